@@ -1,0 +1,488 @@
+r"""Matrix groups, given by a basis of their Lie algebra and by discrete generators.
+
+Every element of the groups treated here is a product :math:`\exp(\sum_i a_i A_i) \prod_k h_k` of the exponential of
+the Lie algebra and a word in the discrete generators (Finzi 2023, Eq. A.10), so a linear map commutes with the whole
+group if and only if it commutes with each :math:`A_i` and each :math:`h_k`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from itertools import combinations
+
+import torch
+from jaxtyping import Inexact
+from torch import Tensor
+
+__all__ = [
+    "SO",
+    "O",
+    "SL",
+    "Sp",
+    "U",
+    "SU",
+    "Z",
+    "S",
+    "D",
+    "SO13p",
+    "SO13",
+    "O13",
+    "SO2eR3",
+    "O2eR3",
+    "DkeR3",
+    "RubiksCube",
+    "Trivial",
+    "Group",
+    "MAX_ORDER",
+]
+
+MAX_ORDER = 64
+"""Finite groups up to this order are enumerated (``Group.order``, ``Group.elements``, the regular representation)."""
+
+_TOLERANCE = 1e-9
+_WORD_LENGTH = 64
+
+
+class Group:
+    r"""A matrix group acting on :math:`\mathbb{R}^d` or :math:`\mathbb{C}^d`.
+
+    Args:
+        name: for printing only; two groups with the same generators are equal whatever their names.
+        lie_algebra: ``(D, d, d)`` basis of the Lie algebra, if there is a continuous part.
+        discrete_generators: ``(M, d, d)`` invertible matrices, if there is a discrete part.
+    Raises:
+        ValueError: neither part is given, a shape is wrong, an entry is not finite, or a discrete generator is singular.
+
+    >>> C4 = Group("C4", discrete_generators=[[[0.0, -1.0], [1.0, 0.0]]])
+    >>> C4.order, C4.is_orthogonal
+    (4, True)
+    >>> C4 == Group("quarter turns", discrete_generators=[[[0, -1], [1, 0]]])
+    True
+    """
+
+    __slots__ = ("_lie", "_discrete", "_digest", "_elements", "_factors", "name", "d", "__weakref__")
+
+    name: str
+    d: int
+
+    def __init__(self, name: str, *, lie_algebra=None, discrete_generators=None):
+        lie = _as_matrices(lie_algebra, f"lie_algebra of {name}")
+        discrete = _as_matrices(discrete_generators, f"discrete_generators of {name}")
+        if lie is None and discrete is None:
+            raise ValueError(
+                f"group {name!r} has no generators: pass lie_algebra or discrete_generators, or use Trivial(d)"
+            )
+        if lie is not None and discrete is not None and lie.shape[-1] != discrete.shape[-1]:
+            raise ValueError(
+                f"group {name!r}: lie_algebra acts on {lie.shape[-1]} dimensions, "
+                f"discrete_generators on {discrete.shape[-1]}; give both the same size"
+            )
+        self._set(name, lie, discrete, factors=None)
+
+    def _set(self, name: str, lie: Tensor | None, discrete: Tensor | None, factors: tuple[Group, ...] | None) -> None:
+        d = (lie if lie is not None else discrete).shape[-1]
+        dtype = torch.promote_types(*((x if x is not None else torch.empty(0, dtype=torch.float64)).dtype
+                                      for x in (lie, discrete)))  # fmt: skip
+        empty = torch.zeros(0, d, d, dtype=dtype)
+        lie = empty if lie is None else lie.to(dtype)
+        discrete = empty if discrete is None else discrete.to(dtype)
+        if len(discrete):
+            # An invertible matrix may be badly scaled, so singularity is judged by the condition number.
+            singular = torch.linalg.svdvals(discrete)
+            bad = (singular[:, -1] <= 1e-12 * singular[:, 0]).nonzero().flatten().tolist()
+            if bad:
+                raise ValueError(f"group {name!r}: discrete_generators[{bad[0]}] is singular; group elements invert")
+        digest = hashlib.sha256()
+        for part in (lie, discrete):
+            digest.update(repr((tuple(part.shape), str(part.dtype))).encode())
+            digest.update((part + 0.0).numpy().tobytes())  # + 0.0 turns -0.0 into 0.0
+        for factor in factors or ():
+            digest.update(factor._digest)
+        for key, value in dict(
+            name=str(name), d=int(d), _lie=lie, _discrete=discrete, _digest=digest.digest(), _elements=None,
+            _factors=factors,
+        ).items():  # fmt: skip
+            object.__setattr__(self, key, value)
+
+    # -- identity -----------------------------------------------------------------------------------------------------
+
+    def __setattr__(self, key, value):
+        raise AttributeError(f"groups are immutable; cannot set {key!r} of {self.name}")
+
+    __delattr__ = None
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, Group) and self._digest == other._digest
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self):
+        return _rebuild, (self.name, self._lie.numpy(), self._discrete.numpy(), self._factors)
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the generators' shapes, types and bytes: the group's identity."""
+        return self._digest
+
+    # -- structure ----------------------------------------------------------------------------------------------------
+
+    @property
+    def lie_algebra(self) -> Inexact[Tensor, "D d d"]:
+        """Basis of the Lie algebra, ``(D, d, d)``."""
+        return self._lie.clone()
+
+    @property
+    def discrete_generators(self) -> Inexact[Tensor, "M d d"]:
+        """Discrete generators, ``(M, d, d)``."""
+        return self._discrete.clone()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._lie.dtype
+
+    @property
+    def is_complex(self) -> bool:
+        return self.dtype.is_complex
+
+    @property
+    def factors(self) -> tuple[Group, ...]:
+        """The factors of a direct product, ``(self,)`` for any other group."""
+        return self._factors or (self,)
+
+    @property
+    def is_orthogonal(self) -> bool:
+        """Whether every element is orthogonal (unitary for a complex group)."""
+        eye = torch.eye(self.d, dtype=self.dtype)
+        skew = _is_zero(self._lie + self._lie.mH)
+        return skew and _is_zero(self._discrete @ self._discrete.mH - eye)
+
+    @property
+    def is_signed_permutation(self) -> bool:
+        """Whether every element permutes the coordinate axes up to sign."""
+        return len(self._lie) == 0 and is_signed_permutation(self._discrete)
+
+    @property
+    def is_permutation(self) -> bool:
+        """Whether every element permutes the coordinates."""
+        return self.is_signed_permutation and bool((self._discrete.real >= 0).all())
+
+    @property
+    def order(self) -> int | None:
+        """Number of elements of a finite group with at most ``MAX_ORDER`` of them, otherwise ``None``."""
+        elements = self._enumerate()
+        return None if elements is None else len(elements)
+
+    def elements(self) -> Inexact[Tensor, "order d d"]:
+        """All elements of a finite group, the identity first.
+
+        Raises:
+            ValueError: the group is infinite or has more than ``MAX_ORDER`` elements.
+        """
+        elements = self._enumerate()
+        if elements is None:
+            raise ValueError(f"{self.name} is infinite or has more than {MAX_ORDER} elements; use samples(n) instead")
+        return elements.clone()
+
+    def _enumerate(self) -> Tensor | None:
+        if len(self._lie):
+            return None
+        if self._elements is None:
+            object.__setattr__(self, "_elements", _closure(self._discrete, self.d))
+        return self._elements if len(self._elements) else None
+
+    def samples(self, n: int, generator: torch.Generator | None = None) -> Inexact[Tensor, "n d d"]:
+        r"""``n`` random elements, ``(n, d, d)``.
+
+        Uniform for a finite group of order at most ``MAX_ORDER``. Otherwise the product of
+        :math:`\exp(\sum_i a_i A_i)`, :math:`a_i \sim N(0, s^2)`, with a random word of 64 letters in the discrete
+        generators and the identity; :math:`s = 1` for a compact group and :math:`1/\sqrt{D}` otherwise, which keeps
+        boosts and shears well conditioned. Not the Haar measure, but every element is reached.
+        """
+        if n < 0:
+            raise ValueError(f"samples(n={n}): n must not be negative")
+        if self.order is not None:
+            return self._elements[torch.randint(self.order, (n,), generator=generator)]
+        g = torch.eye(self.d, dtype=self.dtype).expand(n, -1, -1)
+        if len(self._lie):
+            scale = 1.0 if self.is_orthogonal else 1 / math.sqrt(len(self._lie))
+            a = scale * torch.randn(n, len(self._lie), generator=generator, dtype=torch.float64)
+            g = torch.linalg.matrix_exp(torch.einsum("ni,ijk->njk", a.to(self.dtype), self._lie))
+        if len(self._discrete):
+            letters = torch.cat([torch.eye(self.d, dtype=self.dtype)[None], self._discrete])
+            # Words grow without bound where the discrete part is not compact (a scaling, say), so keep those short.
+            length = _WORD_LENGTH if _is_zero(letters @ letters.mH - letters[0]) else 4
+            for letter in torch.randint(len(letters), (length, n), generator=generator):
+                g = g @ letters[letter]
+        return g.contiguous()
+
+    def __mul__(self, other: Group) -> Group:
+        """The direct product; its elements are block-diagonal."""
+        if not isinstance(other, Group):
+            return NotImplemented
+        factors = self.factors + other.factors
+        d, dtype = self.d + other.d, torch.promote_types(self.dtype, other.dtype)
+        lie, discrete = [], []
+        for group, slot in ((self, slice(0, self.d)), (other, slice(self.d, d))):
+            block = torch.zeros(len(group._lie), d, d, dtype=dtype)
+            block[:, slot, slot] = group._lie.to(dtype)
+            lie.append(block)
+            block = torch.eye(d, dtype=dtype).repeat(len(group._discrete), 1, 1)
+            block[:, slot, slot] = group._discrete.to(dtype)
+            discrete.append(block)
+        product = Group.__new__(Group)
+        product._set(" x ".join(f.name for f in factors), torch.cat(lie), torch.cat(discrete), factors)
+        return product
+
+
+def _rebuild(name, lie, discrete, factors) -> Group:
+    group = Group.__new__(Group)
+    group._set(name, torch.tensor(lie), torch.tensor(discrete), factors)
+    return group
+
+
+def _as_matrices(value, what: str) -> Tensor | None:
+    """``(n, d, d)`` float64 or complex128 copy of ``value``; ``None`` where it is ``None`` or empty."""
+    if value is None or len(value) == 0:
+        return None
+    matrices = torch.stack([torch.as_tensor(v) for v in value]).detach().cpu()
+    matrices = matrices.to(torch.complex128 if matrices.is_complex() else torch.float64, copy=True)
+    if matrices.ndim != 3 or matrices.shape[1] != matrices.shape[2] or matrices.shape[1] == 0:
+        raise ValueError(f"{what} has shape {tuple(matrices.shape)}; give square matrices stacked as (n, d, d)")
+    if not torch.isfinite(torch.view_as_real(matrices) if matrices.is_complex() else matrices).all():
+        raise ValueError(f"{what} holds an entry that is not finite")
+    return matrices.contiguous()
+
+
+def _is_zero(x: Tensor) -> bool:
+    return x.numel() == 0 or bool(x.abs().max() < _TOLERANCE)
+
+
+def is_signed_permutation(matrices: Inexact[Tensor, "*batch d d"]) -> bool:
+    """Whether each matrix has one entry of 1 or -1 in every row and column and zeros elsewhere, exactly."""
+    size = matrices.abs()
+    binary = bool(((size == 0) | (size == 1)).all()) and not (matrices.is_complex() and matrices.imag.any())
+    return binary and bool((size.sum(-1) == 1).all()) and bool((size.sum(-2) == 1).all())
+
+
+def _closure(generators: Tensor, d: int) -> Tensor:
+    """The elements generated, the identity first, by breadth-first search; empty where there are too many."""
+    elements = torch.eye(d, dtype=generators.dtype)[None]
+    frontier = elements
+    while len(frontier) and len(generators):
+        products = (generators[None] @ frontier[:, None]).reshape(-1, d, d)
+        fresh = []
+        for g in products:
+            if (elements - g).abs().amax((1, 2)).min() > 1e-6:
+                elements = torch.cat([elements, g[None]])
+                fresh.append(g)
+                if len(elements) > MAX_ORDER:
+                    return elements[:0]
+        frontier = torch.stack(fresh) if fresh else elements[:0]
+    return elements
+
+
+# -- the catalogue ----------------------------------------------------------------------------------------------------
+
+
+def _unit(d: int, i: int, j: int, dtype=torch.float64) -> Tensor:
+    matrix = torch.zeros(d, d, dtype=dtype)
+    matrix[i, j] = 1
+    return matrix
+
+
+def _permutation_matrix(images: Sequence[int]) -> Tensor:
+    """The matrix that sends basis vector ``j`` to basis vector ``images[j]``."""
+    matrix = torch.zeros(len(images), len(images), dtype=torch.float64)
+    matrix[torch.tensor(images), torch.arange(len(images))] = 1
+    return matrix
+
+
+def _rotations(d: int) -> list[Tensor]:
+    return [_unit(d, j, i) - _unit(d, i, j) for i, j in combinations(range(d), 2)]
+
+
+def _check_size(name: str, n: int, least: int = 1) -> int:
+    if not isinstance(n, int) or n < least:
+        raise ValueError(f"{name}({n!r}): the size must be an integer of at least {least}")
+    return n
+
+
+def _group(name: str, lie: Sequence[Tensor], discrete: Sequence[Tensor], d: int) -> Group:
+    """A catalogue group; one without any generators (SO(1), S(1)) gets the identity as its only one."""
+    if not len(lie) and not len(discrete):
+        discrete = [torch.eye(d, dtype=torch.float64)]
+    return Group(name, lie_algebra=lie, discrete_generators=discrete)
+
+
+def Trivial(d: int) -> Group:
+    """The group of the identity alone, on ``d`` dimensions."""
+    return _group(f"Trivial({d})", [], [], _check_size("Trivial", d))
+
+
+def Z(n: int) -> Group:
+    """The cyclic group of order ``n``, as cyclic shifts of ``n`` coordinates."""
+    _check_size("Z", n)
+    return _group(f"Z({n})", [], [_permutation_matrix([(i + 1) % n for i in range(n)])], n)
+
+
+def S(n: int) -> Group:
+    """The symmetric group, as all permutations of ``n`` coordinates (order n!)."""
+    _check_size("S", n)
+    swap = [1, 0, *range(2, n)]
+    cycle = [(i + 1) % n for i in range(n)]
+    images = [] if n == 1 else [swap] if n == 2 else [swap, cycle]
+    return _group(f"S({n})", [], [_permutation_matrix(image) for image in images], n)
+
+
+def D(n: int) -> Group:
+    """The dihedral group of order ``2n``, as the rotations and reflections of a regular polygon in the plane."""
+    _check_size("D", n)
+    return _group(f"D({n})", [], [_plane_rotation(2 * math.pi / n), torch.diag(torch.tensor([-1.0, 1.0]).double())], 2)
+
+
+def _plane_rotation(angle: float) -> Tensor:
+    c, s = math.cos(angle), math.sin(angle)
+    rotation = torch.tensor([[c, -s], [s, c]], dtype=torch.float64)
+    # Quarter turns are exact, so that D(4), say, is recognised as a group of signed permutations.
+    return torch.where((rotation - rotation.round()).abs() < 1e-15, rotation.round(), rotation)
+
+
+def SO(n: int) -> Group:
+    """Rotations of R^n."""
+    return _group(f"SO({n})", _rotations(_check_size("SO", n)), [], n)
+
+
+def O(n: int) -> Group:
+    """Rotations and reflections of R^n."""
+    _check_size("O", n)
+    reflection = torch.eye(n, dtype=torch.float64)
+    reflection[0, 0] = -1
+    return _group(f"O({n})", _rotations(n), [reflection], n)
+
+
+def SL(n: int) -> Group:
+    """Real matrices of determinant one: volume-preserving linear maps of R^n."""
+    _check_size("SL", n)
+    lie = [_unit(n, i, j) for i in range(n) for j in range(n) if i != j]
+    lie += [_unit(n, i, i) - _unit(n, i + 1, i + 1) for i in range(n - 1)]
+    return _group(f"SL({n})", lie, [], n)
+
+
+def Sp(n: int) -> Group:
+    """The real symplectic group on R^2n: linear canonical transformations of ``(q, p)``.
+
+    With ``J = [[0, I], [-I, 0]]`` its Lie algebra is ``{A : A^T J + J A = 0}``, of dimension n(2n+1).
+    """
+    _check_size("Sp", n)
+    d, lie = 2 * n, []
+    for i in range(n):
+        for j in range(n):
+            lie.append(_unit(d, i, j) - _unit(d, n + j, n + i))
+    for i in range(n):
+        for j in range(i, n):
+            upper, lower = _unit(d, i, n + j), _unit(d, n + i, j)
+            if i != j:
+                upper, lower = upper + _unit(d, j, n + i), lower + _unit(d, n + j, i)
+            lie += [upper, lower]
+    return _group(f"Sp({n})", lie, [], d)
+
+
+def _special_unitary(n: int) -> list[Tensor]:
+    c = torch.complex128
+    lie = [1j * (_unit(n, i, i, c) - _unit(n, i + 1, i + 1, c)) for i in range(n - 1)]
+    for i, j in combinations(range(n), 2):
+        lie += [_unit(n, j, i, c) - _unit(n, i, j, c), 1j * (_unit(n, j, i, c) + _unit(n, i, j, c))]
+    return lie
+
+
+def SU(n: int) -> Group:
+    """Unitary matrices of determinant one, complex, on C^n."""
+    _check_size("SU", n, least=2)
+    return _group(f"SU({n})", _special_unitary(n), [], n)
+
+
+def U(n: int) -> Group:
+    """Unitary matrices, complex, on C^n."""
+    _check_size("U", n)
+    return _group(f"U({n})", [1j * torch.eye(n, dtype=torch.complex128), *_special_unitary(n)], [], n)
+
+
+def _lorentz_algebra() -> list[Tensor]:
+    boosts = [_unit(4, 0, i) + _unit(4, i, 0) for i in (1, 2, 3)]
+    rotations = [_unit(4, j, i) - _unit(4, i, j) for i, j in combinations((1, 2, 3), 2)]
+    return boosts + rotations
+
+
+_TIME_REVERSAL = (-1.0, 1.0, 1.0, 1.0)
+
+
+def SO13p() -> Group:
+    """The proper orthochronous Lorentz group, on ``(t, x, y, z)`` with metric diag(1, -1, -1, -1)."""
+    return _group("SO13p", _lorentz_algebra(), [], 4)
+
+
+def SO13() -> Group:
+    """The proper Lorentz group: ``SO13p`` with the inversion of space and time."""
+    return _group("SO13", _lorentz_algebra(), [-torch.eye(4, dtype=torch.float64)], 4)
+
+
+def O13() -> Group:
+    """The full Lorentz group: ``SO13`` with the reversal of time."""
+    discrete = [-torch.eye(4, dtype=torch.float64), torch.diag(torch.tensor(_TIME_REVERSAL, dtype=torch.float64))]
+    return _group("O13", _lorentz_algebra(), discrete, 4)
+
+
+def SO2eR3() -> Group:
+    """Rotations of R^3 about the z axis."""
+    return _group("SO2eR3", [_unit(3, 1, 0) - _unit(3, 0, 1)], [], 3)
+
+
+def O2eR3() -> Group:
+    """Rotations of R^3 about the z axis and reflections in planes that hold it."""
+    reflection = torch.diag(torch.tensor([-1.0, 1.0, 1.0], dtype=torch.float64))
+    return _group("O2eR3", [_unit(3, 1, 0) - _unit(3, 0, 1)], [reflection], 3)
+
+
+def DkeR3(k: int) -> Group:
+    """Rotations of R^3 by multiples of 2 pi / k about the z axis and reflections in planes that hold it (order 2k)."""
+    _check_size("DkeR3", k)
+    turn = torch.eye(3, dtype=torch.float64)
+    turn[:2, :2] = _plane_rotation(2 * math.pi / k)
+    reflection = torch.diag(torch.tensor([-1.0, 1.0, 1.0], dtype=torch.float64))
+    return _group(f"DkeR3({k})", [], [turn, reflection], 3)
+
+
+def RubiksCube() -> Group:
+    """The Rubik's cube group, as permutations of the 48 facets that move, generated by quarter turns of the six faces.
+
+    A facet is a cubie's position and an outward normal; a turn rotates both, for the cubies of one layer.
+    """
+    axes = [(1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (0, 0, 1), (0, 0, -1)]
+
+    def dot(u, v):
+        return sum(a * b for a, b in zip(u, v, strict=True))
+
+    def turn(axis, v):  # v rotated by 90 degrees about axis: (axis . v) axis + axis x v
+        cross = tuple(axis[i - 2] * v[i - 1] - axis[i - 1] * v[i - 2] for i in range(3))
+        return tuple(dot(axis, v) * a + c for a, c in zip(axis, cross, strict=True))
+
+    cubies = [(x, y, z) for x in (-1, 0, 1) for y in (-1, 0, 1) for z in (-1, 0, 1)]
+    facets = [(c, n) for n in axes for c in cubies if dot(c, n) == 1 and c != n]
+    index = {facet: i for i, facet in enumerate(facets)}
+    turns = [
+        _permutation_matrix([index[turn(a, c), turn(a, n)] if dot(c, a) == 1 else i for i, (c, n) in enumerate(facets)])
+        for a in axes
+    ]
+    return _group("RubiksCube", [], turns, len(facets))
