@@ -1,0 +1,86 @@
+# Two commands do everything, set-up included: `make demo` and `make test`. They share one virtual environment, .venv.
+#
+#   make demo        install, train RPP-SAC on InvertedPendulum-v5, evaluate it, measure its equivariance
+#   make test        install, run the tests
+#   make install     the environment alone, test tools included
+#   make lint        ruff: rules and formatting
+#   make bench       the benchmarks beside their peers
+#   make clean       remove .venv, caches and build products; runs/ stays
+#
+#   PYTHON=...       the interpreter to build .venv from (3.11 or newer)
+#   TORCH_INDEX=...  one more package index, for instance https://download.pytorch.org/whl/cpu
+
+PYTHON ?=
+TORCH_INDEX ?=
+JOBS ?= 2
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+RUN_READY := $(VENV)/.ready-run
+TEST_READY := $(VENV)/.ready-test
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test install lint bench clean FORCE
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
+
+# $(call set_up,REQUIREMENT,STAMPS). The environment is made anew where there is none, where a set-up was interrupted
+# (.busy is left) or where it belongs to another checkout; otherwise only what changed is installed.
+define set_up
+set -eu; \
+here="$$(pwd)"; \
+if [ ! -x $(BIN)/python ] || [ -e $(VENV)/.busy ] || [ "$$(cat $(VENV)/.checkout 2>/dev/null)" != "$$here" ]; then \
+    python=""; \
+    for name in "$(PYTHON)" python3.11 python3 python3.12 python3.13 python3.14 python; do \
+        if [ -n "$$name" ] && "$$name" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+            python="$$name"; break; \
+        fi; \
+    done; \
+    if [ -z "$$python" ]; then \
+        echo "make: rppdyn needs Python 3.11 or newer with the venv module, and none was found." >&2; \
+        echo "      Install it (on Debian and Ubuntu: python3.11 and python3.11-venv) or say where it is: make PYTHON=/path/to/python3.11 ..." >&2; \
+        exit 1; \
+    fi; \
+    echo "Making $(VENV) with $$("$$python" --version)"; \
+    "$$python" -m venv --clear $(VENV); \
+    echo "$$here" > $(VENV)/.checkout; \
+fi; \
+touch $(VENV)/.busy; \
+echo "Installing $(1)"; \
+$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") -c constraints.txt -e "$(1)"; \
+rm -f $(VENV)/.busy; \
+touch $(2)
+endef
+
+# A moved or copied checkout has a stamp that is up to date and an environment that is not.
+ifneq ($(shell cat $(VENV)/.checkout 2>/dev/null),$(shell pwd))
+MOVED := FORCE
+endif
+
+$(RUN_READY): pyproject.toml constraints.txt $(MOVED)
+	@$(call set_up,.,$(RUN_READY))
+
+$(TEST_READY): pyproject.toml constraints.txt $(MOVED)
+	@$(call set_up,.[test],$(RUN_READY) $(TEST_READY))
+
+install: $(TEST_READY)
+
+demo: $(RUN_READY)
+	$(BIN)/rppdyn train-agent experiment=demo --resume
+
+# One thread per worker: the tests' matrices are small.
+test: $(TEST_READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+lint: $(TEST_READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+bench: $(RUN_READY)
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

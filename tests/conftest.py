@@ -1,0 +1,24 @@
+"""What every test shares: shapes checked while tests run, a private basis cache, figures without a display."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from jaxtyping import install_import_hook
+
+# Public signatures carry shapes (jaxtyping); from here on a call that breaks its own is an error. Modules are checked
+# when they are first imported, so the hook stands before any import of the package.
+CHECKED = ["rppdyn.groups", "rppdyn.reps", "rppdyn.basis", "rppdyn.nn", "rppdyn.priors", "rppdyn.equivariance"]
+install_import_hook(CHECKED, "beartype.beartype")
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_cache(tmp_path_factory: pytest.TempPathFactory):
+    """Bases solved by tests are cached in a folder of the session's own, never in the user's."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder

@@ -1,0 +1,194 @@
+"""The package as others meet it: layout, floors, what a wheel holds, what a bare import does."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import rppdyn
+
+ROOT = Path(__file__).resolve().parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
+LINKS = ("agents", "configs", "envs")
+
+# The floors of the house: a module imports its own floor and those below, never one above.
+FLOORS = {
+    "_version": 0,
+    "configs": 0,
+    "groups": 1,
+    "reps": 1,
+    "runs": 1,
+    "basis": 2,
+    "nn": 3,
+    "priors": 3,
+    "equivariance": 3,
+    "dynamics": 4,
+    "images": 4,
+    "envs": 5,
+    "agents": 6,
+    "jobs": 7,
+    "cli": 8,
+    "__main__": 9,
+}
+# Imports that go up, each with its reason. They stand inside a function or under TYPE_CHECKING.
+UPWARDS = {("reps", "basis"): "rep.solve() and rep.equivariant_basis() are how users reach the solver"}
+MATHEMATICS = ("groups", "reps", "basis", "nn", "priors", "equivariance")
+FOREIGN = {"gymnasium", "mujoco", "stable_baselines3", "hydra", "omegaconf"}
+
+
+def sources() -> list[tuple[str, Path]]:
+    """(room, file) of every module; a room is a file or folder on one floor. Links are left to the folders they name."""
+    found = [(path.stem, path) for path in (ROOT / "rppdyn").glob("*.py") if path.stem != "__init__"]
+    for folder in [*(ROOT / "rppdyn").iterdir(), *(ROOT / name for name in LINKS)]:
+        if folder.is_dir() and not folder.is_symlink() and folder.name != "__pycache__":
+            found += [(folder.name, path) for path in folder.rglob("*.py")]
+    return sorted(found)
+
+
+def imports(path: Path) -> list[tuple[str, int, bool]]:
+    """(dotted name, line, lazily) of every import in a file; lazily means in a function or under TYPE_CHECKING."""
+    found = []
+
+    def visit(node: ast.AST, lazily: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            within = lazily or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                within = True
+            if isinstance(child, ast.Import):
+                found.extend((alias.name, child.lineno, within) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{path}:{child.lineno}: a relative import; write it absolutely"
+                names = [f"{child.module}.{alias.name}" for alias in child.names]
+                found.extend((name, child.lineno, within) for name in names)
+            visit(child, within)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")), False)
+    return found
+
+
+def rooms_imported(path: Path) -> list[tuple[str, int, bool]]:
+    parts = [(name.split("."), line, lazily) for name, line, lazily in imports(path)]
+    return [(p[1], line, lazily) for p, line, lazily in parts if p[0] == "rppdyn" and len(p) > 1 and p[1] in FLOORS]
+
+
+def test_every_room_has_a_floor():
+    assert {room for room, _ in sources()} <= set(FLOORS)
+
+
+def test_nothing_imports_upwards():
+    wrong = []
+    for room, path in sources():
+        for target, line, lazily in rooms_imported(path):
+            allowed = FLOORS[target] <= FLOORS[room] or ((room, target) in UPWARDS and lazily)
+            if not allowed:
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {room} imports {target}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_rooms_have_no_cycles():
+    graph: dict[str, set[str]] = {room: set() for room, _ in sources()}
+    for room, path in sources():
+        graph[room] |= {target for target, _, lazily in rooms_imported(path) if target != room and not lazily}
+    TopologicalSorter(graph).prepare()  # raises CycleError, naming the cycle
+
+
+def test_mathematics_knows_no_simulator_and_no_configuration_tool():
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for room, path in sources()
+        if room in MATHEMATICS
+        for name, line, _ in imports(path)
+        if name.split(".")[0] in FOREIGN
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_packages_listed_are_the_packages_there_are():
+    tree = {"rppdyn"}
+    for base, name in [(ROOT / "rppdyn", "rppdyn"), *((ROOT / link, f"rppdyn.{link}") for link in LINKS)]:
+        for init in base.rglob("__init__.py"):
+            inner = init.parent.relative_to(base).parts
+            if not (base.name == "rppdyn" and inner and inner[0] in LINKS):
+                tree.add(".".join([name, *inner]))
+    assert set(SETUPTOOLS["packages"]) == tree
+    assert SETUPTOOLS["packages"] == sorted(SETUPTOOLS["packages"])
+    assert SETUPTOOLS["package-dir"] == {"rppdyn": "rppdyn"} | {f"rppdyn.{link}": link for link in LINKS}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_links_name_the_folders_beside_the_package(name):
+    link = ROOT / "rppdyn" / name
+    assert link.is_symlink()
+    assert link.readlink() == Path("..") / name
+    assert (ROOT / name / "__init__.py").is_file()
+
+
+@pytest.mark.parametrize("name", ["envs", "agents"])
+def test_bare_names_refuse_to_be_imported(name):
+    done = subprocess.run([sys.executable, "-c", f"import {name}"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError") and f"rppdyn.{name}" in last
+
+
+def test_importing_the_package_is_cheap():
+    code = "import sys, rppdyn; print(*sorted({'torch', 'numpy', 'gymnasium', 'hydra'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_version_is_told_once():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {rppdyn.__version__}\n" in citation
+    assert f"## {rppdyn.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert "version" in PYPROJECT["project"]["dynamic"]
+
+
+def test_constraints_pin_what_the_project_asks_for():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {line.split("==")[0].lower().replace("_", "-") for line in lines if line and not line.startswith("#")}
+    asked = PYPROJECT["project"]["dependencies"] + PYPROJECT["project"]["optional-dependencies"]["test"]
+    names = {requirement.split(">")[0].split("[")[0].lower().replace("_", "-") for requirement in asked}
+    assert names <= pinned
+    assert all("==" in line for line in lines if line and not line.startswith("#"))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """A wheel built from a copy of the sources without the symbolic links, as a checkout on Windows would be."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy / name)
+    skip = shutil.ignore_patterns("__pycache__", *LINKS)
+    shutil.copytree(ROOT / "rppdyn", copy / "rppdyn", ignore=skip)
+    for name in LINKS:
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(copy / "dist"), str(copy)]
+    done = subprocess.run(build, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    (path,) = (copy / "dist").glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_wheel_holds_every_module_and_every_configuration(wheel):
+    expected = {"rppdyn/__init__.py", "rppdyn/py.typed"}
+    expected |= {f"rppdyn/{path.relative_to(ROOT / 'rppdyn')}" for room, path in sources() if room not in LINKS}
+    expected |= {f"rppdyn/{path.relative_to(ROOT)}" for room, path in sources() if room in LINKS}
+    expected |= {f"rppdyn/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.yaml")}
+    held = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert held == expected
+
+
+def test_wheel_carries_licence_and_command(wheel):
+    info = f"rppdyn-{rppdyn.__version__}.dist-info"
+    assert f"{info}/licenses/LICENSE" in wheel.namelist()
+    assert "rppdyn = rppdyn.cli:main" in wheel.read(f"{info}/entry_points.txt").decode()
