@@ -1,0 +1,205 @@
+"""Representations: the homomorphism property, the algebra, custom representations and their checks."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from registry import FLIPS, GROUPS, TYPES, generator
+
+from rppdyn.groups import SO, SU, D, Group, O, S, SO2eR3, Sp, Z
+from rppdyn.reps import Pseudoscalar, Rep, Scalar, T, V, regular
+
+SMALL = [G for G in GROUPS if G.d <= 7]
+
+
+@pytest.mark.parametrize("type_", TYPES, ids=str)
+@pytest.mark.parametrize("G", SMALL, ids=str)
+def test_is_a_homomorphism(G, type_):
+    rep = type_(G)
+    rep.check()
+    g = G.samples(3, generator())
+    h = G.samples(3, generator(1))
+    size = (rep.rho(g).abs().amax() * rep.rho(h).abs().amax()).item()
+    torch.testing.assert_close(rep.rho(g @ h), rep.rho(g) @ rep.rho(h), atol=1e-10 * max(1, size), rtol=1e-9)
+
+
+@pytest.mark.parametrize("type_", TYPES, ids=str)
+@pytest.mark.parametrize("G", SMALL, ids=str)
+def test_drho_is_the_derivative_of_rho(G, type_):
+    rep = type_(G)
+    for A in G.lie_algebra[:3]:
+        exact = torch.func.jvp(rep.rho, (torch.eye(G.d, dtype=G.dtype),), (A,))[1]
+        torch.testing.assert_close(rep.drho(A), exact, atol=1e-11, rtol=1e-11)
+
+
+@pytest.mark.parametrize("type_", TYPES, ids=str)
+@pytest.mark.parametrize("G", SMALL[::3], ids=str)
+def test_blocks_tile_the_coordinates(G, type_):
+    rep = type_(G)
+    g = G.samples(2, generator())
+    matrix, seen = rep.rho(g), torch.zeros_like(rep.rho(g))
+    blocks = rep.blocks()
+    assert len({block for block, _ in blocks}) == len(blocks)
+    for block, index in blocks:
+        for copy_ in index:
+            torch.testing.assert_close(matrix[:, copy_][:, :, copy_], block.rho(g), atol=1e-12, rtol=1e-12)
+            seen[:, copy_[:, None], copy_[None]] += 1
+    torch.testing.assert_close(matrix * (seen == 0), torch.zeros_like(matrix))
+    assert sum(index.numel() for _, index in blocks) == rep.dim
+
+
+@pytest.mark.parametrize("type_", TYPES, ids=str)
+def test_survives_pickle_and_copies(type_):
+    for G in (SO(3), D(4), SU(2)):
+        rep = type_(G)
+        hash(rep), rep.lie_generators  # fill what is cached
+        for other in (pickle.loads(pickle.dumps(rep)), copy.deepcopy(rep), type_(pickle.loads(pickle.dumps(G)))):
+            assert other == rep and hash(other) == hash(rep) and repr(other) == repr(rep)
+    assert pickle.loads(pickle.dumps(type_)) == type_
+
+
+def test_algebra_of_dimensions_and_names():
+    G = SO(3)
+    rep = (5 * T(0) + 5 * T(1))(G)
+    assert rep.dim == 20 and str(rep) == "5*T0 + 5*T1" and rep.terms == ((Scalar(G), 5), (V(G), 5))
+    assert (V**3)(G) == T(3)(G) and (V**0)(G) == Scalar(G) and V(G) ** 2 == T(2)(G)
+    assert (V(G) >> T(2)) == T(3)(G)
+    assert (0 * V + T(2))(G) == T(2)(G) and (0 * V)(G).dim == 0
+    assert sum([V(G), V(G)]) == 2 * V(G) == V(G) * 2
+    assert 2 * (V + Scalar)(G) == (V + Scalar + V + Scalar)(G) != (2 * V + 2 * Scalar)(G)
+    assert (V + 2 * Scalar)(G) * V == (T(2) + 2 * V)(G)
+
+
+def test_dual_is_kept_apart_only_where_it_differs():
+    assert T(1, 1)(SO(3)) == T(2)(SO(3)) and V.T(O(2)) == V(O(2))
+    assert T(1, 1)(Sp(1)) != T(2)(Sp(1)) and T(0, 1)(SU(2)) == V(SU(2)).T != V(SU(2))
+    g = SU(2).samples(3, generator())
+    torch.testing.assert_close(V(SU(2)).T.rho(g), g.conj())
+    assert V(Sp(2)).T.T == V(Sp(2))
+
+
+def test_pseudoscalar_is_the_determinant():
+    g = O(3).samples(20, generator())
+    assert {-1.0, 1.0} == set(Pseudoscalar(O(3)).rho(g).round().flatten().tolist())
+    torch.testing.assert_close(Pseudoscalar(O(3)).rho(g).flatten(), torch.linalg.det(g))
+
+
+def test_direct_products_lift():
+    G1, G2 = SO(3), Z(4)
+    total, product = V(G1) + V(G2), V(G1) * V(G2)
+    assert total.G == G1 * G2 == product.G and (total.dim, product.dim) == (7, 12)
+    g = total.G.samples(3, generator())
+    torch.testing.assert_close(total.rho(g), g)
+    torch.testing.assert_close(product.rho(g)[0], torch.kron(g[0, :3, :3], g[0, 3:, 3:]))
+    assert (V(G1) + V(G1 * G2)).dim == 10
+    with pytest.raises(ValueError, match="more than once"):
+        V(G1) + V(G1 * G1)
+    g = (G1 * G1).samples(2, generator())
+    torch.testing.assert_close(V(G1).lift(G1 * G1, factor=1).rho(g), g[:, 3:, 3:])
+
+
+def test_restriction():
+    assert V(O(3)).restrict(SO2eR3()) == V(SO2eR3())
+    assert (2 * Scalar + T(2))(O(3)).restrict(SO(3)) == (2 * Scalar + T(2))(SO(3))
+    swapped = Rep.from_generators(O(3), O(3).lie_algebra, -O(3).discrete_generators)
+    restricted = swapped.restrict(SO2eR3())
+    restricted.check()
+    torch.testing.assert_close(restricted.lie_generators, SO2eR3().lie_algebra)
+    with pytest.raises(ValueError, match=r"lie_algebra\[1\]"):
+        V(SO2eR3()).restrict(SO(3))
+    with pytest.raises(ValueError, match=r"discrete_generators\[0\] is not an element"):
+        V(D(3)).restrict(Group("quarter", discrete_generators=[[[0.0, -1], [1, 0]]]))
+
+
+def test_signed_permutations_are_recognised():
+    assert T(2)(FLIPS).is_signed_permutation and not V(FLIPS).is_permutation and abs(V(FLIPS)).is_permutation
+    assert (V + Scalar)(S(4)).is_permutation and not V(SO(3)).is_signed_permutation
+    assert Scalar(SO(3)).is_permutation and Scalar(SO(3)).is_trivial and not V(S(3)).is_trivial
+    g = FLIPS.elements()
+    rep = (V + 2 * T(2))(FLIPS)
+    torch.testing.assert_close(abs(rep).rho(g), rep.rho(g).abs())
+    with pytest.raises(ValueError, match="signed permutations"):
+        abs(V(SO(3)))
+
+
+@pytest.mark.parametrize("G", [Z(4), D(3), D(4), S(4), FLIPS], ids=str)
+def test_regular_representation(G):
+    rep = regular(G)
+    rep.check()
+    elements = G.elements()
+    images = rep.rho(elements)
+    assert rep.is_permutation and rep.dim == G.order
+    # Character: the group's order at the identity, zero elsewhere.
+    expected = torch.zeros(G.order, dtype=torch.float64)
+    expected[0] = G.order
+    torch.testing.assert_close(images.diagonal(dim1=1, dim2=2).sum(1), expected)
+    # Coordinate 0 is the identity: g sends it to the coordinate of g.
+    assert images[:, :, 0].argmax(1).tolist() == list(range(G.order))
+
+
+def _square(g):
+    return torch.einsum("ij,kl->ikjl", g, g).reshape(9, 9)
+
+
+def _square_scaled(g):
+    return _square(g) * torch.linalg.det(g) ** 2 * torch.trace(g) / 3
+
+
+def test_representation_from_a_function():
+    G = SO(3)
+    rep = Rep.from_function(G, 9, _square)
+    torch.testing.assert_close(rep.drho(G.lie_algebra), T(2)(G).drho(G.lie_algebra))
+    assert pickle.loads(pickle.dumps(rep)) == rep
+    with pytest.raises(ValueError, match=r"lie_algebra\[0\]"):
+        Rep.from_function(G, 9, _square_scaled)
+    with pytest.raises(ValueError, match="shape"):
+        Rep.from_function(G, 8, _square)
+
+
+def _breaks_reflection(g):
+    return g * torch.where(torch.linalg.det(g) > 0, 1.0, 2.0)
+
+
+def test_check_names_the_discrete_generator():
+    with pytest.raises(ValueError, match=r"discrete_generators\[0\]"):
+        Rep.from_function(O(3), 3, _breaks_reflection)
+
+
+def test_representation_from_generators():
+    G = O(3)
+    twisted = Rep.from_generators(G, G.lie_algebra, -G.discrete_generators)  # the axial vectors, V * Pseudoscalar
+    twisted.check()
+    g = G.samples(6, generator())
+    torch.testing.assert_close(twisted.rho(g), (V * Pseudoscalar)(G).rho(g), atol=1e-7, rtol=1e-7)
+    for lie, discrete, message in [
+        (2 * G.lie_algebra, G.discrete_generators, r"\[lie_algebra\[0\], lie_algebra\[1\]\]"),
+        (G.lie_algebra, 2 * G.discrete_generators, r"discrete_generators\[0\] breaks a relation"),
+        (G.lie_algebra[:2], G.discrete_generators, r"shape \(2, 3, 3\)"),
+        (None, None, "got none"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Rep.from_generators(G, lie, discrete)
+    sign = Rep.from_generators(Z(4), None, [[[-1.0]]])
+    assert sign.rho(Z(4).elements()).flatten().tolist() == [1, -1, 1, -1]
+    with pytest.raises(ValueError, match=r"discrete_generators\[0\]"):
+        Rep.from_generators(Z(3), None, [[[-1.0]]])
+    with pytest.raises(ValueError, match="not an element"):
+        sign.rho(2 * torch.eye(4, dtype=torch.float64))
+
+
+def test_equality_is_content():
+    rotation, other = Group("R", lie_algebra=[[[0.0, -1, 0], [1, 0, 0], [0, 0, 0]]]), Group(
+        "R", lie_algebra=[[[0.0, 0, 0], [0, 0, -1], [0, 1, 0]]]
+    )
+    assert V(rotation) != V(other) and str(V(rotation)) == str(V(other))
+    with pytest.raises(AttributeError, match="immutable"):
+        V(rotation).dim = 4
+
+
+@pytest.mark.parametrize("bad", [lambda: T(-1), lambda: V**-1, lambda: -2 * V, lambda: V(3), lambda: V * 1.5])
+def test_errors(bad):
+    with pytest.raises((ValueError, TypeError)):
+        bad()
