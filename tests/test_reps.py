@@ -191,8 +191,9 @@ def test_representation_from_generators():
 
 
 def test_equality_is_content():
-    rotation, other = Group("R", lie_algebra=[[[0.0, -1, 0], [1, 0, 0], [0, 0, 0]]]), Group(
-        "R", lie_algebra=[[[0.0, 0, 0], [0, 0, -1], [0, 1, 0]]]
+    rotation, other = (
+        Group("R", lie_algebra=[[[0.0, -1, 0], [1, 0, 0], [0, 0, 0]]]),
+        Group("R", lie_algebra=[[[0.0, 0, 0], [0, 0, -1], [0, 1, 0]]]),
     )
     assert V(rotation) != V(other) and str(V(rotation)) == str(V(other))
     with pytest.raises(AttributeError, match="immutable"):

@@ -1,0 +1,43 @@
+"""The operators that representations share, whether bound to a group or not."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+
+class Algebra:
+    """The operators that bound and unbound representations share."""
+
+    def __add__(self, other):
+        return self._sum(other, swap=False)
+
+    def __radd__(self, other):
+        return self if is_int(other) and other == 0 else self._sum(other, swap=True)  # so that sum([...]) works
+
+    def __mul__(self, other):
+        return self._multiple(other) if is_int(other) else self._product(other, swap=False)
+
+    def __rmul__(self, other):
+        return self._multiple(other) if is_int(other) else self._product(other, swap=True)
+
+    def __pow__(self, n):
+        if not is_int(n) or n < 0:
+            raise ValueError(f"{self} ** {n!r}: a tensor power is a non-negative integer")
+        return reduce(lambda a, b: a * b, [self] * n) if n else self._one()
+
+    def __rshift__(self, other):
+        """``rep_in >> rep_out``: the linear maps, as ``rep_out * rep_in.T``, row-major vec(W)."""
+        return other * self.T
+
+    def __rrshift__(self, other):
+        return self * other.T
+
+
+def is_int(value) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def check_multiplicity(n: int, rep) -> int:
+    if n < 0:
+        raise ValueError(f"{n} * {rep}: a multiplicity must not be negative")
+    return n

@@ -1,0 +1,162 @@
+"""Direct sums and tensor products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from rppdyn.groups import Group
+from rppdyn.reps.leaves import ScalarRep, VectorRep
+from rppdyn.reps.rep import Rep
+
+
+def direct_sum(G: Group, terms: Iterable[tuple[Rep, int]]) -> Rep:
+    merged: list[tuple[Rep, int]] = []
+    for rep, n in terms:
+        # n copies of one leaf stay one term; n copies of a sum repeat its terms, because the layout does.
+        inner = [(r, m * n) for r, m in rep.terms] if len(rep.terms) == 1 else list(rep.terms) * n
+        for r, m in inner:
+            if merged and merged[-1][0] == r:
+                merged[-1] = (r, merged[-1][1] + m)
+            elif m:
+                merged.append((r, m))
+    return merged[0][0] if len(merged) == 1 and merged[0][1] == 1 else SumRep(G, tuple(merged))
+
+
+class SumRep(Rep):
+    """A direct sum, in the order in which it was written."""
+
+    def __init__(self, G: Group, terms: tuple[tuple[Rep, int], ...]):
+        self._set(G=G, dim=sum(r.dim * n for r, n in terms), _terms=terms)
+
+    @property
+    def terms(self):
+        return self._terms
+
+    def _block_diagonal(self, x: Tensor, blocks: list[Tensor]) -> Tensor:
+        result = x.new_zeros(*x.shape[:-2], self.dim, self.dim)
+        start = 0
+        for (rep, n), block in zip(self._terms, blocks, strict=True):
+            index = start + torch.arange(n * rep.dim, device=x.device).reshape(n, rep.dim)
+            result[..., index[:, :, None], index[:, None, :]] = block[..., None, :, :]
+            start += n * rep.dim
+        return result
+
+    def rho(self, g):
+        return self._block_diagonal(g, [rep.rho(g) for rep, _ in self._terms])
+
+    def drho(self, A):
+        return self._block_diagonal(A, [rep.drho(A) for rep, _ in self._terms])
+
+    def _content(self):
+        return self._terms
+
+    def _rebind(self, G):
+        return direct_sum(G, [(rep._rebind(G), n) for rep, n in self._terms])
+
+    def _lift(self, G, offset):
+        return direct_sum(G, [(rep._lift(G, offset), n) for rep, n in self._terms])
+
+    def _abs(self):
+        return direct_sum(self.G, [(abs(rep), n) for rep, n in self._terms])
+
+    def _leaves(self):
+        return (leaf for rep, _ in self._terms for leaf in rep._leaves())
+
+    def _expand(self):
+        parts, start = [], 0
+        for rep, n in self._terms:
+            copies = start + rep.dim * torch.arange(n)[:, None, None]
+            parts += [(leaves, (copies + index).reshape(-1, index.shape[1])) for leaves, index in rep._expand()]
+            start += rep.dim * n
+        return parts
+
+    @property
+    def T(self):
+        return direct_sum(self.G, [(rep.T, n) for rep, n in self._terms])
+
+    def __repr__(self):
+        return " + ".join(f"{n}*{rep}" if n != 1 else f"{rep}" for rep, n in self._terms) or "0"
+
+
+def tensor_product(G: Group, factors: Iterable[Rep]) -> Rep:
+    """The tensor product, in its simplest form with the same layout.
+
+    Products are flattened, factors of the trivial one-dimensional representation dropped, and a sum in the first place
+    is distributed over; ``a * (b + c)`` stays a product, because its coordinates interleave those of b and c.
+    """
+    flat = [leaf for rep in factors for leaf in rep.factors if not isinstance(leaf, ScalarRep)]
+    if len(flat) > 1 and isinstance(flat[0], SumRep):
+        return direct_sum(G, [(tensor_product(G, [rep, *flat[1:]]), n) for rep, n in flat[0].terms])
+    return ScalarRep(G) if not flat else flat[0] if len(flat) == 1 else ProductRep(G, tuple(flat))
+
+
+class ProductRep(Rep):
+    """A tensor product, coordinates in row-major order of the factors' coordinates."""
+
+    def __init__(self, G: Group, factors: tuple[Rep, ...]):
+        self._set(G=G, dim=math.prod(r.dim for r in factors), _factors=factors)
+
+    @property
+    def factors(self):
+        return self._factors
+
+    def rho(self, g):
+        return reduce(_kron, [rep.rho(g) for rep in self._factors])
+
+    def drho(self, A):
+        images = [rep.drho(A) for rep in self._factors]
+
+        def kron_sum(a: Tensor, b: Tensor) -> Tensor:
+            eyes = (torch.eye(x.shape[-1], dtype=x.dtype, device=x.device) for x in (a, b))
+            eye_a, eye_b = eyes
+            return _kron(a, eye_b) + _kron(eye_a, b)
+
+        return reduce(kron_sum, images)
+
+    def _content(self):
+        return self._factors
+
+    def _rebind(self, G):
+        return tensor_product(G, [rep._rebind(G) for rep in self._factors])
+
+    def _lift(self, G, offset):
+        return tensor_product(G, [rep._lift(G, offset) for rep in self._factors])
+
+    def _abs(self):
+        return tensor_product(self.G, [abs(rep) for rep in self._factors])
+
+    def _leaves(self):
+        return (leaf for rep in self._factors for leaf in rep._leaves())
+
+    def _expand(self):
+        parts = [((), torch.zeros(1, 1, dtype=torch.int64))]
+        for rep in self._factors:
+            parts = [
+                (
+                    leaves + more,
+                    (index[:, None, :, None] * rep.dim + inner[None, :, None, :]).reshape(len(index) * len(inner), -1),
+                )
+                for leaves, index in parts
+                for more, inner in rep._expand()
+            ]
+        return parts
+
+    @property
+    def T(self):
+        return tensor_product(self.G, [rep.T for rep in self._factors])
+
+    def __repr__(self):
+        if all(isinstance(r, VectorRep) for r in self._factors):
+            return f"T{len(self._factors)}"
+        names = [f"({r})" if isinstance(r, SumRep) else repr(r) for r in self._factors]
+        return "*".join(names)
+
+
+def _kron(a: Tensor, b: Tensor) -> Tensor:
+    product = torch.einsum("...ij,...kl->...ikjl", a, b)
+    return product.reshape(*product.shape[:-4], a.shape[-2] * b.shape[-2], a.shape[-1] * b.shape[-1])

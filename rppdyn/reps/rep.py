@@ -1,0 +1,346 @@
+"""The base class of representations bound to a group."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Inexact, Int
+from torch import Tensor
+
+from rppdyn.groups import Group, is_signed_permutation
+from rppdyn.reps.algebra import Algebra, check_multiplicity
+
+if TYPE_CHECKING:
+    from rppdyn.basis import Basis
+
+TOLERANCE = 1e-9
+
+
+class Rep(Algebra, ABC):
+    """A representation of a group: immutable, and equal to another if it has the same group and the same content."""
+
+    G: Group
+    dim: int
+
+    @abstractmethod
+    def rho(self, g: Inexact[Tensor, "*batch d d"]) -> Inexact[Tensor, "*batch n n"]:
+        """The matrix of a group element, ``(..., d, d) -> (..., dim, dim)``."""
+
+    def drho(self, A: Inexact[Tensor, "*batch d d"]) -> Inexact[Tensor, "*batch n n"]:
+        """The matrix of a Lie-algebra element, by default the derivative of ``rho`` along it at the identity."""
+        eye = torch.eye(self.G.d, dtype=A.dtype, device=A.device)
+        flat = A.reshape(-1, self.G.d, self.G.d)
+        images = [torch.func.jvp(self.rho, (eye,), (a,))[1] for a in flat]
+        images = torch.stack(images) if images else flat.new_zeros(0, self.dim, self.dim)
+        return images.reshape(*A.shape[:-2], self.dim, self.dim)
+
+    @abstractmethod
+    def _content(self) -> tuple:
+        """What distinguishes this representation from others of its class, apart from the group."""
+
+    @abstractmethod
+    def _rebind(self, G: Group) -> Rep:
+        """The same representation of a subgroup."""
+
+    @property
+    @abstractmethod
+    def T(self) -> Rep:
+        """The dual, ``rho(g)^-T``."""
+
+    # -- identity -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _key(self) -> tuple:
+        return type(self).__name__, self.G, self._content()
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, Rep) and (self is other or self._key == other._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._key)
+
+    def __setattr__(self, key, value):
+        raise AttributeError(f"representations are immutable; cannot set {key!r} of {self}")
+
+    def _set(self, **values) -> None:
+        self.__dict__.update(values)
+
+    def __getstate__(self) -> dict:
+        cached = {k for cls in type(self).__mro__ for k, v in vars(cls).items() if isinstance(v, cached_property)}
+        return {k: v for k, v in self.__dict__.items() if k not in cached}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+    # -- structure ----------------------------------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.G.dtype
+
+    @property
+    def terms(self) -> tuple[tuple[Rep, int], ...]:
+        """The direct sum in coordinate order, as ``(representation, multiplicity)``; no term is a sum."""
+        return ((self, 1),)
+
+    @property
+    def factors(self) -> tuple[Rep, ...]:
+        """The factors of a tensor product; no factor is a product."""
+        return (self,)
+
+    def blocks(self) -> tuple[tuple[Rep, Int[Tensor, "multiplicity dim"]], ...]:
+        """The distinct parts of the expanded direct sum, each with the coordinates that its copies occupy.
+
+        Products of sums are expanded, so each part is a product of leaves. For part ``k`` and its copy ``c``,
+        ``v[index[c]]`` transforms as part ``k``.
+        """
+        parts: dict[Rep, list[Tensor]] = {}
+        for factors, index in self._expand():
+            parts.setdefault(composite.tensor_product(self.G, factors), []).append(index)
+        return tuple((rep, torch.cat(indices)) for rep, indices in parts.items())
+
+    def _expand(self) -> list[tuple[tuple[Rep, ...], Tensor]]:
+        return [((self,), torch.arange(self.dim)[None])]
+
+    @cached_property
+    def lie_generators(self) -> Inexact[Tensor, "D n n"]:
+        """``drho`` of the group's Lie-algebra basis."""
+        return self.drho(self.G.lie_algebra)
+
+    @cached_property
+    def discrete_generators(self) -> Inexact[Tensor, "M n n"]:
+        """``rho`` of the group's discrete generators."""
+        return self.rho(self.G.discrete_generators)
+
+    def _all_leaves(self, test: Callable[[Rep], bool]) -> bool:
+        return all(test(leaf) for leaf in self._leaves())
+
+    def _leaves(self) -> Iterable[Rep]:
+        return (self,)
+
+    @cached_property
+    def is_signed_permutation(self) -> bool:
+        """Whether every element permutes the coordinates up to sign (and the Lie algebra acts by zero)."""
+        return self._all_leaves(lambda r: not r.lie_generators.any() and is_signed_permutation(r.discrete_generators))
+
+    @cached_property
+    def is_permutation(self) -> bool:
+        """Whether every element permutes the coordinates."""
+        return self.is_signed_permutation and self._all_leaves(lambda r: bool((r.discrete_generators.real >= 0).all()))
+
+    @cached_property
+    def is_trivial(self) -> bool:
+        """Whether every element acts as the identity."""
+
+        def trivial(r: Rep) -> bool:
+            eye = torch.eye(r.dim, dtype=r.dtype)
+            return not r.lie_generators.any() and bool((r.discrete_generators == eye).all())
+
+        return self._all_leaves(trivial)
+
+    @cached_property
+    def is_orthogonal(self) -> bool:
+        """Whether every element acts by an orthogonal (unitary) matrix."""
+
+        def orthogonal(r: Rep) -> bool:
+            h, A = r.discrete_generators, r.lie_generators
+            return near(h @ h.mH, torch.eye(r.dim, dtype=r.dtype)) and near(A, -A.mH)
+
+        return self._all_leaves(orthogonal)
+
+    # -- algebra ------------------------------------------------------------------------------------------------------
+
+    def _sum(self, other, swap):
+        if isinstance(other, types.RepType):
+            other = other(self.G)
+        if not isinstance(other, Rep):
+            return NotImplemented
+        a, b = _same_group(self, other)
+        return composite.direct_sum(a.G, [(b, 1), (a, 1)] if swap else [(a, 1), (b, 1)])
+
+    def _product(self, other, swap):
+        if isinstance(other, types.RepType):
+            other = other(self.G)
+        if not isinstance(other, Rep):
+            return NotImplemented
+        a, b = _same_group(self, other)
+        return composite.tensor_product(a.G, [b, a] if swap else [a, b])
+
+    def _multiple(self, n):
+        return composite.direct_sum(self.G, [(self, check_multiplicity(n, self))])
+
+    def _one(self):
+        return leaves.ScalarRep(self.G)
+
+    def __abs__(self) -> Rep:
+        r"""The representation that :math:`|\rho|` induces: permutations stay, signs go.
+
+        Raises:
+            ValueError: an element acts by something other than a signed permutation, so :math:`|\rho|` is none.
+        """
+        if not self.is_signed_permutation:
+            raise ValueError(f"abs({self}): |rho| is a representation only for signed permutations")
+        return self if self.is_permutation else self._abs()
+
+    def _abs(self) -> Rep:
+        return leaves.AbsRep(self)
+
+    def restrict(self, H: Group) -> Rep:
+        """This representation, restricted to a subgroup ``H`` whose elements are the same matrices.
+
+        Raises:
+            ValueError: the Lie algebra of ``H`` is not inside the group's, a discrete generator of ``H`` is not an
+                element of an enumerable group, or ``H`` acts on another dimension.
+        """
+        _check_subgroup(H, self.G)
+        return self._rebind(H)
+
+    def lift(self, G: Group, factor: int | None = None) -> Rep:
+        """This representation as one of a direct product ``G``, in which the other factors act trivially.
+
+        Args:
+            factor: which of ``G.factors`` this representation's group is; needed only where it occurs more than once.
+        """
+        if G == self.G and factor is None:
+            return self
+        own, others = self.G.factors, G.factors
+        if factor is None:
+            starts = [i for i in range(len(others) - len(own) + 1) if others[i : i + len(own)] == own]
+            if len(starts) != 1:
+                what = "is not a factor" if not starts else "is a factor more than once; say which by factor=i"
+                raise ValueError(f"cannot lift {self} from {self.G} to {G}: {self.G} {what}")
+            factor = starts[0]
+        elif others[factor : factor + len(own)] != own:
+            raise ValueError(f"cannot lift {self}: factor {factor} of {G} is not {self.G}")
+        return self._lift(G, sum(f.d for f in others[:factor]))
+
+    def _lift(self, G: Group, offset: int) -> Rep:
+        return leaves.LiftedRep(self, G, offset)
+
+    # -- solutions ----------------------------------------------------------------------------------------------------
+
+    def solve(self) -> Basis:
+        """The invariants of this representation as a lazy, certified basis."""
+        from rppdyn.basis import solve  # the solver stands one floor up and is built on representations
+
+        return solve(self)
+
+    def equivariant_basis(self) -> Inexact[Tensor, "n r"]:
+        """Orthonormal basis of the invariants, dense, ``(dim, r)``."""
+        return self.solve().dense()
+
+    def equivariant_projector(self) -> Inexact[Tensor, "n n"]:
+        """Orthogonal projector onto the invariants, dense, ``(dim, dim)``."""
+        Q = self.equivariant_basis()
+        return Q @ Q.mH
+
+    def check(self, n: int = 5, generator: torch.Generator | None = None) -> None:
+        r"""Verify on samples that this is a representation.
+
+        :math:`\rho(h_k g) = \rho(h_k) \rho(g)` for each discrete generator, and for each Lie generator
+        :math:`\rho(\exp tA_i) = \exp t\,d\rho(A_i)` and :math:`\rho(\exp(tA_i) g) = \rho(\exp tA_i)\rho(g)`.
+
+        Raises:
+            ValueError: naming the first generator for which one of them fails.
+        """
+        generator = generator if generator is not None else torch.Generator().manual_seed(0)
+        g = self.G.samples(n, generator)
+        eye = torch.eye(self.G.d, dtype=self.G.dtype)
+        if not near(self.rho(eye), torch.eye(self.dim, dtype=self.dtype)):
+            raise ValueError(f"{self} of {self.G} is no representation: rho(identity) is not the identity")
+        for i, A in enumerate(self.G.lie_algebra):
+            exp_A = torch.linalg.matrix_exp(0.3 * A)
+            if not near(self.rho(exp_A), torch.linalg.matrix_exp(0.3 * self.drho(A)), 1e-7):
+                raise ValueError(
+                    f"{self} of {self.G}: rho(exp tA) differs from exp(t drho(A)) for A = lie_algebra[{i}]"
+                )
+            if not near(self.rho(exp_A @ g), self.rho(exp_A) @ self.rho(g), 1e-7):
+                raise ValueError(
+                    f"{self} of {self.G}: rho(g1 g2) differs from rho(g1) rho(g2) for g1 = exp lie_algebra[{i}]"
+                )
+        for k, h in enumerate(self.G.discrete_generators):
+            if not near(self.rho(h @ g), self.rho(h) @ self.rho(g), 1e-7):
+                raise ValueError(
+                    f"{self} of {self.G}: rho(g1 g2) differs from rho(g1) rho(g2) for g1 = discrete_generators[{k}]"
+                )
+
+    @staticmethod
+    def from_generators(G: Group, lie_algebra=None, discrete_generators=None, name: str | None = None) -> Rep:
+        """A representation given by the matrices of the group's generators.
+
+        Args:
+            lie_algebra: ``(D, n, n)``, the images of ``G.lie_algebra``.
+            discrete_generators: ``(M, n, n)``, the images of ``G.discrete_generators``.
+        Raises:
+            ValueError: the matrices don't extend to a representation, naming the generator at fault.
+        """
+        return given.GeneratedRep(G, lie_algebra, discrete_generators, name)
+
+    @staticmethod
+    def from_function(G: Group, dim: int, rho: Callable[[Tensor], Tensor], name: str | None = None) -> Rep:
+        """A representation given by a differentiable function ``rho(g)`` of one element, ``(d, d) -> (dim, dim)``.
+
+        Its Lie-algebra action is the Jacobian-vector product of ``rho`` at the identity. Checked on samples.
+        """
+        return given.FunctionRep(G, dim, rho, name)
+
+
+def near(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> bool:
+    """Whether two matrices agree to ``tolerance``, relative to the larger of one and ``a``'s largest entry."""
+    return a.numel() == 0 or bool((a - b).abs().max() <= tolerance * max(1.0, a.abs().max().item()))
+
+
+def _check_subgroup(H: Group, G: Group) -> None:
+    if H.d != G.d:
+        raise ValueError(f"{H} acts on {H.d} dimensions and {G} on {G.d}: not a subgroup of the same matrices")
+    for i, A in enumerate(H.lie_algebra):
+        if coefficients_in(A[None], G)[1].max() > TOLERANCE:
+            raise ValueError(f"{H} is no subgroup of {G}: lie_algebra[{i}] is not in the Lie algebra of {G}")
+    if G.is_orthogonal and not H.is_orthogonal:
+        raise ValueError(f"{H} is no subgroup of {G}: it is not orthogonal")
+    if G.order is not None:
+        for k, h in enumerate(H.discrete_generators):
+            if (G.elements() - h).abs().amax((1, 2)).min() > 1e-6:
+                raise ValueError(f"{H} is no subgroup of {G}: discrete_generators[{k}] is not an element of {G}")
+
+
+def coefficients_in(A: Tensor, G: Group) -> tuple[Tensor, Tensor]:
+    """Coefficients of ``A (n, d, d)`` in the Lie-algebra basis of ``G``, and the relative residual of each."""
+    basis = G.lie_algebra.reshape(len(G.lie_algebra), -1).to(A.dtype)
+    flat = A.reshape(len(A), -1)
+    coefficients = flat @ torch.linalg.pinv(basis) if len(basis) else flat.new_zeros(len(A), 0)
+    residual = torch.linalg.vector_norm(flat - coefficients @ basis, dim=1)
+    return coefficients, residual / torch.linalg.vector_norm(flat, dim=1).clamp_min(1e-12)
+
+
+def _same_group(a: Rep, b: Rep) -> tuple[Rep, Rep]:
+    """Both representations bound to one group: their own if it is the same, else the product that holds both."""
+    if a.G == b.G:
+        return a, b
+    if set(b.G.factors) <= set(a.G.factors) and len(b.G.factors) < len(a.G.factors):
+        return a, b.lift(a.G)
+    if set(a.G.factors) <= set(b.G.factors) and len(a.G.factors) < len(b.G.factors):
+        return a.lift(b.G), b
+    shared = [f for f in b.G.factors if f in a.G.factors]
+    if shared:
+        raise ValueError(f"{a.G} and {b.G} share {shared[0]}: lift both to one product with rep.lift(G) first")
+    G = a.G * b.G
+    return a.lift(G), b.lift(G)
+
+
+# The operators above build subclasses of Rep, whose modules in turn need Rep, so these stand after it.
+from rppdyn.reps import composite, given, leaves, types  # noqa: E402
