@@ -1,0 +1,39 @@
+"""Tasks and their symmetries: symmetry specs, their certification in the simulator, and resumable environments.
+
+    spec = symmetry_spec("Walker2d-v5")
+    print(spec.table())                  # index, name, unit and transformation of every entry
+    print(certify("Walker2d-v5").table())
+    env = make_env("Walker2d-v5", actuator_scale={"leg_joint": 0.5})
+    state = capture_state(env); restore_state(env, state)
+"""
+
+from __future__ import annotations
+
+if __name__ != "rppdyn.envs":
+    raise ImportError(f"this folder is imported as rppdyn.envs, not as {__name__!r}; write `import rppdyn.envs`")
+
+from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, symmetry_spec
+from rppdyn.envs.certificate import Certificate, Defect, GeneratorReport
+from rppdyn.envs.certification import certify
+from rppdyn.envs.making import ScaledActuators, make_env
+from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec, mirror_spec
+from rppdyn.envs.state import Resumable, capture_state, restore_state
+
+__all__ = [
+    "KNOWN_ENVIRONMENTS",
+    "Certificate",
+    "Defect",
+    "Entry",
+    "GeneratorReport",
+    "Resumable",
+    "ScaledActuators",
+    "Space",
+    "Symmetry",
+    "SymmetrySpec",
+    "capture_state",
+    "certify",
+    "make_env",
+    "mirror_spec",
+    "restore_state",
+    "symmetry_spec",
+]

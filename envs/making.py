@@ -1,0 +1,97 @@
+"""Making an environment as experiments need it: with weakened actuators, monitored and resumable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import gymnasium as gym
+
+from rppdyn.envs.state import Resumable
+
+__all__ = ["ScaledActuators", "make_env"]
+
+
+class ScaledActuators(gym.Wrapper, gym.utils.RecordConstructorArgs):
+    """Multiplies the strength (gear) of named actuators; observation, action space and time step stay as they are.
+
+    Args:
+        env: a MuJoCo environment.
+        scale: factor for each actuator, by its name or by the joint it drives.
+    Raises:
+        ValueError: an unknown actuator, or a factor that is negative or not finite.
+    """
+
+    def __init__(self, env: gym.Env, scale: Mapping[str, float]):
+        scale = {str(name): float(factor) for name, factor in scale.items()}
+        gym.utils.RecordConstructorArgs.__init__(self, scale=scale)
+        gym.Wrapper.__init__(self, env)
+        model = env.unwrapped.model
+        names = _actuators(model)
+        for name, factor in scale.items():
+            if name not in names:
+                raise ValueError(f"no actuator {name!r} in {_id(env)}; its actuators are {', '.join(dict.fromkeys(names))}")
+            if not (math.isfinite(factor) and factor >= 0):
+                raise ValueError(f"actuator_scale of {name!r} is {factor}; it must be finite and not negative")
+        self.scale = scale
+        self._gear = {names[name]: model.actuator_gear[names[name]] * factor for name, factor in scale.items()}
+        if len(self._gear) < len(scale):
+            raise ValueError(f"actuator_scale {scale} names one actuator twice; use its name or its joint, not both")
+        self._apply()
+
+    def _apply(self) -> None:
+        for i, gear in self._gear.items():
+            self.env.unwrapped.model.actuator_gear[i] = gear
+
+    def __setstate__(self, state: dict) -> None:
+        # Gymnasium's environments are pickled by their constructor's arguments, so a copy has the stock model.
+        self.__dict__.update(state)
+        self._apply()
+
+
+def make_env(
+    env_id: str,
+    *,
+    actuator_scale: Mapping[str, float] | None = None,
+    monitor: bool = True,
+    **options,
+) -> gym.Env:
+    """An environment whose state can be captured, also inside a `SubprocVecEnv` (pass `functools.partial(make_env, ...)`).
+
+    Args:
+        env_id: a registered environment.
+        actuator_scale: factor on the strength of actuators, for instance ``{"leg_joint": 0.5}``.
+        monitor: count episodes with stable-baselines3's `Monitor`.
+        options: the environment's own options, passed to `gymnasium.make`.
+    Raises:
+        ValueError: an unknown environment, option or actuator.
+    """
+    try:
+        env = gym.make(env_id, **options)
+    except gym.error.UnregisteredEnv as error:
+        raise ValueError(f"unknown environment {env_id!r}: {str(error).strip().splitlines()[0]}") from None
+    except TypeError as error:
+        raise ValueError(f"{env_id} refuses the options {sorted(options)}: {str(error).splitlines()[0]}") from None
+    if actuator_scale:
+        env = ScaledActuators(env, actuator_scale)
+    if monitor:
+        from stable_baselines3.common.monitor import Monitor
+
+        env = Monitor(env)
+    return Resumable(env)
+
+
+def _actuators(model) -> dict[str, int]:
+    """Index of each actuator, by its name and by the joint it drives."""
+    names: dict[str, int] = {}
+    for i in range(model.nu):
+        if model.actuator_trntype[i] in (0, 1):  # mjTRN_JOINT, mjTRN_JOINTINPARENT
+            names[model.joint(int(model.actuator_trnid[i, 0])).name] = i
+    for i in range(model.nu):
+        if model.actuator(i).name:
+            names[model.actuator(i).name] = i
+    return names
+
+
+def _id(env: gym.Env) -> str:
+    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__

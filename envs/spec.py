@@ -1,0 +1,420 @@
+r"""What a symmetry does to an environment's observation, action and simulator state, as plain data.
+
+A group acts on each space affinely about a fixed point: :math:`g \cdot y = c + \rho(g)(y - c)`. The fixed point
+:math:`c` (`Space.origin`) is zero for most robots; InvertedPendulum-v5's pole is built slightly off the vertical, and
+its mirror image is exact about the pole's own axis only. Features for a network are :math:`y - c`, on which the group
+acts linearly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+
+from rppdyn.groups import Group
+from rppdyn.reps import Rep
+
+__all__ = ["Entry", "Space", "Symmetry", "SymmetrySpec", "mirror_spec"]
+
+FORMAT = 1
+VERDICTS = ("exact", "approximate", "broken")
+
+Matrix = tuple[tuple[float, ...], ...]
+Array = TypeVar("Array", np.ndarray, torch.Tensor)
+
+
+class Symmetry(NamedTuple):
+    """What is known of one generator.
+
+    `verdict` is what stepping the simulator found for the dynamics ("exact", "approximate" or "broken", see
+    `rppdyn.envs.certify`); `reward_symmetric` says whether the reward is unchanged (to rounding) too.
+    """
+
+    name: str
+    verdict: str
+    reward_symmetric: bool
+    note: str = ""
+
+
+class Entry(NamedTuple):
+    """One coordinate: its name, the joint it belongs to and its unit."""
+
+    name: str
+    joint: str = ""
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Space:
+    """How the group's generators act on one space of dimension n.
+
+    Args:
+        entries: the n coordinates.
+        discrete_generators: one (n, n) matrix per discrete generator of the group.
+        lie_algebra: one (n, n) matrix per generator of the Lie algebra.
+        origin: the fixed point of the action, n numbers; empty means zero.
+    Raises:
+        ValueError: a matrix or the origin has the wrong size, or an entry is not finite.
+    """
+
+    entries: tuple[Entry, ...]
+    discrete_generators: tuple[Matrix, ...] = ()
+    lie_algebra: tuple[Matrix, ...] = ()
+    origin: tuple[float, ...] = ()
+
+    def __post_init__(self):
+        object.__setattr__(self, "entries", tuple(Entry(*entry) for entry in self.entries))
+        n = len(self.entries)
+        object.__setattr__(self, "origin", tuple(map(float, self.origin)) or (0.0,) * n)
+        if len(self.origin) != n or not np.isfinite(self.origin).all():
+            raise ValueError(f"origin {self.origin} must hold {n} finite numbers, one per entry")
+        for key in ("discrete_generators", "lie_algebra"):
+            matrices = tuple(_matrix(m, n, key) for m in getattr(self, key))
+            object.__setattr__(self, key, matrices)
+
+    @property
+    def dim(self) -> int:
+        return len(self.entries)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(entry.name for entry in self.entries)
+
+    @property
+    def is_centred(self) -> bool:
+        """Whether the fixed point is zero, so that the group acts linearly on the raw coordinates."""
+        return not any(self.origin)
+
+    def generator(self, k: int) -> np.ndarray:
+        """The k-th discrete generator as an (n, n) array."""
+        return np.array(self.discrete_generators[k])
+
+    def apply_generator(self, k: int, y: np.ndarray, *, tangent: bool = False) -> np.ndarray:
+        """Image of (..., n) points (of velocities and forces, if `tangent`) under the k-th discrete generator."""
+        origin = np.zeros(self.dim) if tangent else np.array(self.origin)
+        return (y - origin) @ self.generator(k).T + origin
+
+    def describe(self, i: int, k: int) -> str:
+        """What the k-th discrete generator puts in entry i, for instance ``-[5]``."""
+        row = self.generator(k)[i]
+        parts = [f"{_coefficient(row[j])}[{j}]" for j in np.flatnonzero(row)]
+        text = " ".join(parts) or "0"
+        return text if self.origin[i] == 0 else f"{text} (about {self.origin[i]:.3g})"
+
+
+@dataclass(frozen=True)
+class SymmetrySpec:
+    """A group acting on an environment's raw observation and action, and on its simulator's state.
+
+    Plain data: hashable and comparable by content, picklable, and `to_dict` / `from_dict` go through JSON, so that a
+    saved policy needs neither the environment nor the model file. `mirror_spec` builds one from permutations and signs.
+
+    Args:
+        env_id: the environment it describes, for messages and certificates.
+        group: the group (its generators are the identity of the data below; the name is for printing).
+        obs, action: how the generators act on the raw observation and on the raw action, which is also the
+            simulator's `ctrl` for Gymnasium's MuJoCo tasks.
+        qpos, qvel: how they act on the simulator's positions and velocities; needed by `certify` only.
+        symmetries: one `Symmetry` per discrete generator.
+    Raises:
+        ValueError: a space has another number of generators than the group.
+    """
+
+    env_id: str
+    group: Group
+    obs: Space
+    action: Space
+    qpos: Space | None = None
+    qvel: Space | None = None
+    symmetries: tuple[Symmetry, ...] = ()
+
+    def __post_init__(self):
+        expected = (len(self.group.discrete_generators), len(self.group.lie_algebra))
+        for key in ("obs", "action", "qpos", "qvel"):
+            space = getattr(self, key)
+            if space is None:
+                continue
+            found = (len(space.discrete_generators), len(space.lie_algebra))
+            if found != expected:
+                raise ValueError(
+                    f"{self.env_id}: {key} has {found[0]} discrete and {found[1]} Lie algebra generators, "
+                    f"the group {self.group} has {expected[0]} and {expected[1]}; give one matrix for each"
+                )
+        object.__setattr__(self, "symmetries", tuple(Symmetry(*s) for s in self.symmetries))
+        if self.symmetries and len(self.symmetries) != expected[0]:
+            raise ValueError(f"{self.env_id}: {len(self.symmetries)} symmetries described, {expected[0]} generators given")
+        for symmetry in self.symmetries:
+            if symmetry.verdict not in VERDICTS:
+                raise ValueError(f"{self.env_id}: verdict {symmetry.verdict!r} must be one of {', '.join(VERDICTS)}")
+
+    # -- representations and features ---------------------------------------------------------------------------------
+
+    @cached_property
+    def obs_rep(self) -> Rep:
+        """The representation on features: `encode(g . obs) = obs_rep.rho(g) encode(obs)`."""
+        return _representation(self.group, self.obs, f"{self.env_id} observation")
+
+    @cached_property
+    def action_rep(self) -> Rep:
+        """The representation on raw actions."""
+        return _representation(self.group, self.action, f"{self.env_id} action")
+
+    @property
+    def feature_dim(self) -> int:
+        """Length of the feature vector that `encode` returns."""
+        return self.obs.dim
+
+    @property
+    def obs_names(self) -> tuple[str, ...]:
+        return self.obs.names
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        return self.action.names
+
+    def encode(self, obs: Array) -> Array:
+        """Features the network sees, from (..., n) raw observations: `obs - origin`, of the same type and dtype."""
+        self._check(obs, self.obs, "observation")
+        return obs if self.obs.is_centred else obs - _like(self.obs.origin, obs)
+
+    def decode(self, features: Array) -> Array:
+        """Raw observations from (..., feature_dim) features, the inverse of `encode`."""
+        self._check(features, self.obs, "feature vector")
+        return features if self.obs.is_centred else features + _like(self.obs.origin, features)
+
+    # -- the action of the group --------------------------------------------------------------------------------------
+
+    def transform_observation(self, g, obs: Array) -> Array:
+        """Image of raw observations under g.
+
+        Args:
+            g: a group element, (d, d), or a batch (..., d, d) that broadcasts with `obs`.
+            obs: (..., n), a NumPy array or a tensor; the result has its type and dtype.
+        """
+        return self.decode(_apply(self.obs_rep, g, self.encode(obs)))
+
+    def transform_action(self, g, action: Array) -> Array:
+        """Image of raw actions (..., m) under g; arguments as in `transform_observation`."""
+        self._check(action, self.action, "action")
+        origin = 0.0 if self.action.is_centred else _like(self.action.origin, action)
+        return _apply(self.action_rep, g, action - origin) + origin
+
+    def check(self) -> SymmetrySpec:
+        """Check that observation and action really are representations of the group, and return the spec.
+
+        Raises:
+            ValueError: a group relation fails; the message names the generator.
+        """
+        self.obs_rep.check()
+        self.action_rep.check()
+        return self
+
+    # -- data ---------------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict:
+        """JSON-able description of everything in the spec."""
+        group = {
+            "name": self.group.name,
+            "d": self.group.d,
+            "discrete_generators": self.group.discrete_generators.tolist(),
+            "lie_algebra": self.group.lie_algebra.tolist(),
+        }
+        spaces = {key: _space_to_dict(getattr(self, key)) for key in ("obs", "action", "qpos", "qvel")}
+        symmetries = [symmetry._asdict() for symmetry in self.symmetries]
+        return {"format": FORMAT, "env_id": self.env_id, "group": group, **spaces, "symmetries": symmetries}
+
+    @classmethod
+    def from_dict(cls, data: dict) -> SymmetrySpec:
+        """The spec that `to_dict` described.
+
+        Raises:
+            ValueError: another format version, or a missing key.
+        """
+        if data.get("format") != FORMAT:
+            raise ValueError(f"symmetry spec has format {data.get('format')!r}, this version reads {FORMAT}; rebuild it")
+        try:
+            group = data["group"]
+            parts = {key: group[key] or None for key in ("discrete_generators", "lie_algebra")}
+            return cls(
+                env_id=data["env_id"],
+                group=Group(group["name"], **parts),
+                symmetries=tuple(Symmetry(**s) for s in data["symmetries"]),
+                **{key: _space_from_dict(data[key]) for key in ("obs", "action", "qpos", "qvel")},
+            )
+        except KeyError as error:
+            raise ValueError(f"symmetry spec lacks the key {error}; write it with SymmetrySpec.to_dict") from None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content, hexadecimal: what a certificate or a run folder records."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+    def table(self) -> str:
+        """Every entry of observation and action: index, name, joint, unit, and its image under each generator.
+
+        ``-[5]`` means that the entry of the transformed vector is minus entry 5 of the original one.
+        """
+        titles = [s.name for s in self.symmetries] or [f"generator {k}" for k in range(len(self.obs.discrete_generators))]
+        lines = [f"{self.env_id}: {self.group.name} ({', '.join(titles)})"]
+        for title, space in (("observation", self.obs), ("action", self.action)):
+            head = ["index", title, "joint", "unit", *titles]
+            rows = [
+                [str(i), entry.name, entry.joint, entry.unit, *(space.describe(i, k) for k in range(len(titles)))]
+                for i, entry in enumerate(space.entries)
+            ]
+            lines += ["", *align([head, *rows])]
+        notes = [f"{s.name}: dynamics {s.verdict}, reward {'the same' if s.reward_symmetric else 'changes'}. {s.note}"
+                 for s in self.symmetries]  # fmt: skip
+        return "\n".join([*lines, "", *notes]).rstrip()
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def _check(self, y, space: Space, what: str) -> None:
+        if y.shape[-1:] != (space.dim,):
+            raise ValueError(f"{self.env_id}: {what} of shape {tuple(y.shape)}; its last dimension must be {space.dim}")
+
+
+def mirror_spec(
+    env_id: str,
+    *,
+    obs_permutation: Sequence[int],
+    obs_signs: Sequence[int],
+    action_permutation: Sequence[int],
+    action_signs: Sequence[int],
+    qpos_permutation: Sequence[int] | None = None,
+    qpos_signs: Sequence[int] | None = None,
+    qvel_permutation: Sequence[int] | None = None,
+    qvel_signs: Sequence[int] | None = None,
+    obs_names: Sequence[str] | None = None,
+    action_names: Sequence[str] | None = None,
+    obs_origin: Sequence[float] = (),
+    qpos_origin: Sequence[float] = (),
+    name: str = "mirror",
+    verdict: str = "approximate",
+    reward_symmetric: bool = False,
+    note: str = "",
+) -> SymmetrySpec:
+    """A mirror symmetry (Z_2) of your own, from permutations and signs.
+
+    The mirrored vector is `y[permutation] * signs`. `certify` also needs the action on the simulator's state: the
+    `qpos_*` and `qvel_*` arguments (velocities default to the positions' lists, which is right where every joint is a
+    slide or a hinge).
+
+    Args:
+        obs_origin, qpos_origin: fixed point of the mirror, zero if left out.
+        verdict, reward_symmetric, note: what you know of the symmetry; `certify` measures it.
+    Raises:
+        ValueError: lists of different lengths, not a permutation, a sign other than 1 and -1, or a map that is not its
+            own inverse.
+
+    >>> spec = mirror_spec("Cart-v0", obs_permutation=[0, 2, 1], obs_signs=[-1, 1, 1],
+    ...                    action_permutation=[0], action_signs=[-1])
+    >>> spec.transform_observation(spec.group.discrete_generators[0], np.array([1.0, 2.0, 3.0]))
+    array([-1.,  3.,  2.])
+    """
+
+    def space(what, permutation, signs, names=None, origin=()):
+        matrix = _involution(f"{env_id} {what}", permutation, signs)
+        names = [f"{what}[{i}]" for i in range(len(matrix))] if names is None else names
+        if len(names) != len(matrix):
+            raise ValueError(f"{env_id}: {len(names)} names for {len(matrix)} entries of {what}")
+        return Space(tuple(Entry(n) for n in names), (matrix,), origin=tuple(origin))
+
+    if qvel_permutation is None:
+        qvel_permutation, qvel_signs = qpos_permutation, qpos_signs
+    state = {}
+    if qpos_permutation is not None:
+        state = {
+            "qpos": space("qpos", qpos_permutation, qpos_signs, origin=qpos_origin),
+            "qvel": space("qvel", qvel_permutation, qvel_signs),
+        }
+    return SymmetrySpec(
+        env_id,
+        mirror_group(),
+        obs=space("observation", obs_permutation, obs_signs, obs_names, obs_origin),
+        action=space("action", action_permutation, action_signs, action_names),
+        symmetries=(Symmetry(name, verdict, reward_symmetric, note),),
+        **state,
+    )
+
+
+def mirror_group() -> Group:
+    """Z_2 as the exchange of two coordinates, the group of every mirror in the catalogue; equal to `Z(2)`."""
+    return Group("Z(2)", discrete_generators=[[[0.0, 1.0], [1.0, 0.0]]])
+
+
+def align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines with aligned columns."""
+    widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _involution(what: str, permutation, signs) -> Matrix:
+    n = len(permutation)
+    if signs is None or len(signs) != n:
+        raise ValueError(f"{what}: permutation has {n} entries, signs {0 if signs is None else len(signs)}; give as many")
+    if sorted(permutation) != list(range(n)):
+        raise ValueError(f"{what}: {list(permutation)} is not a permutation of 0..{n - 1}")
+    if not set(signs) <= {1, -1}:
+        raise ValueError(f"{what}: signs {list(signs)} must be 1 or -1")
+    matrix = np.zeros((n, n))
+    matrix[np.arange(n), list(permutation)] = signs
+    if (wrong := np.flatnonzero((matrix @ matrix != np.eye(n)).any(1))).size:
+        raise ValueError(f"{what}: mirroring twice does not return entry {wrong[0]}; swap in pairs with equal signs")
+    return tuple(map(tuple, matrix.tolist()))
+
+
+def _matrix(m, n: int, key: str) -> Matrix:
+    array = np.asarray(m, dtype=np.float64)
+    if array.shape != (n, n) or not np.isfinite(array).all():
+        raise ValueError(f"{key} of shape {array.shape} must be finite and ({n}, {n}), one row per entry")
+    return tuple(map(tuple, (array + 0.0).tolist()))
+
+
+def _representation(group: Group, space: Space, name: str) -> Rep:
+    parts = {}
+    if space.discrete_generators:
+        parts["discrete_generators"] = torch.tensor(space.discrete_generators, dtype=torch.float64)
+    if space.lie_algebra:
+        parts["lie_algebra"] = torch.tensor(space.lie_algebra, dtype=torch.float64)
+    return Rep.from_generators(group, name=name, **parts)
+
+
+def _apply(rep: Rep, g, y: Array) -> Array:
+    rho = rep.rho(torch.as_tensor(g, dtype=rep.dtype))
+    if isinstance(y, torch.Tensor):
+        return torch.einsum("...ij,...j->...i", rho.to(dtype=y.dtype, device=y.device), y)
+    return np.einsum("...ij,...j->...i", rho.cpu().numpy().astype(np.result_type(y, np.float32)), y)
+
+
+def _like(values: tuple[float, ...], y: Array) -> Array:
+    if isinstance(y, torch.Tensor):
+        return torch.tensor(values, dtype=y.dtype, device=y.device)
+    return np.array(values, dtype=y.dtype)
+
+
+def _coefficient(c: float) -> str:
+    return {1.0: "+", -1.0: "-"}.get(c, f"{c:+.3g} ")
+
+
+def _space_to_dict(space: Space | None) -> dict | None:
+    if space is None:
+        return None
+    return {
+        "entries": [list(entry) for entry in space.entries],
+        "discrete_generators": [[list(row) for row in m] for m in space.discrete_generators],
+        "lie_algebra": [[list(row) for row in m] for m in space.lie_algebra],
+        "origin": list(space.origin),
+    }
+
+
+def _space_from_dict(data: dict | None) -> Space | None:
+    return None if data is None else Space(**data)

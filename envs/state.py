@@ -1,0 +1,241 @@
+"""The complete state of an environment, so that a run resumed from a checkpoint continues bit-identically on the CPU.
+
+Captured are MuJoCo's integration state (positions, velocities, time, controls, the solver's warm start), the random
+generators of the environment and its spaces, and what each wrapper counts. All of it is plain data: NumPy arrays,
+numbers, strings, lists and dictionaries; no pickle is needed to save it.
+"""
+
+from __future__ import annotations
+
+import time
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+from gymnasium.envs.mujoco import MujocoEnv
+
+__all__ = ["Resumable", "capture_state", "restore_state"]
+
+FORMAT = 1
+INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
+
+# What each wrapper holds between steps. PassiveEnvChecker looks at the first steps only and Monitor's clock is kept as
+# elapsed time, see below. A wrapper that is not listed is refused: it may count something.
+WRAPPERS: dict[str, tuple[str, ...]] = {
+    "TimeLimit": ("_elapsed_steps",),
+    "OrderEnforcing": ("_has_reset",),
+    "PassiveEnvChecker": ("checked_reset", "checked_step", "checked_render", "close_called"),
+    "Monitor": (
+        "rewards", "needs_reset", "episode_returns", "episode_lengths", "episode_times", "total_steps",
+        "current_reset_info",
+    ),
+    "ScaledActuators": (),
+    "Resumable": (),
+    "ClipAction": (),
+    "RescaleAction": (),
+    "DtypeObservation": (),
+    "FlattenObservation": (),
+    "FilterObservation": (),
+    "TransformAction": (),
+    "TransformObservation": (),
+    "TransformReward": (),
+    "RescaleObservation": (),
+    "ReshapeObservation": (),
+}  # fmt: skip
+
+
+def capture_state(env) -> dict:
+    """Everything that determines how an environment goes on, as plain data.
+
+    Args:
+        env: a Gymnasium MuJoCo environment, wrapped or not, or a stable-baselines3 `DummyVecEnv` or `SubprocVecEnv`
+            (for the latter the environments must come from `rppdyn.envs.make_env`).
+    Raises:
+        ValueError: a wrapper whose state is not known, or an environment that is not a Gymnasium MuJoCo one.
+    """
+    if _is_vectorised(env):
+        return {"format": FORMAT, "envs": _each(env, "capture_state", [()] * env.num_envs)}
+    layers, base = _layers(env)
+    return {
+        "format": FORMAT,
+        "env_id": base.spec.id if base.spec else type(base).__name__,
+        "simulator": _simulator_state(base),
+        "random": _random_state(base),
+        "seed": base._np_random_seed,
+        "wrappers": [_wrapper_state(layer) for layer in layers],
+    }
+
+
+def restore_state(env, state: dict) -> None:
+    """Put an environment, made as the captured one was, into a state that `capture_state` returned.
+
+    Raises:
+        ValueError: another format version, environment, model or stack of wrappers than the captured one.
+    """
+    if state.get("format") != FORMAT:
+        raise ValueError(f"environment state has format {state.get('format')!r}, this version reads {FORMAT}")
+    if _is_vectorised(env):
+        saved = state.get("envs", [])
+        if len(saved) != env.num_envs:
+            raise ValueError(f"the state holds {len(saved)} environments, this one has {env.num_envs}; use as many")
+        _each(env, "restore_state", [(s,) for s in saved])
+        return
+    if "simulator" not in state:
+        raise ValueError("the state is of a vectorised environment; restore it into one")
+    layers, base = _layers(env)
+    env_id = base.spec.id if base.spec else type(base).__name__
+    if env_id != state["env_id"]:
+        raise ValueError(f"the state is of {state['env_id']}, the environment is {env_id}; make the same one")
+    here, there = [type(layer).__name__ for layer in layers], [saved["type"] for saved in state["wrappers"]]
+    if here != there:
+        raise ValueError(f"the state was captured with wrappers {there}, the environment has {here}; wrap it alike")
+    size = mujoco.mj_stateSize(base.model, INTEGRATION)
+    if np.shape(state["simulator"]) != (size,):
+        raise ValueError(
+            f"the simulator's state has shape {np.shape(state['simulator'])}, this model of {env_id} needs ({size},)"
+        )
+    vector = np.array(state["simulator"], dtype=np.float64)
+    mujoco.mj_setState(base.model, base.data, vector, INTEGRATION)
+    # Derived quantities (bodies' positions, contacts) follow from mj_forward, which overwrites the warm start.
+    mujoco.mj_forward(base.model, base.data)
+    mujoco.mj_setState(base.model, base.data, vector, INTEGRATION)
+    _restore_random(base, state["random"])
+    base._np_random_seed = state["seed"]
+    for layer, saved in zip(layers, state["wrappers"], strict=True):
+        _restore_wrapper(layer, saved)
+
+
+class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
+    """Outermost wrapper with `capture_state()` and `restore_state(state)` as methods, callable in a `SubprocVecEnv`."""
+
+    def __init__(self, env: gym.Env):
+        gym.utils.RecordConstructorArgs.__init__(self)
+        gym.Wrapper.__init__(self, env)
+
+    def capture_state(self) -> dict:
+        return capture_state(self)
+
+    def restore_state(self, state: dict) -> None:
+        restore_state(self, state)
+
+
+# -- the layers -------------------------------------------------------------------------------------------------------
+
+
+def _layers(env) -> tuple[list[gym.Wrapper], MujocoEnv]:
+    """Wrappers from the outermost to the innermost, and the environment inside."""
+    layers = []
+    while isinstance(env, gym.Wrapper):
+        if type(env).__name__ not in WRAPPERS:
+            raise ValueError(
+                f"the state of the wrapper {type(env).__name__} is not known, so the run could not be resumed exactly; "
+                f"take it off, or use one of {', '.join(WRAPPERS)}"
+            )
+        layers.append(env)
+        env = env.env
+    if not isinstance(env, MujocoEnv):
+        raise ValueError(f"{type(env).__name__} is no Gymnasium MuJoCo environment; its state can't be captured")
+    return layers, env
+
+
+def _wrapper_state(layer: gym.Wrapper) -> dict:
+    name = type(layer).__name__
+    saved = {"type": name, "attributes": {key: _plain(getattr(layer, key)) for key in WRAPPERS[name]}}
+    saved["random"] = {key: _bits(space.np_random) for key, space in _own_spaces(layer).items()}
+    if name == "Monitor":
+        saved["elapsed"] = time.time() - layer.t_start
+    return saved
+
+
+def _restore_wrapper(layer: gym.Wrapper, saved: dict) -> None:
+    for key, value in saved["attributes"].items():
+        setattr(layer, key, _plain(value))
+    for key, space in _own_spaces(layer).items():
+        space.np_random.bit_generator.state = _own_bits(saved["random"][key])
+    if saved["type"] == "Monitor":
+        layer.t_start = time.time() - saved["elapsed"]
+    if saved["type"] == "PassiveEnvChecker" and layer.checked_reset:
+        # It would compare the next step with one that is not kept; its checks were for the first run.
+        layer.checked_step = layer.checked_data_reuse = True
+        layer._previous_data = None
+
+
+def _own_spaces(layer) -> dict[str, gym.Space]:
+    """The spaces that a layer holds itself (a wrapper usually passes on those inside)."""
+    keys = ("_action_space", "_observation_space") if isinstance(layer, gym.Wrapper) else ("action_space", "observation_space")
+    spaces = {key: getattr(layer, key) for key in keys}
+    return {key: space for key, space in spaces.items() if space is not None}
+
+
+def _simulator_state(base: MujocoEnv) -> np.ndarray:
+    vector = np.empty(mujoco.mj_stateSize(base.model, INTEGRATION))
+    mujoco.mj_getState(base.model, base.data, vector, INTEGRATION)
+    return vector
+
+
+def _random_state(base: MujocoEnv) -> dict:
+    own = None if base._np_random is None else _bits(base._np_random)
+    return {"env": own} | {key: _bits(space.np_random) for key, space in _own_spaces(base).items()}
+
+
+def _restore_random(base: MujocoEnv, saved: dict) -> None:
+    if saved["env"] is None:
+        base._np_random = None
+    else:
+        base.np_random.bit_generator.state = _own_bits(saved["env"])
+    for key, space in _own_spaces(base).items():
+        space.np_random.bit_generator.state = _own_bits(saved[key])
+
+
+def _bits(generator: np.random.Generator) -> dict:
+    """State of a bit generator; PCG64's 128-bit integers as strings, which every file format can hold."""
+    return _map(generator.bit_generator.state, lambda x: {"int": str(x)} if type(x) is int and abs(x) >= 2**63 else x)
+
+
+def _own_bits(saved: dict) -> dict:
+    if set(saved) == {"int"}:
+        return int(saved["int"])
+    return {key: _own_bits(value) if isinstance(value, dict) else value for key, value in saved.items()}
+
+
+def _map(value, leaf):
+    return {key: _map(x, leaf) for key, x in value.items()} if isinstance(value, dict) else leaf(value)
+
+
+def _plain(value):
+    """A copy of plain data."""
+    if isinstance(value, dict):
+        return {str(key): _plain(x) for key, x in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(x) for x in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise ValueError(f"{value!r} is no plain data and can't be kept with an environment's state")
+
+
+# -- vectorised environments ------------------------------------------------------------------------------------------
+
+
+def _is_vectorised(env) -> bool:
+    return hasattr(env, "num_envs") and hasattr(env, "env_method")
+
+
+def _each(env, method: str, arguments: list[tuple]) -> list:
+    """Call `capture_state` or `restore_state` on each environment of a `VecEnv`."""
+    if hasattr(env, "venv"):
+        raise ValueError(
+            f"the state of the wrapper {type(env).__name__} is not captured with the environments; "
+            "pass the VecEnv inside and save the wrapper beside it"
+        )
+    if hasattr(env, "envs"):
+        return [globals()[method](single, *args) for single, args in zip(env.envs, arguments, strict=True)]
+    try:
+        return [env.env_method(method, *args, indices=i)[0] for i, args in enumerate(arguments)]
+    except AttributeError:
+        raise ValueError(
+            "environments in other processes must have the Resumable wrapper; make them with rppdyn.envs.make_env"
+        ) from None
