@@ -1,0 +1,92 @@
+"""The sampled equivariance error and the Lie derivative, against analytic values and with negative controls."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from registry import generator
+
+from rppdyn.equivariance import equivariance_error, lie_derivative
+from rppdyn.groups import SO, D, O, S, SO2eR3
+from rppdyn.reps import Pseudoscalar, Scalar, T, V
+
+X = torch.randn(50, 3, generator=generator(5), dtype=torch.float64)
+
+
+def test_equivariant_functions_have_rounding_error():
+    G = O(3)
+    outer = equivariance_error(lambda x: (x[:, :, None] * x[:, None]).reshape(-1, 9), V(G), T(2)(G), X)
+    assert outer.mean < 1e-14 and max(outer.per_generator.values()) < 1e-14 and outer.vacuous == 0
+    assert set(outer.per_generator) == {"h0", "A0", "A1", "A2"}
+
+
+def test_a_random_dense_map_is_far_from_equivariant():
+    W = torch.randn(3, 3, generator=generator(1), dtype=torch.float64)
+    error = equivariance_error(lambda x: x @ W.T, V(SO(3)), V(SO(3)), X)
+    assert error.mean > 0.1 and error.interval[0] < error.mean < error.interval[1]
+
+
+def test_error_of_a_reflection_broken_map_is_its_analytic_value():
+    # f(x) = x_0 is odd under h = diag(-1, 1, 1); with f(x) = x_0 + c the two sides are c - x_0 and c + x_0.
+    G, c = O(1) * S(2), 3.0
+    x = torch.rand(20, 3, generator=generator(2), dtype=torch.float64)
+    error = equivariance_error(lambda x: x[:, :1] + c, V(G), Pseudoscalar(O(1)).lift(G), x)
+    # rho_out(h) f(x) = -(x + c), f(h x) = c - x:  difference 2c, sizes (x + c) + (c - x) = 2c.
+    assert error.per_generator["h0"] == pytest.approx(1.0)
+    invariant = equivariance_error(lambda x: x[:, :1] + c, V(G), Scalar(G), x)
+    # (x + c) against (c - x): 2x / 2c.
+    assert invariant.per_generator["h0"] == pytest.approx((x[:, 0] / c).mean().item())
+
+
+def test_blame_falls_on_the_broken_generator():
+    # Invariant to rotations about z, not about x or y.
+    error = equivariance_error(lambda x: x[:, 2:] + 2, V(SO(3)), Scalar(SO(3)), X)
+    blame = error.per_generator
+    assert sorted(blame.values())[0] < 1e-14 and sorted(blame.values())[1] > 0.05
+    axis = min(blame, key=blame.get)
+    assert SO(3).lie_algebra[int(axis[1:])].equal(SO2eR3().lie_algebra[0])
+
+
+def test_a_zero_function_is_vacuous_not_perfect():
+    error = equivariance_error(lambda x: 0 * x, V(SO(3)), V(SO(3)), X)
+    assert math.isnan(error.mean) and error.vacuous == 1.0
+    half = equivariance_error(lambda x: x * (x[:, :1] ** 2 > 100), V(SO2eR3()), V(SO2eR3()), X)
+    assert half.vacuous == 1.0
+
+
+def test_finite_groups_use_every_element():
+    G = D(3)
+    x = X[:, :2]
+    W = torch.randn(2, 2, generator=generator(3), dtype=torch.float64)
+    error = equivariance_error(lambda x: x @ W.T, V(G), V(G), x, n_samples=5)
+    by_hand = []
+    for g in G.elements()[1:]:
+        a, b = x @ W.T @ g.T, x @ g.T @ W.T
+        by_hand.append((a - b).norm(dim=1) / (a.norm(dim=1) + b.norm(dim=1)))
+    assert error.mean == pytest.approx(torch.stack(by_hand).mean().item(), rel=1e-12)
+
+
+def test_lie_derivative_is_the_limit_of_finite_transformations():
+    G, t = SO(3), 1e-6
+    W = torch.randn(9, 3, generator=generator(4), dtype=torch.float64)
+
+    def f(x):
+        return torch.tanh(x @ W.T)
+
+    rep_in, rep_out = V(G), T(2)(G)
+    exact = lie_derivative(f, rep_in, rep_out, X)
+    for i, A in enumerate(G.lie_algebra):
+        plus, minus = (torch.linalg.matrix_exp(s * t * A) for s in (1, -1))
+        values = [f(X @ rep_in.rho(g).T) @ torch.linalg.inv(rep_out.rho(g)).T for g in (plus, minus)]
+        torch.testing.assert_close(exact[i], (values[0] - values[1]) / (2 * t), atol=1e-8, rtol=1e-7)
+
+
+def test_errors_name_the_fault():
+    with pytest.raises(ValueError, match="lift or restrict"):
+        equivariance_error(lambda x: x, V(SO(3)), V(O(3)), X)
+    with pytest.raises(ValueError, match="4 components"):
+        lie_derivative(lambda x: x, V(SO(3)), V(SO(3)), torch.zeros(2, 4))
+    with pytest.raises(ValueError, match=r"shape \(50, 3\)"):
+        equivariance_error(lambda x: x, V(SO(3)), Scalar(SO(3)), X)
