@@ -1,0 +1,29 @@
+"""What every long job shares and no mathematics: a run's folder, its metrics and checkpoints, statistics over seeds."""
+
+from __future__ import annotations
+
+from rppdyn.runs.checkpoints import Checkpoint, CheckpointError, Checkpoints
+from rppdyn.runs.folder import RunFolder, RunFolderError, differences
+from rppdyn.runs.metrics import MetricsLog, read_metrics, series
+from rppdyn.runs.progress import Progress
+from rppdyn.runs.provenance import provenance
+from rppdyn.runs.signals import StopRequest, stop_on_signals
+from rppdyn.runs.statistics import bootstrap_interval, iqm
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "Checkpoints",
+    "MetricsLog",
+    "Progress",
+    "RunFolder",
+    "RunFolderError",
+    "StopRequest",
+    "bootstrap_interval",
+    "differences",
+    "iqm",
+    "provenance",
+    "read_metrics",
+    "series",
+    "stop_on_signals",
+]

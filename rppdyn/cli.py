@@ -1,0 +1,241 @@
+"""The command `rppdyn`: one verb per job.
+
+Each verb's arguments are read by argparse; for a verb with a configuration, what is left are Hydra overrides, checked
+before anything heavy is imported. What a user did wrong ends in one line and exit status 2; anything else keeps its
+traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rppdyn._version import __version__
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+
+class UsageError(ValueError):
+    """The command line can't be understood."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A word after `rppdyn`: what it does, its arguments, and the function that does it."""
+
+    summary: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    execute: Callable[[argparse.Namespace], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _dispatch(words)
+    except KeyboardInterrupt:
+        print("rppdyn: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has gone, as in `rppdyn ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ValueError, OSError) as error:
+        if not _by_user(error):
+            raise
+        print(f"rppdyn: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return USER_ERROR
+
+
+def _dispatch(words: list[str]) -> int:
+    if words and not words[0].startswith("-"):
+        name = words[0]
+        if name not in VERBS:
+            from rppdyn.jobs.schema import did_you_mean
+
+            raise UsageError(f"unknown verb {name!r}{did_you_mean(name, VERBS)}; choose one of {', '.join(VERBS)}")
+        verb = VERBS[name]
+        parser = _Parser(
+            prog=f"rppdyn {name}", description=verb.summary, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        verb.arguments(parser)
+        return verb.execute(parser.parse_intermixed_args(words[1:]))
+    parser = _Parser(prog="rppdyn", description="Residual pathway priors: approximate symmetry for learning to act.")
+    parser.add_argument("--version", action="version", version=f"rppdyn {__version__}")
+    parser.add_argument("verb", nargs="?", metavar="VERB", help="; ".join(f"{n}: {v.summary}" for n, v in VERBS.items()))
+    parser.usage = "rppdyn VERB ..."
+    parser.parse_args(words)
+    parser.print_help()
+    return 0
+
+
+def _by_user(error: BaseException) -> bool:
+    """Whether an exception tells a user something: it was raised in this package, and not by a library underneath."""
+    if isinstance(error, OSError):
+        return error.filename is not None
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    module = traceback.tb_frame.f_globals.get("__name__", "") if traceback is not None else ""
+    return module == "__main__" or module.split(".")[0] == "rppdyn"
+
+
+# train-agent -----------------------------------------------------------------------------------------------------
+
+
+def _train_agent_arguments(parser: argparse.ArgumentParser) -> None:
+    from rppdyn.jobs.compose import describe
+
+    parser.usage = "rppdyn train-agent [--resume [RUN]] [--multirun] [KEY=VALUE ...]"
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes to the configuration below")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the last checkpoint, of the run in folder RUN or of this configuration's"
+    )
+    parser.add_argument(
+        "-m", "--multirun", action="store_true", help="run every combination of values such as seed=0,1,2 (Hydra's sweep)"
+    )
+    parser.epilog = describe("train_agent") if {"-h", "--help"} & set(sys.argv) else None
+
+
+def _train_agent(arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs import compose
+    from rppdyn.runs import RunFolder
+
+    words: list[str] = arguments.overrides
+    run, words = _run_argument(words) if arguments.resume else (None, words)
+    if run is not None:
+        if arguments.multirun:
+            raise UsageError(f"--resume {run} with --multirun: a folder is one run; leave out one of the two")
+        config = compose.from_stored("train_agent", RunFolder.open(run).config(), words)
+        config.run_dir = run
+        return _train_one(config, resume=True)
+    if not arguments.multirun:
+        return _train_one(compose.composed("train_agent", words), resume=arguments.resume)
+
+    configs = compose.composed_sweep("train_agent", words)
+    folders = [config.folder() for config in configs]
+    for folder in folders:
+        if folders.count(folder) > 1:
+            raise UsageError(f"several runs of this sweep share the folder {folder}: leave out run_dir=, or sweep over it")
+        if not arguments.resume:
+            RunFolder(folder).refuse_existing()
+    statuses = compose.sweep("train_agent", words, _SweepTask(resume=arguments.resume))
+    return max(statuses, default=0)
+
+
+@dataclass(frozen=True)
+class _SweepTask:
+    """One job of a sweep, as Hydra's launchers call it; picklable, since some start it in another process."""
+
+    resume: bool
+    __name__ = "train_agent"
+
+    def __call__(self, node: Any) -> int:
+        from rppdyn.jobs import compose
+
+        return _train_one(compose.as_config("train_agent", node), resume=self.resume)
+
+
+def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
+    """The run's folder among the words after --resume, if one is given, and the overrides."""
+    folders = [word for word in words if "=" not in word or Path(word).is_dir()]
+    if len(folders) > 1:
+        raise UsageError(f"--resume takes one run, and {', '.join(folders)} were given; resume each by itself")
+    return (folders[0] if folders else None), [word for word in words if word not in folders]
+
+
+def _train_one(config: Any, resume: bool) -> int:
+    from rppdyn.jobs import train_agent
+
+    result = train_agent.run(config, resume=resume, progress=True)
+    print(train_agent.summary(result))
+    return INTERRUPTED if result.interrupted else 0
+
+
+# the verbs that take a run or an environment --------------------------------------------------------------------------
+
+
+def _evaluate_agent_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the folder of a run of train-agent")
+    parser.add_argument("--episodes", type=int, default=10, help="how many (10)")
+    parser.add_argument("--seed", type=int, default=10_000, help="of the first episode's reset; the others follow (10000)")
+
+
+def _evaluate_agent(arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs.schema import EvaluateAgentConfig
+
+    config = EvaluateAgentConfig(run=arguments.run, episodes=arguments.episodes, seed=arguments.seed)
+    from rppdyn.jobs import evaluate_agent
+
+    print(evaluate_agent.table(evaluate_agent.run(config)))
+    return 0
+
+
+def _equivariance_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the folder of a run of train-agent")
+    parser.add_argument("--states", type=int, default=2000, help="how many, of the policy's own episodes (2000)")
+    parser.add_argument("--episodes", type=int, default=10, help="how many episodes they are taken from (10)")
+    parser.add_argument("--seed", type=int, default=10_000, help="of the first episode's reset; the others follow (10000)")
+
+
+def _equivariance(arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs.schema import EquivarianceConfig
+
+    config = EquivarianceConfig(
+        run=arguments.run, states=arguments.states, episodes=arguments.episodes, seed=arguments.seed
+    )
+    from rppdyn.jobs import equivariance
+
+    print(equivariance.table(equivariance.run(config)))
+    return 0
+
+
+def _certify_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("env", metavar="ENV", help="an environment's identifier, for example Walker2d-v5")
+    parser.add_argument("--states", type=int, default=400, help="how many are mirrored, stepped and compared (400)")
+    parser.add_argument("--seed", type=int, default=0, help="of the states and actions that are compared (0)")
+    parser.add_argument("--json", metavar="FILE", default=None, help="also write the certificate to FILE")
+
+
+def _certify(arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs.schema import CertifyConfig
+
+    config = CertifyConfig(env=arguments.env, states=arguments.states, seed=arguments.seed, json=arguments.json)
+    from rppdyn.jobs import certify
+
+    print(certify.run(config).table())
+    return 0
+
+
+def _cache_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--clear", action="store_true", help="remove every stored basis; they are solved again when needed")
+
+
+def _cache(arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs import cache
+
+    print(cache.run(cache.CacheConfig(clear=arguments.clear)))
+    return 0
+
+
+VERBS: dict[str, Verb] = {
+    "train-agent": Verb("train a soft actor-critic with symmetry priors", _train_agent_arguments, _train_agent),
+    "evaluate-agent": Verb("play episodes with a trained agent", _evaluate_agent_arguments, _evaluate_agent),
+    "certify": Verb("check an environment's symmetries in the simulator", _certify_arguments, _certify),
+    "equivariance": Verb("measure how equivariant a trained agent is", _equivariance_arguments, _equivariance),
+    "cache": Verb("show where solved bases are kept, and clear them", _cache_arguments, _cache),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,257 @@
+"""From the words of a command line to a configuration: Hydra's overrides, and errors of one line."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from importlib import resources
+from typing import Any, get_type_hints
+
+from hydra import compose, initialize_config_module
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rppdyn.jobs.schema import ConfigError, TrainAgentConfig, did_you_mean
+
+CONFIGS = "rppdyn.configs"
+SCHEMAS: dict[str, type] = {"train_agent": TrainAgentConfig}
+
+
+def composed(name: str, overrides: Sequence[str]) -> Any:
+    """The configuration `name` with overrides, as its dataclass; ranges have been checked.
+
+    Raises:
+        ConfigError: one line that names the key or the choice, the value and the remedy.
+    """
+    with _hydra(name, overrides) as prepared:
+        return _compose(name, prepared)
+
+
+def composed_sweep(name: str, overrides: Sequence[str]) -> list[Any]:
+    """The configurations of a sweep, one per job that Hydra's basic sweeper would start.
+
+    Raises:
+        ConfigError: one of them can't be used.
+    """
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    with _hydra(name, overrides) as prepared, _one_line(name):
+        parsed = OverridesParser.create().parse_overrides(list(prepared))
+        task = [override for override in parsed if not _is_hydra(override.input_line or "")]
+        for override in task:  # a later remark of Hydra's would come after the first jobs
+            if override.is_sweep_override() and not override.is_discrete_sweep():
+                raise ConfigError(f"{override.input_line}: a sweep needs a list or a range, for example seed=0,1,2")
+        jobs = BasicSweeper.split_arguments(task, max_batch_size=None)[0]
+        return [_compose(name, job) for job in jobs]
+
+
+def sweep(name: str, overrides: Sequence[str], task: Callable[[DictConfig], Any]) -> list[Any]:
+    """Run `task` on each configuration of a sweep, by the sweeper and the launcher that Hydra is configured with.
+
+    Returns:
+        what the tasks returned, in order; the first exception of a task is raised.
+    """
+    with _hydra(name, overrides) as prepared:
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        batches = hydra.multirun(config_name=name, task_function=task, overrides=list(prepared))
+    return [job.return_value for batch in batches or [] for job in batch]
+
+
+def as_config(name: str, node: DictConfig) -> Any:
+    """The dataclass of a composed configuration; refuses keys that the dataclass lacks, checks ranges."""
+    schema = SCHEMAS[name]
+    with _one_line(name):
+        _check_keys(node, schema, schema)
+        return OmegaConf.to_object(node)
+
+
+def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> Any:
+    """A configuration read from a run's folder, with overrides on top.
+
+    Raises:
+        ConfigError: an override is malformed, names a key that the configuration lacks, or has an impossible value.
+    """
+    with _one_line(name):
+        base = OmegaConf.merge(OmegaConf.structured(SCHEMAS[name]), stored)
+        for override in OverridesParser.create().parse_overrides(list(overrides)):
+            key = override.get_key_element().lstrip("+~")
+            if override.is_sweep_override():
+                raise ConfigError(f"{override.input_line}: a sweep can't resume one run; resume each folder by itself")
+            if override.is_delete() or key not in known_keys(SCHEMAS[name]):
+                raise ConfigError(_unknown_key(key, SCHEMAS[name]))
+            OmegaConf.update(base, key, override.value())
+        assert isinstance(base, DictConfig)
+        return as_config(name, base)
+
+
+def choices(group: str) -> list[str]:
+    """The choices of a group: the names of the YAML files in its folder."""
+    folder = resources.files(CONFIGS).joinpath(group)
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def known_keys(schema: type, prefix: str = "") -> list[str]:
+    """The dotted keys of a configuration dataclass."""
+    keys: list[str] = []
+    for name, kind in get_type_hints(schema).items():
+        keys += known_keys(kind, f"{prefix}{name}.") if is_dataclass(kind) else [f"{prefix}{name}"]
+    return keys
+
+
+def open_keys(schema: type, prefix: str = "") -> list[str]:
+    """The dotted keys whose values are dictionaries with names of the user's own."""
+    keys: list[str] = []
+    for name, kind in get_type_hints(schema).items():
+        if is_dataclass(kind):
+            keys += open_keys(kind, f"{prefix}{name}.")
+        elif getattr(kind, "__origin__", None) is dict:
+            keys.append(f"{prefix}{name}")
+    return keys
+
+
+def _compose(name: str, overrides: Sequence[str]) -> Any:
+    with _one_line(name):
+        node = compose(config_name=name, overrides=list(overrides))
+    return as_config(name, node)
+
+
+@contextmanager
+def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
+    """Hydra initialised on the packaged configurations; yields the overrides, made ready."""
+    ConfigStore.instance().store(name=f"{name}_schema", node=SCHEMAS[name])
+    parser = OverridesParser.create()
+    for override in overrides:
+        try:
+            parser.parse_override(override)
+        except HydraException as error:
+            raise ConfigError(
+                f"{override!r} is no override: write key=value, and quotes around a value with special characters"
+            ) from error
+    with initialize_config_module(CONFIGS, version_base="1.3", job_name=name.replace("_", "-")):
+        yield [_prepared(SCHEMAS[name], override) for override in overrides]
+
+
+def _prepared(schema: type, override: str) -> str:
+    """An override as Hydra wants it: environments without a file get a node, open dictionaries a `++`."""
+    key, equals, value = override.partition("=")
+    if equals and key == "+experiment":  # the group has a default (none), which Hydra would have overridden without +
+        return override.removeprefix("+")
+    if equals and key == "env":
+        _offer_environments(value)
+    elif equals and any(key == name or key.startswith(f"{name}.") for name in open_keys(schema)):
+        return f"++{override}"
+    return override
+
+
+def _offer_environments(value: str) -> None:
+    """Make each registered environment among the choices `a,b,...` selectable, with the default settings."""
+    for choice in value.split(","):
+        choice = choice.strip().strip("'\"")
+        if choice and choice not in choices("env") and not re.search(r"[\[\](){}$*]", choice):
+            if not _registered(choice):
+                known = choices("env")
+                raise ConfigError(
+                    f"env={choice}: unknown environment{did_you_mean(choice, known)}; known: {', '.join(known)}, "
+                    "or any identifier registered with Gymnasium"
+                )
+            ConfigStore.instance().store(group="env", name=choice, node={"id": choice})
+
+
+def _registered(env_id: str) -> bool:
+    import gymnasium
+
+    module, colon, _ = env_id.partition(":")
+    try:
+        if colon:  # "package.module:Env-v0", as gymnasium.make takes it: importing the module registers the environment
+            __import__(module)
+        gymnasium.spec(env_id.rpartition(":")[2])
+    except (gymnasium.error.Error, ImportError):
+        return False
+    return True
+
+
+def _is_hydra(override: str) -> bool:
+    return override.lstrip("+~").startswith(("hydra.", "hydra/"))
+
+
+def _check_keys(node: DictConfig, schema: type, root: type, prefix: str = "") -> None:
+    """Refuse what Hydra lets through: keys added with `+` that the dataclass lacks, keys removed with `~`."""
+    names = {item.name for item in fields(schema)}
+    for key in node:
+        if key not in names:
+            full = f"{prefix}{key}"
+            raise ConfigError(_unknown_key(full, root))
+    for name, kind in get_type_hints(schema).items():
+        if name not in node:
+            raise ConfigError(f"key {prefix + name!r} was removed: leave out the override that starts with ~")
+        if is_dataclass(kind):
+            _check_keys(node[name], kind, root, f"{prefix}{name}.")
+
+
+@contextmanager
+def _one_line(name: str) -> Iterator[None]:
+    """Turn what Hydra and OmegaConf raise into one line."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise ConfigError(_explain(error, SCHEMAS[name])) from error
+
+
+def _explain(error: Exception, schema: type) -> str:
+    text = str(error)
+    cause = str(error.__cause__ or "")
+    match = re.search(r"Could not (?:find|load) '([^/']+)/([^']*)'", text)
+    if match:
+        group, choice = match.groups()
+        known = choices(group)
+        return f"{group}={choice}: no such choice{did_you_mean(choice, known)}; choose one of {', '.join(known)}"
+    match = re.search(r"Could not override '([^']+)'", text)
+    if match:
+        return _unknown_key(match[1].split("@")[0], schema)
+    match = re.search(r"Error merging override ([^\n]*)", text)
+    if match:
+        return f"{match[1].lstrip('+')}: {_wanted(cause)}"
+    match = re.search(r"Ambiguous value for argument '([^']+)'", text)
+    if match:
+        return f"{match[1]}: several values; add --multirun to run each, or write [a,b] for a list"
+    full_key = re.search(r"full_key: (\S+)", text)
+    where = f"{full_key[1]}: " if full_key else ""
+    return where + _first_line(text)
+
+
+def _unknown_key(key: str, schema: type) -> str:
+    known = known_keys(schema)
+    groups = sorted({name.split(".")[0] for name in known if "." in name} | {"experiment"})
+    hint = did_you_mean(key, known + groups, cutoff=0.75)
+    if not hint:  # the right name in another group, or in none
+        last = {name.rpartition(".")[2]: name for name in known}
+        close = difflib.get_close_matches(key.rpartition(".")[2], last, n=1, cutoff=0.75)
+        hint = f" (did you mean {last[close[0]]!r}?)" if close else ""
+    return f"unknown key {key!r}{hint}; `rppdyn train-agent --help` lists the keys"
+
+
+def _wanted(complaint: str) -> str:
+    """What OmegaConf wanted instead, in plain words."""
+    for found, words in (
+        ("converted to Float", "must be a number"),
+        ("converted to Integer", "must be an integer, written without exponent"),
+        ("converted to Boolean", "must be true or false"),
+        ("is not Optional", "can't be null; leave the override out for the default"),
+    ):
+        if found in complaint:
+            return words
+    return _first_line(complaint)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().split("\n")[0] if text.strip() else "can't be used"

@@ -1,0 +1,73 @@
+"""Episodes of a policy, apart from any training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+Policy = Callable[[NDArray], NDArray]
+"""Observations (n, observation) to actions (n, action)."""
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Finished episodes: undiscounted returns and lengths, and what was seen and done, in order of the episodes."""
+
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    observations: NDArray[np.float64]
+    actions: NDArray[np.float64]
+
+    def spread(self, count: int) -> tuple[NDArray, NDArray]:
+        """`count` pairs of observation and action (or all, if there are fewer), evenly spaced over the episodes."""
+        total = len(self.observations)
+        chosen = np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(int))
+        return self.observations[chosen], self.actions[chosen]
+
+
+class Evaluator:
+    """Episodes of a policy in environments of its own, the same initial states every time.
+
+    Episode i starts from a reset with seed `seed + i`. The episodes advance together, so that the policy is called
+    once per time step; its batch keeps one shape, whichever episodes have ended.
+    """
+
+    def __init__(self, make: Callable[[], gymnasium.Env], episodes: int, seed: int):
+        self.envs = [make() for _ in range(episodes)]
+        self.seed = seed
+
+    def run(self, policy: Policy) -> Episodes:
+        """Play every episode to its end, by termination or by the environment's time limit."""
+        observations = np.stack([env.reset(seed=self.seed + i)[0] for i, env in enumerate(self.envs)])
+        seen: list[list[NDArray]] = [[] for _ in self.envs]
+        done: list[list[NDArray]] = [[] for _ in self.envs]
+        rewards: list[list[float]] = [[] for _ in self.envs]
+        running = set(range(len(self.envs)))
+        while running:
+            actions = policy(observations)
+            for i in sorted(running):
+                seen[i].append(observations[i].copy())
+                done[i].append(np.asarray(actions[i]).copy())
+                observations[i], reward, terminated, truncated, _ = self.envs[i].step(actions[i])
+                rewards[i].append(float(reward))
+                if terminated or truncated:
+                    running.remove(i)
+        return Episodes(
+            returns=np.array([sum(episode) for episode in rewards]),
+            lengths=np.array([len(episode) for episode in rewards]),
+            observations=_joined(seen),
+            actions=_joined(done),
+        )
+
+    def close(self) -> None:
+        """Close the environments."""
+        for env in self.envs:
+            env.close()
+
+
+def _joined(episodes: Sequence[Sequence[NDArray]]) -> NDArray[np.float64]:
+    return np.concatenate([np.stack(episode) for episode in episodes])

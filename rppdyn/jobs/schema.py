@@ -1,0 +1,247 @@
+"""The configuration of the jobs: dataclasses that own the names, the types and the ranges; YAML files hold the values.
+
+Importing this module imports neither torch nor a simulator, so that a wrong argument is refused at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING
+
+MODELS = ("rpp", "emlp", "mlp", "rpp_policy_only")
+
+EVALUATION_SEED = 10_000  # of the first evaluation episode's reset; training uses seeds of its own
+
+
+class ConfigError(ValueError):
+    """A configuration can't be used; the message names the key, the value and the remedy."""
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """` (did you mean 'x'?)`, or nothing where no known name is close."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _require(key: str, value: Any, holds: bool, what: str) -> None:
+    if not holds:
+        raise ConfigError(f"{key}={value}: must be {what}")
+
+
+def _positive(key: str, value: float) -> None:
+    _require(key, value, math.isfinite(value) and value > 0, "a positive number")
+
+
+def _variance(key: str, value: float) -> None:
+    _require(key, value, math.isfinite(value) and value >= 0, "a variance: zero (the pathway is removed) or positive")
+
+
+def _at_least(key: str, value: int, least: int) -> None:
+    _require(key, value, value >= least, f"an integer, at least {least}")
+
+
+def _flag(flag: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"{flag} {value}: must be an integer, at least {least}")
+
+
+@dataclass
+class EnvConfig:
+    """The task: a Gymnasium environment, stock or with actuators made weaker or stronger."""
+
+    id: str = MISSING
+    total_steps: int = 1_000_000  # what total_steps stands at unless it is given
+    tau: float = 0.005  # what agent.tau stands at unless it is given
+    actuator_scale: dict[str, float] = field(default_factory=dict)  # actuator name -> factor on its gear
+    kwargs: dict[str, Any] = field(default_factory=dict)  # of gymnasium.make
+
+    def __post_init__(self) -> None:
+        _at_least("env.total_steps", self.total_steps, 1)
+        _require("env.tau", self.tau, 0 < self.tau <= 1, "in (0, 1]")
+        for name, factor in self.actuator_scale.items():
+            _require(f"env.actuator_scale.{name}", factor, math.isfinite(factor) and factor >= 0, "zero or positive")
+
+
+@dataclass
+class ModelConfig:
+    """The networks of actor and critics: which pathways, how wide, how much each is believed."""
+
+    kind: str = "rpp"
+    hidden: int = 256
+    num_layers: int = 2
+    equivariant_variance: float = MISSING
+    free_variance: float = MISSING
+    critic_equivariant_variance: float | None = None  # null: as the actor's
+    critic_free_variance: float | None = None
+    network: dict[str, Any] = field(default_factory=dict)  # further arguments of the networks, by name
+
+    def __post_init__(self) -> None:
+        if self.kind not in MODELS:
+            raise ConfigError(
+                f"model.kind={self.kind}: unknown{did_you_mean(self.kind, MODELS)}; choose one of {', '.join(MODELS)}"
+            )
+        _at_least("model.hidden", self.hidden, 1)
+        _at_least("model.num_layers", self.num_layers, 1)
+        _variance("model.equivariant_variance", self.equivariant_variance)
+        _variance("model.free_variance", self.free_variance)
+        if self.critic_equivariant_variance is not None:
+            _variance("model.critic_equivariant_variance", self.critic_equivariant_variance)
+        if self.critic_free_variance is not None:
+            _variance("model.critic_free_variance", self.critic_free_variance)
+        if self.kind.startswith("rpp") and self.equivariant_variance + self.free_variance == 0:
+            raise ConfigError(
+                "model.equivariant_variance=0 and model.free_variance=0: no pathway is left; make one of them positive"
+            )
+
+
+@dataclass
+class AgentConfig:
+    """Soft actor-critic."""
+
+    learning_rate: float = 3e-4
+    buffer_size: int = 1_000_000
+    learning_starts: int = 1000
+    batch_size: int = 256
+    tau: float = MISSING
+    gamma: float = 0.99
+    train_freq: int = 1
+    gradient_steps: int = 1
+    betas: list[float] = field(default_factory=lambda: [0.5, 0.999])
+    noise_variance: float = MISSING
+    max_gradient_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        _positive("agent.learning_rate", self.learning_rate)
+        _at_least("agent.buffer_size", self.buffer_size, 1)
+        _at_least("agent.learning_starts", self.learning_starts, 1)
+        _at_least("agent.batch_size", self.batch_size, 1)
+        _require("agent.tau", self.tau, 0 < self.tau <= 1, "in (0, 1]")
+        _require("agent.gamma", self.gamma, 0 <= self.gamma <= 1, "in [0, 1]")
+        _at_least("agent.train_freq", self.train_freq, 1)
+        _at_least("agent.gradient_steps", self.gradient_steps, 1)
+        proper = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
+        _require("agent.betas", self.betas, proper, "two numbers in [0, 1), for example [0.5,0.999]")
+        _positive("agent.noise_variance", self.noise_variance)
+        if self.max_gradient_norm is not None:
+            _positive("agent.max_gradient_norm", self.max_gradient_norm)
+
+
+@dataclass
+class EvaluationConfig:
+    """What is measured while training, on environments and random states of its own."""
+
+    every: int = 5000
+    episodes: int = 10
+    states: int = 512  # of the policy's own rollouts, for the equivariance errors
+
+    def __post_init__(self) -> None:
+        _at_least("evaluation.every", self.every, 1)
+        _at_least("evaluation.episodes", self.episodes, 1)
+        _at_least("evaluation.states", self.states, 1)
+
+
+@dataclass
+class TrainAgentConfig:
+    """`rppdyn train-agent`."""
+
+    env: EnvConfig = MISSING
+    model: ModelConfig = MISSING
+    agent: AgentConfig = MISSING
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    seed: int = 0
+    total_steps: int = MISSING
+    checkpoint_every: int = 10_000
+    device: str = "auto"
+    threads: int = 1  # of torch, while the job runs
+    runs_root: str = "runs"
+    run_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        _require("seed", self.seed, 0 <= self.seed < 2**31, "an integer from 0 to 2^31 - 1")
+        _at_least("total_steps", self.total_steps, 1)
+        _at_least("checkpoint_every", self.checkpoint_every, 1)
+        _at_least("threads", self.threads, 1)
+        if self.device not in ("auto", "cpu", "cuda") and not self.device.removeprefix("cuda:").isdecimal():
+            raise ConfigError(f"device={self.device}: must be auto, cpu, cuda or cuda:N")
+        if self.run_dir is not None and not self.run_dir.strip():
+            raise ConfigError("run_dir is empty: give a folder, or leave it out for one that follows from the configuration")
+
+    def folder(self) -> Path:
+        """Where the run lives: `run_dir`, or a path that follows from the configuration alone.
+
+        Configurations that differ in anything but `RESUMABLE` keys have different paths: the last part carries eight
+        hexadecimal digits of a checksum of all the others.
+        """
+        if self.run_dir is not None:
+            return Path(self.run_dir)
+        name = self.env.id.replace("/", "_").replace(":", "_")
+        content = json.dumps(self.identity(), sort_keys=True, default=str).encode()
+        digest = hashlib.sha256(content).hexdigest()[:8]
+        return Path(self.runs_root) / "train-agent" / name / self.model.kind / f"seed{self.seed}-{digest}"
+
+    def identity(self) -> dict[str, Any]:
+        """The configuration without the keys in which a resumed run may differ from its beginning."""
+        return without(asdict(self), RESUMABLE)
+
+
+@dataclass
+class EvaluateAgentConfig:
+    """`rppdyn evaluate-agent`."""
+
+    run: str
+    episodes: int = 10
+    seed: int = EVALUATION_SEED
+
+    def __post_init__(self) -> None:
+        _flag("--episodes", self.episodes, 1)
+        _flag("--seed", self.seed, 0)
+
+
+@dataclass
+class EquivarianceConfig:
+    """`rppdyn equivariance`."""
+
+    run: str
+    states: int = 2000
+    episodes: int = 10
+    seed: int = EVALUATION_SEED
+
+    def __post_init__(self) -> None:
+        _flag("--states", self.states, 1)
+        _flag("--episodes", self.episodes, 1)
+        _flag("--seed", self.seed, 0)
+
+
+@dataclass
+class CertifyConfig:
+    """`rppdyn certify`."""
+
+    env: str
+    states: int = 400
+    seed: int = 0
+    json: str | None = None
+
+    def __post_init__(self) -> None:
+        _flag("--states", self.states, 20)
+        _flag("--seed", self.seed, 0)
+
+
+# A resumed run may be longer, be saved more often, or have moved; nothing else.
+RESUMABLE = ("total_steps", "env.total_steps", "checkpoint_every", "runs_root", "run_dir")
+
+
+def without(config: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """A copy of a nested dictionary without some dotted keys."""
+    copy = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
+    for key in keys:
+        group, _, name = key.rpartition(".")
+        (copy.get(group, {}) if group else copy).pop(name, None)
+    return copy

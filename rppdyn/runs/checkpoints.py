@@ -1,0 +1,155 @@
+"""Checkpoints that are complete or absent, and say when the disk has damaged them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rppdyn.runs.files import flush_to_disk
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+class CheckpointError(ValueError):
+    """A run has checkpoints, and none of them can be read."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose files have all been compared with their checksums."""
+
+    step: int
+    path: Path
+
+
+class Checkpoints:
+    """The checkpoints of a run: one folder per step, the last `keep` of them.
+
+    A checkpoint is written under a hidden name, every file flushed to the disk, a manifest of sizes and SHA-256 sums
+    added, and the folder renamed. A process killed at any moment leaves either the whole folder or a hidden one,
+    which the next save removes. What the disk damages later, the manifest finds.
+    """
+
+    def __init__(self, folder: Path, keep: int = 2):
+        if keep < 1:
+            raise ValueError(f"keep = {keep}: at least one checkpoint must stay")
+        self.folder = Path(folder)
+        self.keep = keep
+
+    def save(self, step: int, write: Callable[[Path], None]) -> Checkpoint:
+        """Write a checkpoint: `write` is called with an empty folder to put files into."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._remove_leftovers()
+        temporary = self.folder / f".writing-{step:012d}"
+        temporary.mkdir()
+        try:
+            write(temporary)
+            _write_manifest(temporary, step)
+            final = self._path(step)
+            if final.exists():  # the same step written again: the older one leaves only once the new one is complete
+                os.rename(final, self.folder / f".replaced-{step:012d}")
+            os.rename(temporary, final)
+            flush_to_disk(self.folder)
+        finally:
+            self._remove_leftovers()
+        for path in self._found()[: -self.keep]:
+            _remove(path)
+        return Checkpoint(step, final)
+
+    def latest(self) -> Checkpoint | None:
+        """The newest undamaged checkpoint, or None where none was ever written.
+
+        Damaged ones are passed over with a warning that names the file.
+
+        Raises:
+            CheckpointError: there are checkpoints, and every one is damaged.
+        """
+        problems = []
+        for path in reversed(self._found()):
+            problem = _problem(path)
+            if problem is None:
+                for passed_over in problems:
+                    logger.warning("%s: going back to step %d", passed_over, _step(path))
+                return Checkpoint(_step(path), path)
+            problems.append(problem)
+        if problems:
+            raise CheckpointError(
+                f"{problems[0]} and no earlier checkpoint is intact: delete the run's folder "
+                f"{self.folder.parent} to start again, or choose another with run_dir="
+            )
+        return None
+
+    def discard_after(self, step: int) -> None:
+        """Remove what is newer than `step`: a run that goes on from there writes them again."""
+        for path in self._found():
+            if _step(path) > step:
+                _remove(path)
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step-{step:012d}"
+
+    def _found(self) -> list[Path]:
+        return sorted(path for path in self.folder.glob("step-*") if path.is_dir())
+
+    def _remove_leftovers(self) -> None:
+        for path in [*self.folder.glob(".writing-*"), *self.folder.glob(".replaced-*"), *self.folder.glob(".old-*")]:
+            shutil.rmtree(path)
+
+
+def _remove(path: Path) -> None:
+    hidden = path.with_name(f".old-{path.name}")  # hidden first: a half-deleted folder must not look like a checkpoint
+    os.rename(path, hidden)
+    shutil.rmtree(hidden)
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def _checksum(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write_manifest(folder: Path, step: int) -> None:
+    files = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        flush_to_disk(path)
+        files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": _checksum(path)}
+    if not files:
+        raise ValueError(f"the checkpoint of step {step} has no files: nothing was written into {folder}")
+    manifest = folder / MANIFEST
+    manifest.write_text(json.dumps({"format": FORMAT, "step": step, "files": files}, indent=2) + "\n")
+    flush_to_disk(manifest)
+    flush_to_disk(folder)
+
+
+def _problem(folder: Path) -> str | None:
+    """What is wrong with a checkpoint, in words that name the file; None where nothing is."""
+    manifest = folder / MANIFEST
+    try:
+        content = json.loads(manifest.read_text())
+        files, written_format = dict(content["files"]), content["format"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"checkpoint file {manifest} is missing or damaged"
+    if written_format != FORMAT:
+        return f"checkpoint {folder} has format {written_format}, and this version reads format {FORMAT}"
+    for name, expected in files.items():
+        path = folder / name
+        if not path.is_file():
+            return f"checkpoint file {path} is missing"
+        size = path.stat().st_size
+        if size != expected["bytes"]:
+            return f"checkpoint file {path} is truncated ({size} of {expected['bytes']} bytes)"
+        if _checksum(path) != expected["sha256"]:
+            return f"checkpoint file {path} is damaged (its checksum differs)"
+    return None

@@ -1,0 +1,58 @@
+"""Files that are complete or absent: written beside their place, flushed to the disk, then renamed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+
+def flush_to_disk(path: Path) -> None:
+    """Fsync a file or a folder, so that a rename that follows can't overtake its content."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a text file in one step: a reader sees the old content or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    flush_to_disk(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file in one step; numbers that JSON lacks (nan, infinities) become null."""
+    write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """Mappings, sequences, numpy and torch scalars and arrays as dict, list, str, int, float, bool, None.
+
+    Raises:
+        TypeError: a value has no such form.
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    raise TypeError(f"{type(value).__name__} has no JSON form: {value!r}; convert it to numbers or strings first")

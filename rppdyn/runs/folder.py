@@ -1,0 +1,172 @@
+"""A run's folder: created once, refused twice, resumed on request."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rppdyn.runs.checkpoints import Checkpoints
+from rppdyn.runs.files import flush_to_disk, plain, write_json, write_text
+from rppdyn.runs.metrics import MetricsLog
+
+try:
+    import fcntl
+except ImportError:  # no advisory locks on this platform; folders are then guarded by creation alone
+    fcntl = None  # type: ignore[assignment]
+
+MISSING = "(absent)"
+
+
+class RunFolderError(ValueError):
+    """A run's folder exists, is absent, is in use, or holds another configuration than the one asked for."""
+
+
+class RunFolder:
+    """The files of one run.
+
+    | name | content |
+    | --- | --- |
+    | `config.yaml` | the resolved configuration |
+    | `metrics.jsonl` | one record per evaluation |
+    | `events/` | TensorBoard |
+    | `checkpoints/` | the last two, each complete (`rppdyn.runs.Checkpoints`) |
+    | `figures/` | made from `metrics.jsonl` |
+    | `model.zip`, `result.json` | written at the end; `result.json` last of all |
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+        self.config_file = self.path / "config.yaml"
+        self.metrics = MetricsLog(self.path / "metrics.jsonl")
+        self.events = self.path / "events"
+        self.checkpoints = Checkpoints(self.path / "checkpoints")
+        self.figures = self.path / "figures"
+        self.model_file = self.path / "model.zip"
+        self.result_file = self.path / "result.json"
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], config: dict[str, Any]) -> RunFolder:
+        """Make the folder with its configuration, in one step: a killed process leaves no folder without one.
+
+        Raises:
+            RunFolderError: something is there already.
+        """
+        folder = cls(path)
+        folder.refuse_existing()
+        parent = folder.path.parent
+        parent.mkdir(parents=True, exist_ok=True)
+        temporary = parent / f".{folder.path.name}.{os.getpid()}"
+        temporary.mkdir()
+        try:
+            write_text(temporary / "config.yaml", _yaml(config))
+            os.rename(temporary, folder.path)
+        except OSError as error:
+            folder.refuse_existing()  # another process made it in the meantime
+            raise RunFolderError(f"can't create run folder {folder.path}: {error.strerror or error}") from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        flush_to_disk(parent)
+        return folder
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """An existing run.
+
+        Raises:
+            RunFolderError: there is none at this path.
+        """
+        folder = cls(path)
+        if not folder.path.is_dir():
+            raise RunFolderError(f"no run at {folder.path}: give the folder that train-agent printed")
+        if not folder.config_file.is_file():
+            raise RunFolderError(f"{folder.path} is no run folder (it has no config.yaml): give one that train-agent made")
+        return folder
+
+    def refuse_existing(self) -> None:
+        """Raise RunFolderError if something other than an empty folder is at this path."""
+        if self.path.is_dir() and any(self.path.iterdir()):
+            raise RunFolderError(
+                f"run folder {self.path} exists: add --resume to continue that run, or run_dir=FOLDER to put this one elsewhere"
+            )
+        if self.path.exists() and not self.path.is_dir():
+            raise RunFolderError(f"run folder {self.path} is a file: choose another place with run_dir=FOLDER")
+
+    def config(self) -> dict[str, Any]:
+        """The stored configuration.
+
+        Raises:
+            RunFolderError: the file can't be read.
+        """
+        try:
+            content = OmegaConf.to_container(OmegaConf.load(self.config_file))
+        except (OSError, ValueError, OmegaConfBaseException, *_yaml_errors()) as error:
+            raise RunFolderError(f"{self.config_file} can't be read: {str(error).splitlines()[0]}") from error
+        if not isinstance(content, dict):
+            raise RunFolderError(f"{self.config_file} holds no configuration: delete the folder to start again")
+        return content
+
+    def replace_config(self, config: dict[str, Any]) -> None:
+        """Store another configuration (a longer run)."""
+        write_text(self.config_file, _yaml(config))
+
+    def result(self) -> dict[str, Any] | None:
+        """What the finished run wrote, None while it is unfinished."""
+        try:
+            return json.loads(self.result_file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise RunFolderError(f"{self.result_file} is damaged: delete it and use --resume to write it again") from error
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        """Write `result.json`, in one step."""
+        write_json(self.result_file, result)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder for writing; the operating system lets go of it when the process dies.
+
+        Raises:
+            RunFolderError: another process holds it.
+        """
+        if fcntl is None:
+            yield
+            return
+        with open(self.path / ".lock", "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise RunFolderError(
+                    f"run folder {self.path} is being written by another process: wait for it or stop it first"
+                ) from error
+            yield
+
+
+def differences(stored: dict[str, Any], asked: dict[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
+    """Leaves in which two configurations differ, as (dotted key, stored value, value asked for), sorted by key."""
+    found: list[tuple[str, Any, Any]] = []
+    for key in sorted(stored.keys() | asked.keys()):
+        left, right = stored.get(key, MISSING), asked.get(key, MISSING)
+        if isinstance(left, dict) and isinstance(right, dict):
+            found += differences(left, right, f"{prefix}{key}.")
+        elif left != right:
+            found.append((f"{prefix}{key}", left, right))
+    return found
+
+
+def _yaml(config: dict[str, Any]) -> str:
+    return OmegaConf.to_yaml(OmegaConf.create(plain(config)))
+
+
+def _yaml_errors() -> tuple[type[Exception], ...]:
+    from yaml import YAMLError  # OmegaConf's own dependency
+
+    return (YAMLError,)

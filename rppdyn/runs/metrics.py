@@ -1,0 +1,60 @@
+"""Metrics as JSON lines: one record per evaluation, the same on every repetition of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rppdyn.runs.files import plain, write_text
+
+
+class MetricsLog:
+    """A file of JSON lines, each `{"step": n, name: value, ...}`, appended and flushed to the disk.
+
+    It holds no times, so a resumed run's file is equal, byte by byte, to that of a run that was never interrupted.
+    """
+
+    def __init__(self, path: Path):
+        self.path = Path(path)
+
+    def append(self, step: int, values: dict[str, Any]) -> None:
+        """Add one record; it is on the disk when this returns."""
+        line = json.dumps({"step": step, **plain(values)}, allow_nan=False)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rewind(self, step: int) -> None:
+        """Drop the records after `step`, and a last line that a killed process left unfinished."""
+        if self.path.exists():
+            kept = [record for record in read_metrics(self.path) if record["step"] <= step]
+            write_text(self.path, "".join(json.dumps(record, allow_nan=False) + "\n" for record in kept))
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The records of a metrics file, in order; an unfinished last line is left out.
+
+    Raises:
+        ValueError: a line other than the last is no JSON record.
+    """
+    lines = Path(path).read_text(encoding="utf-8").split("\n")
+    records = []
+    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is empty or unfinished
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+                raise ValueError("no step")
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number} is no metrics record: {line[:60]!r}; remove the line") from error
+        records.append(record)
+    return records
+
+
+def series(records: Iterable[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    """Steps and values of one metric, from the records that have it."""
+    points = [(record["step"], record[name]) for record in records if record.get(name) is not None]
+    return [step for step, _ in points], [value for _, value in points]
