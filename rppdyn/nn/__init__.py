@@ -1,0 +1,29 @@
+"""Relaxed layers and networks: sums of pathways, each with its own prior."""
+
+from rppdyn.nn.bilinear import Bilinear
+from rppdyn.nn.gate import Gate, Pointwise
+from rppdyn.nn.hidden import gated, hidden_representation, regular_hidden, tensor_hidden
+from rppdyn.nn.linear import RelaxedLinear
+from rppdyn.nn.merging import merge
+from rppdyn.nn.networks import EMLP, MLP, RPPEMLP
+from rppdyn.nn.pathways import EquivariantPathway, FreePathway, LinearPathway, Pathway, named_pathways
+
+__all__ = [
+    "Bilinear",
+    "EMLP",
+    "EquivariantPathway",
+    "FreePathway",
+    "Gate",
+    "LinearPathway",
+    "MLP",
+    "Pathway",
+    "Pointwise",
+    "RPPEMLP",
+    "RelaxedLinear",
+    "gated",
+    "hidden_representation",
+    "merge",
+    "named_pathways",
+    "regular_hidden",
+    "tensor_hidden",
+]

@@ -1,0 +1,224 @@
+"""The bilinear layer: parts of the features contracted with each other, with learned weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from rppdyn.nn.pathways import Pathway
+from rppdyn.reps import Rep
+
+__all__ = ["Bilinear", "BilinearPathway", "Contraction", "contractions"]
+
+SCALE = 0.1
+"""Factor on the layer's output, as published in most backends (0.03 in the published RPP code)."""
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """``y_out[i] += sum_{n, j} w[i, n, j] M(x_map[n]) x_in[j]``: parts of one type, read as maps between two others.
+
+    ``out``, ``map`` and ``into`` number the parts of the representation; ``coordinates`` reorder the map's so that it
+    is a row-major matrix from ``into`` to ``out``; ``maps`` is how many of its copies take part.
+    """
+
+    out: int
+    map: int
+    into: int
+    coordinates: tuple[int, ...]
+    maps: int
+    outs: int
+    ins: int
+    dim_out: int
+    dim_in: int
+
+    @property
+    def num_weights(self) -> int:
+        return self.outs * self.maps * self.ins
+
+    @property
+    def weights_first(self) -> bool:
+        """Whether contracting the weights with ``x_in`` before the maps costs fewer products than after them.
+
+        The published order (weights with maps, then with ``x_in``) forms a matrix per sample and is never the
+        cheapest: it costs ``dim_in`` or ``dim_out`` times the main term of the other two.
+        """
+        first = self.num_weights * self.dim_in + self.outs * self.maps * self.dim_in * self.dim_out
+        last = self.num_weights * self.dim_out + self.ins * self.maps * self.dim_in * self.dim_out
+        return first <= last
+
+
+def contractions(rep: Rep) -> list[Contraction]:
+    """Every way in which a part of ``rep``, scalars excepted, is a linear map from one part of it to another.
+
+    A part with tensor factors :math:`\\{f\\}` maps ``b`` to ``c`` where they are those of :math:`c \\otimes b^*`, in any
+    order: for ``T(p, q)``, :math:`(p_a, q_a) = (p_c + q_b, q_c + p_b)` (Finzi 2023, 2.6).
+    """
+    parts = rep.blocks()
+    found = []
+    for a, (rep_a, index_a) in enumerate(parts):
+        if not _factors(rep_a):
+            continue
+        for c, (rep_c, index_c) in enumerate(parts):
+            for b, (rep_b, index_b) in enumerate(parts):
+                coordinates = _as_matrix(rep_a, rep_c, rep_b.T)
+                if coordinates is not None:
+                    maps = min(len(index_a), rep_a.dim)
+                    found.append(Contraction(c, a, b, coordinates, maps, len(index_c), len(index_b), rep_c.dim, rep_b.dim))
+    return found
+
+
+def _factors(rep: Rep) -> tuple[Rep, ...]:
+    return () if rep.dim == 1 and rep.is_trivial else rep.factors
+
+
+def _as_matrix(rep: Rep, rep_out: Rep, rep_in_dual: Rep) -> tuple[int, ...] | None:
+    factors, left = _factors(rep), list(range(len(_factors(rep))))
+    wanted = _factors(rep_out) + _factors(rep_in_dual)
+    if len(wanted) != len(factors):
+        return None
+    axes = []
+    for factor in wanted:
+        axis = next((i for i in left if factors[i] == factor), None)
+        if axis is None:
+            return None
+        axes.append(axis)
+        left.remove(axis)
+    coordinates = torch.arange(rep.dim).reshape([f.dim for f in factors]).permute(axes)
+    return tuple(coordinates.flatten().tolist())
+
+
+class BilinearPathway(Pathway):
+    r"""The weights of all contractions, :math:`N(0, \sigma_a^2)` a priori: they are equivariant, so there is no free one."""
+
+    def __init__(self, std: Float[Tensor, " n"], variance: float, generator: torch.Generator | None = None):
+        super().__init__(variance)
+        self.weight = nn.Parameter(torch.randn(len(std), generator=generator) * std)
+
+    def coefficients(self) -> tuple[Tensor, ...]:
+        return (self.weight,)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.numel()} weights, variance={self.variance.item():.4g}"
+
+
+class Bilinear(nn.Module):
+    """Contractions of pairs of parts, ``rep -> rep``, to be added to the identity (Finzi 2023, 2.6).
+
+    Of each part at most as many copies as it has dimensions serve as maps; which, is drawn from ``generator`` at
+    construction and kept in a buffer, so that a checkpoint remembers it. Each contraction is carried out in the cheaper
+    of its two orders. Weights start with variance one over the number of terms summed, so that the layer adds about a
+    tenth (``SCALE``) of its input's size; the published backends start from N(0, 1) or 0.01 N(0, 1) whatever the width.
+
+    Raises:
+        ValueError: no part of ``rep`` is a map between two others, so there is nothing to contract.
+    """
+
+    def __init__(self, rep: Rep, *, variance: float = 1e5, generator: torch.Generator | None = None):
+        super().__init__()
+        self.rep = rep
+        self.contractions = contractions(rep)
+        if not self.contractions:
+            raise ValueError(f"no part of {rep} is a linear map between two others: leave the bilinear layer out")
+        parts = rep.blocks()
+        self.shapes = [tuple(index.shape) for _, index in parts]
+        self._layout = _Layout([index for _, index in parts])
+        order = self._layout.order
+        self.register_buffer("order", order)
+        self.register_buffer("inverse", None if order is None else order.argsort())
+        maps = {}
+        for k in self.contractions:
+            if k.map not in maps:
+                index = parts[k.map][1]
+                maps[k.map] = index[torch.randperm(len(index), generator=generator)[: k.maps]]
+        for part, index in maps.items():
+            self.register_buffer(f"maps_{part}", index)
+        terms = [0] * len(parts)
+        for k in self.contractions:
+            terms[k.out] += k.maps * k.ins * k.dim_in
+        std = torch.cat([torch.full((k.num_weights,), terms[k.out] ** -0.5) for k in self.contractions])
+        self.equivariant = BilinearPathway(std, variance, generator)
+
+    def assemble(self) -> tuple[Tensor, ...]:
+        """The flat weights, then the coordinates of each part's maps in ``x``."""
+        return self.equivariant.weight, *self._maps().values()
+
+    def _maps(self) -> dict[int, Int[Tensor, "maps dim"]]:
+        return {k.map: getattr(self, f"maps_{k.map}") for k in self.contractions}
+
+    def forward(self, x: Float[Tensor, "*batch n"], weights: tuple[Tensor, ...] | None = None) -> Float[Tensor, "*batch n"]:
+        weight, *maps = self.assemble() if weights is None else weights
+        maps = dict(zip(self._maps(), maps, strict=True))
+        flat = x.reshape(-1, x.shape[-1])
+        ordered = flat if self.order is None else flat.index_select(-1, self.order)
+        parts = self._layout.split(ordered)
+        parts = [p.unflatten(-1, s) for p, s in zip(parts, self.shapes, strict=True)]
+        outs: list[Tensor | None] = [None] * len(parts)
+        for k, w in zip(self.contractions, weight.split([k.num_weights for k in self.contractions]), strict=True):
+            y = _contract(k, w, flat.index_select(-1, maps[k.map].flatten()), parts[k.into])
+            outs[k.out] = y if outs[k.out] is None else outs[k.out] + y
+        filled = [p.new_zeros(p.shape) if y is None else y for y, p in zip(outs, parts, strict=True)]
+        out = self._layout.join([y.flatten(1) for y in filled])
+        out = out if self.inverse is None else out.index_select(-1, self.inverse)
+        return (SCALE * out).reshape(x.shape)
+
+    def extra_repr(self) -> str:
+        return f"{self.rep}, {len(self.contractions)} contractions"
+
+
+def _contract(k: Contraction, w: Tensor, x_map: Tensor, x_in: Tensor) -> Float[Tensor, "batch outs dim_out"]:
+    """One contraction; ``w`` flat over (out, map, in), ``x_map`` ``(batch, maps * dim)``, ``x_in`` ``(batch, ins, dim_in)``."""
+    batch = len(x_in)
+    coordinates = torch.tensor(k.coordinates, device=x_in.device)
+    M = x_map.view(batch, k.maps, -1)
+    if k.coordinates != tuple(range(len(k.coordinates))):
+        M = M.index_select(-1, coordinates)
+    M = M.view(batch, k.maps, k.dim_out, k.dim_in)
+    if k.weights_first:
+        Z = w.view(k.outs * k.maps, k.ins) @ x_in  # (batch, outs * maps, dim_in)
+        Z = Z.view(batch, k.outs, k.maps * k.dim_in)
+        return Z @ M.transpose(2, 3).reshape(batch, k.maps * k.dim_in, k.dim_out)
+    M = M.transpose(1, 2).reshape(batch, k.dim_out * k.maps, k.dim_in)
+    P = (M @ x_in.transpose(1, 2)).view(batch * k.dim_out, k.maps * k.ins)
+    y = P @ w.view(k.outs, k.maps * k.ins).T
+    return y.view(batch, k.dim_out, k.outs).transpose(1, 2)
+
+
+class _Layout:
+    """How to cut features into parts: contiguous pieces where each part is a few of them, else a permutation first."""
+
+    def __init__(self, index: list[Tensor]):
+        runs = [_runs(i.flatten().tolist()) for i in index]
+        pieces = sorted((start, stop, part) for part, of_part in enumerate(runs) for start, stop in of_part)
+        self.order = None
+        if len(pieces) > 4 * len(index) or any(of_part != sorted(of_part) for of_part in runs):
+            self.order = torch.cat([i.flatten() for i in index])
+            stops = torch.tensor([i.numel() for i in index]).cumsum(0).tolist()
+            pieces = [(stop - i.numel(), stop, part) for part, (i, stop) in enumerate(zip(index, stops, strict=True))]
+        self.sizes = [stop - start for start, stop, _ in pieces]
+        self.owners = [part for _, _, part in pieces]
+        self.parts = len(index)
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        pieces = x.split(self.sizes, -1)
+        of = [[p for p, owner in zip(pieces, self.owners, strict=True) if owner == part] for part in range(self.parts)]
+        return [ps[0] if len(ps) == 1 else torch.cat(ps, -1) for ps in of]
+
+    def join(self, parts: list[Tensor]) -> Tensor:
+        sizes = [[s for s, o in zip(self.sizes, self.owners, strict=True) if o == part] for part in range(self.parts)]
+        pieces = [iter(x.split(s, -1)) for x, s in zip(parts, sizes, strict=True)]
+        return torch.cat([next(pieces[owner]) for owner in self.owners], -1)
+
+
+def _runs(index: list[int]) -> list[tuple[int, int]]:
+    runs: list[tuple[int, int]] = []
+    for i in index:
+        if runs and runs[-1][1] == i:
+            runs[-1] = (runs[-1][0], i + 1)
+        else:
+            runs.append((i, i + 1))
+    return runs

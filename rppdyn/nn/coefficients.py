@@ -1,0 +1,120 @@
+"""From the scaled coefficients of an equivariant basis to the dense tensor that they describe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rppdyn.nn.buffers import ExactBuffers
+
+if TYPE_CHECKING:
+    from rppdyn.basis import Basis
+
+__all__ = ["CoefficientMap"]
+
+
+class CoefficientMap(ExactBuffers):
+    r"""The linear map ``theta -> Q (s * theta)``, reshaped: scaled coefficients of a basis to a dense tensor.
+
+    :math:`Q` is the orthonormal basis of the invariants, :math:`\beta = s\,\theta` its coefficients. An optimiser
+    that moves each parameter by about the learning rate (Adam) would move a weight tied to ``k - 1`` others by only
+    :math:`1/\sqrt k` of it if :math:`\beta` itself were stored, so the parameter is :math:`\theta_j = \beta_j / s_j`,
+
+    .. math:: s_j = \Big(\sum_i Q_{ij}^2\, \ell_i\Big)^{-1/2}, \qquad \ell_i = \sum_j Q_{ij}^2,
+
+    one over the root of the mean leverage of the weights that column ``j`` moves. For an orbit of ``k`` tied weights
+    the leverage is ``1/k``: ``theta`` is their common value. Where several columns share weights (tensor
+    representations) their joint movement has root mean square one. ``s`` is a known constant, so the prior on
+    :math:`\beta` is exact.
+
+    Where no row has more than one entry and all of them are ``1`` the product is one gather (orbits of permutations);
+    with signs or zero rows, a gather and a product; otherwise gather, product and ``scatter_add`` over the non-zero
+    entries. All three are plain torch operations, so autograd, ``vmap`` and ``torch.compile`` apply; measured against
+    sparse CSR products, index_add, a loop over blocks and a custom backward they were the fastest that worked under all
+    three (``benchmarks/layers.py --assembly``).
+
+    Args:
+        basis: a solved basis (``rep.solve()``).
+        shape: of the dense tensor, whose row-major vector the basis describes.
+    """
+
+    def __init__(self, basis: Basis, shape: Sequence[int]):
+        super().__init__()
+        self.shape = tuple(shape)
+        self.size = math.prod(self.shape)
+        self.rank = basis.rank
+        rows, cols, values = (x.cpu() for x in basis.sparse())
+        values = values.to(torch.float64)
+        leverage = values.new_zeros(self.size).index_add_(0, rows, values**2)
+        scale = values.new_zeros(self.rank).index_add_(0, cols, values**2 * leverage[rows]).rsqrt()
+        values = values * scale[cols]
+        rounded = values.round()
+        if len(values) and (values - rounded).abs().max() < 1e-12:
+            values = rounded  # orbits: exactly +-1, so that tied weights are equal to the last bit
+        self.register_exact("scale", scale)
+        if len(rows) and len(rows.unique()) == len(rows):
+            index = torch.zeros(self.size, dtype=torch.int64).scatter_(0, rows, cols)
+            factor = values.new_zeros(self.size).scatter_(0, rows, values)
+            self.form = "gather" if (factor == 1).all() else "signed gather"
+            self.register_buffer("index", index)
+            if self.form == "signed gather":
+                self.register_exact("values", factor)
+        else:
+            self.form = "sparse" if len(rows) else "zero"
+            if self.form == "sparse":
+                order = (rows * self.rank + cols).argsort(stable=True)
+                self.register_buffer("rows", rows[order])
+                self.register_buffer("cols", cols[order])
+                self.register_exact("values", values[order])
+
+    def forward(self, theta: Float[Tensor, " rank"]) -> Float[Tensor, "..."]:
+        """The dense tensor."""
+        if self.form == "zero":
+            return theta.new_zeros(self.shape)
+        if self.form == "sparse":
+            entries = theta.gather(0, self.cols) * self.values
+            return theta.new_zeros(self.size).scatter_add(0, self.rows, entries).view(self.shape)
+        dense = theta.gather(0, self.index)
+        return (dense if self.form == "gather" else dense * self.values).view(self.shape)
+
+    def beta(self, theta: Float[Tensor, " rank"]) -> Float[Tensor, " rank"]:
+        """The coefficients in the orthonormal basis."""
+        return theta * self.scale
+
+    def theta(self, dense: Float[Tensor, "..."]) -> Float[Tensor, " rank"]:
+        """The parameters of the nearest tensor in the subspace: ``Q^T`` applied to a dense one, unscaled."""
+        exact = dense.detach().reshape(-1).to(self.scale_exact)
+        beta = exact.new_zeros(self.rank)
+        if self.form == "sparse":
+            beta = beta.index_add(0, self.cols, exact[self.rows] * self.values_exact)
+        elif self.form != "zero":
+            beta = beta.index_add(0, self.index, exact * self.values_exact if self.form == "signed gather" else exact)
+        return (beta / self.scale_exact**2).to(dense.dtype)  # once for Q = values / s, once for theta = beta / s
+
+    def initial_std(self, gain: float) -> Float[Tensor, " rank"]:
+        r"""Standard deviations of ``theta`` that give each output coordinate a variance of about ``gain^2`` (LeCun).
+
+        With independent :math:`\beta_j \sim N(0, \sigma_j^2)` and inputs of unit mean square, output ``i`` of a linear
+        map has variance :math:`\sum_j \sigma_j^2 \sum_{r \in i} Q_{rj}^2`; :math:`\sigma_j^{-2}` is the number of
+        coefficients that reach the outputs of column ``j``, per output coordinate.
+        """
+        if self.form == "zero":
+            return self.scale_exact
+        if self.form == "sparse":
+            rows, cols, values = self.rows, self.cols, self.values_exact
+        else:
+            rows, cols = torch.arange(self.size), self.index
+            values = self.values_exact if self.form == "signed gather" else torch.ones(self.size, dtype=torch.float64)
+        squares = (values / self.scale_exact[cols]) ** 2
+        outputs = rows // (self.size // self.shape[0])
+        reach = squares.new_zeros(self.shape[0]).index_add_(0, outputs, squares)
+        per_column = squares.new_zeros(self.rank).index_add_(0, cols, squares * reach[outputs])
+        return gain * per_column.rsqrt() / self.scale_exact
+
+    def extra_repr(self) -> str:
+        return f"{self.rank} -> {'x'.join(map(str, self.shape))}, {self.form}"

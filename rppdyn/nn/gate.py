@@ -1,0 +1,115 @@
+"""The gated nonlinearity, and its relaxed form with a free swish per channel."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rppdyn.nn.hidden import gated, is_pointwise
+from rppdyn.nn.linear import FREE_SCALE
+from rppdyn.nn.pathways import Pathway
+from rppdyn.reps import Rep
+
+__all__ = ["Gate", "Pointwise", "GatePathway"]
+
+
+class GatePathway(Pathway):
+    r"""The free part of a gate, ``c * swish(x)`` with :math:`c \sim N(0, \sigma_b^2)`, one per channel."""
+
+    def __init__(self, channels: int, variance: float, *, scale: float = FREE_SCALE,
+                 generator: torch.Generator | None = None):  # fmt: skip
+        super().__init__(variance)
+        self.weight = nn.Parameter(scale * torch.randn(channels, generator=generator))
+
+    def coefficients(self) -> tuple[Tensor, ...]:
+        return (self.weight,)
+
+    def forward(self, x: Float[Tensor, "*batch channels"], c: Float[Tensor, " channels"] | None = None) -> Tensor:
+        return (self.weight if c is None else c) * F.silu(x)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.numel()} channels, variance={self.variance.item():.4g}"
+
+
+class Pointwise(nn.Module):
+    """Swish on every coordinate, for representations that only permute them.
+
+    Raises:
+        ValueError: naming a part that an activation per coordinate would not commute with.
+    """
+
+    def __init__(self, rep: Rep):
+        super().__init__()
+        for part, _ in rep.blocks():
+            if not is_pointwise(part):
+                raise ValueError(
+                    f"a point-wise activation breaks the symmetry of {part} in {rep}: its coordinates are not merely "
+                    "permuted; use Gate"
+                )
+        self.rep = rep
+
+    def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        return F.silu(x)
+
+    def extra_repr(self) -> str:
+        return f"{self.rep}"
+
+
+class Gate(nn.Module):
+    r"""``gate(x) = sigmoid(g) x + c swish(x)``: equivariant for ``c = 0``, with a free swish per channel otherwise.
+
+    Scalars and permutation-like parts gate themselves (swish); each other part, sign representations and pseudoscalars
+    included, is multiplied by the sigmoid of a scalar of its own, which the previous layer appends
+    (``gated(rep)``). The relaxed term exists where ``free_variance`` is positive, with prior
+    :math:`c \sim N(0, \sigma_b^2)` (Finzi 2023, 3.4, footnote 1).
+
+    Args:
+        rep: representation of the output; the input has that of ``gated(rep)``.
+    """
+
+    def __init__(self, rep: Rep, *, free_variance: float = 0.0, free_scale: float = FREE_SCALE,
+                 generator: torch.Generator | None = None):  # fmt: skip
+        super().__init__()
+        self.rep, self.rep_in = rep, gated(rep)
+        parts = rep.blocks()
+        pointwise = [index.flatten() for part, index in parts if is_pointwise(part)]
+        self.sizes = [tuple(index.shape) for part, index in parts if not is_pointwise(part)]
+        pointwise = torch.cat(pointwise).sort().values if pointwise else torch.empty(0, dtype=torch.int64)
+        order = torch.cat([pointwise] + [index.flatten() for part, index in parts if not is_pointwise(part)])
+        self.num_pointwise = len(pointwise)
+        contiguous = bool((order == torch.arange(rep.dim)).all())
+        self.register_buffer("order", None if contiguous else order)
+        self.register_buffer("inverse", None if contiguous else order.argsort())
+        self.free = None
+        if free_variance != 0:
+            self.free = GatePathway(rep.dim, free_variance, scale=free_scale, generator=generator)
+
+    def assemble(self) -> Tensor | None:
+        """The free pathway's coefficients, if there is one."""
+        return None if self.free is None else self.free.weight
+
+    def forward(self, x: Float[Tensor, "*batch gated"], c: Float[Tensor, " n"] | None = None) -> Float[Tensor, "*batch n"]:
+        c = self.assemble() if c is None else c
+        values, gates = x.split([self.rep.dim, x.shape[-1] - self.rep.dim], -1)
+        out = self._gate(_take(values, self.order), gates)
+        out = _take(out, self.inverse)
+        return out if c is None else out + c * F.silu(values)
+
+    def _gate(self, x: Tensor, gates: Tensor) -> Tensor:
+        sizes = [copies * dim for copies, dim in self.sizes]
+        pointwise, *parts = x.split([self.num_pointwise, *sizes], -1)
+        scalars = gates.sigmoid().split([copies for copies, _ in self.sizes], -1)
+        gated_parts = [
+            (part.unflatten(-1, size) * s.unsqueeze(-1)).flatten(-2)
+            for part, size, s in zip(parts, self.sizes, scalars, strict=True)
+        ]
+        return torch.cat([F.silu(pointwise), *gated_parts], -1)
+
+    def extra_repr(self) -> str:
+        return f"{self.rep_in} -> {self.rep}"
+
+
+def _take(x: Tensor, index: Int[Tensor, " n"] | None) -> Tensor:
+    return x if index is None else x.index_select(-1, index)

@@ -1,0 +1,104 @@
+"""The relaxed linear layer: an equivariant and a free pathway, summed."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rppdyn.groups import Group
+from rppdyn.nn.pathways import EquivariantPathway, FreePathway, LinearPathway
+from rppdyn.reps import Rep, RepType
+
+__all__ = ["RelaxedLinear", "FREE_SCALE", "bind"]
+
+FREE_SCALE = 1e-3
+"""Initial size of the free pathway relative to a layer of its own, where there is an equivariant one (as published)."""
+
+LinearWeights = tuple[Tensor, Tensor | None]
+
+
+def bind(rep: Rep | RepType, group: Group | None) -> Rep:
+    """``rep`` as a representation of ``group``: types are bound to it, representations of a factor lifted to it.
+
+    Raises:
+        ValueError: the representation belongs to another group, the group is complex, or there is none to bind to.
+    """
+    if isinstance(rep, RepType):
+        if group is None:
+            raise ValueError(f"{rep} is not bound to a group: give group=..., or call it with one")
+        rep = rep(group)
+    if not isinstance(rep, Rep):
+        raise ValueError(f"{rep!r} is no representation; build one from V, T, Scalar, Pseudoscalar, Rep or regular(G)")
+    group = rep.G if group is None else group
+    if group.is_complex or rep.dtype.is_complex:
+        raise ValueError(
+            f"networks are real and {group} is complex: write it as a real group on twice the dimensions, "
+            "[[Re A, -Im A], [Im A, Re A]]"
+        )
+    return rep if rep.G == group else rep.lift(group)
+
+
+class RelaxedLinear(nn.Module):
+    r"""``y = (A + B) x + a + b`` with ``A, a`` equivariant and ``B, b`` free, each with its own Gaussian prior.
+
+    :math:`\mathrm{vec}(A) = Q\beta`, :math:`\beta \sim N(0, \sigma_a^2)` and :math:`B \sim N(0, \sigma_b^2)`, so that the
+    dense weight has covariance :math:`(\sigma_a^2 + \sigma_b^2) QQ^T + \sigma_b^2 PP^T` (Finzi 2023, Eq. 3.1); biases
+    likewise. A variance of 0 leaves the pathway out: without the free one the layer is exactly equivariant, without the
+    equivariant one it is an ordinary linear layer.
+
+    The equivariant pathway starts with outputs of variance ``gain^2`` for inputs of unit mean square; the free one is an
+    independent draw of ``free_scale`` times that size (the published code starts one of its backends from the same draw),
+    or of full size where it is alone.
+
+    Args:
+        rep_in, rep_out: representations, or types to bind to ``group``; those of a factor of it are lifted.
+        group: needed only where neither representation is bound.
+        equivariant_variance, free_variance: :math:`\sigma_a^2` and :math:`\sigma_b^2`.
+        gain: multiplies the initial weights of both pathways.
+        generator: source of the initial weights, the global one if None.
+    Raises:
+        ValueError: both variances are 0, or the representations do not belong to one group.
+    """
+
+    def __init__(self, rep_in: Rep | RepType, rep_out: Rep | RepType, group: Group | None = None, *,
+                 equivariant_variance: float = 1e5, free_variance: float = 1.0, bias: bool = True, gain: float = 1.0,
+                 free_scale: float = FREE_SCALE, generator: torch.Generator | None = None):  # fmt: skip
+        super().__init__()
+        if group is None:
+            group = next((rep.G for rep in (rep_in, rep_out) if isinstance(rep, Rep)), None)
+        self.rep_in, self.rep_out = bind(rep_in, group), bind(rep_out, group)
+        if equivariant_variance == 0 and free_variance == 0:
+            raise ValueError("equivariant_variance and free_variance are both 0, which leaves no pathway: raise one")
+        self.equivariant = self.free = None
+        if equivariant_variance != 0:
+            self.equivariant = EquivariantPathway(
+                self.rep_in, self.rep_out, equivariant_variance, bias=bias, gain=gain, generator=generator
+            )
+        if free_variance != 0:
+            gain = gain * (1.0 if self.equivariant is None else free_scale)
+            self.free = FreePathway(
+                self.rep_in.dim, self.rep_out.dim, free_variance, bias=bias, gain=gain, generator=generator
+            )
+
+    @property
+    def linear_pathways(self) -> tuple[LinearPathway, ...]:
+        """The pathways that exist, the equivariant one first."""
+        return tuple(p for p in (self.equivariant, self.free) if p is not None)
+
+    def assemble(self) -> LinearWeights:
+        """The dense weight and bias, summed over the pathways."""
+        weight, bias = self.linear_pathways[0].dense()
+        for pathway in self.linear_pathways[1:]:
+            other, other_bias = pathway.dense()
+            weight = weight + other
+            bias = other_bias if bias is None else bias if other_bias is None else bias + other_bias
+        return weight, bias
+
+    def forward(self, x: Float[Tensor, "*batch in"], weights: LinearWeights | None = None) -> Float[Tensor, "*batch out"]:
+        """``x W^T + b``, with weights assembled here or before."""
+        return F.linear(x, *(self.assemble() if weights is None else weights))
+
+    def extra_repr(self) -> str:
+        return f"{self.rep_in} -> {self.rep_out}"

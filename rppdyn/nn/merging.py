@@ -1,0 +1,36 @@
+"""Merging the pathways of a trained network into ordinary linear layers."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from rppdyn.nn.linear import RelaxedLinear
+
+__all__ = ["merge"]
+
+
+def merge(net: nn.Module) -> nn.Module:
+    """A copy that computes the same function, each relaxed layer one ``nn.Linear``; gates and bilinear layers remain.
+
+    The result costs what an MLP of its width costs, and its pathways are gone: it has no prior.
+    """
+    if isinstance(net, RelaxedLinear):
+        return _merged(net)
+    merged = copy.deepcopy(net)
+    for parent in list(merged.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, RelaxedLinear):
+                setattr(parent, name, _merged(child))
+    return merged
+
+
+def _merged(layer: RelaxedLinear) -> nn.Linear:
+    with torch.no_grad():
+        weight, bias = layer.assemble()
+        linear = nn.Linear(weight.shape[1], weight.shape[0], device="meta", dtype=weight.dtype)
+        linear.weight = nn.Parameter(weight.detach().clone())
+        linear.bias = nn.Parameter(weight.new_zeros(len(weight)) if bias is None else bias.detach().clone())
+    return linear.train(layer.training)

@@ -1,0 +1,204 @@
+"""Multilayer perceptrons of relaxed layers: EMLP, RPP-EMLP and MLP are one class with different pathways."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rppdyn.groups import Group
+from rppdyn.nn.bilinear import Bilinear
+from rppdyn.nn.gate import Gate, Pointwise
+from rppdyn.nn.hidden import Architecture, gated, hidden_representation, is_pointwise
+from rppdyn.nn.linear import FREE_SCALE, RelaxedLinear, bind
+from rppdyn.nn.pathways import named_pathways
+from rppdyn.reps import Rep, RepType, Scalar
+
+__all__ = ["RPPEMLP", "EMLP", "MLP", "Block"]
+
+SWISH_GAIN = 1.6766  # E[swish(z)^2] = 0.3557 for z ~ N(0, 1): keeps the mean square of hidden features near one
+
+Weights = list
+Hidden = int | Rep | RepType
+
+
+class Block(nn.Module):
+    """Linear into ``gated(rep_out)``, then ``bilinear + identity`` where there is one, then the gate."""
+
+    def __init__(self, rep_in: Rep, rep_out: Rep, *, equivariant_variance: float, free_variance: float,
+                 bilinear: bool, gain: float, free_scale: float, generator: torch.Generator | None):  # fmt: skip
+        super().__init__()
+        pointwise = all(is_pointwise(part) for part, _ in rep_out.blocks())
+        self.linear = RelaxedLinear(
+            rep_in, gated(rep_out), equivariant_variance=equivariant_variance, free_variance=free_variance, gain=gain,
+            free_scale=free_scale, generator=generator,
+        )  # fmt: skip
+        self.bilinear = None
+        if bilinear:
+            self.bilinear = Bilinear(gated(rep_out), variance=equivariant_variance, generator=generator)
+        if pointwise:
+            self.gate = Pointwise(rep_out)
+        else:
+            self.gate = Gate(rep_out, free_variance=free_variance, free_scale=free_scale, generator=generator)
+
+    def assemble(self) -> tuple:
+        """Weights of the linear layer, the bilinear one and the gate; None for what there is not."""
+        bilinear = None if self.bilinear is None else self.bilinear.assemble()
+        gate = self.gate.assemble() if isinstance(self.gate, Gate) else None
+        return _assemble(self.linear), bilinear, gate
+
+    def forward(self, x: Float[Tensor, "*batch in"], weights: tuple | None = None) -> Float[Tensor, "*batch out"]:
+        linear, bilinear, gate = self.assemble() if weights is None else weights
+        x = F.linear(x, *linear)
+        if self.bilinear is not None:
+            x = x + self.bilinear(x, bilinear)
+        return self.gate(x, gate) if isinstance(self.gate, Gate) else self.gate(x)
+
+
+def _assemble(layer: nn.Module) -> tuple[Tensor, Tensor | None]:
+    return layer.assemble() if isinstance(layer, RelaxedLinear) else (layer.weight, layer.bias)
+
+
+class RPPEMLP(nn.Module):
+    r"""An equivariant multilayer perceptron with a residual pathway prior (Finzi 2023, 2.6 and 3.4).
+
+    Every linear layer is a sum of an equivariant pathway with prior variance :math:`\sigma_a^2` and a free one with
+    :math:`\sigma_b^2`; biases and gates likewise. ``free_variance=0`` makes it an :class:`EMLP`, exactly equivariant;
+    ``equivariant_variance=0`` a plain MLP where activations are point-wise, and a gated dense network otherwise.
+
+    Hidden layers of finite groups of order up to 64 default to copies of the regular representation with point-wise
+    swish; all others to tensors with gates and bilinear layers.
+
+    ``net(x)`` assembles the dense weights and applies them. A training step that runs the network several times
+    assembles once: ``weights = net.assemble(); net.apply(x, weights)``; nothing is cached in between.
+
+    Args:
+        rep_in, rep_out: representations of input and output, bound or not; those of a factor of ``group`` are lifted.
+        group: the symmetry group.
+        hidden: channels per hidden layer, a representation, or a list with one of these per layer.
+        num_layers: number of hidden layers, 3 unless ``hidden`` is a list.
+        architecture: "auto", "regular" or "tensor"; how an integer width is shared out.
+        bilinear: whether blocks have a bilinear layer; None for where a part of the hidden representation is gated.
+        output_scale: multiplies the initial weights of the last layer, both pathways (0.01 for policies).
+        free_scale: initial size of the free pathway relative to a layer of its own.
+        generator: source of all random choices, the global one if None; the choices themselves are parameters and
+            buffers, so a state dict rebuilds the network.
+    Raises:
+        ValueError: a representation of another group, a complex group, no pathway, an impossible hidden layer.
+
+    >>> from rppdyn.groups import Z
+    >>> from rppdyn.reps import V, Scalar
+    >>> net = RPPEMLP(V, V, Z(4), hidden=16, num_layers=1, generator=torch.Generator().manual_seed(0))
+    >>> net(torch.ones(7, 4)).shape
+    torch.Size([7, 4])
+    """
+
+    def __init__(
+        self,
+        rep_in: Rep | RepType,
+        rep_out: Rep | RepType,
+        group: Group,
+        hidden: Hidden | Sequence[Hidden] = 384,
+        num_layers: int | None = None,
+        equivariant_variance: float = 1e5,
+        free_variance: float = 1.0,
+        *,
+        architecture: Architecture = "auto",
+        bilinear: bool | None = None,
+        output_scale: float = 1.0,
+        free_scale: float = FREE_SCALE,
+        generator: torch.Generator | None = None,
+    ):
+        super().__init__()
+        self.group = group
+        self.rep_in, self.rep_out = bind(rep_in, group), bind(rep_out, group)
+        self.hidden = [self._hidden(h, architecture) for h in _per_layer(hidden, num_layers)]
+        if bilinear and equivariant_variance == 0:
+            raise ValueError("bilinear=True needs the equivariant pathway: raise equivariant_variance or leave it out")
+        shared = dict(equivariant_variance=equivariant_variance, free_variance=free_variance, free_scale=free_scale,
+                      generator=generator)  # fmt: skip
+        self.blocks = nn.ModuleList()
+        rep = self.rep_in
+        for i, rep_hidden in enumerate(self.hidden):
+            contracts = equivariant_variance != 0 and any(not is_pointwise(part) for part, _ in rep_hidden.blocks())
+            has_bilinear = contracts if bilinear is None else bilinear
+            gain = SWISH_GAIN if i else 1.0
+            self.blocks.append(Block(rep, rep_hidden, bilinear=has_bilinear, gain=gain, **shared))
+            rep = rep_hidden
+        self.head = RelaxedLinear(rep, self.rep_out, gain=output_scale * (SWISH_GAIN if self.hidden else 1.0), **shared)
+
+    def _hidden(self, hidden: Hidden, architecture: Architecture) -> Rep:
+        return hidden_representation(hidden, self.group, architecture)
+
+    def assemble(self) -> Weights:
+        """The dense weights of all layers: a list of nested tuples of tensors, for :meth:`apply`."""
+        return [block.assemble() for block in self.blocks] + [_assemble(self.head)]
+
+    def apply(self, x: Float[Tensor, "*batch in"], weights: Weights | None = None) -> Float[Tensor, "*batch out"]:
+        """The network's output with weights from :meth:`assemble`. (A function in place of ``x`` is ``nn.Module.apply``.)"""
+        if weights is None and not isinstance(x, Tensor):
+            return super().apply(x)
+        *hidden, head = self.assemble() if weights is None else weights
+        for block, block_weights in zip(self.blocks, hidden, strict=True):
+            x = block(x, block_weights)
+        return F.linear(x, *head)
+
+    def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
+        return self.apply(x, self.assemble())
+
+    def pathway_variances(self) -> dict[str, dict[str, float]]:
+        """``{layer: {pathway: prior variance}}``."""
+        return _nested((layer, name, p.variance.item()) for layer, name, p in named_pathways(self))
+
+    def pathway_norms(self) -> dict[str, dict[str, float]]:
+        """``{layer: {pathway: Frobenius norm of its dense weight}}``; of the coefficients where it is not linear."""
+        return _nested((layer, name, p.norm().item()) for layer, name, p in named_pathways(self))
+
+    def extra_repr(self) -> str:
+        return f"{self.rep_in} -> {self.rep_out}, {self.group}"
+
+
+def _per_layer(hidden: Hidden | Sequence[Hidden], num_layers: int | None) -> list[Hidden]:
+    if isinstance(hidden, Sequence) and not isinstance(hidden, str):
+        if num_layers not in (None, len(hidden)):
+            raise ValueError(f"num_layers={num_layers} but hidden lists {len(hidden)} layers: give one of them")
+        return list(hidden)
+    num_layers = 3 if num_layers is None else num_layers
+    if not isinstance(num_layers, int) or num_layers < 0:
+        raise ValueError(f"num_layers={num_layers!r}: give a number of hidden layers, 0 or more")
+    return [hidden] * num_layers
+
+
+def _nested(triples) -> dict[str, dict[str, float]]:
+    result: dict[str, dict[str, float]] = {}
+    for layer, name, value in triples:
+        result.setdefault(layer, {})[name] = value
+    return result
+
+
+class EMLP(RPPEMLP):
+    """An exactly equivariant multilayer perceptron: :class:`RPPEMLP` without free pathways."""
+
+    def __init__(self, rep_in: Rep | RepType, rep_out: Rep | RepType, group: Group,
+                 hidden: Hidden | Sequence[Hidden] = 384, num_layers: int | None = None,
+                 equivariant_variance: float = 1e5, **options):  # fmt: skip
+        super().__init__(rep_in, rep_out, group, hidden, num_layers, equivariant_variance, 0.0, **options)
+
+
+class MLP(RPPEMLP):
+    """A plain multilayer perceptron with swish: only free pathways, hidden channels of any representation's size.
+
+    The representations and the group give the sizes of input and output; what is hidden carries none.
+    """
+
+    def __init__(self, rep_in: Rep | RepType, rep_out: Rep | RepType, group: Group,
+                 hidden: Hidden | Sequence[Hidden] = 384, num_layers: int | None = None,
+                 free_variance: float = 1.0, **options):  # fmt: skip
+        super().__init__(rep_in, rep_out, group, hidden, num_layers, 0.0, free_variance, **options)
+
+    def _hidden(self, hidden: Hidden, architecture: Architecture) -> Rep:
+        channels = hidden if isinstance(hidden, int) else hidden_representation(hidden, self.group, architecture).dim
+        return channels * Scalar(self.group)

@@ -1,0 +1,145 @@
+r"""Pathways: the additive contributions of a layer, each with its own Gaussian prior.
+
+A pathway knows its parameters, its prior variance, its output and, where it is linear, its dense weight. Whatever keeps
+that contract takes part in a relaxed layer and in the prior.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rppdyn.nn.buffers import ExactBuffers
+from rppdyn.nn.coefficients import CoefficientMap
+from rppdyn.reps import Rep
+
+__all__ = ["Pathway", "LinearPathway", "EquivariantPathway", "FreePathway", "named_pathways"]
+
+
+class Pathway(ExactBuffers, ABC):
+    r"""One contribution to a layer, whose coefficients have the prior :math:`N(0, \sigma^2)`.
+
+    ``log_variance``, the natural logarithm of :math:`\sigma^2`, is a float64 buffer; assign an ``nn.Parameter`` to it to
+    learn it.
+
+    Raises:
+        ValueError: the variance is not a positive finite number (a layer leaves out a pathway of variance 0).
+    """
+
+    def __init__(self, variance: float):
+        super().__init__()
+        if not (math.isfinite(variance) and variance > 0):
+            raise ValueError(f"a pathway's prior variance must be positive and finite; got {variance!r}")
+        log_variance = torch.tensor(math.log(variance), dtype=torch.float64)
+        self.register_exact("log_variance", log_variance, working_copy=False)
+
+    @property
+    def variance(self) -> Tensor:
+        """The prior variance, a scalar tensor."""
+        return self.log_variance.exp()
+
+    @abstractmethod
+    def coefficients(self) -> tuple[Tensor, ...]:
+        """What the prior is on: orthonormal coefficients or the free weights themselves."""
+
+    @property
+    def num_coefficients(self) -> int:
+        """How many independent Gaussian numbers the prior is on."""
+        return sum(c.numel() for c in self.coefficients())
+
+    def norm(self) -> Float[Tensor, ""]:
+        """Root of the sum of squared coefficients, which is the Frobenius norm of the dense tensors they describe."""
+        return torch.stack([c.detach().square().sum() for c in self.coefficients()] or [torch.zeros(())]).sum().sqrt()
+
+
+class LinearPathway(Pathway):
+    """A pathway of a linear layer: an affine map with a dense weight."""
+
+    @abstractmethod
+    def dense(self) -> tuple[Float[Tensor, "out in"], Float[Tensor, " out"] | None]:
+        """Weight and bias, assembled from the parameters."""
+
+    def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
+        """This pathway's share of the layer's output."""
+        return F.linear(x, *self.dense())
+
+    def norm(self) -> Float[Tensor, ""]:
+        """Frobenius norm of the dense weight, without the bias."""
+        return self.dense()[0].detach().norm()
+
+
+class EquivariantPathway(LinearPathway):
+    r"""The equivariant affine maps: ``vec(A) = Q beta``, and a bias among the invariants of ``rep_out``.
+
+    Stored are the scaled coefficients of :class:`~rppdyn.nn.coefficients.CoefficientMap`, so that Adam moves tied weights
+    as fast as free ones. A part without equivariant maps (or invariants) has no parameters and contributes zero.
+
+    Args:
+        gain: output standard deviation at initialisation for inputs of unit mean square; biases start at zero.
+    """
+
+    def __init__(self, rep_in: Rep, rep_out: Rep, variance: float, *, bias: bool = True, gain: float = 1.0,
+                 generator: torch.Generator | None = None):  # fmt: skip
+        super().__init__(variance)
+        self.weight_map = CoefficientMap((rep_in >> rep_out).solve(), (rep_out.dim, rep_in.dim))
+        self.bias_map = CoefficientMap(rep_out.solve(), (rep_out.dim,)) if bias else None
+        std = self.weight_map.initial_std(gain)
+        draw = torch.randn(len(std), generator=generator, dtype=torch.float64) * std
+        self.weight = nn.Parameter(draw.to(torch.get_default_dtype())) if len(std) else None
+        has_bias = bias and self.bias_map.rank > 0
+        self.bias = nn.Parameter(torch.zeros(self.bias_map.rank)) if has_bias else None
+
+    def coefficients(self) -> tuple[Tensor, ...]:
+        parts = (self.weight_map, self.weight), (self.bias_map, self.bias)
+        return tuple(m.beta(theta) for m, theta in parts if theta is not None)
+
+    def dense(self) -> tuple[Tensor, Tensor | None]:
+        scale = self.weight_map.scale
+        weight = scale.new_zeros(self.weight_map.shape) if self.weight is None else self.weight_map(self.weight)
+        return weight, None if self.bias is None else self.bias_map(self.bias)
+
+    def extra_repr(self) -> str:
+        return _count(self)
+
+
+class FreePathway(LinearPathway):
+    """A dense weight and bias without constraint.
+
+    Args:
+        gain: output standard deviation at initialisation for inputs of unit mean square; biases start at zero.
+    """
+
+    def __init__(self, dim_in: int, dim_out: int, variance: float, *, bias: bool = True, gain: float = 1.0,
+                 generator: torch.Generator | None = None):  # fmt: skip
+        super().__init__(variance)
+        draw = torch.randn(dim_out, dim_in, generator=generator) * (gain / math.sqrt(max(dim_in, 1)))
+        self.weight = nn.Parameter(draw)
+        self.bias = nn.Parameter(torch.zeros(dim_out)) if bias else None
+
+    def coefficients(self) -> tuple[Tensor, ...]:
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+
+    def dense(self) -> tuple[Tensor, Tensor | None]:
+        return self.weight, self.bias
+
+    def extra_repr(self) -> str:
+        return _count(self)
+
+
+def _count(pathway: LinearPathway) -> str:
+    weight, bias = (0 if p is None else p.numel() for p in (pathway.weight, pathway.bias))
+    return f"{weight} weights, {bias} biases, variance={pathway.variance.item():.4g}"
+
+
+def named_pathways(module: nn.Module) -> Iterator[tuple[str, str, Pathway]]:
+    """Every pathway of a module as ``(layer, pathway name, pathway)``, such as ``("blocks.0.linear", "free", ...)``."""
+    for path, child in module.named_modules():
+        if isinstance(child, Pathway):
+            layer, _, name = path.rpartition(".")
+            yield layer, name, child

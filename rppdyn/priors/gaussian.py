@@ -1,0 +1,57 @@
+"""The Gaussian prior of every pathway of a network, exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rppdyn.nn.pathways import named_pathways
+
+__all__ = ["negative_log_prior"]
+
+LogVariances = Mapping[str, Mapping[str, Tensor]]
+
+
+def negative_log_prior(module: nn.Module, log_variances: LogVariances | None = None) -> Float[Tensor, ""]:
+    r"""Minus the log-density of a network's weights under the priors of its pathways,
+
+    .. math:: \sum_p \frac{\lVert w_p \rVert^2}{2\sigma_p^2} + \frac{n_p}{2}\log(2\pi\sigma_p^2),
+
+    where :math:`w_p` are the pathway's :math:`n_p` coefficients: :math:`\beta` of an equivariant weight in the orthonormal
+    basis (not the scaled parameters that are stored), the free weights and biases themselves, and so on. A pathway
+    of variance 0 does not exist and counts nothing. MAP training adds this, divided by the number of data, to the mean
+    negative log-likelihood.
+
+    Args:
+        module: anything that holds pathways: a network, a layer, or an agent's modules in an ``nn.ModuleDict``.
+        log_variances: :math:`\log\sigma^2` that take the place of the stored ones, nested like
+            ``net.pathway_variances()``; the result is differentiable in them, as in the weights.
+    Returns:
+        A scalar, in the dtype of the weights.
+    Raises:
+        ValueError: ``log_variances`` names a layer or pathway that the module does not have.
+    """
+    given = {(layer, name): s for layer, inner in (log_variances or {}).items() for name, s in inner.items()}
+    total = None
+    for layer, name, pathway in named_pathways(module):
+        coefficients = pathway.coefficients()
+        if not coefficients:
+            given.pop((layer, name), None)
+            continue
+        squares = sum(_squared_norm(c) for c in coefficients)
+        s = given.pop((layer, name), pathway.log_variance).to(squares.dtype)
+        term = 0.5 * (squares * (-s).exp() + sum(c.numel() for c in coefficients) * (math.log(2 * math.pi) + s))
+        total = term if total is None else total + term
+    if given:
+        known = ", ".join(f"{layer}.{name}" for layer, name, _ in named_pathways(module)) or "none"
+        raise ValueError(f"log_variances for {'.'.join(next(iter(given)))}: no such pathway; there are {known}")
+    return torch.zeros(()) if total is None else total
+
+
+def _squared_norm(x: Tensor) -> Tensor:
+    x = x.reshape(-1)
+    return x @ x
