@@ -320,8 +320,8 @@ def _check_subgroup(H: Group, G: Group) -> None:
 
 def coefficients_in(A: Tensor, G: Group) -> tuple[Tensor, Tensor]:
     """Coefficients of ``A (n, d, d)`` in the Lie-algebra basis of ``G``, and the relative residual of each."""
-    basis = G.lie_algebra.reshape(len(G.lie_algebra), -1).to(A.dtype)
-    flat = A.reshape(len(A), -1)
+    basis = G.lie_algebra.flatten(1).to(A.dtype)
+    flat = A.flatten(1)
     coefficients = flat @ torch.linalg.pinv(basis) if len(basis) else flat.new_zeros(len(A), 0)
     residual = torch.linalg.vector_norm(flat - coefficients @ basis, dim=1)
     return coefficients, residual / torch.linalg.vector_norm(flat, dim=1).clamp_min(1e-12)
