@@ -1,0 +1,18 @@
+r"""Equivariant bases: solving rho(g) v = v with a certificate on every answer.
+
+>>> from rppdyn.groups import SO
+>>> from rppdyn.reps import T
+>>> basis = T(4)(SO(3)).solve()
+>>> basis.rank, basis.certificate.residual < 1e-10
+(3, True)
+"""
+
+from __future__ import annotations
+
+from rppdyn.basis import cache
+from rppdyn.basis.basis import Basis, Block
+from rppdyn.basis.certificate import Certificate, NotCertified
+from rppdyn.basis.isotypic import IrreducibleType, Isotypic, isotypic
+from rppdyn.basis.solver import solve
+
+__all__ = ["Basis", "Block", "Certificate", "IrreducibleType", "Isotypic", "NotCertified", "cache", "isotypic", "solve"]

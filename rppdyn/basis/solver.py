@@ -1,0 +1,121 @@
+r"""One entry point: block decomposition, choice of a strategy per block, memory and disk caches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from rppdyn.basis import cache as disk
+from rppdyn.basis.basis import Basis, Block
+from rppdyn.basis.certificate import Certificate, NotCertified
+from rppdyn.basis.dense import solve_dense
+from rppdyn.basis.isotypic import solve_isotypic
+from rppdyn.basis.iterative import solve_iterative
+from rppdyn.basis.orbits import solve_orbits
+from rppdyn.basis.problem import Problem
+from rppdyn.basis.subspace import Subspace
+
+if TYPE_CHECKING:
+    from rppdyn.reps import Rep
+
+DENSE_FIRST = 48  # up to here a singular value decomposition beats the random draws of the isotypic strategy
+DENSE_LIMIT = 1200  # up to here it takes seconds
+WORTH_KEEPING = 5e-3  # seconds; what is solved faster than this is not written to disk
+
+Solution = tuple[Subspace, Certificate]
+
+
+def solve(rep: Rep, *, cache: bool = True) -> Basis:
+    r"""The invariants {v : rho(g) v = v for all g} of a representation, as a lazy, certified, orthonormal basis.
+
+    The representation is split into distinct products of leaves and each is solved once, also across calls: signed permutations
+    by orbits, small blocks by singular values, self-adjoint algebras (all compact, classical and Lorentz groups) by isotypic
+    decomposition, the rest by singular values or, beyond 1200 dimensions, by conjugate gradients.
+
+    Args:
+        rep: a bound representation; for maps use `rep_in >> rep_out`, whose invariants are row-major vec(W).
+        cache: whether to use the caches in memory and on disk; without them the answer is the same to rounding.
+    Returns:
+        `Basis` with `rank`, `blocks`, `matmul`, `rmatmul`, `sparse`, `dense`, `project` and `certificate`.
+    Raises:
+        NotCertified: the invariants could not be told from near-invariants.
+    """
+    solved: dict[str, Solution] = {}
+    blocks = []
+    for part, index in rep.blocks():
+        problem = Problem.from_rep(part)
+        key = disk.problem_key(problem)
+        if key not in solved:
+            solved[key] = _cached(problem, key) if cache else solve_problem(problem)
+        blocks.append(Block(part, solved[key][0], index))
+    certificate = Certificate.worst([c for _, c in solved.values()])
+    return Basis(rep, tuple(blocks), certificate)
+
+
+def solve_problem(problem: Problem) -> Solution:
+    """Solve one block with the first strategy that applies and certifies its answer.
+
+    Raises:
+        NotCertified: none does.
+    """
+    if (found := solve_orbits(problem)) is not None:
+        return _certified(problem, found)
+    if problem.dim > DENSE_FIRST:
+        try:
+            if (found := solve_isotypic(problem)) is not None:
+                return _certified(problem, found)
+        except NotCertified:
+            pass  # the generic strategies below give the answer, or the error with its numbers
+    return _certified(problem, solve_dense(problem) if problem.dim <= DENSE_LIMIT else solve_iterative(problem))
+
+
+def _certified(problem: Problem, solution: Solution) -> Solution:
+    solution[1].check(problem.name)
+    return solution
+
+
+class _Memory:
+    """Solutions of this process, the least recently used dropped first."""
+
+    def __init__(self, max_entries: int = 512, max_bytes: int = 2**28) -> None:
+        self._entries: OrderedDict[str, Solution] = OrderedDict()
+        self._bytes = 0
+        self._limits = max_entries, max_bytes
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> Solution | None:
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+            return self._entries.get(key)
+
+    def put(self, key: str, solution: Solution) -> None:
+        with self._lock:
+            if key in self._entries or solution[0].nbytes > self._limits[1]:
+                return
+            self._entries[key] = solution
+            self._bytes += solution[0].nbytes
+            while len(self._entries) > self._limits[0] or self._bytes > self._limits[1]:
+                _, (old, _) = self._entries.popitem(last=False)
+                self._bytes -= old.nbytes
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+            self._bytes = 0
+
+
+memory = _Memory()
+
+
+def _cached(problem: Problem, key: str) -> Solution:
+    if (found := memory.get(key)) is None:
+        if (found := disk.read(problem)) is None:
+            start = time.perf_counter()
+            found = solve_problem(problem)
+            if time.perf_counter() - start > WORTH_KEEPING:
+                disk.write(problem, *found)
+        memory.put(key, found)
+    return found
