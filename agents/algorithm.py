@@ -1,0 +1,316 @@
+"""RPPSAC: stable-baselines3's SAC with relaxed equivariant networks, priors, and exact resume."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+import zlib
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from stable_baselines3 import SAC
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, TrainFreq, TrainFrequencyUnit
+from stable_baselines3.common.utils import should_collect_more_steps
+from stable_baselines3.common.vec_env import VecEnv
+from torch import Tensor
+
+from rppdyn.agents import checkpoint, defaults
+from rppdyn.agents.flat import flatten_
+from rppdyn.agents.networks import draw_noise, new_generator
+from rppdyn.agents.policy import RPPPolicy
+from rppdyn.agents.update import State, UpdateConfig, update
+from rppdyn.envs import SymmetrySpec, symmetry_spec
+
+
+class RPPSAC(SAC):
+    """Soft actor-critic with residual pathway priors.
+
+        model = RPPSAC("RPPPolicy", "Walker2d-v5", seed=0).learn(100_000)
+        model.save("walker"); RPPSAC.load("walker")         # the symmetry spec is saved with the policy
+
+    Args:
+        policy: "RPPPolicy" or a subclass of it.
+        env: an environment, its id, or a VecEnv.
+        spec: the environment's symmetry; None looks it up (`rppdyn.envs.symmetry_spec`).
+        noise_variance: s^2 of the critics' likelihood; the smaller, the less the critics' priors weigh.
+        max_gradient_norm: clips the gradients of actor and critics; None doesn't (the published code clips at 0.5).
+        policy_kwargs: RPPPolicy's arguments: model, hidden, num_layers, variances.
+        **kwargs: stable-baselines3's own, with its defaults (`tau`, `target_entropy`, `learning_rate`, ...).
+    Raises:
+        ValueError: no spec is known for the environment, or spaces that the symmetry doesn't preserve.
+
+    Two departures from SAC's bookkeeping: `target_update_interval` counts all gradient steps, not those since the last
+    rollout; and callbacks see a transition after it was stored, so that a checkpoint taken by one is consistent.
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"RPPPolicy": RPPPolicy}
+    policy: RPPPolicy  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        policy: str | type[RPPPolicy],
+        env: GymEnv | str | None,
+        spec: SymmetrySpec | None = None,
+        *,
+        noise_variance: float = defaults.NOISE_VARIANCE,
+        max_gradient_norm: float | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        _init_setup_model: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if not noise_variance > 0:
+            raise ValueError(f"noise_variance={noise_variance} must be positive")
+        if max_gradient_norm is not None and not max_gradient_norm > 0:
+            raise ValueError(f"max_gradient_norm={max_gradient_norm} must be positive, or None for no clipping")
+        self.noise_variance = noise_variance
+        self.max_gradient_norm = max_gradient_norm
+        super().__init__(policy, env, policy_kwargs=dict(policy_kwargs or {}), _init_setup_model=False, **kwargs)
+        if self.use_sde:
+            raise ValueError("RPPSAC does not support use_sde=True (its noise would not transform); leave it out")
+        self._collected_steps = self._collected_episodes = 0  # of the rollout under way
+        self._pending_log: dict[str, Any] = {}  # log entries of a restored run that were not written yet
+        if env is not None and "spec" not in self.policy_kwargs:
+            spec = symmetry_spec(self.env) if spec is None else spec
+            self.policy_kwargs["spec"] = spec.to_dict()
+        if _init_setup_model:
+            self._setup_model()
+
+    @property
+    def spec(self) -> SymmetrySpec:
+        """The symmetry that the networks were built for."""
+        return self.policy.spec
+
+    def _setup_model(self) -> None:
+        if (normalised := self._vec_normalize_env) is not None and normalised.norm_obs:
+            raise ValueError(
+                "VecNormalize scales each observation by itself, which breaks the symmetry; use "
+                "VecNormalize(env, norm_obs=False): RPPPolicy normalises observations in a way that commutes with it"
+            )
+        super()._setup_model()
+        if self.ent_coef_optimizer is not None:
+            self.ent_coef_optimizer = torch.optim.Adam(
+                [self.log_ent_coef], lr=self.lr_schedule(1), **self.policy.optimizer_kwargs
+            )
+        self._generator = new_generator()  # of the updates' noise
+
+    # -- gradient updates ---------------------------------------------------------------------------------------------
+
+    def _tensors(self) -> dict[str, tuple[torch.optim.Optimizer | None, list[Tensor]]]:
+        """The parameters behind each vector of the update's state."""
+        log_alpha = [self.log_ent_coef] if self.log_ent_coef is not None else [self.ent_coef_tensor.log().view(1)]
+        return {
+            "actor": (self.actor.optimizer, self.actor.function.parameters),
+            "critic": (self.critic.optimizer, [p for f in self.critic.functions for p in f.parameters]),
+            "target": (None, [p for f in self.critic_target.functions for p in f.parameters]),
+            "log_alpha": (self.ent_coef_optimizer, log_alpha),
+        }
+
+    def update_state(self) -> State:
+        """The state that `update` works on: vectors that share their memory with the modules and the optimisers."""
+        state: State = {}
+        for name, (optimiser, parameters) in self._tensors().items():
+            shape = (len(self.critic.functions), -1) if name in ("critic", "target") else (-1,)
+            state[name] = flatten_(parameters).view(shape)
+            if optimiser is None:
+                continue
+            for p in parameters:
+                if not optimiser.state[p]:
+                    optimiser.state[p].update(
+                        step=torch.zeros(()), exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p)
+                    )
+            moments = [optimiser.state[p] for p in parameters]
+            state[f"{name}.mean"] = flatten_([m["exp_avg"] for m in moments]).view(shape)
+            state[f"{name}.square"] = flatten_([m["exp_avg_sq"] for m in moments]).view(shape)
+            state[f"{name}.step"] = moments[0]["step"]
+        return state
+
+    @torch.no_grad()
+    def _write(self, live: State, new: State) -> None:
+        """Copy an updated state into the vectors that `update_state` returned, and the step counts with them."""
+        for name, tensor in live.items():
+            if not name.endswith(".step"):
+                tensor.copy_(new[name])
+        for name, (optimiser, parameters) in self._tensors().items():
+            if optimiser is not None:
+                for p in parameters:
+                    optimiser.state[p]["step"].copy_(new[f"{name}.step"])
+
+    def update_config(self, tau: float) -> UpdateConfig:
+        """What stays fixed over an update, at the current learning rate."""
+        group = self.actor.optimizer.param_groups[0]
+        return UpdateConfig(
+            actor=self.actor.function,
+            critics=self.critic.functions,
+            learning_rate=group["lr"],
+            betas=tuple(group["betas"]),
+            epsilon=group["eps"],
+            gamma=self.gamma,
+            tau=tau,
+            noise_variance=self.noise_variance,
+            target_entropy=self.target_entropy,
+            learn_temperature=self.ent_coef_optimizer is not None,
+            max_gradient_norm=self.max_gradient_norm,
+        )
+
+    @torch.no_grad()
+    def sample_batch(self, batch_size: int) -> dict[str, Tensor]:
+        """Transitions from the replay buffer, with features in place of observations, as `update` takes them."""
+        data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+        features = self.policy.features_extractor(torch.cat([data.observations, data.next_observations]))
+        rows = self.replay_buffer.size() * self.n_envs
+        batch = {
+            "features": features[:batch_size],
+            "next_features": features[batch_size:],
+            "actions": data.actions.to(features.dtype),
+            "rewards": data.rewards.squeeze(-1).to(features.dtype),
+            "dones": data.dones.squeeze(-1).to(features.dtype),
+            "transitions": features.new_tensor(max(rows, self.learning_starts)),
+        }
+        if data.discounts is not None:
+            batch["discounts"] = data.discounts.squeeze(-1).to(features.dtype)
+        return batch
+
+    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
+        """Run gradient updates on batches from the replay buffer, and record their mean metrics."""
+        self.policy.set_training_mode(True)
+        optimisers = [o for o, _ in self._tensors().values() if o is not None]
+        self._update_learning_rate(optimisers)
+        live = state = self.update_state()
+        config, still = self.update_config(self.tau), self.update_config(0.0)
+        totals: dict[str, Tensor] = {}
+        for _ in range(gradient_steps):
+            batch = self.sample_batch(batch_size)
+            noise = {key: draw_noise(batch["actions"].shape, self._generator, batch["actions"]) for key in ("current", "next")}
+            moving = self._n_updates % self.target_update_interval == 0
+            state, metrics = update(state, batch, noise, config if moving else still)
+            totals = {key: totals.get(key, 0.0) + value for key, value in metrics.items()}
+            self._n_updates += 1
+        self._write(live, state)
+        self._record(totals, gradient_steps)
+
+    def _record(self, totals: dict[str, Tensor], count: int) -> None:
+        means = dict(zip(totals, (torch.stack(list(totals.values())) / count).tolist(), strict=True))
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        for name in ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss", "entropy"):
+            if name in means:
+                self.logger.record(f"train/{name}", means[name])
+        for name in ("actor", "critic"):
+            self.logger.record(f"prior/{name}_penalty", means[f"{name}_prior"])
+
+    def dump_logs(self) -> None:
+        """Write the log, and with it the norms and shares of the pathways."""
+        if self._n_updates:
+            for name, value in self.policy.pathway_statistics().items():
+                self.logger.record(f"prior/{name}", value)
+        super().dump_logs()
+
+    # -- collection of transitions ------------------------------------------------------------------------------------
+
+    def _store_transition(self, replay_buffer, buffer_action, new_obs, reward, dones, infos) -> None:  # type: ignore[override]
+        seen = self._last_obs  # VecNormalize(norm_obs=False) leaves observations as they are
+        super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
+        self.policy.features_extractor.observe(torch.as_tensor(seen, device=self.device))
+
+    def collect_rollouts(
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        train_freq: TrainFreq,
+        replay_buffer,
+        action_noise=None,
+        learning_starts: int = 0,
+        log_interval: int | None = None,
+    ) -> RolloutReturn:
+        """Collect `train_freq` steps or episodes; arguments as in stable-baselines3.
+
+        Counts of the rollout under way stay on the agent, and callbacks run after a transition was stored and counted:
+        a checkpoint taken in any callback continues where it was taken, also in the middle of a rollout.
+        """
+        self.policy.set_training_mode(False)
+        if train_freq.frequency <= 0:
+            raise ValueError(f"train_freq={train_freq.frequency} must be at least 1")
+        if env.num_envs > 1 and train_freq.unit != TrainFrequencyUnit.STEP:
+            raise ValueError("train_freq in episodes needs a single environment; give it in steps")
+        callback.on_rollout_start()
+        while should_collect_more_steps(train_freq, self._collected_steps, self._collected_episodes):
+            actions, buffer_actions = self._sample_action(learning_starts, action_noise, env.num_envs)
+            new_obs, rewards, dones, infos = env.step(actions)
+            self.num_timesteps += env.num_envs
+            self._collected_steps += 1
+            self._update_info_buffer(infos, dones)
+            self._store_transition(replay_buffer, buffer_actions, new_obs, rewards, dones, infos)
+            self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+            self._on_step()
+            for index in np.flatnonzero(dones):
+                self._collected_episodes += 1
+                self._episode_num += 1
+                if action_noise is not None:
+                    action_noise.reset(**({"indices": [index]} if env.num_envs > 1 else {}))
+                if log_interval is not None and self._episode_num % log_interval == 0:
+                    self.dump_logs()
+            callback.update_locals(locals())
+            if not callback.on_step():
+                return RolloutReturn(self._collected_steps * env.num_envs, self._collected_episodes, False)
+        callback.on_rollout_end()
+        collected = RolloutReturn(self._collected_steps * env.num_envs, self._collected_episodes, True)
+        self._collected_steps = self._collected_episodes = 0
+        return collected
+
+    def _setup_learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        reset_num_timesteps: bool = True,
+        tb_log_name: str = "run",
+        progress_bar: bool = False,
+    ) -> tuple[int, BaseCallback]:
+        result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        if reset_num_timesteps:
+            self._collected_steps = self._collected_episodes = 0
+        checkpoint.replay_log(self)
+        return result
+
+    # -- saving -------------------------------------------------------------------------------------------------------
+
+    def capture(self) -> dict[str, Any]:
+        """Everything that an exact continuation needs, as tensors, numbers, strings, lists and dictionaries.
+
+        `torch.save(agent.capture(), path)` is readable with `weights_only=True`. Tensors are copies. Taken in a callback
+        or between calls of `learn`; continue with
+
+            agent.restore(data); agent.learn(total - agent.num_timesteps, reset_num_timesteps=False)
+
+        Raises:
+            ValueError: an environment, wrapper or action noise whose state can't be captured.
+        """
+        return checkpoint.capture(self)
+
+    def restore(self, data: dict[str, Any]) -> None:
+        """Continue from what `capture` returned, in an agent built with the same arguments and environment.
+
+        Sets the state of NumPy's, torch's and Python's global generators too, since stable-baselines3 draws from them.
+
+        Raises:
+            ValueError: the data is of another agent, and the message says in what it differs.
+        """
+        checkpoint.restore(self, data)
+
+    @classmethod
+    def load(cls, path: str | pathlib.Path | io.BufferedIOBase, *args: Any, **kwargs: Any) -> RPPSAC:  # type: ignore[override]
+        """Load a saved agent; arguments as in stable-baselines3. Neither environment nor model file is needed.
+
+        Raises:
+            ValueError: the file is truncated or no saved agent.
+        """
+        try:
+            return super().load(path, *args, **kwargs)
+        except (ValueError, RuntimeError, EOFError, zlib.error) as error:
+            if isinstance(error, ValueError) and "zip-file" not in str(error):
+                raise
+            raise ValueError(f"{path} is truncated or not an agent written by save(); load another copy") from error
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_generator", "_pending_log", "_collected_steps", "_collected_episodes"]

@@ -1,0 +1,166 @@
+"""The whole state of a training agent as plain data, for runs that continue bit-identically."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.noise import NormalActionNoise
+from torch import Tensor
+
+from rppdyn.envs import capture_state, restore_state
+
+if TYPE_CHECKING:
+    from rppdyn.agents.algorithm import RPPSAC
+
+FORMAT = 1
+COUNTERS = (
+    "num_timesteps",
+    "_n_updates",
+    "_episode_num",
+    "_total_timesteps",
+    "_num_timesteps_at_start",
+    "_current_progress_remaining",
+    "_collected_steps",
+    "_collected_episodes",
+)
+OBSERVED = ("_last_obs", "_last_original_obs", "_last_episode_starts")
+TRANSITIONS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+
+
+def capture(agent: RPPSAC) -> dict[str, Any]:
+    """What `RPPSAC.capture` returns."""
+    if agent.action_noise is not None and not isinstance(agent.action_noise, NormalActionNoise):
+        raise ValueError(f"the state of {agent.action_noise!r} can't be captured; use NormalActionNoise or none")
+    _, variables = agent._get_torch_save_params()
+    return {
+        "format": FORMAT,
+        "identity": _identity(agent),
+        "parameters": _plain(agent.get_parameters()),
+        "variables": {name: getattr(agent, name).detach().clone() for name in variables},
+        "counters": {name: getattr(agent, name) for name in COUNTERS},
+        "observed": {name: _plain(getattr(agent, name)) for name in OBSERVED},
+        "episodes": {name: _plain(getattr(agent, name)) for name in ("ep_info_buffer", "ep_success_buffer")},
+        "replay": _replay(agent),
+        "random": {
+            "update": agent._generator.get_state(),
+            "actor": agent.actor.generator.get_state(),
+            "torch": torch.get_rng_state(),
+            "numpy": _plain(np.random.get_state(legacy=False)),
+            "python": _plain(random.getstate()),
+            "action_space": _plain(agent.action_space.np_random.bit_generator.state),
+        },
+        "log": _unwritten_log(agent),
+        "envs": None if agent.env is None else _plain(capture_state(agent.env)),
+    }
+
+
+def restore(agent: RPPSAC, data: dict[str, Any]) -> None:
+    """What `RPPSAC.restore` does."""
+    if data.get("format") != FORMAT:
+        raise ValueError(f"the agent's state has format {data.get('format')!r}, this version reads {FORMAT}")
+    if (data["envs"] is None) != (agent.env is None):
+        raise ValueError("one of the captured and this agent has an environment and the other none; build both alike")
+    for key, here in _identity(agent).items():
+        if (there := data["identity"].get(key)) != here:
+            raise ValueError(f"the state was captured from an agent with {key}={there}, this one has {here}")
+    agent.set_parameters(copy.deepcopy(data["parameters"]), exact_match=True, device=agent.device)
+    with torch.no_grad():
+        for name, value in data["variables"].items():
+            getattr(agent, name).copy_(value)
+    for name, value in data["counters"].items():
+        setattr(agent, name, value)
+    for name, value in data["observed"].items():
+        setattr(agent, name, _arrays(value))
+    for name, value in data["episodes"].items():
+        setattr(agent, name, None if value is None else deque(value, maxlen=agent._stats_window_size))
+    replay = data["replay"]
+    for name, rows in replay["rows"].items():
+        getattr(agent.replay_buffer, name)[: len(rows)] = rows.numpy()
+    agent.replay_buffer.pos, agent.replay_buffer.full = replay["pos"], replay["full"]
+    agent._pending_log = dict(data["log"])
+    if agent.env is not None:
+        restore_state(agent.env, _arrays(data["envs"]))
+        agent.env._reset_seeds()  # given at construction for the first reset, which is past
+        agent.env._reset_options()
+    states = data["random"]
+    agent._generator.set_state(states["update"])
+    agent.actor.generator.set_state(states["actor"])
+    agent.action_space.np_random.bit_generator.state = _arrays(states["action_space"])
+    torch.set_rng_state(states["torch"])
+    np.random.set_state(_arrays(states["numpy"]))
+    version, internal, gauss = states["python"]
+    random.setstate((version, tuple(internal), gauss))
+
+
+def replay_log(agent: RPPSAC) -> None:
+    """Put the entries that were waiting to be written when the agent was captured back into its logger."""
+    for name, (value, exclude) in agent._pending_log.items():
+        agent.logger.record(name, value, exclude=tuple(exclude))
+    agent._pending_log = {}
+
+
+def _identity(agent: RPPSAC) -> dict[str, Any]:
+    """What must agree between the captured agent and the one that continues."""
+    policy = {key: value for key, value in agent.policy._arguments.items() if key != "spec"}
+    return {
+        "spec": agent.spec.digest,
+        "policy_kwargs": json.dumps(policy, sort_keys=True, default=str),
+        "n_envs": agent.n_envs,
+        "buffer_size": agent.replay_buffer.buffer_size,
+        "replay_buffer": type(agent.replay_buffer).__name__,
+        "train_freq": f"{agent.train_freq.frequency} {agent.train_freq.unit.value}",
+    }
+
+
+def _replay(agent: RPPSAC) -> dict[str, Any]:
+    """The filled part of the replay buffer."""
+    buffer = agent.replay_buffer
+    if not isinstance(buffer, ReplayBuffer) or buffer.optimize_memory_usage:
+        raise ValueError(f"the state of {type(buffer).__name__} with these options can't be captured; use ReplayBuffer")
+    rows = {name: torch.from_numpy(getattr(buffer, name)[: buffer.size()].copy()) for name in TRANSITIONS}
+    return {"pos": buffer.pos, "full": buffer.full, "rows": rows}
+
+
+def _unwritten_log(agent: RPPSAC) -> dict[str, list]:
+    logger = getattr(agent, "_logger", None)
+    if logger is None:
+        return dict(agent._pending_log)
+    entries = {}
+    for name, value in logger.name_to_value.items():
+        if isinstance(value, (bool, int, float, str, np.number)):
+            exclude = logger.name_to_excluded.get(name) or ()
+            entries[name] = [_plain(value), [exclude] if isinstance(exclude, str) else list(exclude)]
+    return entries
+
+
+def _plain(value: Any) -> Any:
+    """A copy made of what `torch.load(weights_only=True)` reads: arrays become tensors."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, deque)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise ValueError(f"{value!r} is no plain data and can't be kept in a checkpoint")
+
+
+def _arrays(value: Any) -> Any:
+    """The same data with tensors as arrays again."""
+    if isinstance(value, Tensor):
+        return value.numpy().copy()
+    if isinstance(value, dict):
+        return {key: _arrays(item) for key, item in value.items()}
+    return [_arrays(item) for item in value] if isinstance(value, list) else value

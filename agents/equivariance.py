@@ -1,0 +1,124 @@
+r"""How equivariant a policy and its critics are, measured on raw observations and actions.
+
+The measure uses the environment's own symmetry (`SymmetrySpec.transform_*`) and nothing of the networks, so it would
+also catch a network wired to a wrong representation. Errors are ratios of sums over states i, entries and generators,
+
+    sum |f(g s_i) - g f(s_i)| / sum (|f(g s_i)| + |g f(s_i)|),
+
+which is Finzi et al. 2021, Eq. 3.3, with the sums taken before the ratio: states where the policy does nothing then
+count for nothing, where a mean of ratios would give their rounding errors full weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from rppdyn.agents.algorithm import RPPSAC
+
+FLOOR = 1e-6
+"""Root mean square of the output, relative to its range, below which an error says nothing ("vacuous")."""
+
+
+@dataclass(frozen=True)
+class EquivarianceError:
+    """An error between 0 (equivariant) and 1.
+
+    Attributes:
+        error: over all generators.
+        per_generator: one error each, by the generator's name.
+        scale: root mean square of the outputs, in units of their range.
+        vacuous: the outputs are so small that every function would pass.
+    """
+
+    error: float
+    per_generator: dict[str, float]
+    scale: float
+    vacuous: bool
+
+    def __str__(self) -> str:
+        return f"{self.error:.3g}" + (" (vacuous)" if self.vacuous else "")
+
+
+@torch.no_grad()
+def policy_equivariance_error(model: RPPSAC, observations: np.ndarray) -> EquivarianceError:
+    """Equivariance error of the deterministic policy, tanh(mean) in the environment's own units.
+
+    Args:
+        model: a trained or untrained agent.
+        observations: (n, entries) raw observations; states the policy visits are a fair choice.
+    Returns:
+        The error; vacuous where the root mean square action is below 1e-6 of the actions' upper bound.
+    """
+    spec, policy = model.spec, model.policy
+    high = torch.as_tensor(model.action_space.high, dtype=torch.float64)
+
+    def act(obs: Tensor) -> Tensor:
+        return high * policy.actor(obs.to(policy.device), deterministic=True).double().cpu()
+
+    obs = _tensor(observations)
+    here = act(obs)
+    pairs = {
+        name: (act(spec.transform_observation(g, obs)), spec.transform_action(g, here)) for name, g in _generators(spec)
+    }
+    return _ratio(pairs, (here / high).square().mean().sqrt().item())
+
+
+@torch.no_grad()
+def critic_equivariance_error(model: RPPSAC, observations: np.ndarray, actions: np.ndarray) -> EquivarianceError:
+    """Equivariance error of the critics: how far q(g s, g a) is from q(s, a), over all critics.
+
+    A critic's values carry a large constant (the mean return), and a ratio to it would make any critic look invariant;
+    each critic's mean over the given states is therefore taken off both sides first, which leaves an invariant critic's
+    error at zero.
+
+    Args:
+        model: a trained or untrained agent.
+        observations: (n, entries) raw observations.
+        actions: (n, entries) raw actions, within the action space.
+    Returns:
+        The error; vacuous where the values vary by less than 1e-6 of the larger of 1 and their root mean square.
+    """
+    spec, policy = model.spec, model.policy
+    high = torch.as_tensor(model.action_space.high, dtype=torch.float64)
+    dtype = policy.features_extractor.dtype
+
+    def q(obs: Tensor, raw: Tensor) -> Tensor:
+        scaled = (raw / high).to(dtype=dtype, device=policy.device)
+        return torch.stack(policy.critic(obs.to(policy.device), scaled)).squeeze(-1).double().cpu()
+
+    obs, raw = _tensor(observations), _tensor(actions).double()
+    here = q(obs, raw)
+    centre = here.mean(dim=1, keepdim=True)
+    pairs = {
+        name: (q(spec.transform_observation(g, obs), spec.transform_action(g, raw)) - centre, here - centre)
+        for name, g in _generators(spec)
+    }
+    return _ratio(pairs, ((here - centre).square().mean().sqrt() / here.square().mean().sqrt().clamp(min=1.0)).item())
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    tensor = torch.as_tensor(np.asarray(array))
+    if tensor.ndim != 2 or not len(tensor):
+        raise ValueError(f"states of shape {tuple(tensor.shape)}; give a non-empty (n, entries) array")
+    return tensor
+
+
+def _generators(spec) -> list[tuple[str, Tensor]]:
+    """The group's discrete generators with their names; there are no others where actions are signed permutations."""
+    matrices = spec.group.discrete_generators
+    names = [s.name for s in spec.symmetries] or [f"generator {k}" for k in range(len(matrices))]
+    return list(zip(names, matrices, strict=True))
+
+
+def _ratio(pairs: dict[str, tuple[Tensor, Tensor]], scale: float) -> EquivarianceError:
+    differences = {name: (a - b).abs().sum().item() for name, (a, b) in pairs.items()}
+    sizes = {name: (a.abs() + b.abs()).sum().item() for name, (a, b) in pairs.items()}
+    errors = {name: differences[name] / sizes[name] if sizes[name] else 0.0 for name in pairs}
+    total = sum(sizes.values())
+    return EquivarianceError(sum(differences.values()) / total if total else 0.0, errors, scale, scale < FLOOR)

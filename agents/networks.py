@@ -1,0 +1,176 @@
+"""Features, actor and critics: representations of a symmetry spec wired to relaxed networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.policies import BaseModel, BasePolicy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from torch import Tensor, nn
+
+from rppdyn.agents import gaussian
+from rppdyn.agents.functional import NetworkFunction
+from rppdyn.envs import SymmetrySpec
+from rppdyn.nn import InvariantNormaliser
+from rppdyn.reps import Scalar
+
+BuildNetwork = Callable[..., nn.Module]
+"""(rep_in, rep_out, output_scale) -> a relaxed network."""
+
+
+class SymmetricFeatures(BaseFeaturesExtractor):
+    """Raw observations to normalised features on which the group acts linearly.
+
+    The normaliser's statistics lie in the invariant subspace, so `features(g . obs) = obs_rep(g) features(obs)`. One
+    instance is shared by actor, critics and targets; `observe` is the only thing that moves its statistics.
+    """
+
+    def __init__(self, observation_space: spaces.Box, spec: SymmetrySpec) -> None:
+        super().__init__(observation_space, features_dim=spec.feature_dim)
+        self.spec = spec
+        self.normaliser = InvariantNormaliser(spec.obs_rep)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(b.dtype for b in self.normaliser.buffers() if b.is_floating_point())
+
+    def _encode(self, observations: Tensor) -> Tensor:
+        # Encoded in the observation's own precision: subtracting a fixed point after rounding would break the symmetry.
+        return self.spec.encode(observations).to(self.dtype)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        return self.normaliser(self._encode(observations))
+
+    @torch.no_grad()
+    def observe(self, observations: Tensor) -> None:
+        """Move the running statistics by a batch of raw observations (B, n)."""
+        self.normaliser.update(self._encode(observations))
+
+
+class RPPActor(BasePolicy):
+    """Observation to squashed Gaussian: one network from obs_rep to action_rep (mean) + |action_rep| (log std).
+
+    Exploration noise is drawn from `generator` (on the CPU, seeded from torch's global one at construction).
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Box,
+        action_space: spaces.Box,
+        features_extractor: SymmetricFeatures,
+        build: BuildNetwork,
+        output_scale: float,
+    ) -> None:
+        super().__init__(
+            observation_space, action_space, features_extractor=features_extractor, squash_output=True
+        )
+        spec = features_extractor.spec
+        self.net = build(spec.obs_rep, spec.action_rep + abs(spec.action_rep), output_scale=output_scale)
+        self.function = NetworkFunction(self.net)
+        self.generator = new_generator()
+
+    def output(self, observations: Tensor) -> Tensor:
+        """Mean and log standard deviation before squashing, (B, 2 dim)."""
+        return self.net(self.features_extractor(observations))
+
+    def forward(self, observations: Tensor, deterministic: bool = False) -> Tensor:
+        """Actions in [-1, 1]."""
+        output = self.output(observations)
+        if deterministic:
+            return torch.tanh(gaussian.split(output)[0])
+        return gaussian.sample(output, self._draw_noise(output))[0]
+
+    def action_log_prob(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Sampled actions in [-1, 1], and their log-densities (B,)."""
+        output = self.output(observations)
+        return gaussian.sample(output, self._draw_noise(output))
+
+    def _draw_noise(self, output: Tensor) -> Tensor:
+        return draw_noise((len(output), output.shape[-1] // 2), self.generator, output)
+
+    def _predict(self, observation: Tensor, deterministic: bool = False) -> Tensor:
+        return self(observation, deterministic)
+
+
+class RPPCritic(BaseModel):
+    """Observation and action in [-1, 1] to a value, `n_critics` times: networks from obs_rep + action_rep to a scalar."""
+
+    def __init__(
+        self,
+        observation_space: spaces.Box,
+        action_space: spaces.Box,
+        features_extractor: SymmetricFeatures,
+        build: BuildNetwork,
+        n_critics: int,
+    ) -> None:
+        super().__init__(observation_space, action_space, features_extractor=features_extractor)
+        spec = features_extractor.spec
+        rep_in, rep_out = spec.obs_rep + spec.action_rep, Scalar(spec.group)
+        self.q_networks = nn.ModuleList(build(rep_in, rep_out) for _ in range(n_critics))
+        self.functions = tuple(NetworkFunction(net) for net in self.q_networks)
+
+    def forward(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, ...]:
+        """One (B, 1) value per critic."""
+        x = torch.cat([self.features_extractor(observations), actions], dim=-1)
+        return tuple(net(x) for net in self.q_networks)
+
+    def q1_forward(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """The first critic's value, (B, 1)."""
+        x = torch.cat([self.features_extractor(observations), actions], dim=-1)
+        return self.q_networks[0](x)
+
+
+def new_generator() -> torch.Generator:
+    """A generator on the CPU, seeded from torch's global one."""
+    return torch.Generator().manual_seed(int(torch.randint(2**63 - 1, ()).item()))
+
+
+def draw_noise(shape: tuple[int, ...], generator: torch.Generator, like: Tensor) -> Tensor:
+    """Standard normal noise: drawn on the CPU, so that every device sees the same, then moved to where `like` is."""
+    return torch.randn(shape, generator=generator).to(device=like.device, dtype=like.dtype)
+
+
+def check_spaces(spec: SymmetrySpec, observation_space: spaces.Space, action_space: spaces.Space) -> None:
+    """Refuse, by name, spaces on which a squashed Gaussian policy can't be equivariant under the spec.
+
+    Raises:
+        ValueError: not Box spaces; sizes that differ from the spec's; an action representation that is not a signed
+            permutation, or has a fixed point other than zero; action bounds that the symmetry doesn't preserve.
+    """
+    name = spec.env_id
+    for what, space, dim in (
+        ("observation", observation_space, len(spec.obs_names)),
+        ("action", action_space, len(spec.action_names)),
+    ):
+        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+            raise ValueError(f"{name}: the {what} space is {space}; RPPPolicy needs a Box with one axis")
+        if space.shape[0] != dim:
+            raise ValueError(
+                f"{name}: the {what} space has {space.shape[0]} entries and the symmetry spec {dim}; "
+                "give the environment's own spec as spec="
+            )
+    if not spec.action_rep.is_signed_permutation:
+        raise ValueError(
+            f"{name}: the action representation {spec.action_rep} is no signed permutation, and a tanh-squashed Gaussian "
+            "is equivariant for those only; use a subgroup that permutes and flips the actions"
+        )
+    if not spec.action.is_centred:
+        raise ValueError(f"{name}: the symmetry fixes the action {spec.action.origin}, not zero; shift the actions")
+    low, high = action_space.low.astype(np.float64), action_space.high.astype(np.float64)
+    if wrong := np.flatnonzero(low != -high).tolist():
+        i = wrong[0]
+        raise ValueError(
+            f"{name}: action {spec.action_names[i]!r} is bounded by [{low[i]:g}, {high[i]:g}], not symmetric about 0; "
+            "wrap the environment in gymnasium.wrappers.RescaleAction(env, -1, 1)"
+        )
+    for g in spec.action_rep.discrete_generators:
+        image = np.abs(g.numpy()) @ high
+        if wrong := np.flatnonzero(image != high).tolist():
+            i = wrong[0]
+            raise ValueError(
+                f"{name}: the symmetry exchanges action {spec.action_names[i]!r}, bounded by {high[i]:g}, with one "
+                f"bounded by {image[i]:g}; wrap the environment in gymnasium.wrappers.RescaleAction(env, -1, 1)"
+            )

@@ -1,0 +1,197 @@
+"""RPPPolicy: a stable-baselines3 SAC policy whose actor and critics are relaxed equivariant networks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.type_aliases import Schedule
+from stable_baselines3.sac.policies import SACPolicy
+from torch import Tensor, nn
+
+from rppdyn.agents import defaults
+from rppdyn.agents.networks import RPPActor, RPPCritic, SymmetricFeatures, check_spaces, new_generator
+from rppdyn.envs import SymmetrySpec
+from rppdyn.nn import EMLP, MLP, RPPEMLP
+
+
+class Pathways(NamedTuple):
+    """Which network the actor is and which the critics are."""
+
+    actor: type[nn.Module]
+    critic: type[nn.Module]
+
+
+MODELS = {
+    "rpp": Pathways(RPPEMLP, RPPEMLP),
+    "emlp": Pathways(EMLP, EMLP),
+    "mlp": Pathways(MLP, MLP),
+    "rpp_policy_only": Pathways(RPPEMLP, MLP),
+}
+"""`model=` of RPPPolicy. The last is the ablation of Finzi et al. 2021, appendix A.2.2."""
+
+
+class RPPPolicy(SACPolicy):
+    """Actor, critics and targets over one symmetry spec.
+
+    Args:
+        spec: the symmetry of the environment, as `SymmetrySpec` or as what its `to_dict` returns.
+        model: "rpp" (an equivariant and a free pathway), "emlp" (equivariant only), "mlp" (free only, under the wide
+            prior `equivariant_variance`), or "rpp_policy_only" (an rpp actor, mlp critics).
+        hidden, num_layers: width and number of hidden layers of every network.
+        equivariant_variance, free_variance: prior variances of the pathways; 0 removes a pathway.
+        critic_equivariant_variance, critic_free_variance: the critics' own; None means the actor's.
+        output_scale: scale of the actor's last layer at the start.
+        n_critics: number of critics, of which targets take the minimum.
+        optimizer_kwargs: Adam's `betas` and `eps`; betas default to (0.5, 0.999).
+        network_kwargs: further arguments of the networks (see `rppdyn.nn.RPPEMLP`), such as their hidden representation.
+        use_sde: accepted because stable-baselines3 passes it; must be False.
+    Raises:
+        ValueError: an unknown model, a negative variance, an unknown option of Adam, or spaces that the spec doesn't fit.
+
+    Networks are drawn, and exploration noise is seeded, from torch's global generator, which stable-baselines3 seeds
+    with the agent's `seed`.
+    """
+
+    actor: RPPActor  # type: ignore[assignment]
+    critic: RPPCritic  # type: ignore[assignment]
+    critic_target: RPPCritic  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        observation_space: spaces.Box,
+        action_space: spaces.Box,
+        lr_schedule: Schedule,
+        spec: SymmetrySpec | Mapping[str, Any],
+        model: str = "rpp",
+        hidden: int = 256,
+        num_layers: int = 2,
+        equivariant_variance: float = defaults.EQUIVARIANT_VARIANCE,
+        free_variance: float = defaults.FREE_VARIANCE,
+        critic_equivariant_variance: float | None = None,
+        critic_free_variance: float | None = None,
+        output_scale: float = defaults.OUTPUT_SCALE,
+        n_critics: int = 2,
+        optimizer_kwargs: Mapping[str, Any] | None = None,
+        network_kwargs: Mapping[str, Any] | None = None,
+        use_sde: bool = False,
+    ) -> None:
+        if use_sde:
+            raise ValueError("RPPPolicy does not support use_sde=True (its noise would not transform); leave it out")
+        if model not in MODELS:
+            raise ValueError(f"model={model!r} is not one of {', '.join(MODELS)}")
+        spec = spec if isinstance(spec, SymmetrySpec) else SymmetrySpec.from_dict(dict(spec))
+        check_spaces(spec, observation_space, action_space)
+        optimizer_kwargs = {"betas": tuple(defaults.ADAM_BETAS), "eps": 1e-8} | dict(optimizer_kwargs or {})
+        if unknown := sorted(set(optimizer_kwargs) - {"betas", "eps"}):
+            raise ValueError(f"optimizer_kwargs has {unknown[0]!r}; RPP-SAC runs Adam with betas and eps only")
+        self._arguments = dict(
+            spec=spec.to_dict(),
+            model=model,
+            hidden=hidden,
+            num_layers=num_layers,
+            equivariant_variance=equivariant_variance,
+            free_variance=free_variance,
+            critic_equivariant_variance=critic_equivariant_variance,
+            critic_free_variance=critic_free_variance,
+            output_scale=output_scale,
+            n_critics=n_critics,
+            optimizer_kwargs=optimizer_kwargs,
+            network_kwargs=dict(network_kwargs or {}),
+        )
+        self.spec = spec
+        super(SACPolicy, self).__init__(
+            observation_space,
+            action_space,
+            features_extractor=SymmetricFeatures(observation_space, spec),
+            optimizer_kwargs=optimizer_kwargs,
+            squash_output=True,
+        )
+        self._build(lr_schedule)
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        generator = new_generator()
+        self.actor = self.make_actor(generator)
+        self.actor.optimizer = torch.optim.Adam(self.actor.net.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+        self.critic = self.make_critic(generator)
+        # A copy, down to whatever the networks drew at construction; the features stay shared.
+        shared = {id(self.features_extractor): self.features_extractor}
+        self.critic_target = copy.deepcopy(self.critic, shared)
+        self.critic_target.set_training_mode(False)
+        parameters = self.critic.q_networks.parameters()
+        self.critic.optimizer = torch.optim.Adam(parameters, lr=lr_schedule(1), **self.optimizer_kwargs)
+
+    def _builder(self, network: type[nn.Module], prefix: str, generator: torch.Generator):
+        a = self._arguments
+        variances = {}
+        for key in ("equivariant_variance", "free_variance"):
+            own = a[prefix + key] if prefix else None
+            variances[key] = float(a[key] if own is None else own)
+            if not variances[key] >= 0:
+                raise ValueError(f"{prefix}{key}={variances[key]:g} must be at least 0")
+        if network is MLP:
+            variances = {"free_variance": variances["equivariant_variance"]}
+        elif network is EMLP:
+            variances.pop("free_variance")
+        return partial(
+            _build_network,
+            network,
+            self.spec,
+            hidden=a["hidden"],
+            num_layers=a["num_layers"],
+            generator=generator,
+            **variances,
+            **a["network_kwargs"],
+        )
+
+    def make_actor(self, generator: torch.Generator) -> RPPActor:  # type: ignore[override]
+        build = self._builder(MODELS[self.model].actor, "", generator)
+        return RPPActor(
+            self.observation_space, self.action_space, self.features_extractor, build, self._arguments["output_scale"]
+        ).to(self.device)
+
+    def make_critic(self, generator: torch.Generator) -> RPPCritic:  # type: ignore[override]
+        build = self._builder(MODELS[self.model].critic, "critic_", generator)
+        return RPPCritic(
+            self.observation_space, self.action_space, self.features_extractor, build, self._arguments["n_critics"]
+        ).to(self.device)
+
+    @property
+    def model(self) -> str:
+        """The name of the pathways in use, a key of `MODELS`."""
+        return self._arguments["model"]
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return dict(
+            observation_space=self.observation_space,
+            action_space=self.action_space,
+            lr_schedule=self._dummy_schedule,
+            **self._arguments,
+        )
+
+    def pathway_statistics(self) -> dict[str, float]:
+        """Per network: the norms of its pathways, and the share of the free one.
+
+        share = ||B||_F^2 / (||A||_F^2 + ||B||_F^2), with norms of the dense weights over all layers: 0 for an
+        equivariant network, 1 for an MLP. The critics' are pooled.
+        """
+        statistics = {}
+        for name, nets in (("actor", [self.actor.net]), ("critic", list(self.critic.q_networks))):
+            squares = {"equivariant": 0.0, "free": 0.0}
+            for net in nets:
+                for norms in net.pathway_norms().values():
+                    for pathway, norm in norms.items():
+                        squares[pathway] = squares.get(pathway, 0.0) + float(norm) ** 2
+            total = sum(squares.values())
+            for pathway, square in squares.items():
+                statistics[f"{name}_{pathway}_norm"] = square**0.5
+            statistics[f"{name}_free_share"] = squares["free"] / total if total else 0.0
+        return statistics
+
+
+def _build_network(network: type[nn.Module], spec: SymmetrySpec, rep_in, rep_out, **kwargs) -> nn.Module:
+    return network(rep_in, rep_out, spec.group, **kwargs)
