@@ -5,6 +5,8 @@
     print(certify("Walker2d-v5").table())
     env = make_env("Walker2d-v5", actuator_scale={"leg_joint": 0.5})
     state = capture_state(env); restore_state(env, state)
+
+Errors are `ValueError`s of one line.
 """
 
 from __future__ import annotations

@@ -265,7 +265,7 @@ def _from_model(model) -> SymmetrySpec:
     for env_id, robot in _ROBOTS.items():
         if _joints(model) == (robot.joint_names, robot.actuated):
             return robot.spec(env_id, robot.hidden)
-    joints, actuated = _joints(model)
+    joints, _ = _joints(model)
     raise ValueError(
         f"no symmetry spec for a model with joints {', '.join(joints)}; known: {', '.join(_ROBOTS)}; "
         "build one with rppdyn.envs.mirror_spec or SymmetrySpec"

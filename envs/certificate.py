@@ -42,7 +42,7 @@ class Defect(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """"exact", "approximate" or "broken", by the 95th percentile."""
+        """One of "exact", "approximate" and "broken", by the 95th percentile."""
         return _judge(self.p95, EXACT_BELOW, APPROXIMATE_BELOW)
 
 

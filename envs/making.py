@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 import gymnasium as gym
+from gymnasium.envs.mujoco import MujocoEnv
 
 from rppdyn.envs.state import Resumable
 
@@ -26,11 +27,15 @@ class ScaledActuators(gym.Wrapper, gym.utils.RecordConstructorArgs):
         scale = {str(name): float(factor) for name, factor in scale.items()}
         gym.utils.RecordConstructorArgs.__init__(self, scale=scale)
         gym.Wrapper.__init__(self, env)
+        if not isinstance(env.unwrapped, MujocoEnv):
+            raise ValueError(f"{_id(env)} is no Gymnasium MuJoCo environment; it has no actuators to scale")
         model = env.unwrapped.model
         names = _actuators(model)
         for name, factor in scale.items():
             if name not in names:
-                raise ValueError(f"no actuator {name!r} in {_id(env)}; its actuators are {', '.join(dict.fromkeys(names))}")
+                raise ValueError(
+                    f"no actuator {name!r} in {_id(env)}; its actuators are {', '.join(dict.fromkeys(names))}"
+                )
             if not (math.isfinite(factor) and factor >= 0):
                 raise ValueError(f"actuator_scale of {name!r} is {factor}; it must be finite and not negative")
         self.scale = scale
@@ -66,12 +71,7 @@ def make_env(
     Raises:
         ValueError: an unknown environment, option or actuator.
     """
-    try:
-        env = gym.make(env_id, **options)
-    except gym.error.UnregisteredEnv as error:
-        raise ValueError(f"unknown environment {env_id!r}: {str(error).strip().splitlines()[0]}") from None
-    except TypeError as error:
-        raise ValueError(f"{env_id} refuses the options {sorted(options)}: {str(error).splitlines()[0]}") from None
+    env = stock_env(env_id, **options)
     if actuator_scale:
         env = ScaledActuators(env, actuator_scale)
     if monitor:
@@ -79,6 +79,21 @@ def make_env(
 
         env = Monitor(env)
     return Resumable(env)
+
+
+def stock_env(env_id: str, **options) -> gym.Env:
+    """`gymnasium.make`, with errors of one line.
+
+    Raises:
+        ValueError: an unknown environment or option.
+    """
+    try:
+        return gym.make(env_id, **options)
+    except gym.error.UnregisteredEnv as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"unknown environment {env_id!r}: {reason} (gymnasium.pprint_registry() lists them)") from None
+    except TypeError as error:
+        raise ValueError(f"{env_id} refuses the options {sorted(options)}: {str(error).splitlines()[0]}") from None
 
 
 def _actuators(model) -> dict[str, int]:

@@ -8,9 +8,24 @@ import mujoco
 import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 
-__all__ = ["Outcome", "Simulator"]
+__all__ = ["Outcome", "Simulator", "get_integration_state", "set_integration_state"]
 
 INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
+
+
+def get_integration_state(model, data) -> np.ndarray:
+    """MuJoCo's full integration state: time, positions, velocities, controls and the solver's warm start."""
+    state = np.empty(mujoco.mj_stateSize(model, INTEGRATION))
+    mujoco.mj_getState(model, data, state, INTEGRATION)
+    return state
+
+
+def set_integration_state(model, data, state: np.ndarray) -> None:
+    """Put the simulator into a state, derived quantities (positions of bodies, contacts) included."""
+    mujoco.mj_setState(model, data, state, INTEGRATION)
+    mujoco.mj_forward(model, data)
+    # mj_forward overwrites the warm start; setting the state again makes the next step a bit-exact continuation.
+    mujoco.mj_setState(model, data, state, INTEGRATION)
 
 
 class Outcome(NamedTuple):
@@ -44,16 +59,11 @@ class Simulator:
 
     def get(self) -> np.ndarray:
         """The integration state, one float64 vector."""
-        state = np.empty(mujoco.mj_stateSize(self.model, INTEGRATION))
-        mujoco.mj_getState(self.model, self.data, state, INTEGRATION)
-        return state
+        return get_integration_state(self.model, self.data)
 
     def set(self, state: np.ndarray) -> None:
-        """Put the simulator into a state, derived quantities (positions of bodies, contacts) included."""
-        mujoco.mj_setState(self.model, self.data, state, INTEGRATION)
-        mujoco.mj_forward(self.model, self.data)
-        # mj_forward overwrites the warm start; setting the state again makes the next step a bit-exact continuation.
-        mujoco.mj_setState(self.model, self.data, state, INTEGRATION)
+        """Put the simulator into an integration state."""
+        set_integration_state(self.model, self.data, state)
 
     def mirrored(self, state: np.ndarray, spec, k: int) -> np.ndarray:
         """The image of a state under the spec's k-th generator: positions, velocities and the solver's warm start."""
@@ -74,20 +84,15 @@ class Simulator:
         return Outcome(*before, self.data.qpos.copy(), self.data.qvel.copy(), obs, float(reward), bool(terminated))
 
     def rollout_states(self, n: int, rng: np.random.Generator, *, stride: int, horizon: int) -> list[tuple]:
-        """States and uniformly random actions, every `stride` steps of episodes of at most `horizon` steps.
-
-        In every other episode an action is held for ten steps, which drives a robot further from rest (to joint limits,
-        to the end of a rail) than white noise does.
-        """
+        """States and uniformly random actions, every `stride` steps of episodes of at most `horizon` steps."""
         low, high = self.env.action_space.low, self.env.action_space.high
         visited: list[tuple] = []
-        episode, step, t = 0, 0, horizon
+        step, t = 0, horizon
         while len(visited) < n:
             if t >= horizon:
                 self.env.reset(seed=int(rng.integers(2**31)))
-                episode, t = episode + 1, 0
-            if t % (1, 10)[episode % 2] == 0:
-                action = rng.uniform(low, high).astype(np.float32)
+                t = 0
+            action = rng.uniform(low, high).astype(np.float32)
             if step % stride == 0:
                 visited.append((self.get(), action))
             terminated = self.env.step(action)[2]

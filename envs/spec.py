@@ -149,7 +149,9 @@ class SymmetrySpec:
                 )
         object.__setattr__(self, "symmetries", tuple(Symmetry(*s) for s in self.symmetries))
         if self.symmetries and len(self.symmetries) != expected[0]:
-            raise ValueError(f"{self.env_id}: {len(self.symmetries)} symmetries described, {expected[0]} generators given")
+            raise ValueError(
+                f"{self.env_id}: {len(self.symmetries)} symmetries described, {expected[0]} generators given"
+            )
         for symmetry in self.symmetries:
             if symmetry.verdict not in VERDICTS:
                 raise ValueError(f"{self.env_id}: verdict {symmetry.verdict!r} must be one of {', '.join(VERDICTS)}")
@@ -238,7 +240,9 @@ class SymmetrySpec:
             ValueError: another format version, or a missing key.
         """
         if data.get("format") != FORMAT:
-            raise ValueError(f"symmetry spec has format {data.get('format')!r}, this version reads {FORMAT}; rebuild it")
+            raise ValueError(
+                f"symmetry spec has format {data.get('format')!r}, this version reads {FORMAT}; rebuild it"
+            )
         try:
             group = data["group"]
             parts = {key: group[key] or None for key in ("discrete_generators", "lie_algebra")}
@@ -261,7 +265,9 @@ class SymmetrySpec:
 
         ``-[5]`` means that the entry of the transformed vector is minus entry 5 of the original one.
         """
-        titles = [s.name for s in self.symmetries] or [f"generator {k}" for k in range(len(self.obs.discrete_generators))]
+        titles = [s.name for s in self.symmetries] or [
+            f"generator {k}" for k in range(len(self.obs.discrete_generators))
+        ]
         lines = [f"{self.env_id}: {self.group.name} ({', '.join(titles)})"]
         for title, space in (("observation", self.obs), ("action", self.action)):
             head = ["index", title, "joint", "unit", *titles]
@@ -360,7 +366,9 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
 def _involution(what: str, permutation, signs) -> Matrix:
     n = len(permutation)
     if signs is None or len(signs) != n:
-        raise ValueError(f"{what}: permutation has {n} entries, signs {0 if signs is None else len(signs)}; give as many")
+        raise ValueError(
+            f"{what}: permutation has {n} entries, signs {0 if signs is None else len(signs)}; give as many"
+        )
     if sorted(permutation) != list(range(n)):
         raise ValueError(f"{what}: {list(permutation)} is not a permutation of 0..{n - 1}")
     if not set(signs) <= {1, -1}:

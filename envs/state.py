@@ -10,14 +10,14 @@ from __future__ import annotations
 import time
 
 import gymnasium as gym
-import mujoco
 import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
+
+from rppdyn.envs.simulator import get_integration_state, set_integration_state
 
 __all__ = ["Resumable", "capture_state", "restore_state"]
 
 FORMAT = 1
-INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 
 # What each wrapper holds between steps. PassiveEnvChecker looks at the first steps only and Monitor's clock is kept as
 # elapsed time, see below. A wrapper that is not listed is refused: it may count something.
@@ -59,7 +59,7 @@ def capture_state(env) -> dict:
     return {
         "format": FORMAT,
         "env_id": base.spec.id if base.spec else type(base).__name__,
-        "simulator": _simulator_state(base),
+        "simulator": get_integration_state(base.model, base.data),
         "random": _random_state(base),
         "seed": base._np_random_seed,
         "wrappers": [_wrapper_state(layer) for layer in layers],
@@ -89,16 +89,12 @@ def restore_state(env, state: dict) -> None:
     here, there = [type(layer).__name__ for layer in layers], [saved["type"] for saved in state["wrappers"]]
     if here != there:
         raise ValueError(f"the state was captured with wrappers {there}, the environment has {here}; wrap it alike")
-    size = mujoco.mj_stateSize(base.model, INTEGRATION)
-    if np.shape(state["simulator"]) != (size,):
+    found, needed = np.shape(state["simulator"]), get_integration_state(base.model, base.data).shape
+    if found != needed:
         raise ValueError(
-            f"the simulator's state has shape {np.shape(state['simulator'])}, this model of {env_id} needs ({size},)"
+            f"the simulator's state has shape {found}, the model of {env_id} has {needed}; use the same model"
         )
-    vector = np.array(state["simulator"], dtype=np.float64)
-    mujoco.mj_setState(base.model, base.data, vector, INTEGRATION)
-    # Derived quantities (bodies' positions, contacts) follow from mj_forward, which overwrites the warm start.
-    mujoco.mj_forward(base.model, base.data)
-    mujoco.mj_setState(base.model, base.data, vector, INTEGRATION)
+    set_integration_state(base.model, base.data, np.array(state["simulator"], dtype=np.float64))
     _restore_random(base, state["random"])
     base._np_random_seed = state["seed"]
     for layer, saved in zip(layers, state["wrappers"], strict=True):
@@ -162,15 +158,13 @@ def _restore_wrapper(layer: gym.Wrapper, saved: dict) -> None:
 
 def _own_spaces(layer) -> dict[str, gym.Space]:
     """The spaces that a layer holds itself (a wrapper usually passes on those inside)."""
-    keys = ("_action_space", "_observation_space") if isinstance(layer, gym.Wrapper) else ("action_space", "observation_space")
+    keys = (
+        ("_action_space", "_observation_space")
+        if isinstance(layer, gym.Wrapper)
+        else ("action_space", "observation_space")
+    )
     spaces = {key: getattr(layer, key) for key in keys}
     return {key: space for key, space in spaces.items() if space is not None}
-
-
-def _simulator_state(base: MujocoEnv) -> np.ndarray:
-    vector = np.empty(mujoco.mj_stateSize(base.model, INTEGRATION))
-    mujoco.mj_getState(base.model, base.data, vector, INTEGRATION)
-    return vector
 
 
 def _random_state(base: MujocoEnv) -> dict:

@@ -1,0 +1,78 @@
+"""Environments with weakened actuators."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rppdyn.envs import ScaledActuators, make_env
+
+
+def gears(env):
+    return env.unwrapped.model.actuator_gear[:, 0].tolist()
+
+
+def test_half_strength_actuator():
+    env, stock = make_env("Walker2d-v5", actuator_scale={"leg_joint": 0.5}), make_env("Walker2d-v5")
+    assert gears(env) == [100, 50, 100, 100, 100, 100]
+    assert gears(stock) == [100] * 6  # another environment's model is untouched
+    assert env.observation_space == stock.observation_space and env.action_space == stock.action_space
+    assert env.unwrapped.dt == stock.unwrapped.dt
+    obs = [e.reset(seed=0)[0] for e in (env, stock)]
+    assert np.array_equal(*obs)
+    # Half the strength is what halving that action does (up to the control cost in the reward).
+    action = np.full(6, 0.5, dtype=np.float32)
+    halved = action.copy()
+    halved[1] *= 0.5
+    assert np.array_equal(env.step(action)[0], stock.step(halved)[0])
+
+
+def test_names_are_the_actuators_or_the_joints():
+    assert gears(make_env("InvertedPendulum-v5", actuator_scale={"slide": 0.5})) == [50]
+    assert gears(make_env("InvertedPendulum-v5", actuator_scale={"slider": 0.25})) == [25]
+
+
+def test_copies_stay_weakened():
+    env = make_env("Walker2d-v5", actuator_scale={"leg_joint": 0.5})
+    bare = ScaledActuators(gym.make("Walker2d-v5"), {"leg_joint": 0.5})
+    for again in (copy.deepcopy(env), pickle.loads(pickle.dumps(env)), gym.make(bare.spec)):
+        assert gears(again) == gears(env) == gears(bare)
+
+
+def test_seeded_environments_agree():
+    traces = []
+    for _ in range(2):
+        env = make_env("Hopper-v5")
+        env.reset(seed=1)
+        env.action_space.seed(1)
+        traces.append(np.concatenate([env.step(env.action_space.sample())[0] for _ in range(10)]))
+    assert np.array_equal(*traces)
+
+
+@pytest.mark.parametrize(
+    ("call", "parts"),
+    [
+        (lambda: make_env("Walker2d-v5", actuator_scale={"knee": 0.5}), ("'knee'", "Walker2d-v5", "foot_left_joint")),
+        (lambda: make_env("Walker2d-v5", actuator_scale={"leg_joint": -1}), ("leg_joint", "-1.0")),
+        (lambda: make_env("Walker2d-v5", actuator_scale={"leg_joint": float("nan")}), ("leg_joint", "nan")),
+        (
+            lambda: make_env("InvertedPendulum-v5", actuator_scale={"slide": 0.5, "slider": 0.5}),
+            ("twice",),
+        ),
+        (lambda: make_env("Walker3d-v5"), ("'Walker3d-v5'",)),
+        (lambda: make_env("Walker2d-v99"), ("Walker2d-v99",)),
+        (lambda: make_env("Walker2d-v5", gravity=3), ("Walker2d-v5", "gravity")),
+        (lambda: make_env("CartPole-v1", actuator_scale={"leg": 0.5}), ("CartPole-v1", "MuJoCo")),
+        (lambda: ScaledActuators(gym.make("Hopper-v5"), {"x": 1}), ("'x'", "Hopper-v5")),
+    ],
+)
+def test_errors(call, parts):
+    with pytest.raises(ValueError) as error:
+        call()
+    assert "\n" not in str(error.value)
+    for part in parts:
+        assert part in str(error.value)
