@@ -26,8 +26,18 @@ class UsageError(ValueError):
 
 
 class _Parser(argparse.ArgumentParser):
+    describe: Callable[[], str] | None = None  # what the help text ends with, made only when it is shown
+
+    def format_help(self) -> str:
+        if self.describe is not None:
+            self.epilog = self.describe()
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
+
+
+_Help = argparse.RawDescriptionHelpFormatter
 
 
 @dataclass(frozen=True)
@@ -35,7 +45,7 @@ class Verb:
     """A word after `rppdyn`: what it does, its arguments, and the function that does it."""
 
     summary: str
-    arguments: Callable[[argparse.ArgumentParser], None]
+    arguments: Callable[[_Parser], None]
     execute: Callable[[argparse.Namespace], int]
 
 
@@ -65,15 +75,17 @@ def _dispatch(words: list[str]) -> int:
 
             raise UsageError(f"unknown verb {name!r}{did_you_mean(name, VERBS)}; choose one of {', '.join(VERBS)}")
         verb = VERBS[name]
-        parser = _Parser(
-            prog=f"rppdyn {name}", description=verb.summary, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+        parser = _Parser(prog=f"rppdyn {name}", description=f"{verb.summary}.".capitalize(), formatter_class=_Help)
         verb.arguments(parser)
         return verb.execute(parser.parse_intermixed_args(words[1:]))
-    parser = _Parser(prog="rppdyn", description="Residual pathway priors: approximate symmetry for learning to act.")
+    parser = _Parser(
+        prog="rppdyn",
+        usage="rppdyn VERB ... | rppdyn VERB --help | rppdyn --version",
+        description="Residual pathway priors: approximate symmetry for reinforcement learning and dynamics.",
+        epilog="verbs:\n" + "\n".join(f"  {name:15} {verb.summary}" for name, verb in VERBS.items()),
+        formatter_class=_Help,
+    )
     parser.add_argument("--version", action="version", version=f"rppdyn {__version__}")
-    parser.add_argument("verb", nargs="?", metavar="VERB", help="; ".join(f"{n}: {v.summary}" for n, v in VERBS.items()))
-    parser.usage = "rppdyn VERB ..."
     parser.parse_args(words)
     parser.print_help()
     return 0
@@ -93,18 +105,26 @@ def _by_user(error: BaseException) -> bool:
 # train-agent -----------------------------------------------------------------------------------------------------
 
 
-def _train_agent_arguments(parser: argparse.ArgumentParser) -> None:
-    from rppdyn.jobs.compose import describe
+def _train_agent_arguments(parser: _Parser) -> None:
+    def describe() -> str:
+        from rppdyn.jobs import compose
 
+        return compose.describe("train_agent")
+
+    parser.describe = describe
     parser.usage = "rppdyn train-agent [--resume [RUN]] [--multirun] [KEY=VALUE ...]"
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes to the configuration below")
     parser.add_argument(
-        "--resume", action="store_true", help="go on from the last checkpoint, of the run in folder RUN or of this configuration's"
+        "--resume",
+        action="store_true",
+        help="go on from the last checkpoint, of the run RUN or of this configuration's",
     )
     parser.add_argument(
-        "-m", "--multirun", action="store_true", help="run every combination of values such as seed=0,1,2 (Hydra's sweep)"
+        "-m",
+        "--multirun",
+        action="store_true",
+        help="run every combination of values such as seed=0,1,2 (Hydra's sweep)",
     )
-    parser.epilog = describe("train_agent") if {"-h", "--help"} & set(sys.argv) else None
 
 
 def _train_agent(arguments: argparse.Namespace) -> int:
@@ -126,7 +146,9 @@ def _train_agent(arguments: argparse.Namespace) -> int:
     folders = [config.folder() for config in configs]
     for folder in folders:
         if folders.count(folder) > 1:
-            raise UsageError(f"several runs of this sweep share the folder {folder}: leave out run_dir=, or sweep over it")
+            raise UsageError(
+                f"several runs of this sweep share the folder {folder}: leave out run_dir=, or sweep over it"
+            )
         if not arguments.resume:
             RunFolder(folder).refuse_existing()
     statuses = compose.sweep("train_agent", words, _SweepTask(resume=arguments.resume))
@@ -165,10 +187,12 @@ def _train_one(config: Any, resume: bool) -> int:
 # the verbs that take a run or an environment --------------------------------------------------------------------------
 
 
-def _evaluate_agent_arguments(parser: argparse.ArgumentParser) -> None:
+def _evaluate_agent_arguments(parser: _Parser) -> None:
     parser.add_argument("run", metavar="RUN", help="the folder of a run of train-agent")
     parser.add_argument("--episodes", type=int, default=10, help="how many (10)")
-    parser.add_argument("--seed", type=int, default=10_000, help="of the first episode's reset; the others follow (10000)")
+    parser.add_argument(
+        "--seed", type=int, default=10_000, help="of the first episode's reset; the others follow (10000)"
+    )
 
 
 def _evaluate_agent(arguments: argparse.Namespace) -> int:
@@ -181,11 +205,13 @@ def _evaluate_agent(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _equivariance_arguments(parser: argparse.ArgumentParser) -> None:
+def _equivariance_arguments(parser: _Parser) -> None:
     parser.add_argument("run", metavar="RUN", help="the folder of a run of train-agent")
     parser.add_argument("--states", type=int, default=2000, help="how many, of the policy's own episodes (2000)")
     parser.add_argument("--episodes", type=int, default=10, help="how many episodes they are taken from (10)")
-    parser.add_argument("--seed", type=int, default=10_000, help="of the first episode's reset; the others follow (10000)")
+    parser.add_argument(
+        "--seed", type=int, default=10_000, help="of the first episode's reset; the others follow (10000)"
+    )
 
 
 def _equivariance(arguments: argparse.Namespace) -> int:
@@ -200,7 +226,7 @@ def _equivariance(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _certify_arguments(parser: argparse.ArgumentParser) -> None:
+def _certify_arguments(parser: _Parser) -> None:
     parser.add_argument("env", metavar="ENV", help="an environment's identifier, for example Walker2d-v5")
     parser.add_argument("--states", type=int, default=400, help="how many are mirrored, stepped and compared (400)")
     parser.add_argument("--seed", type=int, default=0, help="of the states and actions that are compared (0)")
@@ -217,14 +243,16 @@ def _certify(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _cache_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--clear", action="store_true", help="remove every stored basis; they are solved again when needed")
+def _cache_arguments(parser: _Parser) -> None:
+    parser.add_argument(
+        "--clear", action="store_true", help="remove every stored basis; they are solved again when needed"
+    )
 
 
 def _cache(arguments: argparse.Namespace) -> int:
     from rppdyn.jobs import cache
 
-    print(cache.run(cache.CacheConfig(clear=arguments.clear)))
+    print(cache.run(clear=arguments.clear))
     return 0
 
 

@@ -14,7 +14,7 @@ from hydra import compose, initialize_config_module
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -92,9 +92,23 @@ def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> 
         return as_config(name, base)
 
 
+def describe(name: str) -> str:
+    """The choices of each group, and every key with its default, for a help text."""
+    schema = SCHEMAS[name]
+    with _hydra(name, []):
+        node = compose(config_name=name)
+    groups = [*_groups(schema), "experiment"]
+    lines = ["choices:"] + [f"  {group}={' | '.join(choices(group))}" for group in groups] + ["", "keys and defaults:"]
+    for key in known_keys(schema):
+        lines.append(f"  {key}={_written(OmegaConf.select(node, key))}")
+    return "\n".join(lines)
+
+
 def choices(group: str) -> list[str]:
     """The choices of a group: the names of the YAML files in its folder."""
     folder = resources.files(CONFIGS).joinpath(group)
+    if not folder.is_dir():
+        return []
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
@@ -117,6 +131,10 @@ def open_keys(schema: type, prefix: str = "") -> list[str]:
     return keys
 
 
+def _groups(schema: type) -> list[str]:
+    return [key for key, kind in get_type_hints(schema).items() if is_dataclass(kind) and choices(key)]
+
+
 def _compose(name: str, overrides: Sequence[str]) -> Any:
     with _one_line(name):
         node = compose(config_name=name, overrides=list(overrides))
@@ -135,6 +153,9 @@ def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
             raise ConfigError(
                 f"{override!r} is no override: write key=value, and quotes around a value with special characters"
             ) from error
+        key, _, value = override.partition("=")
+        if key in _groups(SCHEMAS[name]) and value in ("null", ""):
+            raise ConfigError(f"{override}: a choice is needed; choose one of {', '.join(choices(key))}")
     with initialize_config_module(CONFIGS, version_base="1.3", job_name=name.replace("_", "-")):
         yield [_prepared(SCHEMAS[name], override) for override in overrides]
 
@@ -231,8 +252,7 @@ def _explain(error: Exception, schema: type) -> str:
 
 def _unknown_key(key: str, schema: type) -> str:
     known = known_keys(schema)
-    groups = sorted({name.split(".")[0] for name in known if "." in name} | {"experiment"})
-    hint = did_you_mean(key, known + groups, cutoff=0.75)
+    hint = did_you_mean(key, [*known, *_groups(schema), "experiment"], cutoff=0.75)
     if not hint:  # the right name in another group, or in none
         last = {name.rpartition(".")[2]: name for name in known}
         close = difflib.get_close_matches(key.rpartition(".")[2], last, n=1, cutoff=0.75)
@@ -251,6 +271,15 @@ def _wanted(complaint: str) -> str:
         if found in complaint:
             return words
     return _first_line(complaint)
+
+
+def _written(value: Any) -> str:
+    """A value as an override would write it."""
+    if value is None:
+        return "null"
+    if OmegaConf.is_config(value):
+        return str(OmegaConf.to_container(value)).replace(" ", "")
+    return str(value)
 
 
 def _first_line(text: str) -> str:

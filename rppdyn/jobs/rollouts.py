@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
+from stable_baselines3.common.base_class import BaseAlgorithm
 
 Policy = Callable[[NDArray], NDArray]
 """Observations (n, observation) to actions (n, action)."""
@@ -62,6 +63,10 @@ class Evaluator:
             observations=_joined(seen),
             actions=_joined(done),
         )
+
+    def play(self, agent: BaseAlgorithm) -> Episodes:
+        """As `run`, with an agent's deterministic policy."""
+        return self.run(lambda observations: agent.predict(observations, deterministic=True)[0])
 
     def close(self) -> None:
         """Close the environments."""

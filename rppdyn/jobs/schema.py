@@ -172,7 +172,9 @@ class TrainAgentConfig:
         if self.device not in ("auto", "cpu", "cuda") and not self.device.removeprefix("cuda:").isdecimal():
             raise ConfigError(f"device={self.device}: must be auto, cpu, cuda or cuda:N")
         if self.run_dir is not None and not self.run_dir.strip():
-            raise ConfigError("run_dir is empty: give a folder, or leave it out for one that follows from the configuration")
+            raise ConfigError(
+                "run_dir is empty: give a folder, or leave it out for one that follows from the configuration"
+            )
 
     def folder(self) -> Path:
         """Where the run lives: `run_dir`, or a path that follows from the configuration alone.

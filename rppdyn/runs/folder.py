@@ -39,16 +39,19 @@ class RunFolder:
     | `events/` | TensorBoard |
     | `checkpoints/` | the last two, each complete (`rppdyn.runs.Checkpoints`) |
     | `figures/` | made from `metrics.jsonl` |
-    | `model.zip`, `result.json` | written at the end; `result.json` last of all |
+    | `timing.jsonl` | seconds and steps per second, apart from the metrics because they never repeat |
+    | `policy.pt`, `model.zip`, `result.json` | written at the end; `result.json` last of all |
     """
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
         self.config_file = self.path / "config.yaml"
         self.metrics = MetricsLog(self.path / "metrics.jsonl")
+        self.timing = MetricsLog(self.path / "timing.jsonl")
         self.events = self.path / "events"
         self.checkpoints = Checkpoints(self.path / "checkpoints")
         self.figures = self.path / "figures"
+        self.policy_file = self.path / "policy.pt"
         self.model_file = self.path / "model.zip"
         self.result_file = self.path / "result.json"
 
@@ -87,7 +90,9 @@ class RunFolder:
         if not folder.path.is_dir():
             raise RunFolderError(f"no run at {folder.path}: give the folder that train-agent printed")
         if not folder.config_file.is_file():
-            raise RunFolderError(f"{folder.path} is no run folder (it has no config.yaml): give one that train-agent made")
+            raise RunFolderError(
+                f"{folder.path} is no run folder (it has no config.yaml): give one that train-agent made"
+            )
         return folder
 
     def refuse_existing(self) -> None:
@@ -124,7 +129,9 @@ class RunFolder:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise RunFolderError(f"{self.result_file} is damaged: delete it and use --resume to write it again") from error
+            raise RunFolderError(
+                f"{self.result_file} is damaged: delete it and use --resume to write it again"
+            ) from error
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Write `result.json`, in one step."""

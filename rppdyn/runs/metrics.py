@@ -28,6 +28,11 @@ class MetricsLog:
             file.flush()
             os.fsync(file.fileno())
 
+    def last(self) -> dict[str, Any]:
+        """The last record; empty where there is none."""
+        records = read_metrics(self.path) if self.path.exists() else []
+        return records[-1] if records else {}
+
     def rewind(self, step: int) -> None:
         """Drop the records after `step`, and a last line that a killed process left unfinished."""
         if self.path.exists():

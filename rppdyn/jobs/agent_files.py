@@ -1,0 +1,131 @@
+"""What a run keeps of its agent: checkpoints to go on from, the final policy, and the agent as users load it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rppdyn.agents import RPPSAC
+from rppdyn.runs import CheckpointError, RunFolder, RunFolderError
+from rppdyn.runs.files import flush_to_disk
+
+AGENT = "agent.pt"
+STATE = "state.json"
+
+
+@dataclass
+class RunState:
+    """Where a run stands, besides its agent."""
+
+    step: int = 0
+    evaluated: int = -1  # the step of the last evaluation
+
+
+def write_checkpoint(agent: RPPSAC, folder: RunFolder, state: RunState) -> None:
+    """Everything an exact continuation needs: model, optimisers, replay buffer, random states, simulator, counters."""
+
+    def write(target: Path) -> None:
+        torch.save(agent.capture(), target / AGENT)
+        (target / STATE).write_text(json.dumps(asdict(state)) + "\n")
+
+    folder.checkpoints.save(state.step, write)
+
+
+def restore_latest(agent: RPPSAC, folder: RunFolder) -> RunState:
+    """Put an agent where the folder's last checkpoint left it; at the beginning, where there is none.
+
+    Newer, damaged checkpoints are removed.
+
+    Raises:
+        CheckpointError: none of the checkpoints can be read.
+        ValueError: the checkpoint is of another agent.
+    """
+    state = _restore(agent, folder)
+    if state is None:
+        return RunState()
+    folder.checkpoints.discard_after(state.step)
+    return state
+
+
+def save_model(agent: RPPSAC, folder: RunFolder) -> None:
+    """The final agent, twice: `policy.pt`, tensors alone, which this package loads, and stable-baselines3's `model.zip`.
+
+    The second is for `RPPSAC.load`; stable-baselines3 writes parts of it as pickles, so load it from people you trust.
+    """
+    _replace(folder.policy_file, lambda path: torch.save(agent.policy.state_dict(), path))
+    _replace(folder.model_file, agent.save)
+
+
+def load_policy(agent: RPPSAC, folder: RunFolder) -> str:
+    """Give an agent the weights of a run: those of its end, or else of its last checkpoint; says which.
+
+    Raises:
+        RunFolderError: the run has neither yet, or the file is damaged.
+        CheckpointError: none of the checkpoints can be read.
+    """
+    if folder.policy_file.is_file():
+        weights = _load(folder.policy_file, RunFolderError)
+        try:
+            agent.policy.load_state_dict(weights)
+        except (RuntimeError, KeyError) as error:
+            raise RunFolderError(
+                f"{folder.policy_file} is of another network than config.yaml says: {error}"
+            ) from error
+        return "final policy"
+    state = _restore(agent, folder)
+    if state is None:
+        raise RunFolderError(
+            f"{folder.path} has no policy yet: let the run go on with rppdyn train-agent --resume {folder.path}"
+        )
+    return f"policy of the checkpoint at step {state.step}"
+
+
+@contextmanager
+def kept_random_state() -> Iterator[None]:
+    """Put the global random states of Python, NumPy and torch back on leaving."""
+    # NumPy's legacy generator is what stable-baselines3 draws from, hence the noqa.
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count()), enabled=torch.cuda.is_initialized()):
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])
+
+
+def _restore(agent: RPPSAC, folder: RunFolder) -> RunState | None:
+    checkpoint = folder.checkpoints.latest()
+    if checkpoint is None:
+        return None
+    agent.restore(_load(checkpoint.path / AGENT, CheckpointError))
+    return RunState(**json.loads((checkpoint.path / STATE).read_text()))
+
+
+def _load(path: Path, error_type: type[ValueError]) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise error_type(
+            f"{path} is damaged: delete {path.parent / 'result.json'} and write it again "
+            f"with rppdyn train-agent --resume {path.parent}"
+            if error_type is RunFolderError
+            else f"{path} is damaged: delete the folder {path.parent} to use the checkpoint before it"
+        ) from error
+
+
+def _replace(path: Path, write: Callable[[str], Any]) -> None:
+    temporary = path.with_name(f".writing-{path.name}")  # the suffix stays: stable-baselines3 would add one
+    write(os.fspath(temporary))
+    flush_to_disk(temporary)
+    os.replace(temporary, path)

@@ -1,0 +1,75 @@
+"""`rppdyn evaluate-agent`: episodes with the agent of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+from rppdyn.agents import RPPSAC
+from rppdyn.envs import symmetry_spec
+from rppdyn.jobs import agent_files, compose
+from rppdyn.jobs.rollouts import Episodes, Evaluator
+from rppdyn.jobs.schema import EvaluateAgentConfig
+from rppdyn.jobs.train_agent import build_agent, build_env, process_state
+from rppdyn.runs import RunFolder
+from rppdyn.runs.files import write_json
+
+
+@dataclass(frozen=True)
+class EvaluateAgentResult:
+    """Returns and lengths of the episodes, and which weights played them."""
+
+    run: str
+    source: str
+    seed: int
+    returns: list[float]
+    lengths: list[int]
+    return_mean: float
+    return_std: float
+
+
+def run(config: EvaluateAgentConfig) -> EvaluateAgentResult:
+    """Play episodes with a run's deterministic policy; the result is also written to its `evaluation.json`.
+
+    Raises:
+        RunFolderError, CheckpointError: there is no such run, it has no policy yet, or its files are damaged.
+    """
+    with episodes_of(config.run, config.episodes, config.seed) as (_, source, episodes):
+        result = EvaluateAgentResult(
+            run=config.run,
+            source=source,
+            seed=config.seed,
+            returns=episodes.returns.tolist(),
+            lengths=episodes.lengths.tolist(),
+            return_mean=float(episodes.returns.mean()),
+            return_std=float(episodes.returns.std()),
+        )
+    write_json(RunFolder(config.run).path / "evaluation.json", asdict(result))
+    return result
+
+
+@contextmanager
+def episodes_of(run: str, count: int, seed: int) -> Iterator[tuple[RPPSAC, str, Episodes]]:
+    """The agent of a run, where its weights come from, and episodes of its deterministic policy."""
+    folder = RunFolder.open(run)
+    config = compose.from_stored("train_agent", folder.config(), [])
+    with process_state(config.threads):
+        env = build_env(config)
+        agent = build_agent(config, env, symmetry_spec(env))
+        source = agent_files.load_policy(agent, folder)
+        evaluator = Evaluator(lambda: build_env(config), count, seed)
+        try:
+            yield agent, source, evaluator.play(agent)
+        finally:
+            evaluator.close()
+            env.close()
+
+
+def table(result: EvaluateAgentResult) -> str:
+    """Returns and lengths, one episode a line."""
+    lines = [f"{result.run}: {result.source}", "episode  seed        return  steps"]
+    for i, (value, length) in enumerate(zip(result.returns, result.lengths, strict=True)):
+        lines.append(f"{i:7d}  {result.seed + i:<6d}  {value:10.2f}  {length:5d}")
+    lines.append(f"mean return {result.return_mean:.2f}, standard deviation {result.return_std:.2f}")
+    return "\n".join(lines)

@@ -1,0 +1,29 @@
+"""Compare runs in one picture: `python -m rppdyn.jobs.figures RUNS... --out FILE`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from rppdyn.runs.figures import learning_curves
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Draw the learning curves of the runs named on the command line."""
+    parser = argparse.ArgumentParser(prog="python -m rppdyn.jobs.figures", description=__doc__)
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="run folders; those that differ in the seed are one curve"
+    )
+    parser.add_argument("--out", required=True, metavar="FILE", help="the picture (png, svg or pdf)")
+    parsed = parser.parse_args(arguments)
+    try:
+        print(learning_curves(parsed.runs, parsed.out))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+"""`rppdyn train-agent`: train RPP-SAC, evaluate it on the way, and be able to go on after any interruption."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from stable_baselines3.common.logger import Logger
+
+from rppdyn.agents import RPPSAC
+from rppdyn.envs import SymmetrySpec, certify, make_env, symmetry_spec
+from rppdyn.jobs import agent_files
+from rppdyn.jobs.recorder import Events, Recorder
+from rppdyn.jobs.rollouts import Evaluator
+from rppdyn.jobs.schema import EVALUATION_SEED, RESUMABLE, ConfigError, TrainAgentConfig, without
+from rppdyn.runs import Progress, RunFolder, RunFolderError, differences, provenance, stop_on_signals
+from rppdyn.runs.figures import learning_curves
+from rppdyn.runs.files import plain, write_json
+
+CERTIFICATE_STATES = 200
+
+
+@dataclass
+class TrainAgentResult:
+    """What a run ends with, and what `result.json` holds."""
+
+    run: str
+    env: str
+    model: str
+    seed: int
+    steps: int
+    total_steps: int
+    metrics: dict[str, Any] = field(default_factory=dict)  # the last record of metrics.jsonl
+    seconds: float = 0.0  # of this process; a resumed run's earlier ones are in timing.jsonl
+    interrupted: bool = False
+    note: str = ""
+
+
+def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = False) -> TrainAgentResult:
+    """Train an agent into its run folder.
+
+    Args:
+        resume: go on from the folder's last checkpoint; start where there is no folder yet.
+        progress: show a bar on standard error.
+    Raises:
+        RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
+        ConfigError, ValueError: the environment, its symmetry or the networks can't be made as configured; no folder
+            has been made then.
+        CheckpointError: the folder's checkpoints are all damaged.
+    """
+    path = config.folder()
+    if not resume:
+        RunFolder(path).refuse_existing()
+    elif path.is_dir() and any(path.iterdir()):
+        finished = _check_resumed(config, RunFolder.open(path))
+        if finished is not None:
+            return finished
+    with process_state(config.threads):
+        env = build_env(config)
+        spec = symmetry_spec(env)
+        agent = build_agent(config, env, spec)
+        if resume and path.is_dir() and any(path.iterdir()):
+            folder = RunFolder.open(path)
+        else:
+            folder = RunFolder.create(path, asdict(config))
+        with folder.lock():
+            return _train(config, folder, agent, spec, progress)
+
+
+def build_env(config: TrainAgentConfig) -> Any:
+    """The configured environment, monitored and resumable."""
+    return make_env(config.env.id, actuator_scale=config.env.actuator_scale or None, **config.env.kwargs)
+
+
+def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> RPPSAC:
+    """The configured agent, untrained."""
+    model, agent = config.model, config.agent
+    if config.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device={config.device}: this machine offers no CUDA device; leave it out or use device=cpu")
+    return RPPSAC(
+        "RPPPolicy",
+        env,
+        spec=spec,
+        learning_rate=agent.learning_rate,
+        buffer_size=agent.buffer_size,
+        learning_starts=agent.learning_starts,
+        batch_size=agent.batch_size,
+        tau=agent.tau,
+        gamma=agent.gamma,
+        train_freq=agent.train_freq,
+        gradient_steps=agent.gradient_steps,
+        noise_variance=agent.noise_variance,
+        max_gradient_norm=agent.max_gradient_norm,
+        seed=config.seed,
+        device=config.device,
+        policy_kwargs=dict(
+            model=model.kind,
+            hidden=model.hidden,
+            num_layers=model.num_layers,
+            equivariant_variance=model.equivariant_variance,
+            free_variance=model.free_variance,
+            critic_equivariant_variance=model.critic_equivariant_variance,
+            critic_free_variance=model.critic_free_variance,
+            optimizer_kwargs=dict(betas=tuple(agent.betas)),
+            network_kwargs=dict(model.network),
+        ),
+    )
+
+
+def summary(result: TrainAgentResult) -> str:
+    """A few lines for the end of a run."""
+    lines = [f"{result.env}, {result.model}, seed {result.seed}: {result.steps:,} of {result.total_steps:,} steps"]
+    if result.note:
+        lines[0] += f" ({result.note})"
+    m = result.metrics
+    if m:
+        lines.append(
+            f"  mean return         {m['eval/return_mean']:.1f}  "
+            f"(standard deviation {m['eval/return_std']:.1f} over {len(m['eval/returns'])} episodes)"
+        )
+        errors = ", ".join(f"{who} {_error(m[f'equivariance/{who}'])}" for who in ("policy", "critic"))
+        lines.append(f"  equivariance error  {errors}  (0 is equivariant, 1 as far from it as can be)")
+        shares = ", ".join(f"{who} {m[f'pathway/{who}_free_share']:.2%}" for who in ("actor", "critic"))
+        lines.append(f"  free pathway        {shares} of the squared weights")
+    lines.append(f"  run folder          {result.run}")
+    if result.interrupted:
+        lines.append(f"  go on with          rppdyn train-agent --resume {result.run}")
+    else:
+        lines.append(f"  learning curve      {Path(result.run) / 'figures' / 'learning_curve.png'}")
+        lines.append(f"  TensorBoard         tensorboard --logdir {result.run}")
+    return "\n".join(lines)
+
+
+def _error(value: float | None) -> str:
+    return "vacuous (the outputs are all but zero)" if value is None else f"{value:.1e}"
+
+
+def _check_resumed(config: TrainAgentConfig, folder: RunFolder) -> TrainAgentResult | None:
+    """Refuse a folder that holds another configuration; the result of a run that needs no more steps."""
+    stored = folder.config()
+    different = differences(without(stored, RESUMABLE), plain(config.identity()))
+    if different:
+        key, before, now = different[0]
+        raise RunFolderError(
+            f"{folder.path} was run with {key}={before}, not {now}: resume it with that, or leave out --resume "
+            "and choose another run_dir="
+        )
+    result = folder.result()
+    if result is None or result["steps"] < config.total_steps:
+        return None
+    if result["steps"] > config.total_steps:
+        raise RunFolderError(
+            f"total_steps={config.total_steps}: the run in {folder.path} has {result['steps']} already; "
+            "give at least as many, or another run_dir="
+        )
+    known = {key: result[key] for key in TrainAgentResult.__dataclass_fields__ if key in result}
+    return TrainAgentResult(**known | {"run": str(folder.path), "note": "finished before; nothing left to do"})
+
+
+def _train(
+    config: TrainAgentConfig, folder: RunFolder, agent: RPPSAC, spec: SymmetrySpec, progress: bool
+) -> TrainAgentResult:
+    start = time.monotonic()
+    state = agent_files.restore_latest(agent, folder)
+    if state.step > config.total_steps:
+        raise RunFolderError(
+            f"total_steps={config.total_steps}: the run in {folder.path} has {state.step} already; "
+            "give at least as many, or another run_dir="
+        )
+    folder.replace_config(asdict(config))
+    _describe_symmetry(config, folder, spec)
+    folder.metrics.rewind(state.step)
+    folder.timing.rewind(state.step)
+
+    writer = Events(folder.events, after=state.step)
+    agent.set_logger(Logger(folder=None, output_formats=[writer]))
+    evaluator = Evaluator(lambda: build_env(config), config.evaluation.episodes, EVALUATION_SEED)
+    label = f"{config.env.id} {config.model.kind}"
+    try:
+        with (
+            stop_on_signals() as stop,
+            Progress(config.total_steps, initial=state.step, description=label, enabled=progress) as bar,
+        ):
+            recorder = Recorder(config, folder, evaluator, state, stop, bar)
+            remaining = config.total_steps - state.step
+            if remaining > 0:
+                agent.learn(remaining, callback=recorder, reset_num_timesteps=state.step == 0)
+            if not recorder.stopped:
+                recorder.finish(agent)
+    finally:
+        writer.close()
+        evaluator.close()
+
+    result = TrainAgentResult(
+        run=str(folder.path),
+        env=config.env.id,
+        model=config.model.kind,
+        seed=config.seed,
+        steps=recorder.state.step,
+        total_steps=config.total_steps,
+        metrics=folder.metrics.last(),
+        seconds=time.monotonic() - start,
+        interrupted=recorder.stopped,
+        note="stopped; a checkpoint was written" if recorder.stopped else "",
+    )
+    if not recorder.stopped:
+        agent_files.save_model(agent, folder)
+        learning_curves([folder.path], folder.figures / "learning_curve.png")
+        folder.write_result({**asdict(result), "provenance": provenance()})
+    return result
+
+
+def _describe_symmetry(config: TrainAgentConfig, folder: RunFolder, spec: SymmetrySpec) -> None:
+    """Write the spec the networks were built for, and what the simulator says of it for this very environment."""
+    write_json(folder.path / "spec.json", spec.to_dict())
+    certificate = folder.path / "certificate.json"
+    if not certificate.exists():
+        env = build_env(config)
+        try:
+            write_json(certificate, certify(env, spec, n_states=CERTIFICATE_STATES).to_dict())
+        finally:
+            env.close()
+
+
+@contextmanager
+def process_state(threads: int) -> Iterator[None]:
+    """Torch's thread count and the global random states as the job needs them, put back afterwards.
+
+    Stable-baselines3 seeds Python's, NumPy's and torch's global generators and draws from them.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with agent_files.kept_random_state():
+            yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,174 @@
+"""Learning curves from the metrics of one run or of many."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, PercentFormatter
+from numpy.typing import NDArray
+
+from rppdyn.runs.folder import RunFolder, differences
+from rppdyn.runs.metrics import read_metrics, series
+from rppdyn.runs.statistics import bootstrap_interval, iqm
+
+SMALLEST = 1e-9  # what a logarithmic axis shows zero as
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe & Ito
+IGNORED = (
+    "seed",
+    "total_steps",
+    "checkpoint_every",
+    "run_dir",
+    "runs_root",
+    "threads",
+    "device",
+    "env.total_steps",
+    "env.tau",
+)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes: a title and, by legend entry, the metrics that are drawn, each in its own line style."""
+
+    title: str
+    metrics: Mapping[str, str]
+    scale: str = "linear"  # "linear", "log" or "share"
+
+
+PANELS = (
+    Panel("mean return", {"": "eval/return_mean"}),
+    Panel("equivariance error", {"policy": "equivariance/policy", "critics": "equivariance/critic"}, "log"),
+    Panel(
+        "free pathway's share", {"actor": "pathway/actor_free_share", "critics": "pathway/critic_free_share"}, "share"
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric over steps: the interquartile mean of its runs and their bootstrap interval."""
+
+    steps: NDArray[np.int64]
+    centre: NDArray[np.float64]
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+
+
+def learning_curves(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Path:
+    """Draw return, equivariance errors and the free pathways' shares over environment steps.
+
+    Runs whose configurations differ in the seed alone are one curve: the interquartile mean over seeds, with its 95 %
+    bootstrap interval as a band. Others are told apart by what differs between them.
+
+    Args:
+        runs: run folders.
+        out: the picture; its suffix is the format (png, svg, pdf).
+    Raises:
+        ValueError: no runs, a folder that is no run, or one without metrics.
+    """
+    out = Path(out)
+    groups = grouped(runs)
+    figure = Figure(figsize=(4.4 * len(PANELS), 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    all_axes: Sequence[Axes] = figure.subplots(1, len(PANELS))
+    for axes, panel in zip(all_axes, PANELS, strict=True):
+        for index, (label, records) in enumerate(groups.items()):
+            _draw(axes, panel, records, COLOURS[index % len(COLOURS)], label if len(groups) > 1 else "")
+        _dress(axes, panel)
+    counts = {label: len(records) for label, records in groups.items()}
+    seeds = sorted(set(counts.values()))
+    if max(seeds) > 1:
+        note = "interquartile mean and 95 % bootstrap interval over " + " or ".join(map(str, seeds)) + " seeds"
+        figure.supxlabel(note, fontsize="small", color="0.35")
+    title = next(iter(groups)) if len(groups) == 1 else ""
+    figure.suptitle(title, fontsize="medium")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = out.with_name(f".writing-{out.name}")
+    figure.savefig(temporary, dpi=150)
+    os.replace(temporary, out)
+    return out
+
+
+def grouped(runs: Sequence[str | os.PathLike[str]]) -> dict[str, list[list[dict[str, Any]]]]:
+    """The metrics of runs, by a label that says in what their configurations differ, seeds aside."""
+    if not runs:
+        raise ValueError("no runs to draw: give the folders of one run or more")
+    folders = [RunFolder.open(run) for run in runs]
+    configs = [_flat(folder.config()) for folder in folders]
+    varied = {key for config in configs for key, _, _ in differences(configs[0], config)}
+    groups: dict[str, list[list[dict[str, Any]]]] = {}
+    for folder, config in zip(folders, configs, strict=True):
+        records = read_metrics(folder.metrics.path) if folder.metrics.path.exists() else []
+        if not records:
+            raise ValueError(f"{folder.path} has no metrics yet: leave it out, or let it run first")
+        groups.setdefault(_label(config, varied), []).append(records)
+    return groups
+
+
+def curve(runs: Sequence[Sequence[Mapping[str, Any]]], metric: str) -> Curve | None:
+    """One metric of several runs, on the steps that all of them have; None where there are none."""
+    by_run = [dict(zip(*series(records, metric), strict=True)) for records in runs]
+    steps = sorted(set.intersection(*(set(values) for values in by_run)))
+    if not steps:
+        return None
+    values = np.array([[run[step] for step in steps] for run in by_run])
+    lower, upper = bootstrap_interval(values) if len(values) > 1 else (values[0], values[0])
+    return Curve(np.array(steps), iqm(values), lower, upper)
+
+
+def _draw(axes: Axes, panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], colour: str, label: str) -> None:
+    for style, (part, metric) in zip(("-", "--"), panel.metrics.items(), strict=False):
+        drawn = curve(runs, metric)
+        if drawn is None:
+            continue
+        floor = SMALLEST if panel.scale == "log" else -np.inf
+        name = ", ".join(text for text in (label, part) if text)
+        marker = "." if len(drawn.steps) < 3 else ""
+        axes.plot(drawn.steps, np.maximum(drawn.centre, floor), style, marker=marker, color=colour, label=name or None)
+        if len(runs) > 1:
+            low, high = np.maximum(drawn.lower, floor), np.maximum(drawn.upper, floor)
+            axes.fill_between(drawn.steps, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _dress(axes: Axes, panel: Panel) -> None:
+    axes.set_title(panel.title, fontsize="medium")
+    axes.set_xlabel("environment steps")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    if panel.scale == "log":
+        axes.set_yscale("log")
+    if panel.scale == "share":
+        axes.set_ylim(-0.02, 1.02)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(frameon=False, fontsize="small")
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{name}.")
+        elif name not in IGNORED and value != {}:
+            flat[name] = value
+    return flat
+
+
+def _label(config: Mapping[str, Any], varied: set[str]) -> str:
+    """Environment (where it varies) and model, and whatever else varies between the runs."""
+    parts = [str(config.get("env.id"))] if "env.id" in varied or not varied else []
+    if "model.kind" in varied or not varied:
+        parts.append(str(config.get("model.kind")))
+    for key in sorted(varied - {"env.id", "model.kind"}):
+        parts.append(f"{key.rpartition('.')[2]}={config.get(key, 'stock')}")
+    return " ".join(parts)
