@@ -6,6 +6,7 @@ from rppdyn.nn.hidden import gated, hidden_representation, regular_hidden, tenso
 from rppdyn.nn.linear import RelaxedLinear
 from rppdyn.nn.merging import merge
 from rppdyn.nn.networks import EMLP, MLP, RPPEMLP
+from rppdyn.nn.normaliser import InvariantNormaliser
 from rppdyn.nn.pathways import EquivariantPathway, FreePathway, LinearPathway, Pathway, named_pathways
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "EquivariantPathway",
     "FreePathway",
     "Gate",
+    "InvariantNormaliser",
     "LinearPathway",
     "MLP",
     "Pathway",

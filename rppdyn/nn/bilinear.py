@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -68,7 +67,9 @@ def contractions(rep: Rep) -> list[Contraction]:
                 coordinates = _as_matrix(rep_a, rep_c, rep_b.T)
                 if coordinates is not None:
                     maps = min(len(index_a), rep_a.dim)
-                    found.append(Contraction(c, a, b, coordinates, maps, len(index_c), len(index_b), rep_c.dim, rep_b.dim))
+                    found.append(
+                        Contraction(c, a, b, coordinates, maps, len(index_c), len(index_b), rep_c.dim, rep_b.dim)
+                    )
     return found
 
 
@@ -150,7 +151,9 @@ class Bilinear(nn.Module):
     def _maps(self) -> dict[int, Int[Tensor, "maps dim"]]:
         return {k.map: getattr(self, f"maps_{k.map}") for k in self.contractions}
 
-    def forward(self, x: Float[Tensor, "*batch n"], weights: tuple[Tensor, ...] | None = None) -> Float[Tensor, "*batch n"]:
+    def forward(
+        self, x: Float[Tensor, "*batch n"], weights: tuple[Tensor, ...] | None = None
+    ) -> Float[Tensor, "*batch n"]:
         weight, *maps = self.assemble() if weights is None else weights
         maps = dict(zip(self._maps(), maps, strict=True))
         flat = x.reshape(-1, x.shape[-1])

@@ -77,9 +77,9 @@ class CoefficientMap(ExactBuffers):
         if self.form == "zero":
             return theta.new_zeros(self.shape)
         if self.form == "sparse":
-            entries = theta.gather(0, self.cols) * self.values
+            entries = theta.index_select(0, self.cols) * self.values
             return theta.new_zeros(self.size).scatter_add(0, self.rows, entries).view(self.shape)
-        dense = theta.gather(0, self.index)
+        dense = theta.index_select(0, self.index)
         return (dense if self.form == "gather" else dense * self.values).view(self.shape)
 
     def beta(self, theta: Float[Tensor, " rank"]) -> Float[Tensor, " rank"]:

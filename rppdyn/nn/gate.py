@@ -90,7 +90,9 @@ class Gate(nn.Module):
         """The free pathway's coefficients, if there is one."""
         return None if self.free is None else self.free.weight
 
-    def forward(self, x: Float[Tensor, "*batch gated"], c: Float[Tensor, " n"] | None = None) -> Float[Tensor, "*batch n"]:
+    def forward(
+        self, x: Float[Tensor, "*batch gated"], c: Float[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "*batch n"]:
         c = self.assemble() if c is None else c
         values, gates = x.split([self.rep.dim, x.shape[-1] - self.rep.dim], -1)
         out = self._gate(_take(values, self.order), gates)

@@ -31,7 +31,9 @@ def hidden_representation(width: int | Rep | RepType, group: Group, architecture
     if isinstance(width, (Rep, RepType)):
         return bind(width, group)
     if not isinstance(width, int) or isinstance(width, bool) or width < 1:
-        raise ValueError(f"hidden={width!r}: give a number of channels of at least 1, a representation, or a list of these")
+        raise ValueError(
+            f"hidden={width!r}: give a number of channels of at least 1, a representation, or a list of these"
+        )
     if architecture == "regular" or (architecture == "auto" and group.order is not None and group.order <= width):
         return regular_hidden(width, group)
     return tensor_hidden(width, group)
@@ -44,7 +46,9 @@ def regular_hidden(width: int, group: Group) -> Rep:
     group element lie together, which is what the Fourier transform of a strict layer reads.
     """
     if group.order is None:
-        raise ValueError(f"{group} has no enumerated regular representation (order up to 64); use architecture='tensor'")
+        raise ValueError(
+            f"{group} has no enumerated regular representation (order up to 64); use architecture='tensor'"
+        )
     if group.order > width:
         raise ValueError(
             f"hidden={width} is less than the order {group.order} of {group}: widen it or use architecture='tensor'"

@@ -96,7 +96,9 @@ class RelaxedLinear(nn.Module):
             bias = other_bias if bias is None else bias if other_bias is None else bias + other_bias
         return weight, bias
 
-    def forward(self, x: Float[Tensor, "*batch in"], weights: LinearWeights | None = None) -> Float[Tensor, "*batch out"]:
+    def forward(
+        self, x: Float[Tensor, "*batch in"], weights: LinearWeights | None = None
+    ) -> Float[Tensor, "*batch out"]:
         """``x W^T + b``, with weights assembled here or before."""
         return F.linear(x, *(self.assemble() if weights is None else weights))
 

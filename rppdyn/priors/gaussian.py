@@ -36,20 +36,22 @@ def negative_log_prior(module: nn.Module, log_variances: LogVariances | None = N
         ValueError: ``log_variances`` names a layer or pathway that the module does not have.
     """
     given = {(layer, name): s for layer, inner in (log_variances or {}).items() for name, s in inner.items()}
-    total = None
+    squares, logs, counts = [], [], []
     for layer, name, pathway in named_pathways(module):
         coefficients = pathway.coefficients()
-        if not coefficients:
-            given.pop((layer, name), None)
-            continue
-        squares = sum(_squared_norm(c) for c in coefficients)
-        s = given.pop((layer, name), pathway.log_variance).to(squares.dtype)
-        term = 0.5 * (squares * (-s).exp() + sum(c.numel() for c in coefficients) * (math.log(2 * math.pi) + s))
-        total = term if total is None else total + term
+        s = given.pop((layer, name), pathway.log_variance)
+        if coefficients:
+            squares.append(sum(_squared_norm(c) for c in coefficients))
+            logs.append(s.to(squares[-1].dtype))
+            counts.append(sum(c.numel() for c in coefficients))
     if given:
         known = ", ".join(f"{layer}.{name}" for layer, name, _ in named_pathways(module)) or "none"
         raise ValueError(f"log_variances for {'.'.join(next(iter(given)))}: no such pathway; there are {known}")
-    return torch.zeros(()) if total is None else total
+    if not squares:
+        return torch.zeros(())
+    w2, s = torch.stack(squares), torch.stack(logs)  # a few operations for all pathways together
+    n = torch.tensor(counts, dtype=w2.dtype, device=w2.device)
+    return 0.5 * (w2 * (-s).exp() + n * (math.log(2 * math.pi) + s)).sum()
 
 
 def _squared_norm(x: Tensor) -> Tensor:

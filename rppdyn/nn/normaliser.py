@@ -1,0 +1,119 @@
+"""Normalisation of observations that commutes with a symmetry."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from rppdyn.groups import is_signed_permutation
+from rppdyn.nn.buffers import ExactBuffers
+from rppdyn.reps import Rep
+
+__all__ = ["InvariantNormaliser"]
+
+
+class InvariantNormaliser(ExactBuffers):
+    r"""``x -> (x - mean) / std`` with running statistics that the group leaves alone, so the map is equivariant.
+
+    The mean is projected onto the invariants of the representation (a vector's mean is zero under rotations, whatever
+    the data). The variance about it is pooled over the coordinates that the symmetry mixes: the connected components of
+    the generators' non-zero patterns, on each of which ``std`` is one number. Both are what the data averaged over the
+    group would have.
+
+    Statistics change in :meth:`update` only, which data collection calls; one normaliser is shared by actor, critics and
+    targets. They are merged by counts (Chan, Golub & LeVeque 1983) in float64 buffers, so that batches of any sizes
+    give what one pass over all data gives. Before the first update the map is the identity.
+
+    Args:
+        rep: the representation of ``x``.
+        clip: bound on the result in units of ``std``, or None. Components on which the group acts by signed permutations are
+            clipped coordinate by coordinate, others that it acts on orthogonally at a root mean square of ``clip``.
+        eps: added to the variance.
+    Raises:
+        ValueError: ``clip`` for a representation with a component that is not orthogonal, which no clipping commutes with;
+            a ``clip`` that is not positive.
+    """
+
+    def __init__(self, rep: Rep, *, clip: float | None = None, eps: float = 1e-8):
+        super().__init__()
+        if clip is not None and not clip > 0:
+            raise ValueError(f"clip={clip!r}: give a positive number of standard deviations, or None")
+        self.rep, self.clip, self.eps = rep, clip, eps
+        generators = torch.cat([rep.lie_generators, rep.discrete_generators])
+        pattern = (generators.abs() > 1e-12).any(0).numpy()
+        count, labels = connected_components(pattern, directed=False)
+        labels = torch.from_numpy(labels).to(torch.int64)
+        self.register_buffer("component", labels)
+        self.register_exact("component_size", torch.bincount(labels, minlength=count), working_copy=False)
+        self.register_buffer("is_radial", self._radial(count) if clip is not None else None)
+        for name in ("count", "raw_mean", "raw_m2", "mean"):
+            value = torch.zeros((), dtype=torch.float64) if name == "count" else torch.zeros(rep.dim)
+            self.register_exact(name, value, working_copy=False)
+        self.register_exact("std", torch.ones(rep.dim), working_copy=False)
+
+    def _radial(self, count: int) -> Tensor:
+        lie, discrete = self.rep.lie_generators, self.rep.discrete_generators
+        radial = torch.zeros(count, dtype=torch.bool)
+        for k in range(count):
+            at = (self.component == k).nonzero()[:, 0]
+            A, h = lie[:, at[:, None], at], discrete[:, at[:, None], at]
+            if not A.any() and is_signed_permutation(h):
+                continue
+            if not (torch.allclose(A, -A.mT) and torch.allclose(h @ h.mT, torch.eye(len(at), dtype=h.dtype))):
+                raise ValueError(
+                    f"clip={self.clip} with {self.rep}: coordinates {at.tolist()} do not transform orthogonally, "
+                    "so no clipping commutes with the group; leave clip out"
+                )
+            radial[k] = True
+        return radial
+
+    @property
+    def variance(self) -> Float[Tensor, " n"]:
+        """The pooled variance, one per coordinate."""
+        return self.std**2 - self.eps if self.count > 0 else self.std**2
+
+    @torch.no_grad()
+    def update(self, x: Float[Tensor, "*batch n"]) -> None:
+        """Add a batch to the statistics.
+
+        Raises:
+            ValueError: the last dimension is not the representation's, or a value is not finite.
+        """
+        x = torch.as_tensor(x, device=self.std.device).detach().to(torch.float64)
+        if x.shape[-1:] != self.std.shape:
+            raise ValueError(
+                f"a batch of shape {tuple(x.shape)} for {self.rep}: its last dimension must be {self.rep.dim}"
+            )
+        x = x.reshape(-1, self.rep.dim)
+        if not torch.isfinite(x).all():
+            raise ValueError("a batch with values that are not finite would spoil the running statistics; leave it out")
+        if not len(x):
+            return
+        total, batch_mean = self.count + len(x), x.mean(0)
+        delta = batch_mean - self.raw_mean
+        self.raw_m2 += ((x - batch_mean) ** 2).sum(0) + delta**2 * (self.count * len(x) / total)
+        self.raw_mean += delta * (len(x) / total)
+        self.count.copy_(total)
+        self.mean.copy_(self._project(self.raw_mean))
+        about_invariant = self.raw_m2 / total + (self.raw_mean - self.mean) ** 2
+        pooled = (
+            torch.zeros_like(self.component_size).index_add_(0, self.component, about_invariant) / self.component_size
+        )
+        self.std.copy_((pooled[self.component] + self.eps).sqrt())
+
+    def _project(self, mean: Tensor) -> Tensor:
+        return self.rep.solve().project(mean.cpu()).to(mean.device)
+
+    def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        y = (x - self.mean.to(x.dtype)) / self.std.to(x.dtype)
+        if self.clip is None:
+            return y
+        squares = y.new_zeros(*y.shape[:-1], len(self.component_size)).index_add(-1, self.component, y**2)
+        norm = (squares / self.component_size.to(y.dtype)).sqrt()
+        shrunk = y * (self.clip / norm.clamp_min(self.clip)).index_select(-1, self.component)
+        return torch.where(self.is_radial[self.component], shrunk, y.clamp(-self.clip, self.clip))
+
+    def extra_repr(self) -> str:
+        return f"{self.rep}, {len(self.component_size)} components, clip={self.clip}"
