@@ -88,7 +88,7 @@ def test_larger_groups_are_not_enumerated():
 
 
 def test_rubiks_cube_turns():
-    G = RubiksCube()
+    G = RubiksCube("puzzle")
     turns = G.discrete_generators
     eye = torch.eye(48, dtype=torch.float64)
     assert turns.shape == (6, 48, 48)
@@ -101,6 +101,15 @@ def test_rubiks_cube_turns():
     commutator = turns[0] @ turns[2] @ turns[0].T @ turns[2].T
     powers = [torch.linalg.matrix_power(commutator, k).equal(eye) for k in range(1, 7)]
     assert powers == [False] * 5 + [True]
+
+
+def test_rubiks_cube_as_published_keeps_only_the_kind_of_a_facet():
+    # Corner facets go to corner facets and edge facets to edge facets; the cubie they belong to is not respected.
+    images = RubiksCube().discrete_generators.argmax(1)
+    corner = torch.tensor([0, 2, 5, 7])[None] + 8 * torch.arange(6)[:, None]
+    assert all(set(image[corner.flatten()].tolist()) == set(corner.flatten().tolist()) for image in images)
+    with pytest.raises(ValueError, match="'published' or 'puzzle'"):
+        RubiksCube("solved")
 
 
 def test_samples_are_reproducible_and_uniform():
