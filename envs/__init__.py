@@ -18,7 +18,8 @@ from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, symmetry_spec
 from rppdyn.envs.certificate import Certificate, Defect, GeneratorReport
 from rppdyn.envs.certification import certify
 from rppdyn.envs.making import ScaledActuators, make_env
-from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec, mirror_spec
+from rppdyn.envs.mirror import mirror_spec
+from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
 from rppdyn.envs.state import Resumable, capture_state, restore_state
 
 __all__ = [

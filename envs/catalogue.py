@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec, mirror_group
+from rppdyn.envs.mirror import mirror_group
+from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -173,7 +174,7 @@ _ROBOTS: dict[str, _Robot] = {
             "leg swap",
             "exact",
             True,
-            "Before v5 the feet had different frictions (0.9 and 1.9) and the swap was off by 3 % of a step in contact.",
+            "Before v5 the feet had different frictions (0.9 and 1.9), and in contact the swap was off by up to a third of a step.",
         ),
     ),
     "HalfCheetah-v5": _Robot(

@@ -21,7 +21,7 @@ import torch
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
 
-__all__ = ["Entry", "Space", "Symmetry", "SymmetrySpec", "mirror_spec"]
+__all__ = ["Entry", "Space", "Symmetry", "SymmetrySpec"]
 
 FORMAT = 1
 VERDICTS = ("exact", "approximate", "broken")
@@ -182,7 +182,10 @@ class SymmetrySpec:
         return self.action.names
 
     def encode(self, obs: Array) -> Array:
-        """Features the network sees, from (..., n) raw observations: `obs - origin`, of the same type and dtype."""
+        """Features the network sees, from (..., n) raw observations: `obs - origin`, of the same type and dtype.
+
+        A module that runs on an accelerator keeps `spec.obs.origin` as a buffer instead: this makes the tensor anew.
+        """
         self._check(obs, self.obs, "observation")
         return obs if self.obs.is_centred else obs - _like(self.obs.origin, obs)
 
@@ -288,96 +291,10 @@ class SymmetrySpec:
             raise ValueError(f"{self.env_id}: {what} of shape {tuple(y.shape)}; its last dimension must be {space.dim}")
 
 
-def mirror_spec(
-    env_id: str,
-    *,
-    obs_permutation: Sequence[int],
-    obs_signs: Sequence[int],
-    action_permutation: Sequence[int],
-    action_signs: Sequence[int],
-    qpos_permutation: Sequence[int] | None = None,
-    qpos_signs: Sequence[int] | None = None,
-    qvel_permutation: Sequence[int] | None = None,
-    qvel_signs: Sequence[int] | None = None,
-    obs_names: Sequence[str] | None = None,
-    action_names: Sequence[str] | None = None,
-    obs_origin: Sequence[float] = (),
-    qpos_origin: Sequence[float] = (),
-    name: str = "mirror",
-    verdict: str = "approximate",
-    reward_symmetric: bool = False,
-    note: str = "",
-) -> SymmetrySpec:
-    """A mirror symmetry (Z_2) of your own, from permutations and signs.
-
-    The mirrored vector is `y[permutation] * signs`. `certify` also needs the action on the simulator's state: the
-    `qpos_*` and `qvel_*` arguments (velocities default to the positions' lists, which is right where every joint is a
-    slide or a hinge).
-
-    Args:
-        obs_origin, qpos_origin: fixed point of the mirror, zero if left out.
-        verdict, reward_symmetric, note: what you know of the symmetry; `certify` measures it.
-    Raises:
-        ValueError: lists of different lengths, not a permutation, a sign other than 1 and -1, or a map that is not its
-            own inverse.
-
-    >>> spec = mirror_spec("Cart-v0", obs_permutation=[0, 2, 1], obs_signs=[-1, 1, 1],
-    ...                    action_permutation=[0], action_signs=[-1])
-    >>> spec.transform_observation(spec.group.discrete_generators[0], np.array([1.0, 2.0, 3.0]))
-    array([-1.,  3.,  2.])
-    """
-
-    def space(what, permutation, signs, names=None, origin=()):
-        matrix = _involution(f"{env_id} {what}", permutation, signs)
-        names = [f"{what}[{i}]" for i in range(len(matrix))] if names is None else names
-        if len(names) != len(matrix):
-            raise ValueError(f"{env_id}: {len(names)} names for {len(matrix)} entries of {what}")
-        return Space(tuple(Entry(n) for n in names), (matrix,), origin=tuple(origin))
-
-    if qvel_permutation is None:
-        qvel_permutation, qvel_signs = qpos_permutation, qpos_signs
-    state = {}
-    if qpos_permutation is not None:
-        state = {
-            "qpos": space("qpos", qpos_permutation, qpos_signs, origin=qpos_origin),
-            "qvel": space("qvel", qvel_permutation, qvel_signs),
-        }
-    return SymmetrySpec(
-        env_id,
-        mirror_group(),
-        obs=space("observation", obs_permutation, obs_signs, obs_names, obs_origin),
-        action=space("action", action_permutation, action_signs, action_names),
-        symmetries=(Symmetry(name, verdict, reward_symmetric, note),),
-        **state,
-    )
-
-
-def mirror_group() -> Group:
-    """Z_2 as the exchange of two coordinates, the group of every mirror in the catalogue; equal to `Z(2)`."""
-    return Group("Z(2)", discrete_generators=[[[0.0, 1.0], [1.0, 0.0]]])
-
-
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of cells as lines with aligned columns."""
     widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _involution(what: str, permutation, signs) -> Matrix:
-    n = len(permutation)
-    if signs is None or len(signs) != n:
-        raise ValueError(
-            f"{what}: permutation has {n} entries, signs {0 if signs is None else len(signs)}; give as many"
-        )
-    if sorted(permutation) != list(range(n)):
-        raise ValueError(f"{what}: {list(permutation)} is not a permutation of 0..{n - 1}")
-    if not set(signs) <= {1, -1}:
-        raise ValueError(f"{what}: signs {list(signs)} must be 1 or -1")
-    matrix = np.zeros((n, n))
-    matrix[np.arange(n), list(permutation)] = signs
-    if (wrong := np.flatnonzero((matrix @ matrix != np.eye(n)).any(1))).size:
-        raise ValueError(f"{what}: mirroring twice does not return entry {wrong[0]}; swap in pairs with equal signs")
-    return tuple(map(tuple, matrix.tolist()))
 
 
 def _matrix(m, n: int, key: str) -> Matrix:
@@ -397,7 +314,7 @@ def _representation(group: Group, space: Space, name: str) -> Rep:
 
 
 def _apply(rep: Rep, g, y: Array) -> Array:
-    rho = rep.rho(torch.as_tensor(g, dtype=rep.dtype))
+    rho = rep.rho(torch.as_tensor(g, dtype=rep.dtype, device="cpu"))
     if isinstance(y, torch.Tensor):
         return torch.einsum("...ij,...j->...i", rho.to(dtype=y.dtype, device=y.device), y)
     return np.einsum("...ij,...j->...i", rho.cpu().numpy().astype(np.result_type(y, np.float32)), y)

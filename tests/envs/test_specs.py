@@ -283,3 +283,10 @@ def test_bare_import_is_refused():
     result = subprocess.run([sys.executable, "-c", "import envs"], cwd=root, capture_output=True, text=True)
     assert result.returncode == 1
     assert "ImportError" in result.stderr and "import rppdyn.envs" in result.stderr
+
+
+@every_env
+def test_documentation_shows_the_table(env_id):
+    page = (Path(__file__).parents[2] / "docs" / "concepts" / "symmetry-specs.md").read_text(encoding="utf-8")
+    entries, _, _notes = symmetry_spec(env_id).table().rpartition("\n\n")
+    assert entries in page
