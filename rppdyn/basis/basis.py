@@ -48,8 +48,8 @@ class Block:
 class Basis:
     """Orthonormal basis Q (dim, rank) of the invariants of a representation, never formed unless asked for.
 
-    Coefficients are ordered block after block, inside a block row-major over (copy, basis vector). Products accept vectors
-    or matrices of columns, are differentiable, and return float64 (complex128 for complex groups).
+    Coefficients are ordered block after block, inside a block row-major over (copy, basis vector). Products accept
+    vectors or matrices of columns, are differentiable, and return float64 (complex128 for complex groups).
     """
 
     def __init__(self, rep: Rep, blocks: tuple[Block, ...], certificate: Certificate) -> None:
@@ -144,9 +144,9 @@ class Basis:
         size = self.dim * self.rank * (16 if self.dtype.is_complex else 8)
         if size > max_bytes:
             raise ValueError(
-                f"the dense basis of {self.rep} of {self.rep.G} has shape ({self.dim}, {self.rank}) and {size} bytes, more than "
-                f"max_bytes={max_bytes}; use the lazy rep.solve() (matmul, rmatmul, sparse, blocks), or raise the limit by "
-                "rep.solve().dense(max_bytes=...)"
+                f"the dense basis of {self.rep} of {self.rep.G} has shape ({self.dim}, {self.rank}) and {size} bytes, "
+                f"more than max_bytes={max_bytes}; use the lazy rep.solve() (matmul, rmatmul, sparse, blocks), "
+                "or raise the limit by rep.solve().dense(max_bytes=...)"
             )
         q = torch.zeros(self.dim, self.rank, dtype=self.dtype)
         known: dict[int, Tensor] = {}

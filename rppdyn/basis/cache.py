@@ -1,7 +1,8 @@
 r"""Disk cache of solved blocks: content-addressed, written atomically, checked when read.
 
-A key is the SHA-256 of the generators' bytes, the structure, the dtype, the tolerance and the format version, so an entry is never
-stale. A damaged entry is solved again. Nothing that happens to the folder makes a solve fail: trouble is one `logging` warning.
+A key is the SHA-256 of the generators' bytes, the structure, the dtype, the tolerance and the format version, so an
+entry is never stale. A damaged entry is solved again. Nothing that happens to the folder makes a solve fail: trouble
+is one `logging` warning.
 """
 
 from __future__ import annotations

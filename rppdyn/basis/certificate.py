@@ -20,11 +20,13 @@ class Certificate:
     Args:
         residual: largest |C_i q| over constraints i and basis vectors q, C_i scaled to (at most) unit norm.
         orthonormality: largest entry of |Q^H Q - I| in absolute value.
-        rank_gap: how far the nearest vector outside the answer is from being invariant, relative to 1. Dense: the smallest
-            singular value of the constraints that was taken as non-zero, over the largest. Isotypic: the smallest of the
-            eigenvalue gaps, link strengths and loop strengths that the upper bound on the rank rests on. Iterative: the
-            smallest non-zero singular value found by inverse iteration. Orbits: 1, the rank is counted in integers.
-        strategy: "orbits", "isotypic", "dense" or "iterative"; several, joined by "+", for a representation of several blocks.
+        rank_gap: how far the nearest vector outside the answer is from being invariant, relative to 1. Dense: the
+            smallest singular value of the constraints that was taken as non-zero, over the largest. Isotypic: the
+            smallest of the eigenvalue gaps, link strengths and loop strengths that the upper bound on the rank rests
+            on. Iterative: the smallest non-zero singular value found by inverse iteration. Orbits: 1, the rank is
+            counted in integers.
+        strategy: "orbits", "isotypic", "dense" or "iterative"; several, joined by "+", for a representation of
+            several blocks.
     """
 
     residual: float

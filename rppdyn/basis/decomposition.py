@@ -1,16 +1,18 @@
 r"""Joint isotypic decomposition of several representations ("sites") whose generated algebra is self-adjoint.
 
-Everything that commutes with the algebra commutes with a random symmetric element X of it, hence is block-diagonal over the
-eigenspaces E_i of X. On an irreducible type k (with multiplicity m_k) X is a random symmetric matrix of the type's own matrix
-algebra over R, C or H, so it has d_k, d_k/2 or d_k/4 distinct eigenvalues, each eigenspace being m_k copies of R, C or H. A second
-random element Y links the eigenspaces: its block Y_ji: E_i -> E_j is a scalar (a unit of R, C or H times a length) times an
-isometry inside a type and zero between types. A maximal spanning forest of strong links therefore *is* the list of types; the
-polar factors of Y_ji along it carry one orthonormal basis of the root to all eigenspaces, the same way on all sites. What is left to know is
-how random elements act on the root: by scalars (real type), by one imaginary unit J (complex), or by three (quaternionic).
+Everything that commutes with the algebra commutes with a random symmetric element X of it, hence is block-diagonal
+over the eigenspaces E_i of X. On an irreducible type k (with multiplicity m_k) X is a random symmetric matrix of the
+type's own matrix algebra over R, C or H, so it has d_k, d_k/2 or d_k/4 distinct eigenvalues, each eigenspace being
+m_k copies of R, C or H. A second random element Y links the eigenspaces: its block Y_ji: E_i -> E_j is a scalar (a
+unit of R, C or H times a length) times an isometry inside a type and zero between types. A maximal spanning forest of
+strong links therefore *is* the list of types; the polar factors of Y_ji along it carry one orthonormal basis of the
+root to all eigenspaces, the same way on all sites. What is left to know is how random elements act on the root: by
+scalars (real type), by one imaginary unit J (complex), or by three (quaternionic).
 
-Upper bound of the number of maps: one commuting W is determined by its block at each root, and that block commutes with the root's
-units: sum_k units_k m_k m'_k. Lower bound: the residual of each of the maps written down. The two agree, which is the certificate;
-it rests on eigenvalue gaps, link strengths and loop strengths, whose minimum is `gap`.
+Upper bound of the number of maps: one commuting W is determined by its block at each root, and that block commutes
+with the root's units, which leaves sum_k units_k m_k m'_k. Lower bound: the residual of each of the maps written down.
+The two agree, which is the certificate; it rests on eigenvalue gaps, link strengths and loop strengths, whose minimum
+is `gap`.
 
 Over the complex numbers all types are "real" (Schur).
 """
@@ -40,7 +42,7 @@ class Ambiguous(Exception):
 
 @dataclass(frozen=True)
 class TypeBlock:
-    """One irreducible type: dimension d, number of units (1, 2, 4), and per site its multiplicity and first column in U."""
+    """One irreducible type: dimension, number of units (1, 2, 4), and per site its multiplicity and first column in U."""
 
     dim: int
     units: int
@@ -56,7 +58,8 @@ class Decomposition:
         u: per site, (n, n) unitary, columns ordered (type, multiplicity, component).
         types: irreducible types, ordered by dimension, then by first occurrence.
         gap: the smallest of the gaps the completeness rests on.
-        residual: per site and type, largest |(rho - I (x) D) on one copy| / sqrt(d), relative to the constraint's scale.
+        residual: per site and type, largest |(rho - I (x) D) on one copy| / sqrt(d), relative to the constraint's
+            scale.
         orthonormality: largest |U^H U - I|.
     """
 
@@ -91,7 +94,7 @@ def decompose(
             continue
         if best is None or found.residual.max(initial=0.0) < best.residual.max(initial=0.0):
             best = found
-        if best.gap >= COMFORT and best.residual.max(initial=0.0) <= 1e-11 or draw >= 3:
+        if (best.gap >= COMFORT and best.residual.max(initial=0.0) <= 1e-11) or draw >= 3:
             break
     if best is None:
         raise Ambiguous(reason)
@@ -178,7 +181,7 @@ def _forest(links: list[Array], clusters: list[Array]) -> tuple[list[list[tuple[
 def _root(
     r: int, vectors: list[Array], elements: list[Array], clusters: list[Array]
 ) -> tuple[int, list[Array | None], float]:
-    """How the algebra acts on a root eigenspace: number of units, per site the adapted basis of it, strength of the units."""
+    """How the algebra acts on a root: number of units, per site an adapted basis of it, strength of the units."""
     spaces = [v[:, b[r] : b[r + 1]] for v, b in zip(vectors, clusters, strict=True)]
     loops = [np.matmul(e.conj().T, np.matmul(y[1:], e)) for e, y in zip(spaces, elements, strict=True)]
     total = sum(e.shape[1] for e in spaces)
@@ -304,8 +307,8 @@ def _residuals(
 ) -> tuple[Array, float]:
     """Residuals (sites, types, 2) by columns and by rows, and the loss of orthonormality.
 
-    In the adapted basis every generator is sum_k I (x) D_k + N. A map written in these bases commutes with the first part
-    exactly, so N, measured here, bounds its residual.
+    In the adapted basis every generator is sum_k I (x) D_k + N. A map written in these bases commutes with the first
+    part exactly, so N, measured here, bounds its residual.
     """
     out = np.zeros((len(sites), len(types), 2))
     orthonormality = max(float(np.abs(q.conj().T @ q - np.eye(len(q))).max()) for q in u)
@@ -322,7 +325,7 @@ def _residuals(
                     size /= max(1.0, f.discrete_norms[i - num_lie])
             rotated.append(q.conj().T @ moved)
             scale = max(scale, float(size))
-        for k, t in enumerate(types):
+        for t in types:
             cells = []
             for s, m in enumerate(t.multiplicities):
                 cut = slice(t.starts[s], t.starts[s] + m * t.dim)

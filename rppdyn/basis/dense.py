@@ -14,8 +14,9 @@ def solve_dense(problem: Problem) -> tuple[DenseSubspace, Certificate]:
     """Invariants of a block of a few hundred dimensions, singular values and all.
 
     Constraints enter one after another, each reduced to a triangle first, so that memory stays at two matrices of the
-    block's size. Singular values below the residual limit are taken as zero; the certificate's rank gap is the smallest other one,
-    so a value between the residual limit and the gap's limit makes the answer uncertified rather than wrong.
+    block's size. Singular values below the residual limit are taken as zero; the certificate's rank gap is the
+    smallest other one, so a value between the residual limit and the gap's limit makes the answer uncertified rather
+    than wrong.
     """
     n = problem.dim
     count = len(problem.scales)

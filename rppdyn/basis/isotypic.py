@@ -62,7 +62,8 @@ def solve_isotypic(problem: Problem) -> tuple[IsotypicSubspace, Certificate] | N
         found = decompose(factors, sites, theta)
     except Ambiguous as e:
         raise NotCertified(
-            f"no certified basis of {problem.name}: {e}; give the generators to full float64 precision, and none that nearly coincide"
+            f"no certified basis of {problem.name}: {e}; give the generators to full float64 precision, "
+            "and none that nearly coincide"
         ) from None
     last = len(sites) - 1
     shared, residual = [], 0.0
@@ -82,9 +83,11 @@ class IrreducibleType:
 
     Args:
         dim: dimension d of the type (real for real groups, complex for complex ones).
-        kind: "real", "complex" or "quaternionic": the division algebra of maps that commute with it. Complex groups: always "real".
+        kind: "real", "complex" or "quaternionic": the division algebra of maps that commute with it. Complex groups:
+            always "real".
         multiplicities: how often each representation contains it.
-        units: (u, d, d) float64, orthogonal; unit 0 is the identity; they span the maps commuting with the type (u = 1, 2, 4).
+        units: (u, d, d) float64, orthogonal; unit 0 is the identity; they span the maps commuting with the type (u =
+            1, 2, 4).
         starts: first column of the type in each representation's U.
     """
 
@@ -135,11 +138,12 @@ def isotypic(reps: Sequence[Rep]) -> Isotypic:
 
         W = U_out ( sum_k sum_u W_ku (x) unit_ku ) U_in^H,        W_ku of shape (m_k,out , m_k,in),
 
-    with one unit for real types, two (1, J) for complex, four for quaternionic ones. An orthonormal basis of the maps (in the
-    Frobenius inner product) is obtained with W_ku = (elementary matrix) / sqrt(d_k).
+    with one unit for real types, two (1, J) for complex, four for quaternionic ones. An orthonormal basis of the maps
+    (in the Frobenius inner product) is obtained with W_ku = (elementary matrix) / sqrt(d_k).
 
     Args:
-        reps: bound representations of one group; sums are allowed. The generated algebra must be closed under (conjugate) transposition.
+        reps: bound representations of one group; sums are allowed. The generated algebra must be closed under
+            (conjugate) transposition.
     Returns:
         `Isotypic` with `u`, `types` (ordered by dimension) and a certificate.
     Raises:

@@ -1,9 +1,10 @@
 r"""Invariants of large blocks of groups that are not self-adjoint, by block conjugate gradients.
 
-A random block Z is projected on the nullspace of C by solving the consistent system C^H C X = C^H C Z: Z - X is the orthogonal projection.
-C^H C has few distinct eigenvalues in practice, so that conjugate gradients end early, and its products cost
-one small matrix product per factor and generator. The rank is found: blocks of growing width are projected, orthogonally to what was
-found before, until a block brings more vectors than the nullspace has room for, that is until its singular values end in zeros.
+A random block Z is projected on the nullspace of C by solving the consistent system C^H C X = C^H C Z: Z - X is the
+orthogonal projection. C^H C has few distinct eigenvalues in practice, so that conjugate gradients end early, and its
+products cost one small matrix product per factor and generator. The rank is found: blocks of growing width are
+projected, orthogonally to what was found before, until a block brings more vectors than the nullspace has room for,
+that is until its singular values end in zeros.
 """
 
 from __future__ import annotations

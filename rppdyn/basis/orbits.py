@@ -1,8 +1,9 @@
 r"""Invariants of signed permutations, by orbits of the coordinates.
 
-If every generator sends e_i to s_i e_{p(i)}, an invariant vector has v_{p(i)} = s_i v_i: it is constant up to sign on the orbits
-of the coordinates. On the doubled set {+i, -i} the generators are plain permutations; an orbit that holds both +i and -i
-carries no invariant, each other pair of orbits (O, -O) carries exactly one. Everything is integer arithmetic, so the rank is exact.
+If every generator sends e_i to s_i e_{p(i)}, an invariant vector has v_{p(i)} = s_i v_i: it is constant up to sign on
+the orbits of the coordinates. On the doubled set {+i, -i} the generators are plain permutations; an orbit that holds
+both +i and -i carries no invariant, each other pair of orbits (O, -O) carries exactly one. Everything is integer
+arithmetic, so the rank is exact.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from rppdyn.basis.subspace import OrbitSubspace
 
 
 def product_images(problem: Problem) -> tuple[Array, Array | None] | None:
-    """Images (M, dim) and signs (M, dim) of the product's coordinates, or None if some generator is no signed permutation.
+    """Images (M, dim) and signs (M, dim) of the product's coordinates, or None if some generator is no signed
+    permutation.
 
     Signs are None where all of them are +1.
     """

@@ -1,9 +1,10 @@
 r"""The constraint a basis solves, on the matrices of the tensor factors.
 
-A block is a product of leaves F_1 (x) ... (x) F_n of one group. Its constraints are, for every Lie generator A_i and every
-discrete generator h_k,
+A block is a product of leaves F_1 (x) ... (x) F_n of one group. Its constraints are, for every Lie generator A_i and
+every discrete generator h_k,
 
-    drho(A_i) v = sum_f (I (x) drho_f(A_i) (x) I) v = 0,        (rho(h_k) - I) v = (rho_1(h_k) (x) ... (x) rho_n(h_k) - I) v = 0
+    drho(A_i) v = sum_f (I (x) drho_f(A_i) (x) I) v = 0,        (rho(h_k) - I) v = (rho_1(h_k) (x) ... (x) rho_n(h_k)
+    - I) v = 0
 
 (Finzi, Welling & Wilson 2021, Eq. 5 and 6). Nothing here forms a matrix of the product's dimension unless asked to.
 """
@@ -92,7 +93,7 @@ class Factor:
         """Images (M, n) and signs (M, n) of the coordinates if every discrete generator is a signed permutation, else None."""
         a = np.abs(self.discrete)
         monomial = ((a == 0) | (a == 1)).all() and (a.sum(1) == 1).all() and (a.sum(2) == 1).all()
-        if not monomial or np.iscomplexobj(self.discrete) and self.discrete.imag.any():
+        if not monomial or (np.iscomplexobj(self.discrete) and self.discrete.imag.any()):
             return None
         images = a.argmax(1)  # column i holds the image of coordinate i
         signs = np.take_along_axis(self.discrete.real, images[:, None], 1)[:, 0]
@@ -119,7 +120,8 @@ class Problem:
     ) -> Problem:
         """A problem from (lie, discrete) pairs, one per tensor factor.
 
-        Generators that are trivial on every factor, and factors on which everything is trivial and one-dimensional, drop out.
+        Generators that are trivial on every factor, and factors on which everything is trivial and one-dimensional,
+        drop out.
         """
         pairs = []
         complex_ = False

@@ -30,9 +30,9 @@ Solution = tuple[Subspace, Certificate]
 def solve(rep: Rep, *, cache: bool = True) -> Basis:
     r"""The invariants {v : rho(g) v = v for all g} of a representation, as a lazy, certified, orthonormal basis.
 
-    The representation is split into distinct products of leaves and each is solved once, also across calls: signed permutations
-    by orbits, small blocks by singular values, self-adjoint algebras (all compact, classical and Lorentz groups) by isotypic
-    decomposition, the rest by singular values or, beyond 1200 dimensions, by conjugate gradients.
+    The representation is split into distinct products of leaves and each is solved once, also across calls: signed
+    permutations by orbits, small blocks by singular values, self-adjoint algebras (all compact, classical and Lorentz
+    groups) by isotypic decomposition, the rest by singular values or, beyond 1200 dimensions, by conjugate gradients.
 
     Args:
         rep: a bound representation; for maps use `rep_in >> rep_out`, whose invariants are row-major vec(W).

@@ -1,7 +1,8 @@
 r"""Solved subspaces in the form their strategy found them: lazy products, dense and sparse on request.
 
-All three hold an orthonormal Q of shape (dim, rank) and none stores it densely unless it is dense. Arrays are numpy (that is
-what the cache stores); products are torch, differentiable, on the device and in the dtype of their argument's kind (float64 or complex128).
+All three hold an orthonormal Q of shape (dim, rank) and none stores it densely unless it is dense. Arrays are numpy
+(that is what the cache stores); products are torch, differentiable, on the device and in the dtype of their
+argument's kind (float64 or complex128).
 """
 
 from __future__ import annotations
@@ -188,13 +189,14 @@ class SharedType:
 
 
 class IsotypicSubspace(Subspace):
-    r"""Maps W = U_out (sum_k sum_u W_ku (x) (I (x) unit_u)) U_in^H, flattened row-major; coefficients are sqrt(d_k) W_ku[a, b].
+    r"""Maps W = U_out (sum_k sum_u W_ku (x) (I (x) unit_u)) U_in^H, flattened row-major.
+
+    Coefficients are sqrt(d_k) W_ku[a, b], ordered (type, a, b, unit).
 
     Args:
         u_out: (n_out, n_out), columns ordered (type, multiplicity, component).
         u_in: (n_in, n_in), likewise.
         types: the types that occur on both sides, with the places of their columns.
-    Coefficients are ordered (type, a, b, unit).
     """
 
     kind = "isotypic"

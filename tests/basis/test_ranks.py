@@ -1,0 +1,206 @@
+"""Ranks: the published tables, and every catalogue group against a count that shares no code with the solver."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from basis import counts
+from registry import GALILEI, PRODUCTS, SHEAR
+
+import rppdyn.groups
+from rppdyn.basis import solve
+from rppdyn.basis.orbits import solve_orbits
+from rppdyn.basis.problem import Problem
+from rppdyn.groups import (
+    O13,
+    SL,
+    SO,
+    SO13,
+    SU,
+    D,
+    DkeR3,
+    Group,
+    O,
+    O2eR3,
+    RubiksCube,
+    S,
+    SO2eR3,
+    SO13p,
+    Sp,
+    Trivial,
+    U,
+    Z,
+)
+from rppdyn.reps import Pseudoscalar, Scalar, T, V
+
+TABLE = {
+    "Z_4": (Z(4), [1, 4, 16, 64, 256, 1024, 4096]),
+    "S_4": (S(4), [1, 2, 5, 15, 51, 187, 715]),
+    "S_5": (S(5), [1, 2, 5, 15, 52, 202, 855]),
+    "SO(3)": (SO(3), [0, 1, 1, 3, 6, 15, 36]),
+    "O(3)": (O(3), [0, 1, 0, 3, 0, 15, 0]),
+    "SO(5)": (SO(5), [0, 1, 0, 3, 1, 15, 15]),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_published_table(name):
+    G, ranks = TABLE[name]
+    assert [solve(T(k)(G), cache=False).rank for k in range(1, 8)] == ranks
+
+
+def published_cube() -> np.ndarray:
+    """The six "quarter turns" of the published library's RubiksCube, which forget to turn the stickers of a rotated face."""
+    faces = np.arange(48).reshape(6, 8)
+    faces = np.concatenate([faces[:, :4], np.full((6, 1), -1), faces[:, 4:]], axis=1)
+
+    def unpad(x):
+        return x[:, [0, 1, 2, 3, 5, 6, 7, 8]].reshape(48)
+
+    up = faces.copy()
+    up[0] = np.rot90(up[0].reshape(3, 3)).reshape(9)
+    up[1:5, :3] = up[np.roll([1, 2, 3, 4], 1), :3]
+    up = unpad(up)
+
+    def rotation(ring):
+        whole = faces.copy()
+        whole[ring] = whole[np.roll(ring, 1)]
+        return unpad(whole)
+
+    front, left = rotation([0, 2, 5, 4]), rotation([0, 1, 5, 3])
+    back, right = np.argsort(front), np.argsort(left)
+    return np.stack(
+        [up, right[up[left]], back[up[front]], left[up[right]], front[up[back]], right[right[up[left[left]]]]]
+    )
+
+
+def test_cube_as_published():
+    generators = np.stack([np.eye(48)[:, p] for p in published_cube()])
+    ranks = []
+    for k in (1, 2, 3):
+        problem = Problem.from_generators([(np.zeros((0, 48, 48)), generators)] * k)
+        ranks.append(solve_orbits(problem)[0].rank)
+    assert ranks == [2, 6, 22]
+
+
+def test_cube():
+    """The true group keeps the facets of a cubie together, so it has more invariants than the published one.
+
+    Pairs: (facet itself, next, previous on the corner, another corner), (itself, its edge's other facet, another
+    edge), and corner-edge both ways: 4 + 3 + 2.
+    """
+    permutations = RubiksCube().discrete_generators.argmax(dim=1).numpy()
+    ranks = [solve(T(k)(RubiksCube()), cache=False).rank for k in (1, 2, 3)]
+    assert ranks[:2] == [2, 9]
+    assert ranks == [counts.orbits(permutations, k) for k in (1, 2, 3)]
+
+
+def finite(G: Group):
+    return G, lambda p, q: counts.finite(G.discrete_generators.numpy(), p, q)
+
+
+def modular(G: Group):
+    def count(p, q):
+        rep = T(p, q)(G)
+        return counts.modular(rep.lie_generators.numpy(), rep.discrete_generators.numpy())
+
+    return G, count
+
+
+CASES = {
+    "Z": [finite(Z(2)), (Z(4), lambda p, q: 4 ** (p + q - 1)), finite(Z(5))],
+    "S": [(S(3), lambda p, q: counts.set_partitions(3, p + q)), finite(S(4))],
+    "D": [finite(D(1)), finite(D(3)), finite(D(4)), finite(D(5)), finite(D(6))],
+    "SO": [(SO(n), lambda p, q, n=n: counts.special_orthogonal(n, p + q)) for n in (1, 2, 3, 4, 5)],
+    "O": [(O(n), lambda p, q, n=n: counts.orthogonal(n, p + q)) for n in (1, 2, 3, 4, 5)],
+    "SL": [(SL(n), lambda p, q, n=n: counts.special_unitary(n, p, q)) for n in (2, 3, 4)] + [modular(SL(2))],
+    "Sp": [(Sp(n), lambda p, q, n=n: counts.symplectic(n, p, q)) for n in (1, 2)] + [modular(Sp(2))],
+    "U": [(U(n), lambda p, q, n=n: counts.unitary(n, p, q)) for n in (1, 2, 3)],
+    "SU": [(SU(n), lambda p, q, n=n: counts.special_unitary(n, p, q)) for n in (2, 3, 4)],
+    "SO13p": [(SO13p(), lambda p, q: counts.special_orthogonal(4, p + q)), modular(SO13p())],
+    "SO13": [(SO13(), lambda p, q: counts.special_orthogonal(4, p + q) if (p + q) % 2 == 0 else 0)],
+    "O13": [(O13(), lambda p, q: counts.orthogonal(4, p + q)), modular(O13())],
+    "SO2eR3": [modular(SO2eR3())],
+    "O2eR3": [modular(O2eR3())],
+    "DkeR3": [finite(DkeR3(1)), finite(DkeR3(3)), finite(DkeR3(4)), finite(DkeR3(5))],
+    "RubiksCube": [
+        (RubiksCube(), lambda p, q: counts.orbits(RubiksCube().discrete_generators.argmax(dim=1).numpy(), p + q))
+    ],
+    "Trivial": [(Trivial(3), lambda p, q: 3 ** (p + q))],
+    "own": [modular(SHEAR), modular(GALILEI), modular(PRODUCTS[0]), modular(PRODUCTS[1])],
+}
+POWERS = [(1, 0), (0, 1), (2, 0), (1, 1), (3, 0), (2, 1), (2, 2), (4, 0)]
+
+
+def test_every_catalogue_group_is_counted():
+    groups = {n for n in rppdyn.groups.__all__ if n not in ("Group", "MAX_ORDER", "is_signed_permutation")}
+    assert groups <= set(CASES)
+
+
+@pytest.mark.parametrize(
+    "G, count", [c for cases in CASES.values() for c in cases], ids=lambda c: getattr(c, "name", "")
+)
+def test_rank_agrees_with_an_independent_count(G, count):
+    for p, q in POWERS:
+        if G.d ** (p + q) <= 3000:
+            assert solve(T(p, q)(G), cache=False).rank == count(p, q), (p, q)
+
+
+@pytest.mark.parametrize("k", range(1, 9))
+def test_shear_has_as_many_invariants_as_sl2_has_irreducible_parts(k):
+    import math
+
+    assert solve(T(k)(SHEAR), cache=False).rank == math.comb(k, k // 2)
+
+
+@pytest.mark.parametrize(
+    "G, count",
+    [
+        (Sp(2), lambda k: counts.symplectic(2, k)),
+        (SO(4), lambda k: counts.special_orthogonal(4, k)),
+        (O13(), lambda k: counts.orthogonal(4, k)),
+    ],
+    ids=["Sp(2)", "SO(4)", "O13"],
+)
+def test_large_cases(G, count):
+    for k in (6, 8):
+        basis = solve(T(k)(G), cache=False)
+        assert basis.rank == count(k)
+        basis.certificate.check("it")
+
+
+def test_pseudoscalars_and_sums():
+    # O(3): pseudoscalars pair with the volume form, scalars with the metric
+    G = O(3)
+    assert solve((Pseudoscalar * V**3)(G)).rank == 1
+    assert solve((Pseudoscalar * V**2)(G)).rank == 0
+    x = (2 * Scalar + 3 * V)(G)
+    assert solve(x >> x).rank == 2 * 2 + 3 * 3
+    assert solve(x >> (Pseudoscalar + V * V)(G)).rank == 2 * 1
+
+
+def test_product_group():
+    G = SO(3) * Z(4)
+    x = V(SO(3)).lift(G) + V(Z(4)).lift(G)
+    assert solve(x >> x).rank == 1 + 4
+    y = V(SO(3)).lift(G) * V(Z(4)).lift(G)
+    assert solve(y >> y).rank == 1 * 4
+
+
+def test_representation_given_by_generators():
+    from rppdyn.reps import Rep
+
+    G = SO(3)
+    spin2 = Rep.from_generators(G, lie_algebra=_traceless_symmetric(G))
+    assert [solve(spin2**k).rank for k in (1, 2, 3)] == [0, 1, 1]
+
+
+def _traceless_symmetric(G: Group) -> torch.Tensor:
+    """The 5-dimensional representation, as V (x) V restricted to its symmetric traceless part."""
+    q = torch.zeros(9, 5, dtype=torch.float64)
+    for column, (i, j) in enumerate([(0, 1), (0, 2), (1, 2)]):
+        q[3 * i + j, column] = q[3 * j + i, column] = 0.5**0.5
+    q[0, 3], q[4, 3] = 0.5**0.5, -(0.5**0.5)
+    q[0, 4], q[4, 4], q[8, 4] = 6**-0.5, 6**-0.5, -2 * 6**-0.5
+    return q.T @ T(2)(G).lie_generators @ q
