@@ -174,7 +174,8 @@ _ROBOTS: dict[str, _Robot] = {
             "leg swap",
             "exact",
             True,
-            "Before v5 the feet had different frictions (0.9 and 1.9), and in contact the swap was off by up to a third of a step.",
+            "Before v5 the feet had different frictions (0.9 and 1.9), and in contact the swap was off by up to a third of "
+            "a step.",
         ),
     ),
     "HalfCheetah-v5": _Robot(
