@@ -1,0 +1,73 @@
+"""Learning curves: grouped by what differs, drawn to a file."""
+
+from __future__ import annotations
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from rppdyn.runs import RunFolder, RunFolderError
+from rppdyn.runs.figures import curve, grouped, learning_curves
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    def make(name, *, kind="rpp", seed=0, steps=(0, 100, 200), **env):
+        config = {"seed": seed, "model": {"kind": kind, "hidden": 8}, "env": {"id": "Walker2d-v5", **env}}
+        folder = RunFolder.create(tmp_path / name, config)
+        for step in steps:
+            folder.metrics.append(
+                step,
+                {
+                    "eval/return_mean": step + seed,
+                    "equivariance/policy": 0.0 if kind == "emlp" else None if step == 0 else 0.1,
+                    "equivariance/critic": 0.2,
+                    "pathway/actor_free_share": 0.5,
+                    "pathway/critic_free_share": 0.25,
+                },
+            )
+        return folder.path
+
+    return make
+
+
+def test_seeds_are_one_curve_and_models_are_several(make_run):
+    runs = [make_run(f"{kind}{seed}", kind=kind, seed=seed) for kind in ("rpp", "mlp") for seed in range(3)]
+    groups = grouped(runs)
+    assert {label: len(records) for label, records in groups.items()} == {"rpp": 3, "mlp": 3}
+
+
+def test_a_weakened_actuator_is_told_apart(make_run):
+    groups = grouped([make_run("a"), make_run("b", actuator_scale={"leg_joint": 0.5})])
+    assert set(groups) == {"leg_joint=stock", "leg_joint=0.5"}
+
+
+def test_a_curve_has_the_steps_that_all_runs_have(make_run):
+    (records,) = grouped([make_run("a", seed=0), make_run("b", seed=2, steps=(0, 200, 300))]).values()
+    drawn = curve(records, "eval/return_mean")
+    assert drawn.steps.tolist() == [0, 200]
+    assert drawn.centre.tolist() == [1.0, 201.0]
+    assert np.all(drawn.lower <= drawn.centre)
+    assert np.all(drawn.centre <= drawn.upper)
+    assert curve(records, "absent") is None
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_picture_is_written(make_run, tmp_path, count):
+    runs = [
+        make_run(f"{kind}{seed}", kind=kind, seed=seed) for kind in ("rpp", "emlp")[:count] for seed in range(count)
+    ]
+    out = learning_curves(runs, tmp_path / "figures" / "curves.png")
+    image = matplotlib.image.imread(out)
+    assert image.shape[0] > 300
+    assert image.std() > 0.02
+    assert [path.name for path in out.parent.iterdir()] == ["curves.png"]
+
+
+def test_what_can_t_be_drawn_is_named(make_run, tmp_path):
+    with pytest.raises(ValueError, match="no runs"):
+        learning_curves([], tmp_path / "a.png")
+    with pytest.raises(RunFolderError, match="no run at"):
+        learning_curves([tmp_path / "absent"], tmp_path / "a.png")
+    with pytest.raises(ValueError, match="no metrics yet"):
+        learning_curves([make_run("a", steps=())], tmp_path / "a.png")

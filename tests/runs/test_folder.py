@@ -1,0 +1,126 @@
+"""Run folders: created in one step, refused when they exist, locked while they are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from rppdyn.runs import MetricsLog, RunFolder, RunFolderError, differences, read_metrics, series
+from rppdyn.runs.files import plain, write_json, write_text
+
+CONFIG = {
+    "seed": 3,
+    "agent": {"learning_rate": 3e-4, "betas": [0.5, 0.999]},
+    "env": {"id": "Walker2d-v5", "kwargs": {}},
+}
+
+
+def test_the_configuration_comes_back_as_it_was(tmp_path):
+    RunFolder.create(tmp_path / "a" / "run", CONFIG)
+    assert RunFolder.open(tmp_path / "a" / "run").config() == CONFIG
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["run"]
+
+
+def test_an_existing_folder_is_refused_with_both_remedies(tmp_path):
+    RunFolder.create(tmp_path / "run", CONFIG)
+    with pytest.raises(RunFolderError, match=r"exists: add --resume .* run_dir=FOLDER"):
+        RunFolder.create(tmp_path / "run", CONFIG)
+
+
+def test_a_file_in_its_place_is_refused(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(RunFolderError, match="is a file"):
+        RunFolder.create(tmp_path / "run", CONFIG)
+
+
+def test_an_empty_folder_may_be_used(tmp_path):
+    (tmp_path / "run").mkdir()
+    assert RunFolder.create(tmp_path / "run", CONFIG).config() == CONFIG
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(RunFolderError, match="no run at"):
+        RunFolder.open(tmp_path / "run")
+    with pytest.raises(RunFolderError, match=r"has no config\.yaml"):
+        RunFolder.open(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["a: [", "3", "- 1", "a: ${b"])
+def test_a_damaged_configuration_is_named(tmp_path, text):
+    folder = RunFolder.create(tmp_path / "run", CONFIG)
+    folder.config_file.write_text(text)
+    with pytest.raises(RunFolderError, match=r"config\.yaml"):
+        folder.config()
+
+
+def test_results(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", CONFIG)
+    assert folder.result() is None
+    folder.write_result({"steps": 3, "nan": float("nan")})
+    assert folder.result() == {"steps": 3, "nan": None}
+    folder.result_file.write_text("{")
+    with pytest.raises(RunFolderError, match=r"result\.json is damaged"):
+        folder.result()
+
+
+def test_a_folder_is_written_by_one_process_at_a_time(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", CONFIG)
+    with folder.lock():
+        with pytest.raises(RunFolderError, match="another process"), RunFolder.open(folder.path).lock():
+            pass
+    with folder.lock():
+        pass
+
+
+def test_differences_are_dotted_keys():
+    asked = {"seed": 4, "agent": {"learning_rate": 3e-4, "betas": [0.9, 0.999]}, "env": {"id": "Walker2d-v5"}}
+    found = differences(CONFIG, asked)
+    assert [key for key, _, _ in found] == ["agent.betas", "env.kwargs", "seed"]
+    assert found[0][1:] == ([0.5, 0.999], [0.9, 0.999])
+    assert differences(CONFIG, CONFIG) == []
+
+
+def test_metrics_are_appended_and_rewound(tmp_path):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    assert log.last() == {}
+    log.rewind(10)  # of nothing
+    for step in (0, 10, 20):
+        log.append(step, {"eval/return_mean": step / 3, "error": None if step else float("inf")})
+    before = log.path.read_text().splitlines(keepends=True)
+    with open(log.path, "a") as file:
+        file.write('{"step": 30, "eval/ret')  # a process killed while writing
+    assert [record["step"] for record in read_metrics(log.path)] == [0, 10, 20]
+    log.rewind(10)
+    assert log.path.read_text() == "".join(before[:2])
+    assert log.last() == {"step": 10, "eval/return_mean": 10 / 3, "error": None}
+
+
+def test_a_damaged_metrics_line_is_named(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 0}\nrubbish\n{"step": 1}\n')
+    with pytest.raises(ValueError, match="line 2"):
+        read_metrics(path)
+
+
+def test_series_leaves_out_what_is_missing():
+    records = [{"step": 0, "a": None}, {"step": 1, "a": 2.0}, {"step": 2}]
+    assert series(records, "a") == ([1], [2.0])
+
+
+def test_plain_values(tmp_path):
+    import numpy as np
+    import torch
+
+    value = {"a": np.float32(1.5), "b": (np.arange(2), torch.tensor([1.0])), "c": tmp_path, "d": float("nan"), 3: True}
+    assert plain(value) == {"a": 1.5, "b": [[0, 1], [1.0]], "c": str(tmp_path), "d": None, "3": True}
+    with pytest.raises(TypeError, match="no JSON form"):
+        plain(object())
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file.json"
+    write_json(path, {"a": 1})
+    with pytest.raises(TypeError):
+        write_json(path, {"a": object()})
+    write_text(tmp_path / "other", "text")
+    assert path.read_text() == '{\n  "a": 1\n}\n'
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file.json", "other"]

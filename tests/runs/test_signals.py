@@ -1,0 +1,67 @@
+"""The first signal asks, the second insists; handlers are put back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from rppdyn.runs import Progress, provenance, stop_on_signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_becomes_a_request(number):
+    before = signal.getsignal(number)
+    with stop_on_signals() as stop:
+        assert not stop
+        os.kill(os.getpid(), number)
+        assert stop
+        assert stop.signal == number
+    assert signal.getsignal(number) is before
+
+
+def test_the_second_interrupt_is_an_exception():
+    with stop_on_signals() as stop, pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_outside_the_main_thread_nothing_is_changed():
+    seen = []
+
+    def work():
+        with stop_on_signals() as stop:
+            seen.append(bool(stop))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [False]
+
+
+def test_progress_goes_to_standard_error(capsys):
+    with Progress(10, initial=2, description="task") as bar:
+        bar.update(5)
+        bar.update(4)  # never backwards
+        bar.show(**{"return": 12.345})
+        bar.update(10)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "10/10" in captured.err
+    assert "return=12.3" in captured.err
+
+
+def test_progress_can_be_off(capsys):
+    with Progress(10, enabled=False) as bar:
+        bar.update(10)
+        bar.show(a=1.0)
+    assert capsys.readouterr().err == ""
+
+
+def test_provenance_names_versions():
+    found = provenance()
+    assert found["packages"]["torch"]
+    assert found["command"]
