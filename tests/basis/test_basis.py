@@ -1,0 +1,287 @@
+"""Certificates, lazy products against the dense matrix, refusals, and agreement between strategies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from registry import GALILEI, GROUPS, SHEAR, TYPES
+
+from rppdyn.basis import Certificate, NotCertified, solve
+from rppdyn.basis.dense import solve_dense
+from rppdyn.basis.isotypic import solve_isotypic
+from rppdyn.basis.iterative import solve_iterative
+from rppdyn.basis.orbits import solve_orbits
+from rppdyn.basis.problem import Problem
+from rppdyn.basis.solver import solve_problem
+from rppdyn.groups import O13, SL, SO, SU, D, DkeR3, Group, O, S, Sp, U, Z
+from rppdyn.reps import Pseudoscalar, Rep, Scalar, T, V
+
+MIXED = {
+    "layer": (3 * T(0) + 2 * T(1) + T(2)) >> (T(0) + 2 * T(1)),
+    "interleaved": (V + Scalar) * (V.T + 2 * Scalar),
+    "pseudo": (Pseudoscalar + V) * (V + Pseudoscalar),
+    "nothing": Pseudoscalar,
+}
+SOME = [SO(3), O(3), S(4), D(5), SU(2), U(2), Sp(1), O13(), SHEAR, SO(2), DkeR3(3)]
+
+
+def random(dim, *batch, dtype=torch.float64, seed=0):
+    return torch.randn(dim, *batch, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def constraint_residual(rep: Rep, q: torch.Tensor) -> float:
+    """Largest residual of any generator, from the representation's own dense matrices."""
+    worst = 0.0
+    for a in rep.lie_generators:
+        worst = max(worst, float((a @ q).norm(dim=0).max() / a.norm().clamp_min(1e-300))) if q.shape[1] else 0.0
+    for h in rep.discrete_generators:
+        worst = max(worst, float((h @ q - q).norm(dim=0).max())) if q.shape[1] else 0.0
+    return worst
+
+
+@pytest.mark.parametrize("G", GROUPS, ids=str)
+@pytest.mark.parametrize("rep_type", TYPES, ids=str)
+def test_residual_orthonormality_and_rank_of_every_registered_representation(G, rep_type):
+    rep = rep_type(G)
+    if rep.dim > 1000:
+        pytest.skip("its dense generators are large; test_ranks solves it")
+    basis = rep.solve()
+    q = basis.dense()
+    assert q.shape == (rep.dim, basis.rank) == basis.shape
+    assert q.dtype == (torch.complex128 if G.is_complex else torch.float64)
+    assert constraint_residual(rep, q) <= 1e-10
+    assert (q.mH @ q - torch.eye(basis.rank, dtype=q.dtype)).abs().max() <= 1e-12 if basis.rank else True
+    basis.certificate.check(str(rep))
+    # rank, by singular values of all constraints at once
+    rows = [rep.lie_generators.reshape(-1, rep.dim)]
+    rows.append((rep.discrete_generators - torch.eye(rep.dim, dtype=rep.dtype)).reshape(-1, rep.dim))
+    sigma = torch.linalg.svdvals(torch.cat(rows))
+    assert basis.rank == rep.dim - int((sigma > 1e-9 * sigma.max().clamp_min(1e-300)).sum())
+
+
+@pytest.mark.parametrize("G", SOME, ids=str)
+@pytest.mark.parametrize("name", MIXED)
+def test_lazy_products_agree_with_the_dense_matrix(G, name):
+    basis = MIXED[name](G).solve()
+    q = basis.dense()
+    for batch in ((), (3,), (2, 2)):
+        beta, v = (random(n, *batch, dtype=q.dtype) for n in (basis.rank, basis.dim))
+        assert torch.allclose(basis.matmul(beta), torch.tensordot(q, beta, 1), atol=1e-12)
+        assert torch.allclose(basis.rmatmul(v), torch.tensordot(q.mH, v, 1), atol=1e-12)
+        assert torch.allclose(basis.project(v), torch.tensordot(q @ q.mH, v, 1), atol=1e-12)
+    rows, cols, values = basis.sparse()
+    dense = torch.zeros_like(q).index_put((rows, cols), values)
+    assert torch.allclose(dense, q, atol=1e-14)
+    assert len(set(zip(rows.tolist(), cols.tolist(), strict=True))) == len(rows)
+
+
+@pytest.mark.parametrize(
+    "rep", [T(4)(SO(3)), T(5)(O13()), T(4)(SU(2)), T(6)(SO(2)), T(4)(DkeR3(3)), T(6)(Sp(1))], ids=str
+)
+def test_lazy_isotypic_products(rep):
+    (block,) = rep.solve().blocks
+    subspace = solve_isotypic(Problem.from_rep(block.rep))[0]
+    q = subspace.dense()
+    assert subspace.rank == rep.solve().rank
+    beta, v = random(subspace.rank, 2, dtype=q.dtype), random(subspace.dim, 2, dtype=q.dtype)
+    assert torch.allclose(subspace.matmul(beta), q @ beta, atol=1e-12)
+    assert torch.allclose(subspace.rmatmul(v), q.mH @ v, atol=1e-12)
+
+
+def test_products_are_differentiable():
+    basis = (V + Scalar)(SO(3)).solve()
+    beta = random(basis.rank).requires_grad_()
+    assert torch.autograd.gradcheck(basis.matmul, beta)
+    assert torch.autograd.gradcheck(basis.rmatmul, random(basis.dim).requires_grad_())
+    beta = random(3, 1).requires_grad_()
+    subspace = solve_isotypic(Problem.from_rep(T(4)(SO(3))))[0]
+    assert torch.autograd.gradcheck(subspace.matmul, beta)
+
+
+def test_blocks_hold_the_basis():
+    rep = (2 * T(1) + T(0)) >> (T(1) + T(0))
+    basis = rep(SO(3)).solve()
+    q, start = basis.dense(), 0
+    for block in basis.blocks:
+        part = block.basis.dense()
+        for index in block.index:
+            assert torch.equal(q[index, start : start + block.basis.rank], part)
+            start += block.basis.rank
+    assert start == basis.rank
+
+
+def test_equal_blocks_are_solved_once():
+    rep = ((T(0) + T(1)) >> (T(0) + T(1)))(SO(3))
+    bases = {id(b.basis) for b in rep.solve().blocks if b.basis.dim == 3}
+    assert len(bases) == 1  # T0 (x) T1 and T1 (x) T0 are one problem
+    again = T(1)(SO(3)).solve().blocks[0].basis
+    assert id(again) in bases
+
+
+# -- negative controls ------------------------------------------------------------------------------------------------
+
+
+def test_a_random_vector_is_not_invariant_and_invariance_survives_group_elements():
+    for G in (SO(3), S(4), O13(), SU(2)):
+        rep = (T(2) >> T(2))(G) if G.name != "SU(2)" else (V >> V)(G)
+        basis, g = rep.solve(), G.samples(4, torch.Generator().manual_seed(1))
+        g = g[1] @ g[2] @ g[3]
+        w = basis.matmul(random(basis.rank, dtype=basis.dtype))
+        v = random(basis.dim, dtype=basis.dtype)
+        rho = rep.rho(g)
+        assert (rho @ w - w).norm() <= 1e-9 * rho.norm() * w.norm()
+        assert (rho @ v - v).norm() > 1e-2 * v.norm()
+        assert (basis.project(v) - v).norm() > 1e-2 * v.norm()
+
+
+def test_certificate_refuses_each_bad_number():
+    good = dict(residual=1e-15, orthonormality=1e-15, rank_gap=0.1, strategy="dense")
+    Certificate(**good).check("x")
+    for bad in (dict(residual=2e-10), dict(orthonormality=2e-12), dict(rank_gap=1e-7), dict(residual=float("nan"))):
+        with pytest.raises(NotCertified, match="no certified basis of x"):
+            Certificate(**(good | bad)).check("x")
+
+
+@pytest.mark.parametrize("angle", [1e-7, 1e-8, 1e-9, 3e-11])
+@pytest.mark.parametrize("k", [2, 4])
+def test_nearly_coinciding_generators_are_not_certified(angle, k):
+    """Two permutations that coincide but for a tiny rotation: neither its smallness nor its presence can be certified."""
+    c, s = np.cos(angle), np.sin(angle)
+    rotation = torch.tensor([[c, -s, 0], [s, c, 0], [0, 0, 1]], dtype=torch.float64)
+    G = Group(
+        "near", discrete_generators=torch.stack([S(3).discrete_generators[1], S(3).discrete_generators[1] @ rotation])
+    )
+    if angle < 1e-10:
+        basis = solve(T(k)(G), cache=False)  # below the residual limit the two are one
+        assert basis.certificate.residual <= 1e-10
+        return
+    with pytest.raises(NotCertified, match=rf"T{k}"):
+        solve(T(k)(G), cache=False)
+
+
+@pytest.mark.parametrize("epsilon", [1e-8, 1e-9])
+def test_nearly_trivial_lie_generator_beside_a_rotation_is_not_certified(epsilon):
+    a = SO(3).lie_algebra
+    G = Group("near", lie_algebra=torch.stack([a[0], a[0] + epsilon * a[1]]))
+    with pytest.raises(NotCertified):
+        solve(T(2)(G), cache=False)
+    with pytest.raises(NotCertified):
+        solve(T(4)(G), cache=False)
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_dense_is_refused_by_name():
+    basis = T(7)(Z(4)).solve()
+    assert basis.dense(max_bytes=2**30).shape == (16384, 4096)
+    with pytest.raises(ValueError, match=r"T7 of Z\(4\) has shape \(16384, 4096\) and 536870912 bytes.*rep\.solve\(\)"):
+        basis.dense(max_bytes=2**20)
+    wide = ((102 * T(0) + 34 * T(1) + 11 * T(2) + 3 * T(3))(SO(3)) >> (384 * T(0) + 384 * T(1))(SO(3))).solve()
+    with pytest.raises(ValueError, match="rep.solve"):
+        wide.dense()
+    assert wide.matmul(torch.ones(wide.rank, dtype=torch.float64)).shape == (wide.dim,)
+
+
+def test_products_refuse_the_wrong_length():
+    basis = T(2)(SO(3)).solve()
+    with pytest.raises(ValueError, match="T2 has rank 1"):
+        basis.matmul(torch.ones(2))
+    with pytest.raises(ValueError, match="T2 has dimension 9"):
+        basis.rmatmul(torch.ones(8))
+
+
+# -- strategies -------------------------------------------------------------------------------------------------------
+
+PROBLEMS = {
+    "SO(3) T4": T(4)(SO(3)),
+    "O(3) T3": T(3)(O(3)),
+    "S(4) T3": T(3)(S(4)),
+    "D(4) T4": T(4)(D(4)),
+    "D(5) T5": T(5)(D(5)),
+    "Z(4) T3": T(3)(Z(4)),
+    "SO(2) T6": T(6)(SO(2)),
+    "Sp(2) T4": T(4)(Sp(2)),
+    "SL(2) T(2,2)": T(2, 2)(SL(2)),
+    "O13 T4": T(4)(O13()),
+    "SU(2) T4": T(4)(SU(2)),
+    "SU(3) T(2,2)": T(2, 2)(SU(3)),
+    "U(2) T(2,2)": T(2, 2)(U(2)),
+    "SO(3)xZ(4)": (V(SO(3)).lift(SO(3) * Z(4)) ** 2) * V(Z(4)).lift(SO(3) * Z(4)) ** 2,
+    "shear T6": T(6)(SHEAR),
+    "Galilei T4": T(4)(GALILEI),
+    "Galilei T(2,2)": T(2, 2)(GALILEI),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_strategies_agree(name):
+    problem = Problem.from_rep(PROBLEMS[name])
+    q, reference = solve_dense(problem)
+    reference.check(name)
+    q = q.dense()
+    found = [s(problem) for s in (solve_orbits, solve_isotypic, solve_iterative, solve_problem)]
+    assert sum(f is not None for f in found) >= 2
+    for subspace, certificate in filter(None, found):
+        certificate.check(name)
+        p = subspace.dense()
+        assert subspace.rank == q.shape[1], certificate.strategy
+        assert (p - q @ (q.mH @ p)).abs().max() <= 1e-9 if subspace.rank else True, certificate.strategy
+        assert problem.residual(p.numpy()) <= 1e-10
+
+
+@pytest.mark.parametrize(
+    "rep, strategy",
+    [
+        (T(3)(S(5)), "orbits"),
+        (T(2)(SO(3)), "dense"),
+        (T(4)(SO(3)), "isotypic"),
+        (T(4)(GALILEI), "dense"),
+        (T(7)(GALILEI), "iterative"),
+        ((T(0) + T(2) + T(4))(SO(3)), "dense+isotypic+orbits"),
+    ],
+    ids=str,
+)
+def test_the_problem_chooses_the_strategy(rep, strategy):
+    assert solve(rep, cache=False).certificate.strategy == strategy
+
+
+def test_quaternionic_and_complex_types():
+    """Unit quaternions act on R^4 with commutant H, rotations of the plane on R^2 with commutant C."""
+    left = torch.zeros(3, 4, 4, dtype=torch.float64)
+    for u, images in enumerate([[1, -0, 3, -2], [2, -3, -0, 1], [3, 2, -1, -0]]):
+        signs = [[1, -1, 1, -1], [1, -1, -1, 1], [1, 1, -1, -1]][u]
+        for column, (row, sign) in enumerate(zip(images, signs, strict=True)):
+            left[u, abs(row), column] = sign
+    G = Group("H", lie_algebra=left)
+    problem = Problem.from_rep((3 * V >> 2 * V)(G).blocks()[0][0])
+    subspace, certificate = solve_isotypic(problem)
+    certificate.check("H")
+    assert subspace.rank == 4 and {t.units for t in subspace.types} == {4}
+    for k in (4, 6):  # T(4) of H holds several copies of the trivial type, T(3) copies of H itself
+        assert solve(T(k)(G), cache=False).rank == solve_dense_rank(T(k)(G))
+    assert solve(T(3)(SO(2)) >> T(3)(SO(2)), cache=False).rank == 20
+
+
+def solve_dense_rank(rep: Rep) -> int:
+    sigma = torch.linalg.svdvals(rep.lie_generators.reshape(-1, rep.dim)) if rep.dim < 300 else None
+    if sigma is not None:
+        return rep.dim - int((sigma > 1e-9).sum())
+    # characters of SU(2): V (x) R^4 is two copies of the spin-1/2 representation, whose k-th power has Catalan(k/2) invariants
+    k = len(rep.factors)
+    return 2**k * {4: 2, 6: 5}[k]
+
+
+def test_answers_are_repeatable_and_leave_global_state_alone():
+    state, np_state, threads = torch.get_rng_state(), np.random.get_state()[1].copy(), torch.get_num_threads()
+    a, b = (solve(T(5)(O(3)) * V(O(3)), cache=False).dense() for _ in range(2))
+    assert torch.equal(a, b)
+    assert torch.equal(torch.get_rng_state(), state) and (np.random.get_state()[1] == np_state).all()
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_scale_of_the_generators_does_not_matter(scale):
+    G = Group("scaled", lie_algebra=scale * SO(3).lie_algebra)
+    assert [solve(T(k)(G), cache=False).rank for k in range(1, 6)] == [0, 1, 1, 3, 6]
