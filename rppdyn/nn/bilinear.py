@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn.nn.pathways import Pathway
@@ -19,7 +19,7 @@ SCALE = 0.1
 
 @dataclass(frozen=True)
 class Contraction:
-    """``y_out[i] += sum_{n, j} w[i, n, j] M(x_map[n]) x_in[j]``: parts of one type, read as maps between two others.
+    """``y_out[i] += sum_{n, j} w[n, j, i] M(x_map[n]) x_in[j]``: parts of one type, read as maps between two others.
 
     ``out``, ``map`` and ``into`` number the parts of the representation; ``coordinates`` reorder the map's so that it
     is a row-major matrix from ``into`` to ``out``; ``maps`` is how many of its copies take part.
@@ -126,18 +126,21 @@ class Bilinear(nn.Module):
         if not self.contractions:
             raise ValueError(f"no part of {rep} is a linear map between two others: leave the bilinear layer out")
         parts = rep.blocks()
-        self.shapes = [tuple(index.shape) for _, index in parts]
-        self._layout = _Layout([index for _, index in parts])
+        self.shapes = [(index.shape[1], index.shape[0]) for _, index in parts]  # (components, copies)
+        self._layout = _Layout([index.T for _, index in parts])
         order = self._layout.order
         self.register_buffer("order", order)
         self.register_buffer("inverse", None if order is None else order.argsort())
-        maps = {}
-        for k in self.contractions:
-            if k.map not in maps:
+        chosen = {}
+        for i, k in enumerate(self.contractions):
+            if k.map not in chosen:
                 index = parts[k.map][1]
-                maps[k.map] = index[torch.randperm(len(index), generator=generator)[: k.maps]]
-        for part, index in maps.items():
-            self.register_buffer(f"maps_{part}", index)
+                chosen[k.map] = index[torch.randperm(len(index), generator=generator)[: k.maps]]
+            # coordinates of the maps' matrices in x: (out, in, map) or (out, map, in), as the contraction reads them
+            matrices = chosen[k.map][:, list(k.coordinates)].view(k.maps, k.dim_out, k.dim_in)
+            self.register_buffer(
+                f"maps_{i}", matrices.permute(1, 2, 0) if k.weights_first else matrices.transpose(0, 1)
+            )
         terms = [0] * len(parts)
         for k in self.contractions:
             terms[k.out] += k.maps * k.ins * k.dim_in
@@ -145,26 +148,22 @@ class Bilinear(nn.Module):
         self.equivariant = BilinearPathway(std, variance, generator)
 
     def assemble(self) -> tuple[Tensor, ...]:
-        """The flat weights, then the coordinates of each part's maps in ``x``."""
-        return self.equivariant.weight, *self._maps().values()
-
-    def _maps(self) -> dict[int, Int[Tensor, "maps dim"]]:
-        return {k.map: getattr(self, f"maps_{k.map}") for k in self.contractions}
+        """The flat weights, then for each contraction the coordinates of its maps in the features."""
+        return self.equivariant.weight, *(getattr(self, f"maps_{i}") for i in range(len(self.contractions)))
 
     def forward(
         self, x: Float[Tensor, "*batch n"], weights: tuple[Tensor, ...] | None = None
     ) -> Float[Tensor, "*batch n"]:
         weight, *maps = self.assemble() if weights is None else weights
-        maps = dict(zip(self._maps(), maps, strict=True))
         flat = x.reshape(-1, x.shape[-1])
-        ordered = flat if self.order is None else flat.index_select(-1, self.order)
-        parts = self._layout.split(ordered)
-        parts = [p.unflatten(-1, s) for p, s in zip(parts, self.shapes, strict=True)]
+        parts = self._layout.split(flat if self.order is None else flat.index_select(-1, self.order))
+        parts = [p.unflatten(-1, shape) for p, shape in zip(parts, self.shapes, strict=True)]
         outs: list[Tensor | None] = [None] * len(parts)
-        for k, w in zip(self.contractions, weight.split([k.num_weights for k in self.contractions]), strict=True):
-            y = _contract(k, w, flat.index_select(-1, maps[k.map].flatten()), parts[k.into])
+        pieces = weight.split([k.num_weights for k in self.contractions])
+        for k, w, index in zip(self.contractions, pieces, maps, strict=True):
+            y = _contract(k, w, flat.index_select(-1, index.flatten()), parts[k.into])
             outs[k.out] = y if outs[k.out] is None else outs[k.out] + y
-        filled = [p.new_zeros(p.shape) if y is None else y for y, p in zip(outs, parts, strict=True)]
+        filled = [torch.zeros_like(p) if y is None else y for y, p in zip(outs, parts, strict=True)]
         out = self._layout.join([y.flatten(1) for y in filled])
         out = out if self.inverse is None else out.index_select(-1, self.inverse)
         return (SCALE * out).reshape(x.shape)
@@ -173,26 +172,22 @@ class Bilinear(nn.Module):
         return f"{self.rep}, {len(self.contractions)} contractions"
 
 
-def _contract(k: Contraction, w: Tensor, x_map: Tensor, x_in: Tensor) -> Float[Tensor, "batch outs dim_out"]:
-    """One contraction; ``w`` flat over (out, map, in), ``x_map`` ``(batch, maps * dim)``, ``x_in`` ``(batch, ins, dim_in)``."""
-    batch = len(x_in)
-    coordinates = torch.tensor(k.coordinates, device=x_in.device)
-    M = x_map.view(batch, k.maps, -1)
-    if k.coordinates != tuple(range(len(k.coordinates))):
-        M = M.index_select(-1, coordinates)
-    M = M.view(batch, k.maps, k.dim_out, k.dim_in)
+def _contract(k: Contraction, w: Tensor, M: Tensor, x: Tensor) -> Float[Tensor, "batch dim_out outs"]:
+    """One contraction of the maps' matrices ``M`` with ``x`` ``(batch, dim_in, ins)``; no intermediate is copied."""
+    batch = len(x)
     if k.weights_first:
-        Z = w.view(k.outs * k.maps, k.ins) @ x_in  # (batch, outs * maps, dim_in)
-        Z = Z.view(batch, k.outs, k.maps * k.dim_in)
-        return Z @ M.transpose(2, 3).reshape(batch, k.maps * k.dim_in, k.dim_out)
-    M = M.transpose(1, 2).reshape(batch, k.dim_out * k.maps, k.dim_in)
-    P = (M @ x_in.transpose(1, 2)).view(batch * k.dim_out, k.maps * k.ins)
-    y = P @ w.view(k.outs, k.maps * k.ins).T
-    return y.view(batch, k.dim_out, k.outs).transpose(1, 2)
+        Z = x @ w.view(k.ins, k.maps * k.outs)
+        return M.view(batch, k.dim_out, k.dim_in * k.maps) @ Z.view(batch, k.dim_in * k.maps, k.outs)
+    P = M.view(batch, k.dim_out * k.maps, k.dim_in) @ x
+    return P.view(batch, k.dim_out, k.maps * k.ins) @ w.view(k.maps * k.ins, k.outs)
 
 
 class _Layout:
-    """How to cut features into parts: contiguous pieces where each part is a few of them, else a permutation first."""
+    """How to cut features into parts: contiguous pieces where each part is a few of them, else a permutation first.
+
+    Args:
+        index: of each part, the coordinates ``(components, copies)``.
+    """
 
     def __init__(self, index: list[Tensor]):
         runs = [_runs(i.flatten().tolist()) for i in index]

@@ -75,10 +75,11 @@ class Gate(nn.Module):
         self.rep, self.rep_in = rep, gated(rep)
         parts = rep.blocks()
         pointwise = [index.flatten() for part, index in parts if is_pointwise(part)]
-        self.sizes = [tuple(index.shape) for part, index in parts if not is_pointwise(part)]
+        others = [index.T for part, index in parts if not is_pointwise(part)]  # (components, copies)
         pointwise = torch.cat(pointwise).sort().values if pointwise else torch.empty(0, dtype=torch.int64)
-        order = torch.cat([pointwise] + [index.flatten() for part, index in parts if not is_pointwise(part)])
+        order = torch.cat([pointwise, *(index.flatten() for index in others)])
         self.num_pointwise = len(pointwise)
+        self.shapes = [tuple(index.shape) for index in others]
         contiguous = bool((order == torch.arange(rep.dim)).all())
         self.register_buffer("order", None if contiguous else order)
         self.register_buffer("inverse", None if contiguous else order.argsort())
@@ -95,19 +96,16 @@ class Gate(nn.Module):
     ) -> Float[Tensor, "*batch n"]:
         c = self.assemble() if c is None else c
         values, gates = x.split([self.rep.dim, x.shape[-1] - self.rep.dim], -1)
-        out = self._gate(_take(values, self.order), gates)
-        out = _take(out, self.inverse)
-        return out if c is None else out + c * F.silu(values)
-
-    def _gate(self, x: Tensor, gates: Tensor) -> Tensor:
-        sizes = [copies * dim for copies, dim in self.sizes]
-        pointwise, *parts = x.split([self.num_pointwise, *sizes], -1)
-        scalars = gates.sigmoid().split([copies for copies, _ in self.sizes], -1)
-        gated_parts = [
-            (part.unflatten(-1, size) * s.unsqueeze(-1)).flatten(-2)
-            for part, size, s in zip(parts, self.sizes, scalars, strict=True)
+        swish = None if c is None else F.silu(values)
+        sizes = [components * copies for components, copies in self.shapes]
+        pointwise, *parts = _take(values, self.order).split([self.num_pointwise, *sizes], -1)
+        scalars = gates.sigmoid().split([copies for _, copies in self.shapes], -1)
+        products = [
+            (part.unflatten(-1, shape) * s.unsqueeze(-2)).flatten(-2)
+            for part, shape, s in zip(parts, self.shapes, scalars, strict=True)
         ]
-        return torch.cat([F.silu(pointwise), *gated_parts], -1)
+        out = _take(torch.cat([F.silu(pointwise), *products], -1), self.inverse)
+        return out if c is None else torch.addcmul(out, c, swish)
 
     def extra_repr(self) -> str:
         return f"{self.rep_in} -> {self.rep}"

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
+from functools import reduce
+from operator import add
 from typing import Literal
 
 from rppdyn.groups import Group
 from rppdyn.nn.linear import bind
 from rppdyn.reps import Rep, RepType, Scalar, T, regular
 
-__all__ = ["Architecture", "hidden_representation", "regular_hidden", "tensor_hidden", "gated", "is_pointwise"]
+__all__ = [
+    "Architecture",
+    "hidden_representation",
+    "regular_hidden",
+    "tensor_hidden",
+    "component_major",
+    "gated",
+    "is_pointwise",
+]
 
 Architecture = Literal["auto", "regular", "tensor"]
 
@@ -17,7 +27,7 @@ MAX_RANK_ON_A_LINE = 3  # every power of a one-dimensional group has one coordin
 
 
 def hidden_representation(width: int | Rep | RepType, group: Group, architecture: Architecture = "auto") -> Rep:
-    """The representation of a hidden layer, before gates are added.
+    """The representation of a hidden layer, before gates are added; component-major where a width is shared out.
 
     Args:
         width: a representation (bound or not), or a number of channels to share out.
@@ -36,15 +46,22 @@ def hidden_representation(width: int | Rep | RepType, group: Group, architecture
         )
     if architecture == "regular" or (architecture == "auto" and group.order is not None and group.order <= width):
         return regular_hidden(width, group)
-    return tensor_hidden(width, group)
+    return component_major(tensor_hidden(width, group))
+
+
+def component_major(rep: Rep) -> Rep:
+    """The same direct sum with the copies of each term innermost: ``n * R`` becomes ``R * (n * Scalar)``.
+
+    Coordinates run over the components of ``R`` first, and the ``n`` channels of one component lie together. Gates,
+    contractions and Fourier transforms then work on whole rows of channels instead of groups of three or nine numbers,
+    at half to a third of the time.
+    """
+    one = Scalar(rep.G)
+    return reduce(add, [n * r if r.dim == 1 or n == 1 else r * (n * one) for r, n in rep.terms])
 
 
 def regular_hidden(width: int, group: Group) -> Rep:
-    """As many copies of the regular representation as fit, the remaining channels trivial.
-
-    Coordinates run over the group first and over the copies inside (``R * (n * Scalar)``), so that the channels of one
-    group element lie together, which is what the Fourier transform of a strict layer reads.
-    """
+    """As many copies of the regular representation as fit, the remaining channels trivial, component-major."""
     if group.order is None:
         raise ValueError(
             f"{group} has no enumerated regular representation (order up to 64); use architecture='tensor'"
@@ -54,8 +71,7 @@ def regular_hidden(width: int, group: Group) -> Rep:
             f"hidden={width} is less than the order {group.order} of {group}: widen it or use architecture='tensor'"
         )
     copies, trivial = divmod(width, group.order)
-    rep = regular(group) * (copies * Scalar)(group)
-    return rep + trivial * Scalar(group) if trivial else rep
+    return component_major((copies * regular(group)) + trivial * Scalar(group))
 
 
 def tensor_hidden(width: int, group: Group) -> Rep:
