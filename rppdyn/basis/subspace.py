@@ -109,6 +109,13 @@ class OrbitSubspace(Subspace):
         out = torch.zeros(self.rank, v.shape[1], dtype=self.dtype, device=v.device)
         return out.index_add(0, cols, values[:, None] * v.to(self.dtype)[rows])
 
+    def dense(self) -> Tensor:
+        """Q as a (dim, rank) tensor."""
+        rows, cols, values = self._coo
+        q = torch.zeros(self.dim, self.rank, dtype=self.dtype)
+        q[rows, cols] = values
+        return q
+
     def sparse(self) -> tuple[Tensor, Tensor, Tensor]:
         """Rows, columns and values of Q's non-zeros, ordered by row."""
         return self._coo

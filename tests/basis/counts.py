@@ -2,7 +2,7 @@ r"""How many invariants there are, counted without the solver.
 
 Finite groups: the average of a character over enumerated elements, or orbits by union-find. Compact groups, and groups with
 the same complexification: Weyl's integral over the maximal torus, exact on a grid because the integrand is a trigonometric
-polynomial. Everything else: the rank of the stacked constraints over the field of integers modulo a prime, for integer generators.
+polynomial. Everything else: the rank of the stacked constraints over the integers modulo a prime, for integer generators.
 """
 
 from __future__ import annotations

@@ -1,0 +1,256 @@
+"""The disk cache: what comes back is what went in, and nothing that happens to the folder makes a solve fail."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rppdyn.basis import cache, solve, solver
+from rppdyn.basis.problem import Problem
+from rppdyn.groups import O13, SO, SU, Group, RubiksCube
+from rppdyn.reps import T
+
+REPS = {
+    "isotypic": T(6)(O13()),
+    "one half": T(5)(SO(3)),
+    "complex": T(3, 3)(SU(2)),
+    "dense": T(2)(SO(3)),
+    "orbits": T(2)(RubiksCube()),
+    "signed orbits": T(3)(Group("f", discrete_generators=torch.tensor([[[-1.0, 0, 0], [0, 0, 1], [0, 1, 0]]]))),
+    "nothing": T(1)(SO(3)),
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path, monkeypatch):
+    """An empty cache folder, an empty memory, and everything worth keeping."""
+    monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(solver, "WORTH_KEEPING", -1.0)
+    solver.memory.clear()
+    yield
+    solver.memory.clear()
+
+
+def entries() -> list[Path]:
+    return sorted(cache.location().glob("*.safetensors"))
+
+
+def resolve(rep):
+    solver.memory.clear()
+    return solve(rep)
+
+
+def forbid_solving(monkeypatch):
+    def refuse(problem):
+        raise AssertionError(f"solved {problem.name} again")
+
+    monkeypatch.setattr(solver, "solve_problem", refuse)
+
+
+@pytest.mark.parametrize("name", REPS)
+def test_round_trip(name, monkeypatch):
+    rep = REPS[name]
+    first = solve(rep)
+    assert cache.summary().count == 1 and cache.summary().bytes == entries()[0].stat().st_size
+    forbid_solving(monkeypatch)
+    assert solve(rep).blocks[0].basis is first.blocks[0].basis  # from memory
+    again = resolve(rep)  # from disk
+    assert torch.equal(again.dense(), first.dense())
+    assert again.certificate == first.certificate and again.dtype == first.dtype
+    assert cache.clear() == 1 and cache.summary().count == 0
+
+
+def test_location(monkeypatch, tmp_path):
+    assert cache.location() == tmp_path / "cache" / "basis"
+    monkeypatch.delenv("RPPDYN_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache.location() == tmp_path / "xdg" / "rppdyn" / "basis"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache.location() == tmp_path / "home" / ".cache" / "rppdyn" / "basis"
+
+
+def test_what_is_faster_to_solve_than_to_read_is_not_kept(monkeypatch):
+    monkeypatch.setattr(solver, "WORTH_KEEPING", 60.0)
+    solve(T(2)(SO(3)))
+    assert cache.summary().count == 0
+
+
+def test_no_cache_means_no_cache():
+    solve(T(4)(SO(3)), cache=False)
+    assert cache.summary().count == 0
+
+
+def test_keys_follow_content_not_names():
+    a, b = SO(2).lie_algebra, torch.zeros(2, 1, 4, 4, dtype=torch.float64)
+    b[0, 0, :2, :2], b[1, 0, 2:, 2:] = a[0], a[0]
+    one, two = (Group("SO(2)", lie_algebra=x) for x in b)
+    q = [solve(T(1)(G)).project(torch.eye(4, dtype=torch.float64)) for G in (one, two)]
+    assert (q[0] - q[1]).abs().max() > 0.5
+    keys = {cache.problem_key(Problem.from_rep(T(k)(G))) for k in (2, 3) for G in (one, two, SO(3), SU(2))}
+    assert len(keys) == 8
+
+
+@pytest.mark.parametrize("name", ["isotypic", "orbits", "dense", "complex"])
+@pytest.mark.parametrize("damage", ["truncated", "empty", "flipped", "zeros", "text", "header", "other"])
+def test_damaged_entries_are_solved_again(name, damage, caplog):
+    rep = REPS[name]
+    expected = solve(rep).dense()
+    (path,) = entries()
+    data = path.read_bytes()
+    if damage == "flipped":
+        damaged = bytearray(data)
+        damaged[-3] ^= 64
+    elif damage == "header":
+        damaged = data.replace(b'"rank', b'"rang', 1).replace(b'\\"rank', b'\\"rang', 1)
+    elif damage == "other":
+        solver.memory.clear()
+        solve(T(3)(SO(3)))
+        damaged = next(p for p in entries() if p != path).read_bytes()
+    else:
+        damaged = {"truncated": data[: len(data) // 2], "empty": b"", "zeros": bytes(len(data)), "text": b"no basis"}[
+            damage
+        ]
+    path.write_bytes(damaged)
+    with caplog.at_level(logging.WARNING):
+        assert torch.equal(resolve(rep).dense(), expected)
+    assert "damaged" in caplog.text
+    assert path.read_bytes() != bytes(damaged)  # and the entry is whole again
+    caplog.clear()
+    resolve(rep)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("size", range(0, 400, 7))
+def test_truncation_anywhere_near_the_header(size):
+    rep = REPS["orbits"]
+    expected = solve(rep).rank
+    (path,) = entries()
+    path.write_bytes(path.read_bytes()[:size])
+    assert resolve(rep).rank == expected
+
+
+def test_an_entry_whose_vectors_are_wrong_is_solved_again(caplog):
+    """Even one with a valid checksum, written by a faulty program."""
+    rep = REPS["dense"]
+    basis = solve(rep)
+    problem = Problem.from_rep(rep)
+    subspace = basis.blocks[0].basis
+    subspace.q[:] = np.eye(9)[:, :1]
+    cache.write(problem, subspace, basis.certificate)
+    with caplog.at_level(logging.WARNING):
+        q = resolve(rep).dense()
+    assert "not invariant" in caplog.text
+    assert (q[[0, 4, 8]].abs() - 3**-0.5).abs().max() < 1e-12
+
+
+def test_full_disk(monkeypatch, caplog):
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for target in ("replace", "fdopen"):
+        solver.memory.clear()
+        caplog.clear()
+        with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+            patch.setattr(cache.os, target, full)
+            assert solve(T(4)(SO(3))).rank == 3
+        assert len(caplog.records) == 1 and "No space left" in caplog.text
+        assert not list(cache.location().glob("*")), "an interrupted write leaves nothing behind"
+
+
+def test_read_only_folder(monkeypatch, caplog, tmp_path):
+    """Root writes to read-only folders, so a file stands where the folder should be, and opening is refused as well."""
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "file"))
+    with caplog.at_level(logging.WARNING):
+        assert solve(T(4)(SO(3))).rank == 3
+    assert caplog.records and cache.summary().count == 0 and cache.clear() == 0
+
+    folder = tmp_path / "locked"
+    folder.mkdir()
+    folder.chmod(0o500)
+    monkeypatch.setenv("RPPDYN_CACHE_DIR", str(folder))
+
+    def refuse(*args, **kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(cache.tempfile, "mkstemp", refuse)
+    solver.memory.clear()
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert solve(T(4)(SO(3))).rank == 3
+    assert "Permission denied" in caplog.text
+    folder.chmod(0o700)
+
+
+def test_unreadable_entry(monkeypatch, caplog):
+    solve(T(4)(SO(3)))
+
+    def refuse(self):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with caplog.at_level(logging.WARNING):
+        assert resolve(T(4)(SO(3))).rank == 3
+    assert "cannot be read" in caplog.text
+
+
+def test_processes_writing_at_once(tmp_path):
+    """Three processes solve, write, damage nothing and read each other's entries, over and over."""
+    script = """
+import logging
+from rppdyn.basis import cache, solve, solver
+from rppdyn.basis.problem import Problem
+from rppdyn.groups import SO, SU
+from rppdyn.reps import T
+logging.basicConfig(level=logging.WARNING)
+solver.WORTH_KEEPING = -1.0
+reps = [T(4)(SO(3)), T(5)(SO(3)), T(2, 2)(SU(2))]
+for i in range(8):
+    for rep in reps:
+        solver.memory.clear()
+        basis = solve(rep)
+        cache.write(Problem.from_rep(rep), basis.blocks[0].basis, basis.certificate)
+        assert cache.read(Problem.from_rep(rep)) is not None
+print("done", [solve(r).rank for r in reps])
+"""
+    env = dict(os.environ, OMP_NUM_THREADS="1")
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", script], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    for run in runs:
+        out, err = run.communicate(timeout=120)
+        assert run.returncode == 0, err
+        assert out.strip() == "done [3, 6, 2]" and "WARNING" not in err, err
+    assert cache.summary().count == 3 and not list(cache.location().glob("*.tmp"))
+
+
+def test_a_killed_writer_leaves_no_entry_and_clear_removes_its_remains():
+    cache.location().mkdir(parents=True)
+    (cache.location() / "abcdef.tmp").write_bytes(b"half")
+    assert cache.summary().count == 0
+    assert cache.clear() == 0 and not list(cache.location().iterdir())
+
+
+def test_a_cached_answer_is_read_quickly(monkeypatch):
+    rep = REPS["isotypic"]
+    solve(rep)
+    forbid_solving(monkeypatch)
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        resolve(rep)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.05  # benchmarks/basis.py measures; this only catches a disaster
