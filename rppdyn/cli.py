@@ -8,6 +8,7 @@ traceback.
 from __future__ import annotations
 
 import argparse
+import dis
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -75,7 +76,12 @@ def _dispatch(words: list[str]) -> int:
 
             raise UsageError(f"unknown verb {name!r}{did_you_mean(name, VERBS)}; choose one of {', '.join(VERBS)}")
         verb = VERBS[name]
-        parser = _Parser(prog=f"rppdyn {name}", description=f"{verb.summary}.".capitalize(), formatter_class=_Help)
+        parser = _Parser(
+            prog=f"rppdyn {name}",
+            description=f"{verb.summary}.".capitalize(),
+            formatter_class=_Help,
+            allow_abbrev=False,
+        )
         verb.arguments(parser)
         return verb.execute(parser.parse_intermixed_args(words[1:]))
     parser = _Parser(
@@ -84,6 +90,7 @@ def _dispatch(words: list[str]) -> int:
         description="Residual pathway priors: approximate symmetry for reinforcement learning and dynamics.",
         epilog="verbs:\n" + "\n".join(f"  {name:15} {verb.summary}" for name, verb in VERBS.items()),
         formatter_class=_Help,
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"rppdyn {__version__}")
     parser.parse_args(words)
@@ -92,14 +99,21 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _by_user(error: BaseException) -> bool:
-    """Whether an exception tells a user something: it was raised in this package, and not by a library underneath."""
+    """Whether an exception tells a user something: a `raise` statement of this package made it.
+
+    A ValueError of NumPy's, or of `int`, has its last Python frame in this package too, but no `raise` there.
+    """
     if isinstance(error, OSError):
         return error.filename is not None
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
-    module = traceback.tb_frame.f_globals.get("__name__", "") if traceback is not None else ""
-    return module == "__main__" or module.split(".")[0] == "rppdyn"
+    if traceback is None:
+        return False
+    frame = traceback.tb_frame
+    module = str(frame.f_globals.get("__name__", ""))
+    ours = module == __name__ or module.split(".")[0] == "rppdyn"
+    return ours and frame.f_code.co_code[traceback.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
 # train-agent -----------------------------------------------------------------------------------------------------
@@ -197,8 +211,10 @@ def _evaluate_agent_arguments(parser: _Parser) -> None:
 
 def _evaluate_agent(arguments: argparse.Namespace) -> int:
     from rppdyn.jobs.schema import EvaluateAgentConfig
+    from rppdyn.runs import RunFolder
 
     config = EvaluateAgentConfig(run=arguments.run, episodes=arguments.episodes, seed=arguments.seed)
+    RunFolder.open(config.run)
     from rppdyn.jobs import evaluate_agent
 
     print(evaluate_agent.table(evaluate_agent.run(config)))
@@ -216,10 +232,12 @@ def _equivariance_arguments(parser: _Parser) -> None:
 
 def _equivariance(arguments: argparse.Namespace) -> int:
     from rppdyn.jobs.schema import EquivarianceConfig
+    from rppdyn.runs import RunFolder
 
     config = EquivarianceConfig(
         run=arguments.run, states=arguments.states, episodes=arguments.episodes, seed=arguments.seed
     )
+    RunFolder.open(config.run)
     from rppdyn.jobs import equivariance
 
     print(equivariance.table(equivariance.run(config)))
@@ -234,9 +252,11 @@ def _certify_arguments(parser: _Parser) -> None:
 
 
 def _certify(arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs.compose import require_environment
     from rppdyn.jobs.schema import CertifyConfig
 
     config = CertifyConfig(env=arguments.env, states=arguments.states, seed=arguments.seed, json=arguments.json)
+    require_environment(config.env)
     from rppdyn.jobs import certify
 
     print(certify.run(config).table())

@@ -177,13 +177,22 @@ def _offer_environments(value: str) -> None:
     for choice in value.split(","):
         choice = choice.strip().strip("'\"")
         if choice and choice not in choices("env") and not re.search(r"[\[\](){}$*]", choice):
-            if not _registered(choice):
-                known = choices("env")
-                raise ConfigError(
-                    f"env={choice}: unknown environment{did_you_mean(choice, known)}; known: {', '.join(known)}, "
-                    "or any identifier registered with Gymnasium"
-                )
+            require_environment(choice)
             ConfigStore.instance().store(group="env", name=choice, node={"id": choice})
+
+
+def require_environment(env_id: str) -> None:
+    """Refuse an identifier that Gymnasium doesn't know.
+
+    Raises:
+        ConfigError: it names the environments that have a configuration.
+    """
+    known = choices("env")
+    if env_id not in known and not _registered(env_id):
+        raise ConfigError(
+            f"env={env_id}: unknown environment{did_you_mean(env_id, known)}; known: {', '.join(known)}, "
+            "or any identifier registered with Gymnasium that has a symmetry spec"
+        )
 
 
 def _registered(env_id: str) -> bool:

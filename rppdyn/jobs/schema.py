@@ -16,6 +16,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
+ARCHITECTURES = ("auto", "regular", "tensor")
 MODELS = ("rpp", "emlp", "mlp", "rpp_policy_only")
 
 EVALUATION_SEED = 10_000  # of the first evaluation episode's reset; training uses seeds of its own
@@ -81,12 +82,18 @@ class ModelConfig:
     free_variance: float = MISSING
     critic_equivariant_variance: float | None = None  # null: as the actor's
     critic_free_variance: float | None = None
-    network: dict[str, Any] = field(default_factory=dict)  # further arguments of the networks, by name
+    architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
+    bilinear: bool | None = None  # null: where hidden channels are not point-wise
 
     def __post_init__(self) -> None:
         if self.kind not in MODELS:
             raise ConfigError(
                 f"model.kind={self.kind}: unknown{did_you_mean(self.kind, MODELS)}; choose one of {', '.join(MODELS)}"
+            )
+        if self.architecture not in ARCHITECTURES:
+            hint = did_you_mean(self.architecture, ARCHITECTURES)
+            raise ConfigError(
+                f"model.architecture={self.architecture}: unknown{hint}; choose one of {', '.join(ARCHITECTURES)}"
             )
         _at_least("model.hidden", self.hidden, 1)
         _at_least("model.num_layers", self.num_layers, 1)

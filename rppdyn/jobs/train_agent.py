@@ -107,7 +107,7 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> RPPSA
             critic_equivariant_variance=model.critic_equivariant_variance,
             critic_free_variance=model.critic_free_variance,
             optimizer_kwargs=dict(betas=tuple(agent.betas)),
-            network_kwargs=dict(model.network),
+            network_kwargs=dict(architecture=model.architecture, bilinear=model.bilinear),
         ),
     )
 

@@ -88,7 +88,7 @@ def test_only_damaged_ones_are_an_error_that_names_the_file_and_a_remedy(checkpo
 def test_a_damaged_manifest_is_found(checkpoints, text):
     saved = checkpoints.save(2, write("two"))
     (saved.path / "manifest.json").write_text(text)
-    with pytest.raises(CheckpointError, match="manifest|format 99"):
+    with pytest.raises(CheckpointError, match=r"manifest|format 99"):
         checkpoints.latest()
 
 

@@ -1,0 +1,69 @@
+"""Whole jobs, run through the command line in processes of their own, with settings that take seconds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SMALL = (
+    "env=InvertedPendulum-v5",
+    "device=cpu",
+    "model.hidden=16",
+    "agent.learning_starts=50",
+    "agent.batch_size=32",
+    "agent.buffer_size=1000",
+    "evaluation.every=100",
+    "evaluation.episodes=2",
+    "evaluation.states=64",
+    "checkpoint_every=50",
+)
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory):
+    """The variables that jobs run with: one thread, and a cache of bases of their own."""
+    cache = tmp_path_factory.mktemp("cache")
+    return {**os.environ, "OMP_NUM_THREADS": "1", "RPPDYN_CACHE_DIR": str(cache), "PYTHONWARNINGS": "default"}
+
+
+@pytest.fixture(scope="session")
+def start(environment):
+    """Start `rppdyn` with some words in a folder; returns the process."""
+
+    def start(*words: str, cwd: Path) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rppdyn.cli", *words],
+            cwd=cwd,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def rppdyn(start):
+    """Run `rppdyn` to its end; returns exit status, standard output, standard error."""
+
+    def run(*words: str, cwd: Path) -> tuple[int, str, str]:
+        process = start(*words, cwd=cwd)
+        out, err = process.communicate(timeout=300)
+        return process.returncode, out, err
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def trained(rppdyn, tmp_path_factory):
+    """A finished run, the folder it was started in, and what it printed."""
+    cwd = tmp_path_factory.mktemp("trained")
+    status, out, err = rppdyn("train-agent", *SMALL, "total_steps=230", cwd=cwd)
+    assert status == 0, err
+    (config,) = cwd.glob("runs/train-agent/InvertedPendulum-v5/rpp/seed0-*/config.yaml")
+    return config.parent, cwd, out, err

@@ -1,0 +1,127 @@
+"""What a user does wrong: one line that names it and says the remedy, exit status 2, and nothing is made."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from rppdyn.cli import main
+
+BAD = {
+    "no such verb": (["trian-agent"], ["'trian-agent'", "did you mean 'train-agent'"]),
+    "no such flag": (["train-agent", "--resum"], ["--resum", "train-agent --help"]),
+    "no environment": (["certify"], ["ENV"]),
+    "unknown environment": (
+        ["train-agent", "env=Walker-v5"],
+        ["env=Walker-v5", "did you mean 'Walker2d-v5'", "Swimmer-v5"],
+    ),
+    "unknown environment by its key": (["train-agent", "env.id=Walker-v5"], ["Walker-v5", "unknown"]),
+    "unknown environment to certify": (["certify", "Walker-v5"], ["Walker-v5", "did you mean 'Walker2d-v5'"]),
+    "environment without a spec": (["train-agent", "env=Pusher-v5"], ["Pusher-v5", "no symmetry spec", "known"]),
+    "environment without a spec to certify": (["certify", "Pusher-v5"], ["Pusher-v5", "no symmetry spec"]),
+    "environment of another kind": (["train-agent", "env=CartPole-v1"], ["CartPole-v1", "no symmetry spec"]),
+    "refused option of the environment": (
+        ["train-agent", "env.kwargs.nonsense=1"],
+        ["nonsense", "InvertedPendulum-v5"],
+    ),
+    "unknown actuator": (["train-agent", "env.actuator_scale.wing=2"], ["'wing'", "slider"]),
+    "negative actuator": (
+        ["train-agent", "env.actuator_scale.slider=-1"],
+        ["env.actuator_scale.slider=-1", "zero or positive"],
+    ),
+    "unknown model": (["train-agent", "model=rp"], ["model=rp", "did you mean 'rpp'", "emlp"]),
+    "unknown key": (
+        ["train-agent", "agent.learning_rat=1"],
+        ["'agent.learning_rat'", "did you mean 'agent.learning_rate'"],
+    ),
+    "unknown added key": (["train-agent", "+agent.nonsense=1"], ["'agent.nonsense'", "--help"]),
+    "key of a group without it": (["train-agent", "learning_rate=1"], ["'learning_rate'", "'agent.learning_rate'"]),
+    "removed key": (["train-agent", "~seed"], ["'seed'", "leave out"]),
+    "word without value": (["train-agent", "Walker2d-v5"], ["'Walker2d-v5'", "key=value"]),
+    "wrong type": (["train-agent", "agent.learning_rate=fast"], ["agent.learning_rate=fast", "number"]),
+    "fraction of a step": (["train-agent", "total_steps=1.5"], ["total_steps=1.5", "integer"]),
+    "null": (["train-agent", "seed=null"], ["seed=null", "null"]),
+    "negative learning rate": (
+        ["train-agent", "agent.learning_rate=-1e-3"],
+        ["agent.learning_rate=-0.001", "positive"],
+    ),
+    "infinite learning rate": (["train-agent", "agent.learning_rate=inf"], ["agent.learning_rate=inf", "positive"]),
+    "no steps": (["train-agent", "total_steps=0"], ["total_steps=0", "at least 1"]),
+    "negative seed": (["train-agent", "seed=-1"], ["seed=-1", "0"]),
+    "tau above one": (["train-agent", "agent.tau=1.5"], ["agent.tau=1.5", "(0, 1]"]),
+    "three betas": (["train-agent", "agent.betas=[0.5,0.9,0.99]"], ["agent.betas", "two numbers"]),
+    "negative variance": (["train-agent", "model.free_variance=-1"], ["model.free_variance=-1", "variance"]),
+    "no pathway": (["train-agent", "model.free_variance=0", "model.equivariant_variance=0"], ["no pathway"]),
+    "unknown architecture": (["train-agent", "model.architecture=tensors"], ["model.architecture=tensors", "'tensor'"]),
+    "bilinear of no tensors": (["train-agent", "model=mlp", "model.bilinear=true"], ["bilinear=True", "equivariant"]),
+    "unknown device": (["train-agent", "device=tpu"], ["device=tpu", "cpu"]),
+    "several values": (["train-agent", "seed=0,1"], ["seed=0,1", "--multirun"]),
+    "bad value in a sweep": (["train-agent", "--multirun", "seed=0,-1"], ["seed=-1"]),
+    "sweep into one folder": (["train-agent", "--multirun", "seed=0,1", "run_dir=a"], ["several runs", "run_dir"]),
+    "resume of nothing": (["train-agent", "--resume", "absent"], ["absent", "no run"]),
+    "resume of two": (["train-agent", "--resume", "a", "b"], ["one run"]),
+    "run that is none": (["evaluate-agent", "absent"], ["absent", "no run"]),
+    "folder that is no run": (["equivariance", "."], ["config.yaml"]),
+    "no episodes": (["evaluate-agent", ".", "--episodes", "0"], ["--episodes 0", "at least 1"]),
+    "words for the cache": (["cache", "clear"], ["clear", "cache --help"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_one_line_and_exit_status_2(monkeypatch, tmp_path, capfd, case):
+    words, expected = BAD[case]
+    monkeypatch.chdir(tmp_path)
+    status = main(words)
+    out, err = capfd.readouterr()
+    assert (status, out) == (2, ""), err
+    assert err.startswith("rppdyn: error: ")
+    assert err.count("\n") == 1, err
+    for text in expected:
+        assert text in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "case", ["no such verb", "unknown environment", "negative learning rate", "environment without a spec"]
+)
+def test_the_same_in_a_process_of_its_own(rppdyn, tmp_path, case):
+    words, expected = BAD[case]
+    status, out, err = rppdyn(*words, cwd=tmp_path)
+    assert (status, out, err.count("\n")) == (2, "", 1), err
+    assert all(text in err for text in expected)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_argument_is_refused_without_loading_torch(environment, tmp_path):
+    code = """
+import sys
+from rppdyn.cli import main
+for words in (["train-agent", "agent.tau=2"], ["train-agent", "env=Wlaker2d-v5"], ["nonsense"]):
+    assert main(words) == 2
+for words in (["--help"], ["train-agent", "--help"], ["--version"]):
+    try:
+        main(words)
+    except SystemExit as end:
+        assert not end.code
+assert "torch" not in sys.modules, "torch was imported"
+"""
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=60
+    )
+
+
+def test_an_unexpected_error_keeps_its_traceback(environment, tmp_path):
+    code = """
+import sys
+from rppdyn import cli
+from rppdyn.jobs import compose
+compose.composed = lambda *arguments: int("a library's own error")
+sys.exit(cli.main(["train-agent"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr

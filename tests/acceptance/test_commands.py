@@ -1,0 +1,59 @@
+"""The verbs that need no run: help, certify, cache."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rppdyn import __version__
+from rppdyn.cli import VERBS
+
+
+def test_help_and_version(rppdyn, tmp_path):
+    status, out, err = rppdyn("--help", cwd=tmp_path)
+    assert (status, err) == (0, "")
+    assert all(f"  {verb} " in out for verb in VERBS)
+    assert rppdyn("--version", cwd=tmp_path) == (0, f"rppdyn {__version__}\n", "")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb(rppdyn, tmp_path, verb):
+    status, out, err = rppdyn(verb, "--help", cwd=tmp_path)
+    assert (status, err) == (0, "")
+    assert out.startswith(f"usage: rppdyn {verb}")
+
+
+def test_the_help_of_train_agent_lists_keys_and_choices(rppdyn, tmp_path):
+    _, out, _ = rppdyn("train-agent", "--help", cwd=tmp_path)
+    for text in (
+        "model=emlp | mlp | rpp | rpp_policy_only",
+        "agent.learning_rate=0.0003",
+        "env.actuator_scale={}",
+        "experiment=demo",
+    ):
+        assert text in out
+
+
+def test_certify(rppdyn, tmp_path):
+    status, out, err = rppdyn("certify", "Swimmer-v5", "--states", "40", "--json", "out/c.json", cwd=tmp_path)
+    assert (status, err) == (0, "")
+    assert "dynamics exact" in out
+    assert json.loads((tmp_path / "out" / "c.json").read_text())["env_id"] == "Swimmer-v5"
+
+
+def test_cache_shows_and_clears(environment, start, tmp_path):
+    import subprocess
+    import sys
+
+    own = {**environment, "RPPDYN_CACHE_DIR": str(tmp_path / "bases")}
+    solve = "from rppdyn.basis import solver; from rppdyn.groups import SO; from rppdyn.reps import T; "
+    solve += "solver.WORTH_KEEPING = 0.0; T(3)(SO(3)).solve()"
+    subprocess.run([sys.executable, "-c", solve], env=own, check=True, timeout=120)
+
+    def cache(*words):
+        command = [sys.executable, "-m", "rppdyn.cli", "cache", *words]
+        return subprocess.run(command, env=own, capture_output=True, text=True, check=True, timeout=120).stdout
+
+    assert cache().startswith(f"{tmp_path / 'bases' / 'basis'}: 1 basis, ")
+    assert cache("--clear").splitlines() == ["cleared 1 basis", f"{tmp_path / 'bases' / 'basis'}: 0 bases, 0 bytes"]

@@ -1,0 +1,138 @@
+"""train-agent and what is done with its run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+
+import matplotlib.image
+import pytest
+import torch
+from omegaconf import OmegaConf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rppdyn.runs import read_metrics
+
+from .conftest import SMALL
+
+
+def test_the_summary_is_short_and_says_what_was_reached(trained):
+    run, cwd, out, err = trained
+    assert out.startswith("InvertedPendulum-v5, rpp, seed 0: 230 of 230 steps\n")
+    assert len(out.splitlines()) <= 8
+    for words in ("mean return", "policy", "critic", str(run.relative_to(cwd)), "tensorboard --logdir"):
+        assert words in out
+    assert "230/230" in err
+    assert "Traceback" not in err
+
+
+def test_the_run_folder_is_complete(trained):
+    run, _, _, _ = trained
+    config = OmegaConf.load(run / "config.yaml")
+    assert config.total_steps == 230
+    assert config.agent.tau == 0.005
+    records = read_metrics(run / "metrics.jsonl")
+    assert [record["step"] for record in records] == [0, 100, 200, 230]
+    names = records[-1].keys()
+    for name in (
+        "eval/return_mean",
+        "equivariance/policy/left-right",
+        "equivariance/critic",
+        "pathway/actor_free_share",
+        "pathway/critic_equivariant_norm",
+        "train/critic_loss",
+        "prior/actor_penalty",
+        "rollout/return_mean",
+    ):
+        assert name in names
+    assert not any(name.startswith("time/") for name in names)
+    result = json.loads((run / "result.json").read_text())
+    assert result["metrics"] == records[-1]
+    assert result["provenance"]["packages"]["torch"] == torch.__version__
+    assert matplotlib.image.imread(run / "figures" / "learning_curve.png").std() > 0.02
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-000000000200", "step-000000000230"]
+    assert json.loads((run / "spec.json").read_text())["env_id"] == "InvertedPendulum-v5"
+    assert "left-right" in (run / "certificate.json").read_text()
+    assert torch.load(run / "policy.pt", weights_only=True)
+    assert zipfile.is_zipfile(run / "model.zip")
+    assert not list(run.glob(".writing*"))
+
+
+def test_the_events_hold_the_metrics(trained):
+    run, _, _, _ = trained
+    events = EventAccumulator(str(run / "events"))
+    events.Reload()
+    records = read_metrics(run / "metrics.jsonl")
+    for name in ("eval/return_mean", "equivariance/policy", "pathway/actor_free_share"):
+        logged = {event.step: event.value for event in events.Scalars(name)}
+        assert logged == pytest.approx({record["step"]: record[name] for record in records}, rel=1e-6)
+
+
+def test_every_documented_metric_is_logged_and_every_logged_one_is_documented(trained):
+    from pathlib import Path
+
+    run, _, _, _ = trained
+    page = Path(__file__).parents[2] / "docs" / "metrics.md"
+    logged = {name for record in read_metrics(run / "metrics.jsonl") for name in record}
+    logged |= {name for record in read_metrics(run / "timing.jsonl") for name in record}
+    logged = {name.replace("/left-right", "/<generator>") for name in logged}
+    table = [line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("| `")]
+    documented = {name for cell in table for name in cell.split("`")[1::2]}
+    assert logged == documented
+
+
+def test_evaluate_agent_plays_the_final_policy(rppdyn, trained):
+    run, cwd, _, _ = trained
+    status, out, err = rppdyn("evaluate-agent", str(run), "--episodes", "2", cwd=cwd)
+    assert (status, err) == (0, "")
+    result = json.loads((run / "evaluation.json").read_text())
+    assert result["source"] == "final policy"
+    # The same initial states as the evaluation at the end of the run, so the same returns to the last bit.
+    assert result["returns"] == read_metrics(run / "metrics.jsonl")[-1]["eval/returns"]
+    assert out.count("\n") == 2 + 2 + 1
+    assert f"mean return {result['return_mean']:.2f}" in out
+
+
+def test_equivariance_prints_errors_by_generator(rppdyn, trained):
+    run, cwd, _, _ = trained
+    status, out, err = rppdyn("equivariance", str(run), "--states", "64", "--episodes", "2", cwd=cwd)
+    assert (status, err) == (0, "")
+    result = json.loads((run / "equivariance.json").read_text())
+    last = read_metrics(run / "metrics.jsonl")[-1]
+    assert result["policy"]["error"] == pytest.approx(last["equivariance/policy"], rel=1e-6)
+    assert result["critic"]["per_generator"]["left-right"] == pytest.approx(last["equivariance/critic"], rel=1e-6)
+    assert "left-right" in out
+
+
+def test_a_finished_run_is_neither_repeated_nor_overwritten(rppdyn, trained):
+    _, cwd, _, _ = trained
+    status, out, err = rppdyn("train-agent", *SMALL, "total_steps=230", cwd=cwd)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "--resume" in err
+    assert "run_dir=" in err
+    status, out, err = rppdyn("train-agent", "--resume", *SMALL, "total_steps=230", cwd=cwd)
+    assert (status, err) == (0, "")
+    assert "finished before" in out
+
+
+def test_a_finished_run_can_be_made_longer(rppdyn, trained, tmp_path):
+    run, _, _, _ = trained
+    shutil.copytree(run, tmp_path / "longer")
+    status, out, err = rppdyn("train-agent", "--resume", "longer", "total_steps=260", cwd=tmp_path)
+    assert status == 0, err
+    assert "260 of 260 steps" in out
+    records = read_metrics(tmp_path / "longer" / "metrics.jsonl")
+    assert [record["step"] for record in records] == [0, 100, 200, 230, 260]
+    assert records[:4] == read_metrics(run / "metrics.jsonl")
+    assert OmegaConf.load(tmp_path / "longer" / "config.yaml").total_steps == 260
+
+
+def test_multirun_runs_two_seeds(rppdyn, tmp_path):
+    status, out, err = rppdyn("train-agent", *SMALL, "total_steps=60", "seed=0,1", "--multirun", cwd=tmp_path)
+    assert status == 0, err
+    results = sorted(tmp_path.glob("runs/train-agent/InvertedPendulum-v5/rpp/*/result.json"))
+    assert [json.loads(path.read_text())["seed"] for path in results] == [0, 1]
+    assert out.count("60 of 60 steps") == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
