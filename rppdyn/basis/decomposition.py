@@ -34,6 +34,7 @@ COMFORT = 2e-6  # smallest eigenvalue gap that needs no further draw
 LINK = 1e-3  # blocks of Y stronger than this link two eigenspaces of one type
 NOISE = 1e-9  # blocks weaker than this are zero; between the two the draw is discarded
 DRAWS = 8
+CHUNK = 2**24  # entries of the generators' matrices held at a time when residuals are measured
 
 
 class Ambiguous(Exception):
@@ -139,8 +140,15 @@ def _cluster(eigenvalues: list[Array]) -> tuple[list[Array], float]:
     return [np.searchsorted(w, edges) for w in eigenvalues], gap
 
 
-def _forest(links: list[Array], clusters: list[Array]) -> tuple[list[list[tuple[int, int]]], float]:
-    """Maximal spanning forest over the eigenspaces: per tree its (cluster, parent) pairs, root first with parent -1."""
+Tree = list[tuple[int, int, bool]]
+
+
+def _forest(links: list[Array], clusters: list[Array]) -> tuple[list[Tree], float]:
+    """Maximal spanning forest over the eigenspaces, and its weakest link.
+
+    Returns:
+        per tree its (cluster, parent, whether the stronger block is Y_parent,cluster), root first with parent -1.
+    """
     count = len(clusters[0]) - 1
     strength = np.zeros((count, count))
     for y, bounds in zip(links, clusters, strict=True):
@@ -149,12 +157,13 @@ def _forest(links: list[Array], clusters: list[Array]) -> tuple[list[list[tuple[
         norms = np.add.reduceat(np.add.reduceat(np.abs(y) ** 2, bounds[present], 0), bounds[present], 1)
         norms = np.sqrt(norms / np.minimum.outer(sizes[present], sizes[present]))
         strength[np.ix_(present, present)] = np.maximum(strength[np.ix_(present, present)], norms)
+    reversed_ = strength < strength.T
     strength = np.maximum(strength, strength.T)
     scale = strength.max()
     np.fill_diagonal(strength, 0.0)
     sizes = np.stack([np.diff(b) for b in clusters])
     tree_of = np.full(count, -1)
-    trees: list[list[tuple[int, int]]] = []
+    trees: list[Tree] = []
     weakest = 1.0
     best, parent = np.zeros(count), np.full(count, -1)
     for _ in range(count):
@@ -167,7 +176,7 @@ def _forest(links: list[Array], clusters: list[Array]) -> tuple[list[list[tuple[
         else:
             weakest = min(weakest, best[j] / scale)
         tree_of[j] = len(trees) - 1
-        trees[-1].append((j, int(parent[j])))
+        trees[-1].append((j, int(parent[j]), bool(reversed_[j, parent[j]])))
         better = strength[j] > best
         best[better], parent[better] = strength[j][better], j
         if (sizes[:, j] != sizes[:, trees[-1][0][0]]).any():
@@ -253,29 +262,31 @@ def _orthonormalise(m: Array, steps: int = 2) -> Array:
     return m
 
 
-def _carry(
-    tree: list[tuple[int, int]], roots: list[Array], links: list[Array], clusters: list[Array]
-) -> list[list[Array]]:
-    """Per site, the aligned basis of every eigenspace of a tree: basis_j = polar factor of Y_ji basis_i."""
+def _carry(tree: Tree, roots: list[Array], links: list[Array], clusters: list[Array]) -> list[Array]:
+    """Per site, the aligned bases of a tree's eigenspaces, (c, m, m): basis_j = polar factor of Y_ji basis_i.
+
+    Y and Y^H are both in the algebra; which one carries a link is decided once for all sites.
+    """
     carried = []
     for root, y, b in zip(roots, links, clusters, strict=True):
+        size = len(root)
+        if not size:
+            carried.append(np.zeros((0, 0, 0)))
+            continue
         bases = {tree[0][0]: root}
-        if len(root):
-            for j, i in tree[1:]:
-                ji, ij = y[b[j] : b[j + 1], b[i] : b[i + 1]], y[b[i] : b[i + 1], b[j] : b[j + 1]]
-                # Y and Y^H are both in the algebra; the choice must be the same on every site, and the strengths are
-                m = ji if _length(ji) >= 0.5 * _length(ij) else ij.conj().T
-                m = m / _length(m)
-                if np.abs(m.conj().T @ m - np.eye(len(m))).max() > NOISE:
-                    raise Ambiguous("a link between eigenspaces is no multiple of an isometry")
-                bases[j] = _orthonormalise(m @ bases[i])
-        carried.append([bases[j] for j, _ in tree] if len(root) else [])
+        raw = np.empty((len(tree), size, size), root.dtype)
+        raw[0] = root
+        for step, (j, i, reverse) in enumerate(tree[1:], start=1):
+            here, there = slice(b[j], b[j + 1]), slice(b[i], b[i + 1])
+            m = (y[there, here].conj().T if reverse else y[here, there]) @ bases[i]
+            m *= (size / np.vdot(m, m).real) ** 0.5
+            raw[step] = m
+            bases[j] = 1.5 * m - 0.5 * m @ (m.conj().T @ m)
+        worst = np.abs(np.matmul(raw.conj().transpose(0, 2, 1), raw) - np.eye(size)).max()
+        if worst > NOISE:
+            raise Ambiguous("a link between eigenspaces is no multiple of an isometry")
+        carried.append(np.stack([bases[j] for j, _, _ in tree]))
     return carried
-
-
-def _length(m: Array) -> float:
-    """|y| of a block y * isometry."""
-    return float(np.linalg.norm(m)) / len(m) ** 0.5
 
 
 def _assemble(
@@ -288,12 +299,12 @@ def _assemble(
     for tree, units, bases in types:
         multiplicities, first = [], tuple(starts)
         for s, (v, b) in enumerate(zip(vectors, clusters, strict=True)):
-            if not bases[s]:
+            size = bases[s].shape[1]
+            if not size:
                 multiplicities.append(0)
                 continue
-            size = len(bases[s][0])
-            index = np.stack([np.arange(b[j], b[j + 1]) for j, _ in tree])
-            part = np.matmul(v[:, index].transpose(1, 0, 2), np.stack(bases[s]))  # (eigenspace, n, (a, unit))
+            index = b[[j for j, _, _ in tree]][:, None] + np.arange(size)
+            part = np.matmul(v[:, index].transpose(1, 0, 2), bases[s])  # (eigenspace, n, (a, unit))
             part = part.reshape(len(tree), len(v), size // units, units).transpose(1, 2, 0, 3)
             columns[s].append(part.reshape(len(v), -1))
             multiplicities.append(size // units)
@@ -312,57 +323,58 @@ def _residuals(
     """
     out = np.zeros((len(sites), len(types), 2))
     orthonormality = max(float(np.abs(q.conj().T @ q - np.eye(len(q))).max()) for q in u)
-    num_lie, num_discrete = len(factors[0].lie), len(factors[0].discrete)
-    for i in range(num_lie + num_discrete):
-        rotated, scale = [], 1e-300
-        for site, q in zip(sites, u, strict=True):
-            parts = [factors[f] for f in site]
-            if i < num_lie:
-                moved, size = _apply_lie([f.lie[i] for f in parts], q), sum(f.lie_norms[i] for f in parts)
-            else:
-                moved, size = chain_apply([f.discrete[i - num_lie] for f in parts], q), 1.0
-                for f in parts:  # a constraint h W h'^T - W has the norm of h' besides
-                    size /= max(1.0, f.discrete_norms[i - num_lie])
-            rotated.append(q.conj().T @ moved)
-            scale = max(scale, float(size))
+    count = len(factors[0].lie) + len(factors[0].discrete)
+    chunk = max(1, CHUNK // max(len(q) for q in u) ** 2)
+    for first in range(0, count, chunk):
+        which = range(first, min(first + chunk, count))
+        images = [_images([factors[f] for f in site], which, q) for site, q in zip(sites, u, strict=True)]
+        noise = [q.conj().T @ moved for q, (moved, _) in zip(u, images, strict=True)]
+        scale = np.maximum(np.max([s for _, s in images], axis=0), 1e-300)
         for t in types:
             cells = []
-            for s, m in enumerate(t.multiplicities):
-                cut = slice(t.starts[s], t.starts[s] + m * t.dim)
-                diagonal = rotated[s][cut, cut].reshape(m, t.dim, m, t.dim)
-                cells.append(np.einsum("aman->amn", diagonal))
+            for x, m, start in zip(noise, t.multiplicities, t.starts, strict=True):
+                cut = slice(start, start + m * t.dim)
+                cells.append(np.einsum("gaman->agmn", x[:, cut, cut].reshape(len(x), m, t.dim, m, t.dim)))
             mean = _commuting_part(np.concatenate(cells).mean(0), t.units)
-            for s, m in enumerate(t.multiplicities):
-                for a in range(t.starts[s], t.starts[s] + m * t.dim, t.dim):
-                    rotated[s][a : a + t.dim, a : a + t.dim] -= mean
-        for s, noise in enumerate(rotated):
-            square = noise.real**2 + noise.imag**2 if np.iscomplexobj(noise) else noise**2
+            for x, m, start in zip(noise, t.multiplicities, t.starts, strict=True):
+                for a in range(start, start + m * t.dim, t.dim):
+                    x[:, a : a + t.dim, a : a + t.dim] -= mean
+        for s, x in enumerate(noise):
+            square = (x.real**2 + x.imag**2 if np.iscomplexobj(x) else x**2) / scale[:, None, None] ** 2
             for axis in (0, 1):
-                sums = square.sum(axis)
+                sums = square.sum(axis + 1)
                 for k, t in enumerate(types):
                     m = t.multiplicities[s]
                     if m:
-                        copies = sums[t.starts[s] : t.starts[s] + m * t.dim].reshape(m, t.dim).sum(1)
-                        out[s, k, axis] = max(out[s, k, axis], (copies.max() / t.dim) ** 0.5 / scale)
+                        copies = sums[:, t.starts[s] : t.starts[s] + m * t.dim].reshape(-1, m, t.dim).sum(2)
+                        out[s, k, axis] = max(out[s, k, axis], (copies.max() / t.dim) ** 0.5)
     return out, orthonormality
 
 
-def _apply_lie(matrices: list[Array], q: Array) -> Array:
-    """(sum_f I (x) A_f (x) I) q."""
-    out = np.zeros_like(q)
-    before, after = 1, q.size
-    for a in matrices:
-        after //= len(a)
-        out += np.matmul(a, q.reshape(before, len(a), after)).reshape(q.shape)
-        before *= len(a)
-    return out
+def _images(parts: list[Factor], which: range, q: Array) -> tuple[Array, Array]:
+    """Generators `which` of a product of factors applied to q, (g, n, n), and the scales of their constraints, (g,)."""
+    moved, scales = np.zeros((len(which), *q.shape), q.dtype), np.ones(len(which))
+    num_lie = len(parts[0].lie)
+    for row, i in enumerate(which):
+        if i < num_lie:
+            before, after = 1, q.size
+            for f in parts:
+                after //= f.dim
+                moved[row] += np.matmul(f.lie[i], q.reshape(before, f.dim, after)).reshape(q.shape)
+                before *= f.dim
+            scales[row] = sum(f.lie_norms[i] for f in parts)
+        else:
+            moved[row] = chain_apply([f.discrete[i - num_lie] for f in parts], q)
+            for f in parts:  # a constraint h W h'^T - W has the norm of h' besides
+                scales[row] /= max(1.0, f.discrete_norms[i - num_lie])
+    return moved, scales
 
 
 def _commuting_part(d: Array, units: int) -> Array:
-    """The part of one copy's (d, d) matrix that commutes with the type's units."""
+    """The parts of one copy's (g, d, d) matrices that commute with the type's units."""
     if units == 1:
         return d
-    c = len(d) // units
-    cells = d.reshape(c, units, c, units)
+    c = d.shape[-1] // units
+    cells = d.reshape(-1, c, units, c, units)
     rights = unit_matrices(units)
-    return (np.einsum("umn,anbp,uqp->ambq", rights, cells, rights) / units).reshape(len(d), len(d))
+    return (np.einsum("umn,ganbp,uqp->gambq", rights, cells, rights) / units).reshape(d.shape)
