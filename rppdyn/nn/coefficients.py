@@ -33,9 +33,9 @@ class CoefficientMap(ExactBuffers):
     :math:`\beta` is exact.
 
     Where no row has more than one entry and all of them are ``1`` the product is one gather (orbits of permutations);
-    with signs or zero rows, a gather and a product; otherwise gather, product and ``scatter_add`` over the non-zero
+    with signs or zero rows, a gather and a product; otherwise gather, product and ``index_add`` over the non-zero
     entries. All three are plain torch operations, so autograd, ``vmap`` and ``torch.compile`` apply; measured against
-    sparse CSR products, index_add, a loop over blocks and a custom backward they were the fastest that worked under all
+    sparse CSR products, scatter_add, a loop over blocks and a custom backward they were the fastest that worked under all
     three (``benchmarks/layers.py --assembly``).
 
     Args:
@@ -72,15 +72,17 @@ class CoefficientMap(ExactBuffers):
                 self.register_buffer("cols", cols[order])
                 self.register_exact("values", values[order])
 
-    def forward(self, theta: Float[Tensor, " rank"]) -> Float[Tensor, "..."]:
-        """The dense tensor."""
-        if self.form == "zero":
-            return theta.new_zeros(self.shape)
+    def forward(self, theta: Float[Tensor, " rank"], onto: Float[Tensor, "..."] | None = None) -> Float[Tensor, "..."]:
+        """The dense tensor, added to ``onto`` where that is given."""
         if self.form == "sparse":
             entries = theta.index_select(0, self.cols) * self.values
-            return theta.new_zeros(self.size).scatter_add(0, self.rows, entries).view(self.shape)
+            base = theta.new_zeros(self.size) if onto is None else onto.reshape(-1)
+            return base.index_add(0, self.rows, entries).view(self.shape)
+        if self.form == "zero":
+            return theta.new_zeros(self.shape) if onto is None else onto
         dense = theta.index_select(0, self.index)
-        return (dense if self.form == "gather" else dense * self.values).view(self.shape)
+        dense = (dense if self.form == "gather" else dense * self.values).view(self.shape)
+        return dense if onto is None else dense + onto
 
     def beta(self, theta: Float[Tensor, " rank"]) -> Float[Tensor, " rank"]:
         """The coefficients in the orthonormal basis."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rppdyn.nn.gating import gate_product
 from rppdyn.nn.hidden import gated, is_pointwise
 from rppdyn.nn.linear import FREE_SCALE
 from rppdyn.nn.pathways import Pathway
@@ -77,11 +78,16 @@ class Gate(nn.Module):
         pointwise = [index.flatten() for part, index in parts if is_pointwise(part)]
         others = [index.T for part, index in parts if not is_pointwise(part)]  # (components, copies)
         pointwise = torch.cat(pointwise).sort().values if pointwise else torch.empty(0, dtype=torch.int64)
-        order = torch.cat([pointwise, *(index.flatten() for index in others)])
         self.num_pointwise = len(pointwise)
-        self.shapes = [tuple(index.shape) for index in others]
+        self.shapes = tuple(tuple(index.shape) for index in others)
+        order = torch.cat([pointwise, *(index.flatten() for index in others)])
+        gates = torch.arange(rep.dim, self.rep_in.dim).split([copies for _, copies in self.shapes])
+        repeated = [g.repeat(components) for g, (components, _) in zip(gates, self.shapes, strict=True)]
+        self.register_buffer("gates", torch.cat([torch.arange(len(pointwise)), *repeated]))
         contiguous = bool((order == torch.arange(rep.dim)).all())
-        self.register_buffer("order", None if contiguous else order)
+        self.register_buffer(
+            "order", None if contiguous else torch.cat([order, torch.arange(rep.dim, self.rep_in.dim)])
+        )
         self.register_buffer("inverse", None if contiguous else order.argsort())
         self.free = None
         if free_variance != 0:
@@ -95,21 +101,11 @@ class Gate(nn.Module):
         self, x: Float[Tensor, "*batch gated"], c: Float[Tensor, " n"] | None = None
     ) -> Float[Tensor, "*batch n"]:
         c = self.assemble() if c is None else c
-        values, gates = x.split([self.rep.dim, x.shape[-1] - self.rep.dim], -1)
-        swish = None if c is None else F.silu(values)
-        sizes = [components * copies for components, copies in self.shapes]
-        pointwise, *parts = _take(values, self.order).split([self.num_pointwise, *sizes], -1)
-        scalars = gates.sigmoid().split([copies for _, copies in self.shapes], -1)
-        products = [
-            (part.unflatten(-1, shape) * s.unsqueeze(-2)).flatten(-2)
-            for part, shape, s in zip(parts, self.shapes, scalars, strict=True)
-        ]
-        out = _take(torch.cat([F.silu(pointwise), *products], -1), self.inverse)
-        return out if c is None else torch.addcmul(out, c, swish)
+        if self.order is None:
+            return gate_product(x, c, self.gates, self.num_pointwise, self.shapes)
+        c = None if c is None else c.index_select(0, self.order[: self.rep.dim])
+        x = x.index_select(-1, self.order)
+        return gate_product(x, c, self.gates, self.num_pointwise, self.shapes).index_select(-1, self.inverse)
 
     def extra_repr(self) -> str:
         return f"{self.rep_in} -> {self.rep}"
-
-
-def _take(x: Tensor, index: Int[Tensor, " n"] | None) -> Tensor:
-    return x if index is None else x.index_select(-1, index)

@@ -8,15 +8,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.groups import Group
-from rppdyn.nn.pathways import EquivariantPathway, FreePathway, LinearPathway
+from rppdyn.nn.pathways import AffineMap, EquivariantPathway, FreePathway, LinearPathway
 from rppdyn.reps import Rep, RepType
 
 __all__ = ["RelaxedLinear", "FREE_SCALE", "bind"]
 
 FREE_SCALE = 1e-3
 """Initial size of the free pathway relative to a layer of its own, where there is an equivariant one (as published)."""
-
-LinearWeights = tuple[Tensor, Tensor | None]
 
 
 def bind(rep: Rep | RepType, group: Group | None) -> Rep:
@@ -87,18 +85,14 @@ class RelaxedLinear(nn.Module):
         """The pathways that exist, the equivariant one first."""
         return tuple(p for p in (self.equivariant, self.free) if p is not None)
 
-    def assemble(self) -> LinearWeights:
+    def assemble(self) -> AffineMap:
         """The dense weight and bias, summed over the pathways."""
-        weight, bias = self.linear_pathways[0].dense()
-        for pathway in self.linear_pathways[1:]:
-            other, other_bias = pathway.dense()
-            weight = weight + other
-            bias = other_bias if bias is None else bias if other_bias is None else bias + other_bias
-        return weight, bias
+        total: AffineMap = (None, None)
+        for pathway in reversed(self.linear_pathways):
+            total = pathway.dense(total)
+        return total
 
-    def forward(
-        self, x: Float[Tensor, "*batch in"], weights: LinearWeights | None = None
-    ) -> Float[Tensor, "*batch out"]:
+    def forward(self, x: Float[Tensor, "*batch in"], weights: AffineMap | None = None) -> Float[Tensor, "*batch out"]:
         """``x W^T + b``, with weights assembled here or before."""
         return F.linear(x, *(self.assemble() if weights is None else weights))
 

@@ -19,7 +19,10 @@ from rppdyn.nn.buffers import ExactBuffers
 from rppdyn.nn.coefficients import CoefficientMap
 from rppdyn.reps import Rep
 
-__all__ = ["Pathway", "LinearPathway", "EquivariantPathway", "FreePathway", "named_pathways"]
+__all__ = ["AffineMap", "Pathway", "LinearPathway", "EquivariantPathway", "FreePathway", "named_pathways"]
+
+AffineMap = tuple[Tensor | None, Tensor | None]
+"""A dense weight ``(out, in)`` and a bias ``(out,)``; None stands for zero."""
 
 
 class Pathway(ExactBuffers, ABC):
@@ -62,8 +65,8 @@ class LinearPathway(Pathway):
     """A pathway of a linear layer: an affine map with a dense weight."""
 
     @abstractmethod
-    def dense(self) -> tuple[Float[Tensor, "out in"], Float[Tensor, " out"] | None]:
-        """Weight and bias, assembled from the parameters."""
+    def dense(self, onto: AffineMap = (None, None)) -> AffineMap:
+        """Weight and bias, assembled from the parameters; added to those of ``onto``, which saves passes over memory."""
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
         """This pathway's share of the layer's output."""
@@ -99,10 +102,13 @@ class EquivariantPathway(LinearPathway):
         parts = (self.weight_map, self.weight), (self.bias_map, self.bias)
         return tuple(m.beta(theta) for m, theta in parts if theta is not None)
 
-    def dense(self) -> tuple[Tensor, Tensor | None]:
-        scale = self.weight_map.scale
-        weight = scale.new_zeros(self.weight_map.shape) if self.weight is None else self.weight_map(self.weight)
-        return weight, None if self.bias is None else self.bias_map(self.bias)
+    def dense(self, onto: AffineMap = (None, None)) -> AffineMap:
+        weight, bias = onto
+        if self.weight is not None:
+            weight = self.weight_map(self.weight, weight)
+        elif weight is None:
+            weight = self.weight_map.scale.new_zeros(self.weight_map.shape)
+        return weight, bias if self.bias is None else self.bias_map(self.bias, bias)
 
     def extra_repr(self) -> str:
         return _count(self)
@@ -125,8 +131,9 @@ class FreePathway(LinearPathway):
     def coefficients(self) -> tuple[Tensor, ...]:
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
-    def dense(self) -> tuple[Tensor, Tensor | None]:
-        return self.weight, self.bias
+    def dense(self, onto: AffineMap = (None, None)) -> AffineMap:
+        pairs = zip((self.weight, self.bias), onto, strict=True)
+        return tuple(own if other is None else other if own is None else own + other for own, other in pairs)
 
     def extra_repr(self) -> str:
         return _count(self)

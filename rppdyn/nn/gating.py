@@ -1,0 +1,92 @@
+"""The arithmetic of the gate, with a backward pass of few passes over memory."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+__all__ = ["gate_product"]
+
+Shapes = tuple[tuple[int, int], ...]
+
+
+def gate_product(
+    x: Float[Tensor, "*batch gated"],
+    c: Float[Tensor, " n"] | None,
+    index: Int[Tensor, " n"],
+    pointwise: int,
+    shapes: Shapes,
+) -> Float[Tensor, "*batch n"]:
+    r"""``v * (sigmoid(x)[index] + c sigmoid(v))`` with ``v`` the first ``n`` coordinates of ``x``.
+
+    Written as :math:`\sigma(g)\,v + c\,\mathrm{swish}(v)` with autograd's own backward this is a third of a training step at
+    width 384: a dozen passes over features that do not fit in the processor's cache. One sigmoid serves gates, swish and the
+    relaxed term, and the backward pass below makes seven. ``torch.compile`` fuses the plain formula and is given that.
+
+    Args:
+        x: values, then one gate for each copy of each gated part.
+        c: relaxed swish per channel, or None.
+        index: of each coordinate, the coordinate of ``x`` that gates it.
+        pointwise: how many leading coordinates gate themselves.
+        shapes: ``(components, copies)`` of the gated parts that follow, in order.
+    """
+    if torch.compiler.is_compiling():
+        return _gate(x, c, index)[0]
+    return _GateProduct.apply(x, c, index, pointwise, shapes)[0]
+
+
+def _gate(x: Tensor, c: Tensor | None, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    n = index.shape[0]
+    s = x.sigmoid()
+    h = s.index_select(-1, index)
+    h = h if c is None else torch.addcmul(h, c, s[..., :n])
+    return x[..., :n] * h, s, h
+
+
+class _GateProduct(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, c, index, pointwise, shapes):
+        return _gate(x, c, index)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, c, index, ctx.pointwise, ctx.shapes = inputs
+        _, s, h = output
+        ctx.mark_non_differentiable(s, h)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, c, index, s, h)
+        ctx.save_for_forward(x, c, index, s, h)
+
+    @staticmethod
+    def backward(ctx, grad, _s, _h):
+        if grad is None:
+            return None, None, None, None, None
+        x, c, index, s, h = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a second derivative is wanted: s and h must depend on x and c
+            _, s, h = _gate(x, c, index)
+        n = index.shape[0]
+        t = grad * x[..., :n]  # gradient of h
+        ones = t.new_ones(ctx.pointwise)
+        weight = torch.cat([ones, t.new_zeros(n - ctx.pointwise)])  # a pointwise coordinate is its own gate
+        own = t * (weight if c is None else weight + c)
+        sizes = [components * copies for components, copies in ctx.shapes]
+        _, *parts = t.split([ctx.pointwise, *sizes], -1)
+        gates = [p.unflatten(-1, shape).sum(-2) for p, shape in zip(parts, ctx.shapes, strict=True)]
+        grad_x = torch.ops.aten.sigmoid_backward(torch.cat([own, *gates], -1), s)
+        grad_x[..., :n] += grad * h
+        grad_c = None if c is None else (t * s[..., :n]).flatten(0, -2).sum(0)
+        return grad_x, grad_c, None, None, None
+
+    @staticmethod
+    def jvp(ctx, tx, tc, *_):
+        x, c, index, s, h = ctx.saved_tensors
+        n = index.shape[0]
+        ds = torch.zeros_like(s) if tx is None else tx * s * (1 - s)
+        dh = ds.index_select(-1, index)
+        dh = dh if c is None else dh + c * ds[..., :n]
+        dh = dh if tc is None else dh + tc * s[..., :n]
+        out = x[..., :n] * dh
+        return (out if tx is None else out + tx[..., :n] * h), None, None
