@@ -67,8 +67,11 @@ $(TEST_READY): pyproject.toml constraints.txt $(MOVED)
 
 install: $(TEST_READY)
 
+# --resume: a demo that was interrupted goes on, and one that is done is not trained again.
 demo: $(RUN_READY)
 	$(BIN)/rppdyn train-agent experiment=demo --resume
+	$(BIN)/rppdyn evaluate-agent runs/demo
+	$(BIN)/rppdyn equivariance runs/demo
 
 # One thread per worker: the tests' matrices are small.
 test: $(TEST_READY)
