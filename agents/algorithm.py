@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pathlib
-import zlib
+import zipfile
 from typing import Any, ClassVar
 
 import numpy as np
@@ -305,12 +305,23 @@ class RPPSAC(SAC):
         Raises:
             ValueError: the file is truncated or no saved agent.
         """
-        try:
-            return super().load(path, *args, **kwargs)
-        except (ValueError, RuntimeError, EOFError, zlib.error) as error:
-            if isinstance(error, ValueError) and "zip-file" not in str(error):
-                raise
-            raise ValueError(f"{path} is truncated or not an agent written by save(); load another copy") from error
+        if isinstance(path, (str, pathlib.Path)):
+            _check_archive(pathlib.Path(path))
+        return super().load(path, *args, **kwargs)
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_generator", "_pending_log", "_collected_steps", "_collected_episodes"]
+
+
+def _check_archive(path: pathlib.Path) -> None:
+    """Refuse a file that is not whole; stable-baselines3 opens one cut off inside a member that is itself an archive."""
+    path = path if path.exists() else path.with_name(f"{path.name}.zip")
+    if not path.exists():
+        return  # stable-baselines3 says so
+    try:
+        with zipfile.ZipFile(path) as archive:
+            whole = {"data", "policy.pth"} <= set(archive.namelist()) and archive.testzip() is None
+    except zipfile.BadZipFile:
+        whole = False
+    if not whole:
+        raise ValueError(f"{path} is truncated or not an agent written by save(); load another copy")

@@ -17,6 +17,9 @@ from rppdyn.envs import SymmetrySpec
 from rppdyn.nn import InvariantNormaliser
 from rppdyn.reps import Scalar
 
+CLIP = 10.0
+"""Bound on normalised features, in standard deviations, where the observation's representation is orthogonal."""
+
 BuildNetwork = Callable[..., nn.Module]
 """(rep_in, rep_out, output_scale) -> a relaxed network."""
 
@@ -31,23 +34,21 @@ class SymmetricFeatures(BaseFeaturesExtractor):
     def __init__(self, observation_space: spaces.Box, spec: SymmetrySpec) -> None:
         super().__init__(observation_space, features_dim=spec.feature_dim)
         self.spec = spec
-        self.normaliser = InvariantNormaliser(spec.obs_rep)
+        self.normaliser = InvariantNormaliser(spec.obs_rep, clip=CLIP if spec.obs_rep.is_orthogonal else None)
+        self.register_buffer("_like", torch.empty(0), persistent=False)  # has the networks' dtype, also after double()
 
     @property
     def dtype(self) -> torch.dtype:
-        return next(b.dtype for b in self.normaliser.buffers() if b.is_floating_point())
-
-    def _encode(self, observations: Tensor) -> Tensor:
-        # Encoded in the observation's own precision: subtracting a fixed point after rounding would break the symmetry.
-        return self.spec.encode(observations).to(self.dtype)
+        """The dtype of the features, that of the networks."""
+        return self._like.dtype
 
     def forward(self, observations: Tensor) -> Tensor:
-        return self.normaliser(self._encode(observations))
+        # In the observation's own precision: taking off a mean or a fixed point after rounding would break the symmetry.
+        return self.normaliser(self.spec.encode(observations)).to(self.dtype)
 
-    @torch.no_grad()
     def observe(self, observations: Tensor) -> None:
         """Move the running statistics by a batch of raw observations (B, n)."""
-        self.normaliser.update(self._encode(observations))
+        self.normaliser.update(self.spec.encode(observations))
 
 
 class RPPActor(BasePolicy):

@@ -1,0 +1,175 @@
+"""What the policy promises: equivariance by model, and refusals by name."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rppdyn.agents import MODELS, RPPSAC, critic_equivariance_error, policy_equivariance_error
+from rppdyn.envs import mirror_spec, symmetry_spec
+
+WALKER, PENDULUM = "Walker2d-v5", "InvertedPendulum-v5"
+
+
+def states(agent: RPPSAC, n: int = 64):
+    """Random raw observations and actions."""
+    rng = np.random.default_rng(0)
+    origin = np.array(agent.spec.obs.origin)
+    high = agent.action_space.high
+    return origin + rng.normal(size=(n, len(origin))), rng.uniform(-high, high, size=(n, len(high)))
+
+
+def errors(agent: RPPSAC) -> list[float]:
+    observations, actions = states(agent)
+    measured = [policy_equivariance_error(agent, observations), critic_equivariance_error(agent, observations, actions)]
+    assert not any(m.vacuous for m in measured)
+    return [m.error for m in measured]
+
+
+@pytest.mark.parametrize("env", [WALKER, PENDULUM])
+@pytest.mark.parametrize("model, kwargs", [("emlp", {}), ("rpp", {"free_variance": 0.0})], ids=["emlp", "rpp without free"])
+def test_strict_networks_are_equivariant_before_during_and_in_double_precision(make_agent, env, model, kwargs):
+    agent = make_agent(model, env, policy_kwargs=kwargs, learning_rate=3e-3)
+    assert max(errors(agent)) < 1e-5
+    agent.learn(150)
+    assert agent._n_updates == 100
+    assert max(errors(agent)) < 1e-5
+    agent.policy.double()
+    assert max(errors(agent)) < 1e-12
+
+
+@pytest.mark.parametrize("env", [WALKER, PENDULUM])
+def test_a_plain_network_is_not_equivariant(make_agent, env):
+    agent = make_agent("mlp", env)
+    assert min(errors(agent)) > 1e-2
+    agent.learn(100)
+    assert min(errors(agent)) > 1e-2
+
+
+def test_a_relaxed_network_starts_close_to_equivariant_and_each_model_has_its_pathways(make_agent):
+    shares = {}
+    for model in MODELS:
+        statistics = make_agent(model, WALKER).policy.pathway_statistics()
+        shares[model] = (statistics["actor_free_share"], statistics["critic_free_share"])
+    assert shares["mlp"] == (1, 1) and shares["emlp"] == (0, 0)
+    assert 0 < shares["rpp"][0] < 0.01 and 0 < shares["rpp"][1] < 0.01
+    assert shares["rpp_policy_only"] == (pytest.approx(shares["rpp"][0]), 1)
+    assert 0 < max(errors(make_agent("rpp", WALKER))) < 0.1
+
+
+def test_the_measures_see_a_wrong_representation(make_agent):
+    """A network that is equivariant under another symmetry than the environment's is not equivariant."""
+    right = symmetry_spec(WALKER)
+    n, m = right.feature_dim, len(right.action_names)
+    wrong = mirror_spec(
+        WALKER, obs_permutation=range(n), obs_signs=[-1] * n, action_permutation=range(m), action_signs=[-1] * m
+    )
+    agent = make_agent("emlp", WALKER, spec=wrong)
+    assert max(errors(agent)) < 1e-5
+    agent.policy.spec = right
+    assert min(errors(agent)) > 1e-2
+
+
+def test_a_zero_policy_is_called_vacuous(make_agent):
+    agent = make_agent("emlp", PENDULUM)
+    observations, actions = states(agent)
+    with torch.no_grad():
+        for p in [*agent.actor.net.parameters(), *agent.critic.parameters()]:
+            p.zero_()
+    assert policy_equivariance_error(agent, observations).vacuous
+    assert critic_equivariance_error(agent, observations, actions).vacuous
+
+
+def test_the_standard_deviation_permutes_without_signs(make_agent):
+    agent = make_agent("emlp", PENDULUM, policy_kwargs=dict(output_scale=1.0))
+    observations, _ = states(agent)
+    obs = torch.as_tensor(observations)
+    g = agent.spec.group.discrete_generators[0]
+    mean, log_std = agent.actor.output(obs).chunk(2, -1)
+    other_mean, other_log_std = agent.actor.output(agent.spec.transform_observation(g, obs)).chunk(2, -1)
+    torch.testing.assert_close(other_mean, -mean, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(other_log_std, log_std, rtol=1e-4, atol=1e-5)
+    assert log_std.std() > 1e-2
+
+
+def test_normalisation_moves_with_collection_only(make_agent):
+    agent = make_agent("rpp", WALKER)
+    agent.learn(120)
+    normaliser = agent.policy.features_extractor.normaliser
+    before = {name: b.clone() for name, b in normaliser.named_buffers()}
+    agent.predict(agent._last_obs)
+    agent.train(5, 32)
+    assert all(torch.equal(before[name], b) for name, b in normaliser.named_buffers())
+    agent.learn(1, reset_num_timesteps=False)
+    assert any(not torch.equal(before[name], b) for name, b in normaliser.named_buffers())
+    assert agent.critic.features_extractor is agent.actor.features_extractor is agent.critic_target.features_extractor
+
+
+def test_the_critics_differ_and_the_targets_start_as_copies(make_agent):
+    agent = make_agent("rpp", WALKER)
+    first, second = agent.critic.q_networks
+    assert not torch.equal(next(first.parameters()), next(second.parameters()))
+    pairs = zip(agent.critic.parameters(), agent.critic_target.parameters(), strict=True)
+    assert all(torch.equal(a, b) and a.data_ptr() != b.data_ptr() for a, b in pairs)
+
+
+def test_the_same_seed_draws_the_same_agent(make_agent):
+    first, again, other = (make_agent("rpp", WALKER, seed=seed).update_state() for seed in (3, 3, 4))
+    assert torch.equal(first["actor"], again["actor"]) and torch.equal(first["critic"], again["critic"])
+    assert not torch.equal(first["actor"], other["actor"])
+
+
+class Bounds(gym.ActionWrapper):
+    """The same environment with other action bounds."""
+
+    def __init__(self, env, low, high):
+        super().__init__(env)
+        self.action_space = gym.spaces.Box(np.array(low, dtype=np.float32), np.array(high, dtype=np.float32))
+
+    def action(self, action):
+        return action
+
+
+def test_refusals_name_the_thing_and_the_remedy(make_agent):
+    with pytest.raises(ValueError, match=r"no symmetry spec.*Pendulum-v1.*spec="):
+        make_agent("rpp", "Pendulum-v1")
+    with pytest.raises(ValueError, match=r"model='rp' is not one of rpp, emlp, mlp, rpp_policy_only"):
+        make_agent("rp")
+    with pytest.raises(ValueError, match=r"free_variance=-1 must be at least 0"):
+        make_agent("rpp", policy_kwargs=dict(free_variance=-1.0))
+    with pytest.raises(ValueError, match=r"'slider force'.*\[-3, 2\], not symmetric about 0; wrap.*RescaleAction"):
+        make_agent("rpp", Bounds(gym.make(PENDULUM), [-3], [2]))
+    bounds = [1, 1, 1, 2, 1, 1]
+    with pytest.raises(ValueError, match=r"exchanges action .*RescaleAction"):
+        make_agent("rpp", Bounds(gym.make(WALKER), [-b for b in bounds], bounds))
+    with pytest.raises(ValueError, match=r"observation space has 4 entries and the symmetry spec 17"):
+        make_agent("rpp", PENDULUM, spec=symmetry_spec(WALKER))
+    with pytest.raises(ValueError, match=r"use_sde"):
+        make_agent("rpp", use_sde=True)
+    with pytest.raises(ValueError, match=r"noise_variance=0 must be positive"):
+        make_agent("rpp", noise_variance=0)
+    with pytest.raises(ValueError, match=r"max_gradient_norm=0 must be positive"):
+        make_agent("rpp", max_gradient_norm=0)
+    with pytest.raises(ValueError, match=r"optimizer_kwargs has 'amsgrad'"):
+        make_agent("rpp", policy_kwargs=dict(optimizer_kwargs=dict(amsgrad=True)))
+
+
+def test_an_action_that_is_mixed_rather_than_permuted_is_refused(make_agent):
+    spec = symmetry_spec(WALKER)
+    v = np.array([1, 2, 0, 0, 0, 0]) / np.sqrt(5)
+    data = spec.to_dict()
+    data["action"]["discrete_generators"] = [(np.eye(6) - 2 * np.outer(v, v)).tolist()]
+    with pytest.raises(ValueError, match=r"no signed permutation"):
+        make_agent("rpp", WALKER, spec=type(spec).from_dict(data))
+
+
+def test_the_folder_is_imported_under_its_package(monkeypatch):
+    import importlib.util
+
+    import rppdyn.agents
+
+    location = importlib.util.spec_from_file_location("agents", rppdyn.agents.__file__)
+    with pytest.raises(ImportError, match="rppdyn.agents"):
+        location.loader.exec_module(importlib.util.module_from_spec(location))

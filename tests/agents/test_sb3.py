@@ -1,0 +1,161 @@
+"""Everything that works on a stable-baselines3 SAC works on an RPPSAC."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from rppdyn.agents import RPPSAC, RPPPolicy
+
+PENDULUM = "InvertedPendulum-v5"
+
+
+def pendulum() -> gym.Env:
+    return Monitor(gym.make(PENDULUM))
+
+
+@pytest.fixture
+def trained(make_agent) -> RPPSAC:
+    return make_agent("rpp", "Walker2d-v5").learn(80)
+
+
+def test_a_saved_agent_acts_the_same_in_a_fresh_process(trained, tmp_path):
+    trained.save(tmp_path / "agent")
+    observations = np.random.default_rng(0).normal(size=(10, 17))
+    np.save(tmp_path / "observations.npy", observations)
+    code = (
+        "import numpy as np; from rppdyn.agents import RPPSAC; import sys\n"
+        "agent = RPPSAC.load('agent.zip', device='cpu')\n"
+        "assert 'gymnasium.envs.mujoco.walker2d_v5' not in sys.modules\n"
+        "np.save('actions.npy', agent.predict(np.load('observations.npy'), deterministic=True)[0])"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    expected, _ = trained.predict(observations, deterministic=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "actions.npy"), expected)
+
+
+def test_a_loaded_agent_has_the_same_state_and_trains_on(trained, tmp_path):
+    trained.save(tmp_path / "agent.zip")
+    loaded = RPPSAC.load(tmp_path / "agent.zip", env=gym.make("Walker2d-v5"), device="cpu")
+    there, here = trained.update_state(), loaded.update_state()
+    assert set(there) == set(here)
+    for name in there:
+        torch.testing.assert_close(here[name], there[name], rtol=0, atol=0)
+    assert loaded.spec == trained.spec and loaded.num_timesteps == 80
+    assert loaded.noise_variance == trained.noise_variance
+    before = here["actor"].clone()
+    loaded.learn(60, reset_num_timesteps=False)  # fills its own replay buffer, then trains
+    assert loaded.num_timesteps == 140 and not torch.equal(loaded.update_state()["actor"], before)
+
+
+def test_parameters_go_out_and_in(trained, make_agent):
+    other = make_agent("rpp", "Walker2d-v5", seed=7)
+    other.set_parameters(trained.get_parameters())
+    for name, value in trained.update_state().items():
+        if name != "log_alpha":  # a variable of its own in stable-baselines3
+            torch.testing.assert_close(other.update_state()[name], value, rtol=0, atol=0)
+
+
+def test_a_policy_is_saved_and_loaded_alone(trained, tmp_path):
+    trained.policy.save(tmp_path / "policy.pth")
+    policy = RPPPolicy.load(tmp_path / "policy.pth", device="cpu")
+    obs = trained.observation_space.sample()
+    np.testing.assert_array_equal(
+        policy.predict(obs, deterministic=True)[0], trained.predict(obs, deterministic=True)[0]
+    )
+
+
+def test_a_truncated_file_is_named(trained, tmp_path):
+    path = tmp_path / "agent.zip"
+    trained.save(path)
+    whole = path.read_bytes()
+    for fraction in (0.1, 0.5, 0.9, 0.999):
+        path.write_bytes(whole[: int(fraction * len(whole))])
+        with pytest.raises(ValueError, match=r"agent.zip is truncated or not an agent"):
+            RPPSAC.load(path)
+    with pytest.raises(FileNotFoundError):
+        RPPSAC.load(tmp_path / "absent.zip")
+
+
+def test_vectorised_environments_callbacks_and_several_gradient_steps(make_agent, tmp_path):
+    env = DummyVecEnv([pendulum, pendulum])
+    agent = make_agent("rpp", env, gradient_steps=2, train_freq=4, tensorboard_log=None)
+    evaluation = EvalCallback(DummyVecEnv([pendulum]), eval_freq=50, n_eval_episodes=1, verbose=0)
+    agent.learn(200, callback=[CheckpointCallback(50, tmp_path, name_prefix="rpp"), evaluation])
+    assert agent.num_timesteps == 200
+    assert agent._n_updates == 2 * sum(t > 50 for t in range(8, 201, 8))
+    assert RPPSAC.load(tmp_path / "rpp_100_steps.zip").num_timesteps == 100
+    assert np.isfinite(evaluation.last_mean_reward)
+    rewards, lengths = evaluate_policy(agent, env, n_eval_episodes=2, return_episode_rewards=True)
+    assert len(rewards) == len(lengths) == 2
+
+
+def test_as_many_gradient_steps_as_steps_and_training_by_episodes(make_agent):
+    agent = make_agent("rpp", PENDULUM, gradient_steps=-1, train_freq=(1, "episode"))
+    agent.learn(120)
+    assert 0 < agent._n_updates < agent.num_timesteps
+
+
+def test_actions_keep_to_the_bounds_and_exploration_uses_the_agents_own_noise(make_agent):
+    agent = make_agent("rpp", PENDULUM, action_noise=NormalActionNoise(np.zeros(1), np.ones(1)))
+    agent.learn(70)
+    obs = agent._last_obs
+    before = torch.get_rng_state()
+    actions = np.stack([agent.predict(obs)[0] for _ in range(20)])
+    assert torch.equal(before, torch.get_rng_state())
+    assert len(np.unique(actions)) > 10 and (np.abs(actions) <= 3).all()
+
+
+def test_logged_names(make_agent, tmp_path):
+    agent = make_agent("rpp", PENDULUM)
+    agent.set_logger(configure(str(tmp_path), ["csv"]))
+    agent.learn(150, log_interval=1)
+    agent.logger.close()
+    header = (tmp_path / "progress.csv").read_text().splitlines()[0].split(",")
+    expected = {"train/actor_loss", "train/critic_loss", "train/ent_coef", "train/ent_coef_loss", "train/learning_rate"}
+    expected |= {"rollout/ep_rew_mean", "prior/actor_free_share", "prior/critic_free_share", "prior/actor_penalty"}
+    expected |= {f"prior/{net}_{pathway}_norm" for net in ("actor", "critic") for pathway in ("equivariant", "free")}
+    assert expected <= set(header)
+
+
+def test_learning_rate_schedules_and_target_intervals(make_agent):
+    agent = make_agent("rpp", PENDULUM, learning_rate=lambda progress: 1e-3 * progress, target_update_interval=3)
+    agent.learn(100)
+    assert agent.actor.optimizer.param_groups[0]["lr"] == pytest.approx(1e-3 * agent._current_progress_remaining)
+    target = agent.update_state()["target"].clone()
+    agent._n_updates = 4  # updates 4 and 5 are no multiples of 3
+    agent.train(2, 16)
+    assert torch.equal(agent.update_state()["target"], target)
+    agent.train(1, 16)
+    assert not torch.equal(agent.update_state()["target"], target)
+
+
+def test_rewards_may_be_normalised_observations_may_not(make_agent):
+    def vectorised(**kwargs):
+        return VecNormalize(DummyVecEnv([pendulum]), **kwargs)
+
+    make_agent("rpp", vectorised(norm_obs=False)).learn(60)
+    with pytest.raises(ValueError, match=r"norm_obs=False"):
+        make_agent("rpp", vectorised())
+
+
+def test_n_step_returns(make_agent):
+    agent = make_agent("rpp", PENDULUM, n_steps=3).learn(80)
+    assert agent.sample_batch(8)["discounts"].shape == (8,)
+
+
+def test_the_caller_keeps_its_arguments(make_agent):
+    mine = dict(model="emlp", hidden=16)
+    RPPSAC("RPPPolicy", PENDULUM, policy_kwargs=mine, buffer_size=100, device="cpu")
+    assert mine == dict(model="emlp", hidden=16)
