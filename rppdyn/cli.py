@@ -191,10 +191,14 @@ def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _train_one(config: Any, resume: bool) -> int:
-    from rppdyn.jobs import train_agent
+    from rppdyn.jobs import training_result
 
-    result = train_agent.run(config, resume=resume, progress=True)
-    print(train_agent.summary(result))
+    result = training_result.preflight(config, resume)
+    if result is None:
+        from rppdyn.jobs import train_agent
+
+        result = train_agent.run(config, resume=resume, progress=True)
+    print(training_result.summary(result))
     return INTERRUPTED if result.interrupted else 0
 
 

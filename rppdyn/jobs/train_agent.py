@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -17,28 +16,13 @@ from rppdyn.envs import SymmetrySpec, certify, make_env, symmetry_spec
 from rppdyn.jobs import agent_files
 from rppdyn.jobs.recorder import Events, Recorder
 from rppdyn.jobs.rollouts import Evaluator
-from rppdyn.jobs.schema import EVALUATION_SEED, RESUMABLE, ConfigError, TrainAgentConfig, without
-from rppdyn.runs import Progress, RunFolder, RunFolderError, differences, provenance, stop_on_signals
+from rppdyn.jobs.schema import EVALUATION_SEED, ConfigError, TrainAgentConfig
+from rppdyn.jobs.training_result import TrainAgentResult, preflight
+from rppdyn.runs import Progress, RunFolder, RunFolderError, provenance, stop_on_signals
 from rppdyn.runs.figures import learning_curves
-from rppdyn.runs.files import plain, write_json
+from rppdyn.runs.files import write_json
 
 CERTIFICATE_STATES = 200
-
-
-@dataclass
-class TrainAgentResult:
-    """What a run ends with, and what `result.json` holds."""
-
-    run: str
-    env: str
-    model: str
-    seed: int
-    steps: int
-    total_steps: int
-    metrics: dict[str, Any] = field(default_factory=dict)  # the last record of metrics.jsonl
-    seconds: float = 0.0  # of this process; a resumed run's earlier ones are in timing.jsonl
-    interrupted: bool = False
-    note: str = ""
 
 
 def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = False) -> TrainAgentResult:
@@ -53,21 +37,16 @@ def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = Fals
             has been made then.
         CheckpointError: the folder's checkpoints are all damaged.
     """
-    path = config.folder()
-    if not resume:
-        RunFolder(path).refuse_existing()
-    elif path.is_dir() and any(path.iterdir()):
-        finished = _check_resumed(config, RunFolder.open(path))
-        if finished is not None:
-            return finished
+    finished = preflight(config, resume)
+    if finished is not None:
+        return finished
     with process_state(config.threads):
         env = build_env(config)
         spec = symmetry_spec(env)
         agent = build_agent(config, env, spec)
-        if resume and path.is_dir() and any(path.iterdir()):
-            folder = RunFolder.open(path)
-        else:
-            folder = RunFolder.create(path, asdict(config))
+        folder = RunFolder(config.folder())
+        if folder.is_vacant():
+            folder = RunFolder.create(folder.path, asdict(config))
         with folder.lock():
             return _train(config, folder, agent, spec, progress)
 
@@ -110,56 +89,6 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> RPPSA
             network_kwargs=dict(architecture=model.architecture, bilinear=model.bilinear),
         ),
     )
-
-
-def summary(result: TrainAgentResult) -> str:
-    """A few lines for the end of a run."""
-    lines = [f"{result.env}, {result.model}, seed {result.seed}: {result.steps:,} of {result.total_steps:,} steps"]
-    if result.note:
-        lines[0] += f" ({result.note})"
-    m = result.metrics
-    if m:
-        lines.append(
-            f"  mean return         {m['eval/return_mean']:.1f}  "
-            f"(standard deviation {m['eval/return_std']:.1f} over {len(m['eval/returns'])} episodes)"
-        )
-        errors = ", ".join(f"{who} {_error(m[f'equivariance/{who}'])}" for who in ("policy", "critic"))
-        lines.append(f"  equivariance error  {errors}  (0 is equivariant, 1 as far from it as can be)")
-        shares = ", ".join(f"{who} {m[f'pathway/{who}_free_share']:.2%}" for who in ("actor", "critic"))
-        lines.append(f"  free pathway        {shares} of the squared weights")
-    lines.append(f"  run folder          {result.run}")
-    if result.interrupted:
-        lines.append(f"  go on with          rppdyn train-agent --resume {result.run}")
-    else:
-        lines.append(f"  learning curve      {Path(result.run) / 'figures' / 'learning_curve.png'}")
-        lines.append(f"  TensorBoard         tensorboard --logdir {result.run}")
-    return "\n".join(lines)
-
-
-def _error(value: float | None) -> str:
-    return "vacuous (the outputs are all but zero)" if value is None else f"{value:.1e}"
-
-
-def _check_resumed(config: TrainAgentConfig, folder: RunFolder) -> TrainAgentResult | None:
-    """Refuse a folder that holds another configuration; the result of a run that needs no more steps."""
-    stored = folder.config()
-    different = differences(without(stored, RESUMABLE), plain(config.identity()))
-    if different:
-        key, before, now = different[0]
-        raise RunFolderError(
-            f"{folder.path} was run with {key}={before}, not {now}: resume it with that, or leave out --resume "
-            "and choose another run_dir="
-        )
-    result = folder.result()
-    if result is None or result["steps"] < config.total_steps:
-        return None
-    if result["steps"] > config.total_steps:
-        raise RunFolderError(
-            f"total_steps={config.total_steps}: the run in {folder.path} has {result['steps']} already; "
-            "give at least as many, or another run_dir="
-        )
-    known = {key: result[key] for key in TrainAgentResult.__dataclass_fields__ if key in result}
-    return TrainAgentResult(**known | {"run": str(folder.path), "note": "finished before; nothing left to do"})
 
 
 def _train(

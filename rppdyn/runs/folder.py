@@ -95,9 +95,13 @@ class RunFolder:
             )
         return folder
 
+    def is_vacant(self) -> bool:
+        """Whether there is nothing at this path, or an empty folder."""
+        return not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir()))
+
     def refuse_existing(self) -> None:
         """Raise RunFolderError if something other than an empty folder is at this path."""
-        if self.path.is_dir() and any(self.path.iterdir()):
+        if self.path.is_dir() and not self.is_vacant():
             raise RunFolderError(
                 f"run folder {self.path} exists: add --resume to continue that run, or run_dir=FOLDER to put this one elsewhere"
             )
