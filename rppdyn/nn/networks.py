@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from rppdyn.groups import Group
 from rppdyn.nn.bilinear import Bilinear
+from rppdyn.nn.fourier import FourierStack
 from rppdyn.nn.gate import Gate, Pointwise
 from rppdyn.nn.hidden import Architecture, gated, hidden_representation, is_pointwise
 from rppdyn.nn.linear import FREE_SCALE, RelaxedLinear, bind
@@ -130,18 +131,32 @@ class RPPEMLP(nn.Module):
             rep = rep_hidden
         self.head = RelaxedLinear(rep, self.rep_out, gain=output_scale * (SWISH_GAIN if self.hidden else 1.0), **shared)
 
+        self.fourier = FourierStack(group, self._linears) if FourierStack.applies(group, self._linears) else None
+
     def _hidden(self, hidden: Hidden, architecture: Architecture) -> Rep:
         return hidden_representation(hidden, self.group, architecture)
 
+    @property
+    def _linears(self) -> list[RelaxedLinear]:
+        return [*(block.linear for block in self.blocks), self.head]
+
     def assemble(self) -> Weights:
-        """The dense weights of all layers: a list of nested tuples of tensors, for :meth:`apply`."""
+        """The weights of all layers, assembled: a list of nested tuples of tensors, for :meth:`apply`.
+
+        They are dense matrices, except in wide strict networks over a finite group, which run in its Fourier basis.
+        """
+        if self.fourier is not None:
+            return self.fourier.assemble(self._linears)
         return [block.assemble() for block in self.blocks] + [_assemble(self.head)]
 
     def apply(self, x: Float[Tensor, "*batch in"], weights: Weights | None = None) -> Float[Tensor, "*batch out"]:
         """The network's output with weights from :meth:`assemble`. (A function in place of ``x`` is ``nn.Module.apply``.)"""
         if weights is None and not isinstance(x, Tensor):
             return super().apply(x)
-        *hidden, head = self.assemble() if weights is None else weights
+        weights = self.assemble() if weights is None else weights
+        if self.fourier is not None:
+            return self.fourier(x, weights)
+        *hidden, head = weights
         for block, block_weights in zip(self.blocks, hidden, strict=True):
             x = block(x, block_weights)
         return F.linear(x, *head)

@@ -1,0 +1,205 @@
+r"""Strict networks over a finite group, run in the Fourier basis of the group.
+
+An equivariant map between copies of the regular representation of a group of order :math:`k` is a group convolution,
+:math:`W_{(g'c')(gc)} = a_{g^{-1}g'}(c', c)`. In a basis adapted to the real irreducible types it is block diagonal:
+a type of dimension :math:`d` whose commuting matrices have dimension :math:`u` (1 real, 2 complex, 4 quaternionic)
+contributes :math:`d/u` equal blocks of size :math:`d n`, so a layer costs :math:`\sum_t d_t^3/u_t` products of :math:`n^2`
+per sample where a dense one costs :math:`k^2`: half for Z_2, 3/8 for Z_4, 3/16 for D_4.
+
+Parameters stay the tied weights of :class:`~rppdyn.nn.pathways.EquivariantPathway`; only the arithmetic changes, and
+a state dict does not tell the difference. Features are held as ``(group, batch, copies)`` between layers, where the
+transform is one product with a ``k x k`` matrix and the blocks are one batched product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from rppdyn.basis import isotypic
+from rppdyn.groups import Group
+from rppdyn.nn.buffers import ExactBuffers
+from rppdyn.nn.linear import RelaxedLinear
+from rppdyn.reps import Rep, regular
+
+__all__ = ["FourierStack", "regular_copies"]
+
+LEAST_WIDTH = 128  # narrower layers are bound by the number of operations, and dense ones have fewer
+
+Features = tuple[Tensor, Tensor | None]  # (k, batch, copies) and, where there are trivial channels, (batch, channels)
+
+
+@dataclass(frozen=True)
+class _Type:
+    """An irreducible type inside one regular representation: ``d / u`` equal blocks, each ``d`` rows of the transform."""
+
+    start: int
+    d: int
+    repeats: int
+    offset: int  # of its d * d coefficient rows
+
+
+def regular_copies(rep: Rep) -> tuple[int, int] | None:
+    """``(n, r)`` where ``rep`` is ``R * (n * Scalar) + r * Scalar`` in this order of coordinates, else None."""
+    if rep.G.order is None:
+        return None
+    blocks = rep.blocks()
+    R = regular(rep.G)
+    if len(blocks) > 2 or blocks[0][0] != R or any(not (b.dim == 1 and b.is_trivial) for b, _ in blocks[1:]):
+        return None
+    n = len(blocks[0][1])
+    r = len(blocks[1][1]) if len(blocks) == 2 else 0
+    order = torch.cat([index.T.flatten() for _, index in blocks])
+    return (n, r) if R.dim > 1 and (order == torch.arange(rep.dim)).all() else None
+
+
+class FourierStack(ExactBuffers):
+    """The layers of a strict network whose hidden representations are all regular, with swish in between.
+
+    It holds no parameters: it reads those of the layers it is given, at assembly.
+    """
+
+    def __init__(self, group: Group, layers: Sequence[RelaxedLinear]):
+        super().__init__()
+        self.order = group.order
+        self.copies = [regular_copies(layer.rep_out) for layer in layers[:-1]]
+        adapted = isotypic([regular(group)])
+        columns, self.types = [], []
+        start = offset = 0
+        for t in sorted(adapted.types, key=lambda t: (t.dim, not _is_constant(adapted.u[0][:, t.starts[0]]))):
+            u, d = len(t.units), t.dim
+            block = adapted.u[0][:, t.starts[0] : t.starts[0] + t.multiplicities[0] * d]
+            # columns (multiplicity, d/u, u) -> (d/u, multiplicity, u): equal blocks behind each other
+            columns.append(block.reshape(-1, t.multiplicities[0], d // u, u).transpose(1, 2).flatten(1))
+            self.types.append(_Type(start, d, d // u, offset))
+            start, offset = start + d * (d // u), offset + d * d
+        transform = torch.cat(columns, 1)
+        transform[:, 0] = self.order**-0.5
+        self.lines = sum(t.d == 1 for t in self.types)  # one-dimensional types come first, the trivial one before all
+        self.register_exact("transform", transform.T)
+        self.register_exact("back", transform)
+        hidden = [self._convolution(layer) for layer in layers[1:-1]]
+        table = hidden[0] if hidden else None
+        if table is not None:
+            blocks = []
+            for t in self.types:
+                f = transform[:, t.start : t.start + t.d]
+                M = torch.einsum("xa,xyj,yb->abj", f, torch.nn.functional.one_hot(table, self.order).double(), f)
+                blocks.append(M.reshape(t.d * t.d, self.order))
+            self.register_exact("coefficients", torch.cat(blocks))
+        for i, layer in enumerate(layers[1:-1]):
+            self._register_trivial(i, layer)
+
+    @staticmethod
+    def applies(group: Group, layers: Sequence[RelaxedLinear]) -> bool:
+        """Whether every hidden representation is regular and wide enough, and no layer has a free pathway."""
+        hidden = [layer.rep_out for layer in layers[:-1]]
+        return (
+            len(hidden) > 1
+            and all(layer.free is None for layer in layers)
+            and all(rep.dim >= LEAST_WIDTH and regular_copies(rep) is not None for rep in hidden)
+        )
+
+    def _convolution(self, layer: RelaxedLinear) -> Tensor:
+        """``table[g', g]``: which of the ``k`` coefficients of a pair of copies is at that place of its block."""
+        k, (m, _), (n, _) = self.order, regular_copies(layer.rep_out), regular_copies(layer.rep_in)
+        index = layer.equivariant.weight_map.index.view(layer.rep_out.dim, layer.rep_in.dim)
+        index = index[: k * m, : k * n].view(k, m, k, n).permute(1, 3, 0, 2)  # (m, n, k, k)
+        first = index[0, 0].min()
+        pairs = torch.arange(m * n).view(m, n, 1, 1) * k
+        if not (index == index[0, 0] + pairs).all():
+            raise AssertionError("the solver orders the coefficients of equal blocks block by block")
+        layer.regular_start = int(first)
+        return index[0, 0] - first
+
+    def _register_trivial(self, i: int, layer: RelaxedLinear) -> None:
+        k, (m, s), (n, r) = self.order, regular_copies(layer.rep_out), regular_copies(layer.rep_in)
+        index = layer.equivariant.weight_map.index.view(layer.rep_out.dim, layer.rep_in.dim)
+        bias = layer.equivariant.bias_map.index
+        self.register_buffer(f"bias_{i}", torch.cat([bias[:m], bias[k * m :]]))
+        self.register_buffer(f"from_trivial_{i}", index[:m, k * n :].clone() if r else None)  # (m, r)
+        self.register_buffer(
+            f"to_trivial_{i}", torch.cat([index[k * m :, :n], index[k * m :, k * n :]], 1) if s else None
+        )
+
+    def assemble(self, layers: Sequence[RelaxedLinear]) -> list:
+        """Per layer: dense weight and bias for the first and the last, Fourier blocks and a bias for the others."""
+        return [layers[0].assemble(), *(self._blocks(i, x) for i, x in enumerate(layers[1:-1])), layers[-1].assemble()]
+
+    def _blocks(self, i: int, layer: RelaxedLinear) -> tuple:
+        k, (m, s), (n, r) = self.order, self.copies[i + 1], self.copies[i]
+        theta, start = layer.equivariant.weight, layer.regular_start
+        rows = self.coefficients @ theta[start : start + m * n * k].view(m * n, k).T  # (sum of d^2, m * n)
+        root = k**0.5
+        lines = rows[: self.lines].view(self.lines, m, n)
+        corner = None
+        if r or s:  # trivial channels join the trivial type, whose block then has its own size
+            corner = lines[0]
+            lines = lines[1:]
+            if r:
+                corner = torch.cat([corner, root * theta[getattr(self, f"from_trivial_{i}")]], 1)
+            if s:
+                to = theta[getattr(self, f"to_trivial_{i}")]
+                to = torch.cat([root * to[:, :n], to[:, n:]], 1) if r else root * to
+                corner = torch.cat([corner, to], 0)
+        blocks = [
+            rows[t.offset : t.offset + t.d**2].view(t.d, t.d, m, n).transpose(1, 2).reshape(t.d * m, t.d * n)
+            for t in self.types[self.lines :]
+        ]
+        bias = layer.equivariant.bias[getattr(self, f"bias_{i}")]
+        bias = torch.cat([root * bias[:m], bias[m:]]) if s else root * bias
+        return corner, lines, blocks, bias
+
+    def forward(self, x: Float[Tensor, "*batch in"], weights: list) -> Float[Tensor, "*batch out"]:
+        """The network, given assembled weights."""
+        flat = x.reshape(-1, x.shape[-1])
+        features = self._enter(flat, *weights[0])
+        for i, w in enumerate(weights[1:-1]):
+            features = self._layer(self.copies[i + 1], features, *w)
+        return self._leave(features, *weights[-1]).reshape(*x.shape[:-1], -1)
+
+    def _enter(self, x: Tensor, weight: Tensor, bias: Tensor) -> Features:
+        k, (n, r) = self.order, self.copies[0]
+        regular_bias = bias[: k * n].view(k, 1, n)
+        X = torch.baddbmm(regular_bias, x.expand(k, *x.shape), weight[: k * n].view(k, n, -1).mT)
+        return F.silu(X), F.silu(F.linear(x, weight[k * n :], bias[k * n :])) if r else None
+
+    def _layer(self, shape: tuple[int, int], features: Features, corner, lines, blocks, bias) -> Features:
+        X, trivial = features
+        k, batch, n = X.shape
+        m, s = shape
+        X = (self.transform @ X.reshape(k, batch * n)).view(k, batch, n)
+        new_trivial = None
+        if corner is None:
+            offsets = torch.cat([bias[None], bias.new_zeros(self.lines - 1, m)])
+            out = [torch.baddbmm(offsets[:, None], X[: self.lines], lines.mT)]
+        else:
+            first = X[0] if trivial is None else torch.cat([X[0], trivial], 1)
+            first, new_trivial = F.linear(first, corner, bias).split([m, s], 1)
+            out = [first[None], X[1 : self.lines] @ lines.mT]
+        for t, w in zip(self.types[self.lines :], blocks, strict=True):
+            rows = X[t.start : t.start + t.repeats * t.d].view(t.repeats, t.d, batch, n).transpose(1, 2)
+            y = rows.reshape(t.repeats * batch, t.d * n) @ w.T
+            out.append(y.view(t.repeats, batch, t.d, m).transpose(1, 2).reshape(t.repeats * t.d, batch, m))
+        Y = torch.cat(out) if len(out) > 1 else out[0]
+        Y = (self.back @ Y.reshape(k, batch * m)).view(k, batch, m)
+        return F.silu(Y), F.silu(new_trivial) if s else None
+
+    def _leave(self, features: Features, weight: Tensor, bias: Tensor | None) -> Tensor:
+        X, trivial = features
+        k, _, n = X.shape
+        y = torch.bmm(X, weight[:, : k * n].view(-1, k, n).permute(1, 2, 0)).sum(0)
+        y = y if trivial is None else y + trivial @ weight[:, k * n :].T
+        return y if bias is None else y + bias
+
+    def extra_repr(self) -> str:
+        return f"types of dimension {', '.join(str(t.d) for t in self.types)}; (copies, trivial) {self.copies}"
+
+
+def _is_constant(column: Tensor) -> bool:
+    return bool((column - column.mean()).abs().max() < 1e-9)
