@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import doctest
 import importlib
 import pkgutil
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 import rppdyn
+from rppdyn import cli
+from rppdyn.jobs import compose
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -64,16 +67,45 @@ def test_every_page_is_reached_from_the_readme():
     assert [name(page) for page in PAGES if page not in seen] == []
 
 
-def make_targets() -> set[str]:
-    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+def commands(page: Path) -> list[list[str]]:
+    """The words of every command in the page: shell blocks, and indented lines that start with rppdyn or make.
+
+    Comments, the output below a `$ ` prompt and synopses with [optional] parts are left out.
+    """
+    found = []
+    indented = re.findall(r"^    ((?:rppdyn|make) [^\[\n]*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    for code in [*blocks(page, "console", "bash", "sh"), *indented]:
+        lines = code.replace("\\\n", " ").splitlines()
+        if any(line.startswith("$ ") for line in lines):
+            lines = [line[2:] for line in lines if line.startswith("$ ")]
+        found += [words for line in lines if (words := shlex.split(line, comments=True))]
+    return found
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "console", "bash", "sh")], ids=name)
-def test_make_commands_exist(page):
-    for code in blocks(page, "console", "bash", "sh"):
-        for words in map(shlex.split, code.splitlines()):
-            if words[:1] == ["make"]:
-                assert {w for w in words[1:] if "=" not in w} <= make_targets(), words
+@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=name)
+def test_commands_are_understood(page):
+    """make's targets exist; of `rppdyn`, the verb, its arguments and its overrides are accepted. Nothing is started."""
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for words in commands(page):
+        while re.match(r"[A-Z_]+=", words[0]):  # variables set for one command
+            words = words[1:]
+        if words[0] == "make":
+            assert {word for word in words[1:] if "=" not in word} <= targets, words
+        if words[0] == "rppdyn" and words[1:] and not words[1].startswith("-"):
+            understood(words[1], words[2:])
+
+
+def understood(verb: str, words: list[str]) -> None:
+    assert verb in cli.VERBS, verb
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    cli.VERBS[verb].arguments(parser)
+    if "--help" in words:
+        return
+    arguments = parser.parse_intermixed_args(words)
+    if verb == "train-agent":
+        overrides = [word for word in arguments.overrides if not (arguments.resume and "=" not in word)]
+        check = compose.composed_sweep if arguments.multirun else compose.composed
+        check("train_agent", overrides)
 
 
 def test_makefile_parses():
