@@ -38,6 +38,9 @@ class CoefficientMap(ExactBuffers):
     sparse CSR products, scatter_add, a loop over blocks and a custom backward they were the fastest that worked under all
     three (``benchmarks/layers.py --assembly``).
 
+    Parameters run over the basis vectors of a block first and over its copies inside, the other way round than the solver's
+    coefficients, so that gathers read runs of neighbours and a group convolution's parameters are ``k`` whole matrices.
+
     Args:
         basis: a solved basis (``rep.solve()``).
         shape: of the dense tensor, whose row-major vector the basis describes.
@@ -48,7 +51,8 @@ class CoefficientMap(ExactBuffers):
         self.shape = tuple(shape)
         self.size = math.prod(self.shape)
         self.rank = basis.rank
-        rows, cols, values = (x.cpu() for x in basis.sparse())
+        rows, cols, values = basis.sparse()
+        cols = _copies_inside(basis)[cols]
         values = values.to(torch.float64)
         leverage = values.new_zeros(self.size).index_add_(0, rows, values**2)
         scale = values.new_zeros(self.rank).index_add_(0, cols, values**2 * leverage[rows]).rsqrt()
@@ -120,3 +124,14 @@ class CoefficientMap(ExactBuffers):
 
     def extra_repr(self) -> str:
         return f"{self.rank} -> {'x'.join(map(str, self.shape))}, {self.form}"
+
+
+def _copies_inside(basis: Basis) -> Tensor:
+    """New position of each coefficient of a basis: (copy, basis vector) of each block becomes (basis vector, copy)."""
+    positions, start = [torch.zeros(0, dtype=torch.int64)], 0
+    for block in basis.blocks:
+        copies = len(block.index)
+        rank = block.basis.rank
+        positions.append(start + torch.arange(rank * copies).view(rank, copies).T.flatten())
+        start += rank * copies
+    return torch.cat(positions)

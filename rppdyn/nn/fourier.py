@@ -83,15 +83,15 @@ class FourierStack(ExactBuffers):
         self.lines = sum(t.d == 1 for t in self.types)  # one-dimensional types come first, the trivial one before all
         self.register_exact("transform", transform.T)
         self.register_exact("back", transform)
-        hidden = [self._convolution(layer) for layer in layers[1:-1]]
-        table = hidden[0] if hidden else None
-        if table is not None:
-            blocks = []
-            for t in self.types:
-                f = transform[:, t.start : t.start + t.d]
-                M = torch.einsum("xa,xyj,yb->abj", f, torch.nn.functional.one_hot(table, self.order).double(), f)
-                blocks.append(M.reshape(t.d * t.d, self.order))
-            self.register_exact("coefficients", torch.cat(blocks))
+        self.starts: list[int] = []
+        tables = [self._convolution(layer) for layer in layers[1:-1]]
+        assert all((table == tables[0]).all() for table in tables), "one group has one convolution"
+        places = F.one_hot(tables[0], self.order).double()
+        blocks = []
+        for t in self.types:
+            f = transform[:, t.start : t.start + t.d]
+            blocks.append(torch.einsum("xa,xyj,yb->abj", f, places, f).reshape(t.d * t.d, self.order))
+        self.register_exact("coefficients", torch.cat(blocks))
         for i, layer in enumerate(layers[1:-1]):
             self._register_trivial(i, layer)
 
@@ -111,17 +111,16 @@ class FourierStack(ExactBuffers):
         index = layer.equivariant.weight_map.index.view(layer.rep_out.dim, layer.rep_in.dim)
         index = index[: k * m, : k * n].view(k, m, k, n).permute(1, 3, 0, 2)  # (m, n, k, k)
         first = index[0, 0].min()
-        pairs = torch.arange(m * n).view(m, n, 1, 1) * k
-        if not (index == index[0, 0] + pairs).all():
-            raise AssertionError("the solver orders the coefficients of equal blocks block by block")
-        layer.regular_start = int(first)
-        return index[0, 0] - first
+        pairs = torch.arange(m * n).view(m, n, 1, 1)
+        assert (index == index[0, 0] + pairs).all(), "coefficients run over the copies of a block first"
+        self.starts.append(int(first))
+        return (index[0, 0] - first) // (m * n)
 
     def _register_trivial(self, i: int, layer: RelaxedLinear) -> None:
         k, (m, s), (n, r) = self.order, regular_copies(layer.rep_out), regular_copies(layer.rep_in)
         index = layer.equivariant.weight_map.index.view(layer.rep_out.dim, layer.rep_in.dim)
         bias = layer.equivariant.bias_map.index
-        self.register_buffer(f"bias_{i}", torch.cat([bias[:m], bias[k * m :]]))
+        assert (torch.cat([bias[:m], bias[k * m :]]) == torch.arange(m + s)).all(), "biases run over the copies first"
         self.register_buffer(f"from_trivial_{i}", index[:m, k * n :].clone() if r else None)  # (m, r)
         self.register_buffer(
             f"to_trivial_{i}", torch.cat([index[k * m :, :n], index[k * m :, k * n :]], 1) if s else None
@@ -133,8 +132,9 @@ class FourierStack(ExactBuffers):
 
     def _blocks(self, i: int, layer: RelaxedLinear) -> tuple:
         k, (m, s), (n, r) = self.order, self.copies[i + 1], self.copies[i]
-        theta, start = layer.equivariant.weight, layer.regular_start
-        rows = self.coefficients @ theta[start : start + m * n * k].view(m * n, k).T  # (sum of d^2, m * n)
+        theta, start = layer.equivariant.weight, self.starts[i]
+        convolution = theta[start : start + k * m * n] if r or s else theta
+        rows = self.coefficients @ convolution.view(k, m * n)  # (sum of d^2, m * n)
         root = k**0.5
         lines = rows[: self.lines].view(self.lines, m, n)
         corner = None
@@ -151,7 +151,7 @@ class FourierStack(ExactBuffers):
             rows[t.offset : t.offset + t.d**2].view(t.d, t.d, m, n).transpose(1, 2).reshape(t.d * m, t.d * n)
             for t in self.types[self.lines :]
         ]
-        bias = layer.equivariant.bias[getattr(self, f"bias_{i}")]
+        bias = layer.equivariant.bias
         bias = torch.cat([root * bias[:m], bias[m:]]) if s else root * bias
         return corner, lines, blocks, bias
 
