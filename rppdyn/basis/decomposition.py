@@ -187,9 +187,7 @@ def _forest(links: list[Array], clusters: list[Array]) -> tuple[list[Tree], floa
     return trees, weakest
 
 
-def _root(
-    r: int, vectors: list[Array], elements: list[Array], clusters: list[Array]
-) -> tuple[int, list[Array | None], float]:
+def _root(r: int, vectors: list[Array], elements: list[Array], clusters: list[Array]) -> tuple[int, list[Array], float]:
     """How the algebra acts on a root: number of units, per site an adapted basis of it, strength of the units."""
     spaces = [v[:, b[r] : b[r + 1]] for v, b in zip(vectors, clusters, strict=True)]
     loops = [np.matmul(e.conj().T, np.matmul(y[1:], e)) for e, y in zip(spaces, elements, strict=True)]

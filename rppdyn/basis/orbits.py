@@ -16,18 +16,11 @@ from rppdyn.basis.certificate import Certificate
 from rppdyn.basis.problem import Array, Problem
 from rppdyn.basis.subspace import OrbitSubspace
 
+MAX_BYTES = 2**34
 
-def product_images(problem: Problem) -> tuple[Array, Array | None] | None:
-    """Images (M, dim) and signs (M, dim) of the product's coordinates, or None if some generator is no signed
-    permutation.
 
-    Signs are None where all of them are +1.
-    """
-    if problem.num_lie:
-        return None
-    parts = [f.permutations for f in problem.factors]
-    if any(p is None for p in parts):
-        return None
+def product_images(problem: Problem, parts: list[tuple[Array, Array]]) -> tuple[Array, Array | None]:
+    """Images (M, dim) and signs (M, dim), None where all are +1, of the product's coordinates, from the factors' own."""
     index_type = np.int32 if problem.dim < 2**30 else np.int64
     images = np.zeros((problem.num_discrete, 1), index_type)
     signs = np.ones((problem.num_discrete, 1), np.int8)
@@ -41,24 +34,34 @@ def product_images(problem: Problem) -> tuple[Array, Array | None] | None:
 
 
 def solve_orbits(problem: Problem) -> tuple[OrbitSubspace, Certificate] | None:
-    """Invariants by orbits, or None if the problem is not one of signed permutations."""
-    found = product_images(problem)
-    if found is None:
+    """Invariants by orbits, or None if the problem is not one of signed permutations.
+
+    Raises:
+        ValueError: the coordinates alone do not fit in memory.
+    """
+    parts = [f.permutations for f in problem.factors]
+    known = [p for p in parts if p is not None]
+    if problem.num_lie or len(known) < len(parts):
         return None
-    images, signs = found
+    if (needed := 16 * problem.dim * (problem.num_discrete + 4)) > MAX_BYTES:
+        raise ValueError(
+            f"the basis of {problem.name} needs about {needed} bytes to count the orbits of its {problem.dim} coordinates, "
+            f"more than {MAX_BYTES}; use a lower tensor power"
+        )
+    images, signs = product_images(problem, known)
     n, m = problem.dim, problem.num_discrete
+    orbit_sign = None
     if m == 0:
-        labels, orbit_sign = np.arange(n, dtype=np.int32), None
+        labels = np.arange(n, dtype=np.int32)
     elif signs is None:
-        labels, orbit_sign = _components(images), None
+        labels = _components(images)
     else:
         flip = (signs < 0) * n  # node i is +e_i, node n + i is -e_i
         doubled = np.concatenate([images + flip, images + (n - flip)], axis=1).astype(images.dtype)
         component = _components(doubled)
         plus, minus = component[:n], component[n:]
-        alive = plus != minus
         # (O, -O) are one invariant; the orbit with the smaller label is taken with sign +
-        labels = np.where(alive, np.minimum(plus, minus), -1)
+        labels = np.where(plus != minus, np.minimum(plus, minus), -1)
         orbit_sign = np.where(plus < minus, 1, -1).astype(np.int8)
         used, inverse = np.unique(labels, return_inverse=True)
         labels = (inverse - (used[0] == -1)).astype(np.int32)
@@ -80,9 +83,10 @@ def _components(images: Array) -> Array:
 
 def _consistent(labels: Array, sign: Array | None, images: Array, signs: Array | None) -> bool:
     """Whether every generator maps every orbit to itself with the stored signs, in integers."""
-    for k in range(len(images)):
-        if not np.array_equal(labels[images[k]], labels):
+    alive = labels >= 0
+    for k, image in enumerate(images):
+        if not np.array_equal(labels[image], labels):
             return False
-        if signs is not None and not np.array_equal((sign[images[k]] * signs[k])[labels >= 0], sign[labels >= 0]):
+        if sign is not None and signs is not None and ((sign[image] * signs[k] != sign) & alive).any():
             return False
     return True

@@ -23,15 +23,8 @@ import numpy as np
 Array = np.ndarray
 
 
-def chain_apply(matrices: Sequence[Array | None], v: Array) -> Array:
-    """(M_1 (x) ... (x) M_n) v for v of shape (prod dims, b); None stands for the identity.
-
-    Args:
-        matrices: one square matrix per factor, or None together with `dims` implied by the others' sizes.
-        v: columns to act on.
-    Returns:
-        array of v's shape.
-    """
+def chain_apply(matrices: Sequence[Array], v: Array) -> Array:
+    """(M_1 (x) ... (x) M_n) v for square matrices M_i and columns v of shape (prod dims, b)."""
     columns = v.shape[1]
     after = v.shape[0] * columns
     before = 1
@@ -107,7 +100,7 @@ class Problem:
     Args:
         factors: tensor factors in coordinate order (row-major); equal factors should be one object.
         name: how messages call the representation.
-        source_dtype: dtype of the answer.
+        dtype: float64 or complex128, of the generators and of the answer.
     """
 
     factors: tuple[Factor, ...]

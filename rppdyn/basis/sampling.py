@@ -87,7 +87,9 @@ class Sampler:
         count = len(factors[0].discrete)
         dimension = len(theta)
         words: list[list[int]] = [[k] for k in range(count)]
-        words += [list(rng.integers(count, size=length)) for length in (2, 3, 5, 8)] if count else []
+        # long words of generators that stretch would drown everything else
+        stretching = max((float(f.discrete_norms.max(initial=1.0)) for f in factors), default=1.0) > 1 + 1e-9
+        words += [list(rng.integers(count, size=n)) for n in ((2, 2) if stretching else (2, 3, 5, 8))] if count else []
         words += [[] for _ in range(6 - len(words))] if dimension else []
         words = words or [[]]
         self.size = len(words)

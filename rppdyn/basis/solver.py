@@ -60,12 +60,12 @@ def solve_problem(problem: Problem) -> Solution:
     Raises:
         NotCertified: none does.
     """
-    if (found := solve_orbits(problem)) is not None:
-        return _certified(problem, found)
+    if (orbits := solve_orbits(problem)) is not None:
+        return _certified(problem, orbits)
     if problem.dim > DENSE_FIRST:
         try:
-            if (found := solve_isotypic(problem)) is not None:
-                return _certified(problem, found)
+            if (isotypic := solve_isotypic(problem)) is not None:
+                return _certified(problem, isotypic)
         except NotCertified:
             pass  # the generic strategies below give the answer, or the error with its numbers
     return _certified(problem, solve_dense(problem) if problem.dim <= DENSE_LIMIT else solve_iterative(problem))

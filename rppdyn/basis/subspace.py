@@ -59,9 +59,9 @@ class Subspace(ABC):
         return self.matmul(torch.eye(self.rank, dtype=self.dtype))
 
     def sparse(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows, columns and values of Q's entries above rounding (1e-15), ordered by row."""
+        """Rows, columns and values of Q's entries above rounding (1e-14), ordered by row."""
         q = self.dense()
-        rows, cols = torch.nonzero(q.abs() > 1e-15, as_tuple=True)
+        rows, cols = torch.nonzero(q.abs() > 1e-14, as_tuple=True)
         return rows, cols, q[rows, cols]
 
 
