@@ -109,7 +109,10 @@ class RPPSAC(SAC):
         }
 
     def update_state(self) -> State:
-        """The state that `update` works on: vectors that share their memory with the modules and the optimisers."""
+        """The state that `update` works on: vectors that share their memory with the modules and the optimisers.
+
+        torch.optim.Adam counts steps per parameter, so `<name>.step` has one entry per parameter here, all equal.
+        """
         state: State = {}
         for name, (optimiser, parameters) in self._tensors().items():
             shape = (len(self.critic.functions), -1) if name in ("critic", "target") else (-1,)
@@ -124,19 +127,15 @@ class RPPSAC(SAC):
             moments = [optimiser.state[p] for p in parameters]
             state[f"{name}.mean"] = flatten_([m["exp_avg"] for m in moments]).view(shape)
             state[f"{name}.square"] = flatten_([m["exp_avg_sq"] for m in moments]).view(shape)
-            state[f"{name}.step"] = moments[0]["step"]
+            state[f"{name}.step"] = flatten_([m["step"] for m in moments])
         return state
 
+    @staticmethod
     @torch.no_grad()
-    def _write(self, live: State, new: State) -> None:
-        """Copy an updated state into the vectors that `update_state` returned, and the step counts with them."""
+    def _write(live: State, new: State) -> None:
+        """Copy an updated state into the vectors that `update_state` returned, and so into modules and optimisers."""
         for name, tensor in live.items():
-            if not name.endswith(".step"):
-                tensor.copy_(new[name])
-        for name, (optimiser, parameters) in self._tensors().items():
-            if optimiser is not None:
-                for p in parameters:
-                    optimiser.state[p]["step"].copy_(new[f"{name}.step"])
+            tensor.copy_(new[name])
 
     def update_config(self, tau: float) -> UpdateConfig:
         """What stays fixed over an update, at the current learning rate."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from torch import Tensor, nn
@@ -26,7 +25,8 @@ class _Assembly(nn.Module):
 class NetworkFunction:
     """`net` as a pure function of a vector of its trainable parameters, in the order of `net.parameters()`.
 
-    Buffers (bases, pairings) and frozen parameters stay with the network: they never change during training.
+    Buffers (bases, pairings) and frozen parameters stay with the network: they never change during training. The list
+    `parameters` holds the trainable ones in the vector's order.
 
         weights = f.weights(vector)                     # assembled once ...
         y, z = f(x1, weights), f(x2, weights)           # ... used several times
@@ -35,15 +35,11 @@ class NetworkFunction:
     def __init__(self, net: nn.Module) -> None:
         self.net = net
         self._assembly = _Assembly(net)
-        trainable = [(name, p) for name, p in self._assembly.named_parameters() if p.requires_grad]
-        self._names = [name for name, _ in trainable]
-        self._shapes = [p.shape for _, p in trainable]
-        self._sizes = [math.prod(shape) for shape in self._shapes]
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """The trainable parameters, in the vector's order."""
-        return [p for p in self._assembly.parameters() if p.requires_grad]
+        trainable = {name: p for name, p in self._assembly.named_parameters() if p.requires_grad}
+        self.parameters = list(trainable.values())
+        self._names = list(trainable)
+        self._shapes = [p.shape for p in self.parameters]
+        self._sizes = [p.numel() for p in self.parameters]
 
     def _named(self, vector: Tensor) -> dict[str, Tensor]:
         parts = vector.split(self._sizes, dim=-1)

@@ -121,7 +121,6 @@ class RPPPolicy(SACPolicy):
         # A copy, down to whatever the networks drew at construction; the features stay shared.
         shared = {id(self.features_extractor): self.features_extractor}
         self.critic_target = copy.deepcopy(self.critic, shared)
-        self.critic_target.set_training_mode(False)
         parameters = self.critic.q_networks.parameters()
         self.critic.optimizer = torch.optim.Adam(parameters, lr=lr_schedule(1), **self.optimizer_kwargs)
 
@@ -172,6 +171,10 @@ class RPPPolicy(SACPolicy):
             lr_schedule=self._dummy_schedule,
             **self._arguments,
         )
+
+    def set_training_mode(self, mode: bool) -> None:
+        """Note the mode; nothing here works differently in training, and stable-baselines3 calls this at every step."""
+        self.training = mode
 
     def pathway_statistics(self) -> dict[str, float]:
         """Per network: the norms of its pathways, and the share of the free one.

@@ -8,7 +8,7 @@ The state holds vectors, not modules (n_pi and n_q are the numbers of parameters
 | `critic`, `target` | (K, n_q) | the critics' parameters and their moving averages |
 | `log_alpha` | (1,) | the logarithm of the temperature |
 | `<name>.mean`, `<name>.square` | as `<name>` | Adam's moments of `actor`, `critic` and `log_alpha` |
-| `<name>.step` | () | Adam's step count |
+| `<name>.step` | (p,) | Adam's step count, once per parameter tensor, all equal |
 
 Nothing here looks at a value, so a stack of states is updated by `torch.func.vmap(partial(update, ...))`.
 
@@ -84,8 +84,9 @@ def adam(state: Mapping[str, Tensor], name: str, gradient: Tensor, config: Updat
     mean = torch.lerp(state[f"{name}.mean"], gradient, 1 - beta1)
     square = torch.addcmul(state[f"{name}.square"] * beta2, gradient, gradient, value=1 - beta2)
     # Bias corrections in double: 1 - 0.999**step loses four digits in single precision at the first steps.
-    size = config.learning_rate / (1 - beta1 ** step.double())
-    root = (1 - beta2 ** step.double()).sqrt()
+    count = step[0].double()
+    size = config.learning_rate / (1 - beta1**count)
+    root = (1 - beta2**count).sqrt()
     denominator = square.sqrt().div_(root.to(square.dtype)).add_(config.epsilon)
     moved = state[name] - size.to(mean.dtype) * mean.div(denominator)
     return {name: moved, f"{name}.mean": mean, f"{name}.square": square, f"{name}.step": step}
