@@ -52,8 +52,11 @@ def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = Fals
 
 
 def build_env(config: TrainAgentConfig) -> Any:
-    """The configured environment, monitored and resumable."""
-    return make_env(config.env.id, actuator_scale=config.env.actuator_scale or None, **config.env.kwargs)
+    """The configured environment, monitored and resumable, its spaces seeded (Gymnasium takes entropy from the system)."""
+    env = make_env(config.env.id, actuator_scale=config.env.actuator_scale or None, **config.env.kwargs)
+    env.observation_space.seed(config.seed)
+    env.action_space.seed(config.seed)
+    return env
 
 
 def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> RPPSAC:

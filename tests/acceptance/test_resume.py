@@ -13,7 +13,8 @@ import torch
 from .conftest import SMALL
 
 STEPS = "total_steps=330"
-CLOCKS = ("t", "elapsed", "episode_times", "time/fps", "time/time_elapsed")  # wall-clock times, which never repeat
+# Wall-clock times, and where this process began counting steps per second.
+CLOCKS = ("t", "elapsed", "episode_times", "time/fps", "time/time_elapsed", "_num_timesteps_at_start")
 
 
 @pytest.fixture(scope="module")
