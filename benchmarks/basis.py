@@ -222,7 +222,7 @@ def environment() -> dict[str, Any]:
 
     changed = git("status", "--porcelain", "--", "../rppdyn/basis", "../rppdyn/reps", "../rppdyn/groups")
     return {
-        "command": "python " + " ".join(["benchmarks/basis.py", *sys.argv[1:]]),
+        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": git("rev-parse", "HEAD"),
         "solver_modified": bool(changed),

@@ -19,8 +19,14 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 Array = np.ndarray
+
+
+def as_numpy(x: Tensor) -> Array:
+    """A tensor's values; conjugate views, which numpy cannot hold, are written out."""
+    return x.detach().resolve_conj().cpu().numpy()
 
 
 def chain_apply(matrices: Sequence[Array], v: Array) -> Array:
@@ -144,7 +150,7 @@ class Problem:
     def from_rep(rep: Any) -> Problem:
         """The problem of one block, a `rppdyn.reps.Rep` that is a product of leaves."""
         return Problem.from_generators(
-            ((f.lie_generators.numpy(), f.discrete_generators.numpy()) for f in rep.factors), str(rep)
+            ((as_numpy(f.lie_generators), as_numpy(f.discrete_generators)) for f in rep.factors), str(rep)
         )
 
     @property
