@@ -14,6 +14,7 @@ from hydra import compose, initialize_config_module
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -43,8 +44,7 @@ def composed_sweep(name: str, overrides: Sequence[str]) -> list[Any]:
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
     with _hydra(name, overrides) as prepared, _one_line(name):
-        parsed = OverridesParser.create().parse_overrides(list(prepared))
-        task = [override for override in parsed if not _is_hydra(override.input_line or "")]
+        task = [override for override in map(_parsed, prepared) if not _is_hydra(override.input_line or "")]
         for override in task:  # a later remark of Hydra's would come after the first jobs
             if override.is_sweep_override() and not override.is_discrete_sweep():
                 raise ConfigError(f"{override.input_line}: a sweep needs a list or a range, for example seed=0,1,2")
@@ -81,7 +81,7 @@ def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> 
     """
     with _one_line(name):
         base = OmegaConf.merge(OmegaConf.structured(SCHEMAS[name]), stored)
-        for override in OverridesParser.create().parse_overrides(list(overrides)):
+        for override in map(_parsed, overrides):
             key = override.get_key_element().lstrip("+~")
             if override.is_sweep_override():
                 raise ConfigError(f"{override.input_line}: a sweep can't resume one run; resume each folder by itself")
@@ -145,19 +145,22 @@ def _compose(name: str, overrides: Sequence[str]) -> Any:
 def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
     """Hydra initialised on the packaged configurations; yields the overrides, made ready."""
     ConfigStore.instance().store(name=f"{name}_schema", node=SCHEMAS[name])
-    parser = OverridesParser.create()
     for override in overrides:
-        try:
-            parser.parse_override(override)
-        except HydraException as error:
-            raise ConfigError(
-                f"{override!r} is no override: write key=value, and quotes around a value with special characters"
-            ) from error
+        _parsed(override)
         key, _, value = override.partition("=")
         if key in _groups(SCHEMAS[name]) and value in ("null", ""):
             raise ConfigError(f"{override}: a choice is needed; choose one of {', '.join(choices(key))}")
     with initialize_config_module(CONFIGS, version_base="1.3", job_name=name.replace("_", "-")):
         yield [_prepared(SCHEMAS[name], override) for override in overrides]
+
+
+def _parsed(override: str) -> Override:
+    try:
+        return OverridesParser.create().parse_override(override)
+    except HydraException as error:
+        raise ConfigError(
+            f"{override!r} is no override: write key=value, and quotes around a value with special characters"
+        ) from error
 
 
 def _prepared(schema: type, override: str) -> str:

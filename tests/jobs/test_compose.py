@@ -1,0 +1,165 @@
+"""From words to configurations, and to the folders of runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from rppdyn.agents import MODELS as AGENT_MODELS
+from rppdyn.agents import defaults
+from rppdyn.envs import KNOWN_ENVIRONMENTS
+from rppdyn.jobs import compose
+from rppdyn.jobs.schema import MODELS, RESUMABLE, ConfigError, did_you_mean, without
+
+
+def composed(*overrides):
+    return compose.composed("train_agent", overrides)
+
+
+@pytest.mark.parametrize("env", compose.choices("env"))
+def test_every_environment_has_a_file_that_names_it(env):
+    config = composed(f"env={env}")
+    assert config.env.id == env
+    assert config.total_steps == config.env.total_steps
+    assert config.agent.tau == config.env.tau == (0.004 if env.startswith(("Walker2d", "Swimmer")) else 0.005)
+
+
+def test_every_environment_with_a_spec_can_be_chosen():
+    for env in KNOWN_ENVIRONMENTS:
+        assert composed(f"env={env}").env.id == env
+
+
+def test_an_environment_without_a_file_has_the_default_settings():
+    config = composed("env=Ant-v5", "env.kwargs.reset_noise_scale=0.2")
+    assert (config.env.id, config.agent.tau) == ("Ant-v5", 0.005)
+    assert config.env.kwargs == {"reset_noise_scale": 0.2}
+
+
+@pytest.mark.parametrize("model", compose.choices("model"))
+def test_models_are_what_the_agent_offers_with_its_defaults(model):
+    config = composed(f"model={model}")
+    assert config.model.kind == model
+    assert config.model.equivariant_variance == defaults.EQUIVARIANT_VARIANCE
+    assert config.model.free_variance == defaults.FREE_VARIANCE
+
+
+def test_the_names_in_files_schema_and_agent_agree():
+    assert set(compose.choices("model")) == set(MODELS) == set(AGENT_MODELS)
+    config = composed()
+    assert config.agent.noise_variance == defaults.NOISE_VARIANCE
+    assert tuple(config.agent.betas) == defaults.ADAM_BETAS
+
+
+@pytest.mark.parametrize("experiment", compose.choices("experiment"))
+@pytest.mark.parametrize("plus", ["", "+"])
+def test_every_experiment_composes_and_can_be_overridden(experiment, plus):
+    config = composed(f"{plus}experiment={experiment}", "seed=7", "total_steps=123")
+    assert (config.seed, config.total_steps) == (7, 123)
+
+
+def test_every_file_is_read_by_some_choice():
+    folder = Path(compose.__file__).parents[1] / "configs"
+    files = {path.relative_to(folder) for path in folder.rglob("*.yaml")}
+    groups = {path.parts[0] for path in files if len(path.parts) == 2}
+    assert groups == {"agent", "env", "experiment", "model"}
+    assert {path for path in files if len(path.parts) == 1} == {Path("train_agent.yaml")}
+
+
+def test_numbers_with_exponents_are_numbers():
+    """PyYAML reads 3e-4 as a string."""
+    assert composed().agent.learning_rate == 3e-4
+    assert composed("agent.learning_rate=1e-4").agent.learning_rate == 1e-4
+
+
+def test_open_dictionaries_take_names_without_a_plus():
+    for words in (
+        ["env.actuator_scale.leg_joint=0.5"],
+        ["env.actuator_scale={leg_joint:0.5}"],
+        ["+env.actuator_scale.leg_joint=0.5"],
+    ):
+        assert composed(*words).env.actuator_scale == {"leg_joint": 0.5}
+
+
+def test_the_folder_follows_from_the_configuration():
+    folder = composed("env=Walker2d-v5", "model=mlp", "seed=3").folder()
+    assert folder.parent == Path("runs/train-agent/Walker2d-v5/mlp")
+    assert folder.name.startswith("seed3-")
+    assert folder == composed("model=mlp", "seed=3", "env=Walker2d-v5").folder()
+    assert composed("run_dir=a/b").folder() == Path("a/b")
+    assert composed("runs_root=elsewhere").folder().parts[0] == "elsewhere"
+
+
+def test_different_configurations_never_share_a_folder():
+    words = [
+        "agent.learning_rate=1e-3",
+        "agent.betas=[0.9,0.999]",
+        "env.actuator_scale.slider=0.5",
+        "env.tau=0.01",
+        "model.hidden=64",
+        "model.bilinear=false",
+        "evaluation.every=7",
+        "threads=2",
+        "device=cpu",
+        "seed=1",
+        "model=emlp",
+    ]
+    folders = [composed().folder(), *(composed(word).folder() for word in words)]
+    assert len(set(folders)) == len(folders)
+
+
+@pytest.mark.parametrize("word", ["total_steps=7", "checkpoint_every=7"])
+def test_a_longer_run_is_the_same_run(word):
+    assert composed(word).folder() == composed().folder()
+
+
+def test_identity_leaves_out_what_may_change_and_nothing_else():
+    config = composed()
+    assert set(RESUMABLE) <= set(compose.known_keys(type(config)))
+    assert without(asdict(config), RESUMABLE) == config.identity() == replace(config, total_steps=5).identity()
+
+
+def test_a_stored_configuration_comes_back_with_changes():
+    config = composed("env=Walker2d-v5", "env.actuator_scale.leg_joint=0.5", "seed=2")
+    stored = OmegaConf.to_container(OmegaConf.create(asdict(config)))
+    assert compose.from_stored("train_agent", stored, []) == config
+    assert compose.from_stored("train_agent", stored, ["total_steps=5"]) == replace(config, total_steps=5)
+    for word, match in [
+        ("total_steps=-5", "total_steps=-5"),
+        ("total_steps=x", "total_steps"),
+        ("totl_steps=5", "did you mean 'total_steps'"),
+        ("total_steps=5,6", "sweep"),
+        ("~seed", "unknown key|removed"),
+        ("nonsense", "key=value"),
+    ]:
+        with pytest.raises(ConfigError, match=match) as error:
+            compose.from_stored("train_agent", stored, [word])
+        assert "\n" not in str(error.value)
+    with pytest.raises(ConfigError, match="nonsense"):
+        compose.from_stored("train_agent", {**stored, "nonsense": 1}, [])
+
+
+def test_a_sweep_is_expanded_as_hydra_does():
+    configs = compose.composed_sweep("train_agent", ["seed=0,1", "env=Swimmer-v5,Ant-v5", "total_steps=5"])
+    assert [(c.seed, c.env.id, c.total_steps) for c in configs] == [
+        (0, "Swimmer-v5", 5),
+        (0, "Ant-v5", 5),
+        (1, "Swimmer-v5", 5),
+        (1, "Ant-v5", 5),
+    ]
+    assert [c.seed for c in compose.composed_sweep("train_agent", ["seed=range(3)"])] == [0, 1, 2]
+    with pytest.raises(ConfigError, match=r"interval\(0,1\): a sweep needs"):
+        compose.composed_sweep("train_agent", ["agent.tau=interval(0,1)"])
+
+
+def test_the_help_text_names_every_key():
+    text = compose.describe("train_agent")
+    for key in compose.known_keys(type(composed())):
+        assert f"  {key}=" in text
+
+
+def test_suggestions():
+    assert did_you_mean("Walker-v5", KNOWN_ENVIRONMENTS) == " (did you mean 'Walker2d-v5'?)"
+    assert did_you_mean("zzz", KNOWN_ENVIRONMENTS) == ""
