@@ -131,55 +131,84 @@ class Bilinear(nn.Module):
         order = self._layout.order
         self.register_buffer("order", order)
         self.register_buffer("inverse", None if order is None else order.argsort())
-        chosen = {}
-        for i, k in enumerate(self.contractions):
+        chosen, index = {}, []
+        for k in self.contractions:
             if k.map not in chosen:
-                index = parts[k.map][1]
-                chosen[k.map] = index[torch.randperm(len(index), generator=generator)[: k.maps]]
+                copies = parts[k.map][1]
+                chosen[k.map] = copies[torch.randperm(len(copies), generator=generator)[: k.maps]]
             # coordinates of the maps' matrices in x: (out, in, map) or (out, map, in), as the contraction reads them
             matrices = chosen[k.map][:, list(k.coordinates)].view(k.maps, k.dim_out, k.dim_in)
-            self.register_buffer(
-                f"maps_{i}", matrices.permute(1, 2, 0) if k.weights_first else matrices.transpose(0, 1)
-            )
+            index.append((matrices.permute(1, 2, 0) if k.weights_first else matrices.transpose(0, 1)).flatten())
+        self.register_buffer("maps", torch.cat(index))
         terms = [0] * len(parts)
         for k in self.contractions:
             terms[k.out] += k.maps * k.ins * k.dim_in
-        std = torch.cat([torch.full((k.num_weights,), terms[k.out] ** -0.5) for k in self.contractions])
+        self._groups = _grouped(self.contractions)
+        std = torch.cat([group.spread([terms[k.out] ** -0.5 for k in group.contractions]) for group in self._groups])
         self.equivariant = BilinearPathway(std, variance, generator)
 
-    def assemble(self) -> tuple[Tensor, ...]:
-        """The flat weights, then for each contraction the coordinates of its maps in the features."""
-        return self.equivariant.weight, *(getattr(self, f"maps_{i}") for i in range(len(self.contractions)))
+    def assemble(self) -> tuple[Tensor, Tensor]:
+        """The flat weights, scaled, and the coordinates of the maps' matrices in the features."""
+        return SCALE * self.equivariant.weight, self.maps
 
     def forward(
-        self, x: Float[Tensor, "*batch n"], weights: tuple[Tensor, ...] | None = None
+        self, x: Float[Tensor, "*batch n"], weights: tuple[Tensor, Tensor] | None = None
     ) -> Float[Tensor, "*batch n"]:
-        weight, *maps = self.assemble() if weights is None else weights
+        weight, index = self.assemble() if weights is None else weights
         flat = x.reshape(-1, x.shape[-1])
+        batch = len(flat)
         parts = self._layout.split(flat if self.order is None else flat.index_select(-1, self.order))
         parts = [p.unflatten(-1, shape) for p, shape in zip(parts, self.shapes, strict=True)]
+        matrices = flat.index_select(-1, index).split([k.maps * k.dim_out * k.dim_in for k in self.contractions], -1)
+        matrices = dict(zip(self.contractions, matrices, strict=True))
         outs: list[Tensor | None] = [None] * len(parts)
-        pieces = weight.split([k.num_weights for k in self.contractions])
-        for k, w, index in zip(self.contractions, pieces, maps, strict=True):
-            y = _contract(k, w, flat.index_select(-1, index.flatten()), parts[k.into])
-            outs[k.out] = y if outs[k.out] is None else outs[k.out] + y
+        pieces = weight.split([sum(k.num_weights for k in group.contractions) for group in self._groups])
+        for group, w in zip(self._groups, pieces, strict=True):
+            if group.weights_first:
+                widths = [k.maps * k.outs for k in group.contractions]
+                Z = (parts[group.part] @ w.view(-1, sum(widths))).split(widths, -1)
+                terms = [
+                    (k.out, matrices[k].view(batch, k.dim_out, -1) @ z.reshape(batch, k.dim_in * k.maps, k.outs))
+                    for k, z in zip(group.contractions, Z, strict=True)
+                ]
+            else:
+                P = [
+                    (matrices[k].view(batch, k.dim_out * k.maps, k.dim_in) @ parts[k.into]).view(batch, k.dim_out, -1)
+                    for k in group.contractions
+                ]
+                P = torch.cat(P, -1) if len(P) > 1 else P[0]
+                terms = [(group.part, P @ w.view(P.shape[-1], -1))]
+            for part, y in terms:
+                outs[part] = y if outs[part] is None else outs[part] + y
         filled = [torch.zeros_like(p) if y is None else y for y, p in zip(outs, parts, strict=True)]
         out = self._layout.join([y.flatten(1) for y in filled])
-        out = out if self.inverse is None else out.index_select(-1, self.inverse)
-        return (SCALE * out).reshape(x.shape)
+        return (out if self.inverse is None else out.index_select(-1, self.inverse)).reshape(x.shape)
 
     def extra_repr(self) -> str:
         return f"{self.rep}, {len(self.contractions)} contractions"
 
 
-def _contract(k: Contraction, w: Tensor, M: Tensor, x: Tensor) -> Float[Tensor, "batch dim_out outs"]:
-    """One contraction of the maps' matrices ``M`` with ``x`` ``(batch, dim_in, ins)``; no intermediate is copied."""
-    batch = len(x)
-    if k.weights_first:
-        Z = x @ w.view(k.ins, k.maps * k.outs)
-        return M.view(batch, k.dim_out, k.dim_in * k.maps) @ Z.view(batch, k.dim_in * k.maps, k.outs)
-    P = M.view(batch, k.dim_out * k.maps, k.dim_in) @ x
-    return P.view(batch, k.dim_out, k.maps * k.ins) @ w.view(k.maps * k.ins, k.outs)
+@dataclass(frozen=True)
+class _Group:
+    """Contractions whose weights are one matrix: of one input (weights first) or of one output (weights last)."""
+
+    weights_first: bool
+    part: int
+    contractions: tuple[Contraction, ...]
+
+    def spread(self, values: list[float]) -> Float[Tensor, " n"]:
+        """One value per contraction, at the places of its weights in the group's flat matrix."""
+        if not self.weights_first:  # (maps * ins of each, outs)
+            return torch.cat([torch.full((k.num_weights,), v) for k, v in zip(self.contractions, values, strict=True)])
+        rows = [torch.full((k.ins, k.maps * k.outs), v) for k, v in zip(self.contractions, values, strict=True)]
+        return torch.cat(rows, 1).flatten()
+
+
+def _grouped(contractions: list[Contraction]) -> list[_Group]:
+    groups: dict[tuple[bool, int], list[Contraction]] = {}
+    for k in contractions:
+        groups.setdefault((k.weights_first, k.into if k.weights_first else k.out), []).append(k)
+    return [_Group(*key, tuple(members)) for key, members in groups.items()]
 
 
 class _Layout:
