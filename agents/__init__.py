@@ -2,7 +2,9 @@
 
     model = RPPSAC("RPPPolicy", "Walker2d-v5", seed=0)
     model.learn(100_000)
-    policy_equivariance_error(model, observations)
+    error = policy_equivariance_error(model, observations)
+
+See docs/concepts/rpp-sac.md.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from stable_baselines3 import SAC
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, TrainFreq, TrainFrequencyUnit
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from rppdyn.agents import checkpoint, defaults
 from rppdyn.agents.flat import flatten_
-from rppdyn.agents.networks import draw_noise, new_generator
+from rppdyn.agents.networks import RPPActor, RPPCritic, draw_noise, new_generator
 from rppdyn.agents.policy import RPPPolicy
 from rppdyn.agents.update import State, UpdateConfig, update
 from rppdyn.envs import SymmetrySpec, symmetry_spec
@@ -47,7 +48,11 @@ class RPPSAC(SAC):
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"RPPPolicy": RPPPolicy}
-    policy: RPPPolicy  # type: ignore[assignment]
+    policy: RPPPolicy
+    actor: RPPActor  # type: ignore[assignment]
+    critic: RPPCritic  # type: ignore[assignment]
+    critic_target: RPPCritic  # type: ignore[assignment]
+    replay_buffer: ReplayBuffer
 
     def __init__(
         self,
@@ -72,8 +77,9 @@ class RPPSAC(SAC):
             raise ValueError("RPPSAC does not support use_sde=True (its noise would not transform); leave it out")
         self._collected_steps = self._collected_episodes = 0  # of the rollout under way
         self._pending_log: dict[str, Any] = {}  # log entries of a restored run that were not written yet
-        if env is not None and "spec" not in self.policy_kwargs:
-            spec = symmetry_spec(self.env) if spec is None else spec
+        if spec is None and env is not None and "spec" not in self.policy_kwargs:
+            spec = symmetry_spec(self.env)
+        if spec is not None:
             self.policy_kwargs["spec"] = spec.to_dict()
         if _init_setup_model:
             self._setup_model()
@@ -149,7 +155,7 @@ class RPPSAC(SAC):
             gamma=self.gamma,
             tau=tau,
             noise_variance=self.noise_variance,
-            target_entropy=self.target_entropy,
+            target_entropy=float(self.target_entropy),
             learn_temperature=self.ent_coef_optimizer is not None,
             max_gradient_norm=self.max_gradient_norm,
         )
@@ -182,7 +188,8 @@ class RPPSAC(SAC):
         totals: dict[str, Tensor] = {}
         for _ in range(gradient_steps):
             batch = self.sample_batch(batch_size)
-            noise = {key: draw_noise(batch["actions"].shape, self._generator, batch["actions"]) for key in ("current", "next")}
+            like = batch["actions"]
+            noise = {key: draw_noise(like.shape, self._generator, like) for key in ("current", "next")}
             moving = self._n_updates % self.target_update_interval == 0
             state, metrics = update(state, batch, noise, config if moving else still)
             totals = {key: totals.get(key, 0.0) + value for key, value in metrics.items()}
@@ -208,7 +215,7 @@ class RPPSAC(SAC):
 
     # -- collection of transitions ------------------------------------------------------------------------------------
 
-    def _store_transition(self, replay_buffer, buffer_action, new_obs, reward, dones, infos) -> None:  # type: ignore[override]
+    def _store_transition(self, replay_buffer, buffer_action, new_obs, reward, dones, infos) -> None:
         seen = self._last_obs  # VecNormalize(norm_obs=False) leaves observations as they are
         super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
         self.policy.features_extractor.observe(torch.as_tensor(seen, device=self.device))
@@ -309,7 +316,8 @@ class RPPSAC(SAC):
         return super().load(path, *args, **kwargs)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_generator", "_pending_log", "_collected_steps", "_collected_episodes"]
+        own = ["_generator", "_pending_log", "_collected_steps", "_collected_episodes"]
+        return super()._excluded_save_params() + own
 
 
 def _check_archive(path: pathlib.Path) -> None:

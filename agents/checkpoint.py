@@ -52,7 +52,7 @@ def capture(agent: RPPSAC) -> dict[str, Any]:
             "update": agent._generator.get_state(),
             "actor": agent.actor.generator.get_state(),
             "torch": torch.get_rng_state(),
-            "numpy": _plain(np.random.get_state(legacy=False)),
+            "numpy": _plain(np.random.get_state(legacy=False)),  # noqa: NPY002 (what stable-baselines3 draws from)
             "python": _plain(random.getstate()),
             "action_space": _plain(agent.action_space.np_random.bit_generator.state),
         },
@@ -94,7 +94,7 @@ def restore(agent: RPPSAC, data: dict[str, Any]) -> None:
     agent.actor.generator.set_state(states["actor"])
     agent.action_space.np_random.bit_generator.state = _arrays(states["action_space"])
     torch.set_rng_state(states["torch"])
-    np.random.set_state(_arrays(states["numpy"]))
+    np.random.set_state(_arrays(states["numpy"]))  # noqa: NPY002
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
 

@@ -65,9 +65,7 @@ class RPPActor(BasePolicy):
         build: BuildNetwork,
         output_scale: float,
     ) -> None:
-        super().__init__(
-            observation_space, action_space, features_extractor=features_extractor, squash_output=True
-        )
+        super().__init__(observation_space, action_space, features_extractor=features_extractor, squash_output=True)
         spec = features_extractor.spec
         self.net = build(spec.obs_rep, spec.action_rep + abs(spec.action_rep), output_scale=output_scale)
         self.function = NetworkFunction(self.net)

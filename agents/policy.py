@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.sac.policies import SACPolicy
-from torch import Tensor, nn
+from torch import nn
 
 from rppdyn.agents import defaults
 from rppdyn.agents.networks import RPPActor, RPPCritic, SymmetricFeatures, check_spaces, new_generator

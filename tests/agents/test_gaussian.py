@@ -20,7 +20,7 @@ def test_density_is_that_of_torch_distributions():
     squashed = TransformedDistribution(Independent(Normal(mean, log_std.exp()), 1), TanhTransform(cache_size=1))
     u = mean + log_std.exp() * noise
     torch.testing.assert_close(action, u.tanh())
-    expected = Independent(Normal(mean, log_std.exp()), 1).log_prob(u) - torch.log1p(-u.tanh() ** 2).sum(-1)
+    expected = Independent(Normal(mean, log_std.exp()), 1).log_prob(u) - torch.log1p(-(u.tanh() ** 2)).sum(-1)
     torch.testing.assert_close(log_prob, expected, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(log_prob, squashed.log_prob(action), rtol=1e-6, atol=1e-6)
 

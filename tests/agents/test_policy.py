@@ -29,7 +29,9 @@ def errors(agent: RPPSAC) -> list[float]:
 
 
 @pytest.mark.parametrize("env", [WALKER, PENDULUM])
-@pytest.mark.parametrize("model, kwargs", [("emlp", {}), ("rpp", {"free_variance": 0.0})], ids=["emlp", "rpp without free"])
+@pytest.mark.parametrize(
+    "model, kwargs", [("emlp", {}), ("rpp", {"free_variance": 0.0})], ids=["emlp", "rpp without free"]
+)
 def test_strict_networks_are_equivariant_before_during_and_in_double_precision(make_agent, env, model, kwargs):
     agent = make_agent(model, env, policy_kwargs=kwargs, learning_rate=3e-3)
     assert max(errors(agent)) < 1e-5
@@ -171,5 +173,5 @@ def test_the_folder_is_imported_under_its_package(monkeypatch):
     import rppdyn.agents
 
     location = importlib.util.spec_from_file_location("agents", rppdyn.agents.__file__)
-    with pytest.raises(ImportError, match="rppdyn.agents"):
+    with pytest.raises(ImportError, match=r"import rppdyn\.agents"):
         location.loader.exec_module(importlib.util.module_from_spec(location))

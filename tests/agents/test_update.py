@@ -58,8 +58,10 @@ def reference(agent, steps, config):
             after, after_log_prob = sample(batch["next_features"], noise["next"])
             value = torch.minimum(*q(target, batch["next_features"], after)) - alpha * after_log_prob
             y = batch["rewards"] + (1 - batch["dones"]) * config.gamma * value
-        loss = sum(((v - y) ** 2).mean() for v in q(critic, batch["features"], batch["actions"])) / (2 * config.noise_variance)
-        loss = loss + sum(negative_log_prior(net) for net in critic) / batch["transitions"]
+        loss = sum(((v - y) ** 2).mean() for v in q(critic, batch["features"], batch["actions"]))
+        loss = (
+            loss / (2 * config.noise_variance) + sum(negative_log_prior(net) for net in critic) / batch["transitions"]
+        )
         optimisers[1].zero_grad()
         loss.backward()
         if config.max_gradient_norm is not None:
