@@ -62,10 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, OSError) as error:
-        if not _by_user(error):
-            raise
-        print(f"rppdyn: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return USER_ERROR
+        return _report(error)
 
 
 def _dispatch(words: list[str]) -> int:
@@ -96,6 +93,14 @@ def _dispatch(words: list[str]) -> int:
     parser.parse_args(words)
     parser.print_help()
     return 0
+
+
+def _report(error: Exception) -> int:
+    """Say what a user did wrong in one line; raise again what wasn't the user."""
+    if not _by_user(error):
+        raise error
+    print(f"rppdyn: error: {' '.join(str(error).split())}", file=sys.stderr)
+    return USER_ERROR
 
 
 def _by_user(error: BaseException) -> bool:
@@ -179,7 +184,13 @@ class _SweepTask:
     def __call__(self, node: Any) -> int:
         from rppdyn.jobs import compose
 
-        return _train_one(compose.as_config("train_agent", node), resume=self.resume)
+        try:
+            status = _train_one(compose.as_config("train_agent", node), resume=self.resume)
+        except (ValueError, OSError) as error:  # said here, so that the jobs after this one still run
+            return _report(error)
+        if status == INTERRUPTED:
+            raise KeyboardInterrupt
+        return status
 
 
 def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:

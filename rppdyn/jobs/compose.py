@@ -44,7 +44,10 @@ def composed_sweep(name: str, overrides: Sequence[str]) -> list[Any]:
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
     with _hydra(name, overrides) as prepared, _one_line(name):
-        task = [override for override in map(_parsed, prepared) if not _is_hydra(override.input_line or "")]
+        compose(
+            config_name=name, overrides=[word for word in prepared if _is_hydra(word)]
+        )  # a launcher that isn't there
+        task = [_parsed(word) for word in prepared if not _is_hydra(word)]
         for override in task:  # a later remark of Hydra's would come after the first jobs
             if override.is_sweep_override() and not override.is_discrete_sweep():
                 raise ConfigError(f"{override.input_line}: a sweep needs a list or a range, for example seed=0,1,2")
@@ -243,9 +246,11 @@ def _one_line(name: str) -> Iterator[None]:
 def _explain(error: Exception, schema: type) -> str:
     text = str(error)
     cause = str(error.__cause__ or "")
-    match = re.search(r"Could not (?:find|load) '([^/']+)/([^']*)'", text)
+    match = re.search(r"Could not (?:find|load) '([^']+)/([^/']*)'", text)
     if match:
         group, choice = match.groups()
+        if group.startswith("hydra/"):
+            return f"{group}={choice}: not installed; for joblib, pip install hydra-joblib-launcher, or leave it out"
         known = choices(group)
         return f"{group}={choice}: no such choice{did_you_mean(choice, known)}; choose one of {', '.join(known)}"
     match = re.search(r"Could not override '([^']+)'", text)

@@ -52,8 +52,8 @@ def table(result: EquivarianceResult) -> str:
         f"{result.run}: {result.source}, {result.states} states of its own episodes",
         f"{'generator':{width}}  {'policy':>8}  {'critics':>8}",
     ]
-    for name, error in result.policy.per_generator.items():
-        lines.append(f"{name:{width}}  {error:8.1e}  {result.critic.per_generator[name]:8.1e}")
+    for name, value in result.policy.per_generator.items():
+        lines.append(f"{name:{width}}  {value:8.1e}  {result.critic.per_generator[name]:8.1e}")
     lines.append(f"{'all generators':{width}}  {result.policy.error:8.1e}  {result.critic.error:8.1e}")
     for who, error in (("policy", result.policy), ("critics", result.critic)):
         if error.vacuous:

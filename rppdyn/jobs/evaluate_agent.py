@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+
+import torch
 
 from rppdyn.agents import RPPSAC
 from rppdyn.envs import symmetry_spec
@@ -54,6 +56,8 @@ def episodes_of(run: str, count: int, seed: int) -> Iterator[tuple[RPPSAC, str, 
     """The agent of a run, where its weights come from, and episodes of its deterministic policy."""
     folder = RunFolder.open(run)
     config = compose.from_stored("train_agent", folder.config(), [])
+    if not torch.cuda.is_available():  # a run that was trained elsewhere can be looked at here
+        config = replace(config, device="cpu")
     with process_state(config.threads):
         env = build_env(config)
         agent = build_agent(config, env, symmetry_spec(env))

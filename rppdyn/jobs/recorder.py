@@ -120,7 +120,7 @@ def _training_metrics(agent: RPPSAC) -> dict[str, Any]:
     """What the agent last recorded of its updates, and the mean return of its last training episodes."""
     recorded: Mapping[str, Any] = agent.logger.name_to_value
     values = {name: float(recorded[name]) for name in sorted(recorded) if name.startswith(("train/", "prior/"))}
-    episodes = agent.ep_info_buffer or []
+    episodes: list[dict[str, float]] = list(agent.ep_info_buffer or [])
     if episodes:
         values["rollout/return_mean"] = float(np.mean([episode["r"] for episode in episodes]))
         values["rollout/length_mean"] = float(np.mean([episode["l"] for episode in episodes]))

@@ -75,7 +75,7 @@ def summary(result: TrainAgentResult) -> str:
         )
         errors = ", ".join(f"{who} {_error(m[f'equivariance/{who}'])}" for who in ("policy", "critic"))
         lines.append(f"  equivariance error  {errors}  (0 is equivariant, 1 as far from it as can be)")
-        shares = ", ".join(f"{who} {m[f'pathway/{who}_free_share']:.2%}" for who in ("actor", "critic"))
+        shares = ", ".join(f"{who} {_percent(m[f'pathway/{who}_free_share'])}" for who in ("actor", "critic"))
         lines.append(f"  free pathway        {shares} of the squared weights")
     lines.append(f"  run folder          {result.run}")
     if result.interrupted:
@@ -88,3 +88,7 @@ def summary(result: TrainAgentResult) -> str:
 
 def _error(value: float | None) -> str:
     return "vacuous (the outputs are all but zero)" if value is None else f"{value:.1e}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g}%"

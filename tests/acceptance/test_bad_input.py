@@ -60,6 +60,10 @@ BAD = {
     "several values": (["train-agent", "seed=0,1"], ["seed=0,1", "--multirun"]),
     "bad value in a sweep": (["train-agent", "--multirun", "seed=0,-1"], ["seed=-1"]),
     "sweep into one folder": (["train-agent", "--multirun", "seed=0,1", "run_dir=a"], ["several runs", "run_dir"]),
+    "launcher that is not installed": (
+        ["train-agent", "-m", "seed=0,1", "hydra/launcher=nonsense"],
+        ["hydra/launcher=nonsense"],
+    ),
     "resume of nothing": (["train-agent", "--resume", "absent"], ["absent", "no run"]),
     "resume of two": (["train-agent", "--resume", "a", "b"], ["one run"]),
     "run that is none": (["evaluate-agent", "absent"], ["absent", "no run"]),

@@ -1,0 +1,24 @@
+"""Every verb is a job, has a page, and is in the help."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+from rppdyn.cli import VERBS
+
+DOCS = Path(__file__).parents[2] / "docs" / "jobs"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_is_a_job_with_a_page(verb):
+    module = importlib.import_module(f"rppdyn.jobs.{verb.replace('-', '_')}")
+    assert inspect.signature(module.run).return_annotation not in (None, "None")
+    assert (DOCS / f"{verb}.md").read_text().startswith(f"# rppdyn {verb}\n")
+
+
+def test_every_page_is_of_a_verb():
+    assert {path.stem for path in DOCS.glob("*.md")} == set(VERBS)
