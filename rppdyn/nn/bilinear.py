@@ -96,7 +96,7 @@ def _as_matrix(rep: Rep, rep_out: Rep, rep_in_dual: Rep) -> tuple[int, ...] | No
 class BilinearPathway(Pathway):
     r"""The weights of all contractions, :math:`N(0, \sigma_a^2)` a priori: they are equivariant, so there is no free one."""
 
-    def __init__(self, std: Float[Tensor, " n"], variance: float, generator: torch.Generator | None = None):
+    def __init__(self, std: Float[Tensor, " n"], variance: int | float, generator: torch.Generator | None = None):
         super().__init__(variance)
         self.weight = nn.Parameter(torch.randn(len(std), generator=generator) * std)
 
@@ -119,7 +119,7 @@ class Bilinear(nn.Module):
         ValueError: no part of ``rep`` is a map between two others, so there is nothing to contract.
     """
 
-    def __init__(self, rep: Rep, *, variance: float = 1e5, generator: torch.Generator | None = None):
+    def __init__(self, rep: Rep, *, variance: int | float = 1e5, generator: torch.Generator | None = None):
         super().__init__()
         self.rep = rep
         self.contractions = contractions(rep)

@@ -102,7 +102,7 @@ class CoefficientMap(ExactBuffers):
             beta = beta.index_add(0, self.index, exact * self.values_exact if self.form == "signed gather" else exact)
         return (beta / self.scale_exact**2).to(dense.dtype)  # once for Q = values / s, once for theta = beta / s
 
-    def initial_std(self, gain: float) -> Float[Tensor, " rank"]:
+    def initial_std(self, gain: int | float) -> Float[Tensor, " rank"]:
         r"""Standard deviations of ``theta`` that give each output coordinate a variance of about ``gain^2`` (LeCun).
 
         With independent :math:`\beta_j \sim N(0, \sigma_j^2)` and inputs of unit mean square, output ``i`` of a linear

@@ -19,7 +19,7 @@ __all__ = ["Gate", "Pointwise", "GatePathway"]
 class GatePathway(Pathway):
     r"""The free part of a gate, ``c * swish(x)`` with :math:`c \sim N(0, \sigma_b^2)`, one per channel."""
 
-    def __init__(self, channels: int, variance: float, *, scale: float = FREE_SCALE,
+    def __init__(self, channels: int, variance: int | float, *, scale: int | float = FREE_SCALE,
                  generator: torch.Generator | None = None):  # fmt: skip
         super().__init__(variance)
         self.weight = nn.Parameter(scale * torch.randn(channels, generator=generator))
@@ -70,7 +70,7 @@ class Gate(nn.Module):
         rep: representation of the output; the input has that of ``gated(rep)``.
     """
 
-    def __init__(self, rep: Rep, *, free_variance: float = 0.0, free_scale: float = FREE_SCALE,
+    def __init__(self, rep: Rep, *, free_variance: int | float = 0.0, free_scale: int | float = FREE_SCALE,
                  generator: torch.Generator | None = None):  # fmt: skip
         super().__init__()
         self.rep, self.rep_in = rep, gated(rep)

@@ -60,9 +60,19 @@ class RelaxedLinear(nn.Module):
         ValueError: both variances are 0, or the representations do not belong to one group.
     """
 
-    def __init__(self, rep_in: Rep | RepType, rep_out: Rep | RepType, group: Group | None = None, *,
-                 equivariant_variance: float = 1e5, free_variance: float = 1.0, bias: bool = True, gain: float = 1.0,
-                 free_scale: float = FREE_SCALE, generator: torch.Generator | None = None):  # fmt: skip
+    def __init__(
+        self,
+        rep_in: Rep | RepType,
+        rep_out: Rep | RepType,
+        group: Group | None = None,
+        *,
+        equivariant_variance: int | float = 1e5,
+        free_variance: int | float = 1.0,
+        bias: bool = True,
+        gain: int | float = 1.0,
+        free_scale: int | float = FREE_SCALE,
+        generator: torch.Generator | None = None,
+    ):
         super().__init__()
         if group is None:
             group = next((rep.G for rep in (rep_in, rep_out) if isinstance(rep, Rep)), None)

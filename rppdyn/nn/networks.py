@@ -29,8 +29,8 @@ Hidden = int | Rep | RepType
 class Block(nn.Module):
     """Linear into ``gated(rep_out)``, then ``bilinear + identity`` where there is one, then the gate."""
 
-    def __init__(self, rep_in: Rep, rep_out: Rep, *, equivariant_variance: float, free_variance: float,
-                 bilinear: bool, gain: float, free_scale: float, generator: torch.Generator | None):  # fmt: skip
+    def __init__(self, rep_in: Rep, rep_out: Rep, *, equivariant_variance: int | float, free_variance: int | float,
+                 bilinear: bool, gain: int | float, free_scale: int | float, generator: torch.Generator | None):  # fmt: skip
         super().__init__()
         pointwise = all(is_pointwise(part) for part, _ in rep_out.blocks())
         self.linear = RelaxedLinear(
@@ -104,13 +104,13 @@ class RPPEMLP(nn.Module):
         group: Group,
         hidden: Hidden | Sequence[Hidden] = 384,
         num_layers: int | None = None,
-        equivariant_variance: float = 1e5,
-        free_variance: float = 1.0,
+        equivariant_variance: int | float = 1e5,
+        free_variance: int | float = 1.0,
         *,
         architecture: Architecture = "auto",
         bilinear: bool | None = None,
-        output_scale: float = 1.0,
-        free_scale: float = FREE_SCALE,
+        output_scale: int | float = 1.0,
+        free_scale: int | float = FREE_SCALE,
         generator: torch.Generator | None = None,
     ):
         super().__init__()
@@ -199,7 +199,7 @@ class EMLP(RPPEMLP):
 
     def __init__(self, rep_in: Rep | RepType, rep_out: Rep | RepType, group: Group,
                  hidden: Hidden | Sequence[Hidden] = 384, num_layers: int | None = None,
-                 equivariant_variance: float = 1e5, **options):  # fmt: skip
+                 equivariant_variance: int | float = 1e5, **options):  # fmt: skip
         super().__init__(rep_in, rep_out, group, hidden, num_layers, equivariant_variance, 0.0, **options)
 
 
@@ -211,7 +211,7 @@ class MLP(RPPEMLP):
 
     def __init__(self, rep_in: Rep | RepType, rep_out: Rep | RepType, group: Group,
                  hidden: Hidden | Sequence[Hidden] = 384, num_layers: int | None = None,
-                 free_variance: float = 1.0, **options):  # fmt: skip
+                 free_variance: int | float = 1.0, **options):  # fmt: skip
         super().__init__(rep_in, rep_out, group, hidden, num_layers, 0.0, free_variance, **options)
 
     def _hidden(self, hidden: Hidden, architecture: Architecture) -> Rep:

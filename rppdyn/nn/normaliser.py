@@ -36,7 +36,7 @@ class InvariantNormaliser(ExactBuffers):
             a ``clip`` that is not positive.
     """
 
-    def __init__(self, rep: Rep, *, clip: float | None = None, eps: float = 1e-8):
+    def __init__(self, rep: Rep, *, clip: int | float | None = None, eps: int | float = 1e-8):
         super().__init__()
         if clip is not None and not clip > 0:
             raise ValueError(f"clip={clip!r}: give a positive number of standard deviations, or None")

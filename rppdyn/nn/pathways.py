@@ -35,7 +35,7 @@ class Pathway(ExactBuffers, ABC):
         ValueError: the variance is not a positive finite number (a layer leaves out a pathway of variance 0).
     """
 
-    def __init__(self, variance: float):
+    def __init__(self, variance: int | float):
         super().__init__()
         if not (math.isfinite(variance) and variance > 0):
             raise ValueError(f"a pathway's prior variance must be positive and finite; got {variance!r}")
@@ -87,7 +87,7 @@ class EquivariantPathway(LinearPathway):
         gain: output standard deviation at initialisation for inputs of unit mean square; biases start at zero.
     """
 
-    def __init__(self, rep_in: Rep, rep_out: Rep, variance: float, *, bias: bool = True, gain: float = 1.0,
+    def __init__(self, rep_in: Rep, rep_out: Rep, variance: int | float, *, bias: bool = True, gain: int | float = 1.0,
                  generator: torch.Generator | None = None):  # fmt: skip
         super().__init__(variance)
         self.weight_map = CoefficientMap((rep_in >> rep_out).solve(), (rep_out.dim, rep_in.dim))
@@ -121,7 +121,7 @@ class FreePathway(LinearPathway):
         gain: output standard deviation at initialisation for inputs of unit mean square; biases start at zero.
     """
 
-    def __init__(self, dim_in: int, dim_out: int, variance: float, *, bias: bool = True, gain: float = 1.0,
+    def __init__(self, dim_in: int, dim_out: int, variance: int | float, *, bias: bool = True, gain: int | float = 1.0,
                  generator: torch.Generator | None = None):  # fmt: skip
         super().__init__(variance)
         draw = torch.randn(dim_out, dim_in, generator=generator) * (gain / math.sqrt(max(dim_in, 1)))

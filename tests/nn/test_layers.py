@@ -1,0 +1,326 @@
+"""Relaxed layers, gates and bilinear layers: equivariant at one limit, ordinary at the other, over every group."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from registry import GROUPS, TYPES, generator
+from torch.nn import functional as F
+
+from rppdyn.groups import SL, SO, SO13, SU, D, O, S, Sp, U, Z
+from rppdyn.nn import Bilinear, Gate, Pointwise, RelaxedLinear, gated
+from rppdyn.nn.bilinear import contractions
+from rppdyn.nn.gating import gate_product
+from rppdyn.reps import Pseudoscalar, Scalar, T, V, regular
+
+REAL = [G for G in GROUPS if not G.is_complex]
+SMALL = [G for G in REAL if G.d <= 5]
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+
+
+def elements(G, n=4, dtype=torch.float64):
+    """Seeded elements, with products of them."""
+    g = G.samples(n, generator(11))
+    return torch.cat([g, g[:-1] @ g[1:]]).to(dtype)
+
+
+def defect(f, rep_in, rep_out, dtype=torch.float64, scale=1.0):
+    """|f(g x) - g f(x)| / (|f(g x)| + |g f(x)|) over seeded inputs and elements; NaN where f vanishes."""
+    g = elements(rep_in.G)
+    rho_in, rho_out = rep_in.rho(g).to(dtype), rep_out.rho(g).to(dtype)
+    x = scale * torch.randn(6, rep_in.dim, generator=generator(12), dtype=torch.float64).to(dtype)
+    a = f(torch.einsum("gij,bj->gbi", rho_in, x).reshape(-1, rep_in.dim)).reshape(len(g), 6, -1)
+    b = torch.einsum("gij,bj->gbi", rho_out, f(x))
+    return ((a - b).norm() / (a.norm() + b.norm())).item()
+
+
+def linear(rep_in, rep_out, **options):
+    return RelaxedLinear(rep_in, rep_out, generator=generator(0), **options)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("G", REAL, ids=str)
+def test_without_the_free_pathway_a_layer_is_equivariant(G, dtype):
+    rep_in, rep_out = (V + 2 * Scalar)(G), (V + Scalar)(G)
+    layer = linear(rep_in, rep_out, free_variance=0).to(dtype)
+    if layer.equivariant.bias is not None:
+        torch.nn.init.normal_(layer.equivariant.bias, generator=generator(1))
+    assert layer.free is None
+    assert defect(layer, rep_in, rep_out, dtype) < TOLERANCE[dtype]  # a zero map would give NaN
+
+
+@pytest.mark.parametrize("rep", TYPES, ids=str)
+@pytest.mark.parametrize("G", [D(4), O(3), Sp(1), SL(2)], ids=str)
+def test_equivariance_over_representations(G, rep):
+    rep_in = rep(G) + Scalar(G)
+    layer = linear(rep_in, rep_in, free_variance=0).double()
+    assert defect(layer, rep_in, rep_in) < 1e-12
+
+
+@pytest.mark.parametrize("G", [Z(4), S(3), SO(3), SO13()], ids=str)
+def test_a_dense_layer_is_not_equivariant(G):
+    layer = linear(V(G), V(G), equivariant_variance=0).double()
+    assert layer.equivariant is None
+    assert defect(layer, V(G), V(G)) > 1e-2
+    assert layer.free.weight.std() > 0.1 / G.d  # of full size, being alone
+
+
+def test_built_in_float32_and_cast_to_double_loses_nothing():
+    layer = linear((V + T(2))(SO(3)), (T(2) + T(3))(SO(3)), free_variance=0)
+    assert layer.equivariant.weight_map.form == "sparse"
+    layer = layer.half().float().double()
+    assert layer.equivariant.weight_map.values.dtype == torch.float64
+    assert defect(layer, layer.rep_in, layer.rep_out) < 1e-12
+
+
+def test_the_sum_of_the_pathways_is_the_layer():
+    layer = linear(V(Z(4)), (V + Scalar)(Z(4)))
+    torch.nn.init.normal_(layer.free.bias)
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(layer(x), layer.equivariant(x) + layer.free(x))
+    weight, bias = layer.assemble()
+    torch.testing.assert_close(layer(x, (weight, bias)), x @ weight.T + bias)
+
+
+def test_the_free_pathway_is_an_independent_small_draw():
+    G = S(5)
+    layer = linear((20 * V)(G), (20 * V)(G))
+    A, B = layer.equivariant.dense()[0], layer.free.dense()[0]
+    assert B.norm() / A.norm() < 3e-3
+    correlation = (A * B).sum() / (A.norm() * B.norm())
+    assert abs(correlation) < 4 / A.numel() ** 0.5  # the same draw, projected, would be correlated by 0.4
+
+
+def test_outputs_keep_unit_variance_at_initialisation():
+    for G, rep in ((Z(4), 16 * V + 8 * Scalar), (SO(3), 20 * Scalar + 10 * V + 4 * T(2))):
+        layer = linear(rep(G), rep(G), free_variance=0)
+        y = layer(torch.randn(4000, rep(G).dim, generator=generator(2)))
+        assert 0.6 < y.std().item() < 1.5
+
+
+def test_parameters_of_orbits_are_the_tied_weights_themselves():
+    layer = linear(V(S(5)), V(S(5)), free_variance=0)
+    theta = layer.equivariant.weight
+    W = layer.assemble()[0]
+    assert set(W.unique().tolist()) == set(theta.tolist())  # S_5 on R^5: diagonal and off-diagonal value
+    with torch.no_grad():
+        theta += 0.1
+    torch.testing.assert_close(layer.assemble()[0] - W, torch.full_like(W, 0.1))
+    beta = layer.equivariant.coefficients()[0]
+    torch.testing.assert_close(beta.abs().sort().values, (theta.abs() * torch.tensor([5.0, 20.0]).sqrt()).sort().values)
+
+
+@pytest.mark.parametrize("G", [Z(4), SO(3), SO13()], ids=str)
+def test_coefficients_are_those_of_the_orthonormal_basis(G):
+    rep_in, rep_out = (V + Scalar)(G), (T(2) + V)(G)
+    layer = linear(rep_in, rep_out, free_variance=0).double()
+    weight_map, theta = layer.equivariant.weight_map, layer.equivariant.weight
+    W, beta = weight_map(theta), weight_map.beta(theta)
+    torch.testing.assert_close(W.norm(), beta.norm())  # Q is orthonormal
+    torch.testing.assert_close((rep_in >> rep_out).solve().rmatmul(W.flatten()).norm(), beta.norm())
+    torch.testing.assert_close(weight_map.theta(W), theta.detach())
+    torch.testing.assert_close(weight_map(theta, W), 2 * W)
+
+
+@pytest.mark.parametrize("G", [Z(4), SO(3)], ids=str)
+def test_gradients(G):
+    layer = linear((V + Scalar)(G), (V + Scalar + T(2))(G)).double()
+    x = torch.randn(3, layer.rep_in.dim, dtype=torch.float64, requires_grad=True)
+    names, values = zip(*layer.named_parameters(), strict=True)
+    f = lambda x, *p: torch.func.functional_call(layer, dict(zip(names, p, strict=True)), (x,))  # noqa: E731
+    assert torch.autograd.gradcheck(f, (x, *values))
+
+
+def test_round_trips_give_identical_outputs():
+    layer = linear((V + T(2))(SO(3)), (T(2) + V)(SO(3)))
+    x = torch.randn(4, 12)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(other(x), layer(x))
+    other = RelaxedLinear((V + T(2))(SO(3)), (T(2) + V)(SO(3)), generator=generator(9))
+    assert not torch.equal(other(x), layer(x))
+    for key, value in other.state_dict().items():
+        value.fill_(7) if "exact" in key else None  # even the basis comes from the checkpoint
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other(x), layer(x))
+
+
+def test_representations_of_a_factor_are_lifted():
+    G = SO(3) * Z(4)
+    layer = RelaxedLinear(V(SO(3)), V(SO(3)), G, free_variance=0, generator=generator())
+    assert layer.rep_in.G == G and layer.equivariant.weight.numel() == 1
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ((V(SO(3)), V(O(3))), "cannot lift"),
+        ((V, V), "not bound to a group"),
+        ((V(SU(2)), V(SU(2))), "complex"),
+        ((V(U(1)), V(U(1))), "complex"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        RelaxedLinear(*arguments)
+
+
+def test_no_pathway_or_a_negative_variance_is_refused():
+    with pytest.raises(ValueError, match="both 0"):
+        linear(V(Z(2)), V(Z(2)), equivariant_variance=0, free_variance=0)
+    with pytest.raises(ValueError, match="positive and finite"):
+        linear(V(Z(2)), V(Z(2)), free_variance=-1.0)
+
+
+# -- gates ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("G", SMALL, ids=str)
+def test_the_gate_is_equivariant(G):
+    rep = (2 * Scalar + 2 * V + Pseudoscalar + T(2))(G)
+    gate = Gate(rep).double()
+    assert gate.rep_in == gated(rep)
+    assert defect(gate, gated(rep), rep) < 1e-12
+
+
+def test_gated_adds_a_scalar_per_part_that_coordinates_are_not_merely_permuted_in():
+    G = SO(3)
+    assert gated((5 * T(0) + 4 * T(1) + 2 * T(2))(G)) == (5 * T(0) + 4 * T(1) + 2 * T(2) + 6 * T(0))(G)
+    assert gated((3 * V + Scalar)(S(4))) == (3 * V + Scalar)(S(4))
+    assert gated((2 * Pseudoscalar + V)(S(4))) == (2 * Pseudoscalar + V + 2 * Scalar)(S(4))
+
+
+def test_a_relaxed_gate_adds_a_free_swish_per_channel():
+    rep = (3 * Scalar + 2 * V)(SO(3))
+    gate, strict = Gate(rep, free_variance=1.0, generator=generator()).double(), Gate(rep)
+    x = torch.randn(7, gate.rep_in.dim, dtype=torch.float64)
+    torch.testing.assert_close(gate(x), strict(x) + gate.free.weight * F.silu(x[:, : rep.dim]))
+    torch.nn.init.ones_(gate.free.weight)
+    assert defect(gate, gate.rep_in, rep) > 1e-2
+
+
+def test_gate_product_is_the_formula():
+    rep = (3 * Scalar + 2 * V + T(2))(SO(3))
+    gate = Gate(rep)
+    x = torch.randn(2, 5, gate.rep_in.dim)
+    s = x[..., 3 + 6 + 9 :].sigmoid()
+    vectors = [x[..., 3 + 3 * i : 6 + 3 * i] * s[..., i : i + 1] for i in range(2)]
+    torch.testing.assert_close(gate(x), torch.cat([F.silu(x[..., :3]), *vectors, x[..., 9:18] * s[..., 2:]], -1))
+
+
+def test_the_gate_differentiates_in_every_way():
+    index, args = torch.tensor([0, 1, 8, 9, 8, 9, 8, 9]), (2, ((3, 2),))
+    x = torch.randn(3, 10, dtype=torch.float64, generator=generator(), requires_grad=True)
+    c = torch.randn(8, dtype=torch.float64, generator=generator(), requires_grad=True)
+
+    def plain(x, c):
+        s = x.sigmoid()
+        return x[..., :8] * (s[..., index] + c * s[..., :8])
+
+    def fast(x, c):
+        return gate_product(x, c, index, *args)
+
+    assert torch.autograd.gradcheck(fast, (x, c)) and torch.autograd.gradgradcheck(fast, (x, c))
+    assert torch.autograd.gradcheck(lambda x: gate_product(x, None, index, *args), (x,))
+    X, C = torch.randn(4, 3, 10, dtype=torch.float64), torch.randn(4, 8, dtype=torch.float64)
+    tangents = (torch.randn_like(X[0]), torch.randn_like(C[0]))
+    for transform in (
+        lambda f: torch.func.vmap(torch.func.grad(lambda x, c: f(x, c).square().sum(), argnums=(0, 1)))(X, C),
+        lambda f: torch.func.jvp(f, (X[0], C[0]), tangents),
+        lambda f: torch.func.hessian(lambda x: f(x, C[0]).square().sum())(X[0]),
+    ):
+        torch.testing.assert_close(transform(fast), transform(plain))
+
+
+@pytest.mark.parametrize("rep", [V(SO(3)), (Scalar + Pseudoscalar)(S(3)), V(D(4))], ids=str)
+def test_a_pointwise_activation_on_what_it_would_break_is_refused(rep):
+    with pytest.raises(ValueError, match="use Gate"):
+        Pointwise(rep)
+
+
+def test_a_pointwise_activation_on_permutations():
+    rep = (2 * V + Scalar)(S(4)) + regular(S(4))
+    assert defect(Pointwise(rep), rep, rep) < 1e-14
+
+
+# -- bilinear layers --------------------------------------------------------------------------------------------------
+
+BILINEAR = [
+    (O(3), 4 * Scalar + 3 * V + 2 * T(2) + T(3)),
+    (SO(3), 4 * Scalar + V * (3 * Scalar) + 2 * T(2)),
+    (Sp(1), 3 * Scalar + 2 * V + 2 * V.T + T(1, 1) + T(2)),
+    (SO13(), 3 * Scalar + 2 * V + V.T + T(1, 1) + T(0, 2)),
+    (O(2), 2 * Scalar + 2 * Pseudoscalar + 2 * V + V * Pseudoscalar),
+    (D(4), 2 * Scalar + V + Pseudoscalar + T(2)),
+    (S(3), 2 * Scalar + 2 * V + T(2)),
+]
+
+
+@pytest.mark.parametrize("G, rep", BILINEAR, ids=[str(G) for G, _ in BILINEAR])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_the_bilinear_layer_is_equivariant(G, rep, dtype):
+    layer = Bilinear(rep(G), generator=generator()).to(dtype)
+    assert defect(layer, rep(G), rep(G), dtype) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("G, rep", BILINEAR, ids=[str(G) for G, _ in BILINEAR])
+def test_the_bilinear_layer_is_the_sum_of_its_contractions(G, rep):
+    """Against the definition, one matrix per sample and pair, each weight found by its effect."""
+    rep = rep(G)
+    layer = Bilinear(rep, generator=generator()).double()
+    x = torch.randn(5, rep.dim, dtype=torch.float64)
+    assert torch.allclose(layer(2 * x), 4 * layer(x))  # quadratic
+    parts = rep.blocks()
+    n = sum(k.num_weights for k in layer.contractions)
+    assert layer.equivariant.weight.numel() == n == sum(k.outs * k.maps * k.ins for k in contractions(rep))
+    # switching one weight on yields exactly one product of a map and an input, in one output copy
+    offset = 0
+    for position in range(0, n, max(1, n // 7)):
+        with torch.no_grad():
+            layer.equivariant.weight.zero_()[position] = 10.0
+        y = layer(x)
+        changed = [(p, c) for p, (_, index) in enumerate(parts) for c in range(len(index)) if y[:, index[c]].norm() > 0]
+        assert len(changed) == 1
+        p, c = changed[0]
+        candidates = [
+            torch.einsum(
+                "bij,bj->bi", x[:, parts[k.map][1][a]][:, list(k.coordinates)].view(5, k.dim_out, k.dim_in), x[:, i]
+            )
+            for k in layer.contractions
+            if k.out == p
+            for a in range(len(parts[k.map][1]))
+            for i in parts[k.into][1]
+        ]
+        assert any(torch.allclose(y[:, parts[p][1][c]], candidate) for candidate in candidates)
+        offset += 1
+
+
+def test_pairings_are_part_of_the_checkpoint():
+    rep = (4 * Scalar + 9 * V + 10 * T(2))(SO(3))
+    a, b = (Bilinear(rep, generator=generator(seed)) for seed in (0, 1))
+    assert not torch.equal(a.maps, b.maps)
+    b.load_state_dict(a.state_dict())
+    x = torch.randn(3, rep.dim)
+    assert torch.equal(a(x), b(x))
+    assert torch.equal(Bilinear(rep, generator=generator(0)).maps, a.maps)
+
+
+def test_nothing_to_contract_is_refused():
+    with pytest.raises(ValueError, match="leave the bilinear layer out"):
+        Bilinear((3 * Scalar)(SO(3)))
+
+
+def test_orders_of_contraction_give_the_same():
+    """The cheaper order is chosen per contraction; both occur, and the result does not depend on the layout."""
+    G = SO(3)
+    natural, major = (6 * Scalar + 4 * V + 2 * T(2))(G), (6 * Scalar + V * (4 * Scalar) + T(2) * (2 * Scalar))(G)
+    a, b = Bilinear(natural, generator=generator(3)).double(), Bilinear(major, generator=generator(3)).double()
+    assert {k.weights_first for k in a.contractions} == {True, False}
+    torch.testing.assert_close(a.equivariant.weight, b.equivariant.weight)
+    x = torch.randn(4, natural.dim, dtype=torch.float64)
+    to_major = torch.empty(natural.dim, dtype=torch.int64)
+    for (_, i), (_, j) in zip(natural.blocks(), major.blocks(), strict=True):
+        to_major[j.flatten()] = i.flatten()
+    torch.testing.assert_close(b(x[:, to_major]), a(x)[:, to_major])
