@@ -7,7 +7,10 @@ import json
 import pytest
 
 from rppdyn import __version__
-from rppdyn.cli import VERBS
+from rppdyn.basis import solver
+from rppdyn.cli import VERBS, main
+from rppdyn.groups import SO
+from rppdyn.reps import T
 
 
 def test_help_and_version(rppdyn, tmp_path):
@@ -42,18 +45,15 @@ def test_certify(rppdyn, tmp_path):
     assert json.loads((tmp_path / "out" / "c.json").read_text())["env_id"] == "Swimmer-v5"
 
 
-def test_cache_shows_and_clears(environment, start, tmp_path):
-    import subprocess
-    import sys
-
-    own = {**environment, "RPPDYN_CACHE_DIR": str(tmp_path / "bases")}
-    solve = "from rppdyn.basis import solver; from rppdyn.groups import SO; from rppdyn.reps import T; "
-    solve += "solver.WORTH_KEEPING = 0.0; T(3)(SO(3)).solve()"
-    subprocess.run([sys.executable, "-c", solve], env=own, check=True, timeout=120)
+def test_cache_shows_and_clears(monkeypatch, tmp_path, capfd):
+    monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "bases"))
+    monkeypatch.setattr(solver, "WORTH_KEEPING", 0.0)
+    solver.memory.clear()
+    T(3)(SO(3)).solve()
 
     def cache(*words):
-        command = [sys.executable, "-m", "rppdyn.cli", "cache", *words]
-        return subprocess.run(command, env=own, capture_output=True, text=True, check=True, timeout=120).stdout
+        assert main(["cache", *words]) == 0
+        return capfd.readouterr().out
 
     assert cache().startswith(f"{tmp_path / 'bases' / 'basis'}: 1 basis, ")
     assert cache("--clear").splitlines() == ["cleared 1 basis", f"{tmp_path / 'bases' / 'basis'}: 0 bases, 0 bytes"]
