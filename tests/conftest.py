@@ -20,5 +20,5 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory):
     """Bases solved by tests are cached in a folder of the session's own, never in the user's."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder))
+        patch.setenv("RPPDYN_CACHE_DIR", str(folder))
         yield folder

@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 import rppdyn
 from rppdyn import cli
@@ -37,11 +38,13 @@ def modules() -> list[str]:
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=name)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
-    """The blocks of a page run one after the other in one namespace, in an empty folder."""
+    """The blocks of a page run one after the other in one namespace, in an empty folder, from a fixed seed."""
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "__main__"}
-    for code in blocks(page, "python"):
-        exec(compile(code, name(page), "exec"), namespace)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for code in blocks(page, "python"):
+            exec(compile(code, name(page), "exec"), namespace)
 
 
 @pytest.mark.parametrize("module", modules())
