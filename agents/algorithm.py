@@ -77,11 +77,11 @@ class RPPSAC(SAC):
             raise ValueError("RPPSAC does not support use_sde=True (its noise would not transform); leave it out")
         self._collected_steps = self._collected_episodes = 0  # of the rollout under way
         self._pending_log: dict[str, Any] = {}  # log entries of a restored run that were not written yet
-        if spec is None and env is not None and "spec" not in self.policy_kwargs:
-            spec = symmetry_spec(self.env)
         if spec is not None:
             self.policy_kwargs["spec"] = spec.to_dict()
-        if _init_setup_model:
+        if _init_setup_model:  # load() sets up later, with the saved policy_kwargs
+            if "spec" not in self.policy_kwargs:
+                self.policy_kwargs["spec"] = symmetry_spec(self.env).to_dict()
             self._setup_model()
 
     @property

@@ -16,7 +16,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from rppdyn.agents import RPPSAC, RPPPolicy
+from rppdyn.agents import RPPSAC, RPPPolicy, policy_equivariance_error
+from rppdyn.envs import mirror_spec
 
 PENDULUM = "InvertedPendulum-v5"
 
@@ -57,6 +58,20 @@ def test_a_loaded_agent_has_the_same_state_and_trains_on(trained, tmp_path):
     before = here["actor"].clone()
     loaded.learn(60, reset_num_timesteps=False)  # fills its own replay buffer, then trains
     assert loaded.num_timesteps == 140 and not torch.equal(loaded.update_state()["actor"], before)
+
+
+def test_an_environment_of_ones_own_with_a_spec_of_ones_own(make_agent, tmp_path):
+    """Pendulum-v1 (no MuJoCo): mirrored about the vertical, (cos, sin, velocity) flips the last two."""
+    spec = mirror_spec(
+        "Pendulum-v1", obs_permutation=range(3), obs_signs=[1, -1, -1], action_permutation=[0], action_signs=[-1]
+    )
+    agent = make_agent("emlp", "Pendulum-v1", spec=spec).learn(60)
+    agent.save(tmp_path / "agent.zip")
+    loaded = RPPSAC.load(tmp_path / "agent.zip", env=gym.make("Pendulum-v1"), device="cpu")
+    assert loaded.spec == spec
+    assert policy_equivariance_error(loaded, agent.replay_buffer.observations[:60, 0]).error < 1e-5
+    with pytest.raises(ValueError, match=r"no Gymnasium MuJoCo environment"):
+        loaded.capture()
 
 
 def test_parameters_go_out_and_in(trained, make_agent):
