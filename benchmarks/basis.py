@@ -16,12 +16,13 @@ import contextlib
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -131,14 +132,35 @@ class Peer:
         return Problem.from_generators([(lie, discrete)] * power).residual(q.astype(np.float64)) if q.shape[1] else 0.0
 
 
-def run(repeats: int, peer: Peer | None, peer_seconds: float, log: Callable[[str], None]) -> list[Result]:
-    """Measure all cases, solvers alternating, `repeats` rounds; the peer stops after `peer_seconds` on a case."""
-    results = [Result(c.name, c.in_issue) for c in CASES]
+@contextlib.contextmanager
+def _limit(seconds: int) -> Iterator[None]:
+    """Raise TimeoutError in the block after `seconds`."""
+
+    def late(*_: Any) -> None:
+        raise TimeoutError(f"stopped after {seconds} s")
+
+    previous = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def run(
+    cases: list[Case], repeats: int, peer: Peer | None, limits: tuple[float, int], log: Callable[[str], None]
+) -> list[Result]:
+    """Measure cases, solvers alternating, `repeats` rounds.
+
+    The peer is not repeated on a case after limits[0] seconds, and interrupted after limits[1].
+    """
+    results = [Result(c.name, c.in_issue) for c in cases]
     solve(T(4)(SO(2)), cache=False)  # load what is loaded lazily
     if peer is not None:
         peer.solve("SO(2)", 2)
     for round_ in range(repeats):
-        for case, result in zip(CASES, results, strict=True):
+        for case, result in zip(cases, results, strict=True):
             seconds, basis = _timed(lambda c=case: solve(T(c.power)(c.make()), cache=False))
             result.cold.append(seconds)
             certificate = basis.certificate
@@ -153,11 +175,12 @@ def run(repeats: int, peer: Peer | None, peer_seconds: float, log: Callable[[str
             if (
                 peer is not None
                 and case.peer
-                and (not result.peer or sum(result.peer) < peer_seconds)
+                and (not result.peer or sum(result.peer) < limits[0])
                 and not result.peer_note
             ):
                 try:
-                    seconds, q, group = peer.solve(case.peer, case.power)
+                    with _limit(limits[1]):
+                        seconds, q, group = peer.solve(case.peer, case.power)
                 except Exception as e:  # its solver asserts, and raises its own error, where it does not converge
                     result.peer_note = f"{type(e).__name__}: {str(e).splitlines()[0][:120] if str(e) else ''}"
                     continue
@@ -238,6 +261,8 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="write raw results here")
+    parser.add_argument("--only", default="", help="measure the cases whose name holds this text")
+    parser.add_argument("--peer-limit", type=int, default=1800, help="interrupt the peer after this long in one solve")
     parser.add_argument("--repeats", type=int, default=7, help="rounds (default 7)")
     parser.add_argument(
         "--peer-seconds", type=float, default=20.0, help="stop repeating the peer on a case after this long"
@@ -251,7 +276,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         # everything goes to disk here, so that reading is measured on every case
         os.environ["RPPDYN_CACHE_DIR"], solver.WORTH_KEEPING = folder, -1.0
-        results = run(args.repeats, peer, args.peer_seconds, lambda s: print(s, file=sys.stderr, flush=True))
+        cases = [c for c in CASES if args.only in c.name]
+        limits = args.peer_seconds, args.peer_limit
+        results = run(cases, args.repeats, peer, limits, lambda s: print(s, file=sys.stderr, flush=True))
         assert cache.summary().count > 0
     print(table(results, peer is not None))
     if args.json:
