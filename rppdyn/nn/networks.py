@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -149,7 +149,9 @@ class RPPEMLP(nn.Module):
             return self.fourier.assemble(self._linears)
         return [block.assemble() for block in self.blocks] + [_assemble(self.head)]
 
-    def apply(self, x: Float[Tensor, "*batch in"], weights: Weights | None = None) -> Float[Tensor, "*batch out"]:
+    def apply(
+        self, x: Float[Tensor, "*batch in"] | Callable[[nn.Module], object], weights: Weights | None = None
+    ) -> Float[Tensor, "*batch out"] | nn.Module:
         """The network's output with weights from :meth:`assemble`. (A function in place of ``x`` is ``nn.Module.apply``.)"""
         if weights is None and not isinstance(x, Tensor):
             return super().apply(x)

@@ -1,0 +1,371 @@
+"""Networks: equivariance at both precisions, both limits of the variances, and every way torch may run them."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from registry import GROUPS, generator
+from torch import nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+
+from rppdyn.groups import SL, SO, SO13, SU, D, Group, O, S, Sp, Z
+from rppdyn.nn import EMLP, MLP, RPPEMLP, RelaxedLinear, merge, named_pathways, tensor_hidden
+from rppdyn.nn.fourier import FourierStack, regular_copies
+from rppdyn.nn.hidden import component_major, hidden_representation
+from rppdyn.reps import Pseudoscalar, Rep, Scalar, T, V, regular
+
+REAL = [G for G in GROUPS if not G.is_complex]
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+
+
+def build(cls, G, seed=0, rep_in=2 * V + Scalar, rep_out=V + Scalar, **options):
+    options = dict(hidden=48, num_layers=2) | options
+    return cls(rep_in, rep_out, G, generator=generator(seed), **options)
+
+
+def defect(net, dtype=torch.float64):
+    """|f(g x) - g f(x)| / (|f(g x)| + |g f(x)|) over seeded inputs and elements with products; NaN where f vanishes."""
+    net = copy.deepcopy(net).to(dtype)
+    g = net.group.samples(4, generator(11))
+    g = torch.cat([g, g[:-1] @ g[1:]])
+    x = torch.randn(6, net.rep_in.dim, generator=generator(12), dtype=torch.float64)
+    gx = torch.einsum("gij,bj->gbi", net.rep_in.rho(g), x).to(dtype)
+    a, b = net(gx).double(), torch.einsum("gij,bj->gbi", net.rep_out.rho(g), net(x.to(dtype)).double())
+    return ((a - b).norm() / (a.norm() + b.norm())).item()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("G", REAL, ids=str)
+def test_strict_networks_are_equivariant(G, dtype):
+    assert defect(build(EMLP, G), dtype) < TOLERANCE[dtype]
+    assert defect(build(RPPEMLP, G, free_variance=0), dtype) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("G", [Z(4), S(3), D(4), O(3), SO13()], ids=str)
+@pytest.mark.parametrize("architecture", ["auto", "tensor"])
+def test_relaxed_networks_are_nearly_so_and_dense_ones_not(G, architecture):
+    assert 1e-6 < defect(build(RPPEMLP, G, architecture=architecture)) < 0.05
+    assert defect(build(MLP, G)) > 1e-2
+    assert defect(build(RPPEMLP, G, equivariant_variance=0, architecture=architecture)) > 1e-2
+
+
+def test_training_breaks_the_symmetry_of_a_relaxed_network_only():
+    for cls, least, most in ((RPPEMLP, 0.02, 1), (EMLP, 0, 1e-12)):
+        net = build(cls, Z(4)).double()
+        optimiser = torch.optim.Adam(net.parameters(), lr=1e-2)
+        x = torch.randn(64, 9, generator=generator(1), dtype=torch.float64)
+        for _ in range(30):
+            optimiser.zero_grad()
+            (net(x)[:, 0] - x[:, 0] ** 2).square().mean().backward()
+            optimiser.step()
+        assert least <= defect(net) < most
+
+
+def test_without_the_equivariant_pathway_pointwise_networks_are_plain_mlps():
+    net = build(RPPEMLP, Z(4), equivariant_variance=0)
+    plain = nn.Sequential(nn.Linear(9, 48), nn.SiLU(), nn.Linear(48, 48), nn.SiLU(), nn.Linear(48, 5))
+    linears = [*(b.linear for b in net.blocks), net.head]
+    for mine, theirs in zip(linears, plain[::2], strict=True):
+        theirs.load_state_dict({"weight": mine.free.weight, "bias": mine.free.bias})
+    x = torch.randn(7, 9)
+    assert torch.equal(net(x), plain(x))
+    assert net.pathway_variances() == {name: {"free": 1.0} for name in ("blocks.0.linear", "blocks.1.linear", "head")}
+    same = build(MLP, Z(4))
+    assert [tuple(p.shape) for p in same.parameters()] == [tuple(p.shape) for p in net.parameters()]
+
+
+def test_without_the_equivariant_pathway_gated_networks_stay_gated_and_dense():
+    net = build(RPPEMLP, SO(3), equivariant_variance=0)
+    assert all(block.bilinear is None and block.gate.free is not None for block in net.blocks)
+    assert {name for _, name, _ in named_pathways(net)} == {"free"}
+    with pytest.raises(ValueError, match="bilinear=True needs the equivariant pathway"):
+        build(RPPEMLP, SO(3), equivariant_variance=0, bilinear=True)
+
+
+# -- hidden representations -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "d, width, counts",
+    [(2, 256, (48, 24, 12, 6, 2, 1)), (3, 384, (102, 34, 11, 3)), (3, 128, (38, 12, 3, 1)), (4, 256, (64, 16, 4, 1))],
+)
+def test_widths_are_shared_out_between_tensor_ranks(d, width, counts):
+    G = O(d)
+    rep = sum(n * T(r) for r, n in enumerate(counts))(G)
+    assert tensor_hidden(width, G) == rep and rep.dim == width
+    layout = hidden_representation(width, G)
+    assert layout.dim == width and [len(i) for _, i in layout.blocks()] == list(counts)
+    assert [part for part, _ in layout.blocks()] == [part for part, _ in rep.blocks()]
+
+
+@pytest.mark.parametrize("G", [SL(2), Sp(1), SO13(), O(1), SO(2)], ids=str)
+def test_every_width_is_used_up(G):
+    for width in (1, 7, 64, 100):
+        assert tensor_hidden(width, G).dim == width
+
+
+def test_tensors_of_groups_that_are_not_orthogonal_are_split_evenly():
+    parts = {(str(rep)): len(index) for rep, index in tensor_hidden(256, SO13()).blocks()}
+    assert (
+        parts == {"T0": 64, "T1": 8, "T1*": 8, "T2": 1, "T1*T1*": 2, "T2*T1*": 1}
+        or sum(parts.values()) == 64 + 16 + 4 + 1
+    )
+    assert tensor_hidden(256, SO13()) == tensor_hidden(256, SO13())
+
+
+@pytest.mark.parametrize("G, width", [(Z(2), 256), (S(3), 100), (D(4), 64), (Z(2) * Z(3), 31)], ids=str)
+def test_finite_groups_get_copies_of_the_regular_representation(G, width):
+    rep = hidden_representation(width, G)
+    copies, trivial = divmod(width, G.order)
+    assert rep.dim == width and rep.is_permutation
+    assert regular_copies(rep) == (copies, trivial)
+    assert rep.blocks()[0][0] == regular(G)
+    net = build(EMLP, G, rep_in=Scalar + regular(G), rep_out=regular(G), hidden=width)
+    assert all(block.bilinear is None for block in net.blocks)
+
+
+def test_hidden_layers_can_be_given():
+    G = SO(3)
+    net = RPPEMLP(V, Scalar, G, hidden=[20, 8 * Scalar + 4 * V, (5 * Scalar + V)(G)])
+    assert [rep.dim for rep in net.hidden] == [20, 20, 8]
+    assert RPPEMLP(V, Scalar, G, hidden=4 * Scalar, num_layers=0)(torch.ones(3)).shape == (1,)
+    assert component_major((2 * V + Scalar)(G)).dim == 7
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (dict(hidden=0), "at least 1"),
+        (dict(hidden=3, architecture="regular"), "less than the order 4"),
+        (dict(hidden=[8, 8], num_layers=3), "lists 2 layers"),
+        (dict(num_layers=-1), "number of hidden layers"),
+        (dict(hidden=V(SO(3))), "cannot lift"),
+        (dict(equivariant_variance=0, free_variance=0), "no pathway"),
+    ],
+)
+def test_impossible_networks_are_refused_by_name(options, words):
+    with pytest.raises(ValueError, match=words):
+        build(RPPEMLP, Z(4), **options)
+
+
+def test_groups_without_a_regular_representation_and_complex_groups_are_refused():
+    with pytest.raises(ValueError, match="no enumerated regular representation"):
+        build(EMLP, SO(3), architecture="regular")
+    with pytest.raises(ValueError, match="write it as a real group"):
+        build(EMLP, SU(2))
+
+
+# -- the Fourier basis of strict networks -----------------------------------------------------------------------------
+
+QUATERNIONS = Group("Q8", discrete_generators=[
+    [[0, -1, 0, 0], [1, 0, 0, 0], [0, 0, 0, -1], [0, 0, 1, 0]], [[0, 0, -1, 0], [0, 0, 0, 1], [1, 0, 0, 0], [0, -1, 0, 0]]
+])  # fmt: skip
+
+
+@pytest.mark.parametrize("G", [Z(2), Z(3), Z(5), S(3), S(4), D(4), QUATERNIONS, Z(2) * S(3)], ids=str)
+def test_the_fourier_basis_computes_the_dense_network(G):
+    rep = regular(G) + Scalar
+    net = EMLP(rep, rep, G, hidden=[240, 130, 131], generator=generator()).double()  # with and without trivial channels
+    assert isinstance(net.fourier, FourierStack)
+    for layer in (*(block.linear for block in net.blocks), net.head):
+        nn.init.normal_(layer.equivariant.bias, generator=generator(3))
+    dense = merge(net)
+    x = torch.randn(2, 3, rep.dim, dtype=torch.float64)
+    torch.testing.assert_close(net(x), dense(x), rtol=1e-12, atol=1e-12)
+    assert defect(net) < 1e-12
+    net(x).square().sum().backward()
+    theta = net.blocks[1].linear.equivariant
+    W = theta.weight_map(theta.weight).detach().requires_grad_()
+    weights = [(m.weight, m.bias) for m in (*(b.linear for b in dense.blocks), dense.head)]
+    h = x
+    for i, (weight, bias) in enumerate(weights):
+        h = nn.functional.linear(h, W if i == 1 else weight, bias)
+        h = nn.functional.silu(h) if i < 3 else h
+    h.square().sum().backward()
+    through_dense = torch.zeros_like(theta.weight).index_add(0, theta.weight_map.index, W.grad.flatten())
+    torch.testing.assert_close(theta.weight.grad, through_dense)
+
+
+def test_the_fourier_basis_is_for_wide_strict_regular_networks():
+    assert build(EMLP, Z(2), hidden=64).fourier is None
+    assert build(RPPEMLP, Z(2), hidden=128).fourier is None
+    assert build(EMLP, Z(2), hidden=128, architecture="tensor").fourier is None
+    assert build(EMLP, Z(2), hidden=128).fourier is not None
+
+
+# -- prior, merging, reports ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", [RPPEMLP, EMLP, MLP])
+@pytest.mark.parametrize("G", [Z(4), SO(3)], ids=str)
+def test_merging_keeps_the_function(cls, G):
+    net = build(cls, G, hidden=130).double()
+    merged = merge(net)
+    x = torch.randn(5, net.rep_in.dim, dtype=torch.float64)
+    torch.testing.assert_close(merged(x), net(x), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(merged.apply(x, merged.assemble()), net(x), rtol=1e-12, atol=1e-12)
+    assert not any(isinstance(m, RelaxedLinear) for m in merged.modules())
+    assert sum(isinstance(m, nn.Linear) for m in merged.modules()) == 3
+    assert any(isinstance(m, RelaxedLinear) for m in net.modules())  # the original is left alone
+    assert [b.bilinear is None for b in merged.blocks] == [b.bilinear is None for b in net.blocks]
+
+
+def test_variances_and_norms_are_reported_by_layer_and_pathway():
+    net = build(RPPEMLP, SO(3), equivariant_variance=100.0, free_variance=0.25)
+    variances, norms = net.pathway_variances(), net.pathway_norms()
+    assert set(variances) == {f"blocks.{i}.{part}" for i in (0, 1) for part in ("linear", "bilinear", "gate")} | {
+        "head"
+    }
+    assert variances["head"] == pytest.approx({"equivariant": 100.0, "free": 0.25})
+    assert variances["blocks.0.gate"] == pytest.approx({"free": 0.25})
+    assert norms.keys() == variances.keys()
+    assert norms["head"]["free"] == pytest.approx(net.head.free.weight.norm().item())
+    assert norms["head"]["equivariant"] == pytest.approx(
+        (net.head.assemble()[0] - net.head.free.weight).norm().item(), rel=1e-4
+    )
+
+
+def test_print_shows_representations_and_counts():
+    text = repr(build(RPPEMLP, SO(3), hidden=20))
+    assert "2*T1 + T0 -> T1 + T0, SO(3)" in text
+    assert "free): FreePathway(80 weights, 4 biases, variance=1" in text and "EquivariantPathway(" in text
+
+
+def test_output_scale_shrinks_both_pathways_of_the_last_layer_only():
+    for cls in (RPPEMLP, MLP, EMLP):
+        whole, small = build(cls, Z(4)), build(cls, Z(4), output_scale=0.01)
+        x = torch.randn(5, 9)
+        torch.testing.assert_close(small(x), 0.01 * whole(x))
+        for pathway in small.head.linear_pathways:
+            torch.testing.assert_close(
+                100 * pathway.weight, whole.head.get_submodule(_name(small.head, pathway)).weight
+            )
+
+
+def _name(parent, child):
+    return next(name for name, module in parent.named_children() if module is child)
+
+
+# -- state, copies, transforms ----------------------------------------------------------------------------------------
+
+CASES = [(RPPEMLP, Z(4), {}), (EMLP, Z(2), dict(hidden=128)), (RPPEMLP, SO(3), {}), (EMLP, Sp(1), {}), (MLP, D(4), {})]
+IDS = [f"{cls.__name__}-{G}" for cls, G, _ in CASES]
+
+
+@pytest.mark.parametrize("cls, G, options", CASES, ids=IDS)
+def test_construction_is_deterministic_and_a_checkpoint_rebuilds_it(cls, G, options):
+    net, again, other = (build(cls, G, seed, **options) for seed in (0, 0, 1))
+    x = torch.randn(5, net.rep_in.dim)
+    y = net(x)
+    assert torch.equal(again(x), y) and not torch.equal(other(x), y)
+    file = io.BytesIO()
+    torch.save(net.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    for same in (other, copy.deepcopy(net), pickle.loads(pickle.dumps(net)), net.double().float()):
+        assert torch.equal(same(x), y)
+
+
+@pytest.mark.parametrize("cls, G, options", CASES, ids=IDS)
+def test_assembling_once_is_the_same(cls, G, options):
+    net = build(cls, G, **options)
+    x, y = torch.randn(5, net.rep_in.dim), torch.randn(2, 3, net.rep_in.dim)
+    weights = net.assemble()
+    assert torch.equal(net.apply(x, weights), net(x)) and torch.equal(net.apply(y, weights), net(y))
+    assert net(y).shape == (2, 3, net.rep_out.dim) and net(y[0, 0]).shape == (net.rep_out.dim,)
+    (net.apply(x, weights).sum() + net.apply(x + 1, weights).sum()).backward()
+    assert all(p.grad is not None for p in net.parameters())
+
+
+def test_module_apply_still_maps_a_function():
+    seen = []
+    build(RPPEMLP, Z(2)).apply(lambda module: seen.append(type(module).__name__))
+    assert "RPPEMLP" in seen and "FreePathway" in seen
+
+
+@pytest.mark.parametrize("cls, G, options", CASES, ids=IDS)
+def test_vmap_over_stacked_parameters(cls, G, options):
+    nets = [build(cls, G, seed, **options) for seed in range(3)]
+    x = torch.randn(5, nets[0].rep_in.dim)
+    base = copy.deepcopy(nets[0])
+    params, buffers = stack_module_state(nets)
+
+    def loss(params, buffers, x):
+        return functional_call(base, (params, buffers), (x,)).square().mean()
+
+    stacked = vmap(lambda p, b: functional_call(base, (p, b), (x,)))(params, buffers)
+    for net, y in zip(nets, stacked, strict=True):
+        torch.testing.assert_close(y, net(x), rtol=1e-4, atol=1e-5)
+    # members that share their buffers, as seeds of one construction do
+    shared = {name: b[0] for name, b in buffers.items()}
+    gradients = vmap(grad(loss), in_dims=(0, None, None))(params, shared, x)
+    own = grad(loss)({k: p[1] for k, p in params.items()}, shared, x)
+    for key, g in own.items():
+        torch.testing.assert_close(gradients[key][1], g, rtol=1e-3, atol=1e-5)
+
+
+COMPILE = """
+import sys, torch
+from rppdyn import nn
+from rppdyn.groups import SO, Z
+from rppdyn.reps import V, Scalar
+
+backend, *cases = sys.argv[1:]
+for case in cases:
+    torch.manual_seed(0)
+    net = eval("nn." + case)
+    x = torch.randn(5, net.rep_in.dim)
+    y = torch.compile(net, fullgraph=True, backend=backend)(x)
+    torch.testing.assert_close(y, net(x), rtol=1e-4, atol=1e-5)
+    y.square().sum().backward()
+    gradients = [p.grad.clone() for p in net.parameters()]
+    net.zero_grad()
+    net(x).square().sum().backward()
+    for g, p in zip(gradients, net.parameters(), strict=True):
+        torch.testing.assert_close(g, p.grad, rtol=1e-3, atol=1e-4)
+"""
+BACKENDS = {
+    "aot_eager": [
+        "RPPEMLP(V, V, Z(4), 16, 2)",
+        "EMLP(V, V, Z(2), 128, 2)",
+        "RPPEMLP(V, V, SO(3), 24, 2)",
+        "MLP(V, V, Z(2), 8)",
+    ],
+    "inductor": ["RPPEMLP(V, V, Z(2), 4, 1)"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_compile_without_a_graph_break(backend, tmp_path):
+    """In a process of its own: the shape checks that tests put around functions can't be compiled."""
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", COMPILE, backend, *BACKENDS[backend]]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("G", [Z(4), SO(3)], ids=str)
+def test_gradients_of_networks(G):
+    net = build(RPPEMLP, G, hidden=8, num_layers=1, free_scale=1.0).double()
+    x = torch.randn(2, net.rep_in.dim, dtype=torch.float64, generator=generator(5))
+    names, values = zip(*net.named_parameters(), strict=True)
+    f = lambda *p: functional_call(net, dict(zip(names, p, strict=True)), (x,))  # noqa: E731
+    assert torch.autograd.gradcheck(f, values, fast_mode=True)
+
+
+def test_representations_of_factors_and_of_generators_work_end_to_end():
+    G = SO(3) * Z(4)
+    net = EMLP(V(SO(3)) + V(Z(4)).lift(G), V(SO(3)), G, hidden=40, num_layers=2, generator=generator())
+    assert defect(net) < 1e-12
+    H = Z(2)
+    sign = Rep.from_generators(H, discrete_generators=[[[-1.0]]], name="sign")
+    assert defect(EMLP(sign + V, sign, H, hidden=16, num_layers=1, generator=generator())) < 1e-12
+    assert defect(EMLP(Pseudoscalar + V, Pseudoscalar, S(3), hidden=24, num_layers=2, generator=generator())) < 1e-12
