@@ -84,6 +84,8 @@ class Result:
     rank_gap: float = 0.0
     cold: list[float] = field(default_factory=list)
     cached: list[float] = field(default_factory=list)
+    cold_cpu: list[float] = field(default_factory=list)  # processor time: what a machine without other work would take
+    cached_cpu: list[float] = field(default_factory=list)
     peer: list[float] = field(default_factory=list)
     peer_rank: int | None = None
     peer_residual: float | None = None
@@ -161,8 +163,9 @@ def run(
         peer.solve("SO(2)", 2)
     for round_ in range(repeats):
         for case, result in zip(cases, results, strict=True):
-            seconds, basis = _timed(lambda c=case: solve(T(c.power)(c.make()), cache=False))
+            seconds, cpu, basis = _timed(lambda c=case: solve(T(c.power)(c.make()), cache=False))
             result.cold.append(seconds)
+            result.cold_cpu.append(cpu)
             certificate = basis.certificate
             result.dim, result.rank, result.strategy = basis.dim, basis.rank, certificate.strategy
             result.residual = max(result.residual, certificate.residual)
@@ -171,7 +174,9 @@ def run(
             if round_ == 0:
                 solve(T(case.power)(case.make()))  # fill the cache
             solver.memory.clear()
-            result.cached.append(_timed(lambda c=case: solve(T(c.power)(c.make())))[0])
+            seconds, cpu, _ = _timed(lambda c=case: solve(T(c.power)(c.make())))
+            result.cached.append(seconds)
+            result.cached_cpu.append(cpu)
             if (
                 peer is not None
                 and case.peer
@@ -194,28 +199,32 @@ def run(
     return results
 
 
-def _timed(f: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.perf_counter()
+def _timed(f: Callable[[], Any]) -> tuple[float, float, Any]:
+    """Wall-clock and processor seconds of a call, and what it returned."""
+    start, cpu = time.perf_counter(), time.process_time()
     out = f()
-    return time.perf_counter() - start, out
+    return time.perf_counter() - start, time.process_time() - cpu, out
 
 
 def table(results: list[Result], peer: bool) -> str:
     """The results in Markdown."""
     lines = [
-        "| case | dim | rank | strategy | cold ms | cached ms | residual | peer s | peer rank | peer residual | ratio |",
+        "| case | dim | rank | strategy | cold ms (CPU) | cached ms (CPU) | residual | peer s | peer rank | peer residual | ratio |",
         "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
+
+    def both(wall: list[float], cpu: list[float]) -> str:
+        inside = f" ({1e3 * statistics.median(cpu):.1f})" if cpu else ""
+        return f"{1e3 * statistics.median(wall):.1f}{inside}"
+
     for r in results:
-        cold, cached = (1e3 * statistics.median(x) for x in (r.cold, r.cached))
         if r.peer:
             theirs = f"{statistics.median(r.peer):.2f} | {r.peer_rank} | {r.peer_residual:.0e} | {r.ratio:.0f}"
         else:
             theirs = f"{(r.peer_note or 'not run') if peer else 'not installed'} | | |"
+        ours = f"{both(r.cold, r.cold_cpu)} | {both(r.cached, r.cached_cpu)} | {r.residual:.0e}"
         name = f"**{r.name}**" if r.in_issue else r.name
-        lines.append(
-            f"| {name} | {r.dim} | {r.rank} | {r.strategy} | {cold:.2f} | {cached:.2f} | {r.residual:.0e} | {theirs} |"
-        )
+        lines.append(f"| {name} | {r.dim} | {r.rank} | {r.strategy} | {ours} | {theirs} |")
     ratios = [r.ratio for r in results if r.ratio is not None]
     if ratios:
         named = [r.ratio for r in results if r.ratio is not None and r.in_issue]
