@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, PercentFormatter
+from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
 from rppdyn.runs.folder import RunFolder, differences
@@ -40,7 +40,7 @@ class Panel:
 
     title: str
     metrics: Mapping[str, str]
-    scale: str = "linear"  # "linear", "log" or "share"
+    scale: str = "linear"  # or "log"
 
 
 PANELS = (
@@ -146,9 +146,6 @@ def _dress(axes: Axes, panel: Panel) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     if panel.scale == "log":
         axes.set_yscale("log")
-    if panel.scale == "share":
-        axes.set_ylim(-0.02, 1.02)
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     if axes.get_legend_handles_labels()[1]:
         axes.legend(frameon=False, fontsize="small")
 
