@@ -209,7 +209,8 @@ def _timed(f: Callable[[], Any]) -> tuple[float, float, Any]:
 def table(results: list[Result], peer: bool) -> str:
     """The results in Markdown."""
     lines = [
-        "| case | dim | rank | strategy | cold ms (CPU) | cached ms (CPU) | residual | peer s | peer rank | peer residual | ratio |",
+        "| case | dim | rank | strategy | cold ms (CPU) | cached ms (CPU) | residual "
+        "| peer s | peer rank | peer residual | ratio |",
         "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
 
