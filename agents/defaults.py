@@ -5,7 +5,7 @@ from __future__ import annotations
 EQUIVARIANT_VARIANCE = 1e5
 """Prior variance of an equivariant pathway's weights: wide, so that symmetric functions are all but free."""
 
-FREE_VARIANCE = 1e-2
+FREE_VARIANCE = 1e-6
 """Prior variance of a free pathway's weights: narrow, so that a departure from the symmetry must earn its keep."""
 
 NOISE_VARIANCE = 1.0

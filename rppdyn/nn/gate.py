@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from rppdyn.nn.gating import gate_product
 from rppdyn.nn.hidden import gated, is_pointwise
 from rppdyn.nn.linear import FREE_SCALE
-from rppdyn.nn.pathways import Pathway
+from rppdyn.nn.pathways import Pathway, prior_unit
 from rppdyn.reps import Rep
 
 __all__ = ["Gate", "Pointwise", "GatePathway"]
@@ -22,13 +22,15 @@ class GatePathway(Pathway):
     def __init__(self, channels: int, variance: int | float, *, scale: int | float = FREE_SCALE,
                  generator: torch.Generator | None = None):  # fmt: skip
         super().__init__(variance)
-        self.weight = nn.Parameter(scale * torch.randn(channels, generator=generator))
+        unit = prior_unit(variance)
+        self.register_unit(unit)
+        self.weight = nn.Parameter(scale / unit * torch.randn(channels, generator=generator))
 
     def coefficients(self) -> tuple[Tensor, ...]:
-        return (self.weight,)
+        return (self.in_units(self.weight),)
 
     def forward(self, x: Float[Tensor, "*batch channels"], c: Float[Tensor, " channels"] | None = None) -> Tensor:
-        return (self.weight if c is None else c) * F.silu(x)
+        return (self.coefficients()[0] if c is None else c) * F.silu(x)
 
     def extra_repr(self) -> str:
         return f"{self.weight.numel()} channels, variance={self.variance.item():.4g}"
@@ -95,7 +97,7 @@ class Gate(nn.Module):
 
     def assemble(self) -> Tensor | None:
         """The free pathway's coefficients, if there is one."""
-        return None if self.free is None else self.free.weight
+        return None if self.free is None else self.free.coefficients()[0]
 
     def forward(
         self, x: Float[Tensor, "*batch gated"], c: Float[Tensor, " n"] | None = None

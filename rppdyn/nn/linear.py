@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.groups import Group
-from rppdyn.nn.pathways import AffineMap, EquivariantPathway, FreePathway, LinearPathway
+from rppdyn.nn.pathways import AffineMap, EquivariantPathway, FreePathway, LinearPathway, prior_unit
 from rppdyn.reps import Rep, RepType
 
 __all__ = ["RelaxedLinear", "FREE_SCALE", "bind"]
@@ -85,9 +85,15 @@ class RelaxedLinear(nn.Module):
                 self.rep_in, self.rep_out, equivariant_variance, bias=bias, gain=gain, generator=generator
             )
         if free_variance != 0:
-            gain = gain * (1.0 if self.equivariant is None else free_scale)
+            alone = self.equivariant is None
             self.free = FreePathway(
-                self.rep_in.dim, self.rep_out.dim, free_variance, bias=bias, gain=gain, generator=generator
+                self.rep_in.dim,
+                self.rep_out.dim,
+                free_variance,
+                bias=bias,
+                gain=gain if alone else gain * free_scale,
+                unit=1.0 if alone else prior_unit(free_variance, self.rep_in.dim),
+                generator=generator,
             )
 
     @property

@@ -19,7 +19,7 @@ from rppdyn.nn.buffers import ExactBuffers
 from rppdyn.nn.coefficients import CoefficientMap
 from rppdyn.reps import Rep
 
-__all__ = ["AffineMap", "Pathway", "LinearPathway", "EquivariantPathway", "FreePathway", "named_pathways"]
+__all__ = ["AffineMap", "Pathway", "LinearPathway", "EquivariantPathway", "FreePathway", "named_pathways", "prior_unit"]
 
 AffineMap = tuple[Tensor | None, Tensor | None]
 """A dense weight ``(out, in)`` and a bias ``(out,)``; None stands for zero."""
@@ -46,6 +46,17 @@ class Pathway(ExactBuffers, ABC):
     def variance(self) -> Tensor:
         """The prior variance, a scalar tensor."""
         return self.log_variance.exp()
+
+    def register_unit(self, unit: int | float) -> None:
+        """Store parameters in multiples of ``unit``, a buffer; of 1, as they are."""
+        if unit == 1:
+            self.unit = None
+        else:
+            self.register_exact("unit", torch.tensor(unit, dtype=torch.float64))
+
+    def in_units(self, parameter: Tensor) -> Tensor:
+        """What a stored parameter stands for."""
+        return parameter if self.unit is None else self.unit * parameter
 
     @abstractmethod
     def coefficients(self) -> tuple[Tensor, ...]:
@@ -115,28 +126,42 @@ class EquivariantPathway(LinearPathway):
 
 
 class FreePathway(LinearPathway):
-    """A dense weight and bias without constraint.
+    """A dense weight and bias without constraint, stored in multiples of ``unit``.
 
     Args:
         gain: output standard deviation at initialisation for inputs of unit mean square; biases start at zero.
+        unit: what a stored parameter of 1 stands for (see :func:`prior_unit`).
     """
 
     def __init__(self, dim_in: int, dim_out: int, variance: int | float, *, bias: bool = True, gain: int | float = 1.0,
-                 generator: torch.Generator | None = None):  # fmt: skip
+                 unit: int | float = 1.0, generator: torch.Generator | None = None):  # fmt: skip
         super().__init__(variance)
-        draw = torch.randn(dim_out, dim_in, generator=generator) * (gain / math.sqrt(max(dim_in, 1)))
+        self.register_unit(unit)
+        draw = torch.randn(dim_out, dim_in, generator=generator) * (gain / unit / math.sqrt(max(dim_in, 1)))
         self.weight = nn.Parameter(draw)
         self.bias = nn.Parameter(torch.zeros(dim_out)) if bias else None
 
     def coefficients(self) -> tuple[Tensor, ...]:
-        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+        return tuple(self.in_units(p) for p in (self.weight, self.bias) if p is not None)
 
     def dense(self, onto: AffineMap = (None, None)) -> AffineMap:
-        pairs = zip((self.weight, self.bias), onto, strict=True)
+        own = (None if p is None else self.in_units(p) for p in (self.weight, self.bias))
+        pairs = zip(own, onto, strict=True)
         return tuple(own if other is None else other if own is None else own + other for own, other in pairs)
 
     def extra_repr(self) -> str:
         return _count(self)
+
+
+def prior_unit(variance: int | float, fan_in: int = 1) -> float:
+    r"""The unit in which a free pathway is stored beside an equivariant one: :math:`\min(1, \sigma\sqrt{n_{in}})`.
+
+    Adam moves every parameter by about its learning rate, however small the gradient. Under a prior that is narrow
+    beside a weight's usual size :math:`1/\sqrt{n_{in}}`, weights stored as they are would be shaken by more than their
+    prior's standard deviation, and what the data say would drown. In this unit they are shaken by the same share of
+    their prior as an ordinary weight is of its usual size. Priors wider than that leave the unit at 1.
+    """
+    return min(1.0, math.sqrt(variance * max(fan_in, 1))) if variance > 0 else 1.0  # the pathway refuses the others
 
 
 def _count(pathway: LinearPathway) -> str:

@@ -14,6 +14,7 @@ from rppdyn.groups import SL, SO, SO13, SU, D, O, S, Sp, U, Z
 from rppdyn.nn import Bilinear, Gate, Pointwise, RelaxedLinear, gated
 from rppdyn.nn.bilinear import contractions
 from rppdyn.nn.gating import gate_product
+from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Pseudoscalar, Scalar, T, V, regular
 
 REAL = [G for G in GROUPS if not G.is_complex]
@@ -83,6 +84,29 @@ def test_the_sum_of_the_pathways_is_the_layer():
     torch.testing.assert_close(layer(x), layer.equivariant(x) + layer.free(x))
     weight, bias = layer.assemble()
     torch.testing.assert_close(layer(x, (weight, bias)), x @ weight.T + bias)
+
+
+def test_a_free_pathway_under_a_narrow_prior_moves_at_its_priors_scale():
+    rep, learning_rate = (8 * V)(S(3)), 1e-2
+    layer = RelaxedLinear(rep, rep, free_variance=1e-6, generator=generator())
+    unit = 1e-3 * rep.dim**0.5
+    B = layer.free.dense()[0].detach()
+    assert B.std().item() == pytest.approx(1e-3 / rep.dim**0.5, rel=0.1)  # the initial draw is what it is without a unit
+    prior = torch.distributions.Normal(0.0, 1e-3)
+    expected = -sum(prior.log_prob(w.detach().double()).sum() for w in layer.free.dense())
+    only_free = negative_log_prior(layer.free)
+    torch.testing.assert_close(only_free.double(), expected, rtol=1e-6, atol=0)
+    optimiser = torch.optim.Adam(layer.parameters(), lr=learning_rate)
+    A = layer.equivariant.dense()[0].detach()
+    x = torch.randn(64, rep.dim, generator=generator(1))
+    layer(x).square().mean().backward()
+    optimiser.step()
+    moved = (layer.free.dense()[0].detach() - B).abs().median().item()
+    assert moved == pytest.approx(unit * learning_rate, rel=1e-3)
+    assert (layer.equivariant.dense()[0].detach() - A).abs().median().item() == pytest.approx(learning_rate, rel=1e-3)
+    wide = RelaxedLinear(rep, rep, free_variance=1.0, generator=generator())
+    assert wide.free.unit is None and wide.free.dense()[0] is not None
+    torch.testing.assert_close(wide.free.dense()[0], B, rtol=1e-6, atol=0)
 
 
 def test_the_free_pathway_is_an_independent_small_draw():

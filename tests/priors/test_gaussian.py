@@ -40,9 +40,9 @@ def test_the_prior_is_torchs_log_density(G, variances):
             if bias is not None:
                 expected -= a.log_prob(layer.rep_out.solve().rmatmul(bias)).sum()
         if b is not None:
-            expected -= b.log_prob(layer.free.weight).sum() + b.log_prob(layer.free.bias).sum()
+            expected -= sum(b.log_prob(w).sum() for w in layer.free.dense())
         if block is not net and getattr(block.gate, "free", None) is not None:
-            expected -= b.log_prob(block.gate.free.weight).sum()
+            expected -= b.log_prob(block.gate.free.coefficients()[0]).sum()
         if block is not net and block.bilinear is not None:
             expected -= a.log_prob(block.bilinear.equivariant.weight).sum()
     torch.testing.assert_close(negative_log_prior(net), expected)
