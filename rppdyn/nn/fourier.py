@@ -7,8 +7,8 @@ contributes :math:`d/u` equal blocks of size :math:`d n`, so a layer costs :math
 per sample where a dense one costs :math:`k^2`: half for Z_2, 3/8 for Z_4, 3/16 for D_4.
 
 Parameters stay the tied weights of :class:`~rppdyn.nn.pathways.EquivariantPathway`; only the arithmetic changes, and
-a state dict does not tell the difference. Features are held as ``(group, batch, copies)`` between layers, where the
-transform is one product with a ``k x k`` matrix and the blocks are one batched product.
+a state dict does not tell the difference. Features are held as ``(group, copies, batch)`` between layers: there the
+transform is one product with a ``k x k`` matrix, every block's features are adjacent, and no gradient is transposed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["FourierStack", "regular_copies"]
 
 LEAST_WIDTH = 128  # narrower layers are bound by the number of operations, and dense ones have fewer
 
-Features = tuple[Tensor, Tensor | None]  # (k, batch, copies) and, where there are trivial channels, (batch, channels)
+Features = tuple[Tensor, Tensor | None]  # (k, copies, batch) and, where there are trivial channels, (channels, batch)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class FourierStack(ExactBuffers):
         convolution = theta[start : start + k * m * n] if r or s else theta
         rows = self.coefficients @ convolution.view(k, m * n)  # (sum of d^2, m * n)
         root = k**0.5
-        lines = rows[: self.lines].view(self.lines, m, n)
+        lines = (rows if self.lines == k else rows[: self.lines]).view(self.lines, m, n)
         corner = None
         if r or s:  # trivial channels join the trivial type, whose block then has its own size
             corner = lines[0]
@@ -157,45 +157,43 @@ class FourierStack(ExactBuffers):
 
     def forward(self, x: Float[Tensor, "*batch in"], weights: list) -> Float[Tensor, "*batch out"]:
         """The network, given assembled weights."""
-        flat = x.reshape(-1, x.shape[-1])
-        features = self._enter(flat, *weights[0])
+        features = self._enter(x.reshape(-1, x.shape[-1]).T, *weights[0])
         for i, w in enumerate(weights[1:-1]):
             features = self._layer(self.copies[i + 1], features, *w)
-        return self._leave(features, *weights[-1]).reshape(*x.shape[:-1], -1)
+        return self._leave(features, *weights[-1]).T.reshape(*x.shape[:-1], -1)
 
     def _enter(self, x: Tensor, weight: Tensor, bias: Tensor) -> Features:
-        k, (n, r) = self.order, self.copies[0]
-        regular_bias = bias[: k * n].view(k, 1, n)
-        X = torch.baddbmm(regular_bias, x.expand(k, *x.shape), weight[: k * n].view(k, n, -1).mT)
-        return F.silu(X), F.silu(F.linear(x, weight[k * n :], bias[k * n :])) if r else None
+        y = F.silu(torch.addmm(bias[:, None], weight, x))
+        n, r = self.copies[0]
+        X, trivial = y.split([self.order * n, r]) if r else (y, None)
+        return X.view(self.order, n, -1), trivial
 
     def _layer(self, shape: tuple[int, int], features: Features, corner, lines, blocks, bias) -> Features:
         X, trivial = features
-        k, batch, n = X.shape
+        k, n, batch = X.shape
         m, s = shape
-        X = (self.transform @ X.reshape(k, batch * n)).view(k, batch, n)
+        X = (self.transform @ X.reshape(k, n * batch)).view(k, n, batch)
         new_trivial = None
         if corner is None:
-            offsets = torch.cat([bias[None], bias.new_zeros(self.lines - 1, m)])
-            out = [torch.baddbmm(offsets[:, None], X[: self.lines], lines.mT)]
+            offsets = torch.cat([bias[None], bias.new_zeros(self.lines - 1, m)])[..., None]
+            out = [torch.baddbmm(offsets, lines, X if self.lines == k else X[: self.lines])]
         else:
-            first = X[0] if trivial is None else torch.cat([X[0], trivial], 1)
-            first, new_trivial = F.linear(first, corner, bias).split([m, s], 1)
-            out = [first[None], X[1 : self.lines] @ lines.mT]
+            first = X[0] if trivial is None else torch.cat([X[0], trivial])
+            first = torch.addmm(bias[:, None], corner, first)
+            first, new_trivial = first.split([m, s]) if s else (first, None)
+            out = [first[None], lines @ X[1 : self.lines]]
         for t, w in zip(self.types[self.lines :], blocks, strict=True):
-            rows = X[t.start : t.start + t.repeats * t.d].view(t.repeats, t.d, batch, n).transpose(1, 2)
-            y = rows.reshape(t.repeats * batch, t.d * n) @ w.T
-            out.append(y.view(t.repeats, batch, t.d, m).transpose(1, 2).reshape(t.repeats * t.d, batch, m))
+            rows = X[t.start : t.start + t.repeats * t.d].view(t.repeats, t.d * n, batch)
+            out.append((w @ rows).view(t.repeats * t.d, m, batch))
         Y = torch.cat(out) if len(out) > 1 else out[0]
-        Y = (self.back @ Y.reshape(k, batch * m)).view(k, batch, m)
-        return F.silu(Y), F.silu(new_trivial) if s else None
+        Y = F.silu((self.back @ Y.view(k, m * batch)).view(k, m, batch))
+        return Y, None if new_trivial is None else F.silu(new_trivial)
 
     def _leave(self, features: Features, weight: Tensor, bias: Tensor | None) -> Tensor:
         X, trivial = features
-        k, _, n = X.shape
-        y = torch.bmm(X, weight[:, : k * n].view(-1, k, n).permute(1, 2, 0)).sum(0)
-        y = y if trivial is None else y + trivial @ weight[:, k * n :].T
-        return y if bias is None else y + bias
+        X = X.reshape(-1, X.shape[-1])
+        X = X if trivial is None else torch.cat([X, trivial])
+        return weight @ X if bias is None else torch.addmm(bias[:, None], weight, X)
 
     def extra_repr(self) -> str:
         return f"types of dimension {', '.join(str(t.d) for t in self.types)}; (copies, trivial) {self.copies}"
