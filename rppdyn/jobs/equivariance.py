@@ -60,6 +60,6 @@ def table(result: EquivarianceResult) -> str:
             lines.append(
                 f"{who}: vacuous, the outputs are all but zero (scale {error.scale:.1e}) and the error says nothing"
             )
-    shares = ", ".join(f"{who} {result.pathways[f'{who}_free_share']:.2%}" for who in ("actor", "critic"))
+    shares = ", ".join(f"{who} {100 * result.pathways[f'{who}_free_share']:.3g}%" for who in ("actor", "critic"))
     lines.append(f"free pathway: {shares} of the squared weights")
     return "\n".join(lines)

@@ -91,4 +91,4 @@ def _error(value: float | None) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g}%"
+    return f"{100 * share:.3g}%"
