@@ -131,21 +131,35 @@ class Bilinear(nn.Module):
         order = self._layout.order
         self.register_buffer("order", order)
         self.register_buffer("inverse", None if order is None else order.argsort())
-        chosen, index = {}, []
+        first = [k for k in self.contractions if k.weights_first]
+        last = [k for k in self.contractions if not k.weights_first]
+        self._first_into, self._first_out = _grouped(first, "into"), _grouped(first, "out")
+        self._last_into, self._last_out = _grouped(last, "into"), _grouped(last, "out")
+
+        chosen: dict[int, Tensor] = {}
         for k in self.contractions:
             if k.map not in chosen:
                 copies = parts[k.map][1]
                 chosen[k.map] = copies[torch.randperm(len(copies), generator=generator)[: k.maps]]
-            # coordinates of the maps' matrices in x: (out, in, map) or (out, map, in), as the contraction reads them
-            matrices = chosen[k.map][:, list(k.coordinates)].view(k.maps, k.dim_out, k.dim_in)
-            index.append((matrices.permute(1, 2, 0) if k.weights_first else matrices.transpose(0, 1)).flatten())
-        self.register_buffer("maps", torch.cat(index))
-        terms = [0] * len(parts)
-        for k in self.contractions:
-            terms[k.out] += k.maps * k.ins * k.dim_in
-        self._groups = _grouped(self.contractions)
-        std = torch.cat([group.spread([terms[k.out] ** -0.5 for k in group.contractions]) for group in self._groups])
-        self.equivariant = BilinearPathway(std, variance, generator)
+        matrices = {
+            k: chosen[k.map][:, list(k.coordinates)].view(k.maps, k.dim_out, k.dim_in) for k in self.contractions
+        }
+        # coordinates of the maps in x, as products read them: (out, in and map) beside, (out and map, in) below each other
+        beside = [
+            torch.cat([matrices[k].permute(1, 2, 0).flatten(1) for k in ks], 1) for ks in self._first_out.values()
+        ]
+        below = [torch.cat([matrices[k].transpose(0, 1).flatten(0, 1) for k in ks]) for ks in self._last_into.values()]
+        self._map_sizes = [m.numel() for m in beside + below]
+        self.register_buffer("maps", torch.cat([m.flatten() for m in beside + below]))
+
+        terms = [
+            sum(k.maps * k.ins * k.dim_in for k in self.contractions if k.out == part) for part in range(len(parts))
+        ]
+        std = [torch.cat([torch.full((k.ins, k.maps * k.outs), terms[k.out] ** -0.5) for k in ks], 1).flatten()
+               for ks in self._first_into.values()]  # fmt: skip
+        std += [torch.full((sum(k.num_weights for k in ks),), terms[out] ** -0.5) for out, ks in self._last_out.items()]
+        self._weight_sizes = [len(x) for x in std]
+        self.equivariant = BilinearPathway(torch.cat(std), variance, generator)
 
     def assemble(self) -> tuple[Tensor, Tensor]:
         """The flat weights, scaled, and the coordinates of the maps' matrices in the features."""
@@ -159,27 +173,29 @@ class Bilinear(nn.Module):
         batch = len(flat)
         parts = self._layout.split(flat if self.order is None else flat.index_select(-1, self.order))
         parts = [p.unflatten(-1, shape) for p, shape in zip(parts, self.shapes, strict=True)]
-        matrices = flat.index_select(-1, index).split([k.maps * k.dim_out * k.dim_in for k in self.contractions], -1)
-        matrices = dict(zip(self.contractions, matrices, strict=True))
+        maps = iter(flat.index_select(-1, index).split(self._map_sizes, -1))
+        weights = iter(weight.split(self._weight_sizes))
         outs: list[Tensor | None] = [None] * len(parts)
-        pieces = weight.split([sum(k.num_weights for k in group.contractions) for group in self._groups])
-        for group, w in zip(self._groups, pieces, strict=True):
-            if group.weights_first:
-                widths = [k.maps * k.outs for k in group.contractions]
-                Z = (parts[group.part] @ w.view(-1, sum(widths))).split(widths, -1)
-                terms = [
-                    (k.out, matrices[k].view(batch, k.dim_out, -1) @ z.reshape(batch, k.dim_in * k.maps, k.outs))
-                    for k, z in zip(group.contractions, Z, strict=True)
-                ]
-            else:
-                P = [
-                    (matrices[k].view(batch, k.dim_out * k.maps, k.dim_in) @ parts[k.into]).view(batch, k.dim_out, -1)
-                    for k in group.contractions
-                ]
-                P = torch.cat(P, -1) if len(P) > 1 else P[0]
-                terms = [(group.part, P @ w.view(P.shape[-1], -1))]
-            for part, y in terms:
-                outs[part] = y if outs[part] is None else outs[part] + y
+
+        # weights first: one product of weights per input, one product with maps per output
+        Z = {}
+        for part, ks in self._first_into.items():
+            widths = [k.maps * k.outs for k in ks]
+            products = _product(parts[part], next(weights), sum(widths)).split(widths, -1)
+            Z |= {k: z.reshape(batch, -1, k.outs) for k, z in zip(ks, products, strict=True)}
+        for part, ks in self._first_out.items():
+            M = next(maps).view(batch, ks[0].dim_out, -1)
+            outs[part] = M @ _cat([Z[k] for k in ks], 1)
+        # weights last: one product with maps per input, one product of weights per output
+        P = {}
+        for part, ks in self._last_into.items():
+            products = next(maps).view(batch, -1, ks[0].dim_in) @ parts[part]
+            products = products.split([k.dim_out * k.maps for k in ks], 1)
+            P |= {k: p.reshape(batch, k.dim_out, -1) for k, p in zip(ks, products, strict=True)}
+        for part, ks in self._last_out.items():
+            y = _product(_cat([P[k] for k in ks], -1), next(weights), ks[0].outs)
+            outs[part] = y if outs[part] is None else outs[part] + y
+
         filled = [torch.zeros_like(p) if y is None else y for y, p in zip(outs, parts, strict=True)]
         out = self._layout.join([y.flatten(1) for y in filled])
         return (out if self.inverse is None else out.index_select(-1, self.inverse)).reshape(x.shape)
@@ -188,27 +204,21 @@ class Bilinear(nn.Module):
         return f"{self.rep}, {len(self.contractions)} contractions"
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Contractions whose weights are one matrix: of one input (weights first) or of one output (weights last)."""
-
-    weights_first: bool
-    part: int
-    contractions: tuple[Contraction, ...]
-
-    def spread(self, values: list[float]) -> Float[Tensor, " n"]:
-        """One value per contraction, at the places of its weights in the group's flat matrix."""
-        if not self.weights_first:  # (maps * ins of each, outs)
-            return torch.cat([torch.full((k.num_weights,), v) for k, v in zip(self.contractions, values, strict=True)])
-        rows = [torch.full((k.ins, k.maps * k.outs), v) for k, v in zip(self.contractions, values, strict=True)]
-        return torch.cat(rows, 1).flatten()
-
-
-def _grouped(contractions: list[Contraction]) -> list[_Group]:
-    groups: dict[tuple[bool, int], list[Contraction]] = {}
+def _grouped(contractions: list[Contraction], by: str) -> dict[int, list[Contraction]]:
+    groups: dict[int, list[Contraction]] = {}
     for k in contractions:
-        groups.setdefault((k.weights_first, k.into if k.weights_first else k.out), []).append(k)
-    return [_Group(*key, tuple(members)) for key, members in groups.items()]
+        groups.setdefault(getattr(k, by), []).append(k)
+    return groups
+
+
+def _product(x: Tensor, weight: Tensor, width: int) -> Float[Tensor, "batch dim width"]:
+    """``x (batch, dim, n)`` times a flat weight ``(n, width)``, as one product: matmul makes 500 of it without gradients."""
+    y = x.reshape(-1, x.shape[-1]) @ weight.view(-1, width)
+    return y.view(*x.shape[:-1], width)
+
+
+def _cat(tensors: list[Tensor], dim: int) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim)
 
 
 class _Layout:

@@ -76,7 +76,10 @@ class _GateProduct(torch.autograd.Function):
         _, *parts = t.split([ctx.pointwise, *sizes], -1)
         gates = [p.unflatten(-1, shape).sum(-2) for p, shape in zip(parts, ctx.shapes, strict=True)]
         grad_x = torch.ops.aten.sigmoid_backward(torch.cat([own, *gates], -1), s)
-        grad_x[..., :n] += grad * h
+        if torch.is_grad_enabled():  # also under vmap, which has no rule for addcmul_
+            grad_x[..., :n] += grad * h
+        else:
+            grad_x[..., :n].addcmul_(grad, h)
         grad_c = None if c is None else (t * s[..., :n]).flatten(0, -2).sum(0)
         return grad_x, grad_c, None, None, None
 
