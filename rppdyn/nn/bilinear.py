@@ -16,6 +16,9 @@ __all__ = ["Bilinear", "BilinearPathway", "Contraction", "contractions"]
 SCALE = 0.1
 """Factor on the layer's output, as published in most backends (0.03 in the published RPP code)."""
 
+LARGE = 512
+"""Intermediate results up to this many numbers per sample are put together for one product; larger ones cost more to copy."""
+
 
 @dataclass(frozen=True)
 class Contraction:
@@ -49,6 +52,11 @@ class Contraction:
         first = self.num_weights * self.dim_in + self.outs * self.maps * self.dim_in * self.dim_out
         last = self.num_weights * self.dim_out + self.ins * self.maps * self.dim_in * self.dim_out
         return first <= last
+
+    @property
+    def intermediate(self) -> int:
+        """Numbers per sample between the two products."""
+        return self.maps * (self.dim_in * self.outs if self.weights_first else self.dim_out * self.ins)
 
 
 def contractions(rep: Rep) -> list[Contraction]:
@@ -145,10 +153,8 @@ class Bilinear(nn.Module):
             k: chosen[k.map][:, list(k.coordinates)].view(k.maps, k.dim_out, k.dim_in) for k in self.contractions
         }
         # coordinates of the maps in x, as products read them: (out, in and map) beside, (out and map, in) below each other
-        beside = [
-            torch.cat([matrices[k].permute(1, 2, 0).flatten(1) for k in ks], 1) for ks in self._first_out.values()
-        ]
-        below = [torch.cat([matrices[k].transpose(0, 1).flatten(0, 1) for k in ks]) for ks in self._last_into.values()]
+        beside = [torch.cat([matrices[k].permute(1, 2, 0).flatten(1) for k in ks], 1) for _, ks in self._first_out]
+        below = [torch.cat([matrices[k].transpose(0, 1).flatten(0, 1) for k in ks]) for _, ks in self._last_into]
         self._map_sizes = [m.numel() for m in beside + below]
         self.register_buffer("maps", torch.cat([m.flatten() for m in beside + below]))
 
@@ -156,8 +162,8 @@ class Bilinear(nn.Module):
             sum(k.maps * k.ins * k.dim_in for k in self.contractions if k.out == part) for part in range(len(parts))
         ]
         std = [torch.cat([torch.full((k.ins, k.maps * k.outs), terms[k.out] ** -0.5) for k in ks], 1).flatten()
-               for ks in self._first_into.values()]  # fmt: skip
-        std += [torch.full((sum(k.num_weights for k in ks),), terms[out] ** -0.5) for out, ks in self._last_out.items()]
+               for _, ks in self._first_into]  # fmt: skip
+        std += [torch.full((sum(k.num_weights for k in ks),), terms[out] ** -0.5) for out, ks in self._last_out]
         self._weight_sizes = [len(x) for x in std]
         self.equivariant = BilinearPathway(torch.cat(std), variance, generator)
 
@@ -179,20 +185,20 @@ class Bilinear(nn.Module):
 
         # weights first: one product of weights per input, one product with maps per output
         Z = {}
-        for part, ks in self._first_into.items():
+        for part, ks in self._first_into:
             widths = [k.maps * k.outs for k in ks]
             products = _product(parts[part], next(weights), sum(widths)).split(widths, -1)
             Z |= {k: z.reshape(batch, -1, k.outs) for k, z in zip(ks, products, strict=True)}
-        for part, ks in self._first_out.items():
-            M = next(maps).view(batch, ks[0].dim_out, -1)
-            outs[part] = M @ _cat([Z[k] for k in ks], 1)
+        for part, ks in self._first_out:
+            y = next(maps).view(batch, ks[0].dim_out, -1) @ _cat([Z[k] for k in ks], 1)
+            outs[part] = y if outs[part] is None else outs[part] + y
         # weights last: one product with maps per input, one product of weights per output
         P = {}
-        for part, ks in self._last_into.items():
+        for part, ks in self._last_into:
             products = next(maps).view(batch, -1, ks[0].dim_in) @ parts[part]
             products = products.split([k.dim_out * k.maps for k in ks], 1)
             P |= {k: p.reshape(batch, k.dim_out, -1) for k, p in zip(ks, products, strict=True)}
-        for part, ks in self._last_out.items():
+        for part, ks in self._last_out:
             y = _product(_cat([P[k] for k in ks], -1), next(weights), ks[0].outs)
             outs[part] = y if outs[part] is None else outs[part] + y
 
@@ -204,11 +210,12 @@ class Bilinear(nn.Module):
         return f"{self.rep}, {len(self.contractions)} contractions"
 
 
-def _grouped(contractions: list[Contraction], by: str) -> dict[int, list[Contraction]]:
-    groups: dict[int, list[Contraction]] = {}
+def _grouped(contractions: list[Contraction], by: str) -> list[tuple[int, list[Contraction]]]:
+    groups: dict[tuple, list[Contraction]] = {}
     for k in contractions:
-        groups.setdefault(getattr(k, by), []).append(k)
-    return groups
+        key = getattr(k, by)
+        groups.setdefault((key, k) if k.intermediate > LARGE else (key,), []).append(k)
+    return [(key[0], ks) for key, ks in groups.items()]
 
 
 def _product(x: Tensor, weight: Tensor, width: int) -> Float[Tensor, "batch dim width"]:
