@@ -6,8 +6,8 @@ a type of dimension :math:`d` whose commuting matrices have dimension :math:`u` 
 contributes :math:`d/u` equal blocks of size :math:`d n`, so a layer costs :math:`\sum_t d_t^3/u_t` products of :math:`n^2`
 per sample where a dense one costs :math:`k^2`: half for Z_2, 3/8 for Z_4, 3/16 for D_4.
 
-Parameters stay the tied weights of :class:`~rppdyn.nn.pathways.EquivariantPathway`; only the arithmetic changes, and
-a state dict does not tell the difference. Features are held as ``(group, copies, batch)`` between layers: there the
+Parameters stay the tied weights of :class:`~rppdyn.nn.pathways.EquivariantPathway`; only the arithmetic changes.
+Features are held as ``(group, copies, batch)`` between layers: there the
 transform is one product with a ``k x k`` matrix, every block's features are adjacent, and no gradient is transposed.
 """
 

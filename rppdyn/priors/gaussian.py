@@ -50,8 +50,8 @@ def negative_log_prior(module: nn.Module, log_variances: LogVariances | None = N
     if not squares:
         return torch.zeros(())
     w2, s = torch.stack(squares), torch.stack(logs)  # a few operations for all pathways together
-    n = torch.tensor(counts, dtype=w2.dtype, device=w2.device)
-    return 0.5 * (w2 * (-s).exp() + n * (math.log(2 * math.pi) + s)).sum()
+    normaliser = torch.stack([n * log for n, log in zip(counts, logs, strict=True)]).sum()
+    return 0.5 * ((w2 * (-s).exp()).sum() + normaliser + sum(counts) * math.log(2 * math.pi))
 
 
 def _squared_norm(x: Tensor) -> Tensor:
