@@ -127,6 +127,10 @@ class Bilinear(nn.Module):
         ValueError: no part of ``rep`` is a map between two others, so there is nothing to contract.
     """
 
+    maps: Tensor
+    order: Tensor | None
+    inverse: Tensor | None
+
     def __init__(self, rep: Rep, *, variance: int | float = 1e5, generator: torch.Generator | None = None):
         super().__init__()
         self.rep = rep
@@ -180,26 +184,26 @@ class Bilinear(nn.Module):
         parts = self._layout.split(flat if self.order is None else flat.index_select(-1, self.order))
         parts = [p.unflatten(-1, shape) for p, shape in zip(parts, self.shapes, strict=True)]
         maps = iter(flat.index_select(-1, index).split(self._map_sizes, -1))
-        weights = iter(weight.split(self._weight_sizes))
+        pieces = iter(weight.split(self._weight_sizes))
         outs: list[Tensor | None] = [None] * len(parts)
 
         # weights first: one product of weights per input, one product with maps per output
-        Z = {}
+        Z: dict[Contraction, Tensor] = {}
         for part, ks in self._first_into:
             widths = [k.maps * k.outs for k in ks]
-            products = _product(parts[part], next(weights), sum(widths)).split(widths, -1)
+            products = _product(parts[part], next(pieces), sum(widths)).split(widths, -1)
             Z |= {k: z.reshape(batch, -1, k.outs) for k, z in zip(ks, products, strict=True)}
         for part, ks in self._first_out:
             y = next(maps).view(batch, ks[0].dim_out, -1) @ _cat([Z[k] for k in ks], 1)
             outs[part] = y if outs[part] is None else outs[part] + y
         # weights last: one product with maps per input, one product of weights per output
-        P = {}
+        P: dict[Contraction, Tensor] = {}
         for part, ks in self._last_into:
             products = next(maps).view(batch, -1, ks[0].dim_in) @ parts[part]
             products = products.split([k.dim_out * k.maps for k in ks], 1)
             P |= {k: p.reshape(batch, k.dim_out, -1) for k, p in zip(ks, products, strict=True)}
         for part, ks in self._last_out:
-            y = _product(_cat([P[k] for k in ks], -1), next(weights), ks[0].outs)
+            y = _product(_cat([P[k] for k in ks], -1), next(pieces), ks[0].outs)
             outs[part] = y if outs[part] is None else outs[part] + y
 
         filled = [torch.zeros_like(p) if y is None else y for y, p in zip(outs, parts, strict=True)]

@@ -46,6 +46,14 @@ class CoefficientMap(ExactBuffers):
         shape: of the dense tensor, whose row-major vector the basis describes.
     """
 
+    scale: Tensor
+    scale_exact: Tensor
+    index: Tensor
+    rows: Tensor
+    cols: Tensor
+    values: Tensor
+    values_exact: Tensor
+
     def __init__(self, basis: Basis, shape: Sequence[int]):
         super().__init__()
         self.shape = tuple(shape)

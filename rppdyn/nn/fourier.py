@@ -7,8 +7,8 @@ contributes :math:`d/u` equal blocks of size :math:`d n`, so a layer costs :math
 per sample where a dense one costs :math:`k^2`: half for Z_2, 3/8 for Z_4, 3/16 for D_4.
 
 Parameters stay the tied weights of :class:`~rppdyn.nn.pathways.EquivariantPathway`; only the arithmetic changes.
-Features are held as ``(group, copies, batch)`` between layers: there the
-transform is one product with a ``k x k`` matrix, every block's features are adjacent, and no gradient is transposed.
+Features are held as ``(group, copies, batch)`` between layers: there the transform is one product with a ``k x k``
+matrix, every block's features are adjacent, and no gradient is transposed.
 """
 
 from __future__ import annotations
@@ -64,6 +64,10 @@ class FourierStack(ExactBuffers):
     It holds no parameters: it reads those of the layers it is given, at assembly.
     """
 
+    transform: Tensor
+    back: Tensor
+    coefficients: Tensor
+
     def __init__(self, group: Group, layers: Sequence[RelaxedLinear]):
         super().__init__()
         self.order = group.order
@@ -88,9 +92,9 @@ class FourierStack(ExactBuffers):
         assert all((table == tables[0]).all() for table in tables), "one group has one convolution"
         places = F.one_hot(tables[0], self.order).double()
         blocks = []
-        for t in self.types:
-            f = transform[:, t.start : t.start + t.d]
-            blocks.append(torch.einsum("xa,xyj,yb->abj", f, places, f).reshape(t.d * t.d, self.order))
+        for kind in self.types:
+            f = transform[:, kind.start : kind.start + kind.d]
+            blocks.append(torch.einsum("xa,xyj,yb->abj", f, places, f).reshape(kind.d**2, self.order))
         self.register_exact("coefficients", torch.cat(blocks))
         for i, layer in enumerate(layers[1:-1]):
             self._register_trivial(i, layer)

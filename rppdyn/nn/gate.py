@@ -72,6 +72,10 @@ class Gate(nn.Module):
         rep: representation of the output; the input has that of ``gated(rep)``.
     """
 
+    gates: Tensor
+    order: Tensor | None
+    inverse: Tensor | None
+
     def __init__(self, rep: Rep, *, free_variance: int | float = 0.0, free_scale: int | float = FREE_SCALE,
                  generator: torch.Generator | None = None):  # fmt: skip
         super().__init__()

@@ -36,6 +36,15 @@ class InvariantNormaliser(ExactBuffers):
             a ``clip`` that is not positive.
     """
 
+    component: Tensor
+    component_size: Tensor
+    is_radial: Tensor
+    count: Tensor
+    raw_mean: Tensor
+    raw_m2: Tensor
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, rep: Rep, *, clip: int | float | None = None, eps: int | float = 1e-8):
         super().__init__()
         if clip is not None and not clip > 0:

@@ -35,6 +35,8 @@ class Pathway(ExactBuffers, ABC):
         ValueError: the variance is not a positive finite number (a layer leaves out a pathway of variance 0).
     """
 
+    log_variance: Tensor
+
     def __init__(self, variance: int | float):
         super().__init__()
         if not (math.isfinite(variance) and variance > 0):
