@@ -192,16 +192,17 @@ class Bilinear(nn.Module):
         for part, ks in self._first_into:
             widths = [k.maps * k.outs for k in ks]
             products = _product(parts[part], next(pieces), sum(widths)).split(widths, -1)
-            Z |= {k: z.reshape(batch, -1, k.outs) for k, z in zip(ks, products, strict=True)}
+            Z |= {k: z.reshape(batch, k.dim_in * k.maps, k.outs) for k, z in zip(ks, products, strict=True)}
         for part, ks in self._first_out:
-            y = next(maps).view(batch, ks[0].dim_out, -1) @ _cat([Z[k] for k in ks], 1)
+            M = next(maps).view(batch, ks[0].dim_out, sum(k.dim_in * k.maps for k in ks))
+            y = M @ _cat([Z[k] for k in ks], 1)
             outs[part] = y if outs[part] is None else outs[part] + y
         # weights last: one product with maps per input, one product of weights per output
         P: dict[Contraction, Tensor] = {}
         for part, ks in self._last_into:
-            products = next(maps).view(batch, -1, ks[0].dim_in) @ parts[part]
-            products = products.split([k.dim_out * k.maps for k in ks], 1)
-            P |= {k: p.reshape(batch, k.dim_out, -1) for k, p in zip(ks, products, strict=True)}
+            heights = [k.dim_out * k.maps for k in ks]
+            products = (next(maps).view(batch, sum(heights), ks[0].dim_in) @ parts[part]).split(heights, 1)
+            P |= {k: p.reshape(batch, k.dim_out, k.maps * k.ins) for k, p in zip(ks, products, strict=True)}
         for part, ks in self._last_out:
             y = _product(_cat([P[k] for k in ks], -1), next(pieces), ks[0].outs)
             outs[part] = y if outs[part] is None else outs[part] + y

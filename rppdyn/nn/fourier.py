@@ -164,13 +164,14 @@ class FourierStack(ExactBuffers):
         features = self._enter(x.reshape(-1, x.shape[-1]).T, *weights[0])
         for i, w in enumerate(weights[1:-1]):
             features = self._layer(self.copies[i + 1], features, *w)
-        return self._leave(features, *weights[-1]).T.reshape(*x.shape[:-1], -1)
+        y = self._leave(features, *weights[-1])
+        return y.T.reshape(*x.shape[:-1], len(y))
 
     def _enter(self, x: Tensor, weight: Tensor, bias: Tensor) -> Features:
         y = F.silu(torch.addmm(bias[:, None], weight, x))
         n, r = self.copies[0]
         X, trivial = y.split([self.order * n, r]) if r else (y, None)
-        return X.view(self.order, n, -1), trivial
+        return X.view(self.order, n, x.shape[1]), trivial
 
     def _layer(self, shape: tuple[int, int], features: Features, corner, lines, blocks, bias) -> Features:
         X, trivial = features
@@ -195,7 +196,7 @@ class FourierStack(ExactBuffers):
 
     def _leave(self, features: Features, weight: Tensor, bias: Tensor | None) -> Tensor:
         X, trivial = features
-        X = X.reshape(-1, X.shape[-1])
+        X = X.flatten(0, 1)
         X = X if trivial is None else torch.cat([X, trivial])
         return weight @ X if bias is None else torch.addmm(bias[:, None], weight, X)
 

@@ -91,7 +91,9 @@ def test_a_free_pathway_under_a_narrow_prior_moves_at_its_priors_scale():
     layer = RelaxedLinear(rep, rep, free_variance=1e-6, generator=generator())
     unit = 1e-3 * rep.dim**0.5
     B = layer.free.dense()[0].detach()
-    assert B.std().item() == pytest.approx(1e-3 / rep.dim**0.5, rel=0.1)  # the initial draw is what it is without a unit
+    assert B.std().item() == pytest.approx(
+        1e-3 / rep.dim**0.5, rel=0.1
+    )  # the initial draw is what it is without a unit
     prior = torch.distributions.Normal(0.0, 1e-3)
     expected = -sum(prior.log_prob(w.detach().double()).sum() for w in layer.free.dense())
     only_free = negative_log_prior(layer.free)

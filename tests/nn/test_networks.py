@@ -280,6 +280,7 @@ def test_assembling_once_is_the_same(cls, G, options):
     x, y = torch.randn(5, net.rep_in.dim), torch.randn(2, 3, net.rep_in.dim)
     weights = net.assemble()
     assert torch.equal(net.apply(x, weights), net(x)) and torch.equal(net.apply(y, weights), net(y))
+    assert net(x[:0]).shape == (0, net.rep_out.dim)
     assert net(y).shape == (2, 3, net.rep_out.dim) and net(y[0, 0]).shape == (net.rep_out.dim,)
     (net.apply(x, weights).sum() + net.apply(x + 1, weights).sum()).backward()
     assert all(p.grad is not None for p in net.parameters())
