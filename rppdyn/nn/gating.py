@@ -80,7 +80,7 @@ class _GateProduct(torch.autograd.Function):
             grad_x[..., :n] += grad * h
         else:
             grad_x[..., :n].addcmul_(grad, h)
-        grad_c = None if c is None else (t * s[..., :n]).flatten(0, -2).sum(0)
+        grad_c = None if c is None else (t * s[..., :n]).reshape(t.shape[:-1].numel(), n).sum(0)  # also of one sample
         return grad_x, grad_c, None, None, None
 
     @staticmethod

@@ -24,8 +24,8 @@ def merge(net: nn.Module) -> nn.Module:
         for name, child in parent.named_children():
             if isinstance(child, RelaxedLinear):
                 setattr(parent, name, _merged(child))
-    if getattr(merged, "fourier", None) is not None:
-        merged.fourier = None  # its layers are dense now
+        if getattr(parent, "fourier", None) is not None:
+            parent.fourier = None  # its layers are dense now
     return merged
 
 

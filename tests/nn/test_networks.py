@@ -218,6 +218,16 @@ def test_merging_keeps_the_function(cls, G):
     assert [b.bilinear is None for b in merged.blocks] == [b.bilinear is None for b in net.blocks]
 
 
+def test_networks_inside_other_modules_are_merged():
+    agent = nn.ModuleDict({"actor": build(EMLP, Z(4), hidden=128), "critic": build(RPPEMLP, SO(3))})
+    assert agent["actor"].fourier is not None
+    merged = merge(agent)
+    for name, net in agent.items():
+        x = torch.randn(5, net.rep_in.dim)
+        torch.testing.assert_close(merged[name](x), net(x), rtol=1e-4, atol=1e-5)
+    assert not any(isinstance(m, RelaxedLinear) for m in merged.modules())
+
+
 def test_variances_and_norms_are_reported_by_layer_and_pathway():
     net = build(RPPEMLP, SO(3), equivariant_variance=100.0, free_variance=0.25)
     variances, norms = net.pathway_variances(), net.pathway_norms()
@@ -284,6 +294,21 @@ def test_assembling_once_is_the_same(cls, G, options):
     assert net(y).shape == (2, 3, net.rep_out.dim) and net(y[0, 0]).shape == (net.rep_out.dim,)
     (net.apply(x, weights).sum() + net.apply(x + 1, weights).sum()).backward()
     assert all(p.grad is not None for p in net.parameters())
+
+
+@pytest.mark.parametrize("cls, G, options", CASES, ids=IDS)
+def test_one_sample_differentiates_and_so_do_many_under_vmap(cls, G, options):
+    net = build(cls, G, **options).double()
+    x = torch.randn(4, net.rep_in.dim, dtype=torch.float64, requires_grad=True)
+    per_sample = vmap(grad(lambda x: net(x).square().sum()))(x.detach())
+    (together,) = torch.autograd.grad(net(x).square().sum(), x)
+    (alone,) = torch.autograd.grad(net(x[0]).square().sum(), x)
+    torch.testing.assert_close(per_sample, together)
+    torch.testing.assert_close(alone[0], together[0])
+    own = grad(lambda p: functional_call(net, p, (x[0],)).square().sum())(dict(net.named_parameters()))
+    (net(x[:1]).square().sum()).backward()
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(own[name], p.grad)
 
 
 def test_module_apply_still_maps_a_function():
