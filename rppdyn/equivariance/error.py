@@ -77,10 +77,14 @@ def equivariance_error(
             are used instead.
         generator: of the random elements; seed 0 if not given.
     Raises:
-        ValueError: the representations belong to different groups, or sizes don't match.
+        ValueError: the representations belong to different groups, sizes don't match, there are no inputs or no samples.
     Source: Finzi, Benton & Wilson 2021, Eq. 3.3 of Finzi 2023.
     """
     check_arguments(rep_in, rep_out, x)
+    if x.ndim != 2 or not len(x):
+        raise ValueError(f"x has shape {tuple(x.shape)}; give at least one input, as (batch, {rep_in.dim})")
+    if n_samples < 1:
+        raise ValueError(f"n_samples={n_samples}: give at least one group element for each input")
     G = rep_in.G
     y = f(x)
     if y.shape != (len(x), rep_out.dim):
@@ -88,7 +92,7 @@ def equivariance_error(
     floor = FLOOR * float(y.abs().square().mean().sqrt()) * rep_out.dim**0.5
 
     def compare(g: Tensor) -> Tensor:  # g (batch, d, d) or (1, d, d)
-        image = (rep_out.rho(g).to(x) @ y[..., None])[..., 0]
+        image = (rep_out.rho(g).to(y) @ y[..., None])[..., 0]
         return relative_difference(image, f((rep_in.rho(g).to(x) @ x[..., None])[..., 0]), floor)
 
     if G.order is not None and G.order - 1 <= n_samples:

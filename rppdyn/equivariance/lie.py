@@ -21,8 +21,11 @@ def lie_derivative(
     by one Jacobian-vector product (forward mode) per generator of the Lie algebra. Zero for every generator and every x
     if and only if f is equivariant to the group's identity component.
 
+    A function whose output carries no derivative (computed in inference mode, detached, through NumPy) is differentiated
+    by central differences of fourth order, to about 1e-11 in float64 and 1e-4 in float32.
+
     Args:
-        f: maps ``(..., dim_in)`` to ``(..., dim_out)``, differentiable in forward mode.
+        f: maps ``(..., dim_in)`` to ``(..., dim_out)``.
         x: ``(..., dim_in)``.
     Returns:
         ``(D, ..., dim_out)``, in units of the output per unit of the generator's coefficient (a radian, say).
@@ -40,10 +43,22 @@ def lie_derivative(
     """
     check_arguments(rep_in, rep_out, x)
     derivatives = []
-    for A_in, A_out in zip(rep_in.lie_generators.to(x), rep_out.lie_generators.to(x), strict=True):
-        y, tangent = torch.func.jvp(f, (x,), (x @ A_in.mT,))
-        derivatives.append(tangent - y @ A_out.mT)
+    for A_in, A_out in zip(rep_in.lie_generators.to(x), rep_out.lie_generators, strict=True):
+        y, tangent = _derivative(f, x, x @ A_in.mT)
+        derivatives.append(tangent - y @ A_out.to(y).mT)
     return torch.stack(derivatives) if derivatives else x.new_zeros(0, *x.shape[:-1], rep_out.dim)
+
+
+def _derivative(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """``f(x)`` and its derivative along ``v``."""
+    try:
+        return torch.func.jvp(
+            f, (x,), (v,), strict=True
+        )  # strict: a detached output raises, and is not taken for constant
+    except RuntimeError:  # (or f is at fault, and raises again below)
+        y, t = f(x), torch.finfo(x.dtype).eps ** 0.2
+        near, far = (f(x + s * v) - f(x - s * v) for s in (t, 2 * t))
+        return y, (8 * near - far) / (12 * t)
 
 
 def check_arguments(rep_in: Rep, rep_out: Rep, x: Tensor) -> None:

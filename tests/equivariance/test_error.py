@@ -83,7 +83,55 @@ def test_lie_derivative_is_the_limit_of_finite_transformations():
         torch.testing.assert_close(exact[i], (values[0] - values[1]) / (2 * t), atol=1e-8, rtol=1e-7)
 
 
+@torch.inference_mode()
+def _in_inference_mode(x):
+    return x.cross(x.roll(1, 0), -1) + x * x.norm(dim=-1, keepdim=True)
+
+
+def _detached(x):
+    return x.detach() * x.detach().norm(dim=-1, keepdim=True)
+
+
+def _through_numpy(x):
+    x = x.detach().cpu().numpy()
+    return torch.as_tensor(x * (x**2).sum(-1, keepdims=True))
+
+
+def _stretched(x):
+    return x.detach() * torch.tensor([2.0, 1.0, 1.0], dtype=x.dtype)
+
+
+@pytest.mark.parametrize("f", [_in_inference_mode, _detached, _through_numpy])
+def test_functions_that_carry_no_derivative_are_measured_too(f):
+    G = SO(3)
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-4)):
+        error = equivariance_error(f, V(G), V(G), X.to(dtype))
+        assert max(error.per_generator.values()) < tolerance
+        size = f(X.to(dtype)).abs().max()
+        assert lie_derivative(f, V(G), V(G), X.to(dtype)).abs().max() < tolerance * size
+
+
+def test_a_broken_function_without_a_derivative_has_the_same_lie_derivative():
+    G = SO(3)
+    stretch = torch.tensor([2.0, 1.0, 1.0], dtype=torch.float64)
+    exact = lie_derivative(lambda x: x * stretch, V(G), V(G), X)
+    torch.testing.assert_close(lie_derivative(_stretched, V(G), V(G), X), exact, rtol=1e-10, atol=1e-10)
+    assert not lie_derivative(lambda x: torch.ones(50, 1), V(G), Scalar(G), X).any()  # constant, so invariant
+
+
+def test_the_output_may_have_another_dtype_than_the_input():
+    G = O(3)
+    error = equivariance_error(lambda x: (x * x.norm(dim=-1, keepdim=True)).float(), V(G), V(G), X)
+    assert error.mean < 1e-6 and max(error.per_generator.values()) < 1e-6
+
+
 def test_errors_name_the_fault():
+    with pytest.raises(ValueError, match="n_samples=0"):
+        equivariance_error(lambda x: x, V(SO(3)), V(SO(3)), X, n_samples=0)
+    with pytest.raises(ValueError, match=r"\(batch, 3\)"):
+        equivariance_error(lambda x: x, V(SO(3)), V(SO(3)), X[:0])
+    with pytest.raises(RuntimeError, match="must match"):  # a fault of the function's own is not hidden
+        lie_derivative(lambda x: x + torch.ones(7), V(SO(3)), V(SO(3)), X)
     with pytest.raises(ValueError, match="lift or restrict"):
         equivariance_error(lambda x: x, V(SO(3)), V(O(3)), X)
     with pytest.raises(ValueError, match="4 components"):
