@@ -47,7 +47,7 @@ PANELS = (
     Panel("mean return", {"": "eval/return_mean"}),
     Panel("equivariance error", {"policy": "equivariance/policy", "critics": "equivariance/critic"}, "log"),
     Panel(
-        "free pathway's share", {"actor": "pathway/actor_free_share", "critics": "pathway/critic_free_share"}, "share"
+        "free pathway's share", {"actor": "pathway/actor_free_share", "critics": "pathway/critic_free_share"}, "log"
     ),
 )
 

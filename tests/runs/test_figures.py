@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rppdyn.runs import RunFolder, RunFolderError
-from rppdyn.runs.figures import curve, grouped, learning_curves
+from rppdyn.runs.figures import PANELS, curve, grouped, learning_curves
 
 
 @pytest.fixture
@@ -62,6 +62,10 @@ def test_the_picture_is_written(make_run, tmp_path, count):
     assert image.shape[0] > 300
     assert image.std() > 0.02
     assert [path.name for path in out.parent.iterdir()] == ["curves.png"]
+
+
+def test_shares_of_many_sizes_are_on_a_logarithmic_axis():
+    assert [panel.scale for panel in PANELS] == ["linear", "log", "log"]
 
 
 def test_what_can_t_be_drawn_is_named(make_run, tmp_path):
