@@ -233,7 +233,7 @@ def _by_id(env_id: str) -> _Robot:
     if env_id not in _ROBOTS:
         raise ValueError(
             f"no symmetry spec for {env_id!r}; known: {', '.join(_ROBOTS)}; "
-            "for another environment build one with rppdyn.envs.mirror_spec or SymmetrySpec and pass it as spec="
+            "for another environment build one with rppdyn.envs.mirror_spec or SymmetrySpec and pass it to RPPSAC as spec="
         )
     return _ROBOTS[env_id]
 

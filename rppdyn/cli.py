@@ -155,7 +155,7 @@ def _train_agent(arguments: argparse.Namespace) -> int:
     if run is not None:
         if arguments.multirun:
             raise UsageError(f"--resume {run} with --multirun: a folder is one run; leave out one of the two")
-        config = compose.from_stored("train_agent", RunFolder.open(run).config(), words)
+        config = compose.from_run("train_agent", RunFolder.open(run), words)
         config.run_dir = run
         return _train_one(config, resume=True)
     if not arguments.multirun:

@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rppdyn.jobs.schema import ConfigError, TrainAgentConfig, did_you_mean
+from rppdyn.runs import RunFolder
 
 CONFIGS = "rppdyn.configs"
 SCHEMAS: dict[str, type] = {"train_agent": TrainAgentConfig}
@@ -76,8 +77,23 @@ def as_config(name: str, node: DictConfig) -> Any:
         return OmegaConf.to_object(node)
 
 
+def from_run(name: str, folder: RunFolder, overrides: Sequence[str] = ()) -> Any:
+    """The configuration of a run, with overrides on top; keys that came after the run was made have their defaults.
+
+    Raises:
+        RunFolderError: the file can't be read.
+        ConfigError: the file, or an override, names a key that the configuration lacks, or has an impossible value.
+    """
+    stored = folder.config()
+    try:
+        from_stored(name, stored, [])
+    except ConfigError as error:
+        raise ConfigError(f"{folder.config_file}: {error}") from error
+    return from_stored(name, stored, overrides)
+
+
 def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> Any:
-    """A configuration read from a run's folder, with overrides on top.
+    """A configuration given as a dictionary, with overrides on top.
 
     Raises:
         ConfigError: an override is malformed, names a key that the configuration lacks, or has an impossible value.
@@ -269,7 +285,8 @@ def _explain(error: Exception, schema: type) -> str:
 
 def _unknown_key(key: str, schema: type) -> str:
     known = known_keys(schema)
-    hint = did_you_mean(key, [*known, *_groups(schema), "experiment"], cutoff=0.75)
+    groups = [] if "." in key else [*_groups(schema), "experiment"]
+    hint = did_you_mean(key, [*known, *groups], cutoff=0.75)
     if not hint:  # the right name in another group, or in none
         last = {name.rpartition(".")[2]: name for name in known}
         close = difflib.get_close_matches(key.rpartition(".")[2], last, n=1, cutoff=0.75)

@@ -55,7 +55,7 @@ def run(config: EvaluateAgentConfig) -> EvaluateAgentResult:
 def episodes_of(run: str, count: int, seed: int) -> Iterator[tuple[RPPSAC, str, Episodes]]:
     """The agent of a run, where its weights come from, and episodes of its deterministic policy."""
     folder = RunFolder.open(run)
-    config = compose.from_stored("train_agent", folder.config(), [])
+    config = compose.from_run("train_agent", folder)
     if not torch.cuda.is_available():  # a run that was trained elsewhere can be looked at here
         config = replace(config, device="cpu")
     with process_state(config.threads):

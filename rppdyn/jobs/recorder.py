@@ -19,6 +19,10 @@ from rppdyn.jobs.schema import TrainAgentConfig
 from rppdyn.runs import Progress, RunFolder, StopRequest
 
 
+class DivergedError(ValueError):
+    """The networks' weights are no longer finite."""
+
+
 class Recorder(BaseCallback):
     """Evaluates and saves an agent between two of its updates.
 
@@ -57,7 +61,7 @@ class Recorder(BaseCallback):
             self.stopped = bool(self.stop)
 
     def _on_step(self) -> bool:
-        self.progress.update(self.model.num_timesteps)
+        self.progress.update(min(self.model.num_timesteps, self.config.total_steps))
         return not self.stopped
 
     def finish(self, agent: RPPSAC) -> None:
@@ -68,11 +72,22 @@ class Recorder(BaseCallback):
         if self.saved < self.state.step:
             self._save(agent)
 
+    def _check(self, agent: RPPSAC) -> None:
+        """Stop a run that has diverged before it evaluates nothing, or replaces its last good checkpoints."""
+        for name in ("actor", "critic"):
+            if not all(bool(p.isfinite().all()) for p in getattr(agent, name).parameters()):
+                raise DivergedError(
+                    f"training diverged: weights of the {name} are not finite at step {self.state.step} (last checkpoint: "
+                    f"step {self.saved}); start another run with a smaller agent.learning_rate"
+                )
+
     def _save(self, agent: RPPSAC) -> None:
+        self._check(agent)
         write_checkpoint(agent, self.folder, self.state)
         self.saved = self.state.step
 
     def _evaluate(self, agent: RPPSAC) -> None:
+        self._check(agent)
         step = self.state.step
         training_seconds = time.monotonic() - self._clock
         with kept_random_state():

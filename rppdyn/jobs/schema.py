@@ -41,6 +41,15 @@ def _positive(key: str, value: float) -> None:
     _require(key, value, math.isfinite(value) and value > 0, "a positive number")
 
 
+def _number(key: str, value: Any, what: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    _require(key, value, math.isfinite(number), what)
+    return number
+
+
 def _variance(key: str, value: float) -> None:
     _require(key, value, math.isfinite(value) and value >= 0, "a variance: zero (the pathway is removed) or positive")
 
@@ -122,6 +131,7 @@ class AgentConfig:
     train_freq: int = 1
     gradient_steps: int = 1
     betas: list[float] = field(default_factory=lambda: [0.5, 0.999])
+    target_entropy: Any = "auto"  # of the learned temperature, in nats; auto: minus the action's dimension
     noise_variance: float = MISSING
     max_gradient_norm: float | None = None
 
@@ -136,6 +146,8 @@ class AgentConfig:
         _at_least("agent.gradient_steps", self.gradient_steps, 1)
         proper = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
         _require("agent.betas", self.betas, proper, "two numbers in [0, 1), for example [0.5,0.999]")
+        if self.target_entropy != "auto":
+            self.target_entropy = _number("agent.target_entropy", self.target_entropy, "auto or a number")
         _positive("agent.noise_variance", self.noise_variance)
         if self.max_gradient_norm is not None:
             _positive("agent.max_gradient_norm", self.max_gradient_norm)

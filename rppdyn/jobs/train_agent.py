@@ -36,6 +36,7 @@ def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = Fals
         ConfigError, ValueError: the environment, its symmetry or the networks can't be made as configured; no folder
             has been made then.
         CheckpointError: the folder's checkpoints are all damaged.
+        DivergedError: the networks' weights are no longer finite.
     """
     finished = preflight(config, resume)
     if finished is not None:
@@ -76,6 +77,7 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> RPPSA
         gamma=agent.gamma,
         train_freq=agent.train_freq,
         gradient_steps=agent.gradient_steps,
+        target_entropy=agent.target_entropy,
         noise_variance=agent.noise_variance,
         max_gradient_norm=agent.max_gradient_norm,
         seed=config.seed,
@@ -99,7 +101,7 @@ def _train(
 ) -> TrainAgentResult:
     start = time.monotonic()
     state = agent_files.restore_latest(agent, folder)
-    if state.step > config.total_steps:
+    if state.step >= config.total_steps + config.agent.train_freq:  # a last rollout may end a little later
         raise RunFolderError(
             f"total_steps={config.total_steps}: the run in {folder.path} has {state.step} already; "
             "give at least as many, or another run_dir="

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rppdyn.jobs.schema import RESUMABLE, TrainAgentConfig, without
+from rppdyn.jobs import compose
+from rppdyn.jobs.schema import TrainAgentConfig
 from rppdyn.runs import RunFolder, RunFolderError, differences
 from rppdyn.runs.files import plain
 
@@ -42,8 +43,8 @@ def preflight(config: TrainAgentConfig, resume: bool) -> TrainAgentResult | None
 
 def _resumed(config: TrainAgentConfig, folder: RunFolder) -> TrainAgentResult | None:
     """Refuse a folder that holds another configuration; the result of a run that needs no more steps."""
-    stored = folder.config()
-    different = differences(without(stored, RESUMABLE), plain(config.identity()))
+    stored = compose.from_run("train_agent", folder)
+    different = differences(plain(stored.identity()), plain(config.identity()))
     if different:
         key, before, now = different[0]
         raise RunFolderError(
@@ -51,9 +52,10 @@ def _resumed(config: TrainAgentConfig, folder: RunFolder) -> TrainAgentResult | 
             "and choose another run_dir="
         )
     result = folder.result()
-    if result is None or result["steps"] < config.total_steps:
+    # Its steps may be a few more than it was asked for: a rollout is collected to its end.
+    if result is None or result["total_steps"] < config.total_steps:
         return None
-    if result["steps"] > config.total_steps:
+    if result["total_steps"] > config.total_steps:
         raise RunFolderError(
             f"total_steps={config.total_steps}: the run in {folder.path} has {result['steps']} already; "
             "give at least as many, or another run_dir="

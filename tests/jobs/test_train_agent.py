@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rppdyn.agents import RPPSAC
+from rppdyn.envs import symmetry_spec
 from rppdyn.jobs import agent_files, compose, evaluate_agent, train_agent
 from rppdyn.jobs.schema import EvaluateAgentConfig
 from rppdyn.jobs.training_result import summary
@@ -121,3 +122,63 @@ def test_an_evaluation_leaves_training_as_it_was(config, tmp_path):
 def test_state_files_are_plain_json(result):
     checkpoint = RunFolder(result.run).checkpoints.latest()
     assert (checkpoint.path / agent_files.STATE).read_text() == '{"step": 50, "evaluated": 50}\n'
+
+
+def test_a_rollout_that_ends_beyond_the_last_step_finishes_the_run(config, tmp_path):
+    """Collecting four steps at a time, 50 become 52, and resuming finds nothing left to do."""
+    changed = replace(config, run_dir=str(tmp_path / "run"), agent=replace(config.agent, train_freq=4))
+    assert train_agent.run(changed).steps == 52
+    again = train_agent.run(changed, resume=True)
+    assert (again.steps, again.note) == (52, "finished before; nothing left to do")
+    (changed.folder() / "result.json").unlink()  # as if killed between the last checkpoint and the result
+    assert train_agent.run(changed, resume=True).steps == 52
+    with pytest.raises(RunFolderError, match=r"total_steps=48: .* 52 already"):
+        train_agent.run(replace(changed, total_steps=48), resume=True)
+
+
+def test_a_run_of_an_earlier_version_has_the_defaults_of_new_keys(config, result):
+    folder = RunFolder.open(result.run)
+    stored = folder.config_file.read_text()
+    try:
+        folder.config_file.write_text("".join(x for x in stored.splitlines(True) if "max_gradient_norm" not in x))
+        assert train_agent.run(config, resume=True).steps == 50
+        clipped = replace(config, agent=replace(config.agent, max_gradient_norm=0.5))
+        with pytest.raises(RunFolderError, match=r"with agent\.max_gradient_norm=None, not 0\.5"):
+            train_agent.run(clipped, resume=True)
+    finally:
+        folder.config_file.write_text(stored)
+
+
+def test_a_stored_configuration_that_can_t_be_used_is_named(config, result):
+    folder = RunFolder.open(result.run)
+    stored = folder.config_file.read_text()
+    try:
+        folder.config_file.write_text(stored.replace("hidden: 8", "hidden: 0"))
+        with pytest.raises(ValueError, match=r"config\.yaml: model\.hidden=0"):
+            evaluate_agent.run(EvaluateAgentConfig(run=result.run, episodes=1))
+    finally:
+        folder.config_file.write_text(stored)
+
+
+def test_a_diverged_run_is_named_and_keeps_its_last_good_checkpoint(config, tmp_path):
+    agent = replace(config.agent, learning_rate=1e30)
+    diverging = replace(config, run_dir=str(tmp_path / "run"), agent=agent)
+    with pytest.raises(ValueError, match=r"diverged: .* smaller agent\.learning_rate"):
+        train_agent.run(diverging)
+    folder = RunFolder.open(diverging.run_dir)
+    assert folder.checkpoints.latest().step == 20
+    assert folder.result() is None
+
+
+@pytest.mark.parametrize("word, expected", [("auto", -1.0), ("-0.5", -0.5), ("-2", -2.0)])
+def test_the_target_entropy_reaches_the_agent(word, expected):
+    config = compose.composed("train_agent", [*WORDS, f"agent.target_entropy={word}", "agent.max_gradient_norm=0.5"])
+    env = train_agent.build_env(config)
+    agent = train_agent.build_agent(config, env, symmetry_spec(env))
+    assert (agent.update_config(0.0).target_entropy, agent.max_gradient_norm) == (expected, 0.5)
+
+
+@pytest.mark.parametrize("value", ["null", "car", "nan", "[1]"])
+def test_an_impossible_target_entropy_is_named(value):
+    with pytest.raises(ValueError, match=r"agent\.target_entropy=.*: must be auto or a number"):
+        compose.composed("train_agent", [*WORDS, f"agent.target_entropy={value}"])
