@@ -87,6 +87,14 @@ def test_larger_groups_are_not_enumerated():
             G.elements()
 
 
+def test_powers_that_shrink_to_zero_are_no_finite_group():
+    for G in (
+        Group("shrink", discrete_generators=[0.5 * torch.eye(2)]),
+        Group("g", discrete_generators=[[[0.0, 0.5], [0.5, 0]]]),
+    ):
+        assert G.order is None
+
+
 def test_rubiks_cube_turns():
     G = RubiksCube("puzzle")
     turns = G.discrete_generators
@@ -141,6 +149,8 @@ def test_is_immutable():
     G = SO(3)
     with pytest.raises(AttributeError, match="immutable"):
         G.d = 4
+    with pytest.raises(AttributeError, match="immutable"):
+        del G.d
     G.lie_algebra.zero_()
     assert G == SO(3) and G.lie_algebra.any()
 

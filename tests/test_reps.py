@@ -9,7 +9,7 @@ import pytest
 import torch
 from registry import FLIPS, GROUPS, TYPES, generator
 
-from rppdyn.groups import SO, SU, D, Group, O, S, SO2eR3, Sp, Z
+from rppdyn.groups import SL, SO, SO13, SU, D, DkeR3, Group, O, RubiksCube, S, SO2eR3, Sp, U, Z
 from rppdyn.reps import Pseudoscalar, Rep, Scalar, T, V, regular
 
 SMALL = [G for G in GROUPS if G.d <= 7]
@@ -190,6 +190,73 @@ def test_representation_from_generators():
         sign.rho(2 * torch.eye(4, dtype=torch.float64))
 
 
+def _given(rep):
+    """The representation that forgets how it was made."""
+    return Rep.from_generators(rep.G, rep.lie_generators, rep.discrete_generators)
+
+
+@pytest.mark.parametrize("G", [S(5), S(6), S(4) * SO(3), S(5) * Z(2), SL(2), O(4), SO13(), U(2), Sp(1)], ids=str)
+def test_images_of_elements_that_take_long_words(G):
+    rep = (V * Pseudoscalar + Scalar)(G)
+    given = _given(rep)
+    g = G.samples(6, generator(3))
+    torch.testing.assert_close(given.rho(g), rep.rho(g), atol=1e-7, rtol=1e-7)
+    given.check()
+
+
+def test_images_of_half_turns():
+    half = torch.diag(torch.tensor([-1.0, -1.0, 1.0], dtype=torch.float64))
+    for G in (SO(3), O(3), SO2eR3()):
+        torch.testing.assert_close(_given(T(2)(G)).rho(half), T(2)(G).rho(half), atol=1e-9, rtol=0)
+    for G in (SO(2), SL(2), Sp(1)):
+        inversion = -torch.eye(2, dtype=torch.float64)
+        torch.testing.assert_close(_given(V(G)).rho(inversion), inversion, atol=1e-9, rtol=0)
+    assert _given(V(O(3))).restrict(DkeR3(2)).rho(half).allclose(half)
+
+
+def test_elements_of_groups_too_large_to_search_are_refused_by_name():
+    G = RubiksCube()
+    rep = Rep.from_generators(G, None, G.discrete_generators)
+    assert rep.equivariant_basis().shape == (48, 2)
+    with pytest.raises(ValueError, match="from_function"):
+        rep.rho(G.samples(1, generator()))
+
+
+def test_images_of_the_covering_group_are_refused():
+    with pytest.raises(ValueError, match=r"lie_algebra\[0\] .* full turn"):
+        Rep.from_generators(SO(2), 0.5 * SO(2).lie_algebra)
+    # spin one half, realified: the brackets hold, a turn by 2 pi gives -1
+    sigma = torch.tensor([[[0, 1], [1, 0]], [[0, -1j], [1j, 0]], [[1, 0], [0, -1]]], dtype=torch.complex128)
+    spin = -0.5j * sigma
+    real = torch.cat([torch.cat([spin.real, -spin.imag], 2), torch.cat([spin.imag, spin.real], 2)], 1)
+    signed = [s * real[k] for s, k in ((1, 2), (-1, 1), (1, 0))]  # SO(3) lists z, -y, x
+    with pytest.raises(ValueError, match=r"lie_algebra\[0\] .* full turn"):
+        Rep.from_generators(SO(3), signed)
+
+
+def _phase(g):
+    return torch.complex(g[:1, :1], g[1:, :1])
+
+
+def _realified(g):
+    x, y = g[0, 0].real, g[0, 0].imag
+    return torch.stack([torch.stack([x, -y]), torch.stack([y, x])])
+
+
+def test_functions_with_real_and_complex_values():
+    with pytest.raises(ValueError, match="give a real form"):
+        Rep.from_function(SO(2), 1, _phase)
+    rep = Rep.from_function(U(1), 2, _realified)
+    g = U(1).samples(3, generator())
+    assert rep.rho(g).is_complex() and (rep * V(U(1)).T).rho(g).shape == (3, 2, 2)
+    assert (V(U(1)) >> rep).equivariant_basis().shape == (2, 1)
+
+
+def test_a_projector_that_would_not_fit_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"T9 of Z\(4\).*project"):
+        T(9)(Z(4)).equivariant_projector()
+
+
 def test_equality_is_content():
     rotation, other = (
         Group("R", lie_algebra=[[[0.0, -1, 0], [1, 0, 0], [0, 0, 0]]]),
@@ -198,6 +265,18 @@ def test_equality_is_content():
     assert V(rotation) != V(other) and str(V(rotation)) == str(V(other))
     with pytest.raises(AttributeError, match="immutable"):
         V(rotation).dim = 4
+
+
+@pytest.mark.parametrize("type_", TYPES, ids=str)
+def test_what_a_representation_hands_out_is_not_itself(type_):
+    for G in (O(2), SO(2) * Z(3)):
+        rep = type_(G)
+        with pytest.raises(AttributeError, match="immutable"):
+            del rep.dim
+        lie, discrete = rep.lie_generators.clone(), rep.discrete_generators.clone()
+        rep.lie_generators.fill_(7)
+        rep.discrete_generators.fill_(7)
+        assert rep.lie_generators.equal(lie) and rep.discrete_generators.equal(discrete)
 
 
 @pytest.mark.parametrize("bad", [lambda: T(-1), lambda: V**-1, lambda: -2 * V, lambda: V(3), lambda: V * 1.5])

@@ -82,7 +82,8 @@ class Group:
     def __setattr__(self, key, value):
         raise AttributeError(f"groups are immutable; cannot set {key!r} of {self.name}")
 
-    __delattr__ = None
+    def __delattr__(self, key):
+        raise AttributeError(f"groups are immutable; cannot delete {key!r} of {self.name}")
 
     def __eq__(self, other) -> bool:
         return isinstance(other, Group) and self._digest == other._digest
@@ -167,8 +168,8 @@ class Group:
         return elements.clone()
 
     def _enumerate(self) -> Tensor | None:
-        if len(self._lie):
-            return None
+        if len(self._lie) or ((torch.linalg.det(self._discrete).abs() - 1).abs() > 1e-4).any():
+            return None  # powers of a contraction would come too near to each other to be told apart
         if self._elements is None:
             object.__setattr__(self, "_elements", _closure(self._discrete, self.d))
         return self._elements if len(self._elements) else None

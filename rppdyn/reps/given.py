@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from functools import cached_property, reduce
 
 import torch
 from torch import Tensor
 
-from rppdyn.groups import MAX_ORDER, Group
+from rppdyn.groups import Group
 from rppdyn.reps.leaves import DualRep
 from rppdyn.reps.rep import Rep, coefficients_in, near
+
+TABLE_SIZE = 2**23  # numbers; S(8) and its defining representation fit
+MAX_WORDS = 128
 
 
 class FunctionRep(Rep):
@@ -19,15 +23,22 @@ class FunctionRep(Rep):
 
     def __init__(self, G: Group, dim: int, rho: Callable[[Tensor], Tensor], name: str | None = None):
         self._set(G=G, dim=dim, function=rho, name=name or f"rho({dim})")
-        shape = tuple(rho(torch.eye(G.d, dtype=G.dtype)).shape)
-        if shape != (dim, dim):
-            raise ValueError(f"{self.name} of {G}: rho(g) has shape {shape}, expected {(dim, dim)} for dim={dim}")
+        image = rho(torch.eye(G.d, dtype=G.dtype))
+        if tuple(image.shape) != (dim, dim):
+            raise ValueError(
+                f"{self.name} of {G}: rho(g) has shape {tuple(image.shape)}, expected {(dim, dim)} for dim={dim}"
+            )
+        if image.is_complex() and not G.is_complex:
+            raise ValueError(
+                f"{self.name}: a representation of the real group {G} by complex matrices: give a real form of it"
+            )
         self.check()
 
     def rho(self, g):
         if g.ndim == 2:
-            return self.function(g)
-        flat = [self.function(h) for h in g.reshape(-1, *g.shape[-2:])]
+            image = self.function(g)
+            return image.to(g.dtype) if g.is_complex() else image
+        flat = [self.rho(h) for h in g.reshape(-1, *g.shape[-2:])]
         flat = torch.stack(flat) if flat else g.new_zeros(0, self.dim, self.dim)
         return flat.reshape(*g.shape[:-2], self.dim, self.dim)
 
@@ -79,11 +90,15 @@ class GeneratedRep(Rep):
 
     @cached_property
     def _table(self) -> tuple[Tensor, Tensor] | None:
-        return _extend(self.G.discrete_generators, self._discrete, str(self)) if not len(self._lie) else None
+        """All elements and their images, where the group is finite and they fit in ``TABLE_SIZE``."""
+        if len(self._lie):
+            return None
+        extend = _extend if self.G.order is not None else _extend_large
+        return extend(self.G.discrete_generators, self._discrete, str(self))
 
     def rho(self, g):
         flat = g.reshape(-1, *g.shape[-2:]).to(torch.promote_types(g.dtype, self.dtype)).detach()
-        if self.G.order is not None:
+        if self._table is not None:
             elements, images = self._table
             distance, index = torch.cdist(_real_rows(flat), _real_rows(elements)).min(1)
             if (distance > 1e-4).any():
@@ -94,30 +109,39 @@ class GeneratedRep(Rep):
         return result.to(g.dtype).reshape(*g.shape[:-2], self.dim, self.dim)
 
     def _image(self, g: Tensor) -> Tensor:
-        """The image of ``exp(A) w``, for the first short word ``w`` for which ``log(g w^-1)`` is in the algebra."""
-        from scipy.linalg import logm
+        """The image of ``exp(A) exp(X) w``: the first short word ``w`` and small ``X`` with an ``A`` in the algebra.
 
-        letters = list(zip(self.G.discrete_generators, self._discrete, strict=True))
-        words = [(torch.eye(self.G.d, dtype=g.dtype), torch.eye(self.dim, dtype=g.dtype))]
-        seen = 0
-        while seen < len(words):
-            h, image = words[seen]
-            seen += 1
-            log = torch.as_tensor(logm((g @ torch.linalg.inv(h)).numpy()))
-            if not g.is_complex() and log.is_complex() and log.imag.abs().max() < 1e-9:
-                log = log.real
-            if log.dtype == g.dtype and torch.isfinite(log.abs()).all():
-                if log.abs().max() < 1e-7:
-                    return image
-                coefficients, residual = coefficients_in(log[None], self.G)
-                if residual.max() < 1e-6:
-                    return torch.linalg.matrix_exp(torch.einsum("i,ijk->jk", coefficients[0], self._lie)) @ image
-            if len(words) < MAX_ORDER:
-                words += [(a @ h, b @ image) for a, b in letters]
+        ``X = 0`` nearly always serves; elements whose logarithm is ambiguous (half turns) need another.
+        """
+        for X, image_X in self._steps:
+            for h, image_h in self._words:
+                coefficients = _logarithm(g @ torch.linalg.inv(X @ h), self.G)
+                if coefficients is not None:
+                    return _exp(coefficients, self._lie) @ image_X @ image_h
         raise ValueError(
             f"{self} of {self.G}: this element is not exp(A) times a short word of generators, so its image is "
             f"unknown; give the representation as a function instead (Rep.from_function)"
         )
+
+    @cached_property
+    def _steps(self) -> list[tuple[Tensor, Tensor]]:
+        """A few elements of the identity component and their images, the identity first."""
+        D = len(self._lie)
+        a = torch.randn(6 if D else 0, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        a = torch.cat([a.new_zeros(1, D), a]).to(self._lie.dtype)
+        return [(_exp(row, self.G.lie_algebra), _exp(row, self._lie)) for row in a]
+
+    @cached_property
+    def _words(self) -> list[tuple[Tensor, Tensor]]:
+        """The first ``MAX_WORDS`` distinct words in the discrete generators and their images, the empty one first."""
+        letters = list(zip(self.G.discrete_generators, self._discrete, strict=True))
+        words = [(torch.eye(self.G.d, dtype=self.dtype), torch.eye(self.dim, dtype=self.dtype))]
+        for h, image in words:  # which grows meanwhile
+            for letter, image_letter in letters:
+                g = letter @ h
+                if len(words) < MAX_WORDS and not any(near(g, known) for known, _ in words):
+                    words.append((g, image_letter @ image))
+        return words
 
     def drho(self, A):
         flat = A.reshape(-1, *A.shape[-2:]).to(torch.promote_types(A.dtype, self.dtype))
@@ -185,8 +209,80 @@ def _extend(generators: Tensor, images: Tensor, name: str) -> tuple[Tensor, Tens
     return torch.stack(elements), torch.stack(values)
 
 
+def _extend_large(generators: Tensor, images: Tensor, name: str) -> tuple[Tensor, Tensor] | None:
+    """As ``_extend`` for groups too large to compare every pair of elements; None for those beyond ``TABLE_SIZE``.
+
+    Elements are told apart by their entries to six digits, which generators of full precision allow.
+    """
+    d, dim = generators.shape[-1], images.shape[-1]
+    limit = TABLE_SIZE // (d * d + dim * dim)
+    elements = [torch.eye(d, dtype=generators.dtype)]
+    values = [torch.eye(dim, dtype=images.dtype)]
+    places = {_rounded(elements[0][None])[0]: 0}
+    position = 0
+    while position < len(elements):
+        frontier, own = torch.stack(elements[position:]), torch.stack(values[position:])
+        position = len(elements)
+        for k, (h, image) in enumerate(zip(generators, images, strict=True)):
+            products, results = h @ frontier, image @ own
+            known = torch.zeros(len(products), dtype=torch.int64)
+            for i, key in enumerate(_rounded(products)):
+                known[i] = places.setdefault(key, len(elements))
+                if known[i] == len(elements):
+                    elements.append(products[i])
+                    values.append(results[i])
+                    if len(elements) > limit:
+                        return None
+            if not near(torch.stack([values[i] for i in known]), results, 1e-7):
+                raise ValueError(
+                    f"{name} is no representation: discrete_generators[{k}] breaks a relation of the group, "
+                    f"rho(g1 g2) differs from rho(g1) rho(g2)"
+                )
+    return torch.stack(elements), torch.stack(values)
+
+
+def _rounded(x: Tensor) -> list[bytes]:
+    rows = (_real_rows(x) * 1e6).round().to(torch.int64).numpy()
+    return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows]
+
+
+def _exp(coefficients: Tensor, lie: Tensor) -> Tensor:
+    return torch.linalg.matrix_exp(torch.einsum("i,ijk->jk", coefficients.to(lie.dtype), lie))
+
+
+def _logarithm(g: Tensor, G: Group) -> Tensor | None:
+    """Coefficients of the principal logarithm of ``g`` in the Lie algebra, or None where it lies outside."""
+    from scipy.linalg import logm
+
+    if near(g, torch.eye(G.d, dtype=g.dtype), 1e-7 if not len(G.lie_algebra) else 1e-14):
+        return g.new_zeros(len(G.lie_algebra))
+    if not len(G.lie_algebra):
+        return None
+    log = torch.as_tensor(logm(g.numpy()))
+    if not g.is_complex() and log.is_complex() and log.imag.abs().max() < 1e-9:
+        log = log.real
+    if log.dtype != g.dtype or not torch.isfinite(log.abs()).all():
+        return None
+    coefficients, residual = coefficients_in(log[None], G)
+    small = log.abs().max() < 1e-7
+    exact = (small or residual.max() < 1e-6) and near(_exp(coefficients[0], G.lie_algebra), g, 1e-6)
+    return coefficients[0] if exact else None
+
+
+def _full_turn(A: Tensor) -> float | None:
+    """The least ``t`` (of the first dozen candidates) with ``exp(tA) = 1``, or None."""
+    eigenvalues = torch.linalg.eigvals(A)
+    speeds = eigenvalues.imag.abs()
+    if eigenvalues.real.abs().max() > 1e-9 or speeds.max() < 1e-9:
+        return None
+    slowest = speeds[speeds > 1e-9].min().item()
+    eye = torch.eye(len(A), dtype=A.dtype)
+    turns = (2 * math.pi * m / slowest for m in range(1, 13))
+    return next((t for t in turns if near(torch.linalg.matrix_exp(t * A), eye)), None)
+
+
 def _check_relations(rep: GeneratedRep) -> None:
-    """Brackets, adjoint action and (for enumerable groups, else orders of short words) the relations of the group."""
+    """Brackets, adjoint action, full turns, and the relations of the group (of large ones the orders of short words)."""
     G, lie, discrete = rep.G, rep.lie_generators, rep.discrete_generators
     A, h = G.lie_algebra, G.discrete_generators
     for i in range(len(A)):
@@ -208,8 +304,14 @@ def _check_relations(rep: GeneratedRep) -> None:
                 raise ValueError(
                     f"{rep} is no representation of {G}: discrete_generators[{k}] breaks the adjoint action"
                 )
-    if G.order is not None:
-        _ = rep._table  # raises where a relation is broken
+    for i in range(len(A)):
+        t = _full_turn(A[i])
+        if t is not None and not near(torch.linalg.matrix_exp(t * lie[i]), torch.eye(rep.dim, dtype=rep.dtype), 1e-7):
+            raise ValueError(
+                f"{rep} is no representation of {G}: lie_algebra[{i}] turns by a full turn to the identity, and its image "
+                "does not"
+            )
+    if rep._table is not None:  # which raises where a relation is broken
         return
     for k in range(len(h)):
         for j in range(k + 1):

@@ -70,6 +70,9 @@ class Rep(Algebra, ABC):
     def __setattr__(self, key, value):
         raise AttributeError(f"representations are immutable; cannot set {key!r} of {self}")
 
+    def __delattr__(self, key):
+        raise AttributeError(f"representations are immutable; cannot delete {key!r} of {self}")
+
     def _set(self, **values) -> None:
         self.__dict__.update(values)
 
@@ -116,14 +119,22 @@ class Rep(Algebra, ABC):
     def _expand(self) -> list[tuple[tuple[Rep, ...], Tensor]]:
         return [((self,), torch.arange(self.dim)[None])]
 
-    @cached_property
+    @property
     def lie_generators(self) -> Inexact[Tensor, "D n n"]:
-        """``drho`` of the group's Lie-algebra basis."""
+        """``drho`` of the group's Lie-algebra basis, a copy."""
+        return self._lie_generators.clone()
+
+    @property
+    def discrete_generators(self) -> Inexact[Tensor, "M n n"]:
+        """``rho`` of the group's discrete generators, a copy."""
+        return self._discrete_generators.clone()
+
+    @cached_property
+    def _lie_generators(self) -> Tensor:
         return self.drho(self.G.lie_algebra)
 
     @cached_property
-    def discrete_generators(self) -> Inexact[Tensor, "M n n"]:
-        """``rho`` of the group's discrete generators."""
+    def _discrete_generators(self) -> Tensor:
         return self.rho(self.G.discrete_generators)
 
     def _all_leaves(self, test: Callable[[Rep], bool]) -> bool:
@@ -244,7 +255,19 @@ class Rep(Algebra, ABC):
         return self.solve().dense()
 
     def equivariant_projector(self) -> Inexact[Tensor, "n n"]:
-        """Orthogonal projector onto the invariants, dense, ``(dim, dim)``."""
+        """Orthogonal projector onto the invariants, dense, ``(dim, dim)``.
+
+        Raises:
+            ValueError: it would not fit in memory.
+        """
+        from rppdyn.basis.basis import MAX_BYTES
+
+        size = self.dim**2 * (16 if self.dtype.is_complex else 8)
+        if size > MAX_BYTES:
+            raise ValueError(
+                f"the dense projector of {self} of {self.G} has shape ({self.dim}, {self.dim}) and {size} bytes, more than "
+                f"{MAX_BYTES}; use the lazy rep.solve().project(v)"
+            )
         Q = self.equivariant_basis()
         return Q @ Q.mH
 
