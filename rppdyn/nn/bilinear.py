@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rppdyn.nn.linear import bind
 from rppdyn.nn.pathways import Pathway
 from rppdyn.reps import Rep
 
@@ -124,7 +125,8 @@ class Bilinear(nn.Module):
     tenth (``SCALE``) of its input's size; the published backends start from N(0, 1) or 0.01 N(0, 1) whatever the width.
 
     Raises:
-        ValueError: no part of ``rep`` is a map between two others, so there is nothing to contract.
+        ValueError: no part of ``rep`` is a map between two others, so there is nothing to contract; ``rep`` is complex, or
+            bound to no group.
     """
 
     maps: Tensor
@@ -133,7 +135,7 @@ class Bilinear(nn.Module):
 
     def __init__(self, rep: Rep, *, variance: int | float = 1e5, generator: torch.Generator | None = None):
         super().__init__()
-        self.rep = rep
+        self.rep = rep = bind(rep, None)
         self.contractions = contractions(rep)
         if not self.contractions:
             raise ValueError(f"no part of {rep} is a linear map between two others: leave the bilinear layer out")

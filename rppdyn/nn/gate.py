@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from rppdyn.nn.gating import gate_product
 from rppdyn.nn.hidden import gated, is_pointwise
-from rppdyn.nn.linear import FREE_SCALE
+from rppdyn.nn.linear import FREE_SCALE, bind
 from rppdyn.nn.pathways import Pathway, prior_unit
 from rppdyn.reps import Rep
 
@@ -40,11 +40,13 @@ class Pointwise(nn.Module):
     """Swish on every coordinate, for representations that only permute them.
 
     Raises:
-        ValueError: naming a part that an activation per coordinate would not commute with.
+        ValueError: naming a part that an activation per coordinate would not commute with; the representation is complex,
+            or bound to no group.
     """
 
     def __init__(self, rep: Rep):
         super().__init__()
+        rep = bind(rep, None)
         for part, _ in rep.blocks():
             if not is_pointwise(part):
                 raise ValueError(
@@ -70,6 +72,8 @@ class Gate(nn.Module):
 
     Args:
         rep: representation of the output; the input has that of ``gated(rep)``.
+    Raises:
+        ValueError: the representation is complex, or bound to no group.
     """
 
     gates: Tensor

@@ -120,6 +120,10 @@ def gated(rep: Rep) -> Rep:
     """``rep`` with one more scalar per part that is neither a scalar nor permutation-like, to gate that part.
 
     Signs and pseudoscalars are not permutation-like: they are gated.
+
+    Raises:
+        ValueError: the representation is complex, or bound to no group.
     """
+    rep = bind(rep, None)
     gates = sum(len(index) for part, index in rep.blocks() if not is_pointwise(part))
     return rep + gates * Scalar(rep.G) if gates else rep

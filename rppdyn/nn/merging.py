@@ -15,7 +15,8 @@ __all__ = ["merge"]
 def merge(net: nn.Module) -> nn.Module:
     """A copy that computes the same function, each relaxed layer one ``nn.Linear``; gates and bilinear layers remain.
 
-    The result costs what an MLP of its width costs, and its pathways are gone: it has no prior.
+    The result costs what an MLP of its width costs. The pathways of its linear layers are gone, and their priors with
+    them; those of gates and bilinear layers remain.
     """
     if isinstance(net, RelaxedLinear):
         return _merged(net)

@@ -168,7 +168,8 @@ class RPPEMLP(nn.Module):
 
     def pathway_variances(self) -> dict[str, dict[str, float]]:
         """``{layer: {pathway: prior variance}}``."""
-        return _nested((layer, name, p.variance.item()) for layer, name, p in named_pathways(self))
+        rounded = lambda x: float(f"{x:.12g}")  # noqa: E731  exp(log 10) is 10.000000000000002
+        return _nested((layer, name, rounded(p.variance.item())) for layer, name, p in named_pathways(self))
 
     def pathway_norms(self) -> dict[str, dict[str, float]]:
         """``{layer: {pathway: Frobenius norm of its dense weight}}``; of the coefficients where it is not linear."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rppdyn.groups import is_signed_permutation
 from rppdyn.nn.buffers import ExactBuffers
+from rppdyn.nn.linear import bind
 from rppdyn.reps import Rep
 
 __all__ = ["InvariantNormaliser"]
@@ -33,7 +34,7 @@ class InvariantNormaliser(ExactBuffers):
         eps: added to the variance.
     Raises:
         ValueError: ``clip`` for a representation with a component that is not orthogonal, which no clipping commutes with;
-            a ``clip`` that is not positive.
+            a ``clip`` that is not positive; a complex representation, or one bound to no group.
     """
 
     component: Tensor
@@ -49,6 +50,7 @@ class InvariantNormaliser(ExactBuffers):
         super().__init__()
         if clip is not None and not clip > 0:
             raise ValueError(f"clip={clip!r}: give a positive number of standard deviations, or None")
+        rep = bind(rep, None)
         self.rep, self.clip, self.eps = rep, clip, eps
         generators = torch.cat([rep.lie_generators, rep.discrete_generators])
         pattern = (generators.abs() > 1e-12).any(0).numpy()

@@ -11,7 +11,7 @@ from registry import GROUPS, TYPES, generator
 from torch.nn import functional as F
 
 from rppdyn.groups import SL, SO, SO13, SU, D, O, S, Sp, U, Z
-from rppdyn.nn import Bilinear, Gate, Pointwise, RelaxedLinear, gated
+from rppdyn.nn import Bilinear, Gate, InvariantNormaliser, Pointwise, RelaxedLinear, gated
 from rppdyn.nn.bilinear import contractions
 from rppdyn.nn.gating import gate_product
 from rppdyn.priors import negative_log_prior
@@ -191,6 +191,12 @@ def test_representations_of_a_factor_are_lifted():
 def test_what_does_not_fit_is_refused_by_name(arguments, words):
     with pytest.raises(ValueError, match=words):
         RelaxedLinear(*arguments)
+
+
+@pytest.mark.parametrize("cls", [Gate, Pointwise, Bilinear, InvariantNormaliser, gated], ids=lambda c: c.__name__)
+def test_parts_refuse_complex_representations(cls):
+    with pytest.raises(ValueError, match="write it as a real group"):
+        cls((V + T(1, 1))(U(2)))
 
 
 def test_no_pathway_or_a_negative_variance_is_refused():
