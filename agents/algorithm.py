@@ -15,7 +15,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.utils import should_collect_more_steps
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 from torch import Tensor
 
 from rppdyn.agents import checkpoint, defaults
@@ -70,6 +70,10 @@ class RPPSAC(SAC):
             raise ValueError(f"noise_variance={noise_variance} must be positive")
         if max_gradient_norm is not None and not max_gradient_norm > 0:
             raise ValueError(f"max_gradient_norm={max_gradient_norm} must be positive, or None for no clipping")
+        if spec is not None and not isinstance(spec, SymmetrySpec):
+            raise ValueError(
+                f"spec={spec!r} is no SymmetrySpec; make one with symmetry_spec or mirror_spec of rppdyn.envs"
+            )
         self.noise_variance = noise_variance
         self.max_gradient_norm = max_gradient_norm
         super().__init__(policy, env, policy_kwargs=dict(policy_kwargs or {}), _init_setup_model=False, **kwargs)
@@ -90,17 +94,22 @@ class RPPSAC(SAC):
         return self.policy.spec
 
     def _setup_model(self) -> None:
-        if (normalised := self._vec_normalize_env) is not None and normalised.norm_obs:
-            raise ValueError(
-                "VecNormalize scales each observation by itself, which breaks the symmetry; use "
-                "VecNormalize(env, norm_obs=False): RPPPolicy normalises observations in a way that commutes with it"
-            )
+        _refuse_scaled_observations(self._vec_normalize_env)
         super()._setup_model()
         if self.ent_coef_optimizer is not None:
             self.ent_coef_optimizer = torch.optim.Adam(
                 [self.log_ent_coef], lr=self.lr_schedule(1), **self.policy.optimizer_kwargs
             )
         self._generator = new_generator()  # of the updates' noise
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """Change the environment; arguments as in stable-baselines3.
+
+        Raises:
+            ValueError: a VecNormalize that scales observations.
+        """
+        _refuse_scaled_observations(unwrap_vec_normalize(env))
+        super().set_env(env, force_reset)
 
     # -- gradient updates ---------------------------------------------------------------------------------------------
 
@@ -318,6 +327,14 @@ class RPPSAC(SAC):
     def _excluded_save_params(self) -> list[str]:
         own = ["_generator", "_pending_log", "_collected_steps", "_collected_episodes"]
         return super()._excluded_save_params() + own
+
+
+def _refuse_scaled_observations(wrapper: VecNormalize | None) -> None:
+    if wrapper is not None and wrapper.norm_obs:
+        raise ValueError(
+            "VecNormalize scales each observation by itself, which breaks the symmetry; use "
+            "VecNormalize(env, norm_obs=False): RPPPolicy normalises observations in a way that commutes with it"
+        )
 
 
 def _check_archive(path: pathlib.Path) -> None:

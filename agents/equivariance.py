@@ -93,6 +93,8 @@ def critic_equivariance_error(model: RPPSAC, observations: np.ndarray, actions: 
         return torch.stack(policy.critic(obs.to(policy.device), scaled)).squeeze(-1).double().cpu()
 
     obs, raw = _tensor(observations), _tensor(actions).double()
+    if len(obs) != len(raw):
+        raise ValueError(f"{len(obs)} states and {len(raw)} actions; give one action per state")
     here = q(obs, raw)
     centre = here.mean(dim=1, keepdim=True)
     pairs = {

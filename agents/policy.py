@@ -84,6 +84,8 @@ class RPPPolicy(SACPolicy):
             raise ValueError("RPPPolicy does not support use_sde=True (its noise would not transform); leave it out")
         if model not in MODELS:
             raise ValueError(f"model={model!r} is not one of {', '.join(MODELS)}")
+        if n_critics < 1:
+            raise ValueError(f"n_critics={n_critics} must be at least 1")
         spec = spec if isinstance(spec, SymmetrySpec) else SymmetrySpec.from_dict(dict(spec))
         check_spaces(spec, observation_space, action_space)
         optimizer_kwargs = {"betas": tuple(defaults.ADAM_BETAS), "eps": 1e-8} | dict(optimizer_kwargs or {})

@@ -201,7 +201,8 @@ class SymmetrySpec:
 
         Args:
             g: a group element, (d, d), or a batch (..., d, d) that broadcasts with `obs`.
-            obs: (..., n), a NumPy array or a tensor; the result has its type and dtype.
+            obs: (..., n), a NumPy array or a tensor; the result has its type and dtype (whole numbers
+                become floating point).
         """
         return self.decode(_apply(self.obs_rep, g, self.encode(obs)))
 
@@ -287,6 +288,8 @@ class SymmetrySpec:
         return self.table()
 
     def _check(self, y, space: Space, what: str) -> None:
+        if not isinstance(y, np.ndarray | torch.Tensor):
+            raise ValueError(f"{self.env_id}: {what} is of type {type(y).__name__}; give a NumPy array or a tensor")
         if y.shape[-1:] != (space.dim,):
             raise ValueError(f"{self.env_id}: {what} of shape {tuple(y.shape)}; its last dimension must be {space.dim}")
 
@@ -314,16 +317,21 @@ def _representation(group: Group, space: Space, name: str) -> Rep:
 
 
 def _apply(rep: Rep, g, y: Array) -> Array:
-    rho = rep.rho(torch.as_tensor(g, dtype=rep.dtype, device="cpu"))
+    g = torch.as_tensor(g, dtype=rep.dtype, device="cpu")
+    if g.shape[-2:] != (rep.G.d, rep.G.d):
+        raise ValueError(f"{tuple(g.shape)} is no element of {rep.G}; give a matrix {(rep.G.d, rep.G.d)} or a batch")
+    rho = rep.rho(g)
     if isinstance(y, torch.Tensor):
+        y = y if y.is_floating_point() else y.to(torch.get_default_dtype())
         return torch.einsum("...ij,...j->...i", rho.to(dtype=y.dtype, device=y.device), y)
     return np.einsum("...ij,...j->...i", rho.cpu().numpy().astype(np.result_type(y, np.float32)), y)
 
 
 def _like(values: tuple[float, ...], y: Array) -> Array:
+    """The values in the precision of y, which whole numbers lack."""
     if isinstance(y, torch.Tensor):
-        return torch.tensor(values, dtype=y.dtype, device=y.device)
-    return np.array(values, dtype=y.dtype)
+        return torch.tensor(values, dtype=y.dtype if y.is_floating_point() else None, device=y.device)
+    return np.array(values, dtype=y.dtype if np.issubdtype(y.dtype, np.floating) else np.float64)
 
 
 def _coefficient(c: float) -> str:

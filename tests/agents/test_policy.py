@@ -154,6 +154,13 @@ def test_refusals_name_the_thing_and_the_remedy(make_agent):
         make_agent("rpp", noise_variance=0)
     with pytest.raises(ValueError, match=r"max_gradient_norm=0 must be positive"):
         make_agent("rpp", max_gradient_norm=0)
+    with pytest.raises(ValueError, match=r"n_critics=0 must be at least 1"):
+        make_agent("rpp", policy_kwargs=dict(n_critics=0))
+    with pytest.raises(ValueError, match=r"spec='leg swap' is no SymmetrySpec; .*symmetry_spec"):
+        make_agent("rpp", spec="leg swap")
+    agent = make_agent("rpp")
+    with pytest.raises(ValueError, match=r"5 states and 3 actions; give one action per state"):
+        critic_equivariance_error(agent, np.zeros((5, 4)), np.zeros((3, 1)))
     with pytest.raises(ValueError, match=r"optimizer_kwargs has 'amsgrad'"):
         make_agent("rpp", policy_kwargs=dict(optimizer_kwargs=dict(amsgrad=True)))
 

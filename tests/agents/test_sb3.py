@@ -163,6 +163,12 @@ def test_rewards_may_be_normalised_observations_may_not(make_agent):
     make_agent("rpp", vectorised(norm_obs=False)).learn(60)
     with pytest.raises(ValueError, match=r"norm_obs=False"):
         make_agent("rpp", vectorised())
+    agent = make_agent("rpp")
+    with pytest.raises(ValueError, match=r"norm_obs=False"):
+        agent.set_env(vectorised())
+    assert agent._vec_normalize_env is None  # the agent is left as it was
+    agent.set_env(vectorised(norm_obs=False))
+    agent.learn(60)
 
 
 def test_n_step_returns(make_agent):

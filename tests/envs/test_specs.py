@@ -199,6 +199,19 @@ def test_decode_and_encode_keep_float32_and_gradients():
     assert (obs.grad == 1).all()
 
 
+def test_whole_numbers_are_observations_too():
+    spec = symmetry_spec("InvertedPendulum-v5")
+    (g,) = spec.group.discrete_generators
+    for obs in (
+        np.zeros((2, 4), dtype=int),
+        torch.zeros((2, 4), dtype=torch.int64),
+        np.zeros((2, 4), dtype=np.float16),
+    ):
+        image = spec.transform_observation(g, obs)
+        assert float(image[1, 1]) == pytest.approx(-0.002 / 0.6, rel=1e-3)
+        assert float(spec.transform_action(g, obs[:, :1] + 1)[0, 0]) == -1.0
+
+
 # -- errors: one line that names the thing, the value and the remedy --------------------------------------------------
 
 
@@ -207,6 +220,16 @@ def _one_line(error, *parts):
     assert "\n" not in message
     for part in parts:
         assert part in message
+
+
+def test_what_is_no_observation_or_element_is_named():
+    spec = symmetry_spec("Walker2d-v5")
+    with pytest.raises(ValueError) as error:
+        spec.encode([0.0] * 17)
+    _one_line(error, "Walker2d-v5", "observation", "list", "array or a tensor")
+    with pytest.raises(ValueError) as error:
+        spec.transform_action(np.eye(3), np.zeros(6))
+    _one_line(error, "(3, 3)", "(2, 2)", "Z(2)")
 
 
 def test_unknown_environment():
