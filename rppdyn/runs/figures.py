@@ -21,6 +21,7 @@ from rppdyn.runs.statistics import bootstrap_interval, iqm
 
 SMALLEST = 1e-9  # what a logarithmic axis shows zero as
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe & Ito
+STYLES = ("-", "--")
 IGNORED = (
     "seed",
     "total_steps",
@@ -36,7 +37,10 @@ IGNORED = (
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes: a title and, by legend entry, the metrics that are drawn, each in its own line style."""
+    """One set of axes: a title and, by legend entry, the metrics that are drawn, each in its own line style.
+
+    The legend of a panel with one metric tells runs apart by colour, that of one with several the metrics by style.
+    """
 
     title: str
     metrics: Mapping[str, str]
@@ -46,9 +50,7 @@ class Panel:
 PANELS = (
     Panel("mean return", {"": "eval/return_mean"}),
     Panel("equivariance error", {"policy": "equivariance/policy", "critics": "equivariance/critic"}, "log"),
-    Panel(
-        "free pathway's share", {"actor": "pathway/actor_free_share", "critics": "pathway/critic_free_share"}, "log"
-    ),
+    Panel("free pathway's share", {"actor": "pathway/actor_free_share", "critics": "pathway/critic_free_share"}, "log"),
 )
 
 
@@ -82,7 +84,7 @@ def learning_curves(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLi
     for axes, panel in zip(all_axes, PANELS, strict=True):
         for index, (label, records) in enumerate(groups.items()):
             _draw(axes, panel, records, COLOURS[index % len(COLOURS)], label if len(groups) > 1 else "")
-        _dress(axes, panel)
+        _dress(axes, panel, explain_styles=len(groups) > 1)
     counts = {label: len(records) for label, records in groups.items()}
     seeds = sorted(set(counts.values()))
     if max(seeds) > 1:
@@ -125,12 +127,12 @@ def curve(runs: Sequence[Sequence[Mapping[str, Any]]], metric: str) -> Curve | N
 
 
 def _draw(axes: Axes, panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], colour: str, label: str) -> None:
-    for style, (part, metric) in zip(("-", "--"), panel.metrics.items(), strict=False):
+    for style, (part, metric) in zip(STYLES, panel.metrics.items(), strict=False):
         drawn = curve(runs, metric)
         if drawn is None:
             continue
         floor = SMALLEST if panel.scale == "log" else -np.inf
-        name = ", ".join(text for text in (label, part) if text)
+        name = part if not label else label if len(panel.metrics) == 1 else ""
         marker = "." if len(drawn.steps) < 3 else ""
         axes.plot(drawn.steps, np.maximum(drawn.centre, floor), style, marker=marker, color=colour, label=name or None)
         if len(runs) > 1:
@@ -138,7 +140,10 @@ def _draw(axes: Axes, panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]],
             axes.fill_between(drawn.steps, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
-def _dress(axes: Axes, panel: Panel) -> None:
+def _dress(axes: Axes, panel: Panel, explain_styles: bool) -> None:
+    if explain_styles and len(panel.metrics) > 1:  # the first panel says which colour is which run
+        for style, part in zip(STYLES, panel.metrics, strict=False):
+            axes.plot([], [], style, color="0.35", label=part)
     axes.set_title(panel.title, fontsize="medium")
     axes.set_xlabel("environment steps")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -147,7 +152,7 @@ def _dress(axes: Axes, panel: Panel) -> None:
     if panel.scale == "log":
         axes.set_yscale("log")
     if axes.get_legend_handles_labels()[1]:
-        axes.legend(frameon=False, fontsize="small")
+        axes.legend(framealpha=0.8, edgecolor="none", fontsize="small")
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
