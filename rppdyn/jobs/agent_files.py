@@ -73,7 +73,7 @@ def load_policy(agent: RPPSAC, folder: RunFolder) -> str:
         RunFolderError: the run has neither yet, or the file is damaged.
         CheckpointError: none of the checkpoints can be read.
     """
-    if folder.policy_file.is_file():
+    if folder.result() is not None and folder.policy_file.is_file():
         weights = _load(folder.policy_file, RunFolderError)
         try:
             agent.policy.load_state_dict(weights)

@@ -106,6 +106,8 @@ def _train(
             f"total_steps={config.total_steps}: the run in {folder.path} has {state.step} already; "
             "give at least as many, or another run_dir="
         )
+    if state.step < config.total_steps:
+        folder.result_file.unlink(missing_ok=True)  # of a shorter run: this one is unfinished
     folder.replace_config(asdict(config))
     _describe_symmetry(config, folder, spec)
     folder.metrics.rewind(state.step)

@@ -182,3 +182,21 @@ def test_the_target_entropy_reaches_the_agent(word, expected):
 def test_an_impossible_target_entropy_is_named(value):
     with pytest.raises(ValueError, match=r"agent\.target_entropy=.*: must be auto or a number"):
         compose.composed("train_agent", [*WORDS, f"agent.target_entropy={value}"])
+
+
+def test_a_finished_run_that_goes_on_is_unfinished_again(config, tmp_path, monkeypatch):
+    first = replace(config, run_dir=str(tmp_path / "run"))
+    train_agent.run(first)
+    save = agent_files.write_checkpoint
+
+    def killed_after_60(agent, folder, state):
+        save(agent, folder, state)
+        if state.step == 60:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("rppdyn.jobs.recorder.write_checkpoint", killed_after_60)
+    with pytest.raises(KeyboardInterrupt):
+        train_agent.run(replace(first, total_steps=100), resume=True)
+    assert RunFolder.open(first.run_dir).result() is None
+    played = evaluate_agent.run(EvaluateAgentConfig(run=first.run_dir, episodes=1))
+    assert played.source == "policy of the checkpoint at step 60"  # and not the earlier end's
