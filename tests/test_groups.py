@@ -87,6 +87,15 @@ def test_larger_groups_are_not_enumerated():
             G.elements()
 
 
+def test_lists_of_python_numbers_keep_double_precision():
+    c, s = math.cos(2 * math.pi / 3), math.sin(2 * math.pi / 3)
+    G = Group("Z3", discrete_generators=[[[c, -s], [s, c]]])
+    assert G.discrete_generators[0, 1, 0].item() == s and G.order == 3
+    phase = Group("phase", lie_algebra=[[[complex(0, math.pi)]]])
+    assert phase.dtype == torch.complex128 and phase.lie_algebra.item() == complex(0, math.pi)
+    assert Group("Z3", discrete_generators=G.discrete_generators.tolist()) == G
+
+
 def test_powers_that_shrink_to_zero_are_no_finite_group():
     for G in (
         Group("shrink", discrete_generators=[0.5 * torch.eye(2)]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 
 import pytest
@@ -202,6 +203,25 @@ def test_images_of_elements_that_take_long_words(G):
     g = G.samples(6, generator(3))
     torch.testing.assert_close(given.rho(g), rep.rho(g), atol=1e-7, rtol=1e-7)
     given.check()
+
+
+@pytest.mark.parametrize("matrix", [[[2.0]], [[0.5]], [[2.0, 0], [0, 0.5]], [[1.0, 1], [0, 1]]], ids=str)
+def test_infinite_discrete_groups_know_their_generators(matrix):
+    G = Group("words", discrete_generators=[matrix])
+    given = _given(V(G))
+    h = G.discrete_generators[0]
+    torch.testing.assert_close(given.rho(torch.stack([h, h @ h @ h])), torch.stack([h, h @ h @ h]))
+
+
+def test_images_given_as_lists_keep_double_precision():
+    angle = 2 * math.pi / 70
+    matrix = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
+    assert Rep.from_generators(Z(70), discrete_generators=[matrix]).discrete_generators[0, 1, 0] == math.sin(angle)
+
+
+def test_products_of_long_sums_have_short_names():
+    rep = sum([V + Scalar] * 60)(SO(3))
+    assert len(repr(rep)) < 200 and repr(rep).endswith("T0") and "..." in repr(rep)
 
 
 def test_images_of_half_turns():

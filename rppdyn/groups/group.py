@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 
+import numpy as np
 import torch
 from jaxtyping import Inexact
 from torch import Tensor
@@ -224,11 +225,16 @@ def _rebuild(name, lie, discrete, factors) -> Group:
     return group
 
 
+def as_tensor(value) -> Tensor:
+    """A tensor of anything array-like; unlike ``torch.as_tensor``, lists of Python numbers keep double precision."""
+    return value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+
+
 def _as_matrices(value, what: str) -> Tensor | None:
     """``(n, d, d)`` float64 or complex128 copy of ``value``; ``None`` where it is ``None`` or empty."""
     if value is None or len(value) == 0:
         return None
-    matrices = torch.stack([torch.as_tensor(v) for v in value]).detach().cpu()
+    matrices = torch.stack([as_tensor(v) for v in value]).detach().cpu()
     matrices = matrices.to(torch.complex128 if matrices.is_complex() else torch.float64, copy=True)
     if matrices.ndim != 3 or matrices.shape[1] != matrices.shape[2] or matrices.shape[1] == 0:
         raise ValueError(f"{what} has shape {tuple(matrices.shape)}; give square matrices stacked as (n, d, d)")

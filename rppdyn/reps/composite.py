@@ -80,7 +80,10 @@ class SumRep(Rep):
         return direct_sum(self.G, [(rep.T, n) for rep, n in self._terms])
 
     def __repr__(self):
-        return " + ".join(f"{n}*{rep}" if n != 1 else f"{rep}" for rep, n in self._terms) or "0"
+        names = [f"{n}*{rep}" if n != 1 else f"{rep}" for rep, n in self._terms]
+        if len(names) > 40:  # products of sums have hundreds
+            names = [*names[:6], "...", *names[-2:]]
+        return " + ".join(names) or "0"
 
 
 def tensor_product(G: Group, factors: Iterable[Rep]) -> Rep:

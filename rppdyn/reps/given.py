@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from rppdyn.groups import Group
+from rppdyn.groups.group import as_tensor
 from rppdyn.reps.leaves import DualRep
 from rppdyn.reps.rep import Rep, coefficients_in, near
 
 TABLE_SIZE = 2**23  # numbers; S(8) and its defining representation fit
+MAX_ELEMENTS = 50_000
+MAX_DEPTH = 600
 MAX_WORDS = 128
 
 
@@ -170,7 +173,7 @@ class GeneratedRep(Rep):
 def _images(value, what: str) -> Tensor | None:
     if value is None:
         return None
-    images = torch.stack([torch.as_tensor(v) for v in value]) if len(value) else None
+    images = torch.stack([as_tensor(v) for v in value]) if len(value) else None
     if images is not None and (images.ndim != 3 or images.shape[1] != images.shape[2]):
         raise ValueError(f"{what} has shape {tuple(images.shape)}; give square matrices stacked as (n, dim, dim)")
     return None if images is None else images.detach().cpu().to(
@@ -212,19 +215,24 @@ def _extend(generators: Tensor, images: Tensor, name: str) -> tuple[Tensor, Tens
 def _extend_large(generators: Tensor, images: Tensor, name: str) -> tuple[Tensor, Tensor] | None:
     """As ``_extend`` for groups too large to compare every pair of elements; None for those beyond ``TABLE_SIZE``.
 
-    Elements are told apart by their entries to six digits, which generators of full precision allow.
+    Elements are told apart by their entries to six digits, which generators of full precision allow. Infinite groups
+    are given up on: for entries that grow, for words of ``MAX_DEPTH`` letters, or for their number.
     """
+    if ((torch.linalg.det(generators).abs() - 1).abs() > 1e-4).any():
+        return None
     d, dim = generators.shape[-1], images.shape[-1]
-    limit = TABLE_SIZE // (d * d + dim * dim)
+    limit = min(MAX_ELEMENTS, TABLE_SIZE // (d * d + dim * dim))
     elements = [torch.eye(d, dtype=generators.dtype)]
     values = [torch.eye(dim, dtype=images.dtype)]
     places = {_rounded(elements[0][None])[0]: 0}
     position = 0
-    while position < len(elements):
+    for _ in range(MAX_DEPTH):
         frontier, own = torch.stack(elements[position:]), torch.stack(values[position:])
         position = len(elements)
         for k, (h, image) in enumerate(zip(generators, images, strict=True)):
             products, results = h @ frontier, image @ own
+            if products.abs().max() > 1e6:
+                return None
             known = torch.zeros(len(products), dtype=torch.int64)
             for i, key in enumerate(_rounded(products)):
                 known[i] = places.setdefault(key, len(elements))
@@ -238,7 +246,9 @@ def _extend_large(generators: Tensor, images: Tensor, name: str) -> tuple[Tensor
                     f"{name} is no representation: discrete_generators[{k}] breaks a relation of the group, "
                     f"rho(g1 g2) differs from rho(g1) rho(g2)"
                 )
-    return torch.stack(elements), torch.stack(values)
+        if position == len(elements):
+            return torch.stack(elements), torch.stack(values)
+    return None
 
 
 def _rounded(x: Tensor) -> list[bytes]:
