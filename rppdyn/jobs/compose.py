@@ -285,12 +285,17 @@ def _explain(error: Exception, schema: type) -> str:
 
 def _unknown_key(key: str, schema: type) -> str:
     known = known_keys(schema)
-    groups = [] if "." in key else [*_groups(schema), "experiment"]
-    hint = did_you_mean(key, [*known, *groups], cutoff=0.75)
-    if not hint:  # the right name in another group, or in none
-        last = {name.rpartition(".")[2]: name for name in known}
-        close = difflib.get_close_matches(key.rpartition(".")[2], last, n=1, cutoff=0.75)
-        hint = f" (did you mean {last[close[0]]!r}?)" if close else ""
+    # The right name in another group or in none; of two keys of that name agent's, since env's is only its default.
+    last = {name.rpartition(".")[2]: name for name in known}
+    name = key.rpartition(".")[2]
+    if name in last:
+        hint = f" (did you mean {last[name]!r}?)"
+    else:
+        groups = [] if "." in key else [*_groups(schema), "experiment"]
+        hint = did_you_mean(key, [*known, *groups], cutoff=0.75)
+        if not hint:
+            close = difflib.get_close_matches(name, last, n=1, cutoff=0.75)
+            hint = f" (did you mean {last[close[0]]!r}?)" if close else ""
     return f"unknown key {key!r}{hint}; `rppdyn train-agent --help` lists the keys"
 
 
