@@ -69,12 +69,14 @@ class EnvConfig:
 
     id: str = MISSING
     total_steps: int = 1_000_000  # what total_steps stands at unless it is given
+    learning_rate: float = 3e-4  # what agent.learning_rate stands at unless it is given
     tau: float = 0.005  # what agent.tau stands at unless it is given
     actuator_scale: dict[str, float] = field(default_factory=dict)  # actuator name -> factor on its gear
     kwargs: dict[str, Any] = field(default_factory=dict)  # of gymnasium.make
 
     def __post_init__(self) -> None:
         _at_least("env.total_steps", self.total_steps, 1)
+        _positive("env.learning_rate", self.learning_rate)
         _require("env.tau", self.tau, 0 < self.tau <= 1, "in (0, 1]")
         for name, factor in self.actuator_scale.items():
             _require(f"env.actuator_scale.{name}", factor, math.isfinite(factor) and factor >= 0, "zero or positive")
@@ -122,7 +124,7 @@ class ModelConfig:
 class AgentConfig:
     """Soft actor-critic."""
 
-    learning_rate: float = 3e-4
+    learning_rate: float = MISSING
     buffer_size: int = 1_000_000
     learning_starts: int = 1000
     batch_size: int = 256

@@ -70,7 +70,8 @@ def test_every_file_is_read_by_some_choice():
 
 def test_numbers_with_exponents_are_numbers():
     """PyYAML reads 3e-4 as a string."""
-    assert composed().agent.learning_rate == 3e-4
+    assert composed("env=Walker2d-v5").agent.learning_rate == 3e-4
+    assert composed("env=InvertedPendulum-v5").agent.learning_rate == 1e-3  # the task's own
     assert composed("agent.learning_rate=1e-4").agent.learning_rate == 1e-4
 
 
@@ -94,7 +95,7 @@ def test_the_folder_follows_from_the_configuration():
 
 def test_different_configurations_never_share_a_folder():
     words = [
-        "agent.learning_rate=1e-3",
+        "agent.learning_rate=2e-3",
         "agent.betas=[0.9,0.999]",
         "env.actuator_scale.slider=0.5",
         "env.tau=0.01",
