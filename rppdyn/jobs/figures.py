@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from rppdyn.runs.figures import learning_curves
+from rppdyn.runs.figures import learning_curves, raw_data
+from rppdyn.runs.files import write_json
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,8 +18,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "runs", nargs="+", metavar="RUN", help="run folders; those that differ in the seed are one curve"
     )
     parser.add_argument("--out", required=True, metavar="FILE", help="the picture (png, svg or pdf)")
+    parser.add_argument("--json", metavar="FILE", help="also write the runs' configurations, results and metrics")
     parsed = parser.parse_args(arguments)
     try:
+        if parsed.json:
+            write_json(Path(parsed.json), raw_data(parsed.runs))
         print(learning_curves(parsed.runs, parsed.out))
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -31,6 +31,7 @@ IGNORED = (
     "threads",
     "device",
     "env.total_steps",
+    "env.learning_rate",
     "env.tau",
 )
 
@@ -97,6 +98,24 @@ def learning_curves(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLi
     figure.savefig(temporary, dpi=150)
     os.replace(temporary, out)
     return out
+
+
+def raw_data(runs: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
+    """What the curves are drawn from: of each run its configuration, its result (once finished) and its metrics.
+
+    Raises:
+        ValueError: a folder that is no run.
+    """
+    folders = [RunFolder.open(run) for run in runs]
+    return [
+        {
+            "run": folder.path.name,
+            "config": folder.config(),
+            "result": folder.result(),
+            "metrics": read_metrics(folder.metrics.path) if folder.metrics.path.exists() else [],
+        }
+        for folder in folders
+    ]
 
 
 def grouped(runs: Sequence[str | os.PathLike[str]]) -> dict[str, list[list[dict[str, Any]]]]:
