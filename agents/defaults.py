@@ -5,11 +5,8 @@ from __future__ import annotations
 EQUIVARIANT_VARIANCE = 1e5
 """Prior variance of an equivariant pathway's weights: wide, so that symmetric functions are all but free."""
 
-FREE_VARIANCE = 1e-6
-"""Prior variance of the actor's free weights: narrow, so that a departure from the symmetry must earn its keep."""
-
-CRITIC_FREE_RATIO = 100.0
-"""The critics' free variance over the actor's: values lose their symmetry with the robot, a policy need not."""
+FREE_VARIANCE = 1e-7
+"""Prior variance of a free pathway's weights: narrow, so that a departure from the symmetry must earn its keep."""
 
 NOISE_VARIANCE = 1.0
 """Variance s^2 of the critics' Gaussian likelihood; 1 gives the usual half squared error."""

@@ -44,8 +44,7 @@ class RPPPolicy(SACPolicy):
             prior `equivariant_variance`), or "rpp_policy_only" (an rpp actor, mlp critics).
         hidden, num_layers: width and number of hidden layers of every network.
         equivariant_variance, free_variance: prior variances of the pathways; 0 removes a pathway.
-        critic_equivariant_variance, critic_free_variance: the critics' own; None means the actor's, and for the free
-            pathway 100 times the actor's (`defaults.CRITIC_FREE_RATIO`).
+        critic_equivariant_variance, critic_free_variance: the critics' own; None means the actor's.
         output_scale: scale of the actor's last layer at the start.
         n_critics: number of critics, of which targets take the minimum.
         optimizer_kwargs: Adam's `betas` and `eps`; betas default to (0.5, 0.999).
@@ -131,9 +130,8 @@ class RPPPolicy(SACPolicy):
         a = self._arguments
         variances = {}
         for key in ("equivariant_variance", "free_variance"):
-            own = a[prefix + key] if prefix else a[key]
-            ratio = defaults.CRITIC_FREE_RATIO if key == "free_variance" else 1.0
-            variances[key] = float(ratio * a[key] if own is None else own)
+            own = a[prefix + key] if prefix else None
+            variances[key] = float(a[key] if own is None else own)
             if not variances[key] >= 0:
                 raise ValueError(f"{prefix}{key}={variances[key]:g} must be at least 0")
         if network is MLP:

@@ -92,7 +92,7 @@ class ModelConfig:
     equivariant_variance: float = MISSING
     free_variance: float = MISSING
     critic_equivariant_variance: float | None = None  # null: as the actor's
-    critic_free_variance: float | None = None  # null: 100 times the actor's
+    critic_free_variance: float | None = None
     architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
     bilinear: bool | None = None  # null: where hidden channels are not point-wise
 
