@@ -64,15 +64,15 @@ def test_maps_are_all_the_equivariant_ones(G, name):
 
 
 @pytest.mark.parametrize("G, kinds", [
-    (SO(2), {(1, "real"), (2, "complex")}),
-    (Z(4), {(1, "real"), (2, "complex")}),
-    (D(5), {(1, "real"), (2, "real")}),
-    (SO(3), {(1, "real"), (3, "real"), (5, "real")}),
-    (U(2), {(1, "real"), (2, "real"), (3, "real")}),
+    (SO(2), [(1, "real"), (2, "complex")]),
+    (Z(4), [(1, "real"), (2, "complex")]),
+    (D(5), [(1, "real"), (2, "real")]),
+    (SO(3), [(1, "real"), (3, "real"), (5, "real")]),
+    (U(2), [(1, "real"), (2, "real"), (3, "real")]),
 ], ids=str)  # fmt: skip
 def test_kinds(G, kinds):
     found = {(t.dim, t.kind) for t in isotypic([(Scalar + V + V * V.T)(G)]).types}
-    assert kinds <= found
+    assert set(kinds) <= found
 
 
 @pytest.mark.parametrize("G", [Z(4), Z(5), S(3), D(4), D(5), S(4)], ids=str)
