@@ -54,6 +54,11 @@ def _variance(key: str, value: float) -> None:
     _require(key, value, math.isfinite(value) and value >= 0, "a variance: zero (the pathway is removed) or positive")
 
 
+def _learning_rate_end(key: str, value: float | None) -> None:
+    if value is not None:
+        _require(key, value, math.isfinite(value) and value >= 0, "zero or positive, or null for a constant rate")
+
+
 def _at_least(key: str, value: int, least: int) -> None:
     _require(key, value, value >= least, f"an integer, at least {least}")
 
@@ -70,6 +75,7 @@ class EnvConfig:
     id: str = MISSING
     total_steps: int = 1_000_000  # what total_steps stands at unless it is given
     learning_rate: float = 3e-4  # what agent.learning_rate stands at unless it is given
+    learning_rate_end: float | None = None  # what agent.learning_rate_end stands at unless it is given
     tau: float = 0.005  # what agent.tau stands at unless it is given
     actuator_scale: dict[str, float] = field(default_factory=dict)  # actuator name -> factor on its gear
     kwargs: dict[str, Any] = field(default_factory=dict)  # of gymnasium.make
@@ -77,6 +83,7 @@ class EnvConfig:
     def __post_init__(self) -> None:
         _at_least("env.total_steps", self.total_steps, 1)
         _positive("env.learning_rate", self.learning_rate)
+        _learning_rate_end("env.learning_rate_end", self.learning_rate_end)
         _require("env.tau", self.tau, 0 < self.tau <= 1, "in (0, 1]")
         for name, factor in self.actuator_scale.items():
             _require(f"env.actuator_scale.{name}", factor, math.isfinite(factor) and factor >= 0, "zero or positive")
@@ -125,6 +132,7 @@ class AgentConfig:
     """Soft actor-critic."""
 
     learning_rate: float = MISSING
+    learning_rate_end: float | None = None  # reached on a straight line at total_steps; null: constant
     buffer_size: int = 1_000_000
     learning_starts: int = 1000
     batch_size: int = 256
@@ -139,6 +147,7 @@ class AgentConfig:
 
     def __post_init__(self) -> None:
         _positive("agent.learning_rate", self.learning_rate)
+        _learning_rate_end("agent.learning_rate_end", self.learning_rate_end)
         _at_least("agent.buffer_size", self.buffer_size, 1)
         _at_least("agent.learning_starts", self.learning_starts, 1)
         _at_least("agent.batch_size", self.batch_size, 1)

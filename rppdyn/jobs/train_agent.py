@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.utils import LinearSchedule
 
 from rppdyn.agents import RPPSAC
 from rppdyn.envs import SymmetrySpec, certify, make_env, symmetry_spec
@@ -65,11 +66,14 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> RPPSA
     model, agent = config.model, config.agent
     if config.device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(f"device={config.device}: this machine offers no CUDA device; leave it out or use device=cpu")
+    learning_rate: float | LinearSchedule = agent.learning_rate
+    if agent.learning_rate_end is not None:
+        learning_rate = LinearSchedule(agent.learning_rate, agent.learning_rate_end, 1.0)
     return RPPSAC(
         "RPPPolicy",
         env,
         spec=spec,
-        learning_rate=agent.learning_rate,
+        learning_rate=learning_rate,
         buffer_size=agent.buffer_size,
         learning_starts=agent.learning_starts,
         batch_size=agent.batch_size,

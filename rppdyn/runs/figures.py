@@ -32,6 +32,7 @@ IGNORED = (
     "device",
     "env.total_steps",
     "env.learning_rate",
+    "env.learning_rate_end",
     "env.tau",
 )
 
