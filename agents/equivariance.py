@@ -7,16 +7,20 @@ also catch a network wired to a wrong representation. Errors are ratios of sums 
 
 which is Finzi et al. 2021, Eq. 3.3, with the sums taken before the ratio: states where the policy does nothing then
 count for nothing, where a mean of ratios would give their rounding errors full weight.
+
+Networks are evaluated in float64 unless told otherwise: around a balanced pole actions are tiny and values all but
+equal, and the rounding of float32 would be taken for asymmetry.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
@@ -46,20 +50,24 @@ class EquivarianceError:
 
 
 @torch.no_grad()
-def policy_equivariance_error(model: RPPSAC, observations: np.ndarray) -> EquivarianceError:
+def policy_equivariance_error(
+    model: RPPSAC, observations: np.ndarray, *, dtype: torch.dtype | None = torch.float64
+) -> EquivarianceError:
     """Equivariance error of the deterministic policy, tanh(mean) in the environment's own units.
 
     Args:
         model: a trained or untrained agent.
         observations: (n, entries) raw observations; states the policy visits are a fair choice.
+        dtype: the precision in which the network is evaluated; None leaves its own.
     Returns:
         The error; vacuous where the root mean square action is below 1e-6 of the actions' upper bound.
     """
     spec, policy = model.spec, model.policy
+    actor = _in_precision(policy.actor, dtype)
     high = torch.as_tensor(model.action_space.high, dtype=torch.float64)
 
     def act(obs: Tensor) -> Tensor:
-        return high * policy.actor(obs.to(policy.device), deterministic=True).double().cpu()
+        return high * actor(obs.to(policy.device), deterministic=True).double().cpu()
 
     obs = _tensor(observations)
     here = act(obs)
@@ -70,7 +78,9 @@ def policy_equivariance_error(model: RPPSAC, observations: np.ndarray) -> Equiva
 
 
 @torch.no_grad()
-def critic_equivariance_error(model: RPPSAC, observations: np.ndarray, actions: np.ndarray) -> EquivarianceError:
+def critic_equivariance_error(
+    model: RPPSAC, observations: np.ndarray, actions: np.ndarray, *, dtype: torch.dtype | None = torch.float64
+) -> EquivarianceError:
     """Equivariance error of the critics: how far q(g s, g a) is from q(s, a), over all critics.
 
     A critic's values carry a large constant (the mean return), and a ratio to it would make any critic look invariant;
@@ -81,16 +91,17 @@ def critic_equivariance_error(model: RPPSAC, observations: np.ndarray, actions: 
         model: a trained or untrained agent.
         observations: (n, entries) raw observations.
         actions: (n, entries) raw actions, within the action space.
+        dtype: the precision in which the networks are evaluated; None leaves their own.
     Returns:
         The error; vacuous where the values vary by less than 1e-6 of the larger of 1 and their root mean square.
     """
     spec, policy = model.spec, model.policy
     high = torch.as_tensor(model.action_space.high, dtype=torch.float64)
-    dtype = policy.features_extractor.dtype
+    critic = _in_precision(policy.critic, dtype)
 
     def q(obs: Tensor, raw: Tensor) -> Tensor:
-        scaled = (raw / high).to(dtype=dtype, device=policy.device)
-        return torch.stack(policy.critic(obs.to(policy.device), scaled)).squeeze(-1).double().cpu()
+        scaled = (raw / high).to(dtype=critic.features_extractor.dtype, device=policy.device)
+        return torch.stack(critic(obs.to(policy.device), scaled)).squeeze(-1).double().cpu()
 
     obs, raw = _tensor(observations), _tensor(actions).double()
     if len(obs) != len(raw):
@@ -102,6 +113,10 @@ def critic_equivariance_error(model: RPPSAC, observations: np.ndarray, actions: 
         for name, g in _generators(spec)
     }
     return _ratio(pairs, ((here - centre).square().mean().sqrt() / here.square().mean().sqrt().clamp(min=1.0)).item())
+
+
+def _in_precision(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
+    return module if dtype is None else copy.deepcopy(module).to(dtype)
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -21,9 +21,12 @@ def states(agent: RPPSAC, n: int = 64):
     return origin + rng.normal(size=(n, len(origin))), rng.uniform(-high, high, size=(n, len(high)))
 
 
-def errors(agent: RPPSAC) -> list[float]:
+def errors(agent: RPPSAC, dtype: torch.dtype | None = None) -> list[float]:
     observations, actions = states(agent)
-    measured = [policy_equivariance_error(agent, observations), critic_equivariance_error(agent, observations, actions)]
+    measured = [
+        policy_equivariance_error(agent, observations, dtype=dtype),
+        critic_equivariance_error(agent, observations, actions, dtype=dtype),
+    ]
     assert not any(m.vacuous for m in measured)
     return [m.error for m in measured]
 
@@ -38,6 +41,8 @@ def test_strict_networks_are_equivariant_before_during_and_in_double_precision(m
     agent.learn(150)
     assert agent._n_updates == 100
     assert max(errors(agent)) < 1e-5
+    assert max(errors(agent, torch.float64)) < 1e-12  # of a copy: the agent's own precision stays
+    assert next(agent.policy.parameters()).dtype == torch.float32
     agent.policy.double()
     assert max(errors(agent)) < 1e-12
 
