@@ -59,6 +59,11 @@ def _learning_rate_end(key: str, value: float | None) -> None:
         _require(key, value, math.isfinite(value) and value >= 0, "zero or positive, or null for a constant rate")
 
 
+def _betas(key: str, value: list[float]) -> None:
+    proper = len(value) == 2 and all(0 <= beta < 1 for beta in value)
+    _require(key, value, proper, "two numbers in [0, 1), for example [0.5,0.999]")
+
+
 def _at_least(key: str, value: int, least: int) -> None:
     _require(key, value, value >= least, f"an integer, at least {least}")
 
@@ -76,6 +81,7 @@ class EnvConfig:
     total_steps: int = 1_000_000  # what total_steps stands at unless it is given
     learning_rate: float = 3e-4  # what agent.learning_rate stands at unless it is given
     learning_rate_end: float | None = None  # what agent.learning_rate_end stands at unless it is given
+    betas: list[float] = field(default_factory=lambda: [0.5, 0.999])  # what agent.betas stands at unless it is given
     tau: float = 0.005  # what agent.tau stands at unless it is given
     actuator_scale: dict[str, float] = field(default_factory=dict)  # actuator name -> factor on its gear
     kwargs: dict[str, Any] = field(default_factory=dict)  # of gymnasium.make
@@ -84,6 +90,7 @@ class EnvConfig:
         _at_least("env.total_steps", self.total_steps, 1)
         _positive("env.learning_rate", self.learning_rate)
         _learning_rate_end("env.learning_rate_end", self.learning_rate_end)
+        _betas("env.betas", self.betas)
         _require("env.tau", self.tau, 0 < self.tau <= 1, "in (0, 1]")
         for name, factor in self.actuator_scale.items():
             _require(f"env.actuator_scale.{name}", factor, math.isfinite(factor) and factor >= 0, "zero or positive")
@@ -140,7 +147,7 @@ class AgentConfig:
     gamma: float = 0.99
     train_freq: int = 1
     gradient_steps: int = 1
-    betas: list[float] = field(default_factory=lambda: [0.5, 0.999])
+    betas: list[float] = MISSING
     target_entropy: Any = "auto"  # of the learned temperature, in nats; auto: minus the action's dimension
     noise_variance: float = MISSING
     max_gradient_norm: float | None = None
@@ -155,8 +162,7 @@ class AgentConfig:
         _require("agent.gamma", self.gamma, 0 <= self.gamma <= 1, "in [0, 1]")
         _at_least("agent.train_freq", self.train_freq, 1)
         _at_least("agent.gradient_steps", self.gradient_steps, 1)
-        proper = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
-        _require("agent.betas", self.betas, proper, "two numbers in [0, 1), for example [0.5,0.999]")
+        _betas("agent.betas", self.betas)
         if self.target_entropy != "auto":
             self.target_entropy = _number("agent.target_entropy", self.target_entropy, "auto or a number")
         _positive("agent.noise_variance", self.noise_variance)

@@ -33,6 +33,7 @@ IGNORED = (
     "env.total_steps",
     "env.learning_rate",
     "env.learning_rate_end",
+    "env.betas",
     "env.tau",
 )
 
