@@ -31,7 +31,7 @@ def test_the_help_of_train_agent_lists_keys_and_choices(rppdyn, tmp_path):
     _, out, _ = rppdyn("train-agent", "--help", cwd=tmp_path)
     for text in (
         "model=emlp | mlp | rpp | rpp_policy_only",
-        "agent.learning_rate=0.0003",
+        "agent.learning_rate=0.001",
         "env.actuator_scale={}",
         "experiment=demo",
     ):
