@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -140,17 +142,22 @@ def _by_user(error: BaseException) -> bool:
     return ours and frame.f_code.co_code[traceback.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
-# train-agent -----------------------------------------------------------------------------------------------------
+# the verbs that train -----------------------------------------------------------------------------------------------
 
 
-def _train_agent_arguments(parser: _Parser) -> None:
+def _training(name: str, summary: str) -> Verb:
+    """The verb of a configuration whose job trains something into a run folder."""
+    return Verb(summary, partial(_training_arguments, name), partial(_train, name))
+
+
+def _training_arguments(name: str, parser: _Parser) -> None:
     def describe() -> str:
         from rppdyn.jobs import compose
 
-        return compose.describe("train_agent")
+        return compose.describe(name)
 
     parser.describe = describe
-    parser.usage = "rppdyn train-agent [--resume [RUN]] [--multirun] [KEY=VALUE ...]"
+    parser.usage = f"{parser.prog} [--resume [RUN]] [--multirun] [KEY=VALUE ...]"
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes to the configuration below")
     parser.add_argument(
         "--resume",
@@ -165,7 +172,7 @@ def _train_agent_arguments(parser: _Parser) -> None:
     )
 
 
-def _train_agent(arguments: argparse.Namespace) -> int:
+def _train(name: str, arguments: argparse.Namespace) -> int:
     from rppdyn.jobs import compose
     from rppdyn.runs import RunFolder
 
@@ -174,13 +181,13 @@ def _train_agent(arguments: argparse.Namespace) -> int:
     if run is not None:
         if arguments.multirun:
             raise UsageError(f"--resume {run} with --multirun: a folder is one run; leave out one of the two")
-        config = compose.from_run("train_agent", RunFolder.open(run), words)
+        config = compose.from_run(name, RunFolder.open(run), words)
         config.run_dir = run
-        return _train_one(config, resume=True)
+        return _train_one(name, config, resume=True)
     if not arguments.multirun:
-        return _train_one(compose.composed("train_agent", words), resume=arguments.resume)
+        return _train_one(name, compose.composed(name, words), resume=arguments.resume)
 
-    configs = compose.composed_sweep("train_agent", words)
+    configs = compose.composed_sweep(name, words)
     folders = [config.folder() for config in configs]
     for folder in folders:
         if folders.count(folder) > 1:
@@ -189,22 +196,22 @@ def _train_agent(arguments: argparse.Namespace) -> int:
             )
         if not arguments.resume:
             RunFolder(folder).refuse_existing()
-    statuses = compose.sweep("train_agent", words, _SweepTask(resume=arguments.resume))
+    statuses = compose.sweep(name, words, _SweepTask(name, resume=arguments.resume))
     return max(statuses, default=0)
 
 
-@dataclass(frozen=True)
 class _SweepTask:
     """One job of a sweep, as Hydra's launchers call it; picklable, since some start it in another process."""
 
-    resume: bool
-    __name__ = "train_agent"
+    def __init__(self, name: str, resume: bool):
+        self.__name__ = name  # what Hydra calls the job
+        self.resume = resume
 
     def __call__(self, node: Any) -> int:
         from rppdyn.jobs import compose
 
         try:
-            status = _train_one(compose.as_config("train_agent", node), resume=self.resume)
+            status = _train_one(self.__name__, compose.as_config(self.__name__, node), resume=self.resume)
         except (ValueError, OSError) as error:  # said here, so that the jobs after this one still run
             return _report(error)
         if status == INTERRUPTED:
@@ -220,15 +227,16 @@ def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
     return (folders[0] if folders else None), [word for word in words if word not in folders]
 
 
-def _train_one(config: Any, resume: bool) -> int:
-    from rppdyn.jobs import training_result
+def _train_one(name: str, config: Any, resume: bool) -> int:
+    from rppdyn.jobs.preflight import preflight
 
-    result = training_result.preflight(config, resume)
-    if result is None:
-        from rppdyn.jobs import train_agent
-
-        result = train_agent.run(config, resume=resume, progress=True)
-    print(training_result.summary(result))
+    finished = preflight(config, resume)
+    if finished is not None:
+        results = import_module("rppdyn.jobs.training_result" if name == "train_agent" else "rppdyn.jobs.fit_result")
+        result = (results.TrainAgentResult if name == "train_agent" else results.FitResult).from_dict(finished)
+    else:
+        result = import_module(f"rppdyn.jobs.{name}").run(config, resume=resume, progress=True)
+    print(result)
     return INTERRUPTED if result.interrupted else 0
 
 
@@ -380,11 +388,13 @@ def _cache(arguments: argparse.Namespace) -> int:
 
 
 VERBS: dict[str, Verb] = {
-    "train-agent": Verb("train a soft actor-critic with symmetry priors", _train_agent_arguments, _train_agent),
+    "train-agent": _training("train_agent", "train a soft actor-critic with symmetry priors"),
     "evaluate-agent": Verb("play episodes with a trained agent", _evaluate_agent_arguments, _evaluate_agent),
     "certify": Verb("check an environment's symmetries in the simulator", _certify_arguments, _certify),
     "equivariance": Verb("measure how equivariant an agent or any function is", _equivariance_arguments, _equivariance),
     "report": Verb("compare runs on one HTML page", _report_arguments, _report_runs),
+    "fit-dynamics": _training("fit_dynamics", "fit Hamiltonian and neural-ODE models to a pendulum"),
+    "fit-regression": _training("fit_regression", "fit networks with symmetry priors to a regression task"),
     "cache": Verb("show where solved bases are kept, and clear them", _cache_arguments, _cache),
 }
 

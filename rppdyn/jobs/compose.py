@@ -20,11 +20,20 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rppdyn.jobs.fit_schema import FitDynamicsConfig, FitRegressionConfig
 from rppdyn.jobs.schema import ConfigError, TrainAgentConfig, did_you_mean
 from rppdyn.runs import RunFolder
 
-CONFIGS = "rppdyn.configs"
-SCHEMAS: dict[str, type] = {"train_agent": TrainAgentConfig}
+SCHEMAS: dict[str, type] = {
+    "train_agent": TrainAgentConfig,
+    "fit_regression": FitRegressionConfig,
+    "fit_dynamics": FitDynamicsConfig,
+}
+CONFIGS = {  # where each configuration and its groups are
+    "train_agent": "rppdyn.configs",
+    "fit_regression": "rppdyn.configs.fit_regression",
+    "fit_dynamics": "rppdyn.configs.fit_dynamics",
+}
 
 
 def composed(name: str, overrides: Sequence[str]) -> Any:
@@ -74,7 +83,7 @@ def as_config(name: str, node: DictConfig) -> Any:
     """The dataclass of a composed configuration; refuses keys that the dataclass lacks, checks ranges."""
     schema = SCHEMAS[name]
     with _one_line(name):
-        _check_keys(node, schema, schema)
+        _check_keys(node, schema, name)
         return OmegaConf.to_object(node)
 
 
@@ -106,10 +115,15 @@ def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> 
             if override.is_sweep_override():
                 raise ConfigError(f"{override.input_line}: a sweep can't resume one run; resume each folder by itself")
             if override.is_delete() or key not in known_keys(SCHEMAS[name]):
-                raise ConfigError(_unknown_key(key, SCHEMAS[name]))
+                raise ConfigError(_unknown_key(key, name))
             OmegaConf.update(base, key, override.value())
         assert isinstance(base, DictConfig)
         return as_config(name, base)
+
+
+def name_of(config: Any) -> str:
+    """The name of the configuration that a dataclass is of."""
+    return next(name for name, schema in SCHEMAS.items() if isinstance(config, schema))
 
 
 def describe(name: str) -> str:
@@ -117,16 +131,18 @@ def describe(name: str) -> str:
     schema = SCHEMAS[name]
     with _hydra(name, []):
         node = compose(config_name=name)
-    groups = [*_groups(schema), "experiment"]
-    lines = ["choices:"] + [f"  {group}={' | '.join(choices(group))}" for group in groups] + ["", "keys and defaults:"]
+    lines = ["choices:"]
+    for group in groups(name):
+        lines.append(f"  {group}={' | '.join(choices(group, name))}")
+    lines += ["", "keys and defaults:"]
     for key in known_keys(schema):
         lines.append(f"  {key}={_written(OmegaConf.select(node, key))}")
     return "\n".join(lines)
 
 
-def choices(group: str) -> list[str]:
-    """The choices of a group: the names of the YAML files in its folder."""
-    folder = resources.files(CONFIGS).joinpath(group)
+def choices(group: str, name: str = "train_agent") -> list[str]:
+    """The choices of a group of the configuration `name`: the names of the YAML files in its folder."""
+    folder = resources.files(CONFIGS[name]).joinpath(group)
     if not folder.is_dir():
         return []
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
@@ -151,8 +167,11 @@ def open_keys(schema: type, prefix: str = "") -> list[str]:
     return keys
 
 
-def _groups(schema: type) -> list[str]:
-    return [key for key, kind in get_type_hints(schema).items() if is_dataclass(kind) and choices(key)]
+def groups(name: str) -> list[str]:
+    """The keys that are chosen by name, and the group of experiments where there is one."""
+    hints = get_type_hints(SCHEMAS[name])
+    keys = [key for key, kind in hints.items() if is_dataclass(kind)]
+    return [key for key in (*keys, "experiment") if choices(key, name)]
 
 
 def _compose(name: str, overrides: Sequence[str]) -> Any:
@@ -168,9 +187,9 @@ def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
     for override in overrides:
         _parsed(override)
         key, _, value = override.partition("=")
-        if key in _groups(SCHEMAS[name]) and value in ("null", ""):
-            raise ConfigError(f"{override}: a choice is needed; choose one of {', '.join(choices(key))}")
-    with initialize_config_module(CONFIGS, version_base="1.3", job_name=name.replace("_", "-")):
+        if key in groups(name) and key != "experiment" and value in ("null", ""):
+            raise ConfigError(f"{override}: a choice is needed; choose one of {', '.join(choices(key, name))}")
+    with initialize_config_module(CONFIGS[name], version_base="1.3", job_name=name.replace("_", "-")):
         yield [_prepared(SCHEMAS[name], override) for override in overrides]
 
 
@@ -251,18 +270,18 @@ def _is_hydra(override: str) -> bool:
     return override.lstrip("+~").startswith(("hydra.", "hydra/"))
 
 
-def _check_keys(node: DictConfig, schema: type, root: type, prefix: str = "") -> None:
+def _check_keys(node: DictConfig, schema: type, configuration: str, prefix: str = "") -> None:
     """Refuse what Hydra lets through: keys added with `+` that the dataclass lacks, keys removed with `~`."""
     names = {item.name for item in fields(schema)}
     for key in node:
         if key not in names:
             full = f"{prefix}{key}"
-            raise ConfigError(_unknown_key(full, root))
+            raise ConfigError(_unknown_key(full, configuration))
     for name, kind in get_type_hints(schema).items():
         if name not in node:
             raise ConfigError(f"key {prefix + name!r} was removed: leave out the override that starts with ~")
         if is_dataclass(kind):
-            _check_keys(node[name], kind, root, f"{prefix}{name}.")
+            _check_keys(node[name], kind, configuration, f"{prefix}{name}.")
 
 
 @contextmanager
@@ -273,10 +292,10 @@ def _one_line(name: str) -> Iterator[None]:
     except ConfigError:
         raise
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise ConfigError(_explain(error, SCHEMAS[name])) from error
+        raise ConfigError(_explain(error, name)) from error
 
 
-def _explain(error: Exception, schema: type) -> str:
+def _explain(error: Exception, name: str) -> str:
     text = str(error)
     cause = str(error.__cause__ or "")
     match = re.search(r"Could not (?:find|load) '([^']+)/([^/']*)'", text)
@@ -284,11 +303,11 @@ def _explain(error: Exception, schema: type) -> str:
         group, choice = match.groups()
         if group.startswith("hydra/"):
             return f"{group}={choice}: not installed; for joblib, pip install hydra-joblib-launcher, or leave it out"
-        known = choices(group)
+        known = choices(group, name)
         return f"{group}={choice}: no such choice{did_you_mean(choice, known)}; choose one of {', '.join(known)}"
     match = re.search(r"Could not override '([^']+)'", text)
     if match:
-        return _unknown_key(match[1].split("@")[0], schema)
+        return _unknown_key(match[1].split("@")[0], name)
     match = re.search(r"Error merging override ([^\n]*)", text)
     if match:
         return f"{match[1].lstrip('+')}: {_wanted(cause)}"
@@ -300,20 +319,20 @@ def _explain(error: Exception, schema: type) -> str:
     return where + _first_line(text)
 
 
-def _unknown_key(key: str, schema: type) -> str:
-    known = known_keys(schema)
+def _unknown_key(key: str, configuration: str) -> str:
+    known = known_keys(SCHEMAS[configuration])
     # The right name in another group or in none; of two keys of that name agent's, since env's is only its default.
     last = {name.rpartition(".")[2]: name for name in known}
     name = key.rpartition(".")[2]
     if name in last:
         hint = f" (did you mean {last[name]!r}?)"
     else:
-        groups = [] if "." in key else [*_groups(schema), "experiment"]
-        hint = did_you_mean(key, [*known, *groups], cutoff=0.75)
+        choosable = [] if "." in key else groups(configuration)
+        hint = did_you_mean(key, [*known, *choosable], cutoff=0.75)
         if not hint:
             close = difflib.get_close_matches(name, last, n=1, cutoff=0.75)
             hint = f" (did you mean {last[close[0]]!r}?)" if close else ""
-    return f"unknown key {key!r}{hint}; `rppdyn train-agent --help` lists the keys"
+    return f"unknown key {key!r}{hint}; `rppdyn {SCHEMAS[configuration].verb} --help` lists the keys"
 
 
 def _wanted(complaint: str) -> str:

@@ -25,15 +25,15 @@ REPRESENTATIONS: Mapping[str, Any] = {name: getattr(reps, name) for name in ("V"
 _OPERATORS = {ast.Add: operator.add, ast.Mult: operator.mul, ast.Pow: operator.pow}
 
 
-def group(text: str) -> Group:
+def group(text: str, flag: str = "--group") -> Group:
     """The group that a text such as `SO(3)`, `D(4)` or `SO(3)*Z(2)` describes.
 
     Raises:
         ConfigError: the text is no such expression.
     """
-    found = _value("--group", text, GROUPS, "SO(3)")
+    found = _value(flag, text, GROUPS, "SO(3)")
     if not isinstance(found, Group):
-        raise ConfigError(f"--group {text}: no group; write for example SO(3), and SO13p() with its brackets")
+        raise ConfigError(f"{flag} {text}: no group; write for example SO(3), and SO13p() with its brackets")
     return found
 
 

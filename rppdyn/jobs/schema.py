@@ -33,13 +33,13 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _require(key: str, value: Any, holds: bool, what: str) -> None:
+def require(key: str, value: Any, holds: bool, what: str) -> None:
     if not holds:
         raise ConfigError(f"{key}={value}: must be {what}")
 
 
-def _positive(key: str, value: float) -> None:
-    _require(key, value, math.isfinite(value) and value > 0, "a positive number")
+def positive(key: str, value: float) -> None:
+    require(key, value, math.isfinite(value) and value > 0, "a positive number")
 
 
 def _number(key: str, value: Any, what: str) -> float:
@@ -47,26 +47,26 @@ def _number(key: str, value: Any, what: str) -> float:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
-    _require(key, value, math.isfinite(number), what)
+    require(key, value, math.isfinite(number), what)
     return number
 
 
-def _variance(key: str, value: float) -> None:
-    _require(key, value, math.isfinite(value) and value >= 0, "a variance: zero (the pathway is removed) or positive")
+def variance(key: str, value: float) -> None:
+    require(key, value, math.isfinite(value) and value >= 0, "a variance: zero (the pathway is removed) or positive")
 
 
 def _learning_rate_end(key: str, value: float | None) -> None:
     if value is not None:
-        _require(key, value, math.isfinite(value) and value >= 0, "zero or positive, or null for a constant rate")
+        require(key, value, math.isfinite(value) and value >= 0, "zero or positive, or null for a constant rate")
 
 
 def _betas(key: str, value: list[float]) -> None:
     proper = len(value) == 2 and all(0 <= beta < 1 for beta in value)
-    _require(key, value, proper, "two numbers in [0, 1), for example [0.5,0.999]")
+    require(key, value, proper, "two numbers in [0, 1), for example [0.5,0.999]")
 
 
-def _at_least(key: str, value: int, least: int) -> None:
-    _require(key, value, value >= least, f"an integer, at least {least}")
+def at_least(key: str, value: int, least: int) -> None:
+    require(key, value, value >= least, f"an integer, at least {least}")
 
 
 def _flag(flag: str, value: int, least: int) -> None:
@@ -95,14 +95,14 @@ class EnvConfig:
     kwargs: dict[str, Any] = field(default_factory=dict)  # of gymnasium.make
 
     def __post_init__(self) -> None:
-        _at_least("env.total_steps", self.total_steps, 1)
-        _positive("env.learning_rate", self.learning_rate)
+        at_least("env.total_steps", self.total_steps, 1)
+        positive("env.learning_rate", self.learning_rate)
         _learning_rate_end("env.learning_rate_end", self.learning_rate_end)
         _betas("env.betas", self.betas)
-        _require("env.tau", self.tau, 0 < self.tau <= 1, "in (0, 1]")
-        _require("env.variant", self.variant, self.variant in VARIANTS, " or ".join(VARIANTS))
+        require("env.tau", self.tau, 0 < self.tau <= 1, "in (0, 1]")
+        require("env.variant", self.variant, self.variant in VARIANTS, " or ".join(VARIANTS))
         for name, factor in self.actuator_scale.items():
-            _require(f"env.actuator_scale.{name}", factor, math.isfinite(factor) and factor >= 0, "zero or positive")
+            require(f"env.actuator_scale.{name}", factor, math.isfinite(factor) and factor >= 0, "zero or positive")
 
 
 @dataclass
@@ -129,14 +129,14 @@ class ModelConfig:
             raise ConfigError(
                 f"model.architecture={self.architecture}: unknown{hint}; choose one of {', '.join(ARCHITECTURES)}"
             )
-        _at_least("model.hidden", self.hidden, 1)
-        _at_least("model.num_layers", self.num_layers, 1)
-        _variance("model.equivariant_variance", self.equivariant_variance)
-        _variance("model.free_variance", self.free_variance)
+        at_least("model.hidden", self.hidden, 1)
+        at_least("model.num_layers", self.num_layers, 1)
+        variance("model.equivariant_variance", self.equivariant_variance)
+        variance("model.free_variance", self.free_variance)
         if self.critic_equivariant_variance is not None:
-            _variance("model.critic_equivariant_variance", self.critic_equivariant_variance)
+            variance("model.critic_equivariant_variance", self.critic_equivariant_variance)
         if self.critic_free_variance is not None:
-            _variance("model.critic_free_variance", self.critic_free_variance)
+            variance("model.critic_free_variance", self.critic_free_variance)
         if self.kind.startswith("rpp") and self.equivariant_variance + self.free_variance == 0:
             raise ConfigError(
                 "model.equivariant_variance=0 and model.free_variance=0: no pathway is left; make one of them positive"
@@ -164,23 +164,23 @@ class AgentConfig:
     mirror_loss: float = 0.0  # weight of |pi(g s) - g pi(s)|^2 in the actor's loss
 
     def __post_init__(self) -> None:
-        _positive("agent.learning_rate", self.learning_rate)
+        positive("agent.learning_rate", self.learning_rate)
         _learning_rate_end("agent.learning_rate_end", self.learning_rate_end)
-        _at_least("agent.buffer_size", self.buffer_size, 1)
-        _at_least("agent.learning_starts", self.learning_starts, 1)
-        _at_least("agent.batch_size", self.batch_size, 1)
-        _require("agent.tau", self.tau, 0 < self.tau <= 1, "in (0, 1]")
-        _require("agent.gamma", self.gamma, 0 <= self.gamma <= 1, "in [0, 1]")
-        _at_least("agent.train_freq", self.train_freq, 1)
-        _at_least("agent.gradient_steps", self.gradient_steps, 1)
+        at_least("agent.buffer_size", self.buffer_size, 1)
+        at_least("agent.learning_starts", self.learning_starts, 1)
+        at_least("agent.batch_size", self.batch_size, 1)
+        require("agent.tau", self.tau, 0 < self.tau <= 1, "in (0, 1]")
+        require("agent.gamma", self.gamma, 0 <= self.gamma <= 1, "in [0, 1]")
+        at_least("agent.train_freq", self.train_freq, 1)
+        at_least("agent.gradient_steps", self.gradient_steps, 1)
         _betas("agent.betas", self.betas)
         if self.target_entropy != "auto":
             self.target_entropy = _number("agent.target_entropy", self.target_entropy, "auto or a number")
-        _positive("agent.noise_variance", self.noise_variance)
+        positive("agent.noise_variance", self.noise_variance)
         if self.max_gradient_norm is not None:
-            _positive("agent.max_gradient_norm", self.max_gradient_norm)
+            positive("agent.max_gradient_norm", self.max_gradient_norm)
         mirror = math.isfinite(self.mirror_loss) and self.mirror_loss >= 0
-        _require("agent.mirror_loss", self.mirror_loss, mirror, "zero (none) or positive")
+        require("agent.mirror_loss", self.mirror_loss, mirror, "zero (none) or positive")
 
 
 @dataclass
@@ -192,32 +192,29 @@ class EvaluationConfig:
     states: int = 512  # of the policy's own rollouts, for the equivariance errors
 
     def __post_init__(self) -> None:
-        _at_least("evaluation.every", self.every, 1)
-        _at_least("evaluation.episodes", self.episodes, 1)
-        _at_least("evaluation.states", self.states, 1)
+        at_least("evaluation.every", self.every, 1)
+        at_least("evaluation.episodes", self.episodes, 1)
+        at_least("evaluation.states", self.states, 1)
 
 
 @dataclass
-class TrainAgentConfig:
-    """`rppdyn train-agent`."""
+class RunConfig:
+    """What every training run has: seeds, where it computes, and where its folder is."""
 
-    env: EnvConfig = MISSING
-    model: ModelConfig = MISSING
-    agent: AgentConfig = MISSING
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     seed: int = 0
-    total_steps: int = MISSING
-    checkpoint_every: int = 10_000
+    checkpoint_every: int = MISSING
     device: str = "auto"
     threads: int = 1  # of torch, while the job runs
     runs_root: str = "runs"
     run_dir: str | None = None
 
+    verb = "train"  # of the command line
+    resumable = ("checkpoint_every", "runs_root", "run_dir")  # a resumed run may differ in these, and in nothing else
+
     def __post_init__(self) -> None:
-        _require("seed", self.seed, 0 <= self.seed < 2**31, "an integer from 0 to 2^31 - 1")
-        _at_least("total_steps", self.total_steps, 1)
-        _at_least("checkpoint_every", self.checkpoint_every, 1)
-        _at_least("threads", self.threads, 1)
+        require("seed", self.seed, 0 <= self.seed < 2**31, "an integer from 0 to 2^31 - 1")
+        at_least("checkpoint_every", self.checkpoint_every, 1)
+        at_least("threads", self.threads, 1)
         if self.device not in ("auto", "cpu", "cuda") and not self.device.removeprefix("cuda:").isdecimal():
             raise ConfigError(f"device={self.device}: must be auto, cpu, cuda or cuda:N")
         if self.run_dir is not None and not self.run_dir.strip():
@@ -225,22 +222,59 @@ class TrainAgentConfig:
                 "run_dir is empty: give a folder, or leave it out for one that follows from the configuration"
             )
 
+    @property
+    def length(self) -> tuple[str, int]:
+        """The key that says how long the run is, and its value."""
+        raise NotImplementedError
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Folders below that of the verb, the last without its checksum."""
+        raise NotImplementedError
+
     def folder(self) -> Path:
         """Where the run lives: `run_dir`, or a path that follows from the configuration alone.
 
-        Configurations that differ in anything but `RESUMABLE` keys have different paths: the last part carries eight
+        Configurations that differ in anything but `resumable` keys have different paths: the last part carries eight
         hexadecimal digits of a checksum of all the others.
         """
         if self.run_dir is not None:
             return Path(self.run_dir)
-        name = self.env.id.replace("/", "_").replace(":", "_")
         content = json.dumps(self.identity(), sort_keys=True, default=str).encode()
         digest = hashlib.sha256(content).hexdigest()[:8]
-        return Path(self.runs_root) / "train-agent" / name / self.model.kind / f"seed{self.seed}-{digest}"
+        *parents, last = self.place
+        return Path(self.runs_root, self.verb, *parents, f"{last}-{digest}")
 
     def identity(self) -> dict[str, Any]:
         """The configuration without the keys in which a resumed run may differ from its beginning."""
-        return without(asdict(self), RESUMABLE)
+        return without(asdict(self), self.resumable)
+
+
+@dataclass
+class TrainAgentConfig(RunConfig):
+    """`rppdyn train-agent`."""
+
+    env: EnvConfig = MISSING
+    model: ModelConfig = MISSING
+    agent: AgentConfig = MISSING
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    total_steps: int = MISSING
+    checkpoint_every: int = 10_000
+
+    verb = "train-agent"
+    resumable = (*RunConfig.resumable, "total_steps", "env.total_steps")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("total_steps", self.total_steps, 1)
+
+    @property
+    def length(self) -> tuple[str, int]:
+        return "total_steps", self.total_steps
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        return self.env.id.replace("/", "_").replace(":", "_"), self.model.kind, f"seed{self.seed}"
 
 
 @dataclass
@@ -351,10 +385,6 @@ class CertifyConfig:
     def __post_init__(self) -> None:
         _flag("--states", self.states, 20)
         _flag("--seed", self.seed, 0)
-
-
-# A resumed run may be longer, be saved more often, or have moved; nothing else.
-RESUMABLE = ("total_steps", "env.total_steps", "checkpoint_every", "runs_root", "run_dir")
 
 
 def without(config: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:

@@ -17,10 +17,12 @@ from rppdyn.agents import RPPSAC
 from rppdyn.envs import SymmetrySpec, certificate_for, make_env, symmetry_spec
 from rppdyn.envs.spec import VERDICTS
 from rppdyn.jobs import agent_files
+from rppdyn.jobs.preflight import preflight
 from rppdyn.jobs.recorder import Events, Recorder
 from rppdyn.jobs.rollouts import Evaluator
 from rppdyn.jobs.schema import EVALUATION_SEED, ConfigError, TrainAgentConfig
-from rppdyn.jobs.training_result import TrainAgentResult, preflight
+from rppdyn.jobs.threads import torch_threads
+from rppdyn.jobs.training_result import TrainAgentResult
 from rppdyn.runs import Progress, RunFolder, RunFolderError, provenance, stop_on_signals
 from rppdyn.runs.figures import learning_curves
 from rppdyn.runs.files import write_json
@@ -43,7 +45,7 @@ def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = Fals
     """
     finished = preflight(config, resume)
     if finished is not None:
-        return finished
+        return TrainAgentResult.from_dict(finished)
     with process_state(config.threads):
         env = build_env(config)
         folder = RunFolder(config.folder())
@@ -198,10 +200,5 @@ def process_state(threads: int) -> Iterator[None]:
 
     Stable-baselines3 seeds Python's, NumPy's and torch's global generators and draws from them.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with agent_files.kept_random_state():
-            yield
-    finally:
-        torch.set_num_threads(before)
+    with torch_threads(threads), agent_files.kept_random_state():
+        yield

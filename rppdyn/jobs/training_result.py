@@ -1,15 +1,10 @@
-"""What a training run ends with, and what can be said before it begins; nothing heavy is imported here."""
+"""What a run of train-agent ends with; nothing heavy is imported here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from rppdyn.jobs import compose
-from rppdyn.jobs.schema import TrainAgentConfig
-from rppdyn.runs import RunFolder, RunFolderError, differences
-from rppdyn.runs.files import plain
 
 
 @dataclass
@@ -27,41 +22,13 @@ class TrainAgentResult:
     interrupted: bool = False
     note: str = ""
 
+    @classmethod
+    def from_dict(cls, result: dict[str, Any]) -> TrainAgentResult:
+        """What a finished run wrote."""
+        return cls(**{name: result[name] for name in cls.__dataclass_fields__ if name in result})
 
-def preflight(config: TrainAgentConfig, resume: bool) -> TrainAgentResult | None:
-    """Refuse a run folder that can't be used, in milliseconds; the result of a run that needs no more steps.
-
-    Raises:
-        RunFolderError: the folder exists (without `resume`), is no run's, or holds another configuration.
-    """
-    folder = RunFolder(config.folder())
-    if not resume or folder.is_vacant():
-        folder.refuse_existing()
-        return None
-    return _resumed(config, RunFolder.open(folder.path))
-
-
-def _resumed(config: TrainAgentConfig, folder: RunFolder) -> TrainAgentResult | None:
-    """Refuse a folder that holds another configuration; the result of a run that needs no more steps."""
-    stored = compose.from_run("train_agent", folder)
-    different = differences(plain(stored.identity()), plain(config.identity()))
-    if different:
-        key, before, now = different[0]
-        raise RunFolderError(
-            f"{folder.path} was run with {key}={before}, not {now}: resume it with that, or leave out --resume "
-            "and choose another run_dir="
-        )
-    result = folder.result()
-    # Its steps may be a few more than it was asked for: a rollout is collected to its end.
-    if result is None or result["total_steps"] < config.total_steps:
-        return None
-    if result["total_steps"] > config.total_steps:
-        raise RunFolderError(
-            f"total_steps={config.total_steps}: the run in {folder.path} has {result['steps']} already; "
-            "give at least as many, or another run_dir="
-        )
-    known = {key: result[key] for key in TrainAgentResult.__dataclass_fields__ if key in result}
-    return TrainAgentResult(**known | {"run": str(folder.path), "note": "finished before; nothing left to do"})
+    def __str__(self) -> str:
+        return summary(self)
 
 
 def summary(result: TrainAgentResult) -> str:

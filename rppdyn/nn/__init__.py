@@ -8,6 +8,7 @@ from rppdyn.nn.merging import merge
 from rppdyn.nn.networks import EMLP, MLP, RPPEMLP
 from rppdyn.nn.normaliser import InvariantNormaliser
 from rppdyn.nn.pathways import EquivariantPathway, FreePathway, LinearPathway, Pathway, named_pathways
+from rppdyn.nn.stacking import Stack
 
 __all__ = [
     "Bilinear",
@@ -22,6 +23,7 @@ __all__ = [
     "Pointwise",
     "RPPEMLP",
     "RelaxedLinear",
+    "Stack",
     "gated",
     "hidden_representation",
     "merge",

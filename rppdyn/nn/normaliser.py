@@ -126,5 +126,9 @@ class InvariantNormaliser(ExactBuffers):
         shrunk = y * (self.clip / norm.clamp_min(self.clip)).index_select(-1, self.component)
         return torch.where(self.is_radial[self.component], shrunk, y.clamp(-self.clip, self.clip))
 
+    def inverse(self, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        """What :meth:`forward` takes to ``y`` where it does not clip."""
+        return y * self.std.to(y.dtype) + self.mean.to(y.dtype)
+
     def extra_repr(self) -> str:
         return f"{self.rep}, {len(self.component_size)} components, clip={self.clip}"

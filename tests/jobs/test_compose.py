@@ -12,7 +12,7 @@ from rppdyn.agents import MODELS as AGENT_MODELS
 from rppdyn.agents import defaults
 from rppdyn.envs import KNOWN_ENVIRONMENTS
 from rppdyn.jobs import compose
-from rppdyn.jobs.schema import MODELS, RESUMABLE, ConfigError, did_you_mean, without
+from rppdyn.jobs.schema import MODELS, ConfigError, TrainAgentConfig, did_you_mean, without
 
 
 def composed(*overrides):
@@ -62,10 +62,24 @@ def test_every_experiment_composes_and_can_be_overridden(experiment, plus):
 
 def test_every_file_is_read_by_some_choice():
     folder = Path(compose.__file__).parents[1] / "configs"
-    files = {path.relative_to(folder) for path in folder.rglob("*.yaml")}
-    groups = {path.parts[0] for path in files if len(path.parts) == 2}
-    assert groups == {"agent", "env", "experiment", "model"}
-    assert {path for path in files if len(path.parts) == 1} == {Path("train_agent.yaml")}
+    known = set()
+    for name, module in compose.CONFIGS.items():
+        place = folder.joinpath(*module.split(".")[2:])
+        known.add(place / f"{name}.yaml")
+        for group in compose.groups(name):
+            known |= {place / group / f"{choice}.yaml" for choice in compose.choices(group, name)}
+    assert known == set(folder.rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", ["fit_regression", "fit_dynamics"])
+def test_every_task_and_model_of_a_fit_composes(name):
+    folders = set()
+    for task in compose.choices("task", name):
+        for model in compose.choices("model", name):
+            config = compose.composed(name, [f"task={task}", f"model={model}", "seeds=3"])
+            assert (config.task.name, config.model_name, config.all_seeds) == (task, model, [0, 1, 2])
+            folders.add(config.folder())
+    assert len(folders) == len(compose.choices("task", name)) * len(compose.choices("model", name))
 
 
 def test_numbers_with_exponents_are_numbers():
@@ -118,8 +132,8 @@ def test_a_longer_run_is_the_same_run(word):
 
 def test_identity_leaves_out_what_may_change_and_nothing_else():
     config = composed()
-    assert set(RESUMABLE) <= set(compose.known_keys(type(config)))
-    assert without(asdict(config), RESUMABLE) == config.identity() == replace(config, total_steps=5).identity()
+    assert set(TrainAgentConfig.resumable) <= set(compose.known_keys(type(config)))
+    assert without(asdict(config), TrainAgentConfig.resumable) == config.identity() == replace(config, total_steps=5).identity()
 
 
 def test_a_stored_configuration_comes_back_with_changes():

@@ -1,0 +1,18 @@
+"""Symmetric models of dynamics: Hamiltonian and neural-ODE models, their rollouts, and what they conserve."""
+
+from rppdyn.dynamics.integrate import METHODS, Trajectories, integrate
+from rppdyn.dynamics.models import DynamicsModel, HamiltonianModel, NeuralODEModel, SeparableHamiltonian
+from rppdyn.dynamics.observables import noether_momenta, relative_drift, rollout_error
+
+__all__ = [
+    "METHODS",
+    "DynamicsModel",
+    "HamiltonianModel",
+    "NeuralODEModel",
+    "SeparableHamiltonian",
+    "Trajectories",
+    "integrate",
+    "noether_momenta",
+    "relative_drift",
+    "rollout_error",
+]

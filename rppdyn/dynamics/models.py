@@ -1,0 +1,102 @@
+r"""Vector fields made of networks: Hamiltonian models and neural ODEs, over an MLP, an EMLP or an RPP-EMLP."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+__all__ = ["DynamicsModel", "HamiltonianModel", "NeuralODEModel", "SeparableHamiltonian"]
+
+
+class DynamicsModel(nn.Module, ABC):
+    """An autonomous vector field ``z -> dz/dt`` given by a network.
+
+    A rollout evaluates it many times with the same weights, so they are assembled once: ``weights = model.assemble()``,
+    then ``model.vector_field(z, weights)``. Called as a module it takes ``(t, z)``, as torchdiffeq's solvers do.
+
+    Args:
+        net: a network of this package, a :class:`~rppdyn.nn.stacking.Stack` of them, or any module.
+    """
+
+    separable = False
+
+    def __init__(self, net: nn.Module):
+        super().__init__()
+        self.net = net
+
+    def assemble(self) -> Any:
+        """The network's dense weights; None for a module that has none to assemble."""
+        return self.net.assemble() if hasattr(self.net, "assemble") else None
+
+    @abstractmethod
+    def vector_field(self, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch n"]:
+        """``dz/dt``, with weights assembled here or before."""
+
+    def forward(self, t: Any, z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        return self.vector_field(z)
+
+    def _apply_net(self, z: Tensor, weights: Any) -> Tensor:
+        return self.net(z) if weights is None else self.net.apply(z, weights)
+
+
+class NeuralODEModel(DynamicsModel):
+    r"""``dz/dt = net(z)`` (Chen, Rubanova, Bettencourt & Duvenaud 2018).
+
+    With representations of the same group on both sides it is equivariant where the network is.
+    """
+
+    def vector_field(self, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch n"]:
+        return self._apply_net(z, weights)
+
+
+class HamiltonianModel(DynamicsModel):
+    r"""``dz/dt = J grad H(z)``, ``z = (q, p)``, with ``H`` a network: :math:`\dot q = \partial H/\partial p`,
+    :math:`\dot p = -\partial H/\partial q` (Greydanus, Dzamba & Yosinski 2019).
+
+    ``H`` is conserved along exact solutions; where it is invariant under a continuous group that acts by ``rho(g)`` on ``q``
+    and by its dual on ``p``, so are that group's :func:`~rppdyn.dynamics.noether_momenta`.
+
+    Args:
+        net: ``(*batch, 2 d) -> (*batch, 1)``.
+        separable: a promise that ``H(q, p) = V(q) + T(p)``, as :class:`SeparableHamiltonian` keeps it; leapfrog needs it.
+    """
+
+    def __init__(self, net: nn.Module, *, separable: bool = False):
+        super().__init__(net)
+        self.separable = separable
+
+    def hamiltonian(self, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch"]:
+        """The energy that the model gives a state, up to a constant of no meaning.
+
+        Raises:
+            ValueError: the network's output is not one number per state, or the state's dimension is odd.
+        """
+        if z.shape[-1] % 2:
+            raise ValueError(f"a state of {z.shape[-1]} numbers: positions and as many momenta make an even number")
+        H = self._apply_net(z, weights)
+        if H.shape != (*z.shape[:-1], 1):
+            raise ValueError(
+                f"the Hamiltonian of {tuple(z.shape)} has shape {tuple(H.shape)}: it must be one number per state"
+            )
+        return H.squeeze(-1)
+
+    def vector_field(self, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch n"]:
+        weights = self.assemble() if weights is None else weights
+        dH_dq, dH_dp = torch.func.grad(lambda z: self.hamiltonian(z, weights).sum())(z).chunk(2, -1)
+        return torch.cat([dH_dp, -dH_dq], -1)
+
+
+class SeparableHamiltonian(nn.Module):
+    """``H(q, p) = V(q) + T(p)`` of two networks, ``(*batch, d) -> (*batch, 1)`` each."""
+
+    def __init__(self, potential: nn.Module, kinetic: nn.Module):
+        super().__init__()
+        self.potential, self.kinetic = potential, kinetic
+
+    def forward(self, z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
+        q, p = z.chunk(2, -1)
+        return self.potential(q) + self.kinetic(p)

@@ -1,0 +1,201 @@
+"""`rppdyn fit-dynamics`: fit Hamiltonian and neural-ODE models to trajectories, several seeds in one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rppdyn.dynamics import (
+    DynamicsModel,
+    HamiltonianModel,
+    NeuralODEModel,
+    Trajectories,
+    integrate,
+    noether_momenta,
+    relative_drift,
+    rollout_error,
+)
+from rppdyn.envs.tasks import Pendulum, TrajectoryData, load_trajectories
+from rppdyn.equivariance import equivariance_error
+from rppdyn.equivariance.error import geometric_mean
+from rppdyn.groups import SO2eR3
+from rppdyn.jobs.fit_figures import draw_rollouts, fit_curves
+from rppdyn.jobs.fit_result import FitResult
+from rppdyn.jobs.fit_schema import FitDynamicsConfig
+from rppdyn.jobs.fitting import MAPFit, build_stack, device_of, load_members, run_fit, task_group
+from rppdyn.jobs.preflight import preflight
+from rppdyn.reps import Scalar, V
+from rppdyn.runs import RunFolder
+from rppdyn.runs.files import write_json
+
+__all__ = ["Dynamics", "load_models", "run"]
+
+
+def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
+    """Fit the configured models into their run folder.
+
+    Args:
+        resume: go on from the folder's last checkpoint; start where there is no folder yet.
+        progress: show a bar on standard error.
+    Raises:
+        RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
+        ConfigError, ValueError: the task, its group or the models can't be made as configured; no folder has been made
+            then.
+        CheckpointError: the folder's checkpoints are all damaged.
+    """
+    finished = preflight(config, resume)
+    if finished is not None:
+        return FitResult.from_dict(finished)
+    dynamics: list[Dynamics] = []
+
+    def build() -> MAPFit:
+        dynamics.append(Dynamics(config))
+        return dynamics[0].fit
+
+    def draw(folder: RunFolder) -> None:
+        fit_curves(folder)
+        write_json(folder.path / "rollouts.json", dynamics[0].curves)
+        draw_rollouts(dynamics[0].curves, dynamics[0].example, folder.figures / "rollouts.png")
+
+    return run_fit(config, build, lambda _: dynamics[0].test(), draw, progress)
+
+
+class Dynamics:
+    """The configured pendulum with the models that are fitted to it; each seed has trajectories, weights and batches.
+
+    Attributes:
+        curves: of the test rollouts, per seed: ``error``, ``energy`` and ``momentum`` drift over time, filled by :meth:`test`.
+        example: the first test trajectory and the first member's, with ``times``.
+    """
+
+    def __init__(self, config: FitDynamicsConfig):
+        self.config = config
+        task = config.task
+        self.pendulum = Pendulum(k2=task.k2, wind=task.wind)
+        self.rep = self.pendulum.rep(task_group(task.group))
+        self.dtype, self.device = getattr(torch, config.dtype), device_of(config)
+        self.data = [self._trajectories(seed) for seed in config.all_seeds]
+        chunks = torch.stack([data.train for data in self.data]).to(device=self.device, dtype=self.dtype)
+        self.chunk_times = self.data[0].chunk_times.to(device=self.device, dtype=self.dtype)
+        is_hamiltonian = config.model.system == "hamiltonian"
+        stack = build_stack(config, self.rep, Scalar(self.rep.G) if is_hamiltonian else self.rep)
+        self.model = _system(config, stack)
+        self.fit = MAPFit(
+            config,
+            stack,
+            chunks[:, :, 0],
+            chunks[:, :, 1:],
+            predict=self._rollout,
+            evaluate=self._evaluate,
+        )
+        self.curves: dict[str, Any] = {}
+        self.example: dict[str, Any] = {}
+
+    def _trajectories(self, seed: int) -> TrajectoryData:
+        task = self.config.task
+        return load_trajectories(
+            self.pendulum,
+            n_train=task.train,
+            n_validation=task.validation,
+            n_test=task.test,
+            dt=task.time_step,
+            horizon=task.horizon,
+            chunk=task.chunk,
+            seed=seed,
+            file=task.file,
+        )
+
+    def _rollout(self, weights: Any, z0: Tensor) -> Tensor:
+        step = self.config.rollout.step
+        return integrate(self.model, z0, self.chunk_times, method="rk4", step=step, weights=weights).states[..., 1:, :]
+
+    def members(self) -> list[DynamicsModel]:
+        """The models as they stand, in float64 on the CPU, where errors are measured."""
+        stack = self.fit.stack
+        return [_system(self.config, stack.member(index)).double().cpu() for index in range(stack.members)]
+
+    def _evaluate(self) -> dict[str, Any]:
+        metrics: dict[str, Any] = {}
+        weights = self.model.assemble()
+        for split in ("validation", "test"):
+            chunks = torch.stack([getattr(data, split) for data in self.data]).to(device=self.device, dtype=self.dtype)
+            found = torch.cat([chunks[:, :, :1], self._rollout(weights, chunks[:, :, 0])], 2)
+            metrics[f"{split}/error"] = geometric_mean(rollout_error(found, chunks).flatten(1), 1).tolist()
+        members = zip(self.members(), self.data, strict=True)
+        metrics["equivariance/error"] = [self._equivariance(m, data).get("error", float("nan")) for m, data in members]
+        return metrics
+
+    def _equivariance(self, member: DynamicsModel, data: TrajectoryData) -> dict[str, float]:
+        """The vector field's error under the group: that of the model, since a Hamiltonian has a constant of no meaning."""
+        z = data.test[: self.config.evaluation.states, 0]
+        if not member.vector_field(z).isfinite().all():
+            return {}
+        weights = member.assemble()
+        error = equivariance_error(lambda z: member.vector_field(z, weights), self.rep, self.rep, z, n_samples=4)
+        return {"error": error.mean} | error.per_generator
+
+    def test(self) -> dict[str, Any]:
+        """What the members' rollouts to the horizon are worth, lists with one value per seed.
+
+        ``rollout/error`` is the geometric mean over time and trajectories of the relative error; ``rollout/energy_drift``
+        that of the true energy, ``rollout/momentum_drift`` that of the angular momentum about the vertical, along the
+        model's rollouts. Trajectories that diverged are left out of these and counted in ``rollout/diverged``; where all
+        did, there is no number.
+        """
+        measured: dict[str, list[Any]] = {}
+        metrics = self._evaluate()
+        self.curves = {"times": self.data[0].times.tolist(), "error": [], "energy_drift": [], "momentum_drift": []}
+        for index, (member, data) in enumerate(zip(self.members(), self.data, strict=True)):
+            truth = data.rollouts[: self.config.rollout.trajectories]
+            found = self._roll_out(member, truth[:, 0], data.times)
+            kept = ~found.diverged
+            values: dict[str, Any] = {name: metrics[name][index] for name in ("validation/error", "test/error")}
+            values["rollout/diverged"] = float(found.diverged.double().mean())
+            values["rollout/first_divergence"] = _first_divergence(found)
+            for name, errors in self._errors(found.states[kept], truth[kept]).items():
+                values[f"rollout/{name}"] = float(geometric_mean(errors.flatten())) if kept.any() else None
+                self.curves[name].append(geometric_mean(errors).tolist() if kept.any() else None)
+            values |= {f"equivariance/{name}": value for name, value in self._equivariance(member, data).items()}
+            for name, value in values.items():
+                measured.setdefault(name, []).append(value)
+            if index == 0:
+                self.example = {"times": data.times, "truth": truth[0], "found": found.states[0]}
+        return measured
+
+    def _roll_out(self, member: DynamicsModel, z0: Tensor, times: Tensor) -> Trajectories:
+        rollout = self.config.rollout
+        if rollout.method == "rk4":
+            return integrate(member, z0, times, method="rk4", step=rollout.test_step)
+        return integrate(member, z0, times, rtol=rollout.tolerance, atol=rollout.tolerance)
+
+    def _errors(self, found: Float[Tensor, "n T d"], truth: Float[Tensor, "n T d"]) -> dict[str, Float[Tensor, "n t"]]:
+        """Relative errors and drifts at each time but the first."""
+        momentum = noether_momenta(2 * V(SO2eR3()), found).squeeze(-1)
+        return {
+            "error": rollout_error(found, truth),
+            "energy_drift": relative_drift(self.pendulum.energy(found)),
+            "momentum_drift": relative_drift(momentum),
+        }
+
+
+def load_models(config: FitDynamicsConfig, folder: RunFolder) -> tuple[Dynamics, list[DynamicsModel]]:
+    """A finished run's task and its members, one per seed, in float64.
+
+    Raises:
+        RunFolderError: the run is unfinished, or its file is damaged.
+    """
+    dynamics = Dynamics(config)
+    load_members(dynamics.fit.stack, folder)
+    return dynamics, dynamics.members()
+
+
+def _system(config: FitDynamicsConfig, net: nn.Module) -> DynamicsModel:
+    return HamiltonianModel(net) if config.model.system == "hamiltonian" else NeuralODEModel(net)
+
+
+def _first_divergence(found: Trajectories) -> float | None:
+    """The time at which the first trajectory was found to have diverged."""
+    return float(found.times[found.diverged_at[found.diverged].min()]) if found.diverged.any() else None

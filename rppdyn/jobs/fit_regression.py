@@ -1,0 +1,169 @@
+"""`rppdyn fit-regression`: fit networks with symmetry priors to a regression task, several seeds in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rppdyn.envs.tasks import RegressionTask, regression_task
+from rppdyn.equivariance import equivariance_error
+from rppdyn.equivariance.actions import act
+from rppdyn.equivariance.error import geometric_mean, relative_difference
+from rppdyn.jobs.fit_figures import fit_curves
+from rppdyn.jobs.fit_result import FitResult
+from rppdyn.jobs.fit_schema import FitRegressionConfig
+from rppdyn.jobs.fitting import MAPFit, build_stack, device_of, load_members, run_fit, task_group
+from rppdyn.jobs.preflight import preflight
+from rppdyn.nn import InvariantNormaliser, Stack
+from rppdyn.runs import RunFolder
+
+__all__ = ["Regression", "Regressor", "load_regressors", "run"]
+
+TEST_SEED = 2**32  # test data are the same for all seeds and lie apart from what any seed draws
+
+
+def run(config: FitRegressionConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
+    """Fit the configured networks into their run folder.
+
+    Args:
+        resume: go on from the folder's last checkpoint; start where there is no folder yet.
+        progress: show a bar on standard error.
+    Raises:
+        RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
+        ConfigError, ValueError: the task, its group or the networks can't be made as configured; no folder has been made
+            then.
+        CheckpointError: the folder's checkpoints are all damaged.
+    """
+    finished = preflight(config, resume)
+    if finished is not None:
+        return FitResult.from_dict(finished)
+    regression: list[Regression] = []
+
+    def build() -> MAPFit:
+        regression.append(Regression(config))
+        return regression[0].fit
+
+    return run_fit(config, build, lambda _: regression[0].test(), fit_curves, progress)
+
+
+class Regressor(nn.Module):
+    """A network between normalised inputs and normalised targets; both maps commute with the group.
+
+    Args:
+        input, output: with the statistics of the training data.
+    """
+
+    def __init__(self, input: InvariantNormaliser, net: nn.Module, output: InvariantNormaliser):
+        super().__init__()
+        self.input, self.net, self.output = input, net, output
+
+    def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
+        return self.output.inverse(self.net(self.input(x)))
+
+
+class Regression:
+    """A configured task with the members that are fitted to it; each seed draws training data, weights and batches.
+
+    Validation and test data are the same for all, and ``validation/error``, ``test/error`` are the geometric mean over them
+    of :math:`|y - f(x)| / (|y| + |f(x)|)`.
+    """
+
+    def __init__(self, config: FitRegressionConfig):
+        self.config = config
+        self.task = regression_task(config.task.name, task_group(config.task.group))
+        self.dtype, device = getattr(torch, config.dtype), device_of(config)
+        data = [self.task.sample(config.task.train, torch.Generator().manual_seed(seed)) for seed in config.all_seeds]
+        held_out = torch.Generator().manual_seed(TEST_SEED)
+        self.validation = self.task.sample(config.task.validation, held_out)
+        self.held_out = self.task.sample(config.task.test, held_out)
+        self.normalisers = [(_normaliser(self.task.rep_in, x), _normaliser(self.task.rep_out, y)) for x, y in data]
+        inputs = torch.stack([normalise(x) for (normalise, _), (x, _) in zip(self.normalisers, data, strict=True)])
+        targets = torch.stack([normalise(y) for (_, normalise), (_, y) in zip(self.normalisers, data, strict=True)])
+        inputs, targets = (t.to(device=device, dtype=self.dtype) for t in (inputs, targets))
+        stack = build_stack(config, self.task.rep_in, self.task.rep_out)
+        self.fit = MAPFit(
+            config,
+            stack,
+            inputs,
+            targets,
+            predict=lambda weights, x: stack.apply(x, weights),
+            evaluate=self._evaluate,
+            prepare=self._augment if config.task.augment else None,
+        )
+
+    def members(self) -> list[Regressor]:
+        """The regressors as they stand, in float64 on the CPU, where errors are measured."""
+        return regressors(self.fit.stack, self.normalisers)
+
+    def _evaluate(self) -> dict[str, Any]:
+        metrics: dict[str, list[float]] = {"validation/error": [], "test/error": [], "equivariance/error": []}
+        x = self.held_out[0][: self.config.evaluation.states]
+        for member in self.members():
+            metrics["validation/error"].append(_relative_error(member, *self.validation))
+            metrics["test/error"].append(_relative_error(member, *self.held_out))
+            metrics["equivariance/error"].append(self._equivariance(member, x).get("error", float("nan")))
+        return metrics
+
+    def test(self) -> dict[str, Any]:
+        """Errors and equivariance errors of the members on the test data, lists with one value per seed."""
+        measured: dict[str, list[float | None]] = {}
+        x, y = self.held_out
+        for member in self.members():
+            finite = bool(member(x).isfinite().all())
+            values: dict[str, float | None] = {
+                "test/error": _relative_error(member, x, y) if finite else None,
+                "test/mse": float((member(x) - y).square().mean()) if finite else None,
+                "validation/error": _relative_error(member, *self.validation) if finite else None,
+            }
+            equivariance = self._equivariance(member, x[: self.config.evaluation.states])
+            values |= {f"equivariance/{name}": value for name, value in equivariance.items()}
+            for name, value in values.items():
+                measured.setdefault(name, []).append(value)
+        return measured
+
+    def _equivariance(self, member: Regressor, x: Tensor) -> dict[str, float]:
+        if not member(x).isfinite().all():
+            return {}
+        error = equivariance_error(member, self.task.rep_in, self.task.rep_out, x, n_samples=4)
+        return {"error": error.mean} | error.per_generator
+
+    def _augment(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets moved by random elements of the group, which both normalisations commute with."""
+        moved: list[list[Tensor]] = [[], []]
+        for seed, x, y in zip(self.config.all_seeds, inputs, targets, strict=True):
+            g = self.task.group.samples(len(x), torch.Generator().manual_seed(seed * 1_000_003 + step))
+            for rep, values, out in ((self.task.rep_in, x, moved[0]), (self.task.rep_out, y, moved[1])):
+                out.append(act(rep, g.to(values), values))
+        return torch.stack(moved[0]), torch.stack(moved[1])
+
+
+def load_regressors(config: FitRegressionConfig, folder: RunFolder) -> tuple[RegressionTask, list[Regressor]]:
+    """The task of a finished run and its members, one per seed, in float64.
+
+    Raises:
+        RunFolderError: the run is unfinished, or its file is damaged.
+    """
+    regression = Regression(config)
+    load_members(regression.fit.stack, folder)
+    return regression.task, regression.members()
+
+
+def regressors(stack: Stack, normalisers: Sequence[tuple[InvariantNormaliser, InvariantNormaliser]]) -> list[Regressor]:
+    """Members of a stack between their normalisers, in float64 on the CPU."""
+    return [
+        Regressor(first, stack.member(index), last).double().cpu() for index, (first, last) in enumerate(normalisers)
+    ]
+
+
+def _normaliser(rep: Any, values: Tensor) -> InvariantNormaliser:
+    normaliser = InvariantNormaliser(rep)
+    normaliser.update(values)
+    return normaliser
+
+
+def _relative_error(member: nn.Module, x: Tensor, y: Tensor) -> float:
+    return float(geometric_mean(relative_difference(member(x), y)))

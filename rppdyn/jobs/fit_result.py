@@ -1,0 +1,63 @@
+"""What a fit ends with; nothing heavy is imported here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rppdyn.runs.statistics import bootstrap_interval, iqm
+
+
+@dataclass
+class FitResult:
+    """What a run of fit-regression or fit-dynamics ends with, and what `result.json` holds.
+
+    Attributes:
+        metrics: the last record of `metrics.jsonl`; lists have one value per seed.
+        test: what was measured of the finished members, lists of one value per seed; null for a member that diverged.
+    """
+
+    run: str
+    verb: str
+    task: str
+    model: str
+    seeds: list[int]
+    epochs: int
+    metrics: dict[str, Any] = field(default_factory=dict)
+    test: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0  # of this process
+    interrupted: bool = False
+    note: str = ""
+
+    @classmethod
+    def from_dict(cls, result: dict[str, Any]) -> FitResult:
+        """What a finished run wrote."""
+        return cls(**{name: result[name] for name in cls.__dataclass_fields__ if name in result})
+
+    def __str__(self) -> str:
+        seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"seeds {self.seeds[0]} to {self.seeds[-1]}"
+        note = f" ({self.note})" if self.note else ""
+        lines = [f"{self.task}, {self.model}, {seeds}: {self.epochs:,} epochs{note}"]
+        lines += [
+            f"  {name:34} {_over_seeds(values)}" for name, values in self.test.items() if isinstance(values, list)
+        ]
+        lines.append(f"  {'run folder':34} {self.run}")
+        if self.interrupted:
+            lines.append(f"  {'go on with':34} rppdyn {self.verb} --resume {self.run}")
+        else:
+            lines.append(f"  {'curves':34} {Path(self.run) / 'figures' / 'curves.png'}")
+        return "\n".join(lines)
+
+
+def _over_seeds(values: list[float | None]) -> str:
+    """The interquartile mean over seeds and its interval; members that diverged are counted apart."""
+    kept = [value for value in values if value is not None]
+    lost = f", {len(values) - len(kept)} of {len(values)} diverged" if len(kept) < len(values) else ""
+    if not kept:
+        return lost.removeprefix(", ")
+    centre = f"{float(iqm(kept)):.3g}"
+    if len(kept) == 1:
+        return centre + lost
+    low, high = bootstrap_interval(kept)
+    return f"{centre} [{float(low):.3g}, {float(high):.3g}]{lost}"

@@ -1,0 +1,218 @@
+"""The configuration of `rppdyn fit-regression` and `rppdyn fit-dynamics`: names, types and ranges."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING
+
+from rppdyn.jobs.schema import (
+    ARCHITECTURES,
+    ConfigError,
+    RunConfig,
+    at_least,
+    did_you_mean,
+    positive,
+    require,
+    variance,
+)
+
+NETWORKS = ("rpp", "emlp", "mlp")
+SYSTEMS = ("hamiltonian", "ode")
+SCHEDULES = ("cosine", "constant")
+DTYPES = ("float32", "float64")
+ROLLOUT_METHODS = ("dopri5", "rk4")
+
+
+def _one_of(key: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{key}={value}: unknown{did_you_mean(value, known)}; choose one of {', '.join(known)}")
+
+
+@dataclass
+class NetworkConfig:
+    """The network: which pathways, how wide, how much each is believed."""
+
+    kind: str = "rpp"
+    hidden: int = MISSING
+    num_layers: int = 3
+    equivariant_variance: float = 1e5
+    free_variance: float = 1.0
+    architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
+    bilinear: bool | None = None  # null: where hidden channels are not point-wise
+
+    def __post_init__(self) -> None:
+        _one_of("model.kind", self.kind, NETWORKS)
+        _one_of("model.architecture", self.architecture, ARCHITECTURES)
+        at_least("model.hidden", self.hidden, 1)
+        at_least("model.num_layers", self.num_layers, 1)
+        variance("model.equivariant_variance", self.equivariant_variance)
+        variance("model.free_variance", self.free_variance)
+        used = {"rpp": ("equivariant", "free"), "emlp": ("equivariant",), "mlp": ("free",)}[self.kind]
+        if not any(getattr(self, f"{name}_variance") for name in used):
+            raise ConfigError(f"model.{used[0]}_variance=0: no pathway is left of model {self.kind}; make it positive")
+
+
+@dataclass
+class DynamicsModelConfig(NetworkConfig):
+    """A vector field: the gradient of a network's Hamiltonian, or a network itself."""
+
+    system: str = "hamiltonian"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _one_of("model.system", self.system, SYSTEMS)
+
+
+@dataclass
+class OptimiserConfig:
+    """Adam on the maximum a posteriori objective."""
+
+    learning_rate: float = 3e-3
+    schedule: str = "cosine"  # of the learning rate: to zero at the end; or constant, as published
+    epochs: int = MISSING
+    batch_size: int = 500
+    noise_variance: float = MISSING  # of the Gaussian likelihood; the smaller, the less the priors weigh
+
+    def __post_init__(self) -> None:
+        positive("optimiser.learning_rate", self.learning_rate)
+        _one_of("optimiser.schedule", self.schedule, SCHEDULES)
+        at_least("optimiser.epochs", self.epochs, 1)
+        at_least("optimiser.batch_size", self.batch_size, 1)
+        positive("optimiser.noise_variance", self.noise_variance)
+
+
+@dataclass
+class RegressionTaskConfig:
+    """A regression task, the symmetry that networks are given, and how much data there is."""
+
+    name: str = MISSING
+    group: str | None = None  # for example "SL(3)"; null: the task's own
+    train: int = 1000
+    validation: int = 1000
+    test: int = 1000
+    augment: bool = False  # training data are moved by random elements of the group, anew in each epoch
+
+    def __post_init__(self) -> None:
+        for name in ("train", "validation", "test"):
+            at_least(f"task.{name}", getattr(self, name), 1)
+
+
+@dataclass
+class PendulumTaskConfig:
+    """The double spring pendulum, the symmetry that networks are given, and how much of it is seen."""
+
+    name: str = MISSING
+    group: str = "O2eR3()"
+    k2: float = 1.0  # of the second spring; 2 is what the published code computes
+    wind: float = 0.0  # eps, the wind's strength
+    train: int = 500
+    validation: int = 500
+    test: int = 500
+    time_step: float = 0.2
+    horizon: float = 30.0  # of the test rollouts
+    chunk: int = 5  # time steps of a training trajectory
+    file: str | None = None  # a stored dataset with these parameters; null: made once and kept in the cache
+
+    def __post_init__(self) -> None:
+        positive("task.k2", self.k2)
+        require("task.wind", self.wind, math.isfinite(self.wind), "a number")
+        for name in ("train", "validation", "test", "chunk"):
+            at_least(f"task.{name}", getattr(self, name), 1)
+        positive("task.time_step", self.time_step)
+        positive("task.horizon", self.horizon)
+        longest = self.chunk * self.time_step
+        require("task.horizon", self.horizon, self.horizon >= longest, f"at least task.chunk steps, {longest:g}")
+
+
+@dataclass
+class FitEvaluationConfig:
+    """What is measured while fitting."""
+
+    every: int = MISSING  # epochs
+    states: int = 200  # test inputs for the equivariance errors
+
+    def __post_init__(self) -> None:
+        at_least("evaluation.every", self.every, 1)
+        at_least("evaluation.states", self.states, 1)
+
+
+@dataclass
+class RolloutConfig:
+    """How vector fields are solved: with fixed steps while training, with an accurate method afterwards."""
+
+    step: float | None = None  # longest step of rk4 while training; null: one per time step
+    method: str = "dopri5"  # of the test rollouts
+    tolerance: float = 1e-6  # of dopri5, relative and absolute
+    test_step: float = 0.05  # of rk4
+    trajectories: int = 100  # how many test trajectories are rolled out to the horizon
+
+    def __post_init__(self) -> None:
+        if self.step is not None:
+            positive("rollout.step", self.step)
+        _one_of("rollout.method", self.method, ROLLOUT_METHODS)
+        positive("rollout.tolerance", self.tolerance)
+        positive("rollout.test_step", self.test_step)
+        at_least("rollout.trajectories", self.trajectories, 1)
+
+
+@dataclass
+class FitConfig(RunConfig):
+    """What fits have in common: members trained together, each from a seed of its own."""
+
+    optimiser: OptimiserConfig = MISSING
+    evaluation: FitEvaluationConfig = MISSING
+    seeds: int = 1  # members: seed, seed + 1, ..., trained together in this process
+    dtype: str = "float32"
+
+    verb = "fit"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("seeds", self.seeds, 1)
+        _one_of("dtype", self.dtype, DTYPES)
+
+    @property
+    def all_seeds(self) -> list[int]:
+        """One per member."""
+        return list(range(self.seed, self.seed + self.seeds))
+
+    @property
+    def length(self) -> tuple[str, int]:
+        return "optimiser.epochs", self.optimiser.epochs
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        seeds = f"seed{self.seed}" if self.seeds == 1 else f"seeds{self.seed}-{self.seed + self.seeds - 1}"
+        return self.task.name, self.model_name, seeds
+
+    @property
+    def model_name(self) -> str:
+        """What tables call the model."""
+        return self.model.kind
+
+
+@dataclass
+class FitRegressionConfig(FitConfig):
+    """`rppdyn fit-regression`."""
+
+    task: RegressionTaskConfig = MISSING
+    model: NetworkConfig = MISSING
+
+    verb = "fit-regression"
+
+
+@dataclass
+class FitDynamicsConfig(FitConfig):
+    """`rppdyn fit-dynamics`."""
+
+    task: PendulumTaskConfig = MISSING
+    model: DynamicsModelConfig = MISSING
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+
+    verb = "fit-dynamics"
+
+    @property
+    def model_name(self) -> str:
+        return f"{self.model.kind}_{'hnn' if self.model.system == 'hamiltonian' else 'ode'}"

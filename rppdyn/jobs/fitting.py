@@ -1,0 +1,246 @@
+r"""What the fits share: members stacked, their maximum a posteriori objective, and the life of their run folder.
+
+Each member minimises
+
+.. math:: \frac{1}{N d}\sum_n |y_n - f(x_n)|^2 + \frac{2 s^2}{N d}\Big(\sum_p \frac{|w_p|^2}{2\sigma_p^2} + \ldots\Big),
+
+the negative log-posterior under a Gaussian likelihood of variance :math:`s^2` per output (``noise_variance``) and the
+pathways' priors, times :math:`2 s^2 / (N d)`: ``N`` training data of ``d`` outputs.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rppdyn.groups import Group
+from rppdyn.jobs import notation
+from rppdyn.jobs.fit_result import FitResult
+from rppdyn.jobs.fit_schema import FitConfig, NetworkConfig
+from rppdyn.jobs.schema import ConfigError
+from rppdyn.jobs.threads import torch_threads
+from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
+from rppdyn.priors import negative_log_prior
+from rppdyn.reps import Rep
+from rppdyn.runs import Progress, RunFolder, RunFolderError, provenance, stop_on_signals
+from rppdyn.runs.files import flush_to_disk
+from rppdyn.runs.fitting import fit, load_tensors
+
+__all__ = ["MAPFit", "build_network", "build_stack", "device_of", "load_members", "run_fit", "task_group"]
+
+MEMBERS = "members.pt"
+
+
+def task_group(text: str | None) -> Group | None:
+    """The group that a task's configuration names."""
+    return None if text is None else notation.group(text, "task.group")
+
+
+def build_network(config: NetworkConfig, rep_in: Rep, rep_out: Rep, seed: int) -> RPPEMLP:
+    """The configured network with initial weights of a seed."""
+    options: dict[str, Any] = dict(
+        hidden=config.hidden,
+        num_layers=config.num_layers,
+        architecture=config.architecture,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    if config.kind == "mlp":
+        return MLP(rep_in, rep_out, rep_in.G, free_variance=config.free_variance, **options)
+    options |= dict(equivariant_variance=config.equivariant_variance, bilinear=config.bilinear)
+    if config.kind == "emlp":
+        return EMLP(rep_in, rep_out, rep_in.G, **options)
+    return RPPEMLP(rep_in, rep_out, rep_in.G, free_variance=config.free_variance, **options)
+
+
+def build_stack(config: FitConfig, rep_in: Rep, rep_out: Rep) -> Stack:
+    """A member for each seed."""
+    stack = Stack([build_network(config.model, rep_in, rep_out, seed) for seed in config.all_seeds])
+    return stack.to(device=device_of(config), dtype=getattr(torch, config.dtype))
+
+
+def device_of(config: FitConfig) -> torch.device:
+    """The configured device.
+
+    Raises:
+        ConfigError: there is none of that kind.
+    """
+    if config.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if config.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device={config.device}: this machine offers no CUDA device; leave it out or use device=cpu")
+    return torch.device(config.device)
+
+
+class MAPFit:
+    """Members fitted to data of their own (:class:`~rppdyn.runs.fitting.Fittable`).
+
+    Args:
+        inputs, targets: ``(members, N, ...)``, targets as ``predict`` gives them.
+        predict: ``(weights, inputs) -> (members, batch, ...)``.
+        evaluate: metrics, called without gradients.
+        prepare: what is done to a batch before it is used, ``(inputs, targets, step) -> (inputs, targets)``.
+    """
+
+    def __init__(
+        self,
+        config: FitConfig,
+        stack: Stack,
+        inputs: Float[Tensor, "members N ..."],
+        targets: Float[Tensor, "members N ..."],
+        predict: Callable[[Any, Tensor], Tensor],
+        evaluate: Callable[[], dict[str, Any]],
+        prepare: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]] | None = None,
+    ):
+        self.config, self.stack = config, stack
+        self.inputs, self.targets = inputs, targets
+        self.predict, self._evaluate, self.prepare = predict, evaluate, prepare
+        self.optimiser = torch.optim.Adam(stack.parameters(), lr=config.optimiser.learning_rate, foreach=True)
+        self.prior_scale = 2 * config.optimiser.noise_variance / targets[0].numel()
+        self.loss = torch.full((stack.members,), math.nan)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches; the last one of an epoch may be smaller."""
+        return math.ceil(self.inputs.shape[1] / self.config.optimiser.batch_size)
+
+    def step(self, step: int) -> None:
+        epoch, batch = divmod(step, self.steps_per_epoch)
+        inputs, targets = self._batch(epoch, batch)
+        if self.prepare is not None:
+            inputs, targets = self.prepare(inputs, targets, step)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self._learning_rate(step)
+        self.optimiser.zero_grad(set_to_none=True)
+        errors = (self.predict(self.stack.assemble(), inputs) - targets).square().flatten(1).mean(1)
+        self.loss = errors.detach()
+        (errors + self.prior_scale * self.stack.per_member(negative_log_prior)).sum().backward()
+        self.optimiser.step()
+
+    def _batch(self, epoch: int, batch: int) -> tuple[Tensor, Tensor]:
+        """A batch of each member, in an order that follows from its seed and the epoch."""
+        size, count = self.config.optimiser.batch_size, self.inputs.shape[1]
+        if size >= count:
+            return self.inputs, self.targets
+        if batch == 0 or not hasattr(self, "_order"):
+            generators = [torch.Generator().manual_seed(seed * 1_000_003 + epoch) for seed in self.config.all_seeds]
+            order = [torch.randperm(count, generator=generator) for generator in generators]
+            self._order = torch.stack(order).to(self.inputs.device)
+        chosen = self._order[:, batch * size : (batch + 1) * size]
+        members = torch.arange(len(chosen), device=chosen.device)[:, None]
+        return self.inputs[members, chosen], self.targets[members, chosen]
+
+    def _learning_rate(self, step: int) -> float:
+        optimiser = self.config.optimiser
+        if optimiser.schedule == "constant":
+            return optimiser.learning_rate
+        return (
+            optimiser.learning_rate * 0.5 * (1 + math.cos(math.pi * step / (optimiser.epochs * self.steps_per_epoch)))
+        )
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, Any]:
+        metrics = {"train/mse": self.loss.tolist()} | self._evaluate()
+        means = {f"{name}_mean": sum(v) / len(v) for name, v in metrics.items() if isinstance(v, list)}
+        return metrics | means
+
+    def headline(self, metrics: dict[str, Any]) -> dict[str, float]:
+        return {"validation": metrics["validation/error_mean"]}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"stack": self.stack.state_dict(), "optimiser": self.optimiser.state_dict(), "loss": self.loss}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.stack.load_state_dict(state["stack"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.loss = state["loss"]
+
+
+def run_fit(
+    config: FitConfig,
+    build: Callable[[], MAPFit],
+    measure: Callable[[MAPFit], dict[str, Any]],
+    draw: Callable[[RunFolder], None],
+    progress: bool,
+) -> FitResult:
+    """Fit into the configuration's run folder, measure the finished members, and leave them, the figures and the result there.
+
+    Raises:
+        RunFolderError: another process writes into the folder.
+        CheckpointError: its checkpoints are all damaged.
+        ConfigError, ValueError: what is configured can't be built; no folder has been made then.
+    """
+    start = time.monotonic()
+    with torch_threads(config.threads):
+        subject = build()
+        folder = RunFolder(config.folder())
+        if folder.is_vacant():
+            folder = RunFolder.create(folder.path, asdict(config))
+        with folder.lock():
+            folder.replace_config(asdict(config))
+            steps = config.optimiser.epochs * subject.steps_per_epoch
+            label = f"{config.task.name} {config.model_name}"
+            with (
+                stop_on_signals() as stop,
+                Progress(steps, description=label, enabled=progress) as bar,
+            ):
+                done = fit(
+                    subject,
+                    folder,
+                    steps=steps,
+                    evaluate_every=config.evaluation.every * subject.steps_per_epoch,
+                    checkpoint_every=config.checkpoint_every * subject.steps_per_epoch,
+                    stop=stop,
+                    progress=bar,
+                )
+            result = FitResult(
+                run=str(folder.path),
+                verb=config.verb,
+                task=config.task.name,
+                model=config.model_name,
+                seeds=config.all_seeds,
+                epochs=config.optimiser.epochs,
+                metrics=folder.metrics.last(),
+                interrupted=not done,
+                note="" if done else "stopped; a checkpoint was written",
+            )
+            if done:
+                with torch.no_grad():
+                    result.test = measure(subject)
+                save_members(subject.stack, folder)
+                draw(folder)
+                result.seconds = time.monotonic() - start
+                folder.write_result({**asdict(result), "provenance": provenance()})
+    return result
+
+
+def save_members(stack: Stack, folder: RunFolder) -> None:
+    """The fitted members' parameters, tensors alone."""
+    path = folder.path / MEMBERS
+    temporary = path.with_name(f".writing-{path.name}")
+    torch.save(stack.state_dict(), temporary)
+    flush_to_disk(temporary)
+    os.replace(temporary, path)
+
+
+def load_members(stack: Stack, folder: RunFolder) -> None:
+    """Give a stack the parameters of a finished run.
+
+    Raises:
+        RunFolderError: the run is unfinished, or the file is of another network.
+        CheckpointError: the file is damaged.
+    """
+    path = folder.path / MEMBERS
+    if folder.result() is None or not path.is_file():
+        raise RunFolderError(f"{folder.path} is unfinished: let it go on with --resume {folder.path}")
+    try:
+        stack.load_state_dict(load_tensors(path))
+    except RuntimeError as error:
+        raise RunFolderError(f"{path} is of another network than config.yaml says: {error}") from error

@@ -1,0 +1,148 @@
+"""Several networks of one shape trained and run as one: their parameters stacked along a leading axis."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rppdyn.nn.networks import RPPEMLP, Weights
+
+__all__ = ["Stack"]
+
+
+class Stack(nn.Module):
+    r"""Networks that differ in their parameters alone: ten seeds, or the members of an ensemble.
+
+    The parameters of all members are one tensor each, ``(members, ...)``, and what is done with them is ``torch.vmap`` over
+    that axis: no member's numbers depend on another's, and one optimiser that works element by element (Adam) trains all.
+
+    What is drawn at construction besides parameters (the pairs that a bilinear layer contracts) is the first member's: with
+    indices of their own the members could not share a gather.
+
+    Args:
+        nets: networks of the same class, representations and layers; they are copied.
+    Raises:
+        ValueError: no networks, or one whose parameters have other names or shapes than the first one's.
+
+    >>> from rppdyn.groups import SO2eR3
+    >>> from rppdyn.nn import EMLP
+    >>> from rppdyn.reps import V
+    >>> nets = [EMLP(V, V, SO2eR3(), hidden=8, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    >>> Stack(nets)(torch.ones(3, 5, 3)).shape
+    torch.Size([3, 5, 3])
+    """
+
+    def __init__(self, nets: Sequence[RPPEMLP]):
+        super().__init__()
+        if not nets:
+            raise ValueError("a stack of no networks: give at least one")
+        own = [dict(net.named_parameters()) for net in nets]
+        shapes = {name: p.shape for name, p in own[0].items()}
+        for index, parameters in enumerate(own):
+            if {name: p.shape for name, p in parameters.items()} != shapes:
+                raise ValueError(
+                    f"network {index} has other parameters than the first: build all with the same arguments"
+                )
+        self.members = len(nets)
+        self.names = tuple(shapes)
+        self.stacked = nn.ParameterList(torch.stack([ps[name].detach() for ps in own]) for name in self.names)
+        self.net = copy.deepcopy(nets[0])  # whose parameters are put in place whenever it is used
+        for name in self.names:
+            module, leaf = _owner(self.net, name)
+            del module._parameters[leaf]
+            module.register_buffer(leaf, torch.empty(0), persistent=False)
+
+    def per_member(self, function: Callable[[RPPEMLP], Any]) -> Any:
+        """What ``function`` makes of each member's network, tensors ``(members, ...)``; torch operations on parameters alone.
+
+        >>> # stack.per_member(negative_log_prior): (members,)
+        """
+        call = _Call(self.net, function)
+        names = [f"net.{name}" for name in self.names]
+        one = lambda parameters: torch.func.functional_call(call, dict(zip(names, parameters, strict=True)), ())  # noqa: E731
+        return torch.vmap(one)(tuple(self.stacked))
+
+    def assemble(self) -> Weights:
+        """The weights of all members, ``(members, ...)`` each, beside the indices that they share; for :meth:`apply`."""
+        form: list[Any] = []
+
+        def weights(net: RPPEMLP) -> list[Tensor]:
+            form[:] = net.assemble()
+            return list(_weights(form))
+
+        return _filled(form, iter(self.per_member(weights)))
+
+    def apply(
+        self, x: Float[Tensor, "members *batch in"] | Callable, weights: Weights | None = None
+    ) -> Float[Tensor, "members *batch out"] | nn.Module:
+        """The members' outputs, each for its own inputs; with weights from :meth:`assemble`.
+
+        (A function in place of ``x`` is ``nn.Module.apply``.)
+        """
+        if weights is None and not isinstance(x, Tensor):
+            return super().apply(x)
+        weights = self.assemble() if weights is None else weights
+        return torch.vmap(self.net.apply, in_dims=(0, _dimensions(weights)))(x, weights)
+
+    def forward(self, x: Float[Tensor, "members *batch in"]) -> Float[Tensor, "members *batch out"]:
+        return self.apply(x, self.assemble())
+
+    def member(self, index: int) -> RPPEMLP:
+        """A network of its own, with the parameters of one member."""
+        net = copy.deepcopy(self.net)
+        for name, parameters in zip(self.names, self.stacked, strict=True):
+            module, leaf = _owner(net, name)
+            del module._buffers[leaf]
+            module.register_parameter(leaf, nn.Parameter(parameters[index].detach().clone()))
+        return net
+
+    def extra_repr(self) -> str:
+        return f"{self.members} members"
+
+
+class _Call(nn.Module):
+    """A function of a network as a module, so that ``functional_call`` reaches the network's parameters."""
+
+    def __init__(self, net: nn.Module, function: Callable[[nn.Module], Any]):
+        super().__init__()
+        self.net, self.function = net, function
+
+    def forward(self) -> Any:
+        return self.function(self.net)
+
+
+def _owner(net: nn.Module, name: str) -> tuple[nn.Module, str]:
+    module, _, leaf = name.rpartition(".")
+    return net.get_submodule(module), leaf
+
+
+# Assembled weights are nested lists and tuples of tensors, indices and None; weights are what has a gradient.
+
+
+def _is_weight(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.is_floating_point()
+
+
+def _weights(form: Any) -> Iterator[Tensor]:
+    if isinstance(form, list | tuple):
+        for inner in form:
+            yield from _weights(inner)
+    elif _is_weight(form):
+        yield form
+
+
+def _filled(form: Any, weights: Iterator[Tensor]) -> Any:
+    if isinstance(form, list | tuple):
+        return type(form)(_filled(inner, weights) for inner in form)
+    return next(weights) if _is_weight(form) else form
+
+
+def _dimensions(form: Any) -> Any:
+    if isinstance(form, list | tuple):
+        return type(form)(_dimensions(inner) for inner in form)
+    return 0 if _is_weight(form) else None
