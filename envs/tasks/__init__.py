@@ -2,12 +2,15 @@
 
     task = regression_task("modified_inertia")
     x, y = task.sample(1000, torch.Generator().manual_seed(0))
+    pendulum = Pendulum(k2=2.0, wind=0.01)
+    data = load_trajectories(pendulum)          # data.train, data.validation, data.test, data.rollouts
 
 Errors are `ValueError`s of one line.
 """
 
 from __future__ import annotations
 
+from rppdyn.envs.tasks.pendulum import Pendulum
 from rppdyn.envs.tasks.regression import (
     REGRESSION_TASKS,
     ElectronMuon,
@@ -18,14 +21,19 @@ from rppdyn.envs.tasks.regression import (
     RegressionTask,
     regression_task,
 )
+from rppdyn.envs.tasks.trajectories import TASK_CACHE, TrajectoryData, load_trajectories
 
 __all__ = [
     "REGRESSION_TASKS",
+    "TASK_CACHE",
     "ElectronMuon",
     "Inertia",
     "ModifiedInertia",
     "ModifiedInertiaCode",
     "O5Invariant",
+    "Pendulum",
     "RegressionTask",
+    "TrajectoryData",
+    "load_trajectories",
     "regression_task",
 ]

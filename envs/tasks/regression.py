@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from rppdyn.envs.tasks.vectors import check_acts_on
 from rppdyn.groups import Group, O, SO13p
 from rppdyn.reps import Rep, RepType, T
 
@@ -45,13 +46,7 @@ class RegressionTask(ABC):
 
     def __init__(self, group: Group | None = None):
         group = self.own_group() if group is None else group
-        d = self.dimension
-        if group.d != d or group.is_complex:
-            field = "C" if group.is_complex else "R"
-            raise ValueError(
-                f"group={group}: acts on {field}^{group.d}, and {self.name}'s vectors are in R^{d}; "
-                f"use a group of real {d} x {d} matrices, such as {self.own_group()}"
-            )
+        check_acts_on(group, self.dimension, self.name, self.own_group())
         self.rep_in: Rep = self.type_in(group)
         self.rep_out: Rep = self.type_out(group)
 

@@ -1,40 +1,47 @@
-"""`rppdyn cache`: where solved bases are kept, how much they take, and clearing them."""
+"""`rppdyn cache`: where solved bases and tasks' datasets are kept, how much they take, and clearing them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from rppdyn.basis import cache
+from rppdyn.basis import cache as bases
+from rppdyn.envs.tasks import TASK_CACHE
+from rppdyn.runs.array_cache import Summary
 
 UNITS = ("bytes", "KiB", "MiB", "GiB")
 
 
 @dataclass(frozen=True)
 class CacheReport:
-    """The cache's folder and what it holds; `cleared` counts the bases removed, None where none were to be."""
+    """What the two folders hold; `cleared` counts the bases and datasets removed, None where none were to be."""
 
-    location: Path
-    count: int
-    bytes: int
-    cleared: int | None = None
+    bases: Summary
+    datasets: Summary
+    cleared: tuple[int, int] | None = None
 
     def __str__(self) -> str:
-        lines = [f"{self.location}: {self.count} {'basis' if self.count == 1 else 'bases'}, {_size(self.bytes)}"]
-        if self.cleared is not None:
-            lines.insert(0, f"cleared {self.cleared} {'basis' if self.cleared == 1 else 'bases'}")
+        lines = [] if self.cleared is None else [f"cleared {_bases(self.cleared[0])}, {_datasets(self.cleared[1])}"]
+        lines.append(f"{self.bases.location}: {_bases(self.bases.count)}, {_size(self.bases.bytes)}")
+        lines.append(f"{self.datasets.location}: {_datasets(self.datasets.count)}, {_size(self.datasets.bytes)}")
         return "\n".join(lines)
 
 
 def run(clear: bool = False) -> CacheReport:
-    """Describe the cache, after clearing it if asked to.
+    """Describe the caches, after clearing them if asked to.
 
     Raises:
         OSError: an entry could not be removed.
     """
-    cleared = cache.clear() if clear else None
-    found = cache.summary()
-    return CacheReport(found.location, found.count, found.bytes, cleared)
+    cleared = (bases.clear(), TASK_CACHE.clear()) if clear else None
+    return CacheReport(bases.summary(), TASK_CACHE.summary(), cleared)
+
+
+def _bases(count: int) -> str:
+    return f"{count} {'basis' if count == 1 else 'bases'}"
+
+
+def _datasets(count: int) -> str:
+    return f"{count} dataset{'' if count == 1 else 's'}"
 
 
 def _size(count: float) -> str:

@@ -27,18 +27,23 @@ def cache_folder(name: str) -> Path:
     return Path("~/.cache/rppdyn").expanduser() / name
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a text file in one step: a reader sees the old content or the new one, never a part."""
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace a file in one step: a reader sees the old content or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(temporary, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     flush_to_disk(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a text file in one step."""
+    write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, value: Any) -> None:

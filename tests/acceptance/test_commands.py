@@ -10,6 +10,7 @@ import pytest
 from rppdyn import __version__
 from rppdyn.basis import solver
 from rppdyn.cli import VERBS, main
+from rppdyn.envs.tasks import Pendulum, load_trajectories
 from rppdyn.groups import SO
 from rppdyn.reps import T
 
@@ -64,14 +65,19 @@ def test_certify_a_model_file(rppdyn, tmp_path):
 
 
 def test_cache_shows_and_clears(monkeypatch, tmp_path, capfd):
-    monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "bases"))
+    monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(solver, "WORTH_KEEPING", 0.0)
     solver.memory.clear()
     T(3)(SO(3)).solve()
+    load_trajectories(Pendulum(), 1, 1, 1, horizon=1.0)
 
     def cache(*words):
         assert main(["cache", *words]) == 0
-        return capfd.readouterr().out
+        return capfd.readouterr().out.splitlines()
 
-    assert cache().startswith(f"{tmp_path / 'bases' / 'basis'}: 1 basis, ")
-    assert cache("--clear").splitlines() == ["cleared 1 basis", f"{tmp_path / 'bases' / 'basis'}: 0 bases, 0 bytes"]
+    bases, datasets = cache()
+    assert bases.startswith(f"{tmp_path / 'basis'}: 1 basis, ")
+    assert datasets.startswith(f"{tmp_path / 'tasks'}: 1 dataset, ")
+    assert cache("--clear") == [
+        "cleared 1 basis, 1 dataset", f"{tmp_path / 'basis'}: 0 bases, 0 bytes", f"{tmp_path / 'tasks'}: 0 datasets, 0 bytes"
+    ]  # fmt: skip
