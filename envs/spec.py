@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from rppdyn.envs.encoding import Array, Encoding
+from rppdyn.envs.rounding import rounded
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
 
@@ -29,6 +30,7 @@ FORMAT = 2
 VERDICTS = ("exact", "approximate", "broken")
 NOT_CERTIFIED = "not certified"
 SPACES = ("obs", "action", "qpos", "qvel", "act")
+NUMBERS = {"discrete_generators", "lie_algebra", "origin"}  # of a group's or a space's description
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -330,8 +332,14 @@ class SymmetrySpec:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the content, hexadecimal: what a certificate or a run folder records."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+        """SHA-256 of the content, hexadecimal: what a certificate or a run folder records.
+
+        It is of rounded numbers (`rppdyn.envs.rounding`): the same spec derived on another machine has the same digest.
+        """
+        data = self.to_dict()
+        for part in (data["group"], *(data[key] for key in SPACES if data[key] is not None)):
+            part |= {key: rounded(part[key]).tolist() for key in NUMBERS & part.keys()}
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
     def table(self) -> str:
         """Every entry of observation and action: index, name, joint, unit, and its image under each generator.

@@ -13,6 +13,7 @@ import mujoco
 import numpy as np
 
 from rppdyn.envs.certification.certificate import Certificate
+from rppdyn.envs.rounding import rounded
 from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.runs.files import cache_folder, write_json
 
@@ -20,9 +21,10 @@ __all__ = ["certificate_for", "find_certificate", "model_digest", "save_certific
 
 logger = logging.getLogger(__name__)
 
-# What a model looks like and what its parts are called has no part in how it moves.
-_LOOKS = ("cam_", "light_", "mat_", "tex_", "skin_", "name", "text_", "vis", "_")
-_LOOKS_END = (
+# What a model looks like and what its parts are called has no part in how it moves, nor have the boxes around its
+# geoms, which follow from the geoms and only say early that two are far apart.
+_UNPHYSICAL = ("bvh_", "cam_", "geom_aabb", "light_", "mat_", "tex_", "skin_", "name", "text_", "vis", "_")
+_UNPHYSICAL_END = (
     "_rgba",
     "_matid",
     "_group",
@@ -36,10 +38,15 @@ _LOOKS_END = (
 
 
 def model_digest(model: mujoco.MjModel) -> str:
-    """SHA-256 of every physical parameter of a compiled model and its options, hexadecimal; looks and names don't count."""
+    """SHA-256 of every physical parameter of a compiled model and its options, hexadecimal; looks and names don't count.
+
+    It is of rounded numbers (`rppdyn.envs.rounding`): the same model compiled on another machine has the same digest.
+    """
     digest = hashlib.sha256()
     for name, value in [*_parameters(model), *_parameters(model.opt)]:
         array = np.ascontiguousarray(value)
+        if array.dtype == np.float64:
+            array = rounded(array)
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
@@ -91,7 +98,7 @@ def certificate_for(env, spec: SymmetrySpec) -> tuple[Certificate | None, str]:
 
 def _parameters(owner) -> Iterator[tuple[str, object]]:
     for name in sorted(dir(owner)):
-        if name.startswith(_LOOKS) or name.endswith(_LOOKS_END):
+        if name.startswith(_UNPHYSICAL) or name.endswith(_UNPHYSICAL_END):
             continue
         value = getattr(owner, name)
         if isinstance(value, (int, float, np.ndarray)):
