@@ -43,7 +43,54 @@ MODELS = {
 """`model=` of RPPPolicy. The last is the ablation of Finzi et al. 2021, appendix A.2.2."""
 
 
-class RPPPolicy(SACPolicy):
+class SymmetricPolicy:
+    """What a stable-baselines3 policy over one symmetry spec consists of, beside stable-baselines3's own base class."""
+
+    spec: SymmetrySpec
+    observation_space: spaces.Space
+    action_space: spaces.Space
+
+    def _keep(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        *,
+        spec: SymmetrySpec | Mapping[str, Any],
+        model: str,
+        network_kwargs: Mapping[str, Any] | None,
+        use_sde: bool,
+        **arguments: Any,
+    ) -> None:
+        """Check what every policy is given, and keep it as the plain data that a saved policy is built from again.
+
+        Raises:
+            ValueError: an unknown model, spaces that the spec doesn't fit, or `use_sde`.
+        """
+        if use_sde:
+            name = type(self).__name__
+            raise ValueError(f"{name} does not support use_sde=True (its noise would not transform); leave it out")
+        if model not in MODELS:
+            raise ValueError(f"model={model!r} is not one of {', '.join(MODELS)}")
+        self.spec = spec if isinstance(spec, SymmetrySpec) else SymmetrySpec.from_dict(dict(spec))
+        check_spaces(self.spec, observation_space, action_space)
+        own = dict(spec=self.spec.to_dict(), model=model, network_kwargs=dict(network_kwargs or {}))
+        self._arguments = own | arguments
+
+    @property
+    def model(self) -> str:
+        """The name of the pathways in use, a key of `MODELS`."""
+        return self._arguments["model"]
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return dict(
+            observation_space=self.observation_space,
+            action_space=self.action_space,
+            lr_schedule=self._dummy_schedule,
+            **self._arguments,
+        )
+
+
+class RPPPolicy(SymmetricPolicy, SACPolicy):
     """Actor, critics and targets over one symmetry spec.
 
     Args:
@@ -88,19 +135,15 @@ class RPPPolicy(SACPolicy):
         network_kwargs: Mapping[str, Any] | None = None,
         use_sde: bool = False,
     ) -> None:
-        if use_sde:
-            raise ValueError("RPPPolicy does not support use_sde=True (its noise would not transform); leave it out")
-        if model not in MODELS:
-            raise ValueError(f"model={model!r} is not one of {', '.join(MODELS)}")
         if n_critics < 1:
             raise ValueError(f"n_critics={n_critics} must be at least 1")
-        spec = spec if isinstance(spec, SymmetrySpec) else SymmetrySpec.from_dict(dict(spec))
-        check_spaces(spec, observation_space, action_space)
         optimizer_kwargs = {"betas": tuple(defaults.ADAM_BETAS), "eps": 1e-8} | dict(optimizer_kwargs or {})
         if unknown := sorted(set(optimizer_kwargs) - {"betas", "eps"}):
             raise ValueError(f"optimizer_kwargs has {unknown[0]!r}; RPP-SAC runs Adam with betas and eps only")
-        self._arguments = dict(
-            spec=spec.to_dict(),
+        self._keep(
+            observation_space,
+            action_space,
+            spec=spec,
             model=model,
             hidden=hidden,
             num_layers=num_layers,
@@ -111,13 +154,13 @@ class RPPPolicy(SACPolicy):
             output_scale=output_scale,
             n_critics=n_critics,
             optimizer_kwargs=optimizer_kwargs,
-            network_kwargs=dict(network_kwargs or {}),
+            network_kwargs=network_kwargs,
+            use_sde=use_sde,
         )
-        self.spec = spec
         super(SACPolicy, self).__init__(
             observation_space,
             action_space,
-            features_extractor=SymmetricFeatures(observation_space, spec),
+            features_extractor=SymmetricFeatures(observation_space, self.spec),
             optimizer_kwargs=optimizer_kwargs,
             squash_output=True,
         )
@@ -145,19 +188,6 @@ class RPPPolicy(SACPolicy):
         return RPPCritic(
             self.observation_space, self.action_space, self.features_extractor, build, self._arguments["n_critics"]
         ).to(self.device)
-
-    @property
-    def model(self) -> str:
-        """The name of the pathways in use, a key of `MODELS`."""
-        return self._arguments["model"]
-
-    def _get_constructor_parameters(self) -> dict[str, Any]:
-        return dict(
-            observation_space=self.observation_space,
-            action_space=self.action_space,
-            lr_schedule=self._dummy_schedule,
-            **self._arguments,
-        )
 
     def set_training_mode(self, mode: bool) -> None:
         """Note the mode; nothing here works differently in training, and stable-baselines3 calls this at every step."""

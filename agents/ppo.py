@@ -19,15 +19,15 @@ from stable_baselines3.common.type_aliases import Schedule
 from torch import Tensor, nn
 
 from rppdyn.agents import defaults
-from rppdyn.agents.networks import SymmetricFeatures, check_spaces, in_precision, new_generator
-from rppdyn.agents.policy import MODELS, network_builder, pathway_statistics, pathway_variances
+from rppdyn.agents.networks import SymmetricFeatures, in_precision, new_generator
+from rppdyn.agents.policy import MODELS, SymmetricPolicy, network_builder, pathway_statistics, pathway_variances
 from rppdyn.envs import SymmetrySpec
 from rppdyn.nn import RelaxedLinear
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Scalar
 
 
-class RPPActorCriticPolicy(ActorCriticPolicy):
+class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
     r"""A Gaussian policy and a value function over one symmetry spec.
 
     The mean is a network from obs_rep to action_rep, the value one from obs_rep to a scalar. The logarithm of the standard
@@ -78,14 +78,10 @@ class RPPActorCriticPolicy(ActorCriticPolicy):
         network_kwargs: Mapping[str, Any] | None = None,
         use_sde: bool = False,
     ) -> None:
-        if use_sde:
-            raise ValueError("RPPActorCriticPolicy does not support use_sde=True (its noise would not transform)")
-        if model not in MODELS:
-            raise ValueError(f"model={model!r} is not one of {', '.join(MODELS)}")
-        spec = spec if isinstance(spec, SymmetrySpec) else SymmetrySpec.from_dict(dict(spec))
-        check_spaces(spec, observation_space, action_space)
-        self._arguments = dict(
-            spec=spec.to_dict(),
+        self._keep(
+            observation_space,
+            action_space,
+            spec=spec,
             model=model,
             hidden=hidden,
             num_layers=num_layers,
@@ -97,9 +93,9 @@ class RPPActorCriticPolicy(ActorCriticPolicy):
             log_std_init=log_std_init,
             optimizer_class=optimizer_class,
             optimizer_kwargs=optimizer_kwargs,
-            network_kwargs=dict(network_kwargs or {}),
+            network_kwargs=network_kwargs,
+            use_sde=use_sde,
         )
-        self.spec = spec
         self._rollout: list[Tensor] = []  # observations since the last update
         self._trained_on: Tensor | None = None  # those of the last update, until the statistics have moved
         super().__init__(
@@ -110,14 +106,14 @@ class RPPActorCriticPolicy(ActorCriticPolicy):
             ortho_init=False,
             log_std_init=log_std_init,
             features_extractor_class=SymmetricFeatures,
-            features_extractor_kwargs=dict(spec=spec),
+            features_extractor_kwargs=dict(spec=self.spec),
             optimizer_class=optimizer_class,
             optimizer_kwargs=optimizer_kwargs,
         )
 
     def _build(self, lr_schedule: Schedule) -> None:
         self._build_mlp_extractor()  # the identity: the networks below start from the features
-        spec, generator, pathways = self.spec, new_generator(), MODELS[self._arguments["model"]]
+        spec, generator, pathways = self.spec, new_generator(), MODELS[self.model]
         build_mean = network_builder(pathways.actor, spec, self._arguments, generator)
         self.action_net = build_mean(spec.obs_rep, spec.action_rep, output_scale=self._arguments["output_scale"])
         build_value = network_builder(pathways.critic, spec, self._arguments, generator, prefix="critic_")
@@ -180,11 +176,3 @@ class RPPActorCriticPolicy(ActorCriticPolicy):
     def pathway_statistics(self) -> dict[str, float]:
         """As `RPPPolicy.pathway_statistics`, the value function as critic."""
         return pathway_statistics({"actor": [self.action_net], "critic": [self.value_net]})
-
-    def _get_constructor_parameters(self) -> dict[str, Any]:
-        return dict(
-            observation_space=self.observation_space,
-            action_space=self.action_space,
-            lr_schedule=self._dummy_schedule,
-            **self._arguments,
-        )
