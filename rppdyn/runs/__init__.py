@@ -8,7 +8,7 @@ from rppdyn.runs.metrics import MetricsLog, read_metrics, series
 from rppdyn.runs.progress import Progress
 from rppdyn.runs.provenance import provenance
 from rppdyn.runs.signals import StopRequest, stop_on_signals
-from rppdyn.runs.statistics import bootstrap_interval, iqm
+from rppdyn.runs.statistics import bootstrap_interval, iqm, paired_ratio
 
 __all__ = [
     "Checkpoint",
@@ -22,6 +22,7 @@ __all__ = [
     "bootstrap_interval",
     "differences",
     "iqm",
+    "paired_ratio",
     "provenance",
     "read_metrics",
     "series",

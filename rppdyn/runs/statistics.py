@@ -1,8 +1,9 @@
-"""Statistics over seeds: the interquartile mean and its bootstrap interval."""
+"""Statistics over seeds: the interquartile mean, ratios of pairs, and their bootstrap intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -77,3 +78,38 @@ def bootstrap_interval(
     tail = (1 - level) / 2
     lower, upper = np.quantile(np.concatenate(draws), [tail, 1 - tail], axis=0)
     return lower, upper
+
+
+def paired_ratio(a: ArrayLike, b: ArrayLike, **options: Any) -> tuple[float, tuple[float, float]]:
+    r"""By how much one of two models' errors is larger, seed by seed, with its bootstrap interval.
+
+    .. math:: \exp\Big(\mathrm{IQM}_i \log \frac{a_i}{b_i}\Big)
+
+    Seeds are drawn as pairs, so what both models share of a seed (its data, its difficulty) is in neither the ratio nor the
+    interval. An interval that leaves out 1 says that they differ; that of one pair is the ratio itself and says
+    nothing.
+
+    >>> centre, (low, high) = paired_ratio([2.0, 20.0, 200.0], [1.0, 10.0, 100.0])
+    >>> print(f"{centre:.3f} [{low:.3f}, {high:.3f}]")
+    2.000 [2.000, 2.000]
+
+    Args:
+        a, b: positive values, one per seed and the same seed at the same place, (n,) each, n >= 1.
+        options: of :func:`bootstrap_interval`.
+    Returns:
+        the ratio and the ends of its interval.
+    Raises:
+        ValueError: they are not pairs, or a value is not positive and finite.
+    """
+    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if first.shape != second.shape or first.ndim != 1 or not first.size:
+        raise ValueError(f"a paired ratio of shapes {first.shape} and {second.shape}: give one value per seed in both")
+    for values in (first, second):
+        if not (np.isfinite(values) & (values > 0)).all():
+            worst = values[~(np.isfinite(values) & (values > 0))][0]
+            raise ValueError(
+                f"a paired ratio with the value {worst:g}: leave out the seeds that lack a positive number"
+            )
+    logarithms = np.log(first) - np.log(second)
+    centre, low, high = (float(np.exp(x)) for x in (iqm(logarithms), *bootstrap_interval(logarithms, **options)))
+    return centre, (low, high)
