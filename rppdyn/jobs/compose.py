@@ -110,7 +110,7 @@ def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> 
     """
     with _one_line(name):
         base = OmegaConf.merge(OmegaConf.structured(SCHEMAS[name]), stored)
-        for override in map(_parsed, overrides):
+        for override in map(_parsed, map(_quoted, overrides)):
             key = override.get_key_element().lstrip("+~")
             if override.is_sweep_override():
                 raise ConfigError(f"{override.input_line}: a sweep can't resume one run; resume each folder by itself")
@@ -184,6 +184,7 @@ def _compose(name: str, overrides: Sequence[str]) -> Any:
 def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
     """Hydra initialised on the packaged configurations; yields the overrides, made ready."""
     ConfigStore.instance().store(name=f"{name}_schema", node=SCHEMAS[name])
+    overrides = [_quoted(override) for override in overrides]
     for override in overrides:
         _parsed(override)
         key, _, value = override.partition("=")
@@ -191,6 +192,15 @@ def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
             raise ConfigError(f"{override}: a choice is needed; choose one of {', '.join(choices(key, name))}")
     with initialize_config_module(CONFIGS[name], version_base="1.3", job_name=name.replace("_", "-")):
         yield [_prepared(SCHEMAS[name], override) for override in overrides]
+
+
+def _quoted(override: str) -> str:
+    """A group's name in quotes: Hydra would take SO(3) for the call of a function, and a shell has removed the user's own."""
+    key, _, value = override.partition("=")
+    if key != "task.group" or not re.search(r"\w\(", value) or re.search("[\"']", value):
+        return override
+    names = re.split(r",(?![^(]*\))", value)  # of a sweep; a comma in brackets separates a group's arguments
+    return f"{key}=" + ",".join(f'"{name.strip()}"' for name in names)
 
 
 def _parsed(override: str) -> Override:

@@ -46,8 +46,6 @@ def _gate(x: Tensor, c: Tensor | None, index: Tensor) -> tuple[Tensor, Tensor, T
 
 
 class _GateProduct(torch.autograd.Function):
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(x, c, index, pointwise, shapes):
         return _gate(x, c, index)
@@ -98,3 +96,8 @@ class _GateProduct(torch.autograd.Function):
         dh = dh if tc is None else dh + tc.unsqueeze(1) * s[:n]
         out = x[:n] * dh
         return (out if tx is None else out + tx[:n] * h), None, None
+
+    @staticmethod
+    def vmap(info, in_dims, x, c, index, pointwise, shapes):
+        out = torch.vmap(_gate, in_dims=in_dims[:3])(x, c, index)
+        return out, (0, 0, 0)

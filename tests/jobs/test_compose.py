@@ -82,6 +82,14 @@ def test_every_task_and_model_of_a_fit_composes(name):
     assert len(folders) == len(compose.choices("task", name)) * len(compose.choices("model", name))
 
 
+def test_a_group_needs_no_second_quotes():
+    for word in ("task.group=SO(3)", 'task.group="SO(3)"', "task.group='SO(3)'"):
+        assert compose.composed("fit_regression", [word]).task.group == "SO(3)"
+    swept = compose.composed_sweep("fit_regression", ["task.group=SO(3),SL(3)*Z(2)", "seed=0,1"])
+    assert [(c.task.group, c.seed) for c in swept] == [(g, s) for g in ("SO(3)", "SL(3)*Z(2)") for s in (0, 1)]
+    assert compose.composed("fit_regression", ["task.group=null"]).task.group is None
+
+
 def test_numbers_with_exponents_are_numbers():
     """PyYAML reads 3e-4 as a string."""
     assert composed("env=Walker2d-v5").agent.learning_rate == 3e-4
@@ -133,7 +141,11 @@ def test_a_longer_run_is_the_same_run(word):
 def test_identity_leaves_out_what_may_change_and_nothing_else():
     config = composed()
     assert set(TrainAgentConfig.resumable) <= set(compose.known_keys(type(config)))
-    assert without(asdict(config), TrainAgentConfig.resumable) == config.identity() == replace(config, total_steps=5).identity()
+    assert (
+        without(asdict(config), TrainAgentConfig.resumable)
+        == config.identity()
+        == replace(config, total_steps=5).identity()
+    )
 
 
 def test_a_stored_configuration_comes_back_with_changes():
