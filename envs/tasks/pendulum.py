@@ -106,24 +106,24 @@ class Pendulum:
 
     def energy(self, z: Float[Tensor, "*batch 12"]) -> Float[Tensor, "*batch"]:
         """H, in J; differentiable."""
-        x, p = z.unflatten(-1, (4, 3)).split(2, dim=-2)
-        constant = self._constants(z)
-        kinetic = p.square().sum(-1) / (2 * constant["masses"])
-        stretch = torch.linalg.vector_norm(_springs(x), dim=-1) - constant["lengths"]
-        return (kinetic + constant["stiffness"] / 2 * stretch.square() - (constant["load"] * x).sum(-1)).sum(-1)
+        x, p = z.split(6, dim=-1)
+        c = self._constants(z)
+        stretch = torch.linalg.vector_norm(_springs(x, c), dim=-1) - c["lengths"]
+        potential = (c["stiffness"] / 2 * stretch.square()).sum(-1) - (c["load"] * x).sum(-1)
+        return _kinetic(p, c) + potential
 
-    def force(self, x: Float[Tensor, "*batch 2 3"]) -> Float[Tensor, "*batch 2 3"]:
-        """Force on each mass, in N: minus the gradient of the potential energy."""
-        constant = self._constants(x)
-        spring = _springs(x)
-        length = torch.linalg.vector_norm(spring, dim=-1, keepdim=True)
-        tension = constant["stiffness"][:, None] * (1 - constant["lengths"][:, None] / length) * spring
-        return torch.diff(tension, dim=-2, append=torch.zeros_like(tension[..., :1, :])) + constant["load"]
+    def force(self, x: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 6"]:
+        """Force on both masses at ``(x_1, x_2)``, in N: minus the gradient of the potential energy."""
+        c = self._constants(x)
+        springs = _springs(x, c)
+        length = torch.linalg.vector_norm(springs, dim=-1, keepdim=True)
+        tension = (c["stiffness"] * (1 - c["lengths"] / length.squeeze(-1)))[..., None] * springs
+        return c["load"] - tension.flatten(-2) @ c["ends"].mT
 
     def vector_field(self, z: Float[Tensor, "*batch 12"]) -> Float[Tensor, "*batch 12"]:
         """dz/dt = J grad H."""
-        x, p = z.unflatten(-1, (4, 3)).split(2, dim=-2)
-        return torch.cat([p / self._constants(z)["masses"][:, None], self.force(x)], dim=-2).flatten(-2)
+        x, p = z.split(6, dim=-1)
+        return torch.cat([p / self._constants(z)["masses"], self.force(x)], dim=-1)
 
     def angular_momentum(self, z: Float[Tensor, "*batch 12"]) -> Float[Tensor, "*batch 3"]:
         """The sum of x_i x p_i, in kg m^2/s; its last component is conserved without wind."""
@@ -132,15 +132,17 @@ class Pendulum:
 
     @cached_property
     def _float64(self) -> dict[str, Tensor]:
-        gust = [self.wind * component for component in self.w]
+        wind = [self.wind * component for component in self.w]
         numbers = {
-            "masses": [self.m1, self.m2],
+            "masses": [self.m1] * 3 + [self.m2] * 3,  # one per coordinate
             "stiffness": [self.k1, self.k2],
             "lengths": [self.l1, self.l2],
             # the constant forces: wind and weight
-            "load": [[gust[0], gust[1], gust[2] - self.g * m] for m in (self.m1, self.m2)],
+            "load": [force for m in (self.m1, self.m2) for force in (wind[0], wind[1], wind[2] - self.g * m)],
         }
-        return {name: torch.tensor(values, dtype=torch.float64) for name, values in numbers.items()}
+        # positions to springs, from their upper ends to their lower: (x_1, x_2) @ ends = (x_1, x_2 - x_1)
+        ends = torch.kron(torch.tensor([[1.0, -1.0], [0.0, 1.0]]), torch.eye(3)).double()
+        return {name: torch.tensor(values, dtype=torch.float64) for name, values in numbers.items()} | {"ends": ends}
 
     def _constants(self, like: Tensor) -> dict[str, Tensor]:
         return {name: values.to(like) for name, values in self._float64.items()}
@@ -190,11 +192,10 @@ class Pendulum:
 
     def _step(self, z: Float[Tensor, "n 12"], h: float, halvings: int = 0) -> Float[Tensor, "n 12"]:
         """States after ``h`` seconds, in one step or, where that spoils the energy, in halves."""
-        x, p = z.unflatten(-1, (4, 3)).split(2, dim=-2)
-        x, p = symplectic_step(self.force, 1 / self._constants(z)["masses"][:, None], x, p, h)
-        after = torch.cat([x, p], dim=-2).flatten(-2)
-        before = self.energy(z)
-        size = before.abs() + (p.square().sum(-1) / (2 * self._constants(z)["masses"])).sum(-1)
+        c = self._constants(z)
+        x, p = symplectic_step(self.force, c["masses"], *z.split(6, dim=-1), h)
+        before, after = self.energy(z), torch.cat([x, p], dim=-1)
+        size = before.abs() + _kinetic(p, c)
         poor = ~((self.energy(after) - before).abs() <= ENERGY_TOLERANCE * size)  # nan is poor, too
         if poor.any():
             if halvings == HALVINGS:
@@ -206,6 +207,10 @@ class Pendulum:
         return after
 
 
-def _springs(x: Float[Tensor, "*batch 2 3"]) -> Float[Tensor, "*batch 2 3"]:
+def _springs(x: Float[Tensor, "*batch 6"], constants: dict[str, Tensor]) -> Float[Tensor, "*batch 2 3"]:
     """Each spring's vector, from its upper end to its lower."""
-    return torch.diff(x, dim=-2, prepend=torch.zeros_like(x[..., :1, :]))
+    return (x @ constants["ends"]).unflatten(-1, (2, 3))
+
+
+def _kinetic(p: Float[Tensor, "*batch 6"], constants: dict[str, Tensor]) -> Float[Tensor, "*batch"]:
+    return (p.square() / (2 * constants["masses"])).sum(-1)

@@ -23,20 +23,21 @@ DRIFTS = tuple((a + b) / 2 for a, b in pairwise((0.0, *KICKS, 0.0)))
 
 def symplectic_step(
     force: Callable[[Tensor], Tensor],
-    inverse_masses: Float[Tensor, "n 1"],
-    x: Float[Tensor, "*batch n d"],
-    p: Float[Tensor, "*batch n d"],
+    masses: Float[Tensor, " n"],
+    x: Float[Tensor, "*batch n"],
+    p: Float[Tensor, "*batch n"],
     h: float,
-) -> tuple[Float[Tensor, "*batch n d"], Float[Tensor, "*batch n d"]]:
-    """Positions and momenta after ``h`` seconds, for dx/dt = p / m, dp/dt = force(x).
+) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "*batch n"]]:
+    """Coordinates and momenta after ``h`` seconds, for dx/dt = p / m, dp/dt = force(x), with one mass per coordinate.
 
     17 leapfrog steps (drift, kick, drift), some of them backwards, composed symmetrically so that the error is of order
     8; 17 evaluations of the force. Time-reversible, and symplectic where the force has a potential.
 
     Source: Kahan & Li 1997; Hairer, Lubich & Wanner 2006, V.3.2, Eq. 3.11.
     """
-    x = x + (DRIFTS[0] * h) * inverse_masses * p
+    inverse = h / masses
+    x = x + DRIFTS[0] * inverse * p
     for kick, drift in zip(KICKS, DRIFTS[1:], strict=True):
         p = p + (kick * h) * force(x)
-        x = x + (drift * h) * inverse_masses * p
+        x = x + drift * inverse * p
     return x, p

@@ -153,8 +153,8 @@ def test_trajectories_commute_with_the_group():
 def test_the_integrator_has_order_8_and_runs_backwards():
     """On a Kepler orbit of eccentricity 0.3 the error falls by 2^8 when the step is halved."""
     force = lambda x: -x / norm(x)[..., None] ** 3  # noqa: E731
-    x0, p0 = torch.tensor([[0.7, 0.0]]).double(), torch.tensor([[0.0, (1.3 / 0.7) ** 0.5]]).double()
-    mass = torch.ones(1, 1, dtype=torch.float64)
+    x0, p0 = torch.tensor([0.7, 0.0]).double(), torch.tensor([0.0, (1.3 / 0.7) ** 0.5]).double()
+    mass = torch.ones(2, dtype=torch.float64)
 
     def end(steps):
         x, p = x0, p0
