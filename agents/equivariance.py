@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rppdyn.equivariance.error import summed_difference
+
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
 
@@ -129,11 +131,14 @@ def _elements(spec: SymmetrySpec) -> list[tuple[str, Tensor]]:
 
 
 def _ratio(pairs: list[tuple[str, Tensor, Tensor]], scale: float) -> EquivarianceError:
-    differences: dict[str, float] = {}
-    sizes: dict[str, float] = {}
+    nothing = torch.zeros(2, dtype=torch.float64)
+    sums: dict[str, Tensor] = {}
     for name, a, b in pairs:
-        differences[name] = differences.get(name, 0.0) + (a - b).abs().sum().item()
-        sizes[name] = sizes.get(name, 0.0) + (a.abs() + b.abs()).sum().item()
-    errors = {name: differences[name] / sizes[name] if sizes[name] else 0.0 for name in sizes}
-    total = sum(sizes.values())
-    return EquivarianceError(sum(differences.values()) / total if total else 0.0, errors, scale, scale < FLOOR)
+        sums[name] = sums.get(name, nothing) + summed_difference(a, b).sum(1)
+
+    def ratio(sums: Tensor) -> float:
+        difference, size = sums.tolist()
+        return difference / size if size else 0.0
+
+    per_generator = {name: ratio(own) for name, own in sums.items()}
+    return EquivarianceError(ratio(sum(sums.values(), nothing)), per_generator, scale, scale < FLOOR)

@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from rppdyn.equivariance.actions import act, check_finite
-from rppdyn.equivariance.error import FLOOR, check_inputs, sampled_elements
+from rppdyn.equivariance.error import FLOOR, check_inputs, sampled_elements, summed_difference
 from rppdyn.reps import Rep
 
 __all__ = ["error_by_input", "error_by_output"]
@@ -38,8 +38,7 @@ def error_by_output(
 
     .. math:: \sum |a_k - b_k| / \sum (|a_k| + |b_k|), \quad a = \rho_{out}(g) f(x), b = f(\rho_{in}(g) x)
 
-    where sums are over inputs, elements and the entries k of the block. Sums come before the ratio, because a single entry
-    passes through zero, and a mean of ratios would be made of such moments. A block that stays zero is nan: vacuous.
+    where sums are over inputs, elements and the entries k of the block. A block that stays zero is nan: vacuous.
     ``elements`` may be given as for :func:`equivariance_error`.
 
     Raises:
@@ -47,12 +46,12 @@ def error_by_output(
     """
     y = check_inputs(f, rep_in, rep_out, x)
     indices = _indices(blocks, rep_out, "output")
-    difference, size = torch.zeros(2, rep_out.dim, dtype=torch.float64)
+    sums = torch.zeros(2, rep_out.dim, dtype=torch.float64)
     for g in sampled_elements(rep_in.G, len(x), n_samples, generator, elements):
-        a, b = act(rep_out, g, y), f(act(rep_in, g, x))
-        check_finite(b, "f(g x)")
-        difference += (a - b).abs().double().sum(0).cpu()
-        size += (a.abs() + b.abs()).double().sum(0).cpu()
+        moved = f(act(rep_in, g, x))
+        check_finite(moved, "f(g x)")
+        sums += summed_difference(act(rep_out, g, y), moved)
+    difference, size = sums
     floor = FLOOR * float(size.mean())
     parts = {name: (float(difference[i].sum()), float(size[i].sum())) for name, i in indices.items()}
     return {name: d / s if s > floor * len(indices[name]) else float("nan") for name, (d, s) in parts.items()}

@@ -25,6 +25,7 @@ __all__ = [
     "relative_difference",
     "sampled_elements",
     "summarise",
+    "summed_difference",
 ]
 
 FLOOR = 1e-8
@@ -85,6 +86,16 @@ def relative_difference(
     """``|a - b| / (|a| + |b|)`` along the last axis; nan where the denominator is at most ``floor``, that is vacuous."""
     size = torch.linalg.vector_norm(a, dim=-1) + torch.linalg.vector_norm(b, dim=-1)
     return torch.where(size > floor, torch.linalg.vector_norm(a - b, dim=-1) / size, torch.nan)
+
+
+def summed_difference(a: Inexact[Tensor, "*batch n"], b: Inexact[Tensor, "*batch n"]) -> Float[Tensor, "2 n"]:
+    """For each entry of the last axis, the sum of ``|a - b|`` over the others and that of ``|a| + |b|``, in float64.
+
+    Their ratio, of one entry or summed further, is Eq. 3.3 with sums before the ratio: a single entry passes through zero,
+    and a mean of ratios would be made of such moments.
+    """
+    sides = torch.stack([(a - b).abs(), a.abs() + b.abs()]).double()
+    return sides.reshape(2, -1, a.shape[-1]).sum(1).cpu()
 
 
 def geometric_mean(errors: Float[Tensor, "*any"], dim: int = 0) -> Float[Tensor, "*fewer"]:
