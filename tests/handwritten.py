@@ -1,4 +1,4 @@
-"""The mirror symmetry of six planar tasks, written by hand from Gymnasium's documentation: what derivations must find."""
+"""Mirror symmetries of Gymnasium's robots, written by hand from their documentation: what derivations must find."""
 
 from __future__ import annotations
 
@@ -26,26 +26,65 @@ _UNITS = {
 
 
 @dataclass(frozen=True)
-class Robot:
-    """A robot with one mirror symmetry.
+class Mirror:
+    """A mirror as a person writes it.
 
     Args:
-        joints: name of each joint and its type ("slide" or "hinge"), in the model's order.
-        actuated: the joint each actuator drives, in the model's order.
+        name: as a derivation calls it.
         odd: joints whose coordinate changes sign.
         pairs: joints that are exchanged.
+        centre: positions of the fixed point, where they are not zero.
+    """
+
+    name: str
+    odd: str = ""
+    pairs: tuple[tuple[str, str], ...] = ()
+    centre: dict[str, float] = field(default_factory=dict)
+
+    def image(self, joint: str) -> str:
+        """The joint whose place it takes."""
+        return (dict(self.pairs) | {b: a for a, b in self.pairs}).get(joint, joint)
+
+    def sign(self, joint: str) -> float:
+        return -1.0 if joint in self.odd.split() else 1.0
+
+
+_LEFT_HAND = "abdomen_z abdomen_x right_shoulder1 right_shoulder2 left_shoulder1 left_shoulder2"
+_HUMANOID_PAIRS = tuple((f"right_{x}", f"left_{x}") for x in "hip_x hip_z hip_y knee shoulder1 shoulder2 elbow".split())
+MIRRORS = {
+    # The pole's capsule runs from (0, 0, 0) to (0.001, 0, 0.6): it hangs off the vertical by this angle at hinge = 0.
+    "inverted_pendulum": Mirror("left-right", "slider hinge", centre={"hinge": -math.atan2(0.001, 0.6)}),
+    "inverted_double_pendulum": Mirror("left-right", "slider hinge hinge2"),
+    "swimmer": Mirror("left-right", "slider2 free_body_rot motor1_rot motor2_rot"),
+    "walker2d_v5": Mirror("leg swap", pairs=tuple((f"{x}_joint", f"{x}_left_joint") for x in ("thigh", "leg", "foot"))),
+    "half_cheetah": Mirror("front-back", "rootx rooty bthigh bshin bfoot fthigh fshin ffoot", (
+        ("bthigh", "fthigh"), ("bshin", "fshin"), ("bfoot", "ffoot"))),
+    "hopper": Mirror("front-back", "rootx rooty thigh_joint leg_joint foot_joint"),
+    "reacher": Mirror("left-right", "joint0 joint1 target_y"),
+    "humanoid": Mirror("left-right", _LEFT_HAND, _HUMANOID_PAIRS),
+    "humanoidstandup": Mirror("left-right", _LEFT_HAND, _HUMANOID_PAIRS),
+    "ant": Mirror("left-right", "hip_1 hip_2 hip_3 hip_4", (
+        ("hip_1", "hip_4"), ("hip_2", "hip_3"), ("ankle_1", "ankle_4"), ("ankle_2", "ankle_3"))),
+}  # fmt: skip
+"""By the name of Gymnasium's model file."""
+
+
+@dataclass(frozen=True)
+class Robot:
+    """A planar robot and its mirror symmetry.
+
+    Args:
+        mirror: the symmetry.
+        joints: name of each joint and its type ("slide" or "hinge"), in the model's order.
+        actuated: the joint each actuator drives, in the model's order.
         hidden: how many leading positions the default observation leaves out.
-        centre: positions of the mirror's fixed point, where they are not zero.
         observation: coordinates of the observation, where it is not simply positions and velocities.
     """
 
+    mirror: Mirror
     joints: tuple[tuple[str, str], ...]
     actuated: tuple[str, ...]
-    name: str
-    odd: frozenset[str]
-    pairs: tuple[tuple[str, str], ...] = ()
     hidden: int = 0
-    centre: dict[str, float] = field(default_factory=dict)
     observation: tuple[Coordinate, ...] = ()
 
     @property
@@ -59,14 +98,12 @@ class Robot:
 
     def space(self, coordinates: tuple[Coordinate, ...]) -> Space:
         """How the mirror acts on these coordinates."""
-        types = dict(self.joints)
-        image = dict(self.pairs) | {b: a for a, b in self.pairs}
+        types, mirror = dict(self.joints), self.mirror
         matrix = np.zeros((len(coordinates), len(coordinates)))
         for i, (kind, joint) in enumerate(coordinates):
-            sign = -1.0 if joint in self.odd and kind != "cos" else 1.0
-            matrix[i, coordinates.index((kind, image.get(joint, joint)))] = sign
+            matrix[i, coordinates.index((kind, mirror.image(joint)))] = 1.0 if kind == "cos" else mirror.sign(joint)
         entries = tuple(Entry(f"{joint} {kind}", joint, _UNITS[kind, types[joint]]) for kind, joint in coordinates)
-        origin = [self.centre.get(joint, 0.0) if kind == "position" else 0.0 for kind, joint in coordinates]
+        origin = [mirror.centre.get(joint, 0.0) if kind == "position" else 0.0 for kind, joint in coordinates]
         return Space(entries, (matrix,), origin=tuple(origin))
 
     def state(self) -> dict[str, Space]:
@@ -85,17 +122,14 @@ def _planar_root(*joints: str) -> tuple[tuple[str, str], ...]:
 
 ROBOTS: dict[str, Robot] = {
     "InvertedPendulum-v5": Robot(
+        mirror=MIRRORS["inverted_pendulum"],
         joints=(("slider", "slide"), ("hinge", "hinge")),
         actuated=("slider",),
-        odd=frozenset({"slider", "hinge"}),
-        # The pole's capsule runs from (0, 0, 0) to (0.001, 0, 0.6): it hangs off the vertical by this angle at hinge = 0.
-        centre={"hinge": -math.atan2(0.001, 0.6)},
-        name="left-right",
     ),
     "InvertedDoublePendulum-v5": Robot(
+        mirror=MIRRORS["inverted_double_pendulum"],
         joints=(("slider", "slide"), ("hinge", "hinge"), ("hinge2", "hinge")),
         actuated=("slider",),
-        odd=frozenset({"slider", "hinge", "hinge2"}),
         observation=(
             ("position", "slider"),
             ("sin", "hinge"),
@@ -107,9 +141,9 @@ ROBOTS: dict[str, Robot] = {
             ("velocity", "hinge2"),
             ("constraint force", "slider"),
         ),
-        name="left-right",
     ),
     "Swimmer-v5": Robot(
+        mirror=MIRRORS["swimmer"],
         joints=(
             ("slider1", "slide"),
             ("slider2", "slide"),
@@ -118,37 +152,26 @@ ROBOTS: dict[str, Robot] = {
             ("motor2_rot", "hinge"),
         ),
         actuated=("motor1_rot", "motor2_rot"),
-        odd=frozenset({"slider2", "free_body_rot", "motor1_rot", "motor2_rot"}),
         hidden=2,
-        name="left-right",
     ),
     "Walker2d-v5": Robot(
+        mirror=MIRRORS["walker2d_v5"],
         joints=_planar_root(
             "thigh_joint", "leg_joint", "foot_joint", "thigh_left_joint", "leg_left_joint", "foot_left_joint"
         ),
         actuated=("thigh_joint", "leg_joint", "foot_joint", "thigh_left_joint", "leg_left_joint", "foot_left_joint"),
-        odd=frozenset(),
-        pairs=(
-            ("thigh_joint", "thigh_left_joint"),
-            ("leg_joint", "leg_left_joint"),
-            ("foot_joint", "foot_left_joint"),
-        ),
         hidden=1,
-        name="leg swap",
     ),
     "HalfCheetah-v5": Robot(
+        mirror=MIRRORS["half_cheetah"],
         joints=_planar_root("bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot"),
         actuated=("bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot"),
-        odd=frozenset({"rootx", "rooty", "bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot"}),
-        pairs=(("bthigh", "fthigh"), ("bshin", "fshin"), ("bfoot", "ffoot")),
         hidden=1,
-        name="front-back",
     ),
     "Hopper-v5": Robot(
+        mirror=MIRRORS["hopper"],
         joints=_planar_root("thigh_joint", "leg_joint", "foot_joint"),
         actuated=("thigh_joint", "leg_joint", "foot_joint"),
-        odd=frozenset({"rootx", "rooty", "thigh_joint", "leg_joint", "foot_joint"}),
         hidden=1,
-        name="front-back",
     ),
 }

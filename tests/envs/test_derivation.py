@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-
 import mujoco
 import numpy as np
 import pytest
+from handwritten import MIRRORS
 from robots import derived, robot
 
 from rppdyn.envs.derivation import derive, symmetrise
@@ -62,45 +60,15 @@ def test_what_is_found(name):
 # -- what it does, against a person's reading of the models -----------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Expected:
-    """A mirror as a person writes it: joints that change sign, joints that are exchanged, the fixed point."""
-
-    name: str
-    odd: str = ""
-    pairs: tuple[tuple[str, str], ...] = ()
-    centre: dict[str, float] = field(default_factory=dict)
-
-
-_LEFT_HAND = "abdomen_z abdomen_x right_shoulder1 right_shoulder2 left_shoulder1 left_shoulder2"
-_HUMANOID_PAIRS = tuple((f"right_{x}", f"left_{x}") for x in "hip_x hip_z hip_y knee shoulder1 shoulder2 elbow".split())
-BY_HAND = {
-    "gymnasium/inverted_pendulum": Expected("left-right", "slider hinge", centre={"hinge": -math.atan2(0.001, 0.6)}),
-    "gymnasium/inverted_double_pendulum": Expected("left-right", "slider hinge hinge2"),
-    "gymnasium/swimmer": Expected("left-right", "slider2 free_body_rot motor1_rot motor2_rot"),
-    "gymnasium/walker2d_v5": Expected("leg swap", pairs=tuple(
-        (f"{x}_joint", f"{x}_left_joint") for x in ("thigh", "leg", "foot"))),
-    "gymnasium/half_cheetah": Expected("front-back", "rootx rooty bthigh bshin bfoot fthigh fshin ffoot", (
-        ("bthigh", "fthigh"), ("bshin", "fshin"), ("bfoot", "ffoot"))),
-    "gymnasium/hopper": Expected("front-back", "rootx rooty thigh_joint leg_joint foot_joint"),
-    "gymnasium/reacher": Expected("left-right", "joint0 joint1 target_y"),
-    "gymnasium/humanoid": Expected("left-right", _LEFT_HAND, _HUMANOID_PAIRS),
-    "gymnasium/humanoidstandup": Expected("left-right", _LEFT_HAND, _HUMANOID_PAIRS),
-    "gymnasium/ant": Expected("left-right", "hip_1 hip_2 hip_3 hip_4", (
-        ("hip_1", "hip_4"), ("hip_2", "hip_3"), ("ankle_1", "ankle_4"), ("ankle_2", "ankle_3"))),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", BY_HAND)
+@pytest.mark.parametrize("name", MIRRORS)
 def test_as_typed_by_hand(name):
-    found, expected = derived(name), BY_HAND[name]
+    found, expected = derived(f"gymnasium/{name}"), MIRRORS[name]
     model, s = found.model, found[expected.name]
-    image = dict(expected.pairs) | {b: a for a, b in expected.pairs}
 
     def matrix(joints):
         made = np.zeros((len(joints),) * 2)
         for i, joint in enumerate(joints):
-            made[i, joints.index(image.get(joint, joint))] = -1.0 if joint in expected.odd.split() else 1.0
+            made[i, joints.index(expected.image(joint))] = expected.sign(joint)
         return made
 
     scalars = [model.joint(j).name for j in range(model.njnt) if model.jnt_type[j] >= 2]

@@ -31,7 +31,7 @@ every_planar_robot = pytest.mark.parametrize("env_id", ROBOTS)
 def test_derived_specs_are_those_written_by_hand(env_id):
     """Indices, signs, names, units and fixed points, from the documentation of the tasks and not from the code."""
     robot, spec = ROBOTS[env_id], symmetry_spec(env_id)
-    assert [s.name for s in spec.symmetries] == [robot.name]
+    assert [s.name for s in spec.symmetries] == [robot.mirror.name]
     for key, expected in {**robot.state(), "obs": robot.space(robot.observed(robot.hidden))}.items():
         found = getattr(spec, key)
         assert found.entries == expected.entries
