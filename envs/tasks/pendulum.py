@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -61,6 +62,9 @@ class Pendulum:
         ValueError: a mass that is not positive, a negative stiffness or length, a number that is not finite.
     Source: Finzi 2023, A.1.10 and A.2.3.1.
     """
+
+    parts: ClassVar[Mapping[str, int]] = {"x_1": 3, "x_2": 3, "p_1": 3, "p_2": 3}
+    """The named parts of a state, in order, and how many coordinates each has."""
 
     k1: int | float = 1.0
     k2: int | float = 1.0

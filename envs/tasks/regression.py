@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -43,6 +44,10 @@ class RegressionTask(ABC):
     """Of the vectors that the group acts on."""
     type_in: RepType
     type_out: RepType
+    parts_in: ClassVar[Mapping[str, int]]
+    """The named parts of an input, in order, and how many coordinates each has."""
+    parts_out: ClassVar[Mapping[str, int]]
+    """The same of a target."""
 
     def __init__(self, group: Group | None = None):
         group = self.own_group() if group is None else group
@@ -116,6 +121,8 @@ class Inertia(RegressionTask):
     dimension = 3
     type_in = 5 * T(0) + 5 * T(1)
     type_out = T(2)
+    parts_in: ClassVar = {f"m_{i}": 1 for i in range(1, 6)} | {f"x_{i}": 3 for i in range(1, 6)}
+    parts_out: ClassVar = {f"I_{row}{column}": 1 for row in "xyz" for column in "xyz"}
 
     @staticmethod
     def own_group() -> Group:
@@ -196,6 +203,8 @@ class O5Invariant(RegressionTask):
     dimension = 5
     type_in = 2 * T(1)
     type_out = T(0)
+    parts_in: ClassVar = {"x_1": 5, "x_2": 5}
+    parts_out: ClassVar = {"y": 1}
 
     @staticmethod
     def own_group() -> Group:
@@ -250,6 +259,8 @@ class ElectronMuon(RegressionTask):
     dimension = 4
     type_in = 4 * T(1)
     type_out = T(0)
+    parts_in: ClassVar = {"p": 4, "p~": 4, "q": 4, "q~": 4}
+    parts_out: ClassVar = {"y": 1}
 
     @staticmethod
     def own_group() -> Group:

@@ -40,6 +40,26 @@ def test_samples_are_float64_and_seeded(name):
     assert torch.equal(task.target(x[3]), y[3]) or torch.allclose(task.target(x[3]), y[3], rtol=1e-14)
 
 
+@pytest.mark.parametrize("name", REGRESSION_TASKS)
+def test_parts_name_every_coordinate(name):
+    task = regression_task(name)
+    assert sum(task.parts_in.values()) == task.rep_in.dim and sum(task.parts_out.values()) == task.rep_out.dim
+
+
+def test_parts_are_what_they_are_called():
+    task = regression_task("inertia")
+    m, x = (list(task.parts_in).index(part) for part in ("m_4", "x_4"))
+    sizes = list(task.parts_in.values())
+    inputs = task.inputs(1, generator(0))
+    inputs[:, sum(sizes[:m])] = 0  # a point without mass: where it is does not matter
+    moved = inputs.clone()
+    moved[:, sum(sizes[:x]) : sum(sizes[: x + 1])] += 1
+    assert torch.equal(task.target(moved), task.target(inputs))
+    moved[:, sum(sizes[: x - 1])] += 1
+    assert not torch.equal(task.target(moved), task.target(inputs))
+    assert list(task.parts_out)[5] == "I_yz" and task.parts_out["I_yz"] == 1
+
+
 @pytest.mark.parametrize(
     "name, group",
     [
