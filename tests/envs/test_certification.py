@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from ant import OPTIONS, ant_spec
 from mutants import EXACT, joint_mutants
+from refusals import refused
 from scipy.linalg import block_diag
 
 from rppdyn.envs import (
@@ -227,11 +228,8 @@ def test_thresholds():
     ],
 )
 def test_errors(call, parts):
-    with pytest.raises(ValueError) as error:
+    with refused(*parts):
         call()
-    assert "\n" not in str(error.value)
-    for part in parts:
-        assert part in str(error.value)
 
 
 def test_stepping_a_restored_state_is_a_continuation():

@@ -6,6 +6,7 @@ import mujoco
 import numpy as np
 import pytest
 from handwritten import MIRRORS
+from refusals import refused
 from robots import derived, robot
 
 from rppdyn.envs.derivation import derive, symmetrise
@@ -223,9 +224,8 @@ def test_errors_are_one_line_and_say_what_to_do():
         (lambda: symmetrise(robot("gymnasium/hopper"), found["left-right"]), ("left-right", "derive")),
         (lambda: derive(mujoco.MjModel.from_xml_string("<mujoco/>")), ("no joints",)),
     ):
-        with pytest.raises(ValueError) as caught:
+        with refused(*words):
             call()
-        assert "\n" not in str(caught.value) and all(word in str(caught.value) for word in words)
 
 
 def test_table_says_what_a_person_asks():

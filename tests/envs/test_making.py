@@ -8,6 +8,7 @@ import pickle
 import gymnasium as gym
 import numpy as np
 import pytest
+from refusals import refused
 
 from rppdyn.envs import ScaledActuators, make_env
 
@@ -71,8 +72,5 @@ def test_seeded_environments_agree():
     ],
 )
 def test_errors(call, parts):
-    with pytest.raises(ValueError) as error:
+    with refused(*parts):
         call()
-    assert "\n" not in str(error.value)
-    for part in parts:
-        assert part in str(error.value)

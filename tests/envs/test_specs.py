@@ -16,6 +16,7 @@ import pytest
 import torch
 from handwritten import ROBOTS
 from mutants import EXACT, joint_mutants
+from refusals import refused
 
 from rppdyn.envs import KNOWN_ENVIRONMENTS, Entry, Space, SymmetrySpec, mirror_spec, symmetry_choices, symmetry_spec
 from rppdyn.envs.published import PUBLISHED
@@ -116,9 +117,8 @@ def test_symmetries_by_their_own_names():
     by_name = symmetry_spec("Ant-v5", symmetry="left-right + quarter turn")
     assert set(by_name.generator_names) == {"left-right", "quarter turn"} and by_name.group.order == 8
     assert symmetry_spec("Ant-v5", symmetry=["left-right"]) == symmetry_spec("Ant-v5", symmetry="left-right")
-    with pytest.raises(ValueError) as error:
+    with refused("Ant-v5", "'up-down'", "D4", "left-right", "yaw"):
         symmetry_spec("Ant-v5", symmetry="up-down")
-    _one_line(error, "Ant-v5", "'up-down'", "D4", "left-right", "yaw")
 
 
 def test_a_model_observes_its_positions_and_velocities():
@@ -295,55 +295,38 @@ def test_whole_numbers_are_observations_too():
 # -- errors: one line that names the thing, the value and the remedy --------------------------------------------------
 
 
-def _one_line(error, *parts):
-    message = str(error.value)
-    assert "\n" not in message
-    for part in parts:
-        assert part in message
-
-
 def test_what_is_no_observation_or_element_is_named():
     spec = symmetry_spec("Walker2d-v5")
-    with pytest.raises(ValueError) as error:
+    with refused("Walker2d-v5", "observation", "list", "array or a tensor"):
         spec.encode([0.0] * 17)
-    _one_line(error, "Walker2d-v5", "observation", "list", "array or a tensor")
-    with pytest.raises(ValueError) as error:
+    with refused("(3, 3)", "(2, 2)", "Z(2)"):
         spec.transform_action(np.eye(3), np.zeros(6))
-    _one_line(error, "(3, 3)", "(2, 2)", "Z(2)")
 
 
 def test_unknown_environment():
-    with pytest.raises(ValueError) as error:
+    with refused("'Ant-v9000'"):
         symmetry_spec("Ant-v9000")
-    _one_line(error, "'Ant-v9000'")
-    with pytest.raises(ValueError) as error:
+    with refused("CartPole-v1", "mirror_spec"):
         symmetry_spec(gym.make("CartPole-v1"))
-    _one_line(error, "CartPole-v1", "mirror_spec")
-    with pytest.raises(ValueError) as error:
+    with refused("'no_robot.xml'", "MJCF"):
         symmetry_spec("no_robot.xml")
-    _one_line(error, "'no_robot.xml'", "MJCF")
-    with pytest.raises(ValueError) as error:
+    with refused("int", "environment id"):
         symmetry_spec(3)
-    _one_line(error, "int", "environment id")
-    with pytest.raises(ValueError) as error:
+    with refused("'corrected'", "'derived'", "'published'"):
         symmetry_spec("Ant-v5", variant="corrected")
-    _one_line(error, "'corrected'", "'derived'", "'published'")
-    with pytest.raises(ValueError) as error:
+    with refused("Reacher-v5", "Humanoid"):
         symmetry_spec("Reacher-v5", variant="published")
-    _one_line(error, "Reacher-v5", "Humanoid")
 
 
 def test_changed_environments():
     """Another model under the same name brings its own symmetry; what can't be explained is refused."""
     stacked = gym.wrappers.FlattenObservation(gym.wrappers.FrameStackObservation(gym.make("Hopper-v5"), 2))
-    with pytest.raises(ValueError, match="Hopper-v5") as error:
+    with refused("Hopper-v5"):
         symmetry_spec(stacked)
-    _one_line(error)
     hopper = Path(gym.envs.mujoco.__file__).parent / "assets" / "hopper.xml"
     changed = gym.make("Walker2d-v5", xml_file=str(hopper))
-    with pytest.raises(ValueError) as error:
+    with refused("'leg swap'", "front-back"):
         symmetry_spec(changed)
-    _one_line(error, "'leg swap'", "front-back")
     assert symmetry_spec(changed, symmetry="front-back").qpos == symmetry_spec("Hopper-v5").qpos
 
 
@@ -363,31 +346,24 @@ def test_changed_environments():
 def test_bad_mirror_specs(changes, part):
     good = dict(obs_permutation=[1, 0], obs_signs=[1, 1], action_permutation=[0], action_signs=[1])
     mirror_spec("Mine-v0", **good)
-    with pytest.raises(ValueError) as error:
+    with refused(part):
         mirror_spec("Mine-v0", **good | changes)
-    _one_line(error, part)
 
 
 def test_bad_parts():
     spec = symmetry_spec("Hopper-v5")
-    with pytest.raises(ValueError) as error:
+    with refused("obs has 0 discrete"):
         replace(spec, obs=Space(spec.obs.entries))
-    _one_line(error, "obs has 0 discrete")
-    with pytest.raises(ValueError) as error:
+    with refused("(1, 1)"):
         Space((Entry("a"),), (((1.0, 2.0),),))
-    _one_line(error, "(1, 1)")
-    with pytest.raises(ValueError) as error:
+    with refused("(2, 12)", "11"):
         spec.encode(np.zeros((2, 12)))
-    _one_line(error, "(2, 12)", "11")
-    with pytest.raises(ValueError) as error:
+    with refused("(4,)", "3"):
         spec.transform_action(spec.group.discrete_generators[0], torch.zeros(4))
-    _one_line(error, "(4,)", "3")
-    with pytest.raises(ValueError) as error:
+    with refused("99", "reads 2"):
         SymmetrySpec.from_dict(spec.to_dict() | {"format": 99})
-    _one_line(error, "99", "reads 2")
-    with pytest.raises(ValueError) as error:
+    with refused("qvel"):
         SymmetrySpec.from_dict({key: value for key, value in spec.to_dict().items() if key != "qvel"})
-    _one_line(error, "qvel")
 
 
 def test_bare_import_is_refused():
