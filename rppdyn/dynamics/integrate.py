@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -83,25 +83,18 @@ def integrate(
             declared separable.
     """
     _check(model, z0, times, method, step, adjoint, weights)
+    if not adjoint:
+        weights = model.assemble() if weights is None else weights
+    field = _Guarded(model, weights)
+    fine, kept = (times, slice(None)) if method == "dopri5" else _subdivided(times, step)
     if method == "leapfrog":
-        states = _leapfrog(model, z0, times, step, weights)
+        states = _leapfrog(field, z0, fine)[kept]
     else:
         options = dict(rtol=rtol, atol=atol) if method == "dopri5" else {}
-        if adjoint:
-            field: Callable = lambda t, z: _bounded(model.vector_field(z), z)  # noqa: E731
-            solve: Callable = lambda f, z, t: odeint_adjoint(  # noqa: E731
-                f, z, t, method=method, adjoint_params=tuple(model.parameters()), **options
-            )
-        else:
-            weights = model.assemble() if weights is None else weights
-            field = lambda t, z: _bounded(model.vector_field(z, weights), z)  # noqa: E731
-            solve = lambda f, z, t: odeint(f, z, t, method=method, **options)  # noqa: E731
-        fine, kept = (times, slice(None)) if method == "dopri5" else _subdivided(times, step)
-        states = solve(field, z0, fine)[kept]
+        solve = partial(odeint_adjoint, adjoint_params=tuple(model.parameters())) if adjoint else odeint
+        states = solve(field, z0, fine, method=method, **options)[kept]
     states = states.movedim(0, -2)
-    out = _out_of_bounds(states)
-    first = torch.where(out.any(-1), out.to(torch.int64).argmax(-1), -1)
-    return Trajectories(times, states, first)
+    return Trajectories(times, states, field.diverged_at(states, times))
 
 
 def _check(model, z0, times, method, step, adjoint, weights) -> None:
@@ -123,10 +116,24 @@ def _out_of_bounds(z: Float[Tensor, "*batch n"]) -> Bool[Tensor, "*batch"]:
     return ~(z.detach().abs().amax(-1) < BOUND)  # a nan is not below either
 
 
-def _bounded(field: Tensor, z: Tensor) -> Tensor:
-    """The field, zero where the state has diverged: there the solver would take ever smaller steps or hand on nan."""
-    stopped = _out_of_bounds(z) | ~field.detach().isfinite().all(-1)
-    return torch.where(stopped.unsqueeze(-1), torch.zeros_like(field), field)
+class _Guarded:
+    """A vector field that is zero where the state has diverged: there a solver would take ever smaller steps, or hand on nan."""
+
+    def __init__(self, model: DynamicsModel, weights: Any):
+        self.model, self.weights = model, weights
+        self.lost_at: Tensor | None = None  # of each trajectory, the time at which its field was no number; or infinity
+
+    def __call__(self, t: Tensor, z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        field = self.model.vector_field(z, self.weights)
+        beyond, lost = _out_of_bounds(z), ~field.detach().isfinite().all(-1)
+        first = torch.where(lost & ~beyond, t.detach(), torch.inf)
+        self.lost_at = first if self.lost_at is None else torch.minimum(self.lost_at, first)
+        return torch.where((beyond | lost).unsqueeze(-1), torch.zeros_like(field), field)
+
+    def diverged_at(self, states: Float[Tensor, "*batch T n"], times: Float[Tensor, " T"]) -> Int[Tensor, "*batch"]:
+        assert self.lost_at is not None
+        out = _out_of_bounds(states) | (times >= self.lost_at.unsqueeze(-1))
+        return torch.where(out.any(-1), out.to(torch.int64).argmax(-1), -1)
 
 
 def _subdivided(times: Tensor, step: float | None) -> tuple[Tensor, Tensor]:
@@ -141,19 +148,19 @@ def _subdivided(times: Tensor, step: float | None) -> tuple[Tensor, Tensor]:
     return torch.cat([*pieces, times[-1:]]), torch.tensor([0, *counts]).cumsum(0)
 
 
-def _leapfrog(
-    model: DynamicsModel, z0: Tensor, times: Tensor, step: float | None, weights: Any
-) -> Float[Tensor, "T *batch n"]:
+def _leapfrog(field: _Guarded, z0: Tensor, times: Tensor) -> Float[Tensor, "T *batch n"]:
     """Half a kick, a drift, half a kick: ``p -= h/2 V'(q); q += h T'(p); p -= h/2 V'(q)``."""
-    weights = model.assemble() if weights is None else weights
-    field = lambda q, p: _bounded(model.vector_field(z := torch.cat([q, p], -1), weights), z).chunk(2, -1)  # noqa: E731
-    fine, kept = _subdivided(times, step)
+
+    def halves(t: Tensor, q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+        velocity, force = field(t, torch.cat([q, p], -1)).chunk(2, -1)
+        return velocity, force
+
     q, p = z0.chunk(2, -1)
-    force, states = field(q, p)[1], [z0]
-    for h in fine.diff():
+    force, states = halves(times[0], q, p)[1], [z0]
+    for t, h in zip(times[:-1], times.diff(), strict=True):
         p = p + h / 2 * force
-        q = q + h * field(q, p)[0]
-        force = field(q, p)[1]
+        q = q + h * halves(t, q, p)[0]
+        force = halves(t, q, p)[1]
         p = p + h / 2 * force
         states.append(torch.cat([q, p], -1))
-    return torch.stack(states)[kept]
+    return torch.stack(states)

@@ -26,7 +26,8 @@ def rollout_error(
 
 def relative_drift(values: Float[Tensor, "*batch T"]) -> Float[Tensor, "*batch T-1"]:
     r""":math:`|c(t) - c(0)| / (|c(t)| + |c(0)|)` at each time but the first, of what ought to stay as it is."""
-    return relative_difference(values[..., 1:, None], values[..., :1, None])
+    later = values[..., 1:, None]
+    return relative_difference(later, values[..., :1, None].expand_as(later))
 
 
 def noether_momenta(rep: Rep, z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch D"]:

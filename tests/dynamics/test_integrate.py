@@ -1,0 +1,156 @@
+"""Rollouts: orders of convergence, symplecticity, gradients, and trajectories that diverge."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from rppdyn.dynamics import METHODS, DynamicsModel, HamiltonianModel, SeparableHamiltonian, integrate
+
+
+class Pendulum(nn.Module):
+    """H = p^2 / 2 - cos q."""
+
+    def forward(self, z):
+        q, p = z.chunk(2, -1)
+        return p.square() / 2 - q.cos()
+
+
+class Field(DynamicsModel):
+    """A vector field given by a function."""
+
+    def __init__(self, function):
+        super().__init__(nn.Identity())
+        self.function = function
+
+    def assemble(self):
+        return None
+
+    def vector_field(self, z, weights=None):
+        return self.function(z)
+
+
+def pendulum():
+    return HamiltonianModel(Pendulum(), separable=True)
+
+
+Z0 = torch.tensor([[1.0, 0.5], [-0.3, 0.1]], dtype=torch.float64)
+TIMES = torch.linspace(0, 2, 5, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("method", "order"), [("rk4", 4), ("leapfrog", 2)])
+def test_errors_fall_with_the_methods_order(method, order):
+    truth = integrate(pendulum(), Z0, TIMES, rtol=1e-12, atol=1e-13).states
+    steps = [0.2, 0.1, 0.05]
+    errors = [
+        float((integrate(pendulum(), Z0, TIMES, method=method, step=h).states - truth).abs().max()) for h in steps
+    ]
+    slopes = [math.log2(coarse / fine) for coarse, fine in zip(errors[:-1], errors[1:], strict=True)]
+    assert all(abs(slope - order) < 0.15 for slope in slopes), slopes
+
+
+def test_the_adaptive_method_keeps_its_tolerance():
+    truth = integrate(pendulum(), Z0, TIMES, rtol=1e-12, atol=1e-13).states
+    errors = [
+        float((integrate(pendulum(), Z0, TIMES, rtol=t, atol=t).states - truth).abs().max()) for t in (1e-4, 1e-8)
+    ]
+    assert errors[0] < 1e-3 and errors[1] < 1e-7 and errors[0] > 100 * errors[1]
+
+
+def test_steps_divide_each_interval_and_land_on_every_time():
+    uneven = torch.tensor([0.0, 0.25, 0.3, 1.0], dtype=torch.float64)
+    truth = integrate(pendulum(), Z0, uneven, rtol=1e-12, atol=1e-13).states
+    for step in (None, 0.1, 10.0):
+        found = integrate(pendulum(), Z0, uneven, method="rk4", step=step)
+        assert found.states.shape == (2, 4, 2) and torch.equal(found.states[:, 0], Z0)
+        assert (found.states - truth).abs().max() < (1e-5 if step == 0.1 else 5e-3)
+
+
+def test_leapfrog_is_symplectic_reversible_and_keeps_energy_for_long():
+    times = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    flow = lambda z: integrate(pendulum(), z, times, method="leapfrog", step=0.1).states[-1]  # noqa: E731
+    M = torch.autograd.functional.jacobian(flow, Z0[0])
+    J = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(M.T @ J @ M, J, rtol=0, atol=1e-13)
+    rk4 = torch.autograd.functional.jacobian(
+        lambda z: integrate(pendulum(), z, times, method="rk4", step=0.25).states[-1], Z0[0]
+    )
+    assert (rk4.T @ J @ rk4 - J).abs().max() > 1e-7  # the negative control
+
+    back = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    torch.testing.assert_close(flow(flow(Z0[0]) * back) * back, Z0[0], rtol=0, atol=1e-13)
+
+    energy = pendulum().hamiltonian
+    long = torch.linspace(0, 200, 101, dtype=torch.float64)
+    drift = (energy(integrate(pendulum(), Z0, long, method="leapfrog", step=0.2).states) - energy(Z0)[:, None]).abs()
+    assert drift[:, 75:].max() < 1.2 * drift[:, 1:25].max() < 1e-2
+
+
+def test_leapfrog_of_two_networks_and_not_of_one():
+    torch.manual_seed(0)
+    part = lambda: nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).double()  # noqa: E731
+    model = HamiltonianModel(SeparableHamiltonian(part(), part()), separable=True)
+    z0 = torch.randn(4, 6, dtype=torch.float64)
+    truth = integrate(model, z0, TIMES, rtol=1e-11, atol=1e-12).states
+    assert (integrate(model, z0, TIMES, method="leapfrog", step=0.01).states - truth).abs().max() < 1e-4
+    whole = HamiltonianModel(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).double())
+    with pytest.raises(ValueError, match="leapfrog needs H = V"):
+        integrate(whole, z0, TIMES, method="leapfrog")
+
+
+@pytest.mark.parametrize("method", ["dopri5", "rk4"])
+def test_the_adjoint_gives_the_same_gradients(method):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    gradients = []
+    for adjoint in (False, True):
+        model, z0 = HamiltonianModel(net), Z0.clone().requires_grad_()
+        options = dict(rtol=1e-10, atol=1e-10) if method == "dopri5" else dict(step=0.01)
+        states = integrate(model, z0, TIMES, method=method, adjoint=adjoint, **options).states
+        parameters = [z0, *list(net.parameters())[:-1]]  # the Hamiltonian's constant moves nothing
+        gradients.append(torch.autograd.grad(states[:, -1].square().sum(), parameters))
+    for direct, adjoint in zip(*gradients, strict=True):
+        torch.testing.assert_close(direct, adjoint, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("method", ["dopri5", "rk4"])
+def test_a_divergent_trajectory_is_reported_with_its_time_and_harms_no_other(method, dtype):
+    """dz/dt = z^2 ends at t = 1 / z(0)."""
+    z0 = torch.tensor([[0.1], [1.0], [0.4], [-1.0]], dtype=dtype)
+    times = torch.linspace(0, 3, 31, dtype=dtype)
+    found = integrate(Field(torch.square), z0, times, method=method, step=0.01)
+    assert found.states.isfinite().all()
+    assert found.diverged.tolist() == [False, True, True, False]
+    assert times[found.diverged_at[1]].item() == pytest.approx(1.0, abs=0.15)
+    assert times[found.diverged_at[2]].item() == pytest.approx(2.5, abs=0.15)
+    exact = z0 / (1 - z0 * times)
+    torch.testing.assert_close(found.states[0, :, 0], exact[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.states[3, :, 0], exact[3], rtol=1e-4, atol=1e-5)
+    assert "2 diverged, the first by t = 1" in repr(found)
+
+
+def test_a_field_that_is_no_number_is_a_divergence():
+    found = integrate(
+        Field(lambda z: (0.5 - z).sqrt()), torch.zeros(1, 1), torch.linspace(0, 3, 4), method="rk4", step=0.1
+    )
+    assert found.states.isfinite().all() and found.diverged_at.tolist() == [2]  # sqrt(1/2) - t/2 is zero at t = 1.41
+    for method in ("dopri5", "rk4"):
+        nothing = integrate(Field(lambda z: z * torch.nan), torch.zeros(1, 1), torch.linspace(0, 3, 4), method=method)
+        assert nothing.states.isfinite().all() and nothing.diverged_at.tolist() == [0]
+
+
+def test_bad_arguments_are_named():
+    for times in (TIMES.flip(0), TIMES[:1], torch.zeros(2)):
+        with pytest.raises(ValueError, match="times must increase"):
+            integrate(pendulum(), Z0, times)
+    with pytest.raises(ValueError, match=f"'euler': choose one of {', '.join(METHODS)}"):
+        integrate(pendulum(), Z0, TIMES, method="euler")
+    for step in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match=r"step=.*: must be a positive number"):
+            integrate(pendulum(), Z0, TIMES, method="rk4", step=step)
+    with pytest.raises(ValueError, match="adjoint=True goes with"):
+        integrate(pendulum(), Z0, TIMES, method="leapfrog", adjoint=True)

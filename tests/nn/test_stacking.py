@@ -1,0 +1,113 @@
+"""A stack of networks gives what its members give, each by itself, values and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rppdyn.groups import SL, D, O2eR3, Z
+from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
+from rppdyn.priors import negative_log_prior
+from rppdyn.reps import Scalar, T, V
+
+CASES = {
+    "tensors with gates and bilinear layers": (RPPEMLP, 4 * V, Scalar, O2eR3(), {}),
+    "strict": (EMLP, 2 * V + Scalar, T(2), O2eR3(), {}),
+    "no orthogonal group": (RPPEMLP, V, T(1, 1), SL(2), {}),
+    "regular": (RPPEMLP, V, V, D(4), {}),
+    "in the group's Fourier basis": (EMLP, V, V, Z(4), {"hidden": 128}),
+    "plain": (MLP, V, V, Z(4), {}),
+}
+
+
+def nets(case, members=3):
+    cls, rep_in, rep_out, group, options = CASES[case]
+    options = {"hidden": 12, "num_layers": 2, "free_scale": 1.0} | options
+    made = []
+    for seed in range(members):
+        net = cls(rep_in, rep_out, group, generator=torch.Generator().manual_seed(seed), **options).double()
+        if made:  # what is drawn besides parameters is the first member's
+            for own, first in zip(net.buffers(), made[0].buffers(), strict=True):
+                own.copy_(first)
+        made.append(net)
+    return made
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_values_gradients_and_priors_are_those_of_the_members(case):
+    members = nets(case)
+    stack = Stack(members)
+    x = torch.randn(3, 5, members[0].rep_in.dim, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    x.requires_grad_()
+    weights = stack.assemble()
+    y, prior = stack.apply(x, weights), stack.per_member(negative_log_prior)
+    alone = torch.stack([net(xi) for net, xi in zip(members, x, strict=True)])
+    torch.testing.assert_close(y, alone, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(prior, torch.stack([negative_log_prior(net) for net in members]), rtol=1e-12, atol=0)
+
+    parameters = [x, *stack.stacked]
+    together = torch.autograd.grad((y.square().sum((1, 2)) + prior).sum(), parameters)
+    for index, net in enumerate(members):
+        loss = net(x[index]).square().sum() + negative_log_prior(net)
+        apart = torch.autograd.grad(loss, [x, *net.parameters()], allow_unused=True)
+        torch.testing.assert_close(together[0][index], apart[0][index], rtol=1e-9, atol=1e-10)
+        for stacked, single in zip(together[1:], apart[1:], strict=True):
+            single = torch.zeros_like(stacked[index]) if single is None else single
+            torch.testing.assert_close(stacked[index], single, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("case", list(CASES)[:2])
+def test_second_derivatives_are_those_of_the_members(case):
+    members = nets(case)
+    stack = Stack(members)
+    x = torch.randn(3, 4, members[0].rep_in.dim, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+
+    def field(apply, x):
+        return torch.func.grad(lambda x: apply(x).square().sum())(x)
+
+    together = torch.autograd.grad(field(stack, x).square().sum(), list(stack.stacked))
+    for index, net in enumerate(members):
+        apart = torch.autograd.grad(field(net, x[index]).square().sum(), list(net.parameters()), allow_unused=True)
+        for stacked, single in zip(together, apart, strict=True):
+            single = torch.zeros_like(stacked[index]) if single is None else single
+            torch.testing.assert_close(stacked[index], single, rtol=1e-8, atol=1e-9)
+
+
+def test_members_train_apart():
+    """What happens to one member, even its end, changes no other's numbers, to the last bit."""
+    results = []
+    for spoilt in (False, True):
+        stack = Stack(nets("tensors with gates and bilinear layers"))
+        optimiser = torch.optim.Adam(stack.parameters(), lr=1e-2, foreach=True)
+        x = torch.randn(3, 5, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        if spoilt:
+            x[1] = torch.nan
+        for _ in range(3):
+            optimiser.zero_grad()
+            stack(x).square().sum((1, 2)).sum().backward()
+            optimiser.step()
+        results.append([p.detach()[[0, 2]] for p in stack.stacked])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_a_member_is_a_network_of_its_own():
+    members = nets("tensors with gates and bilinear layers")
+    stack = Stack(members)
+    copy = stack.member(1)
+    assert dict(copy.state_dict()).keys() == dict(members[1].state_dict()).keys()
+    x = torch.randn(4, 12, dtype=torch.float64)
+    assert torch.equal(copy(x), members[1](x))
+    with torch.no_grad():
+        next(iter(copy.parameters())).add_(1.0)
+    assert torch.equal(stack.member(1)(x), members[1](x))
+    again = Stack(nets("tensors with gates and bilinear layers", 3)[::-1])
+    again.load_state_dict(stack.state_dict())
+    assert torch.equal(again(x.expand(3, 4, 12)), stack(x.expand(3, 4, 12)))
+
+
+def test_what_can_not_be_stacked():
+    with pytest.raises(ValueError, match="give at least one"):
+        Stack([])
+    other = RPPEMLP(4 * V, Scalar, O2eR3(), hidden=16, num_layers=2).double()
+    with pytest.raises(ValueError, match="network 1 has other parameters than the first"):
+        Stack([nets("tensors with gates and bilinear layers", 1)[0], other])
