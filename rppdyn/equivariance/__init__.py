@@ -17,7 +17,7 @@ from rppdyn.equivariance.error import EquivarianceError, Summary, equivariance_e
 from rppdyn.equivariance.layers import Layer, layers_of
 from rppdyn.equivariance.layerwise import Attribution, layerwise_difference, layerwise_lie_derivative
 from rppdyn.equivariance.lie import LocalEquivarianceError, lie_derivative, local_equivariance_error
-from rppdyn.equivariance.rollout import RolloutError, rollout_equivariance_error
+from rppdyn.equivariance.rollout import RolloutError, rollout_equivariance_error, trajectory_equivariance_error
 
 __all__ = [
     "Attribution",
@@ -46,4 +46,5 @@ __all__ = [
     "relative_difference",
     "rollout_equivariance_error",
     "summarise",
+    "trajectory_equivariance_error",
 ]

@@ -13,7 +13,7 @@ from rppdyn.equivariance.actions import act, check_actions, check_finite
 from rppdyn.equivariance.error import Summary, geometric_mean, relative_difference, sampled_elements, summarise
 from rppdyn.reps import Rep
 
-__all__ = ["RolloutError", "rollout_equivariance_error"]
+__all__ = ["RolloutError", "rollout_equivariance_error", "trajectory_equivariance_error"]
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,11 @@ class RolloutError:
 
     Attributes:
         errors: ``(samples, horizon, batch)``; the initial state, where the error is zero, is not among them.
+        left_out: how many trajectories are not in the batch because they, or one of their images, diverged.
     """
 
     errors: Float[Tensor, "samples horizon batch"]
+    left_out: int = 0
 
     @property
     def per_step(self) -> Float[Tensor, " horizon"]:
@@ -71,9 +73,7 @@ def rollout_equivariance_error(
         ValueError: sizes or groups don't match, or a rollout leaves the finite numbers.
     Source: Finzi 2023, Table 3.3, last row.
     """
-    if x.ndim != 2 or not len(x):
-        raise ValueError(f"x has shape {tuple(x.shape)}; give at least one initial state, as (batch, {rep_state.dim})")
-    check_actions(rep_state, rep_state, x)
+    _check_states(rep_state, x)
     if horizon < 1:
         raise ValueError(f"horizon={horizon}: give at least one step")
     if (controls is None) != (rep_control is None):
@@ -96,3 +96,43 @@ def rollout_equivariance_error(
     for g in sampled_elements(rep_state.G, len(x), n_samples, generator):
         errors.append(relative_difference(act(rep_state, g, here), rollout(g)))
     return RolloutError(torch.stack(errors))
+
+
+@torch.no_grad()
+def trajectory_equivariance_error(
+    solve: Callable[[Tensor], Tensor],
+    rep_state: Rep,
+    x: Inexact[Tensor, "batch dim"],
+    *,
+    n_samples: int = 4,
+    generator: torch.Generator | None = None,
+) -> RolloutError:
+    """:func:`rollout_equivariance_error` for a solver that makes whole trajectories, an ODE's above all.
+
+    All rollouts are solved as one batch. A solver with adaptive steps then takes the same steps in each of them, and since a
+    Runge-Kutta step commutes with linear maps, what differs is the model's doing and not the solver's.
+
+    Args:
+        solve: initial states ``(n, dim)`` to ``(n, 1 + horizon, dim)``, the initial states first; a trajectory that diverged
+            is nan from there on.
+        x: initial states.
+        n_samples: group elements for each trajectory, as for :func:`equivariance_error`.
+    Raises:
+        ValueError: sizes or groups don't match, or no trajectory stays finite under every element.
+    """
+    _check_states(rep_state, x)
+    elements = sampled_elements(rep_state.G, len(x), n_samples, generator)
+    states = solve(torch.cat([x, *(act(rep_state, g, x) for g in elements)]))
+    here, *moved = states[:, 1:].transpose(0, 1).split(len(x), dim=1)  # (horizon, batch, dim) each
+    kept = states.isfinite().flatten(1).all(1).reshape(-1, len(x)).all(0)
+    if not kept.any():
+        raise ValueError(f"all {len(x)} trajectories diverge, or their images do: there is no rollout to compare")
+    pairs = zip(elements, moved, strict=True)
+    errors = torch.stack([relative_difference(act(rep_state, g, here), there) for g, there in pairs])
+    return RolloutError(errors[..., kept], left_out=int((~kept).sum()))
+
+
+def _check_states(rep_state: Rep, x: Tensor) -> None:
+    if x.ndim != 2 or not len(x):
+        raise ValueError(f"x has shape {tuple(x.shape)}; give at least one initial state, as (batch, {rep_state.dim})")
+    check_actions(rep_state, rep_state, x)

@@ -8,7 +8,8 @@ import pytest
 import torch
 from registry import generator
 
-from rppdyn.equivariance import rollout_equivariance_error
+from rppdyn.dynamics import NeuralODEModel, integrate
+from rppdyn.equivariance import rollout_equivariance_error, trajectory_equivariance_error
 from rppdyn.groups import SO, O, S
 from rppdyn.reps import Pseudoscalar, Scalar, V
 
@@ -60,3 +61,52 @@ def test_errors_name_the_fault():
     with pytest.raises(ValueError, match="horizon=9"):
         rollout_equivariance_error(lambda x: x, V(G), X, 2).over(9)
     assert math.isfinite(rollout_equivariance_error(lambda x: x, V(G), X, 2).over().mean)
+
+
+# -- whole trajectories -----------------------------------------------------------------------------------------------
+
+
+def flow(field, times, **options):
+    """Initial states to solutions of dx/dt = field(x), nan from where they diverged."""
+
+    class Field(torch.nn.Module):
+        forward = staticmethod(field)
+
+    def solve(x):
+        found = integrate(NeuralODEModel(Field()), x, times, **options)
+        return torch.where(found.diverged[:, None, None], torch.nan, found.states)
+
+    return solve
+
+
+def test_trajectories_agree_with_rollouts_step_by_step():
+    field = lambda x: torch.linalg.cross(x, x.new_tensor([0.0, 0.3, 1.0]).expand_as(x)) - 0.1 * x * x[..., :1]  # noqa: E731
+    times = torch.linspace(0, 3, 16, dtype=torch.float64)
+    step = lambda x: flow(field, times[:2], method="rk4", step=0.05)(x)[:, 1]  # noqa: E731
+    by_step = rollout_equivariance_error(step, V(SO(3)), X, 15, generator=generator(4))
+    whole = trajectory_equivariance_error(
+        flow(field, times, method="rk4", step=0.05), V(SO(3)), X, generator=generator(4)
+    )
+    torch.testing.assert_close(whole.errors, by_step.errors, rtol=1e-9, atol=0)
+    assert whole.over().mean > 0.01 and whole.left_out == 0
+
+
+def test_adaptive_steps_are_not_blamed_on_the_model():
+    """Solved apart, two images of a trajectory differ by the solver's tolerance; together, by rounding."""
+    field = lambda x: -x * x.norm(dim=-1, keepdim=True).sin()  # noqa: E731
+    solve = flow(field, torch.linspace(0, 5, 6, dtype=torch.float64), rtol=1e-4, atol=1e-4)
+    x = X[:5]
+    apart = rollout_equivariance_error(lambda x: solve(x)[:, -1], V(SO(3)), x, 1)
+    assert trajectory_equivariance_error(solve, V(SO(3)), x).over().mean < 1e-13 < 1e-9 < apart.over().mean
+
+
+def test_trajectories_that_diverge_are_left_out_and_counted():
+    x = torch.tensor([[0.5, 0, 0], [0, 0.6, 0], [0, 0, 3.0]], dtype=torch.float64)
+    field = lambda x: x * (x.square().sum(-1, keepdim=True) - 1)  # noqa: E731  # beyond the unit sphere all diverge
+    times = torch.linspace(0, 2, 5, dtype=torch.float64)
+    error = trajectory_equivariance_error(flow(field, times, method="rk4", step=0.02), V(SO(3)), x)
+    assert error.left_out == 1 and error.errors.shape == (4, 4, 2) and error.over().mean < 1e-14
+    with pytest.raises(ValueError, match="all 1 trajectories diverge"):
+        trajectory_equivariance_error(flow(field, times, method="rk4", step=0.02), V(SO(3)), x[2:])
+    with pytest.raises(ValueError, match="at least one initial state"):
+        trajectory_equivariance_error(flow(field, times), V(SO(3)), x[:0])
