@@ -150,7 +150,7 @@ class Dynamics:
         self.curves = {"times": self.data[0].times.tolist(), "error": [], "energy_drift": [], "momentum_drift": []}
         for index, (member, data) in enumerate(zip(self.members(), self.data, strict=True)):
             truth = data.rollouts[: self.config.rollout.trajectories]
-            found = self._roll_out(member, truth[:, 0], data.times)
+            found = self.roll_out(member, truth[:, 0], data.times)
             kept = ~found.diverged
             values: dict[str, Any] = {name: metrics[name][index] for name in ("validation/error", "test/error")}
             values["rollout/diverged"] = float(found.diverged.double().mean())
@@ -165,7 +165,8 @@ class Dynamics:
                 self.example = {"times": data.times, "truth": truth[0], "found": found.states[0]}
         return measured
 
-    def _roll_out(self, member: DynamicsModel, z0: Tensor, times: Tensor) -> Trajectories:
+    def roll_out(self, member: DynamicsModel, z0: Float[Tensor, "n 12"], times: Float[Tensor, " T"]) -> Trajectories:
+        """Solutions of a model by the configured method of the test rollouts."""
         rollout = self.config.rollout
         if rollout.method == "rk4":
             return integrate(member, z0, times, method="rk4", step=rollout.test_step)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rppdyn.envs.tasks import RegressionTask, regression_task
+from rppdyn.envs.tasks import regression_task
 from rppdyn.equivariance import equivariance_error
 from rppdyn.equivariance.actions import act
 from rppdyn.equivariance.error import geometric_mean, relative_difference
@@ -141,15 +141,15 @@ class Regression:
         return torch.stack(moved[0]), torch.stack(moved[1])
 
 
-def load_regressors(config: FitRegressionConfig, folder: RunFolder) -> tuple[RegressionTask, list[Regressor]]:
-    """The task of a finished run and its members, one per seed, in float64.
+def load_regressors(config: FitRegressionConfig, folder: RunFolder) -> tuple[Regression, list[Regressor]]:
+    """A finished run's task with its data, and its members, one per seed, in float64.
 
     Raises:
         RunFolderError: the run is unfinished, or its file is damaged.
     """
     regression = Regression(config)
     load_members(regression.fit.stack, folder)
-    return regression.task, regression.members()
+    return regression, regression.members()
 
 
 def regressors(stack: Stack, normalisers: Sequence[tuple[InvariantNormaliser, InvariantNormaliser]]) -> list[Regressor]:
