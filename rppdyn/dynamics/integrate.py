@@ -117,7 +117,7 @@ def _out_of_bounds(z: Float[Tensor, "*batch n"]) -> Bool[Tensor, "*batch"]:
 
 
 class _Guarded:
-    """A vector field that is zero where the state has diverged: there a solver would take ever smaller steps, or hand on nan."""
+    """A vector field, zero where the state has diverged: there a solver would take ever smaller steps, or hand on nan."""
 
     def __init__(self, model: DynamicsModel, weights: Any):
         self.model, self.weights = model, weights
