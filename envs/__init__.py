@@ -6,6 +6,7 @@
     legs = without(spec, "foot_joint")   # a partial symmetry: what is named is left free
     env = make_env("Walker2d-v5", actuator_scale={"leg_joint": 0.5})
     state = capture_state(env); restore_state(env, state)
+    gymnasium.make("rppdyn/WindyPendulum-v0", wind=0.02)
 
 Errors are `ValueError`s of one line.
 """
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 if __name__ != "rppdyn.envs":
     raise ImportError(f"this folder is imported as rppdyn.envs, not as {__name__!r}; write `import rppdyn.envs`")
+
+import gymnasium as gym
 
 from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, symmetry_choices, symmetry_spec
 from rppdyn.envs.certification.certificate import Certificate, Defect, GeneratorReport, Support
@@ -24,6 +27,10 @@ from rppdyn.envs.mirror import mirror_spec
 from rppdyn.envs.partial import without
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
 from rppdyn.envs.state import Resumable, capture_state, restore_state
+from rppdyn.envs.windy_pendulum import EPISODE_STEPS, WINDY_PENDULUM, WindyPendulum
+
+if WINDY_PENDULUM not in gym.registry:
+    gym.register(WINDY_PENDULUM, "rppdyn.envs.windy_pendulum:WindyPendulum", max_episode_steps=EPISODE_STEPS)
 
 __all__ = [
     "KNOWN_ENVIRONMENTS",
@@ -37,6 +44,8 @@ __all__ = [
     "Symmetry",
     "Support",
     "SymmetrySpec",
+    "WINDY_PENDULUM",
+    "WindyPendulum",
     "capture_state",
     "certificate_for",
     "certify",

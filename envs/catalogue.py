@@ -34,8 +34,8 @@ VARIANTS = ("derived", "published")
 Choice = tuple[str, ...]
 """Names of the symmetries that generate a group."""
 
-Found = tuple[SymmetrySpec, mujoco.MjModel]
-"""A spec and the model it was derived from."""
+Found = tuple[SymmetrySpec, mujoco.MjModel | None]
+"""A spec and the model it was derived from, or None where the environment offers it."""
 
 _TASKS: Mapping[str, Mapping[str, Choice]] = {
     "InvertedPendulum": {"left-right": ("left-right",)},
@@ -76,7 +76,7 @@ def symmetry_spec(
     Args:
         source: an environment's id; an environment, wrapped or not, or a stable-baselines3 `VecEnv`, whose options are
             taken into account; an `mujoco.MjModel` or the path of an MJCF or URDF file, whose observation is then its
-            positions and velocities.
+            positions and velocities. An environment with a method `symmetry_spec` is asked for its own.
         symmetry: which one, where there are several: a named choice of the task ("D4"), or names of derived symmetries
             ("left-right", "quarter turn"; several as a sequence or joined by "+"). None is the task's default, the
             largest group known to keep its reward; for a task that is not Gymnasium's, the discrete symmetries that
@@ -115,7 +115,7 @@ def symmetry_choices(source: str | gym.Env | mujoco.MjModel) -> dict[str, Choice
         source = stock_env(source, disable_env_checker=True)
     if isinstance(source, mujoco.MjModel):
         return {name: (name,) for name in derive(source).names}
-    named = _TASKS.get(_task_name(env_name(source)))
+    named = _TASKS.get(_task_name(env_name(source))) or getattr(source.unwrapped, "symmetry_choices", None)
     return dict(named) if named else {name: (name,) for name in derive(_model_of(source)).names}
 
 
@@ -131,6 +131,8 @@ def _by_id(env_id: str, symmetry: str | None, variant: str) -> Found:
 def _of_env(env, symmetry: str | None, variant: str) -> Found:
     if hasattr(env, "num_envs") and hasattr(env, "get_attr"):
         return _of_vectorised(env, symmetry, variant)
+    if hasattr(env.unwrapped, "symmetry_spec"):
+        return _offered(env, symmetry, variant), None
     model, name = _model_of(env), env_name(env)
     derivation = derive(model)
     choice = _choose(_TASKS.get(_task_name(name), {}), derivation, symmetry, name)
@@ -142,11 +144,27 @@ def _of_env(env, symmetry: str | None, variant: str) -> Found:
     return spec, model
 
 
+def _offered(env, symmetry: str | None, variant: str) -> SymmetrySpec:
+    """The spec that an environment itself gives, once it fits what the agent sees of it."""
+    if variant == "published":
+        raise ValueError(f"variant='published' is of Gymnasium's tasks only; leave it out for {env_name(env)}")
+    spec = env.unwrapped.symmetry_spec(symmetry)
+    for what, space, dim in (
+        ("observation", env.observation_space, spec.obs.dim), ("action", env.action_space, spec.action.dim)
+    ):  # fmt: skip
+        if space.shape != (dim,):
+            raise ValueError(
+                f"{env_name(env)}: its wrappers leave {what}s of shape {space.shape}, and its symmetry acts on ({dim},); "
+                "take them off, or pass a spec of your own as spec="
+            )
+    return spec
+
+
 def _model_of(env) -> mujoco.MjModel:
     if not isinstance(env.unwrapped, MujocoEnv):
         raise ValueError(
-            f"no symmetry spec for {env_name(env)}: it is no Gymnasium MuJoCo environment to derive one from; "
-            "describe its symmetry with rppdyn.envs.mirror_spec or SymmetrySpec and pass it as spec="
+            f"no symmetry spec for {env_name(env)}: it is no Gymnasium MuJoCo environment to derive one from, and offers "
+            "none; describe its symmetry with rppdyn.envs.mirror_spec or SymmetrySpec and pass it as spec="
         )
     return env.unwrapped.model
 
@@ -213,8 +231,10 @@ def verdict_key(model: str, spec: SymmetrySpec) -> str:
     return f"{model[:24]}-{spec_digest(spec)[:24]}"
 
 
-def _with_verdicts(spec: SymmetrySpec, model: mujoco.MjModel) -> SymmetrySpec:
+def _with_verdicts(spec: SymmetrySpec, model: mujoco.MjModel | None) -> SymmetrySpec:
     """The spec with what was found by certifying it: by the user, or for stock models by the package's authors."""
+    if model is None:
+        return spec
     certificate = find_certificate(model, spec)
     if certificate is not None:
         reports = [(g.name, g.dynamics_verdict, g.keeps_reward) for g in certificate.generators]

@@ -2,7 +2,8 @@
 
 Captured are MuJoCo's integration state (positions, velocities, time, controls, the solver's warm start), the random
 generators of the environment and its spaces, and what each wrapper counts. All of it is plain data: NumPy arrays,
-numbers, strings, lists and dictionaries; no pickle is needed to save it.
+numbers, strings, lists and dictionaries; no pickle is needed to save it. An environment without MuJoCo says itself what
+its state is: its method `simulator_state()` returns plain data, and `restore_simulator_state(data)` takes it up.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ def capture_state(env) -> dict:
     """Everything that determines how an environment goes on, as plain data.
 
     Args:
-        env: a Gymnasium MuJoCo environment, wrapped or not, or a stable-baselines3 `DummyVecEnv` or `SubprocVecEnv`
-            (for the latter the environments must come from `rppdyn.envs.make_env`).
+        env: a Gymnasium MuJoCo environment or one with a `simulator_state`, wrapped or not, or a stable-baselines3
+            `DummyVecEnv` or `SubprocVecEnv` (for the latter the environments must come from `rppdyn.envs.make_env`).
     Raises:
-        ValueError: a wrapper whose state is not known, or an environment that is not a Gymnasium MuJoCo one.
+        ValueError: a wrapper or an environment whose state is not known.
     """
     if _is_vectorised(env):
         return {"format": FORMAT, "envs": _each(env, "capture_state", [()] * env.num_envs)}
@@ -59,8 +60,7 @@ def capture_state(env) -> dict:
     return {
         "format": FORMAT,
         "env_id": base.spec.id if base.spec else type(base).__name__,
-        "simulator": get_integration_state(base.model, base.data),
-        "derived": get_derived(base.data),
+        **_simulator_state(base),
         "random": _random_state(base),
         "seed": base._np_random_seed,
         "wrappers": [_wrapper_state(layer) for layer in layers],
@@ -90,13 +90,7 @@ def restore_state(env, state: dict) -> None:
     here, there = [type(layer).__name__ for layer in layers], [saved["type"] for saved in state["wrappers"]]
     if here != there:
         raise ValueError(f"the state was captured with wrappers {there}, the environment has {here}; wrap it alike")
-    found, needed = np.shape(state["simulator"]), get_integration_state(base.model, base.data).shape
-    if found != needed:
-        raise ValueError(
-            f"the simulator's state has shape {found}, the model of {env_id} has {needed}; use the same model"
-        )
-    set_integration_state(base.model, base.data, np.array(state["simulator"], dtype=np.float64))
-    set_derived(base.data, {name: np.asarray(value) for name, value in state["derived"].items()})
+    _restore_simulator(base, state)
     _restore_random(base, state["random"])
     base._np_random_seed = state["seed"]
     for layer, saved in zip(layers, state["wrappers"], strict=True):
@@ -120,7 +114,7 @@ class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
 # -- the layers -------------------------------------------------------------------------------------------------------
 
 
-def _layers(env) -> tuple[list[gym.Wrapper], MujocoEnv]:
+def _layers(env) -> tuple[list[gym.Wrapper], gym.Env]:
     """Wrappers from the outermost to the innermost, and the environment inside."""
     layers = []
     while isinstance(env, gym.Wrapper):
@@ -131,9 +125,31 @@ def _layers(env) -> tuple[list[gym.Wrapper], MujocoEnv]:
             )
         layers.append(env)
         env = env.env
-    if not isinstance(env, MujocoEnv):
-        raise ValueError(f"{type(env).__name__} is no Gymnasium MuJoCo environment; its state can't be captured")
+    if not (isinstance(env, MujocoEnv) or hasattr(env, "simulator_state")):
+        raise ValueError(
+            f"{type(env).__name__} is no Gymnasium MuJoCo environment; its state can't be captured unless it has the "
+            "methods simulator_state and restore_simulator_state"
+        )
     return layers, env
+
+
+def _simulator_state(base: gym.Env) -> dict:
+    if not isinstance(base, MujocoEnv):
+        return {"simulator": _plain(base.simulator_state())}
+    return {"simulator": get_integration_state(base.model, base.data), "derived": get_derived(base.data)}
+
+
+def _restore_simulator(base: gym.Env, state: dict) -> None:
+    if not isinstance(base, MujocoEnv):
+        base.restore_simulator_state(_plain(state["simulator"]))
+        return
+    found, needed = np.shape(state["simulator"]), get_integration_state(base.model, base.data).shape
+    if found != needed:
+        raise ValueError(
+            f"the simulator's state has shape {found}, the model of {state['env_id']} has {needed}; use the same model"
+        )
+    set_integration_state(base.model, base.data, np.array(state["simulator"], dtype=np.float64))
+    set_derived(base.data, {name: np.asarray(value) for name, value in state["derived"].items()})
 
 
 def _wrapper_state(layer: gym.Wrapper) -> dict:
@@ -169,12 +185,12 @@ def _own_spaces(layer) -> dict[str, gym.Space]:
     return {key: space for key, space in spaces.items() if space is not None}
 
 
-def _random_state(base: MujocoEnv) -> dict:
+def _random_state(base: gym.Env) -> dict:
     own = None if base._np_random is None else _bits(base._np_random)
     return {"env": own} | {key: _bits(space.np_random) for key, space in _own_spaces(base).items()}
 
 
-def _restore_random(base: MujocoEnv, saved: dict) -> None:
+def _restore_random(base: gym.Env, saved: dict) -> None:
     if saved["env"] is None:
         base._np_random = None
     else:

@@ -79,12 +79,14 @@ def certificate_for(env, spec: SymmetrySpec) -> tuple[Certificate | None, str]:
     """The stored certificate of a spec for an environment's model, and what keeps one from relying on it.
 
     Args:
-        env: a Gymnasium MuJoCo environment, wrapped or not, or an `mujoco.MjModel`.
+        env: an environment, wrapped or not, or an `mujoco.MjModel`.
     Returns:
         the certificate and "", where every generator is exact or approximate; the certificate and a line that names what
         is broken; or None and a line that says that the spec was not certified, or for another model.
     """
-    model = env if isinstance(env, mujoco.MjModel) else env.unwrapped.model
+    model = env if isinstance(env, mujoco.MjModel) else getattr(env.unwrapped, "model", None)
+    if not isinstance(model, mujoco.MjModel):
+        return None, f"{spec.env_id} has no MuJoCo model, so its spec can't be certified"
     certificate = find_certificate(model, spec)
     if certificate is None:
         if any(True for _ in _of_spec(spec)):

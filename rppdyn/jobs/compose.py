@@ -121,6 +121,23 @@ def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> 
         return as_config(name, base)
 
 
+def name_of_run(folder: RunFolder) -> str:
+    """The name of the configuration that a run was made with: the one that knows most of its keys.
+
+    Raises:
+        RunFolderError: the file can't be read.
+    """
+    stored = OmegaConf.create(folder.config())
+    found = {name: [key for key in known_keys(schema) if _holds(stored, key)] for name, schema in SCHEMAS.items()}
+    return max(found, key=lambda name: len(found[name]))
+
+
+def _holds(node: DictConfig, key: str) -> bool:
+    group, _, name = key.rpartition(".")
+    inner = OmegaConf.select(node, group) if group else node
+    return isinstance(inner, DictConfig) and name in inner
+
+
 def name_of(config: Any) -> str:
     """The name of the configuration that a dataclass is of."""
     return next(name for name, schema in SCHEMAS.items() if isinstance(config, schema))
@@ -230,7 +247,8 @@ def _offer_environments(value: str) -> None:
         choice = choice.strip().strip("'\"")
         if choice and choice not in choices("env") and not re.search(r"[\[\](){}$*]", choice):
             require_environment(choice)
-            ConfigStore.instance().store(group="env", name=choice, node={"id": choice})
+            folder, _, name = f"env/{choice}".rpartition("/")  # Gymnasium's namespaces are folders to Hydra
+            ConfigStore.instance().store(group=folder, name=name, node={"id": choice}, package="env")
 
 
 def require_environment(env_id: str) -> None:
@@ -267,8 +285,10 @@ def _registered(env_id: str) -> bool:
     import gymnasium
 
     module, colon, name = env_id.rpartition(":")
-    if colon:  # as gymnasium.make takes it: importing the module registers the environment
-        importlib.import_module(module)
+    if colon or name.startswith(
+        "rppdyn/"
+    ):  # as gymnasium.make takes it: importing the module registers the environment
+        importlib.import_module(module or "rppdyn.envs")
     try:
         gymnasium.spec(name)
     except gymnasium.error.Error:

@@ -1,0 +1,232 @@
+"""`rppdyn/WindyPendulum-v0`: the double spring pendulum as a task for an agent, which holds it plumb in the wind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
+from rppdyn.envs.tasks.pendulum import Pendulum
+from rppdyn.envs.tasks.symplectic import symplectic_step
+from rppdyn.groups import DkeR3, Group, O2eR3, SO2eR3
+
+__all__ = ["WINDY_PENDULUM", "WindyPendulum"]
+
+WINDY_PENDULUM = "rppdyn/WindyPendulum-v0"
+EPISODE_STEPS = 200
+
+TIME_STEP = 0.1
+"""Seconds between two actions, one step of the integrator of order 8."""
+
+MAX_TORQUE = 3.0
+"""N m, of the torque's horizontal part and of its vertical part."""
+
+MOMENTUM_COST, TORQUE_COST = 0.1, 0.001
+
+SHORTEST_ARM = 0.1
+"""Metres: a torque acts on a shorter arm as on one of this length, so that its force stays bounded."""
+
+_CHOICES: Mapping[str, tuple[Group, tuple[str, ...]]] = {
+    "O(2)": (O2eR3(), ("left-right", "yaw")),
+    "SO(2)": (SO2eR3(), ("yaw",)),
+    "D6": (DkeR3(6), ("sixth turn", "left-right")),
+    "D4": (DkeR3(4), ("quarter turn", "left-right")),
+}
+
+
+class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
+    r"""Hold the lower mass of a double spring pendulum plumb below its pivot, in a steady wind, by a torque on the upper arm.
+
+    The dynamics are those of :class:`rppdyn.envs.tasks.Pendulum` and a force on the upper mass,
+
+    .. math:: F = \tau \times x_1 / |x_1|^2,
+
+    whose torque about the pivot is the part of :math:`\tau` that is perpendicular to the arm :math:`x_1`. Without wind
+    everything here, the reward included, is symmetric under rotations about the z axis and reflections in planes that hold
+    it. The wind breaks that in proportion to its strength.
+
+    Observation, ``(12,)``, float64:
+
+    ======  =====================================  ======  ==============  ====================================
+    index   name                                   unit    under g         drawn at reset from
+    ======  =====================================  ======  ==============  ====================================
+    0-2     x_1, the upper mass's position         m       g x_1           (0, 0, -1.5) + 0.2 N(0, 1)
+    3-5     x_2, the lower mass's position         m       g x_2           (0, 0, -3) + 0.2 N(0, 1)
+    6-8     p_1, its momentum                      kg m/s  g p_1           0.4 N(0, 1)
+    9-11    p_2, its momentum                      kg m/s  g p_2           0.4 N(0, 1)
+    ======  =====================================  ======  ==============  ====================================
+
+    Action, ``(3,)``, float32, held for 0.1 s:
+
+    ======  =============================  ======  ======================  ====================================
+    index   name                           unit    under g                 range
+    ======  =============================  ======  ======================  ====================================
+    0-2     tau, the torque on the arm     N m     det(g) g tau            -3 to 3 each, and its horizontal part
+                                                                           no longer than 3: it is shortened to that
+    ======  =============================  ======  ======================  ====================================
+
+    A torque is a pseudovector: rotations turn it as any vector, and a reflection turns it and changes its sign, so that
+    x -> -x leaves its x component and flips y and z.
+
+    Reward: minus the squared distance of the lower mass from the z axis (m^2), minus 0.1 of the square of its horizontal
+    momentum, minus 0.001 of the square of the torque; ``info`` holds the three parts. Height does not count: a torque
+    can't act along the arm. An episode is cut off after 200 steps, 20 s, and never ends by itself.
+
+    Args:
+        wind: the strength of the wind, 0.01 in the residual-pathway work. It pushes each mass with a force of
+            ``wind * (-8, -5, 0)`` N; the masses weigh 1 N each.
+        k2: the lower spring's stiffness, N/m.
+        render_mode: "rgb_array" (frames of 480 x 480 pixels), "human" (a window of matplotlib's) or None.
+    Raises:
+        ValueError: a wind or stiffness that the pendulum refuses, or an unknown render mode.
+
+    ``reset(options={"state": z})`` starts from a state of 12 numbers instead.
+
+    Version history: v0, the first.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["human", "rgb_array"], "render_fps": round(1 / TIME_STEP)}
+
+    symmetry_choices: ClassVar[Mapping[str, tuple[str, ...]]] = {name: names for name, (_, names) in _CHOICES.items()}
+    """The symmetries to choose from, the default first, and the names of each one's generators."""
+
+    def __init__(self, wind: float = 0.01, k2: float = 1.0, render_mode: str | None = None):
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ValueError(f"render_mode={render_mode!r}: choose {', '.join(self.metadata['render_modes'])}, or None")
+        self.pendulum = Pendulum(wind=wind, k2=k2)
+        self.render_mode = render_mode
+        self.observation_space = spaces.Box(-np.inf, np.inf, (12,), np.float64)
+        self.action_space = spaces.Box(-MAX_TORQUE, MAX_TORQUE, (3,), np.float32)
+        self._z = torch.zeros(12, dtype=torch.float64)
+        self._torque = torch.zeros(3, dtype=torch.float64)
+        self._figure = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """A random state, or the one in the options.
+
+        Raises:
+            ValueError: the options hold a state that is not 12 finite numbers.
+        """
+        super().reset(seed=seed)
+        generator = torch.Generator().manual_seed(int(self.np_random.integers(2**63 - 1)))
+        self._z = self.pendulum.initial_state(1, generator)[0]
+        if options and "state" in options:
+            self._z = _numbers(options["state"], 12, "state")
+        self._torque = torch.zeros(3, dtype=torch.float64)
+        if self._figure is not None:
+            self._figure.forget()
+        if self.render_mode == "human":
+            self.render()
+        return self._observation(), {}
+
+    @torch.no_grad()
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """One tenth of a second with a torque.
+
+        Raises:
+            ValueError: the action is not three finite numbers.
+        """
+        self._torque = torque = _limited(_numbers(action, 3, "action"))
+
+        def force(x: Tensor) -> Tensor:
+            arm = x[:3]
+            push = torch.linalg.cross(torque, arm) / arm.dot(arm).clamp_min(SHORTEST_ARM**2)
+            return self.pendulum.force(x) + torch.cat([push, torch.zeros_like(push)])
+
+        masses = self._z.new_tensor([self.pendulum.m1] * 3 + [self.pendulum.m2] * 3)
+        self._z = torch.cat(symplectic_step(force, masses, self._z[:6], self._z[6:], TIME_STEP))
+        costs = {
+            "reward_distance": self._z[3:5].square().sum(),
+            "reward_momentum": MOMENTUM_COST * self._z[9:11].square().sum(),
+            "reward_torque": TORQUE_COST * torque.square().sum(),
+        }
+        info = {name: -float(cost) for name, cost in costs.items()}
+        if self.render_mode == "human":
+            self.render()
+        return self._observation(), sum(info.values()), False, False, info
+
+    def _observation(self) -> np.ndarray:
+        return self._z.numpy().copy()
+
+    # -- symmetry and state -------------------------------------------------------------------------------------------
+
+    def symmetry_spec(self, symmetry: str | None = None) -> SymmetrySpec:
+        """How a group acts on observations and actions; `rppdyn.envs.symmetry_spec` asks for it.
+
+        Args:
+            symmetry: one of `symmetry_choices`; None is O(2).
+        Raises:
+            ValueError: there is no such symmetry.
+        """
+        symmetry = next(iter(_CHOICES)) if symmetry is None else symmetry
+        if symmetry not in _CHOICES:
+            raise ValueError(f"{WINDY_PENDULUM} has no symmetry {symmetry!r}; known: {', '.join(_CHOICES)}")
+        group, names = _CHOICES[symmetry]
+        lie, discrete = group.lie_algebra.numpy(), group.discrete_generators.numpy()
+        determinants = np.linalg.det(discrete).round()[:, None, None]
+        states = tuple(
+            Entry(f"{name} {axis}", mass, unit)
+            for name, mass, unit in (
+                ("x_1", "upper mass", "m"), ("x_2", "lower mass", "m"),
+                ("p_1", "upper mass", "kg m/s"), ("p_2", "lower mass", "kg m/s"),
+            ) for axis in "xyz"
+        )  # fmt: skip
+        torques = tuple(Entry(f"tau {axis}", "upper arm", "N m") for axis in "xyz")
+        push = float(np.linalg.norm(np.multiply(self.pendulum.wind, self.pendulum.w)))
+        note = f"A wind of {push:.3g} N on each mass breaks it; weights are 1 N." if push else ""
+        verdict = "approximate" if push else "exact"
+        return SymmetrySpec(
+            WINDY_PENDULUM,
+            group,
+            obs=Space(states, [np.kron(np.eye(4), h) for h in discrete], [np.kron(np.eye(4), A) for A in lie]),
+            action=Space(torques, determinants * discrete, lie),
+            symmetries=tuple(Symmetry(name, verdict, True, note) for name in names),
+        )
+
+    def simulator_state(self) -> dict[str, Any]:
+        """What the next step follows from, beside the random generators; `rppdyn.envs.capture_state` asks for it."""
+        return {"state": self._z.numpy().copy(), "torque": self._torque.numpy().copy()}
+
+    def restore_simulator_state(self, state: Mapping[str, Any]) -> None:
+        """Take up a state that `simulator_state` returned."""
+        self._z, self._torque = _numbers(state["state"], 12, "state"), _numbers(state["torque"], 3, "torque")
+
+    # -- drawing ------------------------------------------------------------------------------------------------------
+
+    def render(self) -> np.ndarray | None:
+        """A frame, (480, 480, 3) of uint8, or None where it is shown in a window."""
+        if self.render_mode is None:
+            gym.logger.warn("render() without a render_mode draws nothing; pass render_mode to gymnasium.make")
+            return None
+        if self._figure is None:
+            from rppdyn.envs.pendulum_figure import PendulumFigure  # matplotlib is not needed to train
+
+            self._figure = PendulumFigure(self.pendulum, window=self.render_mode == "human")
+        return self._figure.draw(self._z.numpy(), self._torque.numpy(), pause=TIME_STEP)
+
+    def close(self) -> None:
+        if self._figure is not None:
+            self._figure.close()
+            self._figure = None
+
+
+def _numbers(values: Any, n: int, name: str) -> Tensor:
+    array = np.array(values, dtype=np.float64)
+    if array.shape != (n,) or not np.isfinite(array).all():
+        raise ValueError(f"{WINDY_PENDULUM}: {name} {array.tolist()} must be {n} finite numbers")
+    return torch.from_numpy(array)
+
+
+def _limited(torque: Tensor) -> Tensor:
+    """The torque with its horizontal part, and its vertical part, shortened to the maximum where they are longer."""
+    horizontal, vertical = torque[:2], torque[2:]
+    longer = torch.stack([horizontal.norm(), vertical.norm()]).clamp_min(MAX_TORQUE) / MAX_TORQUE
+    return torch.cat([horizontal / longer[0], vertical / longer[1]])
