@@ -285,9 +285,8 @@ def _registered(env_id: str) -> bool:
     import gymnasium
 
     module, colon, name = env_id.rpartition(":")
-    if colon or name.startswith(
-        "rppdyn/"
-    ):  # as gymnasium.make takes it: importing the module registers the environment
+    # As gymnasium.make takes it, and for environments of this package without being told: importing registers them.
+    if colon or name.startswith("rppdyn/"):
         importlib.import_module(module or "rppdyn.envs")
     try:
         gymnasium.spec(name)
