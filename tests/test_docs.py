@@ -46,13 +46,23 @@ def beside_the_examples(folder: Path, monkeypatch) -> None:
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=name)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
-    """The blocks of a page run one after the other in one namespace, in a folder with the examples, from a fixed seed."""
+    """The blocks of a page run one after the other in one namespace, in a folder with the examples, from a fixed seed.
+
+    An exception or a warning in any of them fails it; values in comments are not compared.
+    """
     beside_the_examples(tmp_path, monkeypatch)
     namespace = {"__name__": "__main__"}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for code in blocks(page, "python"):
             exec(compile(code, name(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_python_block_is_left_out(page):
+    """One that is indented, or fenced as py, would not run."""
+    fences = re.findall(r"^\s*```\s*py", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(fences) == len(blocks(page, "python"))
 
 
 @pytest.mark.parametrize("module", modules())
