@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW, LEVELS, Certificate, GeneratorReport
 from rppdyn.runs.figures import COLOURS
@@ -70,6 +72,8 @@ def draw(certificate: Certificate, path: Path) -> Path:
     rollouts.set_yscale("log")
     rollouts.axhline(1.0, color="0.6", linewidth=0.8)
     visits.set_xscale("log")
+    for axis in (rollouts.yaxis, visits.xaxis):
+        _plain_numbers(axis)
     for style, part in zip(parts.values(), parts, strict=True):
         steps.plot([], [], style, color="0.35", label=part)
     steps.set(xlabel="relative to the length of the step (the reward's: to its spread)", ylabel="states below, %")
@@ -119,6 +123,15 @@ def _zones(axes: Axes) -> None:
         axes.text(middle, 1.0, name, transform=axes.get_xaxis_transform(), ha="center", va="bottom", color=colour,
                   fontsize="small")  # fmt: skip
     axes.set_xlim(FLOOR, end)
+
+
+def _plain_numbers(axis: Axis) -> None:
+    """Labels of a logarithmic axis that spans no more than two decades: plain numbers, several in a decade."""
+    low, high = axis.get_view_interval()
+    if high < 100 * low:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
 
 
 def _dress(axes: Axes, title: str) -> None:

@@ -56,20 +56,23 @@ def figure_of(result: Result) -> Figure:
 def panels_of(result: Result) -> list[Panel]:
     """A title and a painter for everything that the result has; functions that are vacuous are left out."""
     functions = {name: m for name, m in result["functions"].items() if not m["vacuous"]}
-    panels: list[Panel] = [("error by generator", lambda axes: _by_generator(axes, functions))]
+    members = result.get("members") or {}
+    panels: list[Panel] = [("error by generator", lambda axes: _by_generator(axes, functions, members))]
+    if rollouts := result.get("rollouts"):
+        panels.append(("error along rollouts", lambda axes: _along_rollouts(axes, rollouts)))
     for name, m in functions.items():
         if (outputs := _finite(m["by_output"])) and name != "critics":
             panels.append((f"{name}: error of each output", lambda axes, v=outputs: _bars(axes, v, "error", log=True)))
         if inputs := _finite(m["by_input"]):
             largest = dict(sorted(inputs.items(), key=lambda item: -item[1])[:MOST_PARTS])
-            title = f"{name}: share that parts of the input explain"
+            title = f"{name}: share by part of the input"
             panels.append((title, lambda axes, v=largest: _bars(axes, v, "share of the error", log=False)))
         if m["layers"]:
             panels.append((f"{name}: contribution of each layer", lambda axes, v=m["layers"]: _by_layer(axes, v)))
     return panels
 
 
-def _by_generator(axes: Axes, functions: Mapping[str, Any]) -> None:
+def _by_generator(axes: Axes, functions: Mapping[str, Any], members: Mapping[str, list[Any]]) -> None:
     names = list(next(iter(functions.values()))["per_generator"]) if functions else []
     height = 0.8 / max(1, len(functions))
     for k, (name, m) in enumerate(functions.items()):
@@ -87,12 +90,26 @@ def _by_generator(axes: Axes, functions: Mapping[str, Any]) -> None:
             error_kw=dict(lw=1, capsize=2, ecolor=matplotlib.rcParams["axes.edgecolor"]),
         )
         axes.barh(places, errors, height * 0.9, **style)
+        if len(own := members.get(name, [])) > 1:
+            for i, g in enumerate(names):
+                each = [max(member["per_generator"][g]["error"], ROUNDING) for member in own]
+                across = [places[i] + height * (0.3 - 0.6 * j / (len(own) - 1)) for j in range(len(own))]
+                axes.plot(each, across, "o", ms=3, mew=0.6, mfc="none", mec=matplotlib.rcParams["axes.edgecolor"])
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     _logarithmic(axes, [m["per_generator"][g]["error"] for m in functions.values() for g in names])
     axes.set_xlabel("error (0 equivariant, 1 as far as can be)")
     if len(functions) > 1:
         axes.legend(fontsize="small", framealpha=0.8, edgecolor="none")
+
+
+def _along_rollouts(axes: Axes, rollouts: Mapping[str, Any]) -> None:
+    steps = np.array(rollouts["per_step"], dtype=float)  # (members, times); null where all of a member's diverge
+    steps = np.maximum(steps[~np.isnan(steps).any(1)], ROUNDING)
+    draw_members(axes, np.array(rollouts["times"]), steps, COLOURS[0])
+    axes.set_yscale("log")
+    axes.set_xlabel("time, s")
+    axes.set_ylabel("error")
 
 
 def _bars(axes: Axes, values: Mapping[str, float], label: str, log: bool) -> None:
@@ -121,7 +138,7 @@ def _by_layer(axes: Axes, networks: Mapping[str, Any]) -> None:
     axes.set_yticks(range(len(names)), names, fontsize="small")
     axes.invert_yaxis()
     axes.set_xlim(left=0)
-    axes.ticklabel_format(axis="x", scilimits=(-2, 3))
+    _few_digits(axes)
     axes.set_xlabel("mean size at the output")
     if len(bars) > 1:
         axes.legend(fontsize="small", framealpha=0.8, edgecolor="none")
@@ -133,6 +150,14 @@ def _logarithmic(axes: Axes, values: list[float]) -> None:
     if not positive or max(positive) <= SMALLEST or max(positive) / min(positive) > 30:
         axes.set_xscale("log")
         axes.set_xlim(left=min([*positive, 1e-3]) / 3, right=max([*positive, 1e-15]) * 3)
+    else:
+        _few_digits(axes)
+
+
+def _few_digits(axes: Axes) -> None:
+    """Labels of a linear axis that keep apart, however small the numbers."""
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.locator_params(axis="x", nbins=5)
 
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
