@@ -1,4 +1,4 @@
-"""Curves of a fit: errors and equivariance errors over epochs, of all its seeds."""
+"""Curves of a fit: errors and equivariance errors over steps, of all its seeds; runs side by side."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
+from rppdyn.jobs import compose
+from rppdyn.jobs.fit_schema import FitConfig
+from rppdyn.jobs.schema import ConfigError
 from rppdyn.runs import RunFolder, read_metrics
-from rppdyn.runs.figures import COLOURS, SMALLEST
+from rppdyn.runs.figures import COLOURS
 from rppdyn.runs.statistics import bootstrap_interval, iqm
 
-__all__ = ["draw_rollouts", "fit_curves"]
+__all__ = ["compare_equivariance", "draw_members", "draw_rollouts", "fit_curves"]
 
 PANELS: Mapping[str, Sequence[str]] = {
-    "error": ("train/error", "validation/error", "test/error"),
+    "error": ("validation/error", "test/error"),
     "equivariance error": ("equivariance/error",),
 }
+FLOOR = 1e-17  # what a logarithmic axis shows zero as; rounding is above it
 
 
 def fit_curves(folder: RunFolder) -> Path:
@@ -30,15 +37,68 @@ def fit_curves(folder: RunFolder) -> Path:
     FigureCanvasAgg(figure)
     for axes, (title, names) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
         for colour, name in zip(COLOURS, names, strict=False):
-            _draw(axes, records, name, colour)
+            steps, values = _over_steps(records, name)
+            draw_members(axes, steps, values, colour, label=name.split("/")[0])
         axes.set_title(title, fontsize="medium")
         axes.set_xlabel("steps")
-        axes.set_yscale("log")
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-        if len(names) > 1:
-            axes.legend(frameon=False, fontsize="small")
+        _dress(axes, legend=len(names) > 1)
     return save(figure, folder.figures / "curves.png")
+
+
+def compare_equivariance(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Path:
+    """Draw the equivariance errors of fits through training: every member a thin line, their interquartile mean a thick one.
+
+    Args:
+        runs: folders of fit-regression or fit-dynamics; one colour each.
+        out: the picture; its suffix is the format (png, svg, pdf).
+    Raises:
+        ValueError: no runs, or a folder that is no fit's run or has no metrics yet.
+    """
+    if not runs:
+        raise ConfigError("no runs to compare: give the folders of one fit or more")
+    figure = Figure(figsize=(6.6, 4.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for k, run in enumerate(runs):
+        folder = RunFolder.open(run)
+        config = compose.from_run(compose.name_of_run(folder), folder)
+        if not isinstance(config, FitConfig):
+            raise ConfigError(f"{run} is a run of {config.verb}: give runs of fit-regression or fit-dynamics")
+        records = read_metrics(folder.metrics.path) if folder.metrics.path.exists() else []
+        if not records:
+            raise ConfigError(f"{run} has no metrics yet: leave it out, or let it run first")
+        steps, values = _over_steps(records, "equivariance/error")
+        members = (
+            f"{len(values)} members" if len(values) == config.seeds else f"{len(values)} of {config.seeds} members"
+        )
+        label = f"{config.task.name}, {config.model_name} ({members})"
+        draw_members(axes, steps / config.steps_per_epoch, values, COLOURS[k % len(COLOURS)], label=label, each=True)
+    axes.set_xlabel("epochs")
+    axes.set_ylabel("equivariance error")
+    _dress(axes, legend=True)
+    return save(figure, Path(out))
+
+
+def draw_members(
+    axes: Axes,
+    x: NDArray,
+    values: Float[np.ndarray, "members points"],
+    colour: str,
+    *,
+    label: str | None = None,
+    style: str = "-",
+    each: bool = False,
+) -> None:
+    """Draw the interquartile mean of some curves with its 95 % bootstrap interval as a band; `each` adds them as thin lines."""
+    if not values.size:
+        return
+    values = np.maximum(values, FLOOR)
+    if each and len(values) > 1:
+        axes.plot(x, values.T, style, color=colour, lw=0.6, alpha=0.45)
+    marker = "." if len(x) < 3 else ""
+    axes.plot(x, iqm(values), style, marker=marker, color=colour, lw=2.2 if each else 1.6, label=label)
+    if len(values) > 1:
+        axes.fill_between(x, *bootstrap_interval(values), color=colour, alpha=0.18, lw=0)
 
 
 def save(figure: Figure, path: Path) -> Path:
@@ -50,16 +110,19 @@ def save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def _draw(axes: Any, records: Sequence[Mapping[str, Any]], name: str, colour: str) -> None:
-    points = [(r["step"], r[name]) for r in records if r.get(name) and None not in r[name]]
-    if not points:
-        return
-    steps = [step for step, _ in points]
-    values = np.array([value for _, value in points]).T  # (seeds, points)
-    axes.plot(steps, np.maximum(iqm(values), SMALLEST), color=colour, label=name.split("/")[0])
-    if len(values) > 1:
-        low, high = bootstrap_interval(values)
-        axes.fill_between(steps, np.maximum(low, SMALLEST), np.maximum(high, SMALLEST), color=colour, alpha=0.15, lw=0)
+def _over_steps(records: Sequence[Mapping[str, Any]], name: str) -> tuple[NDArray, NDArray]:
+    """Steps, and the values of the members that have a number at each of them, ``(members, points)``."""
+    points = [(record["step"], record[name]) for record in records if record.get(name)]
+    values = np.array([value for _, value in points], dtype=float).T  # null becomes nan
+    return np.array([step for step, _ in points]), values[~np.isnan(values).any(-1)] if len(values) else values
+
+
+def _dress(axes: Axes, legend: bool) -> None:
+    axes.set_yscale("log")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    if legend:
+        axes.legend(frameon=False, fontsize="small")
 
 
 def draw_rollouts(curves: Mapping[str, Any], example: Mapping[str, Any], path: Path) -> Path:
@@ -80,22 +143,14 @@ def draw_rollouts(curves: Mapping[str, Any], example: Mapping[str, Any], path: P
             space.plot(x, y, z, style, color=colour, linewidth=0.9, label=f"mass {mass + 1}, {name}")
     space.set_title("one test trajectory", fontsize="medium")
     space.legend(frameon=False, fontsize="x-small", loc="upper left")
-    times = curves["times"][1:]
+    times = np.array(curves["times"][1:])
     panels = {"relative error of the state": ("error",), "relative drift": ("energy_drift", "momentum_drift")}
     for place, (title, names) in zip((grid[1], grid[2]), panels.items(), strict=True):
         axes = figure.add_subplot(place)
         for colour, name in zip(COLOURS, names, strict=False):
             values = np.array([curve for curve in curves[name] if curve is not None])
-            if len(values):
-                axes.plot(times, np.maximum(iqm(values), 1e-16), color=colour, label=name.replace("_drift", ""))
-                if len(values) > 1:
-                    low, high = bootstrap_interval(values)
-                    axes.fill_between(times, low, high, color=colour, alpha=0.15, linewidth=0)
+            draw_members(axes, times, values, colour, label=name.replace("_drift", ""))
         axes.set_title(title, fontsize="medium")
         axes.set_xlabel("time, s")
-        axes.set_yscale("log")
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-        if len(names) > 1:
-            axes.legend(frameon=False, fontsize="small")
+        _dress(axes, legend=len(names) > 1)
     return save(figure, path)

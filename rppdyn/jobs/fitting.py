@@ -105,6 +105,8 @@ class MAPFit:
         self.optimiser = torch.optim.Adam(stack.parameters(), lr=config.optimiser.learning_rate, foreach=True)
         self.prior_scale = 2 * config.optimiser.noise_variance / targets[0].numel()
         self.loss = torch.full((stack.members,), math.nan)
+        self._order: Tensor | None = None
+        self._ordered = -1  # the epoch it is of
 
     @property
     def steps_per_epoch(self) -> int:
@@ -129,10 +131,10 @@ class MAPFit:
         size, count = self.config.optimiser.batch_size, self.inputs.shape[1]
         if size >= count:
             return self.inputs, self.targets
-        if batch == 0 or not hasattr(self, "_order"):
+        if self._order is None or self._ordered != epoch:
             generators = [torch.Generator().manual_seed(seed * 1_000_003 + epoch) for seed in self.config.all_seeds]
             order = [torch.randperm(count, generator=generator) for generator in generators]
-            self._order = torch.stack(order).to(self.inputs.device)
+            self._order, self._ordered = torch.stack(order).to(self.inputs.device), epoch
         chosen = self._order[:, batch * size : (batch + 1) * size]
         members = torch.arange(len(chosen), device=chosen.device)[:, None]
         return self.inputs[members, chosen], self.targets[members, chosen]

@@ -40,7 +40,6 @@ def _resumed(config: RunConfig, folder: RunFolder) -> dict[str, Any] | None:
     if stored.length[1] > length:
         steps = result.get("steps", stored.length[1])
         raise RunFolderError(
-            f"{key}={length}: the run in {folder.path} has {steps} already; "
-            "give at least as many, or another run_dir="
+            f"{key}={length}: the run in {folder.path} has {steps} already; give at least as many, or another run_dir="
         )
     return result | {"run": str(folder.path), "note": "finished before; nothing left to do"}

@@ -1,0 +1,145 @@
+"""fit-regression and fit-dynamics: whole small fits, what they claim, and going on after an interruption."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rppdyn.cli import main
+from rppdyn.jobs import compose, fit_dynamics, fit_regression
+from rppdyn.runs import CheckpointError, RunFolder, RunFolderError, read_metrics
+
+REGRESSION = ("task=inertia", "model.hidden=16", "model.num_layers=2", "task.train=60", "task.validation=40",
+              "task.test=50", "optimiser.batch_size=32", "evaluation.every=2", "evaluation.states=20",
+              "checkpoint_every=1", "dtype=float64", "device=cpu")  # fmt: skip
+DYNAMICS = ("task=pendulum", "task.train=100", "task.validation=30", "task.test=30", "task.horizon=5",
+            "model.num_layers=2", "model.hidden=24", "optimiser.batch_size=50", "evaluation.every=40", "evaluation.states=30",
+            "rollout.trajectories=10", "optimiser.learning_rate=1e-2", "device=cpu")  # fmt: skip
+
+
+def regression(tmp_path, *words):
+    return compose.composed("fit_regression", [*REGRESSION, f"run_dir={tmp_path}", *words])
+
+
+def dynamics(tmp_path, *words):
+    return compose.composed("fit_dynamics", [*DYNAMICS, f"run_dir={tmp_path}", *words])
+
+
+def test_seeds_trained_together_are_those_trained_alone(tmp_path):
+    together = fit_regression.run(regression(tmp_path / "all", "model=mlp", "seeds=3", "optimiser.epochs=6"))
+    assert together.seeds == [0, 1, 2]
+    for seed in together.seeds:
+        words = ("model=mlp", f"seed={seed}", "optimiser.epochs=6")
+        alone = fit_regression.run(regression(tmp_path / str(seed), *words))
+        assert alone.test["test/error"][0] == pytest.approx(together.test["test/error"][seed], rel=1e-9)
+    assert len(set(together.test["test/error"])) == 3
+
+
+def test_an_equivariant_network_learns_inertia_faster_and_stays_equivariant(tmp_path):
+    words = ("optimiser.epochs=60", "optimiser.learning_rate=1e-2", "task.train=500", "optimiser.batch_size=250",
+             "model.hidden=128", "dtype=float32", "evaluation.every=60", "task.test=200")  # fmt: skip
+    emlp = fit_regression.run(regression(tmp_path / "emlp", "model=emlp", *words))
+    mlp = fit_regression.run(regression(tmp_path / "mlp", "model=mlp", *words))
+    assert emlp.test["test/error"][0] < 0.9 * mlp.test["test/error"][0]
+    assert emlp.test["equivariance/error"][0] < 1e-12 < 1e-2 < mlp.test["equivariance/error"][0]
+    config = regression(tmp_path / "emlp", "model=emlp", *words)
+    task, members = fit_regression.load_regressors(config, RunFolder(tmp_path / "emlp"))
+    x, y = task.sample(50, torch.Generator().manual_seed(5))
+    assert float((members[0](x) - y).square().mean() / y.square().mean()) < 0.15
+
+
+def test_a_resumed_fit_ends_as_if_it_had_not_stopped(tmp_path):
+    words = ("model=rpp", "seeds=2", "optimiser.epochs=5")
+    whole = fit_regression.run(regression(tmp_path / "whole", *words))
+    shutil.copytree(tmp_path / "whole", tmp_path / "stopped")
+    folder = RunFolder(tmp_path / "stopped")
+    folder.result_file.unlink()  # as if killed after the first of the two checkpoints that are kept
+    shutil.rmtree(sorted((folder.path / "checkpoints").iterdir())[-1])
+    (folder.path / "members.pt").unlink()
+
+    config = regression(folder.path, *words)
+    with pytest.raises(RunFolderError, match="exists: add --resume"):
+        fit_regression.run(config)
+    again = fit_regression.run(config, resume=True)
+    assert again.test == whole.test
+    assert (folder.path / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+    state, reference = (torch.load(p / "members.pt", weights_only=True) for p in (folder.path, tmp_path / "whole"))
+    assert all(torch.equal(state[name], reference[name]) for name in reference)
+
+    assert fit_regression.run(config, resume=True).note == "finished before; nothing left to do"
+    with pytest.raises(RunFolderError, match="was run with optimiser.epochs=5, not 6"):
+        fit_regression.run(regression(folder.path, "model=rpp", "seeds=2", "optimiser.epochs=6"), resume=True)
+    for checkpoint in (folder.path / "checkpoints").iterdir():
+        (checkpoint / "state.pt").write_bytes(b"nothing")
+    folder.result_file.unlink()
+    with pytest.raises(CheckpointError, match="truncated"):
+        fit_regression.run(config, resume=True)
+
+
+def test_augmentation_makes_a_plain_network_more_symmetric(tmp_path):
+    words = ("model=mlp", "model.hidden=32", "optimiser.epochs=60", "optimiser.learning_rate=1e-2", "task.train=100")
+    plain = fit_regression.run(regression(tmp_path / "plain", *words))
+    augmented = fit_regression.run(regression(tmp_path / "augmented", "task.augment=true", *words))
+    assert augmented.test["equivariance/error"][0] < 0.7 * plain.test["equivariance/error"][0]
+    assert augmented.test["test/error"][0] < plain.test["test/error"][0]
+
+
+def test_both_hamiltonians_learn_the_pendulum_and_the_symmetric_one_conserves_its_momentum(tmp_path):
+    words = ("seeds=2", "optimiser.epochs=30")
+    emlp = fit_dynamics.run(dynamics(tmp_path / "emlp", "model=emlp_hnn", *words))
+    mlp = fit_dynamics.run(dynamics(tmp_path / "mlp", "model=mlp_hnn", *words))
+    assert max(*emlp.test["test/error"], *mlp.test["test/error"]) < 0.1
+    assert max(emlp.test["rollout/momentum_drift"]) < 1e-5 < 1e-2 < min(mlp.test["rollout/momentum_drift"])
+    assert max(emlp.test["equivariance/error"]) < 1e-12 < 1e-2 < min(mlp.test["equivariance/error"])
+    assert emlp.test["rollout/diverged"] == [0.0, 0.0]
+    for path in ("rollouts.json", "figures/rollouts.png", "figures/curves.png", "members.pt", "result.json"):
+        assert (tmp_path / "emlp" / path).stat().st_size > 100
+    curves = json.loads((tmp_path / "emlp" / "rollouts.json").read_text())
+    assert np.array(curves["error"]).shape == (2, 25) and len(curves["times"]) == 26
+    records = read_metrics(tmp_path / "mlp" / "metrics.jsonl")
+    assert records[-1]["validation/error_mean"] < 0.5 * records[0]["validation/error_mean"]
+
+
+def test_members_that_diverge_are_counted_and_give_no_number(tmp_path):
+    words = (
+        "model=mlp_ode",
+        "optimiser.epochs=3",
+        "optimiser.learning_rate=30",
+        "optimiser.schedule=constant",
+        "seeds=2",
+    )
+    result = fit_dynamics.run(dynamics(tmp_path / "wild", *words))
+    stored = json.loads((tmp_path / "wild" / "result.json").read_text())
+    lost = [share == 1.0 for share in result.test["rollout/diverged"]]
+    assert any(lost), result.test
+    for name in ("rollout/error", "rollout/energy_drift", "rollout/momentum_drift"):
+        assert [value is None for value in stored["test"][name]] == lost
+    assert "diverged" in str(result) and "nan" not in str(result)
+
+
+def test_a_fit_from_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = [*REGRESSION, "model=mlp", "seeds=2", "optimiser.epochs=2", "run_dir=run"]
+    assert main(["fit-regression", *words]) == 0
+    out = capsys.readouterr().out
+    assert "inertia, mlp, seeds 0 to 1: 2 epochs" in out and "test/error" in out and "run/figures/curves.png" in out
+    assert main(["fit-regression", *words]) == 2
+    assert "run folder run exists" in capsys.readouterr().err
+    assert main(["fit-regression", "--resume", "run"]) == 0
+    assert "finished before" in capsys.readouterr().out
+
+
+def test_the_order_of_batches_follows_from_seed_and_epoch(tmp_path):
+    config = regression(tmp_path, "model=mlp", "seeds=2")
+    fit = fit_regression.Regression(config).fit
+    seen = torch.cat([fit._batch(0, batch)[0] for batch in range(fit.steps_per_epoch)], 1)
+    for member in range(2):  # every datum once
+        assert torch.equal(seen[member].sort(0).values, fit.inputs[member].sort(0).values)
+    other = fit_regression.Regression(replace(config)).fit
+    assert torch.equal(other._batch(0, 1)[0], fit._batch(0, 1)[0])
+    assert not torch.equal(other._batch(1, 1)[0], fit._batch(0, 1)[0])
