@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import cache, lru_cache
 from importlib import resources
@@ -81,7 +82,8 @@ def symmetry_spec(
             ("left-right", "quarter turn"; several as a sequence or joined by "+"). None is the task's default, the
             largest group known to keep its reward; for a task that is not Gymnasium's, the discrete symmetries that
             nothing in the model spoils.
-        variant: "derived", or "published" for the representation of the residual-pathway papers, right or wrong.
+        variant: "derived", or "published" for the representation of the residual-pathway papers, right or wrong, of which
+            there is one for a task.
     Raises:
         ValueError: no such environment, file, symmetry or variant; or the observation can't be explained.
     """
@@ -101,7 +103,7 @@ def symmetry_spec(
     )
 
 
-def symmetry_choices(source: str | gym.Env | mujoco.MjModel) -> dict[str, Choice]:
+def symmetry_choices(source: str | Path | gym.Env | mujoco.MjModel) -> dict[str, Choice]:
     """Choices of a task's symmetries by name, the default first; for other models, each derived symmetry by itself.
 
     Raises:
@@ -112,7 +114,8 @@ def symmetry_choices(source: str | gym.Env | mujoco.MjModel) -> dict[str, Choice
     if isinstance(source, str | Path) and is_model_file(source):
         source = load_model(source)
     if isinstance(source, str):
-        source = stock_env(source, disable_env_checker=True)
+        with closing(stock_env(source, disable_env_checker=True)) as env:
+            return symmetry_choices(env)
     if isinstance(source, mujoco.MjModel):
         return {name: (name,) for name in derive(source).names}
     named = _TASKS.get(_task_name(env_name(source))) or getattr(source.unwrapped, "symmetry_choices", None)
@@ -134,6 +137,10 @@ def _of_env(env, symmetry: str | None, variant: str) -> Found:
     if hasattr(env.unwrapped, "symmetry_spec"):
         return _offered(env, symmetry, variant), None
     model, name = _model_of(env), env_name(env)
+    if variant == "published" and symmetry is not None:
+        raise ValueError(
+            f"{name}: symmetry={symmetry!r} with variant='published', which is one symmetry; leave one out"
+        )
     derivation = derive(model)
     choice = _choose(_TASKS.get(_task_name(name), {}), derivation, symmetry, name)
     chosen = [derivation[one] for one in choice]
