@@ -280,7 +280,9 @@ def _equivariance_arguments(parser: _Parser) -> None:
     parser.add_argument(
         "--symmetry", metavar="NAME", help="which one, for example D4 (the run's own, or the default one)"
     )
-    parser.add_argument("--group", metavar="GROUP", help='in place of --env, for example "SO(3)"')
+    parser.add_argument(
+        "--group", metavar="GROUP", help='in place of --env, or of the group that a fit was given, for example "SO(3)"'
+    )
     parser.add_argument(
         "--rep-in", metavar="REP", help='how inputs transform under --group, for example "5*T(0)+5*T(1)"'
     )
@@ -290,7 +292,7 @@ def _equivariance_arguments(parser: _Parser) -> None:
         dest="states_from",
         metavar="SOURCE",
         help="where states come from: rollouts (exploring episodes of its own; the default), reset, normal (standard "
-        "normal inputs), or a .npy or .npz file",
+        "normal inputs), test (of a fit; its default), or a .npy or .npz file",
     )
     parser.add_argument("--states", type=int, default=2000, help="how many, evenly spaced in what there is (2000)")
     parser.add_argument("--episodes", type=int, default=10, help="how many episodes they are taken from (10)")
@@ -299,6 +301,11 @@ def _equivariance_arguments(parser: _Parser) -> None:
     )
     parser.add_argument(
         "--trust", action="store_true", help="load a file or module that may run code: you know where it is from"
+    )
+    parser.add_argument(
+        "--vecnormalize",
+        metavar="FILE",
+        help="what VecNormalize.save wrote beside a .zip, whose policy saw such observations",
     )
     parser.add_argument("--json", metavar="FILE", help="where the result goes (RUN/equivariance.json)")
     parser.add_argument(
@@ -391,7 +398,9 @@ VERBS: dict[str, Verb] = {
     "train-agent": _training("train_agent", "train a soft actor-critic with symmetry priors"),
     "evaluate-agent": Verb("play episodes with a trained agent", _evaluate_agent_arguments, _evaluate_agent),
     "certify": Verb("check an environment's symmetries in the simulator", _certify_arguments, _certify),
-    "equivariance": Verb("measure how equivariant an agent or any function is", _equivariance_arguments, _equivariance),
+    "equivariance": Verb(
+        "measure how equivariant an agent, a fit or any function is", _equivariance_arguments, _equivariance
+    ),
     "report": Verb("compare runs on one HTML page", _report_arguments, _report_runs),
     "fit-dynamics": _training("fit_dynamics", "fit Hamiltonian and neural-ODE models to a pendulum"),
     "fit-regression": _training("fit_regression", "fit networks with symmetry priors to a regression task"),

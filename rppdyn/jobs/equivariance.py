@@ -1,30 +1,35 @@
-"""`rppdyn equivariance`: how equivariant a run's agent, a saved policy, an exported program or a function is."""
+"""`rppdyn equivariance`: how equivariant a run's agent or members, a saved policy, an exported program or a function is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec
 from rppdyn.envs.spec import align
-from rppdyn.jobs import notation, subjects
+from rppdyn.equivariance.actions import generator_names
+from rppdyn.jobs import compose, notation, subjects
 from rppdyn.jobs.equivariance_figure import draw
 from rppdyn.jobs.evaluate_agent import agent_of
-from rppdyn.jobs.measured import Measured, measure
-from rppdyn.jobs.rollouts import Evaluator, noisy
+from rppdyn.jobs.fit_subjects import Member, open_fit
+from rppdyn.jobs.loading import load_function, load_policy, load_program
+from rppdyn.jobs.measured import Measured, Rollouts, finite, measure, measure_rollouts, over_members
+from rppdyn.jobs.rollouts import Evaluator
 from rppdyn.jobs.schema import ConfigError, EquivarianceConfig
-from rppdyn.jobs.subjects import Function
+from rppdyn.jobs.states import evenly, inputs_of, states_of
+from rppdyn.jobs.subjects import Function, Subject
 from rppdyn.jobs.train_agent import process_state
-from rppdyn.runs import RunFolder, provenance
+from rppdyn.reps import Rep
+from rppdyn.runs import RunFolder, iqm, provenance
 from rppdyn.runs.files import write_json
 
+FITS = ("fit_regression", "fit_dynamics")
 FORMAT = 1  # of equivariance.json
 SHOWN = 6  # parts of the input in the table: those that explain most; the JSON has all
 
@@ -38,7 +43,12 @@ class EquivarianceResult:
         symmetry: the group and what it belongs to.
         generators: their names, discrete ones first.
         states, states_from: how many, and where they come from.
-        functions: by name: "policy" and "critics" or "value", or "function".
+        seed: of the first episode, or of normal inputs.
+        functions: by name: "policy" and "critics" or "value", or "function"; of a fit "regressor" or "vector field", over
+            its members.
+        members: of a fit, each member's own, by the same names.
+        seeds, diverged: of a fit, those of the members, and of the ones that give no finite numbers and were left out.
+        rollouts: of a fit to trajectories.
         pathways: norms and shares of the pathways, of an RPP policy.
         json, figure: where the result is written.
     """
@@ -51,22 +61,15 @@ class EquivarianceResult:
     states_from: str
     seed: int
     functions: dict[str, Measured]
-    pathways: dict[str, float]
     json: str
     figure: str
+    members: dict[str, list[Measured]] = field(default_factory=dict)
+    seeds: list[int] = field(default_factory=list)
+    diverged: list[int] = field(default_factory=list)
+    rollouts: Rollouts | None = None
+    pathways: dict[str, float] = field(default_factory=dict)
     provenance: dict[str, object] = field(default_factory=provenance)
     format: int = FORMAT
-
-
-@dataclass(frozen=True)
-class _Subject:
-    """What is measured, and how it acts."""
-
-    source: str
-    policy: Any = None  # of stable-baselines3
-    call: Callable[[torch.Tensor], torch.Tensor] | None = None
-    evaluator: Callable[[], Evaluator] | None = None
-    spec: SymmetrySpec | None = None
 
 
 def run(config: EquivarianceConfig) -> EquivarianceResult:
@@ -76,72 +79,137 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
         RunFolderError, CheckpointError: there is no such run, it has no policy yet, or its files are damaged.
         ConfigError, ValueError: there is nothing to measure there, or nothing to measure it with.
     """
-    given = config.representations
-    with (
-        process_state(threads=1),
-        _subject(config) as subject,
-    ):  # many small products: threads would wait for each other
-        if given is None:
-            spec = _spec(config, subject)
-            if subject.policy is not None:
-                subjects.check_policy(subject.policy, spec)
-            observations, actions, origin = _states(config, subject, spec)
-            functions = _functions(subject, spec, observations)
-            names, symmetry = list(spec.generator_names), f"{spec.group} of {spec.env_id}"
+    folder = RunFolder.open(config.what) if config.kind == "run" else None
+    with process_state(threads=1):  # many small products: threads would wait for each other
+        if folder is not None and compose.name_of_run(folder) in FITS:
+            result = _of_fit(config, folder)
+        elif config.representations is not None:
+            result = _of_function(config, *config.representations)
         else:
-            if subject.call is None:
-                raise ConfigError(f"--group {given[0]}: {config.what} is a policy, which is measured with --env")
-            group = notation.group(given[0])
-            rep_in = notation.representation("--rep-in", given[1], group)
-            rep_out = notation.representation("--rep-out", given[2], group)
-            observations, origin = _inputs(config, rep_in.dim)
-            actions = None
-            sample = torch.as_tensor(observations[:2])
-            functions = [subjects.plain_function(subject.call, rep_in, rep_out, None, sample)]
-            names = [f"h{i}" for i in range(len(group.discrete_generators))]
-            names += [f"A{i}" for i in range(len(group.lie_algebra))]
-            symmetry = f"{group}: {rep_in} to {rep_out}"
-        json, figure = _outputs(config)
-        result = EquivarianceResult(
-            what=config.what,
-            source=subject.source,
-            symmetry=symmetry,
-            generators=names,
-            states=len(observations),
-            states_from=origin,
-            seed=config.seed,
-            functions={f.name: measure(f, observations, actions, names) for f in functions},
-            pathways=subject.policy.pathway_statistics() if hasattr(subject.policy, "pathway_statistics") else {},
-            json=str(json),
-            figure=str(figure),
-        )
-    write_json(json, asdict(result))
-    draw(asdict(result), figure)
+            result = _of_agent(config)
+    write_json(Path(result.json), asdict(result))
+    draw(asdict(result), Path(result.figure))
     return result
 
 
+def _of_agent(config: EquivarianceConfig) -> EquivarianceResult:
+    """Of a policy, or of a function from an environment's observations to its actions."""
+    with _subject(config) as subject:
+        spec = _spec(config, subject)
+        if subject.policy is not None:
+            subjects.check_policy(subject.policy, spec)
+        observations, actions, origin = states_of(config, subject, spec)
+        names = list(spec.generator_names)
+        functions = {f.name: measure(f, observations, actions, names) for f in _functions(subject, spec, observations)}
+        pathways = subject.policy.pathway_statistics() if hasattr(subject.policy, "pathway_statistics") else {}
+    return _result(config, subject.source, f"{spec.group} of {spec.env_id}", names, len(observations), origin, functions,
+                   pathways=pathways)  # fmt: skip
+
+
+def _of_function(config: EquivarianceConfig, group: str, rep_in: str, rep_out: str) -> EquivarianceResult:
+    """Of a function between representations."""
+    with _subject(config) as subject:
+        if subject.call is None:
+            raise ConfigError(f"--group {group}: {config.what} is a policy, which is measured with --env")
+        G = notation.group(group)
+        ends = notation.representation("--rep-in", rep_in, G), notation.representation("--rep-out", rep_out, G)
+        inputs, origin = inputs_of(config, ends[0].dim)
+        function = subjects.plain_function(subject.call, *ends, None, torch.as_tensor(inputs[:2]))
+        names = _generators(ends[0])
+        functions = {function.name: measure(function, inputs, None, names)}
+    return _result(config, subject.source, f"{G}: {ends[0]} to {ends[1]}", names, len(inputs), origin, functions)
+
+
+def _of_fit(config: EquivarianceConfig, folder: RunFolder) -> EquivarianceResult:
+    """Of the members of a run of fit-regression or fit-dynamics."""
+    given = {"--env": config.env, "--symmetry": config.symmetry, "--rep-in": config.rep_in, "--rep-out": config.rep_out}
+    for flag, value in given.items():
+        if value is not None:
+            raise ConfigError(
+                f"{flag} {value}: the run of a fit brings its task; leave it out, or give another --group"
+            )
+    if config.states_from in ("rollouts", "reset"):
+        raise ConfigError(
+            f"--from {config.states_from}: inputs of a fit come from test (the default), normal or a file"
+        )
+    fit = open_fit(folder, config.group)
+    G, names = fit.rep_in.G, _generators(fit.rep_in)
+    measured: list[Measured] = []
+    kept: list[Member] = []
+    for member in fit.members:
+        if config.states_from in (None, "test"):
+            inputs, origin = evenly(member.inputs.numpy(), config.states), "inputs of the test data"
+        else:
+            inputs, origin = inputs_of(config, fit.rep_in.dim)
+        if finite(member.function, inputs):
+            kept.append(member)
+            measured.append(measure(member.function, inputs, None, names))
+    if not kept:
+        raise ConfigError(
+            f"{config.what}: no member gives finite numbers; fit again with a smaller optimiser.learning_rate"
+        )
+    name, seeds = kept[0].function.name, [member.seed for member in kept]
+    rollouts = None
+    if fit.times is not None:
+        rollouts = measure_rollouts([m.solve for m in kept], fit.rep_in, [m.starts for m in kept], fit.times)
+    return _result(
+        config,
+        fit.source,
+        f"{G}: {fit.rep_in} to {fit.rep_out}",
+        names,
+        len(inputs),
+        origin,
+        {name: over_members(measured)},
+        members={name: measured},
+        seeds=seeds,
+        diverged=[member.seed for member in fit.members if member.seed not in seeds],
+        rollouts=rollouts,
+    )
+
+
+def _generators(rep: Rep) -> list[str]:
+    return [*generator_names(rep, "discrete"), *generator_names(rep)]
+
+
+def _result(
+    config: EquivarianceConfig,
+    source: str,
+    symmetry: str,
+    generators: list[str],
+    states: int,
+    origin: str,
+    functions: dict[str, Measured],
+    **others: Any,
+) -> EquivarianceResult:
+    json, figure = map(str, _outputs(config))
+    return EquivarianceResult(
+        what=config.what, source=source, symmetry=symmetry, generators=generators, states=states, states_from=origin,
+        seed=config.seed, functions=functions, json=json, figure=figure, **others,
+    )  # fmt: skip
+
+
 @contextmanager
-def _subject(config: EquivarianceConfig) -> Iterator[_Subject]:
+def _subject(config: EquivarianceConfig) -> Iterator[Subject]:
     if config.kind == "run":
         if config.env is not None:
             raise ConfigError(f"--env {config.env}: a run brings its environment; leave it out")
         with agent_of(config.what, config.episodes, config.seed) as (agent, source, evaluator):
-            yield _Subject(source, agent.policy, evaluator=lambda: evaluator, spec=agent.policy.spec)
+            yield Subject(source, agent.policy, evaluator=lambda: evaluator, spec=agent.policy.spec)
         return
     evaluator = None
     if config.env is not None:
         evaluator = lambda: Evaluator(lambda: make_env(config.env), config.episodes, config.seed)  # noqa: E731
     if config.kind == "stable-baselines3 file":
-        policy = subjects.load_policy(config.what)
+        policy = load_policy(config.what, config.vecnormalize)
         name = f"{type(policy).__module__.split('.')[0]}'s {type(policy).__name__}"
-        yield _Subject(name, policy, evaluator=evaluator, spec=getattr(policy, "spec", None))
+        yield Subject(name, policy, evaluator=evaluator, spec=getattr(policy, "spec", None))
     elif config.kind == "function":
-        yield _Subject("a function", call=subjects.load_function(config.what), evaluator=evaluator)
+        yield Subject("a function", call=load_function(config.what), evaluator=evaluator)
     else:
-        yield _Subject("an exported program", call=subjects.load_program(config.what), evaluator=evaluator)
+        yield Subject("an exported program", call=load_program(config.what), evaluator=evaluator)
 
 
-def _spec(config: EquivarianceConfig, subject: _Subject) -> SymmetrySpec:
+def _spec(config: EquivarianceConfig, subject: Subject) -> SymmetrySpec:
     """The symmetry that was asked for, else the subject's own, else its environment's default."""
     if subject.spec is not None and config.symmetry is None:
         return subject.spec
@@ -154,84 +222,11 @@ def _spec(config: EquivarianceConfig, subject: _Subject) -> SymmetrySpec:
     return symmetry_spec(env_id, symmetry=config.symmetry)
 
 
-def _functions(subject: _Subject, spec: SymmetrySpec, observations: NDArray) -> list[Function]:
+def _functions(subject: Subject, spec: SymmetrySpec, observations: NDArray) -> list[Function]:
     if subject.policy is not None:
         return subjects.policy_functions(subject.policy, spec)
     sample = torch.as_tensor(observations[:2], dtype=torch.float64)
     return [subjects.plain_function(subject.call, spec.obs_rep, spec.action_rep, spec, sample)]
-
-
-# -- states -----------------------------------------------------------------------------------------------------------
-
-
-def _states(config: EquivarianceConfig, subject: _Subject, spec: SymmetrySpec) -> tuple[NDArray, NDArray | None, str]:
-    """Raw observations, actions that were or could be taken there (None where no critic asks), and where they are from."""
-    source = config.states_from or "rollouts"
-    if source not in ("rollouts", "reset"):
-        observations, origin = _inputs(config, spec.obs.dim)
-        return observations, _explored_actions(subject, observations), origin
-    if subject.evaluator is None:
-        raise ConfigError(f"{config.what}: states from {source} need an environment; give --env, or --from FILE")
-    evaluator = subject.evaluator()
-    try:
-        if source == "reset":
-            env = evaluator.envs[0]
-            observations = np.stack([env.reset(seed=config.seed + i)[0] for i in range(config.states)])
-            return observations, _explored_actions(subject, observations), "reset distribution"
-        if subject.policy is not None:
-            episodes, how = evaluator.explore(subject.policy), "exploring episodes of its own"
-        else:
-            f = subjects.tried(subject.call, torch.as_tensor(evaluator.envs[0].reset(seed=0)[0])[None], spec.action.dim)
-            policy = noisy(subjects.as_policy(f), evaluator.envs[0].action_space, config.seed)
-            episodes, how = evaluator.run(policy), "episodes of its own with Gaussian noise"
-        return *episodes.spread(config.states), f"{config.episodes} {how}"
-    finally:
-        evaluator.close()
-
-
-def _explored_actions(subject: _Subject, observations: NDArray) -> NDArray | None:
-    """Actions for critics at states that nobody acted in: half the range around the policy's own, evenly drawn."""
-    if subject.policy is None:
-        return None
-    space = subject.policy.action_space
-    actions = subject.policy.predict(observations, deterministic=True)[0]
-    spread = np.random.default_rng(0).uniform(-0.5, 0.5, actions.shape) * (space.high - space.low) / 2
-    return np.clip(actions + spread, space.low, space.high)
-
-
-def _inputs(config: EquivarianceConfig, dim: int) -> tuple[NDArray, str]:
-    """Inputs from a file, at most as many as asked for and evenly spaced, or standard normal ones."""
-    source = config.states_from
-    if source == "normal":
-        return np.random.default_rng(config.seed).normal(size=(config.states, dim)), "standard normal inputs"
-    if source is None or source in ("rollouts", "reset"):
-        raise ConfigError(f"{config.what}: inputs from where? give --from FILE (npy or npz), or --from normal")
-    array = _array(source)
-    if array.ndim != 2 or array.shape[1] != dim or not len(array):
-        raise ConfigError(f"{source} holds an array of shape {array.shape}: it must be (n, {dim}), one input a row")
-    if not np.isfinite(array).all():
-        raise ConfigError(f"{source} holds values that are not finite: remove those rows")
-    chosen = np.unique(np.linspace(0, len(array) - 1, min(config.states, len(array))).round().astype(int))
-    return array[chosen].astype(np.float64), f"{source}"
-
-
-def _array(source: str) -> NDArray:
-    if not Path(source).is_file():
-        known = "rollouts, reset, normal"
-        raise ConfigError(f"--from {source}: there is no such file; give a .npy or .npz file, or one of {known}")
-    try:
-        loaded = np.load(source)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
-            key = "observations" if "observations" in loaded.files or len(loaded.files) != 1 else loaded.files[0]
-            return loaded[key]
-    except KeyError as error:
-        raise ConfigError(f"{source} holds no array named 'observations', but {', '.join(loaded.files)}") from error
-    except (ValueError, OSError, EOFError) as error:
-        raise ConfigError(
-            f"{source} can't be read as a .npy or .npz file of numbers: write it with numpy.save"
-        ) from error
 
 
 # -- what comes out ---------------------------------------------------------------------------------------------------
@@ -256,6 +251,7 @@ def table(result: EquivarianceResult) -> str:
     lines = [
         f"{result.what}: {result.source}; {result.symmetry}",
         f"{result.states} states: {result.states_from}",
+        *_about_members(result),
         "",
     ]
     rows = [["", "error", "95 % interval", "Eq. 3.3"]]
@@ -271,6 +267,8 @@ def table(result: EquivarianceResult) -> str:
             lines.append(
                 f"{name}: vacuous, the outputs are all but zero (scale {m.scale:.1e}) and the error says nothing"
             )
+    if result.rollouts is not None:
+        lines += _about_rollouts(result.rollouts)
     for name, m in result.functions.items():
         lines += _details(name, m)
     if not any(m.layers for m in result.functions.values()):
@@ -279,6 +277,24 @@ def table(result: EquivarianceResult) -> str:
         shares = ", ".join(f"{who} {100 * result.pathways[f'{who}_free_share']:.3g}%" for who in ("actor", "critic"))
         lines += ["", f"free pathway: {shares} of the squared weights"]
     return "\n".join([*lines, "", f"written: {result.json}, {result.figure}"])
+
+
+def _about_members(result: EquivarianceResult) -> list[str]:
+    lost = [f"left out, with numbers that are not finite: seed {', '.join(map(str, result.diverged))}"]
+    several = [f"{len(result.seeds)} members: interquartile means over them, and intervals over them, not over states"]
+    return several * (len(result.seeds) > 1) + lost * bool(result.diverged)
+
+
+def _about_rollouts(rollouts: Rollouts) -> list[str]:
+    low, high = rollouts.interval
+    end = float(iqm([steps[-1] for steps in rollouts.per_step]))
+    lost = sum(rollouts.left_out)
+    return [
+        "",
+        f"along rollouts: {rollouts.error:.1e} [{low:.1e}, {high:.1e}], the geometric mean over {rollouts.times[-1]:g} s; "
+        f"{end:.1e} at their end; {rollouts.trajectories} trajectories of each"
+        + (f", {lost} left out that diverge or whose images do" if lost else ""),
+    ]
 
 
 def _details(name: str, m: Measured) -> list[str]:
@@ -291,12 +307,16 @@ def _details(name: str, m: Measured) -> list[str]:
         worst = sorted(explained.items(), key=lambda item: -item[1])[:SHOWN]
         more = f" (the largest of {len(explained)})" if len(explained) > SHOWN else ""
         lines += ["", f"{name}: share of the error that a part of the input explains{more}"]
-        lines += align([[f"  {entry}", f"{share:.0%}"] for entry, share in worst])
+        lines += align([[f"  {entry}", _percent(share)] for entry, share in worst])
     for network, layers in m.layers.items():
-        for generator, norms in layers.norm.items():
-            lines += ["", f"{network}: what each layer contributes, {generator}"]
-            shares = layers.share[generator]
-            rows = [[f"  {layer}", f"{norm:.1e}", f"{share:.0%}" if share == share else ""]
-                    for layer, norm, share in zip(layers.layers, norms, shares, strict=True)]  # fmt: skip
-            lines += align([["  layer", "size", "share"], *rows])
+        rows = [["  layer", *layers.norm]]
+        for i, layer in enumerate(layers.layers):
+            pairs = [(layers.norm[g][i], layers.share[g][i]) for g in layers.norm]
+            rows.append([f"  {layer}", *(f"{norm:.1e} {_percent(share):>4}" for norm, share in pairs)])
+        lines += ["", f"{network}: what each layer contributes, its mean size and its share of the error"]
+        lines += align(rows)
     return lines
+
+
+def _percent(share: float) -> str:
+    return f"{round(share, 2) + 0.0:.0%}" if share == share else ""  # adding zero makes -0 0

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from rppdyn.jobs.fit_figures import draw_members
 from rppdyn.runs.figures import COLOURS, SMALLEST
 
 Result = Mapping[str, Any]
@@ -105,8 +107,8 @@ def _by_generator(axes: Axes, functions: Mapping[str, Any], members: Mapping[str
 
 def _along_rollouts(axes: Axes, rollouts: Mapping[str, Any]) -> None:
     steps = np.array(rollouts["per_step"], dtype=float)  # (members, times); null where all of a member's diverge
-    steps = np.maximum(steps[~np.isnan(steps).any(1)], ROUNDING)
-    draw_members(axes, np.array(rollouts["times"]), steps, COLOURS[0])
+    steps = steps[~np.isnan(steps).any(1)]
+    draw_members(axes, np.array(rollouts["times"]), steps, COLOURS[0], each=True)
     axes.set_yscale("log")
     axes.set_xlabel("time, s")
     axes.set_ylabel("error")

@@ -183,6 +183,11 @@ class FitConfig(RunConfig):
         return "optimiser.epochs", self.optimiser.epochs
 
     @property
+    def steps_per_epoch(self) -> int:
+        """Batches; the last one of an epoch may be smaller."""
+        return math.ceil(self.task.train / self.optimiser.batch_size)
+
+    @property
     def place(self) -> tuple[str, ...]:
         seeds = f"seed{self.seed}" if self.seeds == 1 else f"seeds{self.seed}-{self.seed + self.seeds - 1}"
         return self.task.name, self.model_name, seeds

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,11 +19,13 @@ from rppdyn.equivariance import (
     error_by_output,
     layerwise_difference,
     layerwise_lie_derivative,
+    trajectory_equivariance_error,
 )
 from rppdyn.equivariance.actions import act
 from rppdyn.groups import Group
 from rppdyn.jobs.subjects import Function, Network
-from rppdyn.runs.statistics import bootstrap_interval
+from rppdyn.reps import Rep
+from rppdyn.runs.statistics import bootstrap_interval, iqm
 
 DETAIL_STATES = 256
 """At most so many states, evenly spaced, are used for entries of the input and for layers, whose cost grows with both."""
@@ -37,7 +40,7 @@ class Estimate:
 
     Attributes:
         error: :math:`\sum |a - b| / \sum (|a| + |b|)`, sums over states, entries and elements.
-        interval: 95 % bootstrap interval over states.
+        interval: 95 % bootstrap interval over states; of several members over these.
         published: Eq. 3.3, the mean over states of the same ratio of norms; of a continuous generator
             :math:`|L f| / 2|f|`, its limit for small transformations per unit of the generator.
     """
@@ -83,6 +86,29 @@ class Measured:
     precision: str
 
 
+@dataclass(frozen=True)
+class Rollouts:
+    """The error along rollouts of a fit's members.
+
+    Attributes:
+        times: s, without the initial one.
+        error, interval: of each member the geometric mean over the times, averaged over trajectories; of several members their
+            interquartile mean, with its 95 % bootstrap interval (of one: over trajectories). nan where all of them diverge.
+        per_member: the same of each, nan where all its trajectories diverge.
+        per_step: of each member, the geometric mean over trajectories at each time.
+        trajectories: how many were rolled out, each with some images.
+        left_out: of each member, how many of them diverged, or an image of theirs did.
+    """
+
+    times: list[float]
+    error: float
+    interval: tuple[float, float]
+    per_member: list[float]
+    per_step: list[list[float]]
+    trajectories: int
+    left_out: list[int]
+
+
 @torch.no_grad()
 def measure(function: Function, observations: NDArray, actions: NDArray | None, names: Sequence[str]) -> Measured:
     """Measure a function at some states.
@@ -122,6 +148,74 @@ def measure(function: Function, observations: NDArray, actions: NDArray | None, 
         by_input=error_by_input(call, rep_in, rep_out, few, function.inputs, elements=some),
         layers={name: found for name, net in function.networks.items() if (found := _layers(net, few, generators))},
         precision=str(y.dtype).removeprefix("torch."),
+    )
+
+
+def finite(function: Function, inputs: NDArray) -> bool:
+    """Whether a function gives finite numbers: a network whose training diverged does not."""
+    with torch.no_grad():
+        return bool(function.call(torch.as_tensor(inputs)).isfinite().all())
+
+
+def over_members(members: Sequence[Measured]) -> Measured:
+    """What several members have in common: interquartile means over them, with intervals over members in place of states."""
+    if len(members) == 1:
+        return members[0]
+
+    def mean(values: Iterable[float]) -> float:
+        return float(iqm(list(values)))
+
+    def interval(values: Sequence[float]) -> tuple[float, float]:
+        low, high = bootstrap_interval(values)
+        return float(low), float(high)
+
+    def estimate(estimates: Sequence[Estimate]) -> Estimate:
+        errors = [e.error for e in estimates]
+        return Estimate(mean(errors), interval(errors), mean(e.published for e in estimates))
+
+    def layers(name: str) -> Layers:
+        found = [m.layers[name] for m in members]
+        norm, share = (
+            {generator: iqm([getattr(f, what)[generator] for f in found]).tolist() for generator in found[0].norm}
+            for what in ("norm", "share")
+        )
+        return Layers(found[0].layers, norm, share)
+
+    first = members[0]
+    return Measured(
+        overall=estimate([m.overall for m in members]),
+        published_interval=interval([m.overall.published for m in members]),
+        per_generator={name: estimate([m.per_generator[name] for m in members]) for name in first.per_generator},
+        scale=mean(m.scale for m in members),
+        vacuous=any(m.vacuous for m in members),
+        by_output={name: mean(m.by_output[name] for m in members) for name in first.by_output},
+        by_input={name: mean(m.by_input[name] for m in members) for name in first.by_input},
+        layers={name: layers(name) for name in first.layers},
+        precision=first.precision,
+    )
+
+
+def measure_rollouts(
+    solvers: Sequence[Callable[[Tensor], Tensor]], rep: Rep, starts: Sequence[Tensor], times: Tensor
+) -> Rollouts:
+    """Measure models along their rollouts.
+
+    Args:
+        solvers: of each member, initial states to trajectories at `times`.
+        starts: initial states of each member's trajectories.
+    """
+    found = [trajectory_equivariance_error(solve, rep, z) for solve, z in zip(solvers, starts, strict=True)]
+    each = [error.over().mean for error in found]
+    kept = [value for value in each if not math.isnan(value)]
+    low, high = bootstrap_interval(kept) if len(found) > 1 and kept else found[0].over().interval
+    return Rollouts(
+        times=times[1:].tolist(),
+        error=float(iqm(kept)) if kept else math.nan,
+        interval=(float(low), float(high)),
+        per_member=each,
+        per_step=[error.per_step.tolist() for error in found],
+        trajectories=len(starts[0]),
+        left_out=[error.left_out for error in found],
     )
 
 

@@ -292,7 +292,6 @@ class EvaluateAgentConfig:
 
 
 SUBJECTS = {".zip": "stable-baselines3 file", ".pt2": "torch.export program"}
-STATES_FROM = ("rollouts", "reset", "normal")
 
 
 @dataclass
@@ -302,14 +301,15 @@ class EquivarianceConfig:
     what: str  # a run's folder, a stable-baselines3 zip, a torch.export program, or module:function
     env: str | None = None
     symmetry: str | None = None  # None: the run's or policy's own, else the default of `symmetry_spec`
-    group: str | None = None  # with rep_in and rep_out in place of an environment's symmetry
+    group: str | None = None  # with rep_in and rep_out in place of an environment's symmetry; of a fit alone
     rep_in: str | None = None
     rep_out: str | None = None
-    states_from: str | None = None  # one of STATES_FROM, or a file; None: rollouts
+    states_from: str | None = None  # rollouts, reset, normal, test (of a fit), or a file; None: rollouts, of a fit test
     states: int = 2000
     episodes: int = 10
     seed: int = EVALUATION_SEED
     trust: bool = False
+    vecnormalize: str | None = None  # the statistics that a stable-baselines3 policy's observations were normalised by
     json: str | None = None
     figure: str | None = None
 
@@ -318,6 +318,10 @@ class EquivarianceConfig:
         _flag("--episodes", self.episodes, 1)
         _flag("--seed", self.seed, 0)
         _figure("--figure", self.figure)
+        if self.vecnormalize is not None and self.kind != SUBJECTS[".zip"]:
+            raise ConfigError(
+                f"--vecnormalize {self.vecnormalize}: {self.what} is no stable-baselines3 file; leave it out"
+            )
         if self.kind == "run":
             return
         if not self.trust:

@@ -1,20 +1,10 @@
-"""What `rppdyn equivariance` measures: functions of a policy, of an exported program, or of the user's own.
-
-Loading a stable-baselines3 file or an exported program unpickles what is in it, which can run any code, and a module is
-code: the caller has asked for the user's trust before.
-"""
+"""What `rppdyn equivariance` measures: functions of a policy, of an exported program, or of the user's own."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import json
-import pickle
-import sys
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,17 +12,14 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
-from stable_baselines3.common.save_util import load_from_zip_file
 from torch import Tensor, nn
 
 from rppdyn.agents.networks import in_precision
 from rppdyn.envs import Space, SymmetrySpec
-from rppdyn.jobs.schema import ConfigError, did_you_mean
+from rppdyn.jobs.rollouts import Evaluator
+from rppdyn.jobs.schema import ConfigError
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep, Scalar
-
-POLICY_KEYS = ("policy_class", "policy_kwargs", "observation_space", "action_space", "use_sde")
-"""What a policy is rebuilt from; the rest of a stable-baselines3 file stays unread."""
 
 Blocks = Mapping[str, Sequence[int]]
 
@@ -68,6 +55,24 @@ class Function:
     scale: Tensor
     centred: bool = False
     networks: Mapping[str, Network] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A policy or a callable, and how it acts.
+
+    Attributes:
+        source: which weights or code it is.
+        policy: of stable-baselines3.
+        evaluator: plays its episodes.
+        spec: the symmetry that it brings.
+    """
+
+    source: str
+    policy: Any = None
+    call: Callable[[Tensor], Tensor] | None = None
+    evaluator: Callable[[], Evaluator] | None = None
+    spec: SymmetrySpec | None = None
 
 
 # -- functions --------------------------------------------------------------------------------------------------------
@@ -268,76 +273,6 @@ def _symmetric_networks(policy: Any, spec: SymmetrySpec, modules: Mapping[str, A
     return {name: Network(in_precision(module, torch.float64), inputs) for name, module in kept.items()}
 
 
-# -- loading ----------------------------------------------------------------------------------------------------------
-
-
-def load_policy(path: str) -> BasePolicy:
-    """The policy in a file that any algorithm of stable-baselines3 has saved, on the CPU.
-
-    Only the policy's class, arguments and weights are read: no environment, replay buffer or schedule.
-
-    Raises:
-        ConfigError: the file is damaged or no such file, or needs a module that is not installed.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            keys = json.loads(archive.read("data"))
-        ignored = {key: None for key in keys if key not in POLICY_KEYS}
-        data, weights, _ = load_from_zip_file(path, device="cpu", custom_objects=ignored)
-        policy_class, arguments = data["policy_class"], dict(data["policy_kwargs"] or {})
-        arguments.pop("device", None)
-        if "use_sde" in inspect.signature(policy_class).parameters:
-            arguments.setdefault("use_sde", bool(data.get("use_sde")))
-        policy = policy_class(data["observation_space"], data["action_space"], lambda _: 0.0, **arguments)
-        policy.load_state_dict(weights["policy"])
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, RuntimeError, ImportError, AttributeError, EOFError,
-            pickle.UnpicklingError) as error:  # fmt: skip
-        raise ConfigError(
-            f"{path} can't be loaded as a stable-baselines3 file ({_first_line(error)}): write it again with model.save"
-        ) from error
-    policy.set_training_mode(False)
-    return policy
-
-
-def load_program(path: str) -> nn.Module:
-    """The module in a file that `torch.export.save` has written.
-
-    Raises:
-        ConfigError: the file is damaged or no such file.
-    """
-    try:
-        if not zipfile.is_zipfile(path):  # the archive's reader would log a traceback of its own
-            raise ValueError("no archive")
-        return torch.export.load(path).module()
-    except Exception as error:  # whatever the archive's readers and the pickles in it raise
-        raise ConfigError(
-            f"{path} can't be loaded as a torch.export program ({_first_line(error)}): write it again with torch.export.save"
-        ) from error
-
-
-def load_function(name: str) -> Callable[[Tensor], Tensor]:
-    """The callable `module:function`; modules in the working folder are found, too.
-
-    Raises:
-        ConfigError: there is no such module or name, or it can't be called.
-    """
-    module_name, _, attribute = name.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(f"{name}: {_first_line(error)}; give a module that can be imported from here") from error
-    finally:
-        sys.path.remove(str(Path.cwd()))
-    if not hasattr(module, attribute):
-        public = [key for key in vars(module) if not key.startswith("_")]
-        raise ConfigError(f"{name}: {module_name} has no {attribute!r}{did_you_mean(attribute, public)}")
-    found = getattr(module, attribute)
-    if not callable(found):
-        raise ConfigError(f"{name} is of type {type(found).__name__}: give a function or a torch.nn.Module")
-    return found.eval() if isinstance(found, nn.Module) else found
-
-
 def as_policy(call: Callable[[Tensor], Tensor]) -> Callable[[NDArray], NDArray]:
     """A callable on tensors as a policy on arrays."""
 
@@ -346,8 +281,3 @@ def as_policy(call: Callable[[Tensor], Tensor]) -> Callable[[NDArray], NDArray]:
             return np.asarray(call(torch.as_tensor(observations)).detach().cpu(), dtype=np.float64)
 
     return act
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return f"{type(error).__name__}: {text.splitlines()[0][:160]}"

@@ -1,0 +1,144 @@
+"""What `rppdyn equivariance` measures of a fit: its members as functions, the task's test inputs, rollouts of models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rppdyn.dynamics import DynamicsModel, HamiltonianModel
+from rppdyn.envs.tasks import regression_task
+from rppdyn.jobs import compose, notation
+from rppdyn.jobs.fit_dynamics import Dynamics, load_models
+from rppdyn.jobs.fit_regression import Regressor, load_regressors
+from rppdyn.jobs.fit_schema import FitDynamicsConfig, FitRegressionConfig
+from rppdyn.jobs.subjects import Blocks, Function, Network
+from rppdyn.nn import RPPEMLP
+from rppdyn.reps import Rep
+from rppdyn.runs import RunFolder
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of the networks that a fit has trained.
+
+    Attributes:
+        inputs: of the task's test data.
+        solve: initial states to trajectories, nan from where they diverged; None for regression.
+        starts: of the task's test trajectories.
+    """
+
+    seed: int
+    function: Function
+    inputs: Float[Tensor, "n dim"]
+    solve: Callable[[Tensor], Tensor] | None = None
+    starts: Float[Tensor, "m dim"] | None = None
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A finished fit.
+
+    Attributes:
+        source: what its members are.
+        rep_in, rep_out: under which they are measured.
+        times: of the rollouts, s; None for regression.
+    """
+
+    source: str
+    rep_in: Rep
+    rep_out: Rep
+    members: list[Member]
+    times: Float[Tensor, " T"] | None = None
+
+
+def open_fit(folder: RunFolder, group: str | None = None) -> Fit:
+    """The members of a finished run of fit-regression or fit-dynamics, in float64.
+
+    Args:
+        group: in the place of the one that the networks were given, for example "O(3)".
+    Raises:
+        RunFolderError, CheckpointError: the run is unfinished, or its files are damaged.
+        ConfigError, ValueError: the group does not act on the task.
+    """
+    config = replace(compose.from_run(compose.name_of_run(folder), folder), device="cpu")  # wherever it was trained
+    if isinstance(config, FitRegressionConfig):
+        return _regression(config, folder, group)
+    return _dynamics(config, folder, group)
+
+
+def _regression(config: FitRegressionConfig, folder: RunFolder, group: str | None) -> Fit:
+    regression, regressors = load_regressors(config, folder)
+    task = regression.task if group is None else regression_task(config.task.name, notation.group(group))
+    members = [
+        Member(seed, _regressor(regressor, task.rep_in, task.rep_out, task.parts_in, task.parts_out), regression.held_out[0])
+        for seed, regressor in zip(config.all_seeds, regressors, strict=True)
+    ]  # fmt: skip
+    return Fit(f"{task.name}, {config.model_name}", task.rep_in, task.rep_out, members)
+
+
+def _regressor(
+    regressor: Regressor, rep_in: Rep, rep_out: Rep, parts_in: Mapping[str, int], parts_out: Mapping[str, int]
+) -> Function:
+    networks = _networks("network", regressor.net, regressor.input, rep_in)
+    return _function("regressor", regressor, rep_in, rep_out, _blocks(parts_in), _blocks(parts_out), networks)
+
+
+def _dynamics(config: FitDynamicsConfig, folder: RunFolder, group: str | None) -> Fit:
+    dynamics, models = load_models(config, folder)
+    rep = dynamics.rep if group is None else dynamics.pendulum.rep(notation.group(group))
+    parts = dynamics.pendulum.parts
+    members = []
+    for seed, model, data in zip(config.all_seeds, models, dynamics.data, strict=True):
+        starts = data.rollouts[: config.rollout.trajectories, 0]
+        members.append(
+            Member(seed, _vector_field(model, rep, parts), data.test[:, 0], _solver(dynamics, model), starts)
+        )
+    return Fit(f"{config.task.name}, {config.model_name}", rep, rep, members, dynamics.data[0].times)
+
+
+def _vector_field(model: DynamicsModel, rep: Rep, parts: Mapping[str, int]) -> Function:
+    """J grad H of a Hamiltonian, whose own value has a constant of no meaning; the network of a neural ODE."""
+    weights = model.assemble()
+    inputs = _blocks(parts)
+    rates = {f"d{name}/dt": index for name, index in inputs.items()}
+    name = "Hamiltonian" if isinstance(model, HamiltonianModel) else "network"
+    networks = _networks(name, model.net, lambda z: z, rep)
+    return _function("vector field", lambda z: model.vector_field(z, weights), rep, rep, inputs, rates, networks)
+
+
+def _solver(dynamics: Dynamics, model: DynamicsModel) -> Callable[[Tensor], Tensor]:
+    def solve(z0: Tensor) -> Tensor:
+        found = dynamics.roll_out(model, z0, dynamics.data[0].times)
+        return torch.where(found.diverged[:, None, None], torch.nan, found.states)
+
+    return solve
+
+
+def _function(
+    name: str,
+    call: Callable[[Tensor], Tensor],
+    rep_in: Rep,
+    rep_out: Rep,
+    inputs: Blocks,
+    outputs: Blocks,
+    networks: Mapping[str, Network],
+) -> Function:
+    return Function(name, call, rep_in, rep_out, inputs, outputs, lambda x, _: x, torch.zeros(1), False, networks)
+
+
+def _networks(name: str, module: nn.Module, inputs: Callable[[Tensor], Tensor], rep_in: Rep) -> dict[str, Network]:
+    """The network whose layers are told apart, where it was built for this very symmetry."""
+    return {name: Network(module, inputs)} if isinstance(module, RPPEMLP) and module.rep_in == rep_in else {}
+
+
+def _blocks(parts: Mapping[str, int]) -> dict[str, list[int]]:
+    """Indices of the coordinates of each part."""
+    blocks, start = {}, 0
+    for name, size in parts.items():
+        blocks[name] = list(range(start, start + size))
+        start += size
+    return blocks
