@@ -22,9 +22,7 @@ __all__ = [
 ]
 
 INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
-CONTROL_INTERVAL = (
-    0.02  # seconds for which a bare model's random control is held, so that it moves rather than trembles
-)
+CONTROL_INTERVAL = 0.02  # seconds; a bare model's random control is held so long, to make it move rather than tremble
 START_SPREAD = 0.1  # width of a bare model's random starts, in radians or metres and their rates
 
 

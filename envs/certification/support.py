@@ -58,9 +58,7 @@ def places(y: np.ndarray, among: np.ndarray) -> np.ndarray:
     low, high, spread = among.min(0), among.max(0), among.std(0)
     slack = SLACK * (1 + np.abs(among).max(0))
     constant = spread <= slack
-    scale = np.where(
-        constant, slack, spread
-    )  # to leave the only value that was ever seen is to leave the visited states
+    scale = np.where(constant, slack, spread)  # leaving the only value ever seen is leaving the visited states
     rank = np.empty_like(y)
     for j, column in enumerate(among.T):
         rank[:, j] = 0.5 if constant[j] else np.searchsorted(np.sort(column), y[:, j]) / len(column)

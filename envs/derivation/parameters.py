@@ -15,7 +15,7 @@ import numpy as np
 from rppdyn.envs.derivation.elements import NONE, Match, image_in_body
 from rppdyn.envs.derivation.inertia import carried_inertias, matters
 from rppdyn.envs.derivation.shapes import image_size, orientation_gap
-from rppdyn.envs.derivation.skeleton import BALL, EQUALITY, GEOM, HINGE, SLIDE, Skeleton, name_of
+from rppdyn.envs.derivation.skeleton import BALL, EQUALITY, GAIN, GEOM, HINGE, SLIDE, Skeleton, name_of
 from rppdyn.envs.derivation.trees import rotation_about
 from rppdyn.envs.encoding import rotation_matrix
 from rppdyn.envs.model_symmetry import Deviation
@@ -337,13 +337,13 @@ def actuators(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     if not n:
         return
 
-    def affine(offset: int, flipped: tuple[int, ...]) -> Carry:
+    def affine(*flipped: int) -> Carry:
         """Force' = sign force: the gain's terms in length and velocity and the bias's constant change sign."""
 
         def carry(i: int, row: np.ndarray) -> np.ndarray:
             row = row.copy()
             if signs[i] < 0:
-                row[list(flipped)] = -row[list(flipped)]
+                row[list(flipped)] *= -1
             return row
 
         return carry
@@ -356,15 +356,15 @@ def actuators(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         ranges, counts = np.array(getattr(m, f"actuator_{name}")), getattr(m, f"actuator_{flag}").astype(bool)
         if len(ranges) == n:
             yield Parameter("actuator", name, ranges, to, signed_interval(signs), counts, attribute=f"actuator_{name}")
-    yield Parameter("actuator", "gainprm", m.actuator_gainprm.copy(), to, affine(0, (1, 2)), everywhere,
+    yield Parameter("actuator", "gainprm", m.actuator_gainprm.copy(), to, affine(1, 2), everywhere,
                     attribute="actuator_gainprm")  # fmt: skip
-    yield Parameter("actuator", "biasprm", m.actuator_biasprm.copy(), to, affine(0, (0,)), everywhere,
+    yield Parameter("actuator", "biasprm", m.actuator_biasprm.copy(), to, affine(0), everywhere,
                     attribute="actuator_biasprm")  # fmt: skip
     yield from shared(
         m, "actuator", "actuator", to, everywhere, "dynprm cranklength armature damping dampingpoly delay"
     )
     lengths = m.actuator_lengthrange.copy()
-    muscle = (m.actuator_gaintype == mujoco.mjtGain.mjGAIN_MUSCLE).astype(bool) & everywhere
+    muscle = m.actuator_gaintype == GAIN.MUSCLE
     yield Parameter(
         "actuator", "lengthrange", lengths, to, signed_interval(signs), muscle, attribute="actuator_lengthrange"
     )
