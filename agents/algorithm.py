@@ -183,6 +183,7 @@ class RPPSAC(SAC):
             learn_temperature=self.ent_coef_optimizer is not None,
             max_gradient_norm=self.max_gradient_norm,
             mirror_loss=self.mirror_loss,
+            blocks=self.actor.blocks,
         )
 
     @torch.no_grad()

@@ -1,8 +1,12 @@
-"""A tanh-squashed Gaussian whose mean transforms under rho and whose standard deviation transforms under |rho|.
+r"""A squashed Gaussian whose mean transforms under rho, for actions that a group permutes and flips, or turns.
 
 Squashing by tanh and exponentiating a standard deviation act entry by entry, so they commute with permutations, and
-tanh is odd, so it commutes with signs. They commute with nothing else: a representation that mixes entries needs
-another squash, which is why the actor refuses it by name.
+tanh is odd, so it commutes with signs; a standard deviation then transforms under |rho|. They commute with nothing else.
+Where an orthogonal representation mixes entries (a torque that a rotation turns), those that it mixes form a *block* with
+one standard deviation, which is invariant, and a radial squash: a block u becomes u tanh|u| / |u|, in the unit ball. For
+a block of one entry that is tanh(u).
+
+Blocks are a matrix (blocks, dim) of zeros and ones, one row per block; None stands for an ordinary tanh.
 """
 
 from __future__ import annotations
@@ -13,38 +17,79 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from rppdyn.reps import Rep, Scalar
+
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # as in stable-baselines3
+
+SMALLEST_RADIUS = 1e-6  # of a block: below it the radial squash is the identity to rounding
 
 _LOG_2 = math.log(2.0)
 _HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 
 
-def split(output: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean and the clamped logarithm of the standard deviation, each (..., dim), from a network's (..., 2 dim)."""
-    mean, log_std = output.chunk(2, dim=-1)
-    return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+def blocks_of(rep: Rep) -> Tensor | None:
+    """The blocks of entries that an orthogonal representation mixes, finest first; None where it only permutes and flips."""
+    if rep.is_signed_permutation:
+        return None
+    coupled = torch.eye(rep.dim, dtype=torch.bool)
+    for matrix in (*rep.discrete_generators, *rep.lie_generators):
+        coupled |= (matrix.abs() > 1e-9) | (matrix.mT.abs() > 1e-9)
+    for _ in range(rep.dim):  # its transitive closure
+        coupled |= (coupled.float() @ coupled.float()) > 0
+    return coupled.unique(dim=0).flip(0).float()
 
 
-def mode(output: Tensor) -> Tensor:
-    """The deterministic action tanh(mean), (..., dim), from a network's (..., 2 dim)."""
-    return torch.tanh(split(output)[0])
+def deviation_rep(rep: Rep, blocks: Tensor | None) -> Rep:
+    """How logarithms of standard deviations transform: under |rho| one per entry, or invariant, one per block."""
+    return abs(rep) if blocks is None else len(blocks) * Scalar(rep.G)
 
 
-def sample(output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    r"""A squashed action and its log-density, from the network's output and standard normal noise.
-
-    u = mean + exp(log_std) * noise, a = tanh(u), log p(a) = log N(u; mean, std) - sum log(1 - tanh(u)^2), with
-    log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)), which stays finite where 1 - a^2 rounds to zero.
+def split(output: Tensor, blocks: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The mean and the clamped logarithm of the standard deviation, each (..., dim), from a network's output.
 
     Args:
-        output: (..., 2 dim), mean and log standard deviation.
+        output: (..., 2 dim), or (..., dim + blocks).
+    """
+    if blocks is None:
+        mean, log_std = output.chunk(2, dim=-1)
+        return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+    count, dim = blocks.shape
+    mean, log_std = output.split([dim, count], dim=-1)
+    return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX) @ blocks
+
+
+def mode(output: Tensor, blocks: Tensor | None = None) -> Tensor:
+    """The deterministic action, (..., dim): the squashed mean, from a network's output as in `split`."""
+    return squash(split(output, blocks)[0], blocks)[0]
+
+
+def squash(u: Tensor, blocks: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    r"""The squashed action (..., dim), and the logarithm of the squash's Jacobian determinant (...).
+
+    tanh(u) has log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)) per entry, which stays finite where 1 - a^2 rounds to
+    zero. A block of d entries and radius r is stretched by 1 - tanh(r)^2 along its radius and by tanh(r) / r across it.
+    """
+    if blocks is None:
+        return torch.tanh(u), 2.0 * (_LOG_2 - u - softplus(-2.0 * u)).sum(-1)
+    r = (u.square() @ blocks.mT).clamp_min(SMALLEST_RADIUS**2).sqrt()
+    scale = torch.tanh(r) / r
+    radial = 2.0 * (_LOG_2 - r - softplus(-2.0 * r))
+    return u * (scale @ blocks), (radial + (blocks.sum(-1) - 1.0) * scale.log()).sum(-1)
+
+
+def sample(output: Tensor, noise: Tensor, blocks: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    r"""A squashed action and its log-density, from the network's output and standard normal noise.
+
+    u = mean + exp(log_std) * noise, a = squash(u), log p(a) = log N(u; mean, std) - log |da/du|.
+
+    Args:
+        output: mean and log standard deviation, as in `split`.
         noise: (..., dim), standard normal.
     Returns:
-        The action in (-1, 1), shape (..., dim), and log p, shape (...).
-    Source: Haarnoja et al. 2018, appendix C.
+        The action, inside the unit interval or ball, shape (..., dim), and log p, shape (...).
+    Source: Haarnoja et al. 2018, appendix C, for tanh.
     """
-    mean, log_std = split(output)
-    u = mean + log_std.exp() * noise
+    mean, log_std = split(output, blocks)
+    action, log_determinant = squash(mean + log_std.exp() * noise, blocks)
     density = -0.5 * noise.square() - log_std - _HALF_LOG_2_PI
-    squash = 2.0 * (_LOG_2 - u - softplus(-2.0 * u))
-    return torch.tanh(u), (density - squash).sum(-1)
+    return action, density.sum(-1) - log_determinant

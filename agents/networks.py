@@ -55,6 +55,9 @@ class SymmetricFeatures(BaseFeaturesExtractor):
 class RPPActor(BasePolicy):
     """Observation to squashed Gaussian: one network from obs_rep to action_rep (mean) + |action_rep| (log std).
 
+    Where the action's representation mixes entries, there is one invariant log std for each block that it mixes, see
+    `rppdyn.agents.gaussian`; `blocks` holds them, or None.
+
     Exploration noise is drawn from `generator` (on the CPU, seeded from torch's global one at construction).
     """
 
@@ -68,28 +71,31 @@ class RPPActor(BasePolicy):
     ) -> None:
         super().__init__(observation_space, action_space, features_extractor=features_extractor, squash_output=True)
         spec = features_extractor.spec
-        self.net = build(spec.obs_rep, spec.action_rep + abs(spec.action_rep), output_scale=output_scale)
+        blocks = gaussian.blocks_of(spec.action_rep)
+        rep_out = spec.action_rep + gaussian.deviation_rep(spec.action_rep, blocks)
+        self.register_buffer("blocks", blocks, persistent=False)
+        self.net = build(spec.obs_rep, rep_out, output_scale=output_scale)
         self.function = NetworkFunction(self.net)
         self.generator = new_generator()
 
     def output(self, observations: Tensor) -> Tensor:
-        """Mean and log standard deviation before squashing, (B, 2 dim)."""
+        """Mean and log standard deviation before squashing, (B, 2 dim) or (B, dim + blocks)."""
         return self.net(self.features_extractor(observations))
 
     def forward(self, observations: Tensor, deterministic: bool = False) -> Tensor:
         """Actions in [-1, 1]."""
         output = self.output(observations)
         if deterministic:
-            return gaussian.mode(output)
-        return gaussian.sample(output, self._draw_noise(output))[0]
+            return gaussian.mode(output, self.blocks)
+        return gaussian.sample(output, self._draw_noise(output), self.blocks)[0]
 
     def action_log_prob(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Sampled actions in [-1, 1], and their log-densities (B,)."""
         output = self.output(observations)
-        return gaussian.sample(output, self._draw_noise(output))
+        return gaussian.sample(output, self._draw_noise(output), self.blocks)
 
     def _draw_noise(self, output: Tensor) -> Tensor:
-        return draw_noise((len(output), output.shape[-1] // 2), self.generator, output)
+        return draw_noise((len(output), self.action_space.shape[0]), self.generator, output)
 
     def _predict(self, observation: Tensor, deterministic: bool = False) -> Tensor:
         return self(observation, deterministic)
@@ -139,11 +145,11 @@ def in_precision(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
 
 
 def check_spaces(spec: SymmetrySpec, observation_space: spaces.Space, action_space: spaces.Space) -> None:
-    """Refuse, by name, spaces on which a Gaussian policy, squashed or clipped, can't be equivariant under the spec.
+    """Refuse, by name, spaces on which a squashed Gaussian policy can't be equivariant under the spec.
 
     Raises:
-        ValueError: not Box spaces; sizes that differ from the spec's; an action representation that is not a signed
-            permutation, or has a fixed point other than zero; action bounds that the symmetry doesn't preserve.
+        ValueError: not Box spaces; sizes that differ from the spec's; an action representation that is not orthogonal,
+            or has a fixed point other than zero; action bounds that the symmetry doesn't preserve.
     """
     name = spec.env_id
     for what, space, dim in (
@@ -157,10 +163,10 @@ def check_spaces(spec: SymmetrySpec, observation_space: spaces.Space, action_spa
                 f"{name}: the {what} space has {space.shape[0]} entries and the symmetry spec {dim}; "
                 "give the environment's own spec as spec="
             )
-    if not spec.action_rep.is_signed_permutation:
+    if not spec.action_rep.is_orthogonal:
         raise ValueError(
-            f"{name}: the action representation {spec.action_rep} is no signed permutation, and a Gaussian with one standard "
-            "deviation per action is equivariant for those only; use a subgroup that permutes and flips the actions"
+            f"{name}: the action representation {spec.action_rep} is not orthogonal, and a Gaussian with one standard "
+            "deviation for what the symmetry mixes is equivariant for orthogonal ones only; rescale the actions"
         )
     if not spec.action.encoding.is_identity:
         raise ValueError(
@@ -175,6 +181,16 @@ def check_spaces(spec: SymmetrySpec, observation_space: spaces.Space, action_spa
             f"{name}: action {spec.action_names[i]!r} is bounded by [{low[i]:g}, {high[i]:g}], not symmetric about 0; "
             "wrap the environment in gymnasium.wrappers.RescaleAction(env, -1, 1)"
         )
+    blocks = gaussian.blocks_of(spec.action_rep)
+    if blocks is not None:
+        for i, j in ((b.argmax().item(), j) for b in blocks for j in b.nonzero().flatten().tolist()):
+            if high[i] != high[j]:
+                raise ValueError(
+                    f"{name}: the symmetry mixes action {spec.action_names[i]!r}, bounded by {high[i]:g}, with "
+                    f"{spec.action_names[j]!r}, bounded by {high[j]:g}; wrap the environment in "
+                    "gymnasium.wrappers.RescaleAction(env, -1, 1)"
+                )
+        return
     for g in spec.action_rep.discrete_generators:
         image = np.abs(g.numpy()) @ high
         if wrong := np.flatnonzero(image != high).tolist():

@@ -96,6 +96,12 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
             network_kwargs=network_kwargs,
             use_sde=use_sde,
         )
+        if not self.spec.action_rep.is_signed_permutation:
+            raise ValueError(
+                f"{self.spec.env_id}: the action representation {self.spec.action_rep} is no signed permutation, and "
+                "stable-baselines3's PPO clips every action by itself, which is equivariant for those only; use RPPSAC, or "
+                "a subgroup that permutes and flips the actions"
+            )
         self._rollout: list[Tensor] = []  # observations since the last update
         self._trained_on: Tensor | None = None  # those of the last update, until the statistics have moved
         super().__init__(

@@ -51,7 +51,7 @@ class UpdateConfig:
     """What stays fixed over an update.
 
     Attributes:
-        actor: features -> mean and log standard deviation (2 action entries).
+        actor: features -> mean and log standard deviation (2 action entries, or fewer where there are blocks).
         critics: features and action -> one value.
         learning_rate: Adam's, for all three.
         betas, epsilon: Adam's.
@@ -62,6 +62,7 @@ class UpdateConfig:
         learn_temperature: False keeps `log_alpha`.
         max_gradient_norm: clips actor's and critics' gradients (all critics together); None does not.
         mirror_loss: weight w of the mirror loss; 0 leaves it out.
+        blocks: the actions' blocks, as `rppdyn.agents.gaussian` has them, or None.
         gradient: `backward`, or `functional` under `vmap`.
     """
 
@@ -77,6 +78,7 @@ class UpdateConfig:
     epsilon: float = 1e-8
     max_gradient_norm: float | None = None
     mirror_loss: float = 0.0
+    blocks: Tensor | None = None
     gradient: Callable = backward
 
 
@@ -143,7 +145,7 @@ def update(
 
     with torch.no_grad():
         pi = actor.weights(state["actor"])
-        next_actions, next_log_prob = gaussian.sample(actor(next_features, pi), noise["next"])
+        next_actions, next_log_prob = gaussian.sample(actor(next_features, pi), noise["next"], config.blocks)
         targets = [f.weights(v) for f, v in zip(critics, state["target"], strict=True)]
         next_values = values(critics, targets, next_features, next_actions).amin(0) - alpha * next_log_prob
         y = batch["rewards"] + (1 - batch["dones"]) * batch.get("discounts", config.gamma) * next_values
@@ -164,14 +166,14 @@ def update(
     def actor_objective(vector: Tensor) -> tuple[Tensor, Any]:
         weights, prior = actor.weights_and_prior(vector)
         output = actor(features, weights)
-        actions, log_prob = gaussian.sample(output, noise["current"])
+        actions, log_prob = gaussian.sample(output, noise["current"], config.blocks)
         data = (alpha * log_prob - values(critics, improved, features, actions).amin(0)).mean()
         prior = prior / count
         auxiliary = {"actor_loss": data.detach(), "actor_prior": prior.detach(), "log_prob": log_prob.detach()}
         if not config.mirror_loss:
             return data + alpha * prior, auxiliary
-        image = gaussian.mode(actor(batch["image_features"], weights))
-        expected = torch.einsum("bij,bj->bi", batch["action_maps"], gaussian.mode(output))
+        image = gaussian.mode(actor(batch["image_features"], weights), config.blocks)
+        expected = torch.einsum("bij,bj->bi", batch["action_maps"], gaussian.mode(output, config.blocks))
         mirror = (image - expected).square().sum(-1).mean()
         auxiliary["mirror_loss"] = mirror.detach()
         return data + alpha * prior + config.mirror_loss * mirror, auxiliary

@@ -6,11 +6,12 @@ import copy
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from registry import FLIPS, GROUPS, TYPES, generator
 
-from rppdyn.groups import SL, SO, SO13, SU, D, DkeR3, Group, O, RubiksCube, S, SO2eR3, Sp, U, Z
+from rppdyn.groups import SL, SO, SO13, SU, D, DkeR3, Group, O, O2eR3, RubiksCube, S, SO2eR3, Sp, U, Z
 from rppdyn.reps import Pseudoscalar, Rep, Scalar, T, V, regular
 
 SMALL = [G for G in GROUPS if G.d <= 7]
@@ -297,6 +298,16 @@ def test_what_a_representation_hands_out_is_not_itself(type_):
         rep.lie_generators.fill_(7)
         rep.discrete_generators.fill_(7)
         assert rep.lie_generators.equal(lie) and rep.discrete_generators.equal(discrete)
+
+
+def test_images_of_elements_leave_the_global_random_states_alone():
+    """SciPy's logarithm draws from NumPy's: a run that is resumed would go on otherwise than the one that was not."""
+    G = O2eR3()
+    rep = Rep.from_generators(G, lie_algebra=G.lie_algebra, discrete_generators=G.discrete_generators)
+    g = G.samples(50, generator())
+    before = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
+    assert torch.allclose(rep.rho(g), g, atol=1e-9)
+    assert np.array_equal(np.random.get_state()[1], before[0]) and torch.equal(torch.get_rng_state(), before[1])  # noqa: NPY002
 
 
 @pytest.mark.parametrize("bad", [lambda: T(-1), lambda: V**-1, lambda: -2 * V, lambda: V(3), lambda: V * 1.5])

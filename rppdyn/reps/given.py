@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from functools import cached_property, reduce
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -268,7 +269,11 @@ def _logarithm(g: Tensor, G: Group) -> Tensor | None:
         return g.new_zeros(len(G.lie_algebra))
     if not len(G.lie_algebra):
         return None
-    log = torch.as_tensor(logm(g.numpy()))
+    state = np.random.get_state()  # noqa: NPY002  SciPy draws from NumPy's global generator to estimate a norm
+    try:
+        log = torch.as_tensor(logm(g.numpy()))
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
     if not g.is_complex() and log.is_complex() and log.imag.abs().max() < 1e-9:
         log = log.real
     if log.dtype != g.dtype or not torch.isfinite(log.abs()).all():

@@ -6,9 +6,16 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from stable_baselines3 import PPO
 
-from rppdyn.agents import MODELS, RPPSAC, critic_equivariance_error, policy_equivariance_error
-from rppdyn.envs import mirror_spec, symmetry_spec
+from rppdyn.agents import (
+    MODELS,
+    RPPSAC,
+    RPPActorCriticPolicy,
+    critic_equivariance_error,
+    policy_equivariance_error,
+)
+from rppdyn.envs import SymmetrySpec, mirror_spec, symmetry_spec
 
 WALKER, PENDULUM = "Walker2d-v5", "InvertedPendulum-v5"
 
@@ -170,13 +177,34 @@ def test_refusals_name_the_thing_and_the_remedy(make_agent):
         make_agent("rpp", policy_kwargs=dict(optimizer_kwargs=dict(amsgrad=True)))
 
 
-def test_an_action_that_is_mixed_rather_than_permuted_is_refused(make_agent):
-    spec = symmetry_spec(WALKER)
+def mixed_actions(matrix):
+    """Walker2d's spec with an action on actions that mixes the first two."""
+    data = symmetry_spec(WALKER).to_dict()
+    data["action"]["discrete_generators"] = [matrix.tolist()]
+    return SymmetrySpec.from_dict(data)
+
+
+def test_actions_that_are_mixed_form_a_block(make_agent):
+    """A reflection in an oblique plane, in which a tanh by entries would break the symmetry; SAC only, in a square box."""
     v = np.array([1, 2, 0, 0, 0, 0]) / np.sqrt(5)
-    data = spec.to_dict()
-    data["action"]["discrete_generators"] = [(np.eye(6) - 2 * np.outer(v, v)).tolist()]
-    with pytest.raises(ValueError, match=r"no signed permutation"):
-        make_agent("rpp", WALKER, spec=type(spec).from_dict(data))
+    spec = mixed_actions(np.eye(6) - 2 * np.outer(v, v))
+    agent = make_agent("emlp", WALKER, spec=spec)
+    assert agent.actor.blocks.tolist() == [[1, 1, 0, 0, 0, 0], *np.eye(6)[2:].tolist()]
+    assert agent.actor.net.rep_out.dim == 6 + 5
+    agent.learn(80)
+    assert max(errors(agent, torch.float64)) < 1e-12
+    bounds = np.array([1, 2, 1, 1, 1, 1])
+    with pytest.raises(ValueError, match=r"mixes action .*bounded by 1, with .*bounded by 2; .*RescaleAction"):
+        make_agent("rpp", Bounds(gym.make(WALKER), -bounds, bounds), spec=spec)
+    with pytest.raises(ValueError, match=r"PPO clips every action by itself"):
+        PPO(RPPActorCriticPolicy, WALKER, policy_kwargs=dict(spec=spec, hidden=8), device="cpu")
+
+
+def test_an_action_that_is_stretched_is_refused(make_agent):
+    stretched = np.diag([2.0, 1, 1, 1, 1, 1])
+    stretched[:2, :2] = [[0, 2.0], [0.5, 0]]
+    with pytest.raises(ValueError, match=r"is not orthogonal, .*; rescale the actions"):
+        make_agent("rpp", WALKER, spec=mixed_actions(stretched))
 
 
 def test_the_folder_is_imported_under_its_package(monkeypatch):
