@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.td3.policies import TD3Policy
 
 from rppdyn.jobs.agent_files import kept_random_state
+
+logger = logging.getLogger(__name__)
 
 Policy = Callable[[NDArray], NDArray]
 """Observations (n, observation) to actions (n, action)."""
@@ -44,13 +47,22 @@ class Evaluator:
     """Episodes of a policy in environments of its own, the same initial states every time.
 
     Episode i starts from a reset with seed `seed + i`. The episodes advance together, so that the policy is called
-    once per time step; its batch keeps one shape, whichever episodes have ended.
+    once per time step; its batch keeps one shape, whichever episodes have ended. An environment without a time limit is
+    warned of: what it does not end itself goes on for ever.
     """
 
     def __init__(self, make: Callable[..., gymnasium.Env], episodes: int, seed: int):
         self.make = make
         self.envs = [make() for _ in range(episodes)]
         self.seed = seed
+        spec = self.envs[0].spec
+        if spec is None or spec.max_episode_steps is None:
+            name = type(self.envs[0].unwrapped).__name__ if spec is None else spec.id
+            logger.warning(
+                "%s has no time limit, and episodes that it does not end itself never end: register it with "
+                "max_episode_steps=, or wrap it in gymnasium.wrappers.TimeLimit",
+                name,
+            )
 
     def run(self, policy: Policy) -> Episodes:
         """Play every episode to its end, by termination or by the environment's time limit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 
 import gymnasium
@@ -39,6 +40,14 @@ def test_episodes_are_those_of_single_environments():
         assert (episodes.returns[i], episodes.lengths[i]) == (total, length)
         start += length
     env.close()
+
+
+@pytest.mark.parametrize("limit", [60, -1])
+def test_an_environment_without_a_time_limit_is_warned_of(limit, caplog):
+    with caplog.at_level(logging.WARNING):
+        Evaluator(lambda: gymnasium.make("InvertedPendulum-v5", max_episode_steps=limit), episodes=2, seed=0).close()
+    warnings = [record.message for record in caplog.records]
+    assert [("InvertedPendulum-v5" in w and "max_episode_steps" in w) for w in warnings] == [True] * (limit < 0)
 
 
 @pytest.mark.parametrize(
