@@ -85,9 +85,7 @@ def drawing(make: Callable[[], gymnasium.Env]) -> Iterator[gymnasium.Env]:
             try:
                 _open_context(env)
                 env.render()
-            except (
-                Exception
-            ) as error:  # whatever MuJoCo, PyOpenGL or GLFW raise where a library or a display is missing
+            except Exception as error:  # whatever MuJoCo, PyOpenGL or GLFW raise without a library or a display
                 raise _no_drawing(error) from error
             yield env
         finally:
