@@ -121,7 +121,7 @@ def _dress(axes: Axes, legend: bool) -> None:
     axes.set_yscale("log")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    if legend:
+    if legend and axes.lines:
         axes.legend(frameon=False, fontsize="small")
 
 

@@ -48,8 +48,8 @@ def test_an_equivariant_network_learns_inertia_faster_and_stays_equivariant(tmp_
     assert emlp.test["test/error"][0] < 0.9 * mlp.test["test/error"][0]
     assert emlp.test["equivariance/error"][0] < 1e-12 < 1e-2 < mlp.test["equivariance/error"][0]
     config = regression(tmp_path / "emlp", "model=emlp", *words)
-    task, members = fit_regression.load_regressors(config, RunFolder(tmp_path / "emlp"))
-    x, y = task.sample(50, torch.Generator().manual_seed(5))
+    loaded, members = fit_regression.load_regressors(config, RunFolder(tmp_path / "emlp"))
+    x, y = loaded.task.sample(50, torch.Generator().manual_seed(5))
     assert float((members[0](x) - y).square().mean() / y.square().mean()) < 0.15
 
 
@@ -72,7 +72,7 @@ def test_a_resumed_fit_ends_as_if_it_had_not_stopped(tmp_path):
     assert all(torch.equal(state[name], reference[name]) for name in reference)
 
     assert fit_regression.run(config, resume=True).note == "finished before; nothing left to do"
-    with pytest.raises(RunFolderError, match="was run with optimiser.epochs=5, not 6"):
+    with pytest.raises(RunFolderError, match=r"was run with optimiser\.epochs=5, not 6"):
         fit_regression.run(regression(folder.path, "model=rpp", "seeds=2", "optimiser.epochs=6"), resume=True)
     for checkpoint in (folder.path / "checkpoints").iterdir():
         (checkpoint / "state.pt").write_bytes(b"nothing")
