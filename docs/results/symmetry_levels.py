@@ -1,0 +1,77 @@
+"""Tables of fits at several levels of symmetry: `python docs/results/symmetry_levels.py RUNS... --json FILE`.
+
+Runs of `rppdyn fit-regression` or `rppdyn fit-dynamics`. A level is a task and the group that networks are given. For each one:
+interquartile means over seeds with 95 % bootstrap intervals, and paired ratios (exp of the interquartile mean of log ratios,
+resampled as pairs; `rppdyn.runs.statistics.paired_ratio`) of each rpp to emlp and mlp.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from rppdyn.runs import RunFolder, bootstrap_interval, iqm
+from rppdyn.runs.files import write_json
+from rppdyn.runs.statistics import paired_ratio
+
+
+def main() -> None:
+    """Print the tables, as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", metavar="RUN")
+    parser.add_argument("--metric", default="test/error", help="that ratios are of")
+    parser.add_argument("--json", metavar="FILE", help="also write what the runs hold")
+    arguments = parser.parse_args()
+    runs = [read(RunFolder.open(run)) for run in arguments.runs]
+    levels: dict[str, dict[str, dict[str, Any]]] = {}
+    for run in runs:
+        levels.setdefault(level(run["config"]), {})[model(run["config"])] = run["result"]
+    for name, results in sorted(levels.items()):
+        print(f"\n**{name}**\n")
+        names = [n for n in next(iter(results.values()))["test"] if "/" in n and n.split("/")[1][0] not in "hA"]
+        print("| model | " + " | ".join(f"`{n}`" for n in names) + " |\n" + "| --- " * (len(names) + 1) + "|")
+        for key, result in sorted(results.items()):
+            print(f"| {key} | " + " | ".join(over_seeds(result["test"][n]) for n in names) + " |")
+        print(f"\n| ratio of `{arguments.metric}` | |\n| --- | --- |")
+        for first in sorted(key for key in results if key.startswith("rpp")):
+            for second in sorted(key for key in results if not key.startswith("rpp")):
+                pairs = zip(*(results[key]["test"][arguments.metric] for key in (first, second)), strict=True)
+                kept = [pair for pair in pairs if None not in pair]
+                centre, (low, high) = paired_ratio(*zip(*kept, strict=True))
+                print(f"| {first} / {second} | {centre:.2f} [{low:.2f}, {high:.2f}] |")
+    if arguments.json:
+        write_json(arguments.json, runs)
+
+
+def read(folder: RunFolder) -> dict[str, Any]:
+    """What a finished run holds, without where it lay."""
+    result = folder.result()
+    if result is None:
+        raise ValueError(f"{folder.path} is unfinished: leave it out, or let it go on with --resume")
+    config = {key: value for key, value in folder.config().items() if key not in ("run_dir", "runs_root")}
+    return {"config": config, "result": {key: value for key, value in result.items() if key != "run"}}
+
+
+def level(config: dict[str, Any]) -> str:
+    """The task, and the group where it is not the task's own."""
+    task = config["task"]
+    return task["name"] + (f", {task['group']}" if task["group"] else "")
+
+
+def model(config: dict[str, Any]) -> str:
+    """The model and the free variance that it was given."""
+    kind, variance = config["model"]["kind"], config["model"]["free_variance"]
+    return kind if kind == "emlp" else f"{kind}, free variance {variance:g}"
+
+
+def over_seeds(values: list[float | None]) -> str:
+    """Interquartile mean and interval of the members that did not diverge."""
+    kept = [value for value in values if value is not None]
+    if not kept:
+        return "-"
+    low, high = bootstrap_interval(kept)
+    return f"{float(iqm(kept)):.3g} [{float(low):.3g}, {float(high):.3g}]"
+
+
+if __name__ == "__main__":
+    main()
