@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rppdyn.equivariance.error import summed_difference
+from rppdyn.equivariance.error import differences
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
@@ -134,7 +134,7 @@ def _ratio(pairs: list[tuple[str, Tensor, Tensor]], scale: float) -> Equivarianc
     nothing = torch.zeros(2, dtype=torch.float64)
     sums: dict[str, Tensor] = {}
     for name, a, b in pairs:
-        sums[name] = sums.get(name, nothing) + summed_difference(a, b).sum(1)
+        sums[name] = sums.get(name, nothing) + differences(a, b).sum((1, 2))
 
     def ratio(sums: Tensor) -> float:
         difference, size = sums.tolist()

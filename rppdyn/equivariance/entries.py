@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from rppdyn.equivariance.actions import act, check_finite
-from rppdyn.equivariance.error import FLOOR, check_inputs, sampled_elements, summed_difference
+from rppdyn.equivariance.error import FLOOR, check_inputs, differences, sampled_elements
 from rppdyn.reps import Rep
 
 __all__ = ["error_by_input", "error_by_output"]
@@ -50,7 +50,7 @@ def error_by_output(
     for g in sampled_elements(rep_in.G, len(x), n_samples, generator, elements):
         moved = f(act(rep_in, g, x))
         check_finite(moved, "f(g x)")
-        sums += summed_difference(act(rep_out, g, y), moved)
+        sums += differences(act(rep_out, g, y), moved).sum(1)
     difference, size = sums
     floor = FLOOR * float(size.mean())
     parts = {name: (float(difference[i].sum()), float(size[i].sum())) for name, i in indices.items()}

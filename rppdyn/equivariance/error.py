@@ -20,12 +20,12 @@ __all__ = [
     "EquivarianceError",
     "Summary",
     "check_inputs",
+    "differences",
     "equivariance_error",
     "geometric_mean",
     "relative_difference",
     "sampled_elements",
     "summarise",
-    "summed_difference",
 ]
 
 FLOOR = 1e-8
@@ -88,14 +88,13 @@ def relative_difference(
     return torch.where(size > floor, torch.linalg.vector_norm(a - b, dim=-1) / size, torch.nan)
 
 
-def summed_difference(a: Inexact[Tensor, "*batch n"], b: Inexact[Tensor, "*batch n"]) -> Float[Tensor, "2 n"]:
-    """For each entry of the last axis, the sum of ``|a - b|`` over the others and that of ``|a| + |b|``, in float64.
+def differences(a: Inexact[Tensor, "*batch n"], b: Inexact[Tensor, "*batch n"]) -> Float[Tensor, "2 *batch n"]:
+    """``|a - b|`` and ``|a| + |b|``, entry by entry, in float64.
 
-    Their ratio, of one entry or summed further, is Eq. 3.3 with sums before the ratio: a single entry passes through zero,
-    and a mean of ratios would be made of such moments.
+    The ratio of their sums, over any axes, is Eq. 3.3 with sums before the ratio: a single entry passes through zero, and a
+    mean of ratios would be made of such moments.
     """
-    sides = torch.stack([(a - b).abs(), a.abs() + b.abs()]).double()
-    return sides.reshape(2, -1, a.shape[-1]).sum(1).cpu()
+    return torch.stack([(a - b).abs(), a.abs() + b.abs()]).double().cpu()
 
 
 def geometric_mean(errors: Float[Tensor, "*any"], dim: int = 0) -> Float[Tensor, "*fewer"]:

@@ -22,6 +22,7 @@ from rppdyn.equivariance import (
     trajectory_equivariance_error,
 )
 from rppdyn.equivariance.actions import act
+from rppdyn.equivariance.error import differences
 from rppdyn.groups import Group
 from rppdyn.jobs.subjects import Function, Network
 from rppdyn.reps import Rep
@@ -236,8 +237,7 @@ def _sums(call, function: Function, x: Tensor, y: Tensor, elements: Sequence[Ten
     """By state, the sums over entries and elements of |a - b| and of |a| + |b|: (n, 2)."""
     sums = torch.zeros(len(x), 2, dtype=torch.float64)
     for g in elements:
-        a, b = act(function.rep_out, g, y), call(act(function.rep_in, g, x))
-        sums += torch.stack([(a - b).abs().double().sum(-1), (a.abs() + b.abs()).double().sum(-1)], -1)
+        sums += differences(act(function.rep_out, g, y), call(act(function.rep_in, g, x))).sum(-1).mT
     return sums
 
 
