@@ -182,7 +182,7 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
         torques = tuple(Entry(f"tau {axis}", "upper arm", "N m") for axis in "xyz")
         push = float(np.linalg.norm(np.multiply(self.pendulum.wind, self.pendulum.w)))
         note = f"A wind of {push:.3g} N on each mass breaks it; weights are 1 N." if push else ""
-        verdict = "approximate" if push else "exact"
+        verdict = "exact" if push == 0 else "approximate" if push < self.pendulum.g * self.pendulum.m1 else "broken"
         return SymmetrySpec(
             WINDY_PENDULUM,
             group,
