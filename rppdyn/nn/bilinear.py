@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rppdyn.nn.contracting import Contraction, Plan, contract, grouped
+from rppdyn.nn.contracting import Contraction, Plan, grouped
+from rppdyn.nn.derivatives import evaluate
 from rppdyn.nn.linear import bind
 from rppdyn.nn.pathways import Pathway
 from rppdyn.reps import Rep
@@ -101,10 +102,13 @@ class Bilinear(nn.Module):
         if not self.contractions:
             raise ValueError(f"no part of {rep} is a linear map between two others: leave the bilinear layer out")
         parts = rep.blocks()
-        pieces, order = _layout([index.T.flatten() for _, index in parts])
-        self.register_buffer("order", order)
-        inverse = torch.arange(rep.dim) if order is None else order.argsort()
-        self.register_buffer("inverse", None if order is None else inverse)
+        order = torch.cat(
+            [index.T.flatten() for _, index in parts]
+        )  # part by part, of each all copies of one component together
+        contiguous = bool((order == torch.arange(rep.dim)).all())
+        self.register_buffer("order", None if contiguous else order)
+        inverse = order.argsort()
+        self.register_buffer("inverse", None if contiguous else inverse)
 
         chosen: dict[int, Tensor] = {}
         rows: dict[tuple, Tensor] = {}  # of the features, part by part, that hold the maps' matrices: (out, in, map)
@@ -112,11 +116,12 @@ class Bilinear(nn.Module):
             if k.map not in chosen:
                 copies = parts[k.map][1]
                 chosen[k.map] = copies[torch.randperm(len(copies), generator=generator)[: k.maps]]
-            rows[k.matrices] = inverse[chosen[k.map][:, list(k.coordinates)].T.flatten()]
+            part, layout = k.matrix
+            rows[k.matrix] = inverse[chosen[part][:, list(layout)].T.flatten()]
         self.register_buffer("maps", torch.cat(list(rows.values())))
         shapes = tuple((index.shape[1], index.shape[0]) for _, index in parts)
         groups = grouped(self.contractions)
-        self.plan = Plan(groups, shapes, pieces, {key: len(index) for key, index in rows.items()})
+        self.plan = Plan(groups, shapes, {key: len(index) for key, index in rows.items()})
 
         terms = [
             sum(k.maps * k.ins * k.dim_in for k in self.contractions if k.out == part) for part in range(len(parts))
@@ -131,35 +136,17 @@ class Bilinear(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch n"], weights: tuple[Tensor, Tensor] | None = None
     ) -> Float[Tensor, "*batch n"]:
-        weight, index = self.assemble() if weights is None else weights
-        flat = x.reshape(-1, x.shape[-1]).mT.contiguous()
-        flat = flat if self.order is None else flat.index_select(0, self.order)
-        out = contract(flat, weight, index, self.plan)
-        out = out if self.inverse is None else out.index_select(0, self.inverse)
-        return out.mT.view(x.shape)
+        y = self.samples_last(
+            x.reshape(-1, x.shape[-1]).mT.contiguous(), self.assemble() if weights is None else weights
+        )
+        return y.mT.view(x.shape)
+
+    def samples_last(self, x: Float[Tensor, "n samples"], weights: tuple[Tensor, Tensor]) -> Float[Tensor, "n samples"]:
+        """The same for features as they lie in memory between layers."""
+        weight, index = weights
+        x = x if self.order is None else x.index_select(0, self.order)
+        y = evaluate(self.plan, index, x, weight)
+        return y if self.inverse is None else y.index_select(0, self.inverse)
 
     def extra_repr(self) -> str:
         return f"{self.rep}, {len(self.contractions)} contractions"
-
-
-def _layout(index: list[Tensor]) -> tuple[tuple[tuple[int, int], ...], Tensor | None]:
-    """Pieces ``(part, length)`` that the features consist of, where each part is a few of them; else a permutation first.
-
-    Args:
-        index: of each part, its coordinates: of all copies the first component, then the second.
-    """
-    runs = [_runs(i.tolist()) for i in index]
-    pieces = sorted((start, stop, part) for part, of_part in enumerate(runs) for start, stop in of_part)
-    if len(pieces) <= 4 * len(index) and all(of_part == sorted(of_part) for of_part in runs):
-        return tuple((part, stop - start) for start, stop, part in pieces), None
-    return tuple((part, len(i)) for part, i in enumerate(index)), torch.cat(index)
-
-
-def _runs(index: list[int]) -> list[tuple[int, int]]:
-    runs: list[tuple[int, int]] = []
-    for i in index:
-        if runs and runs[-1][1] == i:
-            runs[-1] = (runs[-1][0], i + 1)
-        else:
-            runs.append((i, i + 1))
-    return runs

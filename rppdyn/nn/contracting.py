@@ -1,27 +1,35 @@
-"""The arithmetic of the bilinear layer: with the samples last, and with a backward pass of its own."""
+"""The arithmetic of the bilinear layer: with the samples last, and with derivatives written out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["Contraction", "Plan", "contract", "grouped"]
+from rppdyn.nn.derivatives import Arithmetic
 
-SMALL = 8192
-"""Products of up to this many numbers are the sum of all their terms, formed at once; larger ones are summed term by term."""
+__all__ = ["Contraction", "Plan", "grouped"]
+
+I, K, J = -4, -3, -2  # axes of the grid
+FEW = 3
+LARGE = 400_000
+"""Sums of up to ``FEW`` terms, or of more than ``LARGE`` numbers, are formed term by term; others all at once, then summed."""
 
 
 @dataclass(frozen=True)
 class Contraction:
-    """``y_out[i] += sum_{n, j} w[n, j, i] M(x_map[n]) x_in[j]``: parts of one type, read as maps between two others.
+    r"""``y_out[i] += sum_{n, j} w[n, j, i] M(x_map[n]) x_in[j]``: parts of one type, read as maps between two others.
 
     ``out``, ``map`` and ``into`` number the parts of the representation; ``coordinates`` reorder the map's so that it
     is a row-major matrix from ``into`` to ``out``; ``maps`` is how many of its copies take part.
+
+    Paired with a cotangent ``g`` of the output it is a form, linear in each of ``w``, ``M``, ``x_in`` and ``g``, in which the
+    last two play the same part. The weights are contracted with one of them, ``p`` of part ``mixed``, and the maps with the
+    result and the other, ``r`` of part ``other``: :math:`\sum_{ikj} M_{ik} (w p)_{kj} r_{ij}`.
     """
 
     out: int
@@ -33,11 +41,6 @@ class Contraction:
     ins: int
     dim_out: int
     dim_in: int
-
-    @property
-    def matrices(self) -> tuple[int, tuple[int, ...]]:
-        """Which matrices are the maps; several contractions may share them."""
-        return self.map, self.coordinates
 
     @cached_property
     def num_weights(self) -> int:
@@ -54,195 +57,240 @@ class Contraction:
         last = self.num_weights * self.dim_out + self.ins * self.maps * self.dim_in * self.dim_out
         return first <= last
 
-    @property
-    def rows(self) -> int:
-        """How many rows for each component are between the product with the weights and that with the maps."""
-        return self.maps * (self.outs if self.weights_first else self.ins)
+    @cached_property
+    def mixed(self) -> int:
+        """The part that the weights are contracted with: of the input, or of the output's cotangent."""
+        return self.into if self.weights_first else self.out
+
+    @cached_property
+    def other(self) -> int:
+        return self.out if self.weights_first else self.into
+
+    @cached_property
+    def matrix(self) -> tuple[int, tuple[int, ...]]:
+        """The maps as matrices with a row for each component of ``r``; several contractions may share them."""
+        coordinates = torch.tensor(self.coordinates).view(self.dim_out, self.dim_in)
+        return self.map, tuple((coordinates if self.weights_first else coordinates.T).flatten().tolist())
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is fixed at construction: the contractions, where the parts lie, and how many rows each set of maps takes.
+class Group:
+    """Contractions that share one product with weights.
 
-    Contractions of one group share the product with weights: their weights lie below each other where they come first
-    and read the same scalars, beside each other where they come last and add to the same scalars.
+    Their weights have shape ``(maps * copies of r, copies of p)`` each and lie below each other.
+
+    Attributes:
+        mixed: the part that the weights are contracted with, of so many ``components`` and ``copies``.
+        rows: how many numbers the weights of each contraction make of a component of ``p``.
+        grids: of each contraction, the sizes ``(k, j)`` of ``w p``.
     """
 
-    groups: tuple[tuple[Contraction, ...], ...]
-    shapes: tuple[tuple[int, int], ...]  # of each part: components, copies
-    pieces: tuple[tuple[int, int], ...]  # consecutive coordinates of the features: part, length
-    map_sizes: dict[tuple, int]
+    def __init__(self, contractions: Sequence[Contraction], shapes: Sequence[tuple[int, int]]):
+        self.contractions = tuple(contractions)
+        self.weights_first, self.mixed = contractions[0].weights_first, contractions[0].mixed
+        self.components, self.copies = shapes[self.mixed]
+        self.grids = [(self.components * k.maps, shapes[k.other][1]) for k in contractions]
+        self.rows = [k.maps * j for k, (_, j) in zip(contractions, self.grids, strict=True)]
 
-    def split(self, x: Float[Tensor, "n samples"]) -> list[Tensor]:
-        """The parts of features, ``(components, copies, samples)``."""
-        pieces = x.split_with_sizes([size for _, size in self.pieces])
-        owned = [
-            [p for p, (owner, _) in zip(pieces, self.pieces, strict=True) if owner == part]
-            for part in range(len(self.shapes))
+    def split(self, z: Float[Tensor, "*stack components rows samples"]) -> list[Float[Tensor, "*stack 1 k j samples"]]:
+        """Each contraction's share of ``w p``."""
+        pieces = (z,) if len(self.rows) == 1 else z.split_with_sizes(self.rows, -2)
+        stack, samples = z.shape[:-3], z.shape[-1]
+        return [p.view(*stack, 1, k, j, samples) for p, (k, j) in zip(pieces, self.grids, strict=True)]
+
+    def room(self, x: Tensor) -> Float[Tensor, "*stack components rows samples"]:
+        """For what :meth:`split` takes apart."""
+        return x.new_empty(*x.shape[:-2], self.components, sum(self.rows), x.shape[-1])
+
+
+class Plan(Arithmetic):
+    r"""What is fixed at construction: the groups of contractions, where the parts lie, which rows hold the maps' matrices.
+
+    Matrices ``M``, the weights' products ``z = w p`` and features ``r`` stand on one grid with axes ``i, k, j, samples``, along
+    which each lacks one. Products over two of the three are summed along the axis that both have:
+    :math:`\sum_k M_{ik} z_{kj}` is the contraction or, in the other order, a gradient, and so on.
+
+    Args:
+        groups: as :func:`grouped` makes them.
+        shapes: of each part: components, copies.
+        map_sizes: of each set of matrices, how many rows of features it takes.
+    """
+
+    def __init__(
+        self, groups: Sequence[Sequence[Contraction]], shapes: Sequence[tuple[int, int]], map_sizes: dict[tuple, int]
+    ):
+        self.groups = [Group(ks, shapes) for ks in groups]
+        self.shapes, self.sizes = list(shapes), [components * copies for components, copies in shapes]
+        self.weight_shapes = [(sum(group.rows), group.copies) for group in self.groups]
+        self.weight_sizes = [rows * copies for rows, copies in self.weight_shapes]
+        self.map_sizes = map_sizes
+        numbers = {key: number for number, key in enumerate(map_sizes)}
+        self.reads = [  # for each contraction: which set of matrices, and their shape
+            [(numbers[k.matrix], shapes[k.other][0], group.grids[n][0]) for n, k in enumerate(group.contractions)]
+            for group in self.groups
         ]
-        parts = [ps[0] if len(ps) == 1 else torch.cat(ps) for ps in owned]
-        return [p.view(*shape, x.shape[-1]) for p, shape in zip(parts, self.shapes, strict=True)]
 
-    def join(self, parts: Sequence[Tensor]) -> Float[Tensor, "n samples"]:
-        """The features that :meth:`split` takes apart."""
-        sizes = [[size for owner, size in self.pieces if owner == part] for part in range(len(self.shapes))]
-        pieces = [iter(p.flatten(0, 1).split_with_sizes(s)) for p, s in zip(parts, sizes, strict=True)]
-        return torch.cat([next(pieces[owner]) for owner, _ in self.pieces])
+    def parts(self, x: Float[Tensor, "*stack n samples"]) -> list[Float[Tensor, "*stack components copies samples"]]:
+        """Views of the features, part by part."""
+        stack, samples = x.shape[:-2], x.shape[-1]
+        pieces = x.split_with_sizes(self.sizes, -2)
+        return [p.view(*stack, *shape, samples) for p, shape in zip(pieces, self.shapes, strict=True)]
 
-    def terms(self, weight: Float[Tensor, " w"], rows: Float[Tensor, "rows samples"]) -> Iterator[tuple]:
-        """Groups with their weights, and each contraction's matrices ``(out, in, maps, samples)``.
+    def weights(self, weight: Float[Tensor, "*stack w"]) -> list[Float[Tensor, "*stack rows copies"]]:
+        """Views of the weights, group by group."""
+        pieces = weight.split_with_sizes(self.weight_sizes, -1)
+        return [w.view(*weight.shape[:-1], *shape) for w, shape in zip(pieces, self.weight_shapes, strict=True)]
 
-        Weights are ``(maps * outs, ins)`` where they come before the maps and ``(outs, maps * ins)`` after them.
-        """
-        matrices = dict(zip(self.map_sizes, rows.split_with_sizes(list(self.map_sizes.values())), strict=True))
-        weights = weight.split_with_sizes([sum(k.num_weights for k in ks) for ks in self.groups])
-        for ks, w in zip(self.groups, weights, strict=True):
-            w = w.view((-1, ks[0].ins) if ks[0].weights_first else (ks[0].outs, -1))
-            yield ks, w, [matrices[k.matrices].view(k.dim_out, k.dim_in, k.maps, rows.shape[-1]) for k in ks]
+    def matrices(self, rows: Float[Tensor, "*stack rows samples"]) -> list[list[Float[Tensor, "*stack i k 1 samples"]]]:
+        """Views of the maps' matrices, group by group."""
+        stack, samples = rows.shape[:-2], rows.shape[-1]
+        pieces = rows.split_with_sizes(list(self.map_sizes.values()), -2)
+        return [[pieces[number].view(*stack, i, k, 1, samples) for number, i, k in of_group] for of_group in self.reads]
+
+    def plain(self, index, x, weight):
+        parts = self.parts(x)
+        outs = list(parts)
+        matrices = self.matrices(x.index_select(-2, index))
+        for group, w, Ms in zip(self.groups, self.weights(weight), matrices, strict=True):
+            ks, mixed = group.contractions, group.mixed
+            if group.weights_first:
+                for k, M, z in zip(ks, Ms, group.split(_mix(w, parts[mixed])), strict=True):
+                    outs[k.out] = outs[k.out] + (M * z).sum(K)
+            else:
+                zs = [(M * parts[k.into].unsqueeze(K)).sum(I) for k, M in zip(ks, Ms, strict=True)]
+                zs = [
+                    z.reshape(*x.shape[:-2], group.components, rows, x.shape[-1])
+                    for z, rows in zip(zs, group.rows, strict=True)
+                ]
+                outs[mixed] = outs[mixed] + _mix(w.mT, torch.cat(zs, -2))
+        return torch.cat([p.flatten(-3, -2) for p in outs], -2)
+
+    def value(self, index, inputs):
+        x, weight = inputs
+        y = _copy(x)
+        xs, ys, kept = self.parts(x), self.parts(y), []
+        matrices = self.matrices(x.index_select(-2, index))
+        for group, w, Ms in zip(self.groups, self.weights(weight), matrices, strict=True):
+            ks, mixed = group.contractions, group.mixed
+            if group.weights_first:
+                z = _mix(w, xs[mixed])
+                for k, M, z_k in zip(ks, Ms, group.split(z), strict=True):
+                    _add(ys[k.out], M, z_k, K)
+            else:
+                z = group.room(x)
+                for k, M, z_k in zip(ks, Ms, group.split(z), strict=True):
+                    _set(z_k.squeeze(I), M, xs[k.into].unsqueeze(K), I)
+                ys[mixed].add_(_mix(w.mT, z))
+            kept.append(z)
+        return (y,), tuple(kept)
+
+    def gradient(self, index, inputs, kept, every):
+        x, weight, g = inputs
+        rows = x.index_select(-2, index)
+        grad_x, grad_rows, grad_weight, keep = _copy(g), torch.zeros_like(rows), _like(weight), []
+        xs, gs, grad_xs = self.parts(x), self.parts(g), self.parts(grad_x)
+        ws, grad_ws = self.weights(weight), self.weights(grad_weight)
+        matrices = self.matrices(rows), self.matrices(grad_rows)
+        for group, w, grad_w, Ms, grad_Ms, of_value in zip(self.groups, ws, grad_ws, *matrices, kept, strict=True):
+            ks, mixed = group.contractions, group.mixed
+            if group.weights_first:
+                z, back = of_value, group.room(x)
+                for k, M, grad_M, z_k, back_k in zip(ks, Ms, grad_Ms, group.split(z), group.split(back), strict=True):
+                    r = gs[k.out].unsqueeze(K)
+                    _set(back_k.squeeze(I), M, r, I)
+                    _add(grad_M.squeeze(J), r, z_k, J)
+                grad_xs[mixed].add_(_mix(w.mT, back))
+                keep.append(back)
+            else:
+                z, back = _mix(w, gs[mixed]), of_value
+                for k, M, grad_M, z_k in zip(ks, Ms, grad_Ms, group.split(z), strict=True):
+                    _add(grad_M.squeeze(J), xs[k.into].unsqueeze(K), z_k, J)
+                    _add(grad_xs[k.into], M, z_k, K)
+                keep.append(z)
+            if every:
+                _outer(back, (xs if group.weights_first else gs)[mixed], grad_w)
+        grad_x.index_add_(-2, index, grad_rows)
+        return (grad_x, grad_weight) if every else (grad_x,), tuple(keep)
+
+    def second(self, index, inputs, kept):
+        x, weight, g, u = inputs
+        rows, rows_u = x.index_select(-2, index), u.index_select(-2, index)
+        grad_x, grad_weight, grad_g, grad_rows = _like(x).zero_(), _like(weight), _copy(u), torch.zeros_like(rows)
+        xs, gs, us, grad_xs, grad_gs = map(self.parts, (x, g, u, grad_x, grad_g))
+        ws, grad_ws = self.weights(weight), self.weights(grad_weight)
+        matrices = map(self.matrices, (rows, rows_u, grad_rows))
+        n = len(self.groups)
+        for group, w, grad_w, Ms, M_us, grad_Ms, of_value, of_gradient in zip(
+            self.groups, ws, grad_ws, *matrices, kept[:n], kept[n:], strict=True
+        ):
+            ks, mixed, back_u = group.contractions, group.mixed, group.room(x)
+            backs = group.split(back_u)
+            if group.weights_first:
+                zs, z_us = group.split(of_value), group.split(_mix(w, us[mixed]))
+                for k, M, M_u, grad_M, z, z_u, back in zip(ks, Ms, M_us, grad_Ms, zs, z_us, backs, strict=True):
+                    r = gs[k.out].unsqueeze(K)
+                    _add(grad_gs[k.out], M_u, z, K)
+                    _add(grad_gs[k.out], M, z_u, K)
+                    _add(grad_M.squeeze(J), r, z_u, J)
+                    _set(back.squeeze(I), M_u, r, I)
+                grad_xs[mixed].add_(_mix(w.mT, back_u))
+                _outer(back_u, xs[mixed], grad_w)
+                grad_w.add_(_outer(of_gradient, us[mixed]))
+            else:
+                zs = group.split(of_gradient)
+                for k, M, M_u, grad_M, z, back in zip(ks, Ms, M_us, grad_Ms, zs, backs, strict=True):
+                    r, r_u = xs[k.into].unsqueeze(K), us[k.into].unsqueeze(K)
+                    _set(back.squeeze(I), M_u, r, I)
+                    _add(back.squeeze(I), M, r_u, I)
+                    _add(grad_M.squeeze(J), r_u, z, J)
+                    _add(grad_xs[k.into], M_u, z, K)
+                grad_gs[mixed].add_(_mix(w.mT, back_u))
+                _outer(back_u, gs[mixed], grad_w)
+        grad_x.index_add_(-2, index, grad_rows)
+        return grad_x, grad_weight, grad_g
+
+
+def _like(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _copy(x: Tensor) -> Tensor:
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def grouped(contractions: Sequence[Contraction]) -> tuple[tuple[Contraction, ...], ...]:
-    """The groups of a :class:`Plan`."""
+    """The groups of a :class:`Plan`: contractions whose weights meet the same scalars."""
     groups: dict[object, list[Contraction]] = {}
     for k in contractions:
-        reads_scalars, adds_to_scalars = k.weights_first and k.dim_in == 1, not k.weights_first and k.dim_out == 1
-        key = ("into", k.into) if reads_scalars else ("out", k.out) if adds_to_scalars else k
-        groups.setdefault(key, []).append(k)
+        scalars = (k.dim_in if k.weights_first else k.dim_out) == 1
+        groups.setdefault((k.weights_first, k.mixed) if scalars else k, []).append(k)
     return tuple(map(tuple, groups.values()))
 
 
-def contract(
-    x: Float[Tensor, "n samples"], weight: Float[Tensor, " w"], index: Int[Tensor, " rows"], plan: Plan
-) -> Float[Tensor, "n samples"]:
-    """``x`` and the sum of all contractions, each a product of weights with all samples and one of small matrices per sample.
-
-    With the samples first the latter are ``torch.bmm``, which calls a matrix product for each sample: 500 of 3 x 3 by 3 x 34
-    take seven times as long as three multiplications and additions of long rows, which is what they are with the
-    samples last. The backward pass is written out, because autograd's copies and a hundred small nodes cost as much again.
-    ``torch.compile`` and other devices are given the plain formula; so are higher derivatives and ``vmap``.
-
-    Args:
-        x: features, part by part.
-        weight: of all contractions, one after the other.
-        index: coordinates of the maps' matrices in the features.
-    """
-    if torch.compiler.is_compiling() or x.device.type != "cpu":
-        return _plain(x, weight, index, plan)
-    return _Contract.apply(x, weight, index, plan)[0]
+def _mix(weight: Float[Tensor, "*stack rows copies"], x: Float[Tensor, "*stack components copies samples"]) -> Tensor:
+    """The weights times each component, ``(*stack, components, rows, samples)``."""
+    return torch.matmul(weight.unsqueeze(-3), x)
 
 
-def _plain(x: Tensor, weight: Tensor, index: Tensor, plan: Plan) -> Tensor:
-    return _contract(x, weight, index, plan, _all_terms)[0]
+def _outer(a: Tensor, b: Tensor, out: Tensor | None = None) -> Float[Tensor, "*stack rows copies"]:
+    """Sums over components and samples: the gradient of the weights in :func:`_mix`."""
+    return torch.sum(torch.matmul(a, b.mT), -3, out=out)
 
 
-def _contract(x: Tensor, weight: Tensor, index: Tensor, plan: Plan, product: Callable) -> tuple[Tensor, ...]:
-    """The result, and what is between the two products of each group."""
-    parts, between = plan.split(x), []
-    outs = list(parts)
-    for ks, w, Ms in plan.terms(weight, x.index_select(0, index)):
-        if ks[0].weights_first:
-            z = _mix(w, parts[ks[0].into])
-            for k, M, z_k in zip(ks, Ms, _pieces(z, ks), strict=True):
-                outs[k.out] = outs[k.out] + product(M.flatten(1, 2), z_k.view(k.dim_in * k.maps, k.outs, -1))
-        else:
-            z = _joined([product(_below(M), parts[k.into]) for k, M in zip(ks, Ms, strict=True)], ks)
-            outs[ks[0].out] = outs[ks[0].out] + _mix(w, z)
-        between.append(z)
-    return plan.join(outs), *between
+def _add(onto: Tensor, a: Tensor, b: Tensor, axis: int) -> None:
+    """``onto += (a * b).sum(axis)``."""
+    if a.shape[axis] <= FEW or a.shape[axis] * onto.numel() > LARGE:
+        for x, y in zip(a.unbind(axis), b.unbind(axis), strict=True):
+            onto.addcmul_(x, y)
+    else:
+        onto.add_((a * b).sum(axis))
 
 
-def _pieces(z: Float[Tensor, "components rows samples"], ks: Sequence[Contraction]) -> Sequence[Tensor]:
-    """Each contraction's share of what is between the products of a group."""
-    return (z,) if len(ks) == 1 else z.split_with_sizes([k.rows for k in ks], 1)
-
-
-def _joined(pieces: Sequence[Tensor], ks: Sequence[Contraction]) -> Float[Tensor, "components rows samples"]:
-    """The inverse of :func:`_pieces`."""
-    components = ks[0].dim_in if ks[0].weights_first else ks[0].dim_out
-    shaped = [p.view(components, k.rows, p.shape[-1]) for p, k in zip(pieces, ks, strict=True)]
-    return shaped[0] if len(ks) == 1 else torch.cat(shaped, 1)
-
-
-def _mix(weight: Tensor, x: Tensor) -> Float[Tensor, "components rows samples"]:
-    """``weight (rows, copies)`` times each component of ``x (components, copies, samples)``."""
-    return torch.bmm(weight.expand(x.shape[0], *weight.shape), x)
-
-
-def _below(M: Float[Tensor, "out in maps samples"]) -> Float[Tensor, "out_and_map in samples"]:
-    """Maps' matrices below each other."""
-    return M.transpose(1, 2).flatten(0, 1)
-
-
-def _all_terms(a: Float[Tensor, "i k samples"], b: Float[Tensor, "k j samples"]) -> Float[Tensor, "i j samples"]:
-    r""":math:`\sum_k a_{ikn} b_{kjn}`: for every sample ``n`` one product of small matrices."""
-    return (a.unsqueeze(2) * b).sum(1)
-
-
-def _by_terms(a: Float[Tensor, "i k samples"], b: Float[Tensor, "k j samples"]) -> Float[Tensor, "i j samples"]:
-    """The same term by term, which takes no room, unless there is so little to do that one call is better than many."""
-    if a.shape[0] * b.shape[1] * b.shape[2] <= SMALL:
-        return _all_terms(a, b)
-    (column, row), *others = zip(a.unsqueeze(2).unbind(1), b.unbind(0), strict=True)
-    out = column * row
-    for column, row in others:
-        out.addcmul_(column, row)
-    return out
-
-
-class _Contract(torch.autograd.Function):
-    @staticmethod
-    def forward(x, weight, index, plan):
-        return _contract(x, weight, index, plan, _by_terms)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        x, weight, index, ctx.plan = inputs
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, weight, index, *output[1:])
-        ctx.save_for_forward(x, weight, index)
-
-    @staticmethod
-    def backward(ctx, grad, *_):
-        if grad is None:
-            return None, None, None, None
-        x, weight, index, *between = ctx.saved_tensors
-        plan = ctx.plan
-        if torch.is_grad_enabled():  # a second derivative is wanted, or this runs under vmap
-            return *torch.func.vjp(lambda x, w: _plain(x, w, index, plan), x, weight)[1](grad), None, None
-        grads, parts, rows = plan.split(grad.contiguous()), plan.split(x), x.index_select(0, index)
-        grad_weight, grad_rows = torch.empty_like(weight), torch.zeros_like(rows)
-        grad_parts = [g.clone() for g in grads]
-        gradients = plan.terms(grad_weight, grad_rows)
-        for (ks, w, Ms), (_, grad_w, grad_Ms), z in zip(plan.terms(weight, rows), gradients, between, strict=True):
-            if ks[0].weights_first:
-                p, grad_p, pieces = parts[ks[0].into], grad_parts[ks[0].into], []
-                for k, M, grad_M, z_k in zip(ks, Ms, grad_Ms, _pieces(z, ks), strict=True):
-                    z_k = z_k.view(k.dim_in * k.maps, k.outs, -1)
-                    grad_M += _by_terms(grads[k.out], z_k.transpose(0, 1)).view(grad_M.shape)
-                    pieces.append(_by_terms(M.flatten(1, 2).transpose(0, 1), grads[k.out]))
-                grad_z = _joined(pieces, ks)
-                torch.sum(torch.bmm(grad_z, p.mT), 0, out=grad_w)
-                grad_p.baddbmm_(w.T.expand(len(p), *w.T.shape), grad_z)
-            else:
-                g = grads[ks[0].out]
-                torch.sum(torch.bmm(g, z.mT), 0, out=grad_w)
-                for k, M, grad_M, grad_z in zip(ks, Ms, grad_Ms, _pieces(_mix(w.T, g), ks), strict=True):
-                    grad_z = grad_z.view(k.dim_out * k.maps, k.ins, -1)
-                    grad_below = _by_terms(grad_z, parts[k.into].transpose(0, 1))
-                    grad_M += grad_below.view(k.dim_out, k.maps, k.dim_in, -1).transpose(1, 2)
-                    grad_parts[k.into] += _by_terms(_below(M).transpose(0, 1), grad_z)
-        return plan.join(grad_parts).index_add_(0, index, grad_rows), grad_weight, None, None
-
-    @staticmethod
-    def jvp(ctx, tx, tw, *_):
-        x, weight, index = ctx.saved_tensors
-        tangents = tuple(torch.zeros_like(v) if t is None else t for v, t in ((x, tx), (weight, tw)))
-        out = torch.func.jvp(lambda x, w: _plain(x, w, index, ctx.plan), (x, weight), tangents)[1]
-        return out, *[None] * len(ctx.plan.groups)
-
-    @staticmethod
-    def vmap(info, in_dims, x, weight, index, plan):
-        plain = lambda x, w, i: _contract(x, w, i, plan, _all_terms)  # noqa: E731
-        out = torch.vmap(plain, in_dims=in_dims[:3])(x, weight, index)
-        return out, (0,) * len(out)
+def _set(out: Tensor, a: Tensor, b: Tensor, axis: int) -> None:
+    """``out = (a * b).sum(axis)``."""
+    if a.shape[axis] <= FEW or a.shape[axis] * out.numel() > LARGE:
+        (x, y), *others = zip(a.unbind(axis), b.unbind(axis), strict=True)
+        torch.mul(x, y, out=out)
+        for x, y in others:
+            out.addcmul_(x, y)
+    else:
+        torch.sum(a * b, axis, out=out)

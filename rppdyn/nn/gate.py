@@ -7,7 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.nn.gating import gate_product
+from rppdyn.nn.derivatives import evaluate
+from rppdyn.nn.gating import Gating
 from rppdyn.nn.hidden import gated, is_pointwise
 from rppdyn.nn.linear import FREE_SCALE, bind
 from rppdyn.nn.pathways import Pathway, prior_unit
@@ -66,7 +67,7 @@ class Gate(nn.Module):
     r"""``gate(x) = sigmoid(g) x + c swish(x)``: equivariant for ``c = 0``, with a free swish per channel otherwise.
 
     Scalars and permutation-like parts gate themselves (swish); each other part, sign representations and pseudoscalars
-    included, is multiplied by the sigmoid of a scalar of its own, which the previous layer appends
+    included, is multiplied by the sigmoid of a scalar of its own, which the previous layer puts first
     (``gated(rep)``). The relaxed term exists where ``free_variance`` is positive, with prior
     :math:`c \sim N(0, \sigma_b^2)` (Finzi 2023, 3.4, footnote 1).
 
@@ -88,16 +89,15 @@ class Gate(nn.Module):
         pointwise = [index.flatten() for part, index in parts if is_pointwise(part)]
         others = [index.T for part, index in parts if not is_pointwise(part)]  # (components, copies)
         pointwise = torch.cat(pointwise).sort().values if pointwise else torch.empty(0, dtype=torch.int64)
-        self.num_pointwise = len(pointwise)
-        self.shapes = tuple(tuple(index.shape) for index in others)
+        shapes = tuple(tuple(index.shape) for index in others)
+        self.gating = Gating(len(pointwise), shapes)
+        n = self.gating.gates
         order = torch.cat([pointwise, *(index.flatten() for index in others)])
-        gates = torch.arange(rep.dim, self.rep_in.dim).split([copies for _, copies in self.shapes])
-        repeated = [g.repeat(components) for g, (components, _) in zip(gates, self.shapes, strict=True)]
-        self.register_buffer("gates", torch.cat([torch.arange(len(pointwise)), *repeated]))
+        gates = torch.arange(n).split([copies for _, copies in shapes])
+        repeated = [gate.repeat(components) for gate, (components, _) in zip(gates, shapes, strict=True)]
+        self.register_buffer("gates", torch.cat([n + torch.arange(len(pointwise)), *repeated]))
         contiguous = bool((order == torch.arange(rep.dim)).all())
-        self.register_buffer(
-            "order", None if contiguous else torch.cat([order, torch.arange(rep.dim, self.rep_in.dim)])
-        )
+        self.register_buffer("order", None if contiguous else torch.cat([torch.arange(n), n + order]))
         self.register_buffer("inverse", None if contiguous else order.argsort())
         self.free = None
         if free_variance != 0:
@@ -110,14 +110,18 @@ class Gate(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch gated"], c: Float[Tensor, " n"] | None = None
     ) -> Float[Tensor, "*batch n"]:
-        c = self.assemble() if c is None else c
-        flat = x.reshape(-1, x.shape[-1]).mT.contiguous()
+        y = self.samples_last(x.reshape(-1, x.shape[-1]).mT.contiguous(), self.assemble() if c is None else c)
+        return y.mT.view(*x.shape[:-1], self.rep.dim)
+
+    def samples_last(
+        self, x: Float[Tensor, "gated samples"], c: Float[Tensor, " n"] | None
+    ) -> Float[Tensor, "n samples"]:
+        """The same for features as they lie in memory between layers."""
         if self.order is not None:
-            flat = flat.index_select(0, self.order)
-            c = None if c is None else c.index_select(0, self.order[: self.rep.dim])
-        out = gate_product(flat, c, self.gates, self.num_pointwise, self.shapes)
-        out = out if self.inverse is None else out.index_select(0, self.inverse)
-        return out.mT.view(*x.shape[:-1], self.rep.dim)
+            x = x.index_select(0, self.order)
+            c = None if c is None else c.index_select(0, self.order[self.gating.gates :] - self.gating.gates)
+        y = evaluate(self.gating, self.gates, x, *(() if c is None else (c,)))
+        return y if self.inverse is None else y.index_select(0, self.inverse)
 
     def extra_repr(self) -> str:
         return f"{self.rep_in} -> {self.rep}"

@@ -117,7 +117,7 @@ def is_pointwise(rep: Rep) -> bool:
 
 
 def gated(rep: Rep) -> Rep:
-    """``rep`` with one more scalar per part that is neither a scalar nor permutation-like, to gate that part.
+    """One scalar for each part that is neither a scalar nor permutation-like, to gate it; then ``rep``.
 
     Signs and pseudoscalars are not permutation-like: they are gated.
 
@@ -126,4 +126,4 @@ def gated(rep: Rep) -> Rep:
     """
     rep = bind(rep, None)
     gates = sum(len(index) for part, index in rep.blocks() if not is_pointwise(part))
-    return rep + gates * Scalar(rep.G) if gates else rep
+    return gates * Scalar(rep.G) + rep if gates else rep

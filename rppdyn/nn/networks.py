@@ -55,21 +55,21 @@ class Block(nn.Module):
         linear, bilinear, gate = self.assemble() if weights is None else weights
         if isinstance(self.gate, Pointwise) and self.bilinear is None:
             return self.gate(F.linear(x, *linear))
-        x = _linear_samples_last(x, *linear)
+        y = _linear_samples_last(x, *linear)
         if self.bilinear is not None:
-            x = self.bilinear(x, bilinear)
-        return self.gate(x, gate) if isinstance(self.gate, Gate) else self.gate(x)
+            y = self.bilinear.samples_last(y, bilinear)
+        y = self.gate.samples_last(y, gate) if isinstance(self.gate, Gate) else self.gate(y.mT).mT
+        return y.mT.view(*x.shape[:-1], y.shape[0])
 
 
 def _assemble(layer: nn.Module) -> tuple[Tensor, Tensor | None]:
     return layer.assemble() if isinstance(layer, RelaxedLinear) else (layer.weight, layer.bias)
 
 
-def _linear_samples_last(x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "*batch out"]:
-    """``x W^T + b``, a transposed view: in memory the samples are last, as gates and bilinear layers want them."""
-    flat = x.reshape(-1, x.shape[-1]).mT
-    y = weight @ flat if bias is None else torch.addmm(bias.unsqueeze(1), weight, flat)
-    return y.mT.view(*x.shape[:-1], weight.shape[0])
+def _linear_samples_last(x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "out samples"]:
+    """``W x^T + b``, with the samples last, as gates and bilinear layers want them."""
+    x = x.reshape(-1, x.shape[-1]).mT
+    return weight @ x if bias is None else torch.addmm(bias.unsqueeze(1), weight, x)
 
 
 class RPPEMLP(nn.Module):
@@ -171,7 +171,7 @@ class RPPEMLP(nn.Module):
         for block, block_weights in zip(self.blocks, hidden, strict=True):
             x = block(x, block_weights)
         if self.blocks and isinstance(self.blocks[-1].gate, Gate):
-            return _linear_samples_last(x, *head).contiguous()
+            return _linear_samples_last(x, *head).mT.contiguous().view(*x.shape[:-1], self.rep_out.dim)
         return F.linear(x, *head)
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
