@@ -96,7 +96,7 @@ def _by_generator(axes: Axes, functions: Mapping[str, Any], members: Mapping[str
             for i, g in enumerate(names):
                 each = [max(member["per_generator"][g]["error"], ROUNDING) for member in own]
                 across = [places[i] + height * (0.3 - 0.6 * j / (len(own) - 1)) for j in range(len(own))]
-                axes.plot(each, across, "o", ms=3, mew=0.6, mfc="none", mec=matplotlib.rcParams["axes.edgecolor"])
+                axes.plot(each, across, "o", ms=4, mew=0.8, color=COLOURS[k], mec="white")  # seen on the bar and off it
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     _logarithmic(axes, [m["per_generator"][g]["error"] for m in functions.values() for g in names])
