@@ -13,6 +13,7 @@ from rppdyn.agents import defaults
 from rppdyn.envs import KNOWN_ENVIRONMENTS
 from rppdyn.jobs import compose
 from rppdyn.jobs.schema import MODELS, ConfigError, TrainAgentConfig, did_you_mean, without
+from rppdyn.runs import RunFolder
 
 
 def composed(*overrides):
@@ -185,6 +186,18 @@ def test_the_help_text_names_every_key():
     text = compose.describe("train_agent")
     for key in compose.known_keys(type(composed())):
         assert f"  {key}=" in text
+
+
+@pytest.mark.parametrize("name", compose.SCHEMAS)
+def test_a_run_is_of_the_configuration_that_knows_its_keys(name, tmp_path):
+    stored = asdict(compose.composed(name, ["env=Ant-v5"] if name == "train_agent" else []))
+    folder = RunFolder.create(tmp_path / "new", stored)
+    assert compose.name_of_run(folder) == name and isinstance(compose.from_run(name, folder), compose.SCHEMAS[name])
+    # A run of an older version lacks keys, and one that was edited has others.
+    for key in ("checkpoint_every", "threads"):
+        del stored[key]
+    stored["model"] = {"kind": stored["model"]["kind"]}
+    assert compose.name_of_run(RunFolder.create(tmp_path / "old", stored | {"nonsense": 1})) == name
 
 
 def test_suggestions():

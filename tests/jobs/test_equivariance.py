@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import sys
 import textwrap
 from pathlib import Path
@@ -13,10 +14,12 @@ import numpy as np
 import pytest
 import torch
 from stable_baselines3 import PPO, SAC, TD3
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from rppdyn.agents import RPPSAC
 from rppdyn.envs import symmetry_spec
 from rppdyn.jobs import equivariance, subjects
+from rppdyn.jobs.loading import load_policy
 from rppdyn.jobs.measured import measure
 from rppdyn.jobs.rollouts import Evaluator
 from rppdyn.jobs.schema import ConfigError, EquivarianceConfig
@@ -115,6 +118,67 @@ def test_a_policy_with_a_spec_of_its_own_needs_no_environment(saved):
         assert m.overall.error < 1e-12 and m.precision == "float64" and not m.vacuous
     assert result.states_from == "states.npy" and result.states == 30
     assert result.pathways["actor_free_share"] == 0
+
+
+@pytest.fixture(scope="module")
+def normalised(tmp_path_factory):
+    """Agents that saw normalised observations, by algorithm, and where their files and statistics are."""
+    folder, agents = tmp_path_factory.mktemp("normalised"), {}
+    for name, algorithm, options in (
+        ("sac", SAC, dict(buffer_size=100, learning_starts=1000)),
+        ("ppo", PPO, dict(n_steps=32, batch_size=32, n_epochs=1)),
+    ):
+        env = VecNormalize(DummyVecEnv([lambda: model_env("InvertedPendulum-v5")]), clip_obs=1.5)
+        agent = algorithm("MlpPolicy", env, policy_kwargs=dict(net_arch=[16]), device="cpu", seed=0, **options)
+        agents[name] = agent.learn(64)
+        agents[name].save(folder / name)
+        env.save(folder / f"{name}.pkl")
+    return folder, agents
+
+
+@pytest.mark.parametrize("name", ["sac", "ppo"])
+def test_a_policy_is_measured_on_what_it_saw(normalised, name):
+    folder, agents = normalised
+    states = np.random.default_rng(0).normal(size=(40, 4))  # some of them clipped
+    policy = load_policy(str(folder / f"{name}.zip"), str(folder / f"{name}.pkl"))
+    seen = agents[name].get_vec_normalize_env().normalize_obs(states)
+    assert (np.abs(seen) == 1.5).any()
+    act = lambda policy, x: policy.predict(x, deterministic=True)[0]  # noqa: E731
+    assert np.allclose(act(policy, states), act(agents[name], seen), rtol=0, atol=1e-6)
+    assert not np.allclose(act(policy, states), act(agents[name], states), atol=1e-2)
+    x, y = torch.as_tensor(states, dtype=torch.float32), torch.as_tensor(seen)
+    if name == "sac":
+        actions = torch.zeros(40, 1)
+        assert torch.allclose(policy.critic(x, actions)[1], agents["sac"].critic(y, actions)[1], atol=1e-5)
+    else:
+        assert torch.allclose(policy.predict_values(x), agents["ppo"].policy.predict_values(y), atol=1e-5)
+
+    np.save("states.npy", states)
+    options = dict(env="InvertedPendulum-v5", states_from="states.npy")
+    with_statistics = measured(folder / f"{name}.zip", vecnormalize=str(folder / f"{name}.pkl"), **options)
+    spec = symmetry_spec("InvertedPendulum-v5")
+    mirrored = spec.transform_observation(spec.group.discrete_generators[0], states)
+    a, b = (act(agents[name], agents[name].get_vec_normalize_env().normalize_obs(x)) for x in (states, mirrored))
+    error = np.abs(a + b).sum() / (np.abs(a) + np.abs(b)).sum()
+    assert with_statistics.functions["policy"].per_generator["left-right"].error == pytest.approx(error, rel=1e-4)
+    without = measured(folder / f"{name}.zip", **options)
+    assert abs(without.functions["policy"].overall.error - error) > 1e-3
+
+
+def test_statistics_of_others_are_refused(normalised, saved):
+    folder, _ = normalised
+    Path("text.pkl").write_text("no pickle")
+    Path("list.pkl").write_bytes(pickle.dumps([1, 2]))
+    for what, statistics, expected in (
+        (folder / "sac.zip", "absent.pkl", "no such file"),
+        (folder / "sac.zip", "text.pkl", "can't be read"),
+        (folder / "sac.zip", "list.pkl", "holds a list"),
+        (saved / "sac-Walker2d-v5.zip", folder / "sac.pkl", r"have shape \(4,\), the policy's \(17,\)"),
+        (saved / "emlp.zip", folder / "sac.pkl", "RPPPolicy normalises by itself"),
+    ):
+        with pytest.raises(ConfigError, match=expected) as error:
+            measured(what, env="InvertedPendulum-v5", vecnormalize=str(statistics))
+        assert "\n" not in str(error.value)
 
 
 def test_the_layer_that_breaks_the_symmetry_is_found():
