@@ -27,7 +27,10 @@ TIME_STEP = 0.1
 MAX_TORQUE = 3.0
 """N m, of the torque's horizontal part and of its vertical part."""
 
-MOMENTUM_COST, TORQUE_COST = 0.1, 0.001
+PLUMB_WITHIN = 0.5
+"""Metres from the z axis at which the reward is exp(-1/2) of what it is on it."""
+
+TORQUE_COST = 0.001
 
 SHORTEST_ARM = 0.1
 """Metres: a torque acts on a shorter arm as on one of this length, so that its force stays bounded."""
@@ -74,9 +77,10 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
     A torque is a pseudovector: rotations turn it as any vector, and a reflection turns it and changes its sign, so that
     x -> -x leaves its x component and flips y and z.
 
-    Reward: minus the squared distance of the lower mass from the z axis (m^2), minus 0.1 of the square of its horizontal
-    momentum, minus 0.001 of the square of the torque; ``info`` holds the three parts. Height does not count: a torque
-    can't act along the arm. An episode is cut off after 200 steps, 20 s, and never ends by itself.
+    Reward: :math:`\exp(-d^2 / 2 s^2) - 0.001 |\tau|^2` with d the lower mass's distance from the z axis and s = 0.5 m; ``info``
+    holds the two parts. Height does not count: a torque can't act along the arm. An episode is cut off after 200 steps,
+    20 s, and never ends by itself. At the default wind the mean return is 62 without a torque, 168 with the best linear
+    feedback that is equivariant, and 179 with a constant push against the wind beside it.
 
     Args:
         wind: the strength of the wind, 0.01 in the residual-pathway work. It pushes each mass with a force of
@@ -143,12 +147,10 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
 
         masses = self._z.new_tensor([self.pendulum.m1] * 3 + [self.pendulum.m2] * 3)
         self._z = torch.cat(symplectic_step(force, masses, self._z[:6], self._z[6:], TIME_STEP))
-        costs = {
-            "reward_distance": self._z[3:5].square().sum(),
-            "reward_momentum": MOMENTUM_COST * self._z[9:11].square().sum(),
-            "reward_torque": TORQUE_COST * torque.square().sum(),
+        info = {
+            "reward_plumb": float(torch.exp(-self._z[3:5].square().sum() / (2 * PLUMB_WITHIN**2))),
+            "reward_torque": float(-TORQUE_COST * torque.square().sum()),
         }
-        info = {name: -float(cost) for name, cost in costs.items()}
         if self.render_mode == "human":
             self.render()
         return self._observation(), sum(info.values()), False, False, info

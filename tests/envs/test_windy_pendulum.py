@@ -92,7 +92,7 @@ def test_a_torque_does_what_it_says():
     arm = z0[:3]
     push = np.cross(tau, arm) / (arm @ arm)
     assert np.allclose(np.cross(arm, push), tau - (tau @ arm) / (arm @ arm) * arm)
-    assert reward == pytest.approx(-(z[3:5] @ z[3:5]) - 0.1 * z[9:11] @ z[9:11] - 0.001 * tau @ tau)
+    assert reward == pytest.approx(np.exp(-2 * z[3:5] @ z[3:5]) - 0.001 * tau @ tau)
     assert reward == pytest.approx(sum(info.values()))
 
 
