@@ -34,6 +34,10 @@ from rppdyn.runs.files import write_json
 __all__ = ["Dynamics", "load_models", "run"]
 
 
+INITIAL_SCALE = 0.1
+"""Of the last layer's weights: at full size one network in ten, cubic in its inputs, throws rollouts out of all bounds at first."""
+
+
 def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
     """Fit the configured models into their run folder.
 
@@ -81,7 +85,7 @@ class Dynamics:
         chunks = torch.stack([data.train for data in self.data]).to(device=self.device, dtype=self.dtype)
         self.chunk_times = self.data[0].chunk_times.to(device=self.device, dtype=self.dtype)
         is_hamiltonian = config.model.system == "hamiltonian"
-        stack = build_stack(config, self.rep, Scalar(self.rep.G) if is_hamiltonian else self.rep)
+        stack = build_stack(config, self.rep, Scalar(self.rep.G) if is_hamiltonian else self.rep, INITIAL_SCALE)
         self.model = _system(config, stack)
         self.fit = MAPFit(
             config,

@@ -44,9 +44,10 @@ def task_group(text: str | None) -> Group | None:
     return None if text is None else notation.group(text, "task.group")
 
 
-def build_network(config: NetworkConfig, rep_in: Rep, rep_out: Rep, seed: int) -> RPPEMLP:
-    """The configured network with initial weights of a seed."""
+def build_network(config: NetworkConfig, rep_in: Rep, rep_out: Rep, seed: int, output_scale: float = 1.0) -> RPPEMLP:
+    """The configured network with initial weights of a seed; those of the last layer times ``output_scale``."""
     options: dict[str, Any] = dict(
+        output_scale=output_scale,
         hidden=config.hidden,
         num_layers=config.num_layers,
         architecture=config.architecture,
@@ -60,9 +61,9 @@ def build_network(config: NetworkConfig, rep_in: Rep, rep_out: Rep, seed: int) -
     return RPPEMLP(rep_in, rep_out, rep_in.G, free_variance=config.free_variance, **options)
 
 
-def build_stack(config: FitConfig, rep_in: Rep, rep_out: Rep) -> Stack:
+def build_stack(config: FitConfig, rep_in: Rep, rep_out: Rep, output_scale: float = 1.0) -> Stack:
     """A member for each seed."""
-    stack = Stack([build_network(config.model, rep_in, rep_out, seed) for seed in config.all_seeds])
+    stack = Stack([build_network(config.model, rep_in, rep_out, seed, output_scale) for seed in config.all_seeds])
     return stack.to(device=device_of(config), dtype=getattr(torch, config.dtype))
 
 
