@@ -35,7 +35,7 @@ __all__ = ["Dynamics", "load_models", "run"]
 
 
 INITIAL_SCALE = 0.1
-"""Of the last layer's weights: at full size one network in ten, cubic in its inputs, throws rollouts out of all bounds at first."""
+"""Of the last layer's weights: at full size some networks, cubic in their inputs, throw first rollouts out of all bounds."""
 
 
 def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
