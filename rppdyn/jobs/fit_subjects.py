@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -15,10 +16,13 @@ from rppdyn.jobs import compose, notation
 from rppdyn.jobs.fit_dynamics import Dynamics, load_models
 from rppdyn.jobs.fit_regression import Regressor, load_regressors
 from rppdyn.jobs.fit_schema import FitDynamicsConfig, FitRegressionConfig
+from rppdyn.jobs.fitting import MAPFit
 from rppdyn.jobs.subjects import Blocks, Function, Network
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep
-from rppdyn.runs import RunFolder
+from rppdyn.runs import RunFolder, RunFolderError
+
+SAME = 0.01  # relative; test errors of one function differ by far less between machines
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ def open_fit(folder: RunFolder, group: str | None = None) -> Fit:
     Args:
         group: in the place of the one that the networks were given, for example "O(3)".
     Raises:
-        RunFolderError, CheckpointError: the run is unfinished, or its files are damaged.
+        RunFolderError, CheckpointError: the run is unfinished, its files are damaged, or of another version.
         ConfigError, ValueError: the group does not act on the task.
     """
     config = replace(compose.from_run(compose.name_of_run(folder), folder), device="cpu")  # wherever it was trained
@@ -72,12 +76,25 @@ def open_fit(folder: RunFolder, group: str | None = None) -> Fit:
 
 def _regression(config: FitRegressionConfig, folder: RunFolder, group: str | None) -> Fit:
     regression, regressors = load_regressors(config, folder)
+    _check(regression.fit, folder)
     task = regression.task if group is None else regression_task(config.task.name, notation.group(group))
     members = [
         Member(seed, _regressor(regressor, task.rep_in, task.rep_out, task.parts_in, task.parts_out), regression.held_out[0])
         for seed, regressor in zip(config.all_seeds, regressors, strict=True)
     ]  # fmt: skip
     return Fit(f"{task.name}, {config.model_name}", task.rep_in, task.rep_out, members)
+
+
+def _check(fit: MAPFit, folder: RunFolder) -> None:
+    """Refuse members that are not what they were: the same numbers mean another function where a layer has changed since."""
+    result = folder.result() or {}
+    found, stored = (np.array(metrics["test/error"], dtype=float) for metrics in (fit.evaluate(), result["metrics"]))
+    if not np.allclose(found, stored, rtol=SAME, atol=0, equal_nan=True):
+        commit = str(result.get("provenance", {}).get("commit") or "unknown")[:10]
+        raise RunFolderError(
+            f"{folder.path}: its members have other test errors than when they were fitted, by another version of this package "
+            f"(commit {commit}); use that one, or fit again with another run_dir="
+        )
 
 
 def _regressor(
@@ -89,6 +106,7 @@ def _regressor(
 
 def _dynamics(config: FitDynamicsConfig, folder: RunFolder, group: str | None) -> Fit:
     dynamics, models = load_models(config, folder)
+    _check(dynamics.fit, folder)
     rep = dynamics.rep if group is None else dynamics.pendulum.rep(notation.group(group))
     parts = dynamics.pendulum.parts
     members = []

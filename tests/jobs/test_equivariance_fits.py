@@ -75,6 +75,15 @@ def opened(folder, load):
     return load(compose.from_run(compose.name_of_run(folder), folder), folder)
 
 
+def save(subject, path):
+    """Write a fit's members as they are now, as if it had ended so."""
+    folder = RunFolder.open(path)
+    save_members(subject.fit.stack, folder)
+    result = folder.result()
+    result["metrics"] = subject.fit.evaluate()
+    folder.write_result(result)
+
+
 # -- regression -------------------------------------------------------------------------------------------------------
 
 
@@ -125,7 +134,7 @@ def test_the_layer_that_breaks_the_symmetry_is_found(run, tmp_path):
         for name, parameters in zip(stack.names, stack.stacked, strict=True):
             if "free" in name and not name.startswith("head"):
                 parameters.zero_()
-    save_members(stack, RunFolder.open(copied))
+    save(regression, copied)
     layers = measured(copied).functions["regressor"].layers["network"]
     for share in layers.share.values():
         assert share[-1] == pytest.approx(1, abs=1e-6) and share[:-1] == pytest.approx([0] * (len(share) - 1), abs=1e-6)
@@ -153,14 +162,14 @@ def test_a_member_that_diverged_is_left_out_by_name(found, run, tmp_path):
     regression, _ = opened(copied, load_regressors)
     with torch.no_grad():
         regression.fit.stack.stacked[0][1] = math.nan
-    save_members(regression.fit.stack, RunFolder.open(copied))
+    save(regression, copied)
     whole, rest = found("rpp"), measured(copied)
     assert rest.seeds == [0, 2] and rest.diverged == [1]
     assert rest.members["regressor"][1].overall == whole.members["regressor"][2].overall
     assert "left out, with numbers that are not finite: seed 1" in equivariance.table(rest)
     with torch.no_grad():
         regression.fit.stack.stacked[0][:] = math.nan
-    save_members(regression.fit.stack, RunFolder.open(copied))
+    save(regression, copied)
     with pytest.raises(ConfigError, match="no member gives finite numbers"):
         measured(copied)
 
@@ -219,7 +228,7 @@ def test_trajectories_that_diverge_are_counted(run, tmp_path):
     with torch.no_grad():
         for parameters in dynamics.fit.stack.stacked:
             parameters *= 1.0 if parameters.abs().max() == 0 else 30 / parameters.abs().max()
-    save_members(dynamics.fit.stack, RunFolder.open(copied))
+    save(dynamics, copied)
     result = measured(copied)
     assert result.rollouts.left_out == [6] and math.isnan(result.rollouts.error)
     assert json.loads((copied / "equivariance.json").read_text())["rollouts"]["error"] is None
@@ -245,6 +254,19 @@ def test_bad_input_is_one_line(run, name, options, match):
     with pytest.raises(ValueError, match=match) as error:
         equivariance.run(EquivarianceConfig(str(run(name)), **options))
     assert "\n" not in str(error.value) and len(str(error.value)) < 300
+
+
+def test_members_that_are_not_what_they_were(run, tmp_path):
+    """As after a change of a layer's layout: the file fits, and is another function."""
+    copied = tmp_path / "run"
+    shutil.copytree(run("rpp"), copied)
+    regression, _ = opened(copied, load_regressors)
+    with torch.no_grad():
+        for parameters in regression.fit.stack.stacked:
+            parameters.copy_(parameters.flip(-1))
+    save_members(regression.fit.stack, RunFolder.open(copied))
+    with pytest.raises(RunFolderError, match="other test errors than when they were fitted"):
+        measured(copied)
 
 
 def test_an_unfinished_run(run, tmp_path, capfd):
