@@ -39,6 +39,15 @@ def test_an_environment_without_a_file_has_the_default_settings():
     assert config.env.kwargs == {"reset_noise_scale": 0.2}
 
 
+@pytest.mark.parametrize("env", ["rppdyn/WindyPendulum-v0", "rppdyn.envs:rppdyn/WindyPendulum-v0"])
+def test_an_environment_in_a_namespace(env):
+    config = composed(f"env={env}", "env.kwargs.wind=0.02", "env.symmetry=D6")
+    assert (config.env.id, config.env.kwargs, config.env.symmetry) == (env, {"wind": 0.02}, "D6")
+    assert config.folder().parent.parent.name.endswith("WindyPendulum-v0")
+    with pytest.raises(ConfigError, match="unknown environment"):
+        composed("env=rppdyn/CalmPendulum-v0")
+
+
 @pytest.mark.parametrize("model", compose.choices("model"))
 def test_models_are_what_the_agent_offers_with_its_defaults(model):
     config = composed(f"model={model}")
