@@ -383,7 +383,7 @@ def _certify(arguments: argparse.Namespace) -> int:
 
 def _cache_arguments(parser: _Parser) -> None:
     parser.add_argument(
-        "--clear", action="store_true", help="remove every stored basis; they are solved again when needed"
+        "--clear", action="store_true", help="remove them; bases are solved again and datasets made again when needed"
     )
 
 
@@ -404,7 +404,7 @@ VERBS: dict[str, Verb] = {
     "report": Verb("compare runs on one HTML page", _report_arguments, _report_runs),
     "fit-dynamics": _training("fit_dynamics", "fit Hamiltonian and neural-ODE models to a pendulum"),
     "fit-regression": _training("fit_regression", "fit networks with symmetry priors to a regression task"),
-    "cache": Verb("show where solved bases are kept, and clear them", _cache_arguments, _cache),
+    "cache": Verb("show where solved bases and datasets are kept, and clear them", _cache_arguments, _cache),
 }
 
 
