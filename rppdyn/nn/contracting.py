@@ -15,9 +15,8 @@ from rppdyn.nn.derivatives import Arithmetic
 __all__ = ["Contraction", "Plan", "grouped"]
 
 I, K, J = -4, -3, -2  # axes of the grid
-FEW = 3
-LARGE = 400_000
-"""Sums of up to ``FEW`` terms, or of more than ``LARGE`` numbers, are formed term by term; others all at once, then summed."""
+SMALL = 16384
+"""Sums that are up to this many numbers are formed of all terms at once; larger ones term by term, which takes no room."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +90,15 @@ class Group:
         self.grids = [(self.components * k.maps, shapes[k.other][1]) for k in contractions]
         self.rows = [k.maps * j for k, (_, j) in zip(contractions, self.grids, strict=True)]
 
-    def split(self, z: Float[Tensor, "*stack components rows samples"]) -> list[Float[Tensor, "*stack 1 k j samples"]]:
+    def split(self, z: Float[Tensor, "*stack components rows samples"]) -> list[Float[Tensor, "*stack k j samples"]]:
         """Each contraction's share of ``w p``."""
         pieces = (z,) if len(self.rows) == 1 else z.split_with_sizes(self.rows, -2)
         stack, samples = z.shape[:-3], z.shape[-1]
-        return [p.view(*stack, 1, k, j, samples) for p, (k, j) in zip(pieces, self.grids, strict=True)]
+        return [p.view(*stack, k, j, samples) for p, (k, j) in zip(pieces, self.grids, strict=True)]
+
+    def grid(self, z: Float[Tensor, "*stack components rows samples"]) -> list[Float[Tensor, "*stack 1 k j samples"]]:
+        """The same, to be multiplied."""
+        return [p.unsqueeze(I) for p in self.split(z)]
 
     def room(self, x: Tensor) -> Float[Tensor, "*stack components rows samples"]:
         """For what :meth:`split` takes apart."""
@@ -140,29 +143,27 @@ class Plan(Arithmetic):
         pieces = weight.split_with_sizes(self.weight_sizes, -1)
         return [w.view(*weight.shape[:-1], *shape) for w, shape in zip(pieces, self.weight_shapes, strict=True)]
 
-    def matrices(self, rows: Float[Tensor, "*stack rows samples"]) -> list[list[Float[Tensor, "*stack i k 1 samples"]]]:
+    def matrices(self, rows: Float[Tensor, "*stack rows samples"]) -> list[list[Float[Tensor, "*stack i k samples"]]]:
         """Views of the maps' matrices, group by group."""
         stack, samples = rows.shape[:-2], rows.shape[-1]
         pieces = rows.split_with_sizes(list(self.map_sizes.values()), -2)
-        return [[pieces[number].view(*stack, i, k, 1, samples) for number, i, k in of_group] for of_group in self.reads]
+        return [[pieces[number].view(*stack, i, k, samples) for number, i, k in of_group] for of_group in self.reads]
 
     def plain(self, index, x, weight):
-        parts = self.parts(x)
-        outs = list(parts)
+        xs = self.parts(x)
+        ys = list(xs)
         matrices = self.matrices(x.index_select(-2, index))
         for group, w, Ms in zip(self.groups, self.weights(weight), matrices, strict=True):
             ks, mixed = group.contractions, group.mixed
             if group.weights_first:
-                for k, M, z in zip(ks, Ms, group.split(_mix(w, parts[mixed])), strict=True):
-                    outs[k.out] = outs[k.out] + (M * z).sum(K)
+                for k, M, z in zip(ks, Ms, group.grid(_mix(w, xs[mixed])), strict=True):
+                    ys[k.out] = ys[k.out] + (M.unsqueeze(J) * z).sum(K)
             else:
-                zs = [(M * parts[k.into].unsqueeze(K)).sum(I) for k, M in zip(ks, Ms, strict=True)]
-                zs = [
-                    z.reshape(*x.shape[:-2], group.components, rows, x.shape[-1])
-                    for z, rows in zip(zs, group.rows, strict=True)
-                ]
-                outs[mixed] = outs[mixed] + _mix(w.mT, torch.cat(zs, -2))
-        return torch.cat([p.flatten(-3, -2) for p in outs], -2)
+                zs = [(M.unsqueeze(J) * xs[k.into].unsqueeze(K)).sum(I) for k, M in zip(ks, Ms, strict=True)]
+                shape = (*x.shape[:-2], group.components, -1, x.shape[-1])
+                z = torch.cat([z.reshape(shape) for z in zs], -2)
+                ys[mixed] = ys[mixed] + _mix(w.mT, z)
+        return torch.cat([y.flatten(-3, -2) for y in ys], -2)
 
     def value(self, index, inputs):
         x, weight = inputs
@@ -173,17 +174,17 @@ class Plan(Arithmetic):
             ks, mixed = group.contractions, group.mixed
             if group.weights_first:
                 z = _mix(w, xs[mixed])
-                for k, M, z_k in zip(ks, Ms, group.split(z), strict=True):
-                    _add(ys[k.out], M, z_k, K)
+                for k, M, z_k in zip(ks, Ms, group.grid(z), strict=True):
+                    _add(ys[k.out], K, M.unsqueeze(J), z_k)
             else:
                 z = group.room(x)
                 for k, M, z_k in zip(ks, Ms, group.split(z), strict=True):
-                    _set(z_k.squeeze(I), M, xs[k.into].unsqueeze(K), I)
+                    _set(z_k, I, M.unsqueeze(J), xs[k.into].unsqueeze(K))
                 ys[mixed].add_(_mix(w.mT, z))
             kept.append(z)
         return (y,), tuple(kept)
 
-    def gradient(self, index, inputs, kept, every):
+    def gradient(self, index, inputs, kept, every, again):
         x, weight, g = inputs
         rows = x.index_select(-2, index)
         grad_x, grad_rows, grad_weight, keep = _copy(g), torch.zeros_like(rows), _like(weight), []
@@ -193,21 +194,20 @@ class Plan(Arithmetic):
         for group, w, grad_w, Ms, grad_Ms, of_value in zip(self.groups, ws, grad_ws, *matrices, kept, strict=True):
             ks, mixed = group.contractions, group.mixed
             if group.weights_first:
-                z, back = of_value, group.room(x)
-                for k, M, grad_M, z_k, back_k in zip(ks, Ms, grad_Ms, group.split(z), group.split(back), strict=True):
-                    r = gs[k.out].unsqueeze(K)
-                    _set(back_k.squeeze(I), M, r, I)
-                    _add(grad_M.squeeze(J), r, z_k, J)
+                p, rs, z, back = xs[mixed], gs, of_value, group.room(x)
+                for k, M, back_k in zip(ks, Ms, group.split(back), strict=True):
+                    _set(back_k, I, M.unsqueeze(J), gs[k.out].unsqueeze(K))
                 grad_xs[mixed].add_(_mix(w.mT, back))
                 keep.append(back)
             else:
-                z, back = _mix(w, gs[mixed]), of_value
-                for k, M, grad_M, z_k in zip(ks, Ms, grad_Ms, group.split(z), strict=True):
-                    _add(grad_M.squeeze(J), xs[k.into].unsqueeze(K), z_k, J)
-                    _add(grad_xs[k.into], M, z_k, K)
+                p, rs, z, back = gs[mixed], xs, _mix(w, gs[mixed]), of_value
+                for k, M, z_k in zip(ks, Ms, group.grid(z), strict=True):
+                    _add(grad_xs[k.into], K, M.unsqueeze(J), z_k)
                 keep.append(z)
+            for k, grad_M, z_k in zip(ks, grad_Ms, group.grid(z), strict=True):
+                _add(grad_M, J, rs[k.other].unsqueeze(K), z_k)
             if every:
-                _outer(back, (xs if group.weights_first else gs)[mixed], grad_w)
+                _outer(back, p, grad_w)
         grad_x.index_add_(-2, index, grad_rows)
         return (grad_x, grad_weight) if every else (grad_x,), tuple(keep)
 
@@ -225,24 +225,23 @@ class Plan(Arithmetic):
             ks, mixed, back_u = group.contractions, group.mixed, group.room(x)
             backs = group.split(back_u)
             if group.weights_first:
-                zs, z_us = group.split(of_value), group.split(_mix(w, us[mixed]))
+                zs, z_us = group.grid(of_value), group.grid(_mix(w, us[mixed]))
                 for k, M, M_u, grad_M, z, z_u, back in zip(ks, Ms, M_us, grad_Ms, zs, z_us, backs, strict=True):
-                    r = gs[k.out].unsqueeze(K)
-                    _add(grad_gs[k.out], M_u, z, K)
-                    _add(grad_gs[k.out], M, z_u, K)
-                    _add(grad_M.squeeze(J), r, z_u, J)
-                    _set(back.squeeze(I), M_u, r, I)
+                    M_u, r = M_u.unsqueeze(J), gs[k.out].unsqueeze(K)
+                    _add(grad_gs[k.out], K, M_u, z, M.unsqueeze(J), z_u)
+                    _add(grad_M, J, r, z_u)
+                    _set(back, I, M_u, r)
                 grad_xs[mixed].add_(_mix(w.mT, back_u))
                 _outer(back_u, xs[mixed], grad_w)
                 grad_w.add_(_outer(of_gradient, us[mixed]))
             else:
-                zs = group.split(of_gradient)
-                for k, M, M_u, grad_M, z, back in zip(ks, Ms, M_us, grad_Ms, zs, backs, strict=True):
-                    r, r_u = xs[k.into].unsqueeze(K), us[k.into].unsqueeze(K)
-                    _set(back.squeeze(I), M_u, r, I)
-                    _add(back.squeeze(I), M, r_u, I)
-                    _add(grad_M.squeeze(J), r_u, z, J)
-                    _add(grad_xs[k.into], M_u, z, K)
+                for k, M, M_u, grad_M, z, back in zip(
+                    ks, Ms, M_us, grad_Ms, group.grid(of_gradient), backs, strict=True
+                ):
+                    M_u, r_u = M_u.unsqueeze(J), us[k.into].unsqueeze(K)
+                    _set(back, I, M_u, xs[k.into].unsqueeze(K), M.unsqueeze(J), r_u)
+                    _add(grad_M, J, r_u, z)
+                    _add(grad_xs[k.into], K, M_u, z)
                 grad_gs[mixed].add_(_mix(w.mT, back_u))
                 _outer(back_u, gs[mixed], grad_w)
         grad_x.index_add_(-2, index, grad_rows)
@@ -268,29 +267,45 @@ def grouped(contractions: Sequence[Contraction]) -> tuple[tuple[Contraction, ...
 
 def _mix(weight: Float[Tensor, "*stack rows copies"], x: Float[Tensor, "*stack components copies samples"]) -> Tensor:
     """The weights times each component, ``(*stack, components, rows, samples)``."""
-    return torch.matmul(weight.unsqueeze(-3), x)
+    *stack, components, _, samples = x.shape
+    rows = weight.shape[-2]
+    weight = weight.unsqueeze(-3).expand(*stack, components, -1, -1)
+    return torch.bmm(weight.flatten(0, -3), x.flatten(0, -3)).view(*stack, components, rows, samples)
 
 
 def _outer(a: Tensor, b: Tensor, out: Tensor | None = None) -> Float[Tensor, "*stack rows copies"]:
     """Sums over components and samples: the gradient of the weights in :func:`_mix`."""
-    return torch.sum(torch.matmul(a, b.mT), -3, out=out)
+    product = torch.bmm(a.flatten(0, -3), b.flatten(0, -3).mT)
+    return torch.sum(product.view(*a.shape[:-1], b.shape[-2]), -3, out=out)
 
 
-def _add(onto: Tensor, a: Tensor, b: Tensor, axis: int) -> None:
-    """``onto += (a * b).sum(axis)``."""
-    if a.shape[axis] <= FEW or a.shape[axis] * onto.numel() > LARGE:
+def _add(onto: Tensor, axis: int, *factors: Tensor) -> None:
+    """``onto += (a * b + c * d + ...).sum(axis)`` for factors ``a, b, c, d, ...`` on the grid, ``onto`` without that axis."""
+    pairs = list(zip(factors[::2], factors[1::2], strict=True))
+    if onto.numel() <= SMALL:
+        onto.add_(_products(pairs).sum(axis))
+    else:
+        _add_by_terms(onto, axis, pairs)
+
+
+def _set(out: Tensor, axis: int, *factors: Tensor) -> None:
+    """``out = (a * b + c * d + ...).sum(axis)``."""
+    pairs = list(zip(factors[::2], factors[1::2], strict=True))
+    if out.numel() <= SMALL:
+        torch.sum(_products(pairs), axis, out=out)
+    else:
+        _add_by_terms(out.zero_(), axis, pairs)
+
+
+def _products(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    (a, b), *others = pairs
+    products = a * b
+    for a, b in others:
+        products.addcmul_(a, b)
+    return products
+
+
+def _add_by_terms(onto: Tensor, axis: int, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for a, b in pairs:
         for x, y in zip(a.unbind(axis), b.unbind(axis), strict=True):
             onto.addcmul_(x, y)
-    else:
-        onto.add_((a * b).sum(axis))
-
-
-def _set(out: Tensor, a: Tensor, b: Tensor, axis: int) -> None:
-    """``out = (a * b).sum(axis)``."""
-    if a.shape[axis] <= FEW or a.shape[axis] * out.numel() > LARGE:
-        (x, y), *others = zip(a.unbind(axis), b.unbind(axis), strict=True)
-        torch.mul(x, y, out=out)
-        for x, y in others:
-            out.addcmul_(x, y)
-    else:
-        torch.sum(a * b, axis, out=out)

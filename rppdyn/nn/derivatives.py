@@ -32,8 +32,13 @@ class Arithmetic(ABC):
         """``(y,)`` at ``inputs = (x, *parameters)``, and what is kept."""
 
     @abstractmethod
-    def gradient(self, index: Tensor, inputs: Tensors, kept: Tensors, every: bool) -> tuple[Tensors, Tensors]:
-        """The gradient of ``<g, y>`` by ``x`` and, with ``every``, by the parameters, at ``inputs = (x, *parameters, g)``."""
+    def gradient(
+        self, index: Tensor, inputs: Tensors, kept: Tensors, every: bool, again: bool
+    ) -> tuple[Tensors, Tensors]:
+        """The gradient of ``<g, y>`` by ``x`` and, with ``every``, by the parameters, at ``inputs = (x, *parameters, g)``.
+
+        Nothing need be kept where there is no next order (``again`` is False).
+        """
 
     @abstractmethod
     def second(self, index: Tensor, inputs: Tensors, kept: Tensors) -> Tensors:
@@ -48,7 +53,7 @@ def evaluate(arithmetic: Arithmetic, index: Tensor, x: Tensor, *parameters: Tens
     """
     if torch.compiler.is_compiling() or x.device.type != "cpu":
         return arithmetic.plain(index, x, *parameters)
-    return _Derivative.apply(arithmetic, 0, True, index, 1 + len(parameters), x, *parameters)[0]
+    return _Derivative.apply(arithmetic, 0, True, True, index, 1 + len(parameters), x, *parameters)[0]
 
 
 def _plain(arithmetic: Arithmetic, order: int, index: Tensor, *inputs: Tensor) -> Tensors:
@@ -67,19 +72,19 @@ class _Derivative(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments):  # with named ones ``apply`` would spend 50 us on matching them
-        arithmetic, order, every, index, count, *tensors = arguments
+        arithmetic, order, every, again, index, count, *tensors = arguments
         inputs, kept = tensors[:count], tensors[count:]
         if order == 0:
             results, keep = arithmetic.value(index, inputs)
         elif order == 1:
-            results, keep = arithmetic.gradient(index, inputs, kept, every)
+            results, keep = arithmetic.gradient(index, inputs, kept, every, again)
         else:
             results, keep = arithmetic.second(index, inputs, kept), ()
         return *results, *keep
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.arithmetic, ctx.order, every, index, ctx.count, *tensors = inputs
+        ctx.arithmetic, ctx.order, every, _, index, ctx.count, *tensors = inputs
         results = 1 if ctx.order == 0 or not every else ctx.count - 1
         ctx.mark_non_differentiable(*output[results:])
         ctx.set_materialize_grads(False)
@@ -92,41 +97,49 @@ class _Derivative(torch.autograd.Function):
         index, *tensors = ctx.saved_tensors
         inputs, kept = tensors[: ctx.count], tensors[ctx.count :]
         first, *others = cotangents[: ctx.results]
-        nothing = [None] * (5 + ctx.tensors)
+        nothing = [None] * (6 + ctx.tensors)
         if all(c is None for c in cotangents):
             return tuple(nothing)
         if ctx.order < 2 and first is not None and all(c is None for c in others):
-            every = ctx.order == 1 or any(ctx.needs_input_grad[6 : 5 + ctx.count])
+            every = ctx.order == 1 or any(ctx.needs_input_grad[7 : 6 + ctx.count])
             results = _Derivative.apply(
-                ctx.arithmetic, ctx.order + 1, every, index, ctx.count + 1, *inputs, first, *kept
+                ctx.arithmetic,
+                ctx.order + 1,
+                every,
+                torch.is_grad_enabled(),
+                index,
+                ctx.count + 1,
+                *inputs,
+                first,
+                *kept,
             )
-            nothing[5 : 5 + ctx.count] = results[: ctx.count] if every else [results[0], *[None] * (ctx.count - 1)]
+            nothing[6 : 6 + ctx.count] = results[: ctx.count] if every else [results[0], *[None] * (ctx.count - 1)]
             return tuple(nothing)
         plain = lambda *xs: _plain(ctx.arithmetic, ctx.order, index, *xs)[: ctx.results]  # noqa: E731
         outputs, pull_back = torch.func.vjp(plain, *inputs)
         filled = tuple(torch.zeros_like(y) if c is None else c for c, y in zip(cotangents, outputs, strict=False))
-        nothing[5 : 5 + ctx.count] = pull_back(filled)
+        nothing[6 : 6 + ctx.count] = pull_back(filled)
         return tuple(nothing)
 
     @staticmethod
     def jvp(ctx, *tangents):
         index, *tensors = ctx.saved_tensors
         inputs = tuple(tensors[: ctx.count])
-        given = zip(inputs, tangents[5:], strict=False)
+        given = zip(inputs, tangents[6:], strict=False)
         tangents = tuple(torch.zeros_like(x) if t is None else t for x, t in given)
         plain = lambda *xs: _plain(ctx.arithmetic, ctx.order, index, *xs)[: ctx.results]  # noqa: E731
         return *torch.func.jvp(plain, inputs, tangents)[1], *[None] * ctx.kept
 
     @staticmethod
-    def vmap(info, in_dims, arithmetic, order, every, index, count, *tensors):
-        dims = in_dims[5:]
-        if in_dims[3] is not None:  # networks with indices of their own
+    def vmap(info, in_dims, arithmetic, order, every, again, index, count, *tensors):
+        dims = in_dims[6:]
+        if in_dims[4] is not None:  # networks with indices of their own
             plain = lambda i, *xs: _plain(arithmetic, order, i, *xs)[: None if every else 1]  # noqa: E731
-            out = torch.vmap(plain, in_dims=(in_dims[3], *dims[:count]))(index, *tensors[:count])
+            out = torch.vmap(plain, in_dims=(in_dims[4], *dims[:count]))(index, *tensors[:count])
         else:
             stacked = [
                 t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)
                 for t, d in zip(tensors, dims, strict=True)
             ]
-            out = _Derivative.apply(arithmetic, order, every, index, count, *stacked)
+            out = _Derivative.apply(arithmetic, order, every, again, index, count, *stacked)
         return out, (0,) * len(out)

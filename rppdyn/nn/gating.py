@@ -50,32 +50,36 @@ class Gating(Arithmetic):
         h = s.index_select(-2, index)
         return h if c is None else torch.addcmul(h, c.unsqueeze(-1), s[..., self.gates :, :])
 
-    def _gather(self, t, out, c=None) -> Float[Tensor, "*stack gated samples"]:
-        """The transpose of :meth:`_spread`."""
-        n = self.gates
-        values = t.split_with_sizes([self.pointwise, *(a * b for a, b in self.shapes)], -2)[1:]
-        gates = out[..., :n, :].split_with_sizes([b for _, b in self.shapes], -2)
-        for part, gate, shape in zip(values, gates, self.shapes, strict=True):
-            torch.sum(part.unflatten(-2, shape), -3, out=gate)
-        own = out[..., n:, :]
+    def _gather(self, t: Float[Tensor, "*stack gated samples"], c=None) -> Float[Tensor, "*stack gated samples"]:
+        """The transpose of :meth:`_spread`, in place: of what stands in the rows of ``v``; those of the gates have no value."""
+        gates, _, gated = t.split_with_sizes(
+            [self.gates, self.pointwise, t.shape[-2] - self.gates - self.pointwise], -2
+        )
+        values = gated.split_with_sizes([components * copies for components, copies in self.shapes], -2)
+        sums = gates.split_with_sizes([copies for _, copies in self.shapes], -2)
+        for part, own, shape in zip(values, sums, self.shapes, strict=True):
+            torch.sum(part.unflatten(-2, shape), -3, out=own)
         if c is None:
-            own[..., : self.pointwise, :] = t[..., : self.pointwise, :]
-            own[..., self.pointwise :, :] = 0
+            gated.zero_()
         else:
-            torch.mul(t, torch.cat([1 + c[..., : self.pointwise], c[..., self.pointwise :]], -1).unsqueeze(-1), out=own)
-        return out
+            c = torch.cat(
+                [1 + c[..., : self.pointwise], c[..., self.pointwise :]], -1
+            )  # pointwise coordinates gate themselves
+            t[..., self.gates :, :].mul_(c.unsqueeze(-1))
+        return t
 
-    def gradient(self, index, inputs, kept, every):
+    def gradient(self, index, inputs, kept, every, again):
         x, *c, g = inputs
         s, h = kept
         n = self.gates
-        g = g.contiguous()
-        t = g * x[..., n:, :]
-        back = self._gather(t, torch.empty_like(s), *c)
-        grad_x = torch.ops.aten.sigmoid_backward(back, s)
-        grad_x[..., n:, :].addcmul_(g, h)
+        back = torch.empty_like(s)
+        t = torch.mul(g, x[..., n:, :], out=back[..., n:, :])  # gradient of h
         grad_c = [(t * s[..., n:, :]).sum(-1)] if c and every else []
-        return (grad_x, *grad_c), (back,)
+        self._gather(back, *c)
+        # in one place where that is possible: new memory costs several times as much as memory in the cache
+        grad_x = torch.ops.aten.sigmoid_backward.grad_input(back, s, grad_input=torch.empty_like(s) if again else back)
+        grad_x[..., n:, :].addcmul_(g, h)
+        return (grad_x, *grad_c), (back,) if again else ()
 
     def second(self, index, inputs, kept):
         x, *c, g, u = inputs
@@ -84,13 +88,12 @@ class Gating(Arithmetic):
         v, u_v, s_v = x[..., n:, :], u[..., n:, :], s[..., n:, :]
         ds = torch.ops.aten.sigmoid_backward(u, s)
         dh = self._spread(index, ds, *c)
-        gu = g * u_v
-        grad_g = torch.addcmul(u_v * h, v, dh)
-        grad_x = torch.ops.aten.sigmoid_backward(self._gather(gu, torch.empty_like(s), *c), s)
-        grad_x.addcmul_(ds.mul_(back), 1 - 2 * s)
+        grad_g = torch.mul(u_v, h).addcmul_(v, dh)
+        t = torch.empty_like(s)
+        gu = torch.mul(g, u_v, out=t[..., n:, :])  # gradient of h
+        grad_c = [(gu * s_v).addcmul_(g * v, ds[..., n:, :]).sum(-1)] if c else []
+        grad_x = torch.ops.aten.sigmoid_backward(self._gather(t, *c), s)
+        ds.mul_(back)
+        grad_x.add_(ds).addcmul_(ds, s, value=-2)  # the second derivative of the sigmoid is its first times 1 - 2 s
         grad_x[..., n:, :].addcmul_(g, dh)
-        grad_c = []
-        if c:
-            ds = torch.ops.aten.sigmoid_backward(u_v, s_v)
-            grad_c = [(gu * s_v + g * v * ds).sum(-1)]
         return grad_x, *grad_c, grad_g

@@ -318,11 +318,11 @@ def by_definition(layer, x):
     return y
 
 
-@pytest.mark.parametrize("few", [0, 10**6], ids=["all terms", "term by term"])
+@pytest.mark.parametrize("small", [0, 10**6], ids=["term by term", "all terms"])
 @pytest.mark.parametrize("G, rep", BILINEAR, ids=[str(G) for G, _ in BILINEAR])
-def test_the_bilinear_layer_is_the_sum_of_its_contractions(G, rep, few, monkeypatch):
+def test_the_bilinear_layer_is_the_sum_of_its_contractions(G, rep, small, monkeypatch):
     """Values and gradients of both ways of multiplying small matrices, against the definition, in float64."""
-    monkeypatch.setattr(contracting, "FEW", few)
+    monkeypatch.setattr(contracting, "SMALL", small)
     layer = Bilinear(rep(G), generator=generator()).double()
     n = sum(k.num_weights for k in layer.contractions)
     assert layer.equivariant.weight.numel() == n == sum(k.outs * k.maps * k.ins for k in contractions(rep(G)))
