@@ -51,6 +51,7 @@ def figure_of(result: Result) -> Figure:
         axes.set_axisbelow(True)
     for axes in every[len(panels) :]:
         axes.set_axis_off()
+    figure.get_layout_engine().set(h_pad=0.1)
     figure.suptitle(f"{result['what']}: {result['symmetry']}", fontsize="medium")
     return figure
 
@@ -69,8 +70,9 @@ def panels_of(result: Result) -> list[Panel]:
             largest = dict(sorted(inputs.items(), key=lambda item: -item[1])[:MOST_PARTS])
             title = f"{name}: share by part of the input"
             panels.append((title, lambda axes, v=largest: _bars(axes, v, "share of the error", log=False)))
-        if m["layers"]:
-            panels.append((f"{name}: contribution of each layer", lambda axes, v=m["layers"]: _by_layer(axes, v)))
+        if layers := m["layers"]:
+            whose = next(iter(layers)) if len(layers) == 1 else name
+            panels.append((f"{whose}: contribution of each layer", lambda axes, v=layers: _by_layer(axes, v)))
     return panels
 
 

@@ -24,6 +24,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 STYLES = ("-", "--")
 IGNORED = (
     "seed",
+    "seeds",
     "total_steps",
     "checkpoint_every",
     "run_dir",

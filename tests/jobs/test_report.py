@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import asdict
-from html.parser import HTMLParser
 from pathlib import Path
 
 import matplotlib.image
 import numpy as np
 import pytest
+from pages import Page, browse, needs_browser, probed, rows_of
 
 from rppdyn.envs import symmetry_spec
 from rppdyn.jobs import compose, report
-from rppdyn.jobs.html import POLICY, VOID, tag
+from rppdyn.jobs.html import tag
 from rppdyn.jobs.report_data import read_groups
 from rppdyn.jobs.schema import ConfigError, ReportConfig
 from rppdyn.runs import RunFolder, iqm
 from rppdyn.runs.files import write_json
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no browser found: apt-get install chromium")
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
 
 
 def make_run(path, *words, seed=0, returns=(10.0, 20.0, 40.0), finished=True, spec=True, env="InvertedPendulum-v5"):
@@ -89,48 +79,11 @@ MEASURED = {
 }
 
 
-class Page(HTMLParser):
-    """The elements of a page, with their attributes and text; fails on tags that are not closed in order."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.found, self.open, self.text = [], [], {}
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, name, attributes):
-        self.found.append((name, dict(attributes)))
-        self.text[len(self.found) - 1] = ""
-        if name not in VOID:
-            self.open.append((name, len(self.found) - 1))
-
-    def handle_endtag(self, name):
-        assert self.open.pop()[0] == name
-
-    def handle_startendtag(self, name, attributes):
-        self.found.append((name, dict(attributes)))
-
-    def handle_data(self, data):
-        for _, index in self.open:
-            self.text[index] += data
-
-    def all(self, name):
-        return [(attributes, self.text.get(i, "")) for i, (n, attributes) in enumerate(self.found) if n == name]
-
-
 def written(runs, tmp_path, **options):
     return report.run(ReportConfig(list(runs), out=str(tmp_path / "r" / "report.html"), **options)).read_text("utf-8")
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
-
-
-def rows_of(text, caption):
-    start = text.index(f"<caption>{caption}</caption>")
-    body = text[start : text.index("</table>", start)]
-    strip = lambda cell: re.sub(r"<[^>]*>", "", cell)  # noqa: E731
-    return [[strip(c) for c in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)] for row in body.split("<tr>")[2:]]
 
 
 def test_the_numbers_are_those_of_the_runs(runs, tmp_path):
@@ -156,14 +109,14 @@ def test_long_names_become_letters_and_colours_follow_names_across_environments(
     words = ("model.free_variance=1e-4", "agent.learning_rate=1e-4", "agent.target_entropy=-3", "agent.batch_size=64")
     made = [make_run(tmp_path / "a"), make_run(tmp_path / "b", *words), make_run(tmp_path / "c", env="Walker2d-v5")]
     groups = read_groups(made)
-    assert [(group.label, group.env) for group in groups] == [
+    assert [(group.label, group.subject) for group in groups] == [
         ("rpp A", "InvertedPendulum-v5"),
         ("rpp B", "InvertedPendulum-v5"),
         ("rpp", "Walker2d-v5"),
     ]
     two = [make_run(tmp_path / f"{env}{model}", f"model={model}", env=env) for env in ("Walker2d-v5", "Ant-v5")
            for model in ("rpp", "emlp")]  # fmt: skip
-    looks = {(group.env, group.label): group.colour for group in read_groups(two)}
+    looks = {(group.subject, group.label): group.colour for group in read_groups(two)}
     assert looks["Ant-v5", "rpp"] == looks["Walker2d-v5", "rpp"] != looks["Ant-v5", "emlp"]
 
 
@@ -285,45 +238,6 @@ def test_bad_input_is_one_line(tmp_path, runs):
 
 
 # -- in a browser -----------------------------------------------------------------------------------------------------
-
-LISTENER = """<script>
-let refused = 0;
-document.addEventListener("securitypolicyviolation", () => { refused += 1; });
-</script></head>"""
-PROBE = """<script>
-addEventListener("load", () => {
-const light = c => { const [r, g, b] = c.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
-  .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-const paper = getComputedStyle(document.body).backgroundColor;
-const ink = e => getComputedStyle(e)[e instanceof SVGElement ? "fill" : "color"];
-const contrast = e => { const [a, b] = [light(ink(e)), light(paper)].sort((x, y) => y - x); return (a + 0.05) / (b + 0.05); };
-const texts = [...document.querySelectorAll("h1, h2, p, caption, th, td, a, figcaption, .exact, svg text")];
-const drawn = [...document.querySelectorAll(".picture svg")].filter(e => e.checkVisibility());
-const pictures = drawn.map(e => e.getBoundingClientRect());
-const found = { contrast: Math.min(...texts.map(contrast)), paper, refused,
-  overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
-  width: Math.min(...pictures.map(r => r.width)), height: Math.min(...pictures.map(r => r.height)), pictures: pictures.length,
-  captions: document.querySelectorAll("table > caption").length, mode: document.compatMode };
-document.body.innerHTML = "<pre>" + JSON.stringify(found) + "</pre>";
-});
-</script></body>"""
-
-
-def browse(path, profile, *flags):
-    command = [BROWSER, *FLAGS, f"--user-data-dir={profile}", *flags, path.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-
-
-def probed(text, folder, window="1280,900", scheme="light"):
-    """What a script finds in the page once it is shown."""
-    path = folder / "probe.html"
-    policy = html.escape(POLICY)
-    assert text.count(policy) == 1
-    text = text.replace(policy, f"{policy}; script-src &#x27;unsafe-inline&#x27;")
-    path.write_text(text.replace("</head>", LISTENER).replace("</body>", PROBE), encoding="utf-8")
-    preference = f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}"
-    dom = browse(path, folder / "profile", f"--window-size={window}", preference, "--dump-dom")
-    return json.loads(re.search(r"<pre>(.*)</pre>", dom)[1])
 
 
 @needs_browser
