@@ -88,10 +88,10 @@ class RunFolder:
         """
         folder = cls(path)
         if not folder.path.is_dir():
-            raise RunFolderError(f"no run at {folder.path}: give the folder that train-agent printed")
+            raise RunFolderError(f"no run at {folder.path}: give the folder that a run has printed")
         if not folder.config_file.is_file():
             raise RunFolderError(
-                f"{folder.path} is no run folder (it has no config.yaml): give one that train-agent made"
+                f"{folder.path} is no run folder (it has no config.yaml): give one that train-agent or a fit has made"
             )
         return folder
 
