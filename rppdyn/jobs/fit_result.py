@@ -8,6 +8,8 @@ from typing import Any
 
 from rppdyn.runs.statistics import bootstrap_interval, iqm
 
+FIRST_DIVERGENCE = "rollout/first_divergence"  # null where none did, which is no loss of a number
+
 
 @dataclass
 class FitResult:
@@ -39,9 +41,12 @@ class FitResult:
         seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"seeds {self.seeds[0]} to {self.seeds[-1]}"
         note = f" ({self.note})" if self.note else ""
         lines = [f"{self.task}, {self.model}, {seeds}: {self.epochs:,} epochs{note}"]
-        lines += [
-            f"  {name:34} {_over_seeds(values)}" for name, values in self.test.items() if isinstance(values, list)
-        ]
+        for name, values in self.test.items():
+            if name == FIRST_DIVERGENCE:
+                times = [time for time in values if time is not None]
+                lines += [f"  {name:34} {min(times):g} s; in {len(times)} of {len(values)}"] if times else []
+            elif isinstance(values, list):
+                lines.append(f"  {name:34} {_over_seeds(values)}")
         lines.append(f"  {'run folder':34} {self.run}")
         if self.interrupted:
             lines.append(f"  {'go on with':34} rppdyn {self.verb} --resume {self.run}")
