@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rppdyn.nn import RPPEMLP, Stack
+
 __all__ = ["DynamicsModel", "HamiltonianModel", "NeuralODEModel", "SeparableHamiltonian"]
 
 
@@ -85,9 +87,14 @@ class HamiltonianModel(DynamicsModel):
         return H.squeeze(-1)
 
     def vector_field(self, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch n"]:
-        weights = self.assemble() if weights is None else weights
-        dH_dq, dH_dp = torch.func.grad(lambda z: self.hamiltonian(z, weights).sum())(z).chunk(2, -1)
+        dH_dq, dH_dp = self._gradient(z, weights).chunk(2, -1)
         return torch.cat([dH_dp, -dH_dq], -1)
+
+    def _gradient(self, z: Float[Tensor, "*batch n"], weights: Any) -> Float[Tensor, "*batch n"]:
+        weights = self.assemble() if weights is None else weights
+        if isinstance(self.net, RPPEMLP | Stack) and z.shape[-1] % 2 == 0:
+            return self.net.gradient(z, weights)
+        return torch.func.grad(lambda z: self.hamiltonian(z, weights).sum())(z)
 
 
 class SeparableHamiltonian(nn.Module):

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn.nn.contracting import Contraction, Plan, grouped
-from rppdyn.nn.derivatives import evaluate
+from rppdyn.nn.derivatives import PullBack, evaluate, evaluate_vjp, plain_vjp
 from rppdyn.nn.linear import bind
 from rppdyn.nn.pathways import Pathway
 from rppdyn.reps import Rep
@@ -147,6 +147,13 @@ class Bilinear(nn.Module):
         x = x if self.order is None else x.index_select(0, self.order)
         y = evaluate(self.plan, index, x, weight)
         return y if self.inverse is None else y.index_select(0, self.inverse)
+
+    def vjp(self, x: Float[Tensor, "n samples"], weights: tuple[Tensor, Tensor]) -> tuple[Tensor, PullBack]:
+        """:meth:`samples_last`, and the function from a cotangent of its result to that of ``x``."""
+        if self.order is not None:
+            return plain_vjp(lambda x: self.samples_last(x, weights), x)
+        weight, index = weights
+        return evaluate_vjp(self.plan, index, x, weight)
 
     def extra_repr(self) -> str:
         return f"{self.rep}, {len(self.contractions)} contractions"

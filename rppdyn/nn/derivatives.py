@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-__all__ = ["Arithmetic", "evaluate"]
+__all__ = ["Arithmetic", "PullBack", "evaluate", "evaluate_vjp", "plain_vjp"]
 
 Tensors = tuple[Tensor, ...]
+PullBack = Callable[[Tensor], Tensor]
 
 
 class Arithmetic(ABC):
@@ -51,9 +53,31 @@ def evaluate(arithmetic: Arithmetic, index: Tensor, x: Tensor, *parameters: Tens
     What is not written out is left to autograd: derivatives from the third on, second ones by parameters twice, forward mode.
     ``torch.compile``, which fuses small operations, and devices other than the CPU are given the plain formula throughout.
     """
-    if torch.compiler.is_compiling() or x.device.type != "cpu":
+    if _left_to_autograd(x):
         return arithmetic.plain(index, x, *parameters)
     return _Derivative.apply(arithmetic, 0, True, True, index, 1 + len(parameters), x, *parameters)[0]
+
+
+def evaluate_vjp(arithmetic: Arithmetic, index: Tensor, x: Tensor, *parameters: Tensor) -> tuple[Tensor, PullBack]:
+    """The value, and the function from a cotangent of it to that of ``x``: an ordinary function, as differentiable itself.
+
+    Autograd gets the same from :func:`evaluate` by a backward pass, in which it forms the parameters' gradients too.
+    """
+    if _left_to_autograd(x):
+        return plain_vjp(lambda x: arithmetic.plain(index, x, *parameters), x)
+    n = 1 + len(parameters)
+    y, *kept = _Derivative.apply(arithmetic, 0, True, True, index, n, x, *parameters)
+    return y, lambda g: _Derivative.apply(arithmetic, 1, False, True, index, n + 1, x, *parameters, g, *kept)[0]
+
+
+def plain_vjp(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, PullBack]:
+    """The same of any function, by autograd."""
+    y, pull_back = torch.func.vjp(f, x)
+    return y, lambda g: pull_back(g)[0]
+
+
+def _left_to_autograd(x: Tensor) -> bool:
+    return torch.compiler.is_compiling() or x.device.type != "cpu"
 
 
 def _plain(arithmetic: Arithmetic, order: int, index: Tensor, *inputs: Tensor) -> Tensors:
@@ -124,9 +148,9 @@ class _Derivative(torch.autograd.Function):
     @staticmethod
     def jvp(ctx, *tangents):
         index, *tensors = ctx.saved_tensors
-        inputs = tuple(tensors[: ctx.count])
+        inputs = tuple(x.contiguous() for x in tensors[: ctx.count])  # dual numbers refuse expanded tensors
         given = zip(inputs, tangents[6:], strict=False)
-        tangents = tuple(torch.zeros_like(x) if t is None else t for x, t in given)
+        tangents = tuple(torch.zeros_like(x) if t is None else t.contiguous() for x, t in given)
         plain = lambda *xs: _plain(ctx.arithmetic, ctx.order, index, *xs)[: ctx.results]  # noqa: E731
         return *torch.func.jvp(plain, inputs, tangents)[1], *[None] * ctx.kept
 

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.nn.derivatives import evaluate
+from rppdyn.nn.derivatives import PullBack, evaluate, evaluate_vjp, plain_vjp
 from rppdyn.nn.gating import Gating
 from rppdyn.nn.hidden import gated, is_pointwise
 from rppdyn.nn.linear import FREE_SCALE, bind
@@ -58,6 +58,15 @@ class Pointwise(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         return F.silu(x)
+
+    def vjp(self, x: Float[Tensor, "n samples"]) -> tuple[Tensor, PullBack]:
+        """The activation of features with the samples last, and the function from a cotangent of it to that of ``x``."""
+
+        def pull_back(g: Tensor) -> Tensor:
+            s = x.sigmoid()
+            return g * (s * (1 + x * (1 - s)))
+
+        return F.silu(x), pull_back
 
     def extra_repr(self) -> str:
         return f"{self.rep}"
@@ -122,6 +131,12 @@ class Gate(nn.Module):
             c = None if c is None else c.index_select(0, self.order[self.gating.gates :] - self.gating.gates)
         y = evaluate(self.gating, self.gates, x, *(() if c is None else (c,)))
         return y if self.inverse is None else y.index_select(0, self.inverse)
+
+    def vjp(self, x: Float[Tensor, "gated samples"], c: Float[Tensor, " n"] | None) -> tuple[Tensor, PullBack]:
+        """:meth:`samples_last`, and the function from a cotangent of its result to that of ``x``."""
+        if self.order is not None:
+            return plain_vjp(lambda x: self.samples_last(x, c), x)
+        return evaluate_vjp(self.gating, self.gates, x, *(() if c is None else (c,)))
 
     def extra_repr(self) -> str:
         return f"{self.rep_in} -> {self.rep}"

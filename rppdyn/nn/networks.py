@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from rppdyn.groups import Group
 from rppdyn.nn.bilinear import Bilinear
+from rppdyn.nn.derivatives import PullBack
 from rppdyn.nn.fourier import FourierStack
 from rppdyn.nn.gate import Gate, Pointwise
 from rppdyn.nn.hidden import Architecture, gated, hidden_representation, is_pointwise
@@ -55,20 +56,37 @@ class Block(nn.Module):
         linear, bilinear, gate = self.assemble() if weights is None else weights
         if isinstance(self.gate, Pointwise) and self.bilinear is None:
             return self.gate(F.linear(x, *linear))
-        y = _linear_samples_last(x, *linear)
+        y = _affine(_samples_last(x), *linear)
         if self.bilinear is not None:
             y = self.bilinear.samples_last(y, bilinear)
         y = self.gate.samples_last(y, gate) if isinstance(self.gate, Gate) else self.gate(y.mT).mT
         return y.mT.view(*x.shape[:-1], y.shape[0])
+
+    def vjp(self, x: Float[Tensor, "in samples"], weights: tuple) -> tuple[Float[Tensor, "out samples"], PullBack]:
+        """The block for features with the samples last, and the function from a cotangent of its result to that of ``x``."""
+        linear, bilinear, gate = weights
+        y, contracted = _affine(x, *linear), None
+        if self.bilinear is not None:
+            y, contracted = self.bilinear.vjp(y, bilinear)
+        y, gated = self.gate.vjp(y, gate) if isinstance(self.gate, Gate) else self.gate.vjp(y)
+
+        def pull_back(g: Tensor) -> Tensor:
+            g = gated(g)
+            return linear[0].mT @ (g if contracted is None else contracted(g))
+
+        return y, pull_back
 
 
 def _assemble(layer: nn.Module) -> tuple[Tensor, Tensor | None]:
     return layer.assemble() if isinstance(layer, RelaxedLinear) else (layer.weight, layer.bias)
 
 
-def _linear_samples_last(x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "out samples"]:
-    """``W x^T + b``, with the samples last, as gates and bilinear layers want them."""
-    x = x.reshape(-1, x.shape[-1]).mT
+def _samples_last(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "n samples"]:
+    """Features as gates and bilinear layers want them in memory."""
+    return x.reshape(-1, x.shape[-1]).mT
+
+
+def _affine(x: Float[Tensor, "in samples"], weight: Tensor, bias: Tensor | None) -> Float[Tensor, "out samples"]:
     return weight @ x if bias is None else torch.addmm(bias.unsqueeze(1), weight, x)
 
 
@@ -171,11 +189,37 @@ class RPPEMLP(nn.Module):
         for block, block_weights in zip(self.blocks, hidden, strict=True):
             x = block(x, block_weights)
         if self.blocks and isinstance(self.blocks[-1].gate, Gate):
-            return _linear_samples_last(x, *head).mT.contiguous().view(*x.shape[:-1], self.rep_out.dim)
+            return _affine(_samples_last(x), *head).mT.contiguous().view(*x.shape[:-1], self.rep_out.dim)
         return F.linear(x, *head)
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
         return self.apply(x, self.assemble())
+
+    def gradient(self, x: Float[Tensor, "*batch in"], weights: Weights | None = None) -> Float[Tensor, "*batch in"]:
+        """The gradient by ``x`` of a network with one output, such as a Hamiltonian; with weights from :meth:`assemble`.
+
+        It goes through the layers without autograd and is an ordinary function: where it is differentiated in turn, as a
+        vector field is in training, or transformed by ``torch.func``, that takes less time than through ``torch.func.grad``.
+
+        Raises:
+            ValueError: the network has several outputs.
+        """
+        if self.rep_out.dim != 1:
+            raise ValueError(
+                f"a gradient is of one number, and the output is {self.rep_out}, {self.rep_out.dim} of them"
+            )
+        weights = self.assemble() if weights is None else weights
+        if self.fourier is not None:
+            return torch.func.grad(lambda x: self.fourier(x, weights).sum())(x)
+        *hidden, (weight, _) = weights
+        y, steps = _samples_last(x), []
+        for block, block_weights in zip(self.blocks, hidden, strict=True):
+            y, step = block.vjp(y, block_weights)
+            steps.append(step)
+        g = weight.mT.expand(-1, y.shape[-1])
+        for step in reversed(steps):
+            g = step(g)
+        return g.mT.reshape(x.shape)
 
     def pathway_variances(self) -> dict[str, dict[str, float]]:
         """``{layer: {pathway: prior variance}}``."""

@@ -86,8 +86,18 @@ class Stack(nn.Module):
         """
         if weights is None and not isinstance(x, Tensor):
             return super().apply(x)
-        weights = self.assemble() if weights is None else weights
-        return torch.vmap(self.net.apply, in_dims=(0, _dimensions(weights)))(x, weights)
+        return self._each(self.net.apply, x, self.assemble() if weights is None else weights)
+
+    def gradient(
+        self, x: Float[Tensor, "members *batch in"], weights: Weights | None = None
+    ) -> Float[Tensor, "members *batch in"]:
+        """Each member's gradient by its own inputs, of networks with one output."""
+        return self._each(self.net.gradient, x, self.assemble() if weights is None else weights)
+
+    def _each(self, function: Callable[[Tensor, Weights], Tensor], x: Tensor, weights: Weights) -> Tensor:
+        if self.members == 1:  # a step of one network takes a fifth longer through vmap
+            return function(x[0], _filled(weights, iter([w[0] for w in _weights(weights)])))[None]
+        return torch.vmap(function, in_dims=(0, _dimensions(weights)))(x, weights)
 
     def forward(self, x: Float[Tensor, "members *batch in"]) -> Float[Tensor, "members *batch out"]:
         return self.apply(x, self.assemble())

@@ -421,3 +421,34 @@ def test_a_network_is_its_layers_one_after_the_other(bilinear):
     y = net.head(y)
     torch.testing.assert_close(net(x), y)
     assert net(x).is_contiguous()
+
+
+GRADIENTS = [*CASES, (MLP, Z(2), {}), (EMLP, Z(4), {"hidden": 128}), (RPPEMLP, SO(3), {"hidden": 2 * V + 5 * Scalar})]
+
+
+@pytest.mark.parametrize("cls, G, options", GRADIENTS, ids=str)
+def test_the_gradient_is_that_of_autograd_and_differentiates_in_every_way(cls, G, options):
+    net = build(cls, G, rep_out=Scalar, **options).double()
+    weights = net.assemble()
+    x = torch.randn(2, 3, net.rep_in.dim, dtype=torch.float64, generator=generator(1))
+
+    def expected(x, weights=weights):
+        return grad(lambda x: net.apply(x, weights).sum())(x)
+
+    def found(x, weights=weights):
+        return net.gradient(x, weights)
+
+    torch.testing.assert_close(found(x), expected(x))
+    torch.testing.assert_close(net.gradient(x[0, 0]), expected(x[0, 0]))
+    for transform in (
+        lambda f: torch.func.jvp(f, (x,), (x + 1,)),
+        lambda f: torch.vmap(f)(x),
+        lambda f: grad(lambda x: f(x).square().sum())(x),
+        lambda f: torch.autograd.grad(f(x, net.assemble()).square().sum(), list(net.parameters()), allow_unused=True),
+    ):
+        torch.testing.assert_close(transform(found), transform(expected))
+
+
+def test_a_gradient_of_several_outputs_is_refused():
+    with pytest.raises(ValueError, match="a gradient is of one number"):
+        build(MLP, Z(2)).gradient(torch.randn(3, 5))

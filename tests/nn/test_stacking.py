@@ -20,8 +20,9 @@ CASES = {
 }
 
 
-def nets(case, members=3):
-    cls, rep_in, rep_out, group, options = CASES[case]
+def nets(case, members=3, rep_out=None):
+    cls, rep_in, of_case, group, options = CASES[case]
+    rep_out = of_case if rep_out is None else rep_out
     options = {"hidden": 12, "num_layers": 2, "free_scale": 1.0} | options
     made = []
     for seed in range(members):
@@ -33,11 +34,12 @@ def nets(case, members=3):
     return made
 
 
+@pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("case", CASES)
-def test_values_gradients_and_priors_are_those_of_the_members(case):
-    members = nets(case)
+def test_values_gradients_and_priors_are_those_of_the_members(case, count):
+    members = nets(case, count)
     stack = Stack(members)
-    x = torch.randn(3, 5, members[0].rep_in.dim, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    x = torch.randn(count, 5, members[0].rep_in.dim, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     x.requires_grad_()
     weights = stack.assemble()
     y, prior = stack.apply(x, weights), stack.per_member(negative_log_prior)
@@ -56,21 +58,30 @@ def test_values_gradients_and_priors_are_those_of_the_members(case):
             torch.testing.assert_close(stacked[index], single, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("case", list(CASES)[:2])
-def test_second_derivatives_are_those_of_the_members(case):
-    members = nets(case)
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("case", ["tensors with gates and bilinear layers", "strict", "regular", "plain"])
+def test_second_derivatives_are_those_of_the_members(case, count):
+    members = nets(case, count, rep_out=Scalar)
     stack = Stack(members)
-    x = torch.randn(3, 4, members[0].rep_in.dim, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    x = torch.randn(count, 4, members[0].rep_in.dim, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
 
     def field(apply, x):
-        return torch.func.grad(lambda x: apply(x).square().sum())(x)
+        return torch.func.grad(lambda x: apply(x).sum())(x)
 
-    together = torch.autograd.grad(field(stack, x).square().sum(), list(stack.stacked))
-    for index, net in enumerate(members):
-        apart = torch.autograd.grad(field(net, x[index]).square().sum(), list(net.parameters()), allow_unused=True)
-        for stacked, single in zip(together, apart, strict=True):
-            single = torch.zeros_like(stacked[index]) if single is None else single
-            torch.testing.assert_close(stacked[index], single, rtol=1e-8, atol=1e-9)
+    alone = torch.stack([field(net, xi) for net, xi in zip(members, x, strict=True)])
+    for together in (field(stack, x), stack.gradient(x)):
+        torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-10)
+        together = torch.autograd.grad(together.square().sum(), list(stack.stacked), allow_unused=True)
+        for index, net in enumerate(members):
+            apart = torch.autograd.grad(
+                alone[index].square().sum(), list(net.parameters()), retain_graph=True, allow_unused=True
+            )
+            for stacked, single in zip(together, apart, strict=True):
+                if stacked is None:
+                    assert single is None or not single.any()
+                else:
+                    single = torch.zeros_like(stacked[index]) if single is None else single
+                    torch.testing.assert_close(stacked[index], single, rtol=1e-8, atol=1e-9)
 
 
 def test_members_train_apart():
