@@ -22,7 +22,7 @@ from rppdyn.jobs.fit_regression import load_regressors
 from rppdyn.jobs.fitting import save_members
 from rppdyn.jobs.measured import over_members
 from rppdyn.jobs.schema import ConfigError, EquivarianceConfig
-from rppdyn.runs import RunFolder, RunFolderError, iqm
+from rppdyn.runs import RunFolder, RunFolderError, iqm, read_metrics
 
 REGRESSION = ("model.hidden=8", "model.num_layers=1", "task.train=60", "task.validation=20", "task.test=40",
               "optimiser.epochs=4", "evaluation.every=4", "evaluation.states=40", "device=cpu")  # fmt: skip
@@ -172,6 +172,17 @@ def test_a_member_that_diverged_is_left_out_by_name(found, run, tmp_path):
     save(regression, copied)
     with pytest.raises(ConfigError, match="no member gives finite numbers"):
         measured(copied)
+
+
+def test_every_metric_of_fits_is_documented_and_every_documented_one_is_there(run):
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    rows = [line.split("|")[1] for line in page.partition("\n## Fits\n")[2].splitlines() if line.startswith("| `")]
+    documented = {name for cell in rows for name in cell.split("`")[1::2]}
+    folders = [RunFolder.open(run(name)) for name in ("emlp", "emlp_hnn")]
+    logged = {name for folder in folders for record in read_metrics(folder.metrics.path) for name in record}
+    logged = {name for name in logged if not name.endswith("_mean")}
+    logged |= {name for folder in folders for name in folder.result()["test"]}
+    assert {name for name in logged if name not in ("equivariance/A1", "equivariance/A2")} == documented
 
 
 # -- dynamics ---------------------------------------------------------------------------------------------------------
