@@ -8,6 +8,7 @@ resampled as pairs; `rppdyn.runs.statistics.paired_ratio`) of each rpp to emlp a
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from rppdyn.runs import RunFolder, bootstrap_interval, iqm
@@ -40,7 +41,7 @@ def main() -> None:
                 centre, (low, high) = paired_ratio(*zip(*kept, strict=True))
                 print(f"| {first} / {second} | {centre:.2f} [{low:.2f}, {high:.2f}] |")
     if arguments.json:
-        write_json(arguments.json, runs)
+        write_json(Path(arguments.json), runs)
 
 
 def read(folder: RunFolder) -> dict[str, Any]:
