@@ -92,9 +92,12 @@ def from_run(name: str, folder: RunFolder, overrides: Sequence[str] = ()) -> Any
 
     Raises:
         RunFolderError: the file can't be read.
-        ConfigError: the file, or an override, names a key that the configuration lacks, or has an impossible value.
+        ConfigError: the run is another verb's; the file, or an override, names a key that the configuration lacks, or has an
+            impossible value.
     """
     stored = folder.config()
+    if (other := name_of_run(folder)) != name:
+        raise ConfigError(f"{folder.path} is a run of {SCHEMAS[other].verb}: give one of {SCHEMAS[name].verb}")
     try:
         from_stored(name, stored, [])
     except ConfigError as error:

@@ -202,6 +202,9 @@ def test_a_run_is_of_the_configuration_that_knows_its_keys(name, tmp_path):
     stored = asdict(compose.composed(name, ["env=Ant-v5"] if name == "train_agent" else []))
     folder = RunFolder.create(tmp_path / "new", stored)
     assert compose.name_of_run(folder) == name and isinstance(compose.from_run(name, folder), compose.SCHEMAS[name])
+    for other in compose.SCHEMAS.keys() - {name}:
+        with pytest.raises(ConfigError, match=f"is a run of {compose.SCHEMAS[name].verb}: give one of"):
+            compose.from_run(other, folder)
     # A run of an older version lacks keys, and one that was edited has others.
     for key in ("checkpoint_every", "threads"):
         del stored[key]
