@@ -112,6 +112,19 @@ class Gate(nn.Module):
         if free_variance != 0:
             self.free = GatePathway(rep.dim, free_variance, scale=free_scale, generator=generator)
 
+    def _load_from_state_dict(
+        self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+    ):
+        saved = state_dict.get(f"{prefix}gates")
+        if saved is not None and not torch.equal(saved.cpu(), self.gates.cpu()):  # the weights would be read wrongly
+            error_msgs.append(
+                f"{prefix}gates: saved by a version of rppdyn that ordered gated features otherwise, or of another network; "
+                "train it again with this version"
+            )
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
     def assemble(self) -> Tensor | None:
         """The free pathway's coefficients, if there is one."""
         return None if self.free is None else self.free.coefficients()[0]
