@@ -110,7 +110,10 @@ class Plan(Arithmetic):
 
     Matrices ``M``, the weights' products ``z = w p`` and features ``r`` stand on one grid with axes ``i, k, j, samples``, along
     which each lacks one. Products over two of the three are summed along the axis that both have:
-    :math:`\sum_k M_{ik} z_{kj}` is the contraction or, in the other order, a gradient, and so on.
+    :math:`\sum_k M_{ik} z_{kj}` is the contraction or, in the other order, a gradient, and so on. The form
+    :math:`\sum M_{ik} (w p)_{kj} r_{ij}` has the gradients ``r z^T`` by ``M``, ``M z`` by ``r``, ``w^T b`` by ``p`` and
+    ``b p^T`` by ``w``, with ``b = M^T r``; kept are ``z`` and ``b``, which of them the value needs and which the gradient
+    depends on the order. Second derivatives are these with one factor after the other replaced by its tangent.
 
     Args:
         groups: as :func:`grouped` makes them.
@@ -125,7 +128,7 @@ class Plan(Arithmetic):
         self.shapes, self.sizes = list(shapes), [components * copies for components, copies in shapes]
         self.weight_shapes = [(sum(group.rows), group.copies) for group in self.groups]
         self.weight_sizes = [rows * copies for rows, copies in self.weight_shapes]
-        self.map_sizes = map_sizes
+        self.map_sizes, self.map_rows = map_sizes, list(map_sizes.values())
         numbers = {key: number for number, key in enumerate(map_sizes)}
         self.reads = [  # for each contraction: which set of matrices, and their shape
             [(numbers[k.matrix], shapes[k.other][0], group.grids[n][0]) for n, k in enumerate(group.contractions)]
@@ -143,25 +146,26 @@ class Plan(Arithmetic):
         pieces = weight.split_with_sizes(self.weight_sizes, -1)
         return [w.view(*weight.shape[:-1], *shape) for w, shape in zip(pieces, self.weight_shapes, strict=True)]
 
-    def matrices(self, rows: Float[Tensor, "*stack rows samples"]) -> list[list[Float[Tensor, "*stack i k samples"]]]:
-        """Views of the maps' matrices, group by group."""
+    def matrices(self, rows: Float[Tensor, "*stack rows samples"], *j: int) -> list[list[Tensor]]:
+        """Views of the maps' matrices, group by group: ``(*stack, i, k, samples)``, or with a 1 on the grid."""
         stack, samples = rows.shape[:-2], rows.shape[-1]
-        pieces = rows.split_with_sizes(list(self.map_sizes.values()), -2)
-        return [[pieces[number].view(*stack, i, k, samples) for number, i, k in of_group] for of_group in self.reads]
+        pieces = rows.split_with_sizes(self.map_rows, -2)
+        return [
+            [pieces[number].view(*stack, i, k, *j, samples) for number, i, k in of_group] for of_group in self.reads
+        ]
 
     def plain(self, index, x, weight):
         xs = self.parts(x)
         ys = list(xs)
-        matrices = self.matrices(x.index_select(-2, index))
+        matrices = self.matrices(x.index_select(-2, index), 1)
         for group, w, Ms in zip(self.groups, self.weights(weight), matrices, strict=True):
             ks, mixed = group.contractions, group.mixed
             if group.weights_first:
                 for k, M, z in zip(ks, Ms, group.grid(_mix(w, xs[mixed])), strict=True):
-                    ys[k.out] = ys[k.out] + (M.unsqueeze(J) * z).sum(K)
+                    ys[k.out] = ys[k.out] + (M * z).sum(K)
             else:
-                zs = [(M.unsqueeze(J) * xs[k.into].unsqueeze(K)).sum(I) for k, M in zip(ks, Ms, strict=True)]
-                shape = (*x.shape[:-2], group.components, -1, x.shape[-1])
-                z = torch.cat([z.reshape(shape) for z in zs], -2)
+                zs = [(M * xs[k.into].unsqueeze(K)).sum(I) for k, M in zip(ks, Ms, strict=True)]
+                z = torch.cat([z.unflatten(-3, (group.components, -1)).flatten(-3, -2) for z in zs], -2)
                 ys[mixed] = ys[mixed] + _mix(w.mT, z)
         return torch.cat([y.flatten(-3, -2) for y in ys], -2)
 
@@ -169,17 +173,17 @@ class Plan(Arithmetic):
         x, weight = inputs
         y = _copy(x)
         xs, ys, kept = self.parts(x), self.parts(y), []
-        matrices = self.matrices(x.index_select(-2, index))
+        matrices = self.matrices(x.index_select(-2, index), 1)
         for group, w, Ms in zip(self.groups, self.weights(weight), matrices, strict=True):
             ks, mixed = group.contractions, group.mixed
             if group.weights_first:
                 z = _mix(w, xs[mixed])
                 for k, M, z_k in zip(ks, Ms, group.grid(z), strict=True):
-                    _add(ys[k.out], K, M.unsqueeze(J), z_k)
+                    _add(ys[k.out], K, M, z_k)
             else:
                 z = group.room(x)
                 for k, M, z_k in zip(ks, Ms, group.split(z), strict=True):
-                    _set(z_k, I, M.unsqueeze(J), xs[k.into].unsqueeze(K))
+                    _set(z_k, I, M, xs[k.into].unsqueeze(K))
                 ys[mixed].add_(_mix(w.mT, z))
             kept.append(z)
         return (y,), tuple(kept)
@@ -190,19 +194,19 @@ class Plan(Arithmetic):
         grad_x, grad_rows, grad_weight, keep = _copy(g), torch.zeros_like(rows), _like(weight), []
         xs, gs, grad_xs = self.parts(x), self.parts(g), self.parts(grad_x)
         ws, grad_ws = self.weights(weight), self.weights(grad_weight)
-        matrices = self.matrices(rows), self.matrices(grad_rows)
+        matrices = self.matrices(rows, 1), self.matrices(grad_rows)
         for group, w, grad_w, Ms, grad_Ms, of_value in zip(self.groups, ws, grad_ws, *matrices, kept, strict=True):
             ks, mixed = group.contractions, group.mixed
             if group.weights_first:
                 p, rs, z, back = xs[mixed], gs, of_value, group.room(x)
                 for k, M, back_k in zip(ks, Ms, group.split(back), strict=True):
-                    _set(back_k, I, M.unsqueeze(J), gs[k.out].unsqueeze(K))
+                    _set(back_k, I, M, gs[k.out].unsqueeze(K))
                 grad_xs[mixed].add_(_mix(w.mT, back))
                 keep.append(back)
             else:
                 p, rs, z, back = gs[mixed], xs, _mix(w, gs[mixed]), of_value
                 for k, M, z_k in zip(ks, Ms, group.grid(z), strict=True):
-                    _add(grad_xs[k.into], K, M.unsqueeze(J), z_k)
+                    _add(grad_xs[k.into], K, M, z_k)
                 keep.append(z)
             for k, grad_M, z_k in zip(ks, grad_Ms, group.grid(z), strict=True):
                 _add(grad_M, J, rs[k.other].unsqueeze(K), z_k)
@@ -217,7 +221,11 @@ class Plan(Arithmetic):
         grad_x, grad_weight, grad_g, grad_rows = _like(x).zero_(), _like(weight), _copy(u), torch.zeros_like(rows)
         xs, gs, us, grad_xs, grad_gs = map(self.parts, (x, g, u, grad_x, grad_g))
         ws, grad_ws = self.weights(weight), self.weights(grad_weight)
-        matrices = map(self.matrices, (rows, rows_u, grad_rows))
+        matrices = (
+            self.matrices(rows, 1),
+            self.matrices(rows_u, 1),
+            self.matrices(grad_rows),
+        )  # M_u: tangent of M along u
         n = len(self.groups)
         for group, w, grad_w, Ms, M_us, grad_Ms, of_value, of_gradient in zip(
             self.groups, ws, grad_ws, *matrices, kept[:n], kept[n:], strict=True
@@ -227,8 +235,8 @@ class Plan(Arithmetic):
             if group.weights_first:
                 zs, z_us = group.grid(of_value), group.grid(_mix(w, us[mixed]))
                 for k, M, M_u, grad_M, z, z_u, back in zip(ks, Ms, M_us, grad_Ms, zs, z_us, backs, strict=True):
-                    M_u, r = M_u.unsqueeze(J), gs[k.out].unsqueeze(K)
-                    _add(grad_gs[k.out], K, M_u, z, M.unsqueeze(J), z_u)
+                    r = gs[k.out].unsqueeze(K)
+                    _add(grad_gs[k.out], K, M_u, z, M, z_u)
                     _add(grad_M, J, r, z_u)
                     _set(back, I, M_u, r)
                 grad_xs[mixed].add_(_mix(w.mT, back_u))
@@ -238,8 +246,8 @@ class Plan(Arithmetic):
                 for k, M, M_u, grad_M, z, back in zip(
                     ks, Ms, M_us, grad_Ms, group.grid(of_gradient), backs, strict=True
                 ):
-                    M_u, r_u = M_u.unsqueeze(J), us[k.into].unsqueeze(K)
-                    _set(back, I, M_u, xs[k.into].unsqueeze(K), M.unsqueeze(J), r_u)
+                    r_u = us[k.into].unsqueeze(K)
+                    _set(back, I, M_u, xs[k.into].unsqueeze(K), M, r_u)
                     _add(grad_M, J, r_u, z)
                     _add(grad_xs[k.into], K, M_u, z)
                 grad_gs[mixed].add_(_mix(w.mT, back_u))
@@ -279,33 +287,28 @@ def _outer(a: Tensor, b: Tensor, out: Tensor | None = None) -> Float[Tensor, "*s
     return torch.sum(product.view(*a.shape[:-1], b.shape[-2]), -3, out=out)
 
 
-def _add(onto: Tensor, axis: int, *factors: Tensor) -> None:
-    """``onto += (a * b + c * d + ...).sum(axis)`` for factors ``a, b, c, d, ...`` on the grid, ``onto`` without that axis."""
-    pairs = list(zip(factors[::2], factors[1::2], strict=True))
+def _add(onto: Tensor, axis: int, a: Tensor, b: Tensor, *more: Tensor) -> None:
+    """``onto += (a * b + ...).sum(axis)`` for factors on the grid, ``onto`` without that axis; one or two products."""
     if onto.numel() <= SMALL:
-        onto.add_(_products(pairs).sum(axis))
+        onto.add_(_products(a, b, *more).sum(axis))
     else:
-        _add_by_terms(onto, axis, pairs)
+        _add_by_terms(onto, axis, a, b)
+        if more:
+            _add_by_terms(onto, axis, *more)
 
 
-def _set(out: Tensor, axis: int, *factors: Tensor) -> None:
-    """``out = (a * b + c * d + ...).sum(axis)``."""
-    pairs = list(zip(factors[::2], factors[1::2], strict=True))
+def _set(out: Tensor, axis: int, a: Tensor, b: Tensor, *more: Tensor) -> None:
+    """``out = (a * b + ...).sum(axis)``."""
     if out.numel() <= SMALL:
-        torch.sum(_products(pairs), axis, out=out)
+        torch.sum(_products(a, b, *more), axis, out=out)
     else:
-        _add_by_terms(out.zero_(), axis, pairs)
+        _add(out.zero_(), axis, a, b, *more)
 
 
-def _products(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    (a, b), *others = pairs
-    products = a * b
-    for a, b in others:
-        products.addcmul_(a, b)
-    return products
+def _products(a: Tensor, b: Tensor, *more: Tensor) -> Tensor:
+    return (a * b).addcmul_(*more) if more else a * b
 
 
-def _add_by_terms(onto: Tensor, axis: int, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    for a, b in pairs:
-        for x, y in zip(a.unbind(axis), b.unbind(axis), strict=True):
-            onto.addcmul_(x, y)
+def _add_by_terms(onto: Tensor, axis: int, a: Tensor, b: Tensor) -> None:
+    for x, y in zip(a.unbind(axis), b.unbind(axis), strict=True):
+        onto.addcmul_(x, y)

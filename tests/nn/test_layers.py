@@ -234,16 +234,6 @@ def test_a_relaxed_gate_adds_a_free_swish_per_channel():
     assert defect(gate, gate.rep_in, rep) > 1e-2
 
 
-def test_weights_saved_in_another_layout_are_refused():
-    """Before gates came first, the same state dict stood for another function; read silently it gave one of error 0.3."""
-    gate = Gate((2 * Scalar + 3 * V)(SO(3)), free_variance=1.0)
-    old = gate.state_dict()
-    gate.load_state_dict(old)
-    old["gates"] = old["gates"].roll(2)
-    with pytest.raises(RuntimeError, match="gates: saved by a version of rppdyn that ordered gated features otherwise"):
-        gate.load_state_dict(old)
-
-
 def test_gate_product_is_the_formula():
     rep = (3 * Scalar + 2 * V + T(2))(SO(3))
     gate = Gate(rep)
@@ -251,6 +241,14 @@ def test_gate_product_is_the_formula():
     gates, scalars, matrix = x[..., :3].sigmoid(), x[..., 3:6], x[..., 12:]
     vectors = [x[..., 6 + 3 * i : 9 + 3 * i] * gates[..., i : i + 1] for i in range(2)]
     torch.testing.assert_close(gate(x), torch.cat([F.silu(scalars), *vectors, matrix * gates[..., 2:]], -1))
+
+
+def third_derivative(f):
+    """One that has second derivatives of ``f`` by everything in it."""
+    gradient = torch.func.grad
+    return gradient(
+        lambda x: gradient(lambda x: gradient(lambda x: f(x).pow(3).sum())(x).square().sum())(x).square().sum()
+    )
 
 
 def test_the_gate_differentiates_in_every_way():
@@ -273,6 +271,8 @@ def test_the_gate_differentiates_in_every_way():
         lambda f: torch.func.vmap(torch.func.grad(lambda x, c: f(x, c).square().sum(), argnums=(0, 1)))(X, C),
         lambda f: torch.func.jvp(f, (X[0], C[0]), tangents),
         lambda f: torch.func.hessian(lambda x: f(x, C[0]).square().sum())(X[0]),
+        lambda f: third_derivative(lambda c: f(X[0], c))(C[0]),
+        lambda f: third_derivative(lambda x: f(x, C[0]))(X[0]),
     ):
         torch.testing.assert_close(transform(fast), transform(plain))
 
@@ -373,6 +373,8 @@ def test_the_bilinear_layer_differentiates_in_every_way():
         lambda f: torch.func.grad(lambda w: torch.func.vmap(f, (None, 0))(x, w).square().sum())(weights),
         lambda f: torch.func.jvp(f, (x, weight), tangents),
         lambda f: torch.func.hessian(lambda x: f(x, weight).square().sum())(x[:1]),
+        lambda f: third_derivative(lambda x: f(x, weight))(x),
+        lambda f: third_derivative(lambda w: f(x, w))(weight),
     ):
         torch.testing.assert_close(transform(fast), transform(plain))
 
