@@ -234,6 +234,16 @@ def test_a_relaxed_gate_adds_a_free_swish_per_channel():
     assert defect(gate, gate.rep_in, rep) > 1e-2
 
 
+def test_weights_saved_in_another_layout_are_refused():
+    """Before gates came first, the same state dict stood for another function; read silently it gave one of error 0.3."""
+    gate = Gate((2 * Scalar + 3 * V)(SO(3)), free_variance=1.0)
+    old = gate.state_dict()
+    gate.load_state_dict(old)
+    old["gates"] = old["gates"].roll(2)
+    with pytest.raises(RuntimeError, match="gates: saved by a version of rppdyn that ordered gated features otherwise"):
+        gate.load_state_dict(old)
+
+
 def test_gate_product_is_the_formula():
     rep = (3 * Scalar + 2 * V + T(2))(SO(3))
     gate = Gate(rep)
