@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,7 +56,7 @@ def evaluate(arithmetic: Arithmetic, index: Tensor, x: Tensor, *parameters: Tens
     """
     if _left_to_autograd(x):
         return arithmetic.plain(index, x, *parameters)
-    return _Derivative.apply(arithmetic, 0, True, True, index, 1 + len(parameters), x, *parameters)[0]
+    return _Derivative.apply(_Task(arithmetic, 0, 1 + len(parameters)), index, x, *parameters)[0]
 
 
 def evaluate_vjp(arithmetic: Arithmetic, index: Tensor, x: Tensor, *parameters: Tensor) -> tuple[Tensor, PullBack]:
@@ -66,8 +67,9 @@ def evaluate_vjp(arithmetic: Arithmetic, index: Tensor, x: Tensor, *parameters: 
     if _left_to_autograd(x):
         return plain_vjp(lambda x: arithmetic.plain(index, x, *parameters), x)
     n = 1 + len(parameters)
-    y, *kept = _Derivative.apply(arithmetic, 0, True, True, index, n, x, *parameters)
-    return y, lambda g: _Derivative.apply(arithmetic, 1, False, True, index, n + 1, x, *parameters, g, *kept)[0]
+    y, *kept = _Derivative.apply(_Task(arithmetic, 0, n), index, x, *parameters)
+    gradient = _Task(arithmetic, 1, n + 1, every=False)
+    return y, lambda g: _Derivative.apply(gradient, index, x, *parameters, g, *kept)[0]
 
 
 def plain_vjp(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, PullBack]:
@@ -80,90 +82,100 @@ def _left_to_autograd(x: Tensor) -> bool:
     return torch.compiler.is_compiling() or x.device.type != "cpu"
 
 
-def _plain(arithmetic: Arithmetic, order: int, index: Tensor, *inputs: Tensor) -> Tensors:
-    """The plain formula, and its derivatives of each order: by all inputs, of the first of the order before."""
-    if order == 0:
-        return (arithmetic.plain(index, *inputs),)
-    *inputs, cotangent = inputs
-    return torch.func.vjp(lambda *xs: _plain(arithmetic, order - 1, index, *xs)[0], *inputs)[1](cotangent)
+class _Task(NamedTuple):
+    """What to compute from ``tensors``, which are ``count`` inputs and then what the orders before kept.
+
+    Order 0 is the value at ``(x, *parameters)``; each further order has a cotangent more and is the gradient of the first
+    result of the order before, times that cotangent, by the inputs of that order: by all of them with ``every``, or by ``x``.
+    """
+
+    arithmetic: Arithmetic
+    order: int
+    count: int
+    every: bool = True
+    again: bool = True
+
+    @property
+    def num_results(self) -> int:
+        return self.count - 1 if self.order and self.every else 1
+
+    def compute(self, index: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensors, Tensors]:
+        """The results, and what is kept."""
+        inputs, kept = tuple(tensors[: self.count]), tuple(tensors[self.count :])
+        if self.order == 0:
+            return self.arithmetic.value(index, inputs)
+        if self.order == 1:
+            return self.arithmetic.gradient(index, inputs, kept, self.every, self.again)
+        return self.arithmetic.second(index, inputs, kept), ()
+
+    def plain(self, index: Tensor, *inputs: Tensor) -> Tensors:
+        """The results by autograd."""
+        if self.order == 0:
+            return (self.arithmetic.plain(index, *inputs),)
+        *inputs, cotangent = inputs
+        before = self._replace(order=self.order - 1, count=self.count - 1)
+        gradients = torch.func.vjp(lambda *xs: before.plain(index, *xs)[0], *inputs)[1](cotangent)
+        return gradients[: self.num_results]
 
 
 class _Derivative(torch.autograd.Function):
-    """Order 0 is the value; each further order is the gradient of the first result of the one before, times a cotangent.
-
-    Inputs are ``(x, *parameters)`` and one cotangent for each order; after them comes what the orders before kept.
-    """
-
     @staticmethod
     def forward(*arguments):  # with named ones ``apply`` would spend 50 us on matching them
-        arithmetic, order, every, again, index, count, *tensors = arguments
-        inputs, kept = tensors[:count], tensors[count:]
-        if order == 0:
-            results, keep = arithmetic.value(index, inputs)
-        elif order == 1:
-            results, keep = arithmetic.gradient(index, inputs, kept, every, again)
-        else:
-            results, keep = arithmetic.second(index, inputs, kept), ()
-        return *results, *keep
+        task, index, *tensors = arguments
+        results, kept = task.compute(index, tensors)
+        return *results, *kept
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.arithmetic, ctx.order, every, _, index, ctx.count, *tensors = inputs
-        results = 1 if ctx.order == 0 or not every else ctx.count - 1
+        ctx.task, index, *tensors = inputs
+        results = ctx.task.num_results
         ctx.mark_non_differentiable(*output[results:])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(index, *tensors, *output[results:])
         ctx.save_for_forward(index, *tensors)
-        ctx.results, ctx.tensors, ctx.kept = results, len(tensors), len(output) - results
+        ctx.num_tensors, ctx.num_kept = len(tensors), len(output) - results
 
     @staticmethod
     def backward(ctx, *cotangents):
-        index, *tensors = ctx.saved_tensors
-        inputs, kept = tensors[: ctx.count], tensors[ctx.count :]
-        first, *others = cotangents[: ctx.results]
-        nothing = [None] * (6 + ctx.tensors)
+        task, (index, *tensors) = ctx.task, ctx.saved_tensors
+        inputs, kept = tensors[: task.count], tensors[task.count :]
+        first, *others = cotangents[: task.num_results]
         if all(c is None for c in cotangents):
-            return tuple(nothing)
-        if ctx.order < 2 and first is not None and all(c is None for c in others):
-            every = ctx.order == 1 or any(ctx.needs_input_grad[7 : 6 + ctx.count])
-            results = _Derivative.apply(
-                ctx.arithmetic,
-                ctx.order + 1,
-                every,
-                torch.is_grad_enabled(),
-                index,
-                ctx.count + 1,
-                *inputs,
-                first,
-                *kept,
+            gradients = []
+        elif task.order < 2 and all(c is None for c in others):
+            every = task.order > 0 or any(ctx.needs_input_grad[3 : 2 + task.count])
+            again = torch.is_grad_enabled()
+            following = _Task(task.arithmetic, task.order + 1, task.count + 1, every, again)
+            arguments = *inputs, first, *kept
+            results = (
+                _Derivative.apply(following, index, *arguments) if again else following.compute(index, arguments)[0]
             )
-            nothing[6 : 6 + ctx.count] = results[: ctx.count] if every else [results[0], *[None] * (ctx.count - 1)]
-            return tuple(nothing)
-        plain = lambda *xs: _plain(ctx.arithmetic, ctx.order, index, *xs)[: ctx.results]  # noqa: E731
-        outputs, pull_back = torch.func.vjp(plain, *inputs)
-        filled = tuple(torch.zeros_like(y) if c is None else c for c, y in zip(cotangents, outputs, strict=False))
-        nothing[6 : 6 + ctx.count] = pull_back(filled)
-        return tuple(nothing)
+            gradients = results[: following.num_results]
+        else:
+            outputs, pull_back = torch.func.vjp(lambda *xs: task.plain(index, *xs), *inputs)
+            gradients = pull_back(tuple(_or_zero(c, y) for c, y in zip(cotangents, outputs, strict=False)))
+        return None, None, *gradients, *[None] * (ctx.num_tensors - len(gradients))
 
     @staticmethod
     def jvp(ctx, *tangents):
-        index, *tensors = ctx.saved_tensors
-        inputs = tuple(x.contiguous() for x in tensors[: ctx.count])  # dual numbers refuse expanded tensors
-        given = zip(inputs, tangents[6:], strict=False)
-        tangents = tuple(torch.zeros_like(x) if t is None else t.contiguous() for x, t in given)
-        plain = lambda *xs: _plain(ctx.arithmetic, ctx.order, index, *xs)[: ctx.results]  # noqa: E731
-        return *torch.func.jvp(plain, inputs, tangents)[1], *[None] * ctx.kept
+        task, (index, *tensors) = ctx.task, ctx.saved_tensors
+        inputs = tuple(x.contiguous() for x in tensors[: task.count])  # dual numbers refuse expanded tensors
+        tangents = tuple(_or_zero(t, x).contiguous() for t, x in zip(tangents[2:], inputs, strict=False))
+        return *torch.func.jvp(lambda *xs: task.plain(index, *xs), inputs, tangents)[1], *[None] * ctx.num_kept
 
     @staticmethod
-    def vmap(info, in_dims, arithmetic, order, every, again, index, count, *tensors):
-        dims = in_dims[6:]
-        if in_dims[4] is not None:  # networks with indices of their own
-            plain = lambda i, *xs: _plain(arithmetic, order, i, *xs)[: None if every else 1]  # noqa: E731
-            out = torch.vmap(plain, in_dims=(in_dims[4], *dims[:count]))(index, *tensors[:count])
+    def vmap(info, in_dims, task, index, *tensors):
+        dims = in_dims[2:]
+        if in_dims[1] is not None:  # networks with indices of their own
+            out = torch.vmap(task.plain, in_dims=(in_dims[1], *dims[: task.count]))(index, *tensors[: task.count])
         else:
             stacked = [
                 t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)
                 for t, d in zip(tensors, dims, strict=True)
             ]
-            out = _Derivative.apply(arithmetic, order, every, again, index, count, *stacked)
+            out = _Derivative.apply(task, index, *stacked)
         return out, (0,) * len(out)
+
+
+def _or_zero(x: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if x is None else x
