@@ -292,9 +292,8 @@ def _add(onto: Tensor, axis: int, a: Tensor, b: Tensor, *more: Tensor) -> None:
     if onto.numel() <= SMALL:
         onto.add_(_products(a, b, *more).sum(axis))
     else:
-        _add_by_terms(onto, axis, a, b)
-        if more:
-            _add_by_terms(onto, axis, *more)
+        for x, y in _terms(axis, a, b, *more):
+            onto.addcmul_(x, y)
 
 
 def _set(out: Tensor, axis: int, a: Tensor, b: Tensor, *more: Tensor) -> None:
@@ -302,13 +301,16 @@ def _set(out: Tensor, axis: int, a: Tensor, b: Tensor, *more: Tensor) -> None:
     if out.numel() <= SMALL:
         torch.sum(_products(a, b, *more), axis, out=out)
     else:
-        _add(out.zero_(), axis, a, b, *more)
+        (x, y), *others = _terms(axis, a, b, *more)
+        torch.mul(x, y, out=out)
+        for x, y in others:
+            out.addcmul_(x, y)
 
 
 def _products(a: Tensor, b: Tensor, *more: Tensor) -> Tensor:
     return (a * b).addcmul_(*more) if more else a * b
 
 
-def _add_by_terms(onto: Tensor, axis: int, a: Tensor, b: Tensor) -> None:
-    for x, y in zip(a.unbind(axis), b.unbind(axis), strict=True):
-        onto.addcmul_(x, y)
+def _terms(axis: int, a: Tensor, b: Tensor, *more: Tensor) -> list[tuple[Tensor, Tensor]]:
+    terms = list(zip(a.unbind(axis), b.unbind(axis), strict=True))
+    return terms + _terms(axis, *more) if more else terms
