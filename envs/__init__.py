@@ -22,6 +22,7 @@ from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, symmetry_choices, symmetry
 from rppdyn.envs.certification.certificate import Certificate, Defect, GeneratorReport, Support
 from rppdyn.envs.certification.certify import certify
 from rppdyn.envs.certification.store import certificate_for, find_certificate, save_certificate
+from rppdyn.envs.episodes import Episode, EpisodeDataset, read_episodes, write_episodes
 from rppdyn.envs.making import ScaledActuators, make_env
 from rppdyn.envs.mirror import mirror_spec
 from rppdyn.envs.partial import without
@@ -37,6 +38,8 @@ __all__ = [
     "Certificate",
     "Defect",
     "Entry",
+    "Episode",
+    "EpisodeDataset",
     "GeneratorReport",
     "Resumable",
     "ScaledActuators",
@@ -52,9 +55,11 @@ __all__ = [
     "find_certificate",
     "make_env",
     "mirror_spec",
+    "read_episodes",
     "restore_state",
     "save_certificate",
     "symmetry_choices",
     "symmetry_spec",
     "without",
+    "write_episodes",
 ]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +52,53 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Replace a JSON file in one step; numbers that JSON lacks (nan, infinities) become null."""
     write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill in the block; it stands at `path`, whole, once the block has ended, or not at all.
+
+    It is filled beside its place under a hidden name, and locked meanwhile, since the operating system lets go of a lock
+    when a process dies: folders of this kind that nobody holds are a killed process's, and go.
+
+    Raises:
+        ValueError: another process is filling it.
+        OSError: something stands at `path` when the block ends.
+    """
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(".new-*"):
+        _remove_unless_held(left)
+    temporary = path.with_name(f".new-{path.name}")
+    try:
+        temporary.mkdir()
+    except FileExistsError:
+        raise ValueError(f"{path} is being written by another process: wait for it or stop it first") from None
+    descriptor = os.open(temporary, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield temporary
+        for file in [*temporary.rglob("*"), temporary]:
+            flush_to_disk(file)
+        os.rename(temporary, path)
+        flush_to_disk(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_unless_held(folder: Path) -> None:
+    import fcntl
+
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder)
+    except BlockingIOError:
+        pass  # its process lives
+    finally:
+        os.close(descriptor)
 
 
 def plain(value: Any) -> Any:

@@ -1,0 +1,379 @@
+"""Episodes on disk as Minari datasets (the Farama Foundation's standard), written by this package or by anyone.
+
+    dataset = read_episodes("rppdyn/Swimmer-v5/random-seed0-v0")      # an id in Minari's folder, or a dataset's own folder
+    dataset.episodes[0].observations                                # (T + 1, n)
+    write_episodes("swimmer/mine-v0", dataset.episodes, env=dataset.env())
+
+Minari keeps datasets in ~/.minari/datasets, or in $MINARI_DATASETS_PATH. It is an optional dependency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from numpy.typing import NDArray
+
+from rppdyn.envs.catalogue import symmetry_spec
+from rppdyn.envs.making import env_name, make_env
+from rppdyn.runs.files import new_folder
+
+__all__ = ["Episode", "EpisodeDataset", "dataset_folder", "read_episodes", "write_episodes"]
+
+INSTALL = "pip install 'rppdyn[minari]'"
+TRANSPARENT = ("Monitor", "RecordEpisodeStatistics", "Resumable")
+"""Wrappers that change nothing of what is seen and done; a dataset is the same without them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """T consecutive steps of an environment; action t leads from observation t to t + 1.
+
+    An episode that neither terminated nor was truncated goes on where its data end.
+
+    Args:
+        observations: (T + 1, n), raw, float64.
+        actions: (T, m), as the environment took them, float64.
+        rewards: (T,), float64.
+        terminated, truncated: how the last step ended.
+    Raises:
+        ValueError: there is no step, or the arrays don't fit together.
+    """
+
+    observations: NDArray[np.float64]
+    actions: NDArray[np.float64]
+    rewards: NDArray[np.float64]
+    terminated: bool = False
+    truncated: bool = False
+
+    def __post_init__(self):
+        for key in ("observations", "actions", "rewards"):
+            object.__setattr__(self, key, np.asarray(getattr(self, key), dtype=np.float64))
+        shapes = self.observations.shape, self.actions.shape, self.rewards.shape
+        steps = len(self)
+        if [len(shape) for shape in shapes] != [2, 2, 1] or steps < 1 or {shapes[0][0] - 1, shapes[1][0]} != {steps}:
+            raise ValueError(
+                f"observations, actions and rewards of shapes {', '.join(map(str, shapes))}: an episode has (T + 1, n), "
+                "(T, m) and (T,), with at least one step"
+            )
+
+    def __len__(self) -> int:
+        return self.rewards.size
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeDataset:
+    """Episodes of one environment.
+
+    Attributes:
+        name: the dataset's Minari id.
+        env_id: of the environment, as `gymnasium.make` takes it.
+        env_kwargs: of `gymnasium.make`.
+        actuator_scale: factors on the strength of actuators (`rppdyn.envs.make_env`).
+        episodes: in the dataset's order.
+    """
+
+    name: str
+    env_id: str
+    env_kwargs: Mapping[str, Any]
+    episodes: tuple[Episode, ...]
+    actuator_scale: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def num_transitions(self) -> int:
+        """Steps of all episodes."""
+        return sum(map(len, self.episodes))
+
+    def env(self) -> gym.Env:
+        """The environment that the episodes are of, weakened actuators included.
+
+        Raises:
+            ValueError: it can't be made here.
+        """
+        return make_env(self.env_id, actuator_scale=self.actuator_scale, monitor=False, **self.env_kwargs)
+
+    @cached_property
+    def entry_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of the entries of observation and action; ``[i]`` where the environment has no symmetry spec to name them."""
+        with closing(self.env()) as env:
+            try:
+                spec = symmetry_spec(env)
+            except ValueError:
+                sizes = env.observation_space.shape[0], env.action_space.shape[0]
+                return tuple(tuple(f"[{i}]" for i in range(size)) for size in sizes)  # type: ignore[return-value]
+        return spec.obs.names, spec.action.names
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_episodes(dataset: str, *, env_id: str | None = None) -> EpisodeDataset:
+    """A Minari dataset in memory.
+
+    Args:
+        dataset: its id in Minari's folder, or the path of its own folder.
+        env_id: the environment that it must be of; None takes any.
+    Raises:
+        ValueError: Minari is not installed; there is no such dataset, or it is damaged; it is of another environment, or
+            its spaces are not that environment's, or not vectors; a number is not finite.
+    """
+    source = _open(dataset)
+    name, env_spec = source.id, source.env_spec
+    if env_spec is None:
+        raise ValueError(f"{name} does not say which environment it is of; write it with env= given")
+    if env_id is not None and env_spec.id != env_id.rpartition(":")[2]:
+        raise ValueError(f"{name} is of {env_spec.id}, not of {env_id}: give a dataset of {env_id}")
+    for what in ("observation", "action"):
+        _require_vectors(name, what, getattr(source, f"{what}_space"))
+    about = EpisodeDataset(name, *_env_id_and_kwargs(name, env_spec), (), _actuator_scale(name, env_spec))
+    _require_spaces_of_env(about, source)
+    found = replace(about, episodes=tuple(_episodes(name, source)))
+    _require_finite(found)
+    return found
+
+
+def _open(dataset: str) -> Any:
+    """The `minari.MinariDataset`."""
+    minari = _minari()
+    folder = Path(dataset) if (Path(dataset) / "data").is_dir() else dataset_folder(dataset)
+    if not (folder / "data").is_dir():
+        raise ValueError(
+            f"there is no dataset {dataset!r}, neither a folder nor in {_root()}: make one with rppdyn collect, or get one "
+            "of Farama's with minari download"
+        )
+    try:
+        return minari.MinariDataset(folder / "data")
+    except ImportError as error:
+        raise ValueError(f"{dataset} can't be read: {_line(error)}") from error
+    except (AssertionError, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        raise _damaged(dataset, error) from error
+
+
+def _episodes(name: str, source: Any) -> Iterator[Episode]:
+    try:
+        for data in source.storage.get_episodes(source.episode_indices):
+            yield Episode(
+                data["observations"],
+                data["actions"],
+                data["rewards"],
+                bool(data["terminations"][-1]),
+                bool(data["truncations"][-1]),
+            )
+    except (AssertionError, IndexError, KeyError, OSError, RuntimeError, ValueError) as error:
+        raise _damaged(name, error) from error
+
+
+def _require_vectors(name: str, what: str, space: gym.Space) -> None:
+    if not (isinstance(space, spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)):
+        raise ValueError(
+            f"{name}: its {what} space is {_one_line(space)}, and a vector of numbers is needed; collect it from an "
+            "environment that gives one"
+        )
+
+
+def _require_spaces_of_env(dataset: EpisodeDataset, source: Any) -> None:
+    with closing(dataset.env()) as env:
+        for what in ("observation", "action"):
+            here, there = getattr(env, f"{what}_space"), getattr(source, f"{what}_space")
+            if not _same_box(here, there):
+                raise ValueError(
+                    f"{dataset.name}: its {what} space is {_one_line(there)}, that of {dataset.env_id} is {_one_line(here)}; "
+                    "collect it again from the environment as it is registered"
+                )
+
+
+def _same_box(a: gym.Space, b: spaces.Box) -> bool:
+    """Whether two boxes have the same bounds; precision may differ."""
+    return (
+        isinstance(a, spaces.Box) and a.shape == b.shape and np.allclose(a.low, b.low) and np.allclose(a.high, b.high)
+    )
+
+
+def _require_finite(dataset: EpisodeDataset) -> None:
+    for i, episode in enumerate(dataset.episodes):
+        for k, key in enumerate(("observations", "actions", "rewards")):
+            values = getattr(episode, key)
+            bad = np.argwhere(~np.isfinite(values))
+            if len(bad):
+                step, *column = bad[0].tolist()
+                entry = f" {dataset.entry_names[k][column[0]]!r}" if column else ""
+                raise ValueError(
+                    f"{dataset.name}: {key.removesuffix('s')}{entry} is {values[tuple(bad[0])]} at step {step} of episode {i}; "
+                    "leave that episode out, or collect again"
+                )
+
+
+def _env_id_and_kwargs(name: str, spec: EnvSpec) -> tuple[str, dict[str, Any]]:
+    """What `gymnasium.make` takes to make an environment again; where its id is not registered, the module that does it."""
+    kwargs = {key: value for key, value in spec.kwargs.items() if key != "render_mode"}
+    registered = gym.registry.get(spec.id)
+    if registered is None and not isinstance(spec.entry_point, str):
+        raise ValueError(f"{name} is of {spec.id}, which is not registered: import the module that does it first")
+    if registered is None or registered.max_episode_steps != spec.max_episode_steps:
+        kwargs["max_episode_steps"] = -1 if spec.max_episode_steps is None else spec.max_episode_steps
+    env_id = spec.id if registered else f"{spec.entry_point.partition(':')[0]}:{spec.id}"
+    return env_id, kwargs
+
+
+def _actuator_scale(name: str, spec: EnvSpec) -> dict[str, float]:
+    scale: dict[str, float] = {}
+    for wrapper in spec.additional_wrappers:
+        if wrapper.name == "ScaledActuators":
+            scale |= (wrapper.kwargs or {}).get("scale", {})
+        elif wrapper.name not in TRANSPARENT:
+            raise ValueError(
+                f"{name}: behind the wrapper {wrapper.name} it may be another environment: collect without it, or from an "
+                "environment that is registered with it inside"
+            )
+    return scale
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def write_episodes(
+    dataset: str,
+    episodes: Iterable[Episode],
+    *,
+    env: gym.Env,
+    algorithm: str = "",
+    description: str = "",
+) -> Path:
+    """Write a new Minari dataset, in one step: a process killed meanwhile leaves none.
+
+    Args:
+        dataset: its id, `namespace/name-v0` with as many namespaces as one likes.
+        episodes: may be a generator that plays them; it is asked after everything else has been checked.
+        env: the environment that they are of, as `rppdyn.envs.make_env` makes it.
+        algorithm: by what the actions were chosen.
+        description: what the dataset is, in a sentence.
+    Returns:
+        the dataset's folder.
+    Raises:
+        ValueError: Minari is not installed, the id is malformed or taken, the environment can't be described or its
+            spaces are not vectors, or there is no episode.
+    """
+    folder = dataset_folder(dataset)
+    if folder.exists():
+        raise ValueError(f"{folder} exists: choose another name or version, or remove it with minari delete {dataset}")
+    for what in ("observation", "action"):
+        _require_vectors(env_name(env), what, getattr(env, f"{what}_space"))
+    about = {
+        "dataset_id": dataset,
+        "minari_version": version("minari"),
+        "algorithm_name": algorithm,
+        "description": description,
+        "requirements": [f"{package}=={version(package)}" for package in ("gymnasium", "mujoco")],
+    }
+    spec = _described(env)
+    with new_folder(folder) as temporary:
+        from minari.dataset.minari_storage import MinariStorage
+
+        storage = MinariStorage.new(
+            temporary / "data", env.observation_space, env.action_space, env_spec=spec, data_format="hdf5"
+        )
+        storage.update_metadata(about)
+        storage.update_episodes(_buffers(episodes, env))
+        if not storage.total_episodes:
+            raise ValueError(f"{dataset}: there is no episode to write; collect at least one")
+    return folder
+
+
+def dataset_folder(dataset: str) -> Path:
+    """Where the dataset with a Minari id is, if it is.
+
+    Raises:
+        ValueError: Minari is not installed, or the id is malformed.
+    """
+    _minari()
+    from minari.dataset.minari_dataset import DATASET_ID_RE
+
+    match = DATASET_ID_RE.fullmatch(dataset)
+    if match is None or match["version"] is None:
+        raise ValueError(
+            f"{dataset!r} is neither a dataset's folder nor an id of Minari's: letters, digits, _ and -, folders before "
+            "it, a version behind it, as in swimmer/random-v0"
+        )
+    return _root() / dataset
+
+
+def _described(env: gym.Env) -> EnvSpec:
+    """An environment's registration and options, without wrappers that only watch."""
+    if env.spec is None:
+        raise ValueError(
+            f"{env_name(env)} was not made by its id, so a dataset can't say what it is; gymnasium.register it"
+        )
+    _actuator_scale(env.spec.id, env.spec)  # refuses what could not be read again
+    wrappers = tuple(w for w in env.spec.additional_wrappers if w.name not in TRANSPARENT)
+    kwargs = {key: value for key, value in env.spec.kwargs.items() if key != "render_mode"}
+    spec = replace(env.spec, additional_wrappers=wrappers, kwargs=kwargs)
+    try:
+        spec.to_json()
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{spec.id} can't be written to a dataset ({_line(error)}): register it by a string, entry_point="
+            "'module:Class', with numbers, texts and lists as options"
+        ) from error
+    return spec
+
+
+def _buffers(episodes: Iterable[Episode], env: gym.Env) -> Iterator[Any]:
+    from minari.data_collector import EpisodeBuffer
+
+    for episode in episodes:
+        steps = np.zeros(len(episode), dtype=bool)
+        terminations, truncations = steps.copy(), steps
+        terminations[-1], truncations[-1] = episode.terminated, episode.truncated
+        yield EpisodeBuffer(
+            observations=_exactly(episode.observations, env.observation_space.dtype),
+            actions=_exactly(episode.actions, env.action_space.dtype),
+            rewards=episode.rewards,
+            terminations=terminations,
+            truncations=truncations,
+        )
+
+
+def _exactly(values: NDArray, dtype: Any) -> NDArray:
+    """The values in a space's precision, or as they are where that would round them."""
+    cast = values.astype(dtype)
+    return cast if np.array_equal(cast, values) else values
+
+
+# -- Minari -----------------------------------------------------------------------------------------------------------
+
+
+def _minari() -> Any:
+    try:
+        import h5py  # noqa: F401 (what Minari stores in)
+        import minari
+    except ImportError as error:
+        raise ValueError(f"datasets of episodes need Minari ({error}): {INSTALL}") from error
+    return minari
+
+
+def _root() -> Path:
+    from minari.storage.datasets_root_dir import get_dataset_path
+
+    return get_dataset_path()
+
+
+def _one_line(space: gym.Space) -> str:
+    return " ".join(str(space).split())
+
+
+def _damaged(dataset: str, error: Exception) -> ValueError:
+    return ValueError(f"{dataset} can't be read ({_line(error)}): delete it, and collect or download it again")
+
+
+def _line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else type(error).__name__
