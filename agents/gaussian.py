@@ -6,7 +6,7 @@ Where an orthogonal representation mixes entries (a torque that a rotation turns
 one standard deviation, which is invariant, and a radial squash: a block u becomes u tanh|u| / |u|, in the unit ball. For
 a block of one entry that is tanh(u).
 
-Blocks are a matrix (blocks, dim) of zeros and ones, one row per block; None stands for an ordinary tanh.
+Blocks are those of `rppdyn.nn.deviation`; None stands for an ordinary tanh.
 """
 
 from __future__ import annotations
@@ -17,31 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from rppdyn.reps import Rep, Scalar
-
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # as in stable-baselines3
 
 SMALLEST_RADIUS = 1e-6  # of a block: below it the radial squash is the identity to rounding
 
 _LOG_2 = math.log(2.0)
 _HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
-
-
-def blocks_of(rep: Rep) -> Tensor | None:
-    """The blocks of entries that an orthogonal representation mixes, finest first; None where it only permutes and flips."""
-    if rep.is_signed_permutation:
-        return None
-    coupled = torch.eye(rep.dim, dtype=torch.bool)
-    for matrix in (*rep.discrete_generators, *rep.lie_generators):
-        coupled |= (matrix.abs() > 1e-9) | (matrix.mT.abs() > 1e-9)
-    for _ in range(rep.dim):  # its transitive closure
-        coupled |= (coupled.float() @ coupled.float()) > 0
-    return coupled.unique(dim=0).flip(0).float()
-
-
-def deviation_rep(rep: Rep, blocks: Tensor | None) -> Rep:
-    """How logarithms of standard deviations transform: under |rho| one per entry, or invariant, one per block."""
-    return abs(rep) if blocks is None else len(blocks) * Scalar(rep.G)
 
 
 def split(output: Tensor, blocks: Tensor | None = None) -> tuple[Tensor, Tensor]:

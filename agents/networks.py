@@ -16,6 +16,7 @@ from rppdyn.agents import gaussian
 from rppdyn.agents.functional import NetworkFunction
 from rppdyn.envs import SymmetrySpec
 from rppdyn.nn import InvariantNormaliser
+from rppdyn.nn.deviation import blocks_of, deviation_rep
 from rppdyn.reps import Scalar
 
 CLIP = 10.0
@@ -71,8 +72,8 @@ class RPPActor(BasePolicy):
     ) -> None:
         super().__init__(observation_space, action_space, features_extractor=features_extractor, squash_output=True)
         spec = features_extractor.spec
-        blocks = gaussian.blocks_of(spec.action_rep)
-        rep_out = spec.action_rep + gaussian.deviation_rep(spec.action_rep, blocks)
+        blocks = blocks_of(spec.action_rep)
+        rep_out = spec.action_rep + deviation_rep(spec.action_rep, blocks)
         self.register_buffer("blocks", blocks, persistent=False)
         self.net = build(spec.obs_rep, rep_out, output_scale=output_scale)
         self.function = NetworkFunction(self.net)
@@ -181,7 +182,7 @@ def check_spaces(spec: SymmetrySpec, observation_space: spaces.Space, action_spa
             f"{name}: action {spec.action_names[i]!r} is bounded by [{low[i]:g}, {high[i]:g}], not symmetric about 0; "
             "wrap the environment in gymnasium.wrappers.RescaleAction(env, -1, 1)"
         )
-    blocks = gaussian.blocks_of(spec.action_rep)
+    blocks = blocks_of(spec.action_rep)
     if blocks is not None:
         for i, j in ((b.argmax().item(), j) for b in blocks for j in b.nonzero().flatten().tolist()):
             if high[i] != high[j]:

@@ -3,6 +3,7 @@
 from rppdyn.dynamics.integrate import METHODS, Trajectories, integrate
 from rppdyn.dynamics.models import DynamicsModel, HamiltonianModel, NeuralODEModel, SeparableHamiltonian
 from rppdyn.dynamics.observables import noether_momenta, relative_drift, rollout_error
+from rppdyn.dynamics.transition import Step, TransitionModel
 
 __all__ = [
     "METHODS",
@@ -10,7 +11,9 @@ __all__ = [
     "HamiltonianModel",
     "NeuralODEModel",
     "SeparableHamiltonian",
+    "Step",
     "Trajectories",
+    "TransitionModel",
     "integrate",
     "noether_momenta",
     "relative_drift",

@@ -1,0 +1,167 @@
+r"""Transition models ``x' = x + NN(x, u)`` on features that a group acts on linearly, their rollouts and their likelihoods."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rppdyn.dynamics.rotations import nearest_rotation
+from rppdyn.nn import InvariantNormaliser
+from rppdyn.nn.deviation import blocks_of, deviation_rep
+from rppdyn.reps import Rep
+
+__all__ = ["Step", "TransitionModel"]
+
+LOG_STD = (-8.0, 2.0)
+"""Softly bounded logarithm of a Gaussian model's standard deviation, in units of that of one-step changes."""
+
+
+HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
+
+
+class Step(NamedTuple):
+    """What a model says of the next state.
+
+    Attributes:
+        mean: its features, rotations and angles projected.
+        log_std: of a Gaussian model, in the units of the features; None otherwise.
+    """
+
+    mean: Float[Tensor, "*batch n"]
+    log_std: Float[Tensor, "*batch n"] | None
+
+
+class TransitionModel(nn.Module):
+    r"""``x_{t+1} = Pi(x_t + s NN((x_t - m) / s_x, (u_t - m_u) / s_u))`` (Finzi 2023, A.2.3.4).
+
+    States ``x`` are features on which a group acts linearly (``SymmetrySpec.encode`` of observations). The statistics ``m, s``
+    of states, actions and one-step changes are invariant (:class:`~rppdyn.nn.InvariantNormaliser`), and :math:`\Pi` takes
+    rotation matrices back to SO(3) and (cos, sin) to the circle, which commutes with the group. So the model is as equivariant
+    as its network: :math:`f(\rho_x(g) x, \rho_u(g) u) = \rho_x(g) f(x, u)`.
+
+    Args:
+        net: from :meth:`rep_in` to :meth:`rep_out`; or a :class:`~rppdyn.nn.Stack` of such networks, an ensemble, and then
+            states and actions have a leading axis of members.
+        state_rep, action_rep: the representations.
+        gaussian: whether the network also gives a standard deviation for each entry (PETS, Chua et al. 2018).
+        rotations: the first features of the rotation matrices among them, nine each, row-major.
+        circles: the first features of the pairs (cos, sin).
+    """
+
+    blocks: Tensor | None
+
+    def __init__(
+        self,
+        net: nn.Module,
+        state_rep: Rep,
+        action_rep: Rep,
+        *,
+        gaussian: bool = False,
+        rotations: Sequence[int] = (),
+        circles: Sequence[int] = (),
+    ):
+        super().__init__()
+        self.net, self.gaussian = net, gaussian
+        self.rotations, self.circles = tuple(rotations), tuple(circles)
+        self.states, self.actions = InvariantNormaliser(state_rep), InvariantNormaliser(action_rep)
+        self.changes = InvariantNormaliser(state_rep)
+        self.register_buffer("blocks", blocks_of(state_rep) if gaussian else None, persistent=False)
+
+    @staticmethod
+    def rep_in(state_rep: Rep, action_rep: Rep) -> Rep:
+        """Of the network's input."""
+        return state_rep + action_rep
+
+    @staticmethod
+    def rep_out(state_rep: Rep, gaussian: bool = False) -> Rep:
+        """Of the network's output: a change, and logarithms of standard deviations."""
+        return state_rep + deviation_rep(state_rep, blocks_of(state_rep)) if gaussian else state_rep
+
+    def observe(
+        self, x: Float[Tensor, "*batch n"], u: Float[Tensor, "*batch m"], after: Float[Tensor, "*batch n"]
+    ) -> None:
+        """Add transitions between features to the statistics."""
+        self.states.update(x)
+        self.actions.update(u)
+        self.changes.update(after - x)
+
+    def assemble(self) -> Any:
+        """The network's dense weights, for several calls with the same."""
+        return self.net.assemble()
+
+    def step(self, x: Float[Tensor, "*batch n"], u: Float[Tensor, "*batch m"], weights: Any = None) -> Step:
+        """The next state's features, with weights assembled here or before."""
+        output = self._output(x, u, weights)
+        if not self.gaussian:
+            return Step(self._moved(x, output), None)
+        change, log_std = output.split([x.shape[-1], output.shape[-1] - x.shape[-1]], -1)
+        low, high = LOG_STD
+        log_std = high - F.softplus(high - log_std)
+        log_std = low + F.softplus(log_std - low)
+        if self.blocks is not None:
+            log_std = log_std @ self.blocks.to(log_std)
+        return Step(self._moved(x, change), log_std + self.changes.std.to(log_std).log())
+
+    def change(
+        self, x: Float[Tensor, "*batch n"], u: Float[Tensor, "*batch m"], weights: Any = None
+    ) -> Float[Tensor, "*batch n"]:
+        """What the network adds to the features, before projection: the learned part of the model."""
+        return self.changes.inverse(self._output(x, u, weights)[..., : x.shape[-1]])
+
+    def rollout(
+        self, x: Float[Tensor, "*batch n"], u: Float[Tensor, "*batch T m"], weights: Any = None
+    ) -> Float[Tensor, "*batch T n"]:
+        """States 1 to ``T`` that follow from state 0 under given actions, each step from the mean of the one before."""
+        weights = self.assemble() if weights is None else weights
+        states = []
+        for action in u.unbind(-2):
+            x = self.step(x, action, weights).mean
+            states.append(x)
+        return torch.stack(states, -2)
+
+    def log_likelihood(
+        self,
+        x: Float[Tensor, "*batch n"],
+        u: Float[Tensor, "*batch m"],
+        after: Float[Tensor, "*batch n"],
+        weights: Any = None,
+    ) -> Float[Tensor, "*batch n"]:
+        """Of a Gaussian model: the logarithm of each entry's density at the next state, in units of one-step changes.
+
+        Raises:
+            ValueError: the model gives no standard deviation.
+        """
+        mean, log_std = self.step(x, u, weights)
+        if log_std is None:
+            raise ValueError("this model gives no standard deviation: build it with gaussian=True")
+        log_std = log_std - self.changes.std.to(log_std).log()
+        error = (after - mean) / self.changes.std.to(mean)
+        return -0.5 * (error * (-log_std).exp()).square() - log_std - HALF_LOG_2_PI
+
+    def _output(self, x: Tensor, u: Tensor, weights: Any) -> Tensor:
+        inputs = torch.cat([self.states(x), self.actions(u)], -1)
+        return self.net.apply(inputs, self.assemble() if weights is None else weights)
+
+    def _moved(self, x: Tensor, change: Tensor) -> Tensor:
+        return self.project(x + self.changes.inverse(change))
+
+    def project(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        """Features with the rotation matrices nearest to theirs, and (cos, sin) of length one."""
+        parts, done = [], 0
+        for start, width in sorted([(r, 9) for r in self.rotations] + [(c, 2) for c in self.circles]):
+            part = x[..., start : start + width]
+            moved = (
+                nearest_rotation(part.unflatten(-1, (3, 3))).flatten(-2) if width == 9 else F.normalize(part, dim=-1)
+            )
+            parts += [x[..., done:start], moved]
+            done = start + width
+        return torch.cat([*parts, x[..., done:]], -1) if parts else x
+
+    def extra_repr(self) -> str:
+        return f"gaussian={self.gaussian}, rotations={self.rotations}, circles={self.circles}"

@@ -1,0 +1,136 @@
+"""Transition models: rotations, equivariance, rollouts and likelihoods, in float64."""
+
+from contextlib import closing
+
+import pytest
+import torch
+
+from rppdyn.dynamics import TransitionModel
+from rppdyn.dynamics.rotations import nearest_rotation
+from rppdyn.envs import make_env, symmetry_spec
+from rppdyn.groups import O2eR3, Z
+from rppdyn.nn import EMLP, MLP, Stack
+from rppdyn.reps import Scalar, V
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def rotations(n: int, generator: torch.Generator) -> torch.Tensor:
+    Q = torch.linalg.qr(torch.randn(n, 3, 3, dtype=torch.float64, generator=generator))[0]
+    return Q * torch.linalg.det(Q).view(-1, 1, 1)
+
+
+def test_nearest_rotation_is_one_and_the_nearest():
+    g = seeded()
+    M = torch.randn(50, 3, 3, dtype=torch.float64, generator=g)
+    R = nearest_rotation(M)
+    torch.testing.assert_close(R @ R.mT, torch.eye(3, dtype=torch.float64).expand_as(R), rtol=0, atol=1e-13)
+    torch.testing.assert_close(torch.linalg.det(R), torch.ones(50, dtype=torch.float64), rtol=0, atol=1e-13)
+    for other in rotations(200, g):
+        assert ((M - R).square().sum((-1, -2)) <= (M - other).square().sum((-1, -2)) + 1e-12).all()
+
+
+def test_nearest_rotation_commutes_with_mirrors_and_has_its_derivative():
+    g = seeded()
+    M = (rotations(4, g) + 0.1 * torch.randn(4, 3, 3, dtype=torch.float64, generator=g)).requires_grad_()
+    mirror = torch.diag(torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64))
+    left, right = mirror @ rotations(1, g)[0], mirror
+    torch.testing.assert_close(nearest_rotation(left @ M @ right), left @ nearest_rotation(M) @ right)
+    assert torch.autograd.gradcheck(nearest_rotation, M)
+    exactly = rotations(4, g).requires_grad_()  # where singular values coincide
+    assert torch.autograd.gradcheck(nearest_rotation, exactly)
+
+
+def ant_model(cls=EMLP, **options) -> tuple[TransitionModel, object]:
+    with closing(make_env("Ant-v5", include_cfrc_ext_in_observation=False)) as env:
+        spec = symmetry_spec(env, symmetry="D4")
+    x, u = spec.obs_rep, spec.action_rep
+    reps = TransitionModel.rep_in(x, u), TransitionModel.rep_out(x, options.get("gaussian", False))
+    net = cls(*reps, spec.group, hidden=16, num_layers=2, generator=seeded(3))
+    start = [feature.start for kind, _, feature in spec.obs.encoding.blocks if kind == "quaternion"]
+    return TransitionModel(net, x, u, rotations=start, **options).double(), spec
+
+
+def ant_transitions(spec, n: int = 40) -> tuple[torch.Tensor, ...]:
+    g = seeded(1)
+    obs = torch.randn(n, spec.obs.dim, dtype=torch.float64, generator=g)
+    after = obs + 0.1 * torch.randn(n, spec.obs.dim, dtype=torch.float64, generator=g)
+    return spec.encode(obs), torch.rand(n, 8, dtype=torch.float64, generator=g), spec.encode(after)
+
+
+@pytest.mark.parametrize("cls, equivariant", [(EMLP, True), (MLP, False)])
+def test_rollouts_of_ant_commute_with_every_element_of_D4(cls, equivariant):
+    model, spec = ant_model(cls)
+    x, u, after = ant_transitions(spec)
+    model.observe(x, u, after)
+    u = u.view(8, 5, 8)
+    states = model.rollout(x[:8], u)
+    R = states[..., model.rotations[0] : model.rotations[0] + 9].unflatten(-1, (3, 3))
+    torch.testing.assert_close(R @ R.mT, torch.eye(3, dtype=torch.float64).expand_as(R), rtol=0, atol=1e-12)
+    for g in spec.group.elements()[1:]:
+        rho_x, rho_u = spec.obs_rep.rho(g), spec.action_rep.rho(g)
+        moved = model.rollout(x[:8] @ rho_x.T, u @ rho_u.T)
+        error = (moved - states @ rho_x.T).abs().max() / (states - x[:8, None]).abs().max()
+        assert (error < 1e-12) == equivariant, error
+
+
+def test_a_linear_system_is_rolled_out_exactly():
+    """A network without hidden layers is linear: x' = x + A x + B u, statistics included."""
+    G, g = Z(3), seeded()
+    net = MLP(TransitionModel.rep_in(V(G), V(G)), V(G), G, hidden=[], generator=g)
+    model = TransitionModel(net, V(G), V(G)).double()
+    x, u = torch.randn(2, 60, 3, dtype=torch.float64, generator=g)
+    A, B = 0.1 * torch.randn(2, 3, 3, dtype=torch.float64, generator=g)
+    model.observe(x, u, x + x @ A.T + u @ B.T)
+    layer = net.head.free
+    with torch.no_grad():
+        W = torch.cat([A * model.states.std, B * model.actions.std], 1) / model.changes.std[:, None]
+        bias = (A @ model.states.mean + B @ model.actions.mean - model.changes.mean) / model.changes.std
+        layer.weight.copy_(W), layer.bias.copy_(bias)
+    actions = torch.randn(4, 7, 3, dtype=torch.float64, generator=g)
+    states, z = model.rollout(x[:4], actions), x[:4]
+    for t in range(7):
+        z = z + z @ A.T + actions[:, t] @ B.T
+        torch.testing.assert_close(states[:, t], z, rtol=1e-12, atol=1e-12)
+
+
+def test_gaussian_deviations_transform_and_the_density_is_normal():
+    G, g = O2eR3(), seeded()
+    rep_x, rep_u = (V + Scalar)(G), V(G)
+    net = EMLP(TransitionModel.rep_in(rep_x, rep_u), TransitionModel.rep_out(rep_x, True), G, hidden=16, generator=g)
+    model = TransitionModel(net, rep_x, rep_u, gaussian=True).double()
+    x, u = torch.randn(30, 4, dtype=torch.float64, generator=g), torch.randn(30, 3, dtype=torch.float64, generator=g)
+    after = x + 0.3 * torch.randn(30, 4, dtype=torch.float64, generator=g)
+    model.observe(x, u, after)
+    mean, log_std = model.step(x, u)
+    assert log_std is not None and (log_std[:, 0] == log_std[:, 1]).all() and (log_std[:, 0] != log_std[:, 2]).all()
+    for element in G.samples(5, g):
+        turned = model.step(x @ rep_x.rho(element).T, u @ rep_u.rho(element).T)
+        torch.testing.assert_close(turned.mean, mean @ rep_x.rho(element).T)
+        torch.testing.assert_close(turned.log_std, log_std)
+    density = torch.distributions.Normal(mean, log_std.exp()).log_prob(after) + model.changes.std.log()
+    torch.testing.assert_close(model.log_likelihood(x, u, after), density)
+
+
+def test_members_of_an_ensemble_are_the_networks_they_were_made_of():
+    G, g = Z(2), seeded()
+    reps = TransitionModel.rep_in(V(G), V(G)), V(G)
+    nets = [EMLP(*reps, G, hidden=8, generator=seeded(k)) for k in range(3)]
+    together = TransitionModel(Stack(nets), V(G), V(G)).double()
+    x, u = (
+        torch.randn(3, 10, 2, dtype=torch.float64, generator=g),
+        torch.randn(3, 10, 6, 2, dtype=torch.float64, generator=g),
+    )
+    found = together.rollout(x, u)
+    for k, net in enumerate(nets):
+        alone = TransitionModel(net, V(G), V(G)).double()
+        torch.testing.assert_close(found[k], alone.rollout(x[k], u[k]), rtol=1e-12, atol=1e-12)
+
+
+def test_a_likelihood_needs_a_deviation():
+    G = Z(2)
+    model = TransitionModel(MLP(TransitionModel.rep_in(V(G), V(G)), V(G), G, hidden=4), V(G), V(G))
+    with pytest.raises(ValueError, match="gaussian=True"):
+        model.log_likelihood(torch.ones(1, 2), torch.ones(1, 2), torch.ones(1, 2))
