@@ -15,6 +15,7 @@ if __name__ != "rppdyn.agents":
     raise ImportError(f"this folder is imported as rppdyn.agents, not as {__name__!r}; write `import rppdyn.agents`")
 
 from rppdyn.agents.algorithm import RPPSAC
+from rppdyn.agents.collection import played_episodes, random_policy, replay_episodes, spread_episodes
 from rppdyn.agents.equivariance import EquivarianceError, critic_equivariance_error, policy_equivariance_error
 from rppdyn.agents.policy import MODELS, RPPPolicy
 from rppdyn.agents.ppo import RPPActorCriticPolicy
@@ -28,6 +29,10 @@ __all__ = [
     "RPPPolicy",
     "UpdateConfig",
     "critic_equivariance_error",
+    "played_episodes",
     "policy_equivariance_error",
+    "random_policy",
+    "replay_episodes",
+    "spread_episodes",
     "update",
 ]
