@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from omegaconf import MISSING
 
@@ -35,8 +36,10 @@ class NetworkConfig:
     """The network: which pathways, how wide, how much each is believed."""
 
     kind: str = "rpp"
-    hidden: int = MISSING
-    num_layers: int = 3
+    hidden: Any = (
+        MISSING  # channels of a hidden layer, or their representation, "64*T(0)+21*T(1)"; or a list, one per layer
+    )
+    num_layers: int = 3  # as many as hidden lists, where it is a list
     equivariant_variance: float = 1e5
     free_variance: float = 1.0
     architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
@@ -45,13 +48,28 @@ class NetworkConfig:
     def __post_init__(self) -> None:
         _one_of("model.kind", self.kind, NETWORKS)
         _one_of("model.architecture", self.architecture, ARCHITECTURES)
-        at_least("model.hidden", self.hidden, 1)
-        at_least("model.num_layers", self.num_layers, 1)
+        self._check_hidden()
         variance("model.equivariant_variance", self.equivariant_variance)
         variance("model.free_variance", self.free_variance)
         used = {"rpp": ("equivariant", "free"), "emlp": ("equivariant",), "mlp": ("free",)}[self.kind]
         if not any(getattr(self, f"{name}_variance") for name in used):
             raise ConfigError(f"model.{used[0]}_variance=0: no pathway is left of model {self.kind}; make it positive")
+
+    def _check_hidden(self) -> None:
+        layers = self.hidden if isinstance(self.hidden, list) else [self.hidden]
+        for layer in layers:  # text is read when there is a group
+            if not isinstance(layer, int | str) or isinstance(layer, bool):
+                raise ConfigError(
+                    f"model.hidden={self.hidden}: give a number of channels, a representation such as "
+                    '"64*T(0)+21*T(1)", or a list of these'
+                )
+            if isinstance(layer, int):
+                at_least("model.hidden", layer, 1)
+        if isinstance(self.hidden, list):
+            require("model.hidden", self.hidden, len(layers) > 0, "at least one layer")
+            self.num_layers = len(layers)
+        else:
+            at_least("model.num_layers", self.num_layers, 1)
 
 
 @dataclass

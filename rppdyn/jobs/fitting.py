@@ -28,6 +28,7 @@ from rppdyn.jobs.fit_schema import FitConfig, NetworkConfig
 from rppdyn.jobs.schema import ConfigError
 from rppdyn.jobs.threads import torch_threads
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
+from rppdyn.nn.hidden import component_major
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Rep
 from rppdyn.runs import Progress, RunFolder, RunFolderError, provenance, stop_on_signals
@@ -48,7 +49,7 @@ def build_network(config: NetworkConfig, rep_in: Rep, rep_out: Rep, seed: int, o
     """The configured network with initial weights of a seed; those of the last layer times ``output_scale``."""
     options: dict[str, Any] = dict(
         output_scale=output_scale,
-        hidden=config.hidden,
+        hidden=_hidden(config.hidden, rep_in.G),
         num_layers=config.num_layers,
         architecture=config.architecture,
         generator=torch.Generator().manual_seed(seed),
@@ -59,6 +60,14 @@ def build_network(config: NetworkConfig, rep_in: Rep, rep_out: Rep, seed: int, o
     if config.kind == "emlp":
         return EMLP(rep_in, rep_out, rep_in.G, **options)
     return RPPEMLP(rep_in, rep_out, rep_in.G, free_variance=config.free_variance, **options)
+
+
+def _hidden(hidden: int | str | list, G: Group) -> Any:
+    if isinstance(hidden, list):
+        return [_hidden(layer, G) for layer in hidden]
+    if isinstance(hidden, str):
+        return component_major(notation.representation("model.hidden", hidden, G))
+    return hidden
 
 
 def build_stack(config: FitConfig, rep_in: Rep, rep_out: Rep, output_scale: float = 1.0) -> Stack:

@@ -12,6 +12,8 @@ import torch
 
 from rppdyn.cli import main
 from rppdyn.jobs import compose, fit_dynamics, fit_regression
+from rppdyn.nn import hidden_representation
+from rppdyn.reps import Scalar
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError, read_metrics
 
 REGRESSION = ("task=inertia", "model.hidden=16", "model.num_layers=2", "task.train=60", "task.validation=40",
@@ -143,3 +145,22 @@ def test_the_order_of_batches_follows_from_seed_and_epoch(tmp_path):
     other = fit_regression.Regression(replace(config)).fit
     assert torch.equal(other._batch(0, 1)[0], fit._batch(0, 1)[0])
     assert not torch.equal(other._batch(1, 1)[0], fit._batch(0, 1)[0])
+
+
+def test_hidden_layers_are_given_as_text_or_one_by_one(tmp_path):
+    words = ("model=emlp_hnn", "optimiser.epochs=1", 'model.hidden=["3*T(0)+2*T(1)","5*T(0)",9]')
+    config = dynamics(tmp_path / "run", *words)
+    assert config.model.num_layers == 3
+    fit_dynamics.run(config)
+    _, members = fit_dynamics.load_models(config, RunFolder(tmp_path / "run"))
+    G = members[0].net.group
+    first, second, third = members[0].net.hidden
+    assert first.dim == 9 and sorted(len(index) for _, index in first.blocks()) == [2, 3]
+    assert second == 5 * Scalar(G)
+    assert third == hidden_representation(9, G)
+    for hidden, message in [("[]", "at least one layer"), ("[1.5]", "give a number of channels"), ("0", "at least 1")]:
+        with pytest.raises(ValueError, match=message):
+            dynamics(tmp_path / "no", f"model.hidden={hidden}")
+    with pytest.raises(ValueError, match=r"model\.hidden 3\*X: unknown 'X'"):
+        fit_dynamics.run(dynamics(tmp_path / "no", 'model.hidden="3*X"'))
+    assert not (tmp_path / "no").exists()
