@@ -330,6 +330,52 @@ def _equivariance(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _collect_arguments(parser: _Parser) -> None:
+    parser.usage = f"{parser.prog} [env=ENV ...] (--from SOURCE | --random) [options]"
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="the environment: env=, env.kwargs.NAME=, env.actuator_scale.NAME= (a run has its own)",
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--from", dest="source", metavar="SOURCE", help="a run of train-agent, or a stable-baselines3 .zip"
+    )
+    source.add_argument("--random", action="store_true", help="actions drawn uniformly within their bounds")
+    parser.add_argument(
+        "--play",
+        choices=("exploring", "deterministic"),
+        help="episodes of the policy, in place of a run's replay buffer; a .zip explores unless told otherwise",
+    )
+    parser.add_argument(
+        "--steps", type=int, help="how many at least, in whole episodes (50000, or all that a replay buffer holds)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of resets and actions, or of which episodes are drawn (0)")
+    parser.add_argument("--name", metavar="ID", help="the dataset's Minari id (rppdyn/ENV/SOURCE-v0)")
+    parser.add_argument("--trust", action="store_true", help="load a file that may run code: you know where it is from")
+    parser.add_argument(
+        "--vecnormalize",
+        metavar="FILE",
+        help="what VecNormalize.save wrote beside a .zip, whose policy saw such observations",
+    )
+
+
+def _collect(arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs import compose
+    from rppdyn.jobs.schema import CollectConfig
+    from rppdyn.runs import RunFolder
+
+    options = {key: value for key, value in vars(arguments).items() if key not in ("overrides", "random")}
+    config = CollectConfig(env=compose.environment(arguments.overrides), **options)
+    if config.kind == "run":
+        RunFolder.open(str(config.source))
+    from rppdyn.jobs import collect
+
+    print(collect.run(config, progress=True))
+    return 0
+
+
 def _report_arguments(parser: _Parser) -> None:
     parser.add_argument(
         "runs", nargs="+", metavar="RUN", help="run folders; those that differ in the seed alone go together"
@@ -401,6 +447,7 @@ VERBS: dict[str, Verb] = {
     "equivariance": Verb(
         "measure how equivariant an agent, a fit or any function is", _equivariance_arguments, _equivariance
     ),
+    "collect": Verb("write episodes of an agent, or of random actions, as a dataset", _collect_arguments, _collect),
     "report": Verb("compare runs on one HTML page", _report_arguments, _report_runs),
     "fit-dynamics": _training("fit_dynamics", "fit Hamiltonian and neural-ODE models to a pendulum"),
     "fit-regression": _training("fit_regression", "fit networks with symmetry priors to a regression task"),

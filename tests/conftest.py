@@ -18,8 +18,9 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 @pytest.fixture(scope="session", autouse=True)
 def private_cache(tmp_path_factory: pytest.TempPathFactory):
-    """Bases solved by tests are cached in a folder of the session's own, never in the user's."""
+    """Bases solved by tests are cached, and datasets kept, in folders of the session's own, never in the user's."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RPPDYN_CACHE_DIR", str(folder))
+        patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("datasets")))
         yield folder

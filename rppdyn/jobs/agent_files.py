@@ -104,12 +104,22 @@ def load_policy(agent: RPPSAC, folder: RunFolder) -> str:
                 f"{folder.policy_file} is of another network than config.yaml says: {error}"
             ) from error
         return "final policy"
+    return f"policy of the checkpoint at step {load_checkpoint(agent, folder).step}"
+
+
+def load_checkpoint(agent: RPPSAC, folder: RunFolder) -> RunState:
+    """Give an agent all that a run's last checkpoint holds, its replay buffer included; the run stays as it is.
+
+    Raises:
+        RunFolderError: the run has none yet.
+        CheckpointError: none of the checkpoints can be read.
+    """
     state = _restore(agent, folder)
     if state is None:
         raise RunFolderError(
             f"{folder.path} has no policy yet: let the run go on with rppdyn train-agent --resume {folder.path}"
         )
-    return f"policy of the checkpoint at step {state.step}"
+    return state
 
 
 @contextmanager

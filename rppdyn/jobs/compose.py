@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rppdyn.jobs.fit_schema import FitDynamicsConfig, FitRegressionConfig
-from rppdyn.jobs.schema import ConfigError, TrainAgentConfig, did_you_mean
+from rppdyn.jobs.schema import ConfigError, EnvConfig, TrainAgentConfig, did_you_mean
 from rppdyn.runs import RunFolder
 
 SCHEMAS: dict[str, type] = {
@@ -44,6 +44,20 @@ def composed(name: str, overrides: Sequence[str]) -> Any:
     """
     with _hydra(name, overrides) as prepared:
         return _compose(name, prepared)
+
+
+def environment(words: Sequence[str]) -> EnvConfig | None:
+    """The environment that overrides choose, for a verb that has no other; None without any.
+
+    Raises:
+        ConfigError: one of them is no environment's or can't be used, or env= is missing.
+    """
+    for word in words:
+        if not re.match(r"env(\.(kwargs|actuator_scale)(\..+)?)?=", word):
+            raise ConfigError(f"{word}: only env=, env.kwargs.NAME= and env.actuator_scale.NAME= are known here")
+    if words and not any(word.startswith("env=") for word in words):
+        raise ConfigError(f"{words[0]}: env= is missing; name the environment, for example env=Swimmer-v5")
+    return composed("train_agent", words).env if words else None
 
 
 def composed_sweep(name: str, overrides: Sequence[str]) -> list[Any]:

@@ -97,11 +97,8 @@ class Evaluator:
         The deterministic episodes of a symmetric policy stay close to states that are their own mirror images, where
         every function looks equivariant; exploring leaves them.
         """
-        policy = getattr(agent, "policy", agent)
-        if isinstance(policy, TD3Policy):
-            return self.run(noisy(policy_of(policy), policy.action_space, self.seed))
-        with _own_noise(policy, self.seed):
-            return self.run(lambda observations: policy.predict(observations, deterministic=False)[0])
+        with exploring(agent, self.seed) as policy:
+            return self.run(policy)
 
     def close(self) -> None:
         """Close the environments."""
@@ -112,6 +109,17 @@ class Evaluator:
 def policy_of(agent: BaseAlgorithm | BasePolicy) -> Policy:
     """An agent's deterministic policy."""
     return lambda observations: agent.predict(observations, deterministic=True)[0]
+
+
+@contextmanager
+def exploring(agent: BaseAlgorithm | BasePolicy, seed: int) -> Iterator[Policy]:
+    """An agent's exploring policy: actions drawn from it by noise of its own; a policy without any gets Gaussian noise."""
+    policy = getattr(agent, "policy", agent)
+    if isinstance(policy, TD3Policy):
+        yield noisy(policy_of(policy), policy.action_space, seed)
+        return
+    with _own_noise(policy, seed):
+        yield lambda observations: policy.predict(observations, deterministic=False)[0]
 
 
 def noisy(policy: Policy, space: gymnasium.spaces.Box, seed: int) -> Policy:

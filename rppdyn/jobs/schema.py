@@ -74,6 +74,16 @@ def _flag(flag: str, value: int, least: int) -> None:
         raise ConfigError(f"{flag} {value}: must be an integer, at least {least}")
 
 
+def _trusted(what: str, kind: str, trust: bool) -> None:
+    """Refuse what runs code when it is loaded, unless the user trusts it, and files that are not there."""
+    if not trust:
+        raise ConfigError(
+            f"{what} is a {kind}, and loading it runs the code it holds: add --trust if you know where it is from"
+        )
+    if kind != "function" and not Path(what).is_file():
+        raise ConfigError(f"{what}: there is no such file; give the path of a {kind}")
+
+
 def _figure(flag: str, path: str | None) -> None:
     if path is not None and Path(path).suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"{flag} {path}: must end in .png, .svg or .pdf")
@@ -324,12 +334,7 @@ class EquivarianceConfig:
             )
         if self.kind == "run":
             return
-        if not self.trust:
-            raise ConfigError(
-                f"{self.what} is a {self.kind}, and loading it runs the code it holds: add --trust if you know where it is from"
-            )
-        if self.kind != "function" and not Path(self.what).is_file():
-            raise ConfigError(f"{self.what}: there is no such file; give the path of a {self.kind}")
+        _trusted(self.what, self.kind, self.trust)
 
     @property
     def kind(self) -> str:
@@ -359,6 +364,46 @@ class EquivarianceConfig:
             other = "--env" if self.env is not None else "--symmetry"
             raise ConfigError(f"{other} and --group: give an environment's symmetry or representations, not both")
         return self.group, self.rep_in, self.rep_out  # type: ignore[return-value]
+
+
+PLAYS = ("exploring", "deterministic")
+
+
+@dataclass
+class CollectConfig:
+    """`rppdyn collect`."""
+
+    env: EnvConfig | None = None  # None: that of the run
+    source: str | None = None  # a run's folder or a stable-baselines3 zip; None: random actions
+    play: str | None = None  # which of its policies plays; None: of a run the replay buffer is taken, a zip explores
+    steps: int | None = None  # at least; None: all of a replay buffer, else as many as the job says
+    seed: int = 0
+    name: str | None = None  # the dataset's Minari id; None: one that follows from the others
+    trust: bool = False
+    vecnormalize: str | None = None  # the statistics that a stable-baselines3 policy's observations were normalised by
+
+    def __post_init__(self) -> None:
+        if self.steps is not None:
+            _flag("--steps", self.steps, 1)
+        _flag("--seed", self.seed, 0)
+        if self.env is None and self.kind != "run":
+            raise ConfigError("env= is missing: name the environment, for example env=Swimmer-v5")
+        if self.play is not None:
+            require("play", self.play, self.play in PLAYS, " or ".join(PLAYS))
+        if self.kind == "random" and self.play is not None:
+            raise ConfigError(f"--play {self.play} with --random: there is no policy to play; leave out one of the two")
+        if self.kind != "file":
+            if self.vecnormalize is not None:
+                raise ConfigError(f"--vecnormalize {self.vecnormalize}: of a stable-baselines3 file only; leave it out")
+            return
+        _trusted(str(self.source), SUBJECTS[".zip"], self.trust)
+
+    @property
+    def kind(self) -> str:
+        """Where episodes are from: "random", "run" or "file"."""
+        if self.source is None:
+            return "random"
+        return "file" if Path(self.source).suffix == ".zip" and not Path(self.source).is_dir() else "run"
 
 
 @dataclass
