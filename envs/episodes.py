@@ -20,18 +20,16 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
 from rppdyn.envs.catalogue import symmetry_spec
 from rppdyn.envs.making import env_name, make_env
+from rppdyn.envs.registration import described, recreation
 from rppdyn.runs.files import new_folder
 
 __all__ = ["Episode", "EpisodeDataset", "dataset_folder", "read_episodes", "write_episodes"]
 
 INSTALL = "pip install 'rppdyn[minari]'"
-TRANSPARENT = ("Monitor", "RecordEpisodeStatistics", "Resumable")
-"""Wrappers that change nothing of what is seen and done; a dataset is the same without them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +114,7 @@ class EpisodeDataset:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read_episodes(dataset: str, *, env_id: str | None = None) -> EpisodeDataset:
+def read_episodes(dataset: str | Path, *, env_id: str | None = None) -> EpisodeDataset:
     """A Minari dataset in memory.
 
     Args:
@@ -126,7 +124,7 @@ def read_episodes(dataset: str, *, env_id: str | None = None) -> EpisodeDataset:
         ValueError: Minari is not installed; there is no such dataset, or it is damaged; it is of another environment, or
             its spaces are not that environment's, or not vectors; a number is not finite.
     """
-    source = _open(dataset)
+    source = _open(str(dataset))
     name, env_spec = source.id, source.env_spec
     if env_spec is None:
         raise ValueError(f"{name} does not say which environment it is of; write it with env= given")
@@ -134,7 +132,8 @@ def read_episodes(dataset: str, *, env_id: str | None = None) -> EpisodeDataset:
         raise ValueError(f"{name} is of {env_spec.id}, not of {env_id}: give a dataset of {env_id}")
     for what in ("observation", "action"):
         _require_vectors(name, what, getattr(source, f"{what}_space"))
-    about = EpisodeDataset(name, *_env_id_and_kwargs(name, env_spec), (), _actuator_scale(name, env_spec))
+    made_id, options, scale = recreation(env_spec, name)
+    about = EpisodeDataset(name, made_id, options, (), scale)
     _require_spaces_of_env(about, source)
     found = replace(about, episodes=tuple(_episodes(name, source)))
     _require_finite(found)
@@ -212,31 +211,6 @@ def _require_finite(dataset: EpisodeDataset) -> None:
                 )
 
 
-def _env_id_and_kwargs(name: str, spec: EnvSpec) -> tuple[str, dict[str, Any]]:
-    """What `gymnasium.make` takes to make an environment again; where its id is not registered, the module that does it."""
-    kwargs = {key: value for key, value in spec.kwargs.items() if key != "render_mode"}
-    registered = gym.registry.get(spec.id)
-    if registered is None and not isinstance(spec.entry_point, str):
-        raise ValueError(f"{name} is of {spec.id}, which is not registered: import the module that does it first")
-    if registered is None or registered.max_episode_steps != spec.max_episode_steps:
-        kwargs["max_episode_steps"] = -1 if spec.max_episode_steps is None else spec.max_episode_steps
-    env_id = spec.id if registered else f"{spec.entry_point.partition(':')[0]}:{spec.id}"
-    return env_id, kwargs
-
-
-def _actuator_scale(name: str, spec: EnvSpec) -> dict[str, float]:
-    scale: dict[str, float] = {}
-    for wrapper in spec.additional_wrappers:
-        if wrapper.name == "ScaledActuators":
-            scale |= (wrapper.kwargs or {}).get("scale", {})
-        elif wrapper.name not in TRANSPARENT:
-            raise ValueError(
-                f"{name}: behind the wrapper {wrapper.name} it may be another environment: collect without it, or from an "
-                "environment that is registered with it inside"
-            )
-    return scale
-
-
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
@@ -274,7 +248,7 @@ def write_episodes(
         "description": description,
         "requirements": [f"{package}=={version(package)}" for package in ("gymnasium", "mujoco")],
     }
-    spec = _described(env)
+    spec = described(env)
     with new_folder(folder) as temporary:
         from minari.dataset.minari_storage import MinariStorage
 
@@ -304,26 +278,6 @@ def dataset_folder(dataset: str) -> Path:
             "it, a version behind it, as in swimmer/random-v0"
         )
     return _root() / dataset
-
-
-def _described(env: gym.Env) -> EnvSpec:
-    """An environment's registration and options, without wrappers that only watch."""
-    if env.spec is None:
-        raise ValueError(
-            f"{env_name(env)} was not made by its id, so a dataset can't say what it is; gymnasium.register it"
-        )
-    _actuator_scale(env.spec.id, env.spec)  # refuses what could not be read again
-    wrappers = tuple(w for w in env.spec.additional_wrappers if w.name not in TRANSPARENT)
-    kwargs = {key: value for key, value in env.spec.kwargs.items() if key != "render_mode"}
-    spec = replace(env.spec, additional_wrappers=wrappers, kwargs=kwargs)
-    try:
-        spec.to_json()
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{spec.id} can't be written to a dataset ({_line(error)}): register it by a string, entry_point="
-            "'module:Class', with numbers, texts and lists as options"
-        ) from error
-    return spec
 
 
 def _buffers(episodes: Iterable[Episode], env: gym.Env) -> Iterator[Any]:
@@ -371,7 +325,7 @@ def _one_line(space: gym.Space) -> str:
 
 
 def _damaged(dataset: str, error: Exception) -> ValueError:
-    return ValueError(f"{dataset} can't be read ({_line(error)}): delete it, and collect or download it again")
+    return ValueError(f"{dataset} can't be read ({_line(error)}): collect or download it again")
 
 
 def _line(error: Exception) -> str:

@@ -72,11 +72,13 @@ def run(config: CollectConfig, *, progress: bool = False) -> CollectResult:
     lengths: list[int] = []
     returns: list[float] = []
 
-    def watched(episodes: Iterable[Episode], bar: Progress) -> Iterator[Episode]:
-        for episode in episodes:
+    def watched(source: _Source, bar: Progress) -> Iterator[Episode]:
+        steps = 0
+        for episode in source.episodes:
+            steps += len(episode)
             lengths.append(len(episode))
             returns.append(float(episode.rewards.sum()))
-            bar.update(sum(lengths))
+            bar.update(min(steps, source.steps))
             yield episode
 
     with _source(config) as source:
@@ -86,7 +88,7 @@ def run(config: CollectConfig, *, progress: bool = False) -> CollectResult:
         with Progress(source.steps, description=f"collect {env_id}", delay=1.0, enabled=progress) as bar:
             folder = write_episodes(
                 dataset,
-                watched(source.episodes, bar),
+                watched(source, bar),
                 env=source.env,
                 algorithm=source.words,
                 description=f"{env_id}, {source.words}",

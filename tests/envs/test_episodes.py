@@ -269,6 +269,14 @@ def test_without_minari_one_line_says_how_to_get_it(monkeypatch, missing):
             use()
 
 
+def test_another_storage_format_says_what_it_needs(root, monkeypatch):
+    written()
+    change_metadata(root, data_format="arrow")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with refused(NAME, "minari[arrow]"):
+        read_episodes(NAME)
+
+
 @pytest.mark.parametrize("name", ["no version", "a/b", "../up-v0", "/tmp/x-v0", "dots.in-v0", "-v0"])
 def test_malformed_names_are_refused(name):
     with refused(repr(name), "swimmer/random-v0"):
