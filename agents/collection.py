@@ -74,7 +74,9 @@ def played_episodes(env: gym.Env, policy: Callable[[NDArray], NDArray], *, steps
     """
     played = 0
     while played < steps:
-        observations, actions, rewards = [env.reset(seed=None if played else seed)[0]], [], []
+        observations: list[NDArray] = [env.reset(seed=None if played else seed)[0]]
+        actions: list[NDArray] = []
+        rewards: list[float] = []
         terminated = truncated = False
         while not (terminated or truncated) and len(actions) < steps:  # an environment may have no time limit
             actions.append(policy(observations[-1][None])[0])
@@ -85,7 +87,7 @@ def played_episodes(env: gym.Env, policy: Callable[[NDArray], NDArray], *, steps
         yield Episode(np.stack(observations), np.stack(actions), np.array(rewards), bool(terminated), bool(truncated))
 
 
-def random_policy(space: spaces.Box, seed: int) -> Callable[[NDArray], NDArray]:
+def random_policy(space: gym.Space, seed: int) -> Callable[[NDArray], NDArray]:
     """Actions drawn from an action space, uniformly within its bounds, whatever is observed."""
     space.seed(seed)
     return lambda observations: np.stack([space.sample() for _ in observations])
