@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
+import types
 
 import pytest
 from jaxtyping import install_import_hook
@@ -24,3 +27,16 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory):
         patch.setenv("RPPDYN_CACHE_DIR", str(folder))
         patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("datasets")))
         yield folder
+
+
+@pytest.fixture
+def data_collector(monkeypatch: pytest.MonkeyPatch):
+    """Minari's own `DataCollector`, which asks jax, a heavy package, for a map over nested containers; torch has one too."""
+    import minari
+    import torch.utils._pytree as pytree
+
+    monkeypatch.setitem(sys.modules, "jax", types.ModuleType("jax"))
+    monkeypatch.setitem(sys.modules, "jax.tree_util", pytree)
+    monkeypatch.setattr(sys.modules["jax"], "tree_util", pytree, raising=False)
+    yield minari.DataCollector
+    gc.collect()  # its temporary folders warn when they go

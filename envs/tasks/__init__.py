@@ -22,6 +22,7 @@ from rppdyn.envs.tasks.regression import (
     regression_task,
 )
 from rppdyn.envs.tasks.trajectories import TASK_CACHE, TrajectoryData, load_trajectories
+from rppdyn.envs.tasks.transitions import TransitionData, draw_chunks, transition_data
 
 __all__ = [
     "REGRESSION_TASKS",
@@ -34,6 +35,9 @@ __all__ = [
     "Pendulum",
     "RegressionTask",
     "TrajectoryData",
+    "TransitionData",
+    "draw_chunks",
     "load_trajectories",
     "regression_task",
+    "transition_data",
 ]

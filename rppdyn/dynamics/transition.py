@@ -125,23 +125,17 @@ class TransitionModel(nn.Module):
             states.append(x)
         return torch.stack(states, -2)
 
-    def log_likelihood(
-        self,
-        x: Float[Tensor, "*batch n"],
-        u: Float[Tensor, "*batch m"],
-        after: Float[Tensor, "*batch n"],
-        weights: Any = None,
-    ) -> Float[Tensor, "*batch n"]:
-        """Of a Gaussian model: the logarithm of each entry's density at the next state, in units of one-step changes.
+    def log_likelihood(self, step: Step, after: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        """The logarithm of each entry's normal density at the next state, in units of one-step changes.
 
         Raises:
-            ValueError: the model gives no standard deviation.
+            ValueError: the step has no standard deviation.
         """
-        mean, log_std = self.step(x, u, weights)
-        if log_std is None:
+        if step.log_std is None:
             raise ValueError("this model gives no standard deviation: build it with gaussian=True")
-        log_std = log_std - self.changes.std.to(log_std).log()
-        error = (after - mean) / self.changes.std.to(mean)
+        std = self.changes.std.to(after)
+        log_std = step.log_std - std.log()
+        error = (after - step.mean) / std
         return -0.5 * (error * (-log_std).exp()).square() - log_std - HALF_LOG_2_PI
 
     def _output(self, x: Tensor, u: Tensor, weights: Any) -> Tensor:

@@ -22,17 +22,20 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rppdyn.jobs.fit_schema import FitDynamicsConfig, FitRegressionConfig
 from rppdyn.jobs.schema import ConfigError, EnvConfig, TrainAgentConfig, did_you_mean
+from rppdyn.jobs.transition_schema import FitTransitionConfig
 from rppdyn.runs import RunFolder
 
 SCHEMAS: dict[str, type] = {
     "train_agent": TrainAgentConfig,
     "fit_regression": FitRegressionConfig,
     "fit_dynamics": FitDynamicsConfig,
+    "fit_transition": FitTransitionConfig,
 }
 CONFIGS = {  # where each configuration and its groups are
     "train_agent": "rppdyn.configs",
     "fit_regression": "rppdyn.configs.fit_regression",
     "fit_dynamics": "rppdyn.configs.fit_dynamics",
+    "fit_transition": "rppdyn.configs.fit_transition",
 }
 
 

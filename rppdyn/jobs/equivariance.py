@@ -29,7 +29,7 @@ from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, iqm, provenance
 from rppdyn.runs.files import write_json
 
-FITS = ("fit_regression", "fit_dynamics")
+FITS = ("fit_regression", "fit_dynamics", "fit_transition")
 FORMAT = 1  # of equivariance.json
 SHOWN = 6  # parts of the input in the table: those that explain most; the JSON has all
 
@@ -121,7 +121,7 @@ def _of_function(config: EquivarianceConfig, group: str, rep_in: str, rep_out: s
 
 
 def _of_fit(config: EquivarianceConfig, folder: RunFolder) -> EquivarianceResult:
-    """Of the members of a run of fit-regression or fit-dynamics."""
+    """Of the members of a fit's run."""
     given = {"--env": config.env, "--symmetry": config.symmetry, "--rep-in": config.rep_in, "--rep-out": config.rep_out}
     for flag, value in given.items():
         if value is not None:

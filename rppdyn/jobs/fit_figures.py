@@ -21,7 +21,7 @@ from rppdyn.runs import RunFolder, read_metrics
 from rppdyn.runs.figures import COLOURS
 from rppdyn.runs.statistics import bootstrap_interval, iqm
 
-__all__ = ["compare_equivariance", "draw_members", "draw_rollouts", "fit_curves"]
+__all__ = ["compare_equivariance", "draw_horizons", "draw_members", "draw_rollouts", "fit_curves"]
 
 PANELS: Mapping[str, Sequence[str]] = {
     "error": ("validation/error", "test/error"),
@@ -71,7 +71,7 @@ def compare_equivariance(runs: Sequence[str | os.PathLike[str]], out: str | os.P
         members = (
             f"{len(values)} members" if len(values) == config.seeds else f"{len(values)} of {config.seeds} members"
         )
-        label = f"{config.task.name}, {config.model_name} ({members})"
+        label = f"{config.task_name}, {config.model_name} ({members})"
         draw_members(axes, steps / config.steps_per_epoch, values, COLOURS[k % len(COLOURS)], label=label, each=True)
     axes.set_xlabel("epochs")
     axes.set_ylabel("equivariance error")
@@ -153,4 +153,38 @@ def draw_rollouts(curves: Mapping[str, Any], example: Mapping[str, Any], path: P
         axes.set_title(title, fontsize="medium")
         axes.set_xlabel("time, s")
         _dress(axes, legend=len(names) > 1)
+    return save(figure, path)
+
+
+SHOWN = 16
+"""Components in a figure, those with the largest errors."""
+
+
+def draw_horizons(curves: Mapping[str, Any], path: Path) -> Path:
+    """Draw how the relative error of transition models grows along rollouts, and which components it is made of.
+
+    Args:
+        curves: ``error``, over steps 1, 2, ... of each seed; ``components``, median absolute ``errors`` of the features called
+            ``names`` in units of their standard deviation, one row for each of the ``horizons``.
+    """
+    names, horizons, components = (curves["components"][key] for key in ("names", "horizons", "errors"))
+    components = np.array(components)
+    shown = np.argsort(components[-1])[-SHOWN:] if len(components) else []
+    figure = Figure(figsize=(9.6, 1.6 + 0.2 * max(10, len(shown))), layout="constrained")
+    FigureCanvasAgg(figure)
+    growth, parts = figure.subplots(1, 2, width_ratios=(1, 1.2))
+    errors = np.array(curves["error"])
+    draw_members(growth, np.arange(1, errors.shape[1] + 1), errors, COLOURS[0])
+    growth.set_title("relative error of the state", fontsize="medium")
+    growth.set_xlabel("steps")
+    _dress(growth, legend=False)
+    for colour, horizon, row in zip(COLOURS, horizons, components, strict=False):
+        parts.plot(row[shown], range(len(shown)), "o", color=colour, ms=4, label=f"step {horizon}")
+    parts.set_yticks(range(len(shown)), [names[i] for i in shown], fontsize="x-small")
+    parts.set_title("median error, standard deviations", fontsize="medium")
+    parts.set_xlim(left=0)
+    parts.grid(alpha=0.25)
+    parts.spines[["top", "right"]].set_visible(False)
+    if len(shown):
+        parts.legend(frameon=False, fontsize="small", loc="lower right")
     return save(figure, path)

@@ -161,9 +161,9 @@ class RolloutConfig:
     """How vector fields are solved: with fixed steps while training, with an accurate method afterwards."""
 
     step: float | None = None  # longest step of rk4 while training; null: one per time step
-    method: str = "dopri5"  # of the test rollouts
+    method: str = "rk4"  # of the test rollouts; or dopri5, which takes forever where a model is wild
+    test_step: float = 0.05  # of rk4: 1e-6 of the state after 30 s
     tolerance: float = 1e-6  # of dopri5, relative and absolute
-    test_step: float = 0.05  # of rk4
     trajectories: int = 100  # how many test trajectories are rolled out to the horizon
 
     def __post_init__(self) -> None:
@@ -208,7 +208,12 @@ class FitConfig(RunConfig):
     @property
     def place(self) -> tuple[str, ...]:
         seeds = f"seed{self.seed}" if self.seeds == 1 else f"seeds{self.seed}-{self.seed + self.seeds - 1}"
-        return self.task.name, self.model_name, seeds
+        return self.task_name, self.model_name, seeds
+
+    @property
+    def task_name(self) -> str:
+        """What tables call the task."""
+        return self.task.name
 
     @property
     def model_name(self) -> str:

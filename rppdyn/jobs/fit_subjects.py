@@ -10,14 +10,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rppdyn.dynamics import DynamicsModel, HamiltonianModel
+from rppdyn.dynamics import DynamicsModel, HamiltonianModel, TransitionModel
+from rppdyn.envs import SymmetrySpec
 from rppdyn.envs.tasks import regression_task
 from rppdyn.jobs import compose, notation
 from rppdyn.jobs.fit_dynamics import Dynamics, load_models
 from rppdyn.jobs.fit_regression import Regressor, load_regressors
 from rppdyn.jobs.fit_schema import FitDynamicsConfig, FitRegressionConfig
+from rppdyn.jobs.fit_transition import load_transitions
 from rppdyn.jobs.fitting import MAPFit
+from rppdyn.jobs.schema import ConfigError
 from rppdyn.jobs.subjects import Blocks, Function, Network
+from rppdyn.jobs.transition_schema import FitTransitionConfig
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, RunFolderError
@@ -60,7 +64,7 @@ class Fit:
 
 
 def open_fit(folder: RunFolder, group: str | None = None) -> Fit:
-    """The members of a finished run of fit-regression or fit-dynamics, in float64.
+    """The members of a finished run of a fit, in float64.
 
     Args:
         group: in the place of the one that the networks were given, for example "O(3)".
@@ -71,6 +75,8 @@ def open_fit(folder: RunFolder, group: str | None = None) -> Fit:
     config = replace(compose.from_run(compose.name_of_run(folder), folder), device="cpu")  # wherever it was trained
     if isinstance(config, FitRegressionConfig):
         return _regression(config, folder, group)
+    if isinstance(config, FitTransitionConfig):
+        return _transition(config, folder, group)
     return _dynamics(config, folder, group)
 
 
@@ -116,6 +122,35 @@ def _dynamics(config: FitDynamicsConfig, folder: RunFolder, group: str | None) -
             Member(seed, _vector_field(model, rep, parts), data.test[:, 0], _solver(dynamics, model), starts)
         )
     return Fit(f"{config.task.name}, {config.model_name}", rep, rep, members, dynamics.data[0].times)
+
+
+def _transition(config: FitTransitionConfig, folder: RunFolder, group: str | None) -> Fit:
+    if group is not None:
+        raise ConfigError(
+            f"--group {group}: a transition model is measured under its environment's symmetry; leave it out, or fit with "
+            "another symmetry="
+        )
+    transition, models = load_transitions(config, folder)
+    _check(transition.fit, folder)
+    spec, test = transition.spec, transition.data.test
+    inputs = torch.cat([test.states[:, :-1], test.actions], -1).flatten(0, 1)
+    rep_in, rep_out = TransitionModel.rep_in(spec.obs_rep, spec.action_rep), spec.obs_rep
+    members = [
+        Member(seed, _change(model, spec, rep_in), inputs) for seed, model in zip(config.all_seeds, models, strict=True)
+    ]
+    return Fit(f"{config.task_name}, {config.model_name}", rep_in, rep_out, members)
+
+
+def _change(model: TransitionModel, spec: SymmetrySpec, rep_in: Rep) -> Function:
+    """What a transition model adds to the state, as a function of state and action."""
+    weights, n = model.assemble(), spec.feature_dim
+    features = _blocks(dict.fromkeys(spec.feature_names, 1))
+    inputs = _blocks(dict.fromkeys((*spec.feature_names, *spec.action_names), 1))
+    changes = {f"change of {name}": index for name, index in features.items()}
+    network_inputs = lambda z: torch.cat([model.states(z[..., :n]), model.actions(z[..., n:])], -1)  # noqa: E731
+    networks = _networks("network", model.net, network_inputs, rep_in)
+    call = lambda z: model.change(z[..., :n], z[..., n:], weights)  # noqa: E731
+    return _function("change of the state", call, rep_in, spec.obs_rep, inputs, changes, networks)
 
 
 def _vector_field(model: DynamicsModel, rep: Rep, parts: Mapping[str, int]) -> Function:

@@ -5,7 +5,8 @@ Each member minimises
 .. math:: \frac{1}{N d}\sum_n |y_n - f(x_n)|^2 + \frac{2 s^2}{N d}\Big(\sum_p \frac{|w_p|^2}{2\sigma_p^2} + \ldots\Big),
 
 the negative log-posterior under a Gaussian likelihood of variance :math:`s^2` per output (``noise_variance``) and the
-pathways' priors, times :math:`2 s^2 / (N d)`: ``N`` training data of ``d`` outputs.
+pathways' priors, times :math:`2 s^2 / (N d)`: ``N`` training data of ``d`` outputs. Under other likelihoods the first term and
+the factor before the priors are others (:class:`Likelihood`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from rppdyn.groups import Group
 from rppdyn.jobs import notation
@@ -35,7 +36,18 @@ from rppdyn.runs import Progress, RunFolder, RunFolderError, provenance, stop_on
 from rppdyn.runs.files import flush_to_disk
 from rppdyn.runs.fitting import fit, load_tensors
 
-__all__ = ["MAPFit", "build_network", "build_stack", "device_of", "load_members", "run_fit", "task_group"]
+__all__ = [
+    "Likelihood",
+    "MAPFit",
+    "build_network",
+    "build_stack",
+    "device_of",
+    "gaussian",
+    "laplace",
+    "load_members",
+    "run_fit",
+    "task_group",
+]
 
 MEMBERS = "members.pt"
 
@@ -89,14 +101,40 @@ def device_of(config: FitConfig) -> torch.device:
     return torch.device(config.device)
 
 
+class Likelihood(NamedTuple):
+    """The negative logarithm of a likelihood per number, times ``scale`` and up to a constant.
+
+    Attributes:
+        name: of its mean in the metrics.
+        loss: ``(prediction, targets) -> (members, batch, ...)``.
+        scale: what one number's negative log-likelihood was multiplied by, and a negative log-prior is.
+    """
+
+    name: str
+    loss: Callable[[Any, Tensor], Tensor]
+    scale: float
+
+
+def gaussian(variance: float) -> Likelihood:
+    """Squared errors: of a normal distribution."""
+    return Likelihood("mse", lambda prediction, targets: (prediction - targets).square(), 2 * variance)
+
+
+def laplace(variance: float) -> Likelihood:
+    """Absolute errors: of a Laplace distribution with this variance, twice the square of its scale."""
+    return Likelihood("l1", lambda prediction, targets: (prediction - targets).abs(), math.sqrt(variance / 2))
+
+
 class MAPFit:
     """Members fitted to data of their own (:class:`~rppdyn.runs.fitting.Fittable`).
 
     Args:
-        inputs, targets: ``(members, N, ...)``, targets as ``predict`` gives them.
-        predict: ``(weights, inputs) -> (members, batch, ...)``.
+        inputs, targets: ``(members, N, ...)``.
+        predict: ``(weights, inputs) -> prediction``, for the likelihood.
         evaluate: metrics, called without gradients.
         prepare: what is done to a batch before it is used, ``(inputs, targets, step) -> (inputs, targets)``.
+        likelihood: of the targets; normal, with the configured variance, unless another is given.
+        module: what is saved of the finished fit, where that is more than the stack.
     """
 
     def __init__(
@@ -108,12 +146,16 @@ class MAPFit:
         predict: Callable[[Any, Tensor], Tensor],
         evaluate: Callable[[], dict[str, Any]],
         prepare: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]] | None = None,
+        likelihood: Likelihood | None = None,
+        module: nn.Module | None = None,
     ):
         self.config, self.stack = config, stack
+        self.module = stack if module is None else module
+        self.likelihood = gaussian(config.optimiser.noise_variance) if likelihood is None else likelihood
         self.inputs, self.targets = inputs, targets
         self.predict, self._evaluate, self.prepare = predict, evaluate, prepare
         self.optimiser = torch.optim.Adam(stack.parameters(), lr=config.optimiser.learning_rate, foreach=True)
-        self.prior_scale = 2 * config.optimiser.noise_variance / targets[0].numel()
+        self.prior_scale = self.likelihood.scale / targets[0].numel()
         self.loss = torch.full((stack.members,), math.nan)
         self._order: Tensor | None = None
         self._ordered = -1  # the epoch it is of
@@ -131,7 +173,7 @@ class MAPFit:
         for group in self.optimiser.param_groups:
             group["lr"] = self._learning_rate(step)
         self.optimiser.zero_grad(set_to_none=True)
-        errors = (self.predict(self.stack.assemble(), inputs) - targets).square().flatten(1).mean(1)
+        errors = self.likelihood.loss(self.predict(self.stack.assemble(), inputs), targets).flatten(1).mean(1)
         self.loss = errors.detach()
         (errors + self.prior_scale * self.stack.per_member(negative_log_prior)).sum().backward()
         self.optimiser.step()
@@ -159,7 +201,7 @@ class MAPFit:
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, Any]:
-        metrics = {"train/mse": self.loss.tolist()} | self._evaluate()
+        metrics = {f"train/{self.likelihood.name}": self.loss.tolist()} | self._evaluate()
         means = {f"{name}_mean": sum(v) / len(v) for name, v in metrics.items() if isinstance(v, list)}
         return metrics | means
 
@@ -198,7 +240,7 @@ def run_fit(
         with folder.lock():
             folder.replace_config(asdict(config))
             steps = config.optimiser.epochs * subject.steps_per_epoch
-            label = f"{config.task.name} {config.model_name}"
+            label = f"{config.task_name} {config.model_name}"
             with (
                 stop_on_signals() as stop,
                 Progress(steps, description=label, enabled=progress) as bar,
@@ -215,7 +257,7 @@ def run_fit(
             result = FitResult(
                 run=str(folder.path),
                 verb=config.verb,
-                task=config.task.name,
+                task=config.task_name,
                 model=config.model_name,
                 seeds=config.all_seeds,
                 epochs=config.optimiser.epochs,
@@ -226,24 +268,24 @@ def run_fit(
             if done:
                 with torch.no_grad():
                     result.test = measure(subject)
-                save_members(subject.stack, folder)
+                save_members(subject.module, folder)
                 draw(folder)
                 result.seconds = time.monotonic() - start
                 folder.write_result({**asdict(result), "provenance": provenance()})
     return result
 
 
-def save_members(stack: Stack, folder: RunFolder) -> None:
+def save_members(module: nn.Module, folder: RunFolder) -> None:
     """The fitted members' parameters, tensors alone."""
     path = folder.path / MEMBERS
     temporary = path.with_name(f".writing-{path.name}")
-    torch.save(stack.state_dict(), temporary)
+    torch.save(module.state_dict(), temporary)
     flush_to_disk(temporary)
     os.replace(temporary, path)
 
 
-def load_members(stack: Stack, folder: RunFolder) -> None:
-    """Give a stack the parameters of a finished run.
+def load_members(module: nn.Module, folder: RunFolder) -> None:
+    """Give a stack, or what contains one, the parameters of a finished run.
 
     Raises:
         RunFolderError: the run is unfinished, or the file is of another network.
@@ -253,6 +295,6 @@ def load_members(stack: Stack, folder: RunFolder) -> None:
     if folder.result() is None or not path.is_file():
         raise RunFolderError(f"{folder.path} is unfinished: let it go on with --resume {folder.path}")
     try:
-        stack.load_state_dict(load_tensors(path))
+        module.load_state_dict(load_tensors(path))
     except RuntimeError as error:
         raise RunFolderError(f"{path} is of another network than config.yaml says: {error}") from error

@@ -194,6 +194,11 @@ def _names(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         peers = [other.config for other in runs if other.subject == run.subject]
         varied = {key for config in peers for key, _, _ in differences(run.config, config)}
+        namesakes = [other.config for other in runs if (other.subject, other.name) == (run.subject, run.name)]
+        own = {key for config in namesakes for key, _, _ in differences(run.config, config)}
+        varied = {
+            key for key in varied if key in own or not key.startswith("model.")
+        }  # a model's own layers go without saying
         settings = [f"{key.rpartition('.')[2]}={_written(run.config.get(key))}" for key in sorted(varied - NAMED)]
         name = " ".join([run.name, *settings])
         if len(name) > LONGEST_NAME:
@@ -237,7 +242,7 @@ def _read(folder: RunFolder) -> list[Run]:
     )
     if isinstance(config, FitConfig):
         common |= dict(
-            subject=config.task.name,
+            subject=config.task_name,
             length=config.optimiser.epochs,
             name=config.model_name,
             equivariance=found["equivariance"],

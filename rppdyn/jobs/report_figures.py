@@ -78,10 +78,10 @@ def finals(groups: Sequence[Group], metric: str, label: str) -> Figure:
     return figure
 
 
-def rollouts(groups: Sequence[Group], panels: Mapping[str, str]) -> Figure:
+def rollouts(groups: Sequence[Group], panels: Mapping[str, str], unit: str) -> Figure:
     """How errors and drifts, each with its title, grow along the rollouts of fitted models."""
     figure = Figure(figsize=(WIDTHS[3] * len(panels), HEIGHT), layout="constrained")
-    for axes, (name, title) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+    for axes, (name, title) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for group in groups:
             kept = [run.rollouts for run in group.runs if run.rollouts.get(name)]
             if kept:
@@ -89,7 +89,7 @@ def rollouts(groups: Sequence[Group], panels: Mapping[str, str]) -> Figure:
                 draw_members(axes, np.array(kept[0]["times"]), values, group.colour, style=group.line)
         _dress(axes, title)
         axes.set_yscale("log")
-        axes.set_xlabel("time, s")
+        axes.set_xlabel(unit)
     return figure
 
 

@@ -23,6 +23,9 @@ from rppdyn.jobs.report_words import (
 )
 from rppdyn.runs import paired_ratio
 
+HORIZONS = (10, 30, 100)
+"""Of transition models."""
+
 Write = Callable[[float], str | Markup]
 MOST_PAIRS = 10  # more of them are folded
 
@@ -38,6 +41,7 @@ def _times(ratio: float) -> str | Markup:
 TESTED: Mapping[str, tuple[str, Write]] = {
     "test/error": ("test error", scientific),
     "test/mse": ("mean squared error", scientific),
+    **{f"test/error_{steps}": (f"error over {steps} steps", scientific) for steps in HORIZONS},
     "rollout/error": ("rollout error", scientific),
     "rollout/energy_drift": ("energy drift", scientific),
     "rollout/momentum_drift": ("momentum drift", scientific),
@@ -46,7 +50,7 @@ TESTED: Mapping[str, tuple[str, Write]] = {
 }
 """What is measured of finished fits: its title, and how it is written."""
 
-COMPARED = ("test/error", "rollout/error")
+COMPARED = ("test/error", *(f"test/error_{steps}" for steps in HORIZONS), "rollout/error")
 ALONG = {
     "error": "relative error",
     "energy_drift": "drift of the energy",
@@ -112,7 +116,7 @@ def _pairs(subject: str, groups: Sequence[Group]) -> Markup | None:
             rows.append([joined([labelled(a), " to ", labelled(b)]), *cells])
     if not rows:
         return None
-    head = ["ratio of", *(f"{TESTED[name][0]}s" for name in shown)]
+    head = ["ratio of", *(TESTED[name][0].replace("error", "errors", 1) for name in shown)]
     content = joined([
         table(f"Ratios of errors on {subject}", head, rows, range(1, len(head))),
         tag(
@@ -160,13 +164,22 @@ def _rollouts(k: int, subject: str, groups: Sequence[Group]) -> Markup | None:
     kept = [group for group in groups if any(run.rollouts.get("error") for run in group.runs)]
     if not kept:
         return None
+    panels = {
+        name: title for name, title in ALONG.items() if any(run.rollouts.get(name) for g in kept for run in g.runs)
+    }
+    if len(panels) > 1:
+        unit, drifts = "time, s", (
+            ", and how far the true energy and the angular momentum about the vertical drift along the model's rollouts. "
+            "Geometric means over trajectories, without those that diverged"
+        )  # fmt: skip
+    else:  # transition models: of an error there is a number even where a trajectory diverged, 1
+        unit, drifts = "steps", ". Geometric means over trajectories"
     caption = (
-        "Rollouts from the initial states of the test trajectories: the relative error of the state, and how far the true "
-        "energy and the angular momentum about the vertical drift along the model's rollouts. Geometric means over "
-        "trajectories, without those that diverged; interquartile means over seeds and their 95 % bootstrap intervals."
+        f"Rollouts from the initial states of the test trajectories: the relative error of the state{drifts}; interquartile "
+        "means over seeds and their 95 % bootstrap intervals."
     )
-    alternative = f"Errors and drifts of rollouts on {subject} over time; the table above has their means."
-    draw = lambda: report_figures.rollouts(kept, ALONG)  # noqa: E731
+    alternative = f"Errors of rollouts on {subject} over {unit}; the table above has their means."
+    draw = lambda: report_figures.rollouts(kept, panels, unit)  # noqa: E731
     return figure(f"rollouts{k}", draw, caption, alternative, legend(kept))
 
 

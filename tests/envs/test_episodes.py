@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import gymnasium as gym
@@ -17,7 +15,6 @@ import minari
 import numpy as np
 import pytest
 from refusals import refused
-from torch.utils import _pytree
 
 from rppdyn.envs import Episode, make_env, read_episodes, symmetry_spec, write_episodes
 
@@ -131,13 +128,9 @@ def test_an_environment_of_a_module_comes_back(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*is set to None:UserWarning", "ignore:Implicitly cleaning up:ResourceWarning")
-def test_a_dataset_of_minaris_own_collector(monkeypatch):
+def test_a_dataset_of_minaris_own_collector(data_collector):
     """Swimmer-v5 under random actions, recorded by Minari alone; its last episode was cut off, which Minari marks."""
-    # Minari asks jax for a map over nested containers and for nothing else; torch has one, and jax is a heavy package.
-    monkeypatch.setitem(sys.modules, "jax", types.ModuleType("jax"))
-    monkeypatch.setitem(sys.modules, "jax.tree_util", _pytree)
-    monkeypatch.setattr(sys.modules["jax"], "tree_util", _pytree, raising=False)
-    env = minari.DataCollector(gym.make("Swimmer-v5", max_episode_steps=30))
+    env = data_collector(gym.make("Swimmer-v5", max_episode_steps=30))
     env.action_space.seed(0)
     seen = []
     for seed in range(3):
@@ -146,8 +139,6 @@ def test_a_dataset_of_minaris_own_collector(monkeypatch):
             seen[-1].append(env.step(env.action_space.sample())[0])
     env.create_dataset("swimmer/others-v3")
     env.close()
-    del env
-    gc.collect()  # its temporary folders warn when they go
     dataset = read_episodes("swimmer/others-v3", env_id="Swimmer-v5")
     assert (dataset.env_kwargs, [len(e) for e in dataset.episodes]) == ({"max_episode_steps": 30}, [30, 30, 11])
     assert all(np.array_equal(e.observations, o) for e, o in zip(dataset.episodes, seen, strict=True))

@@ -1,0 +1,147 @@
+"""Data for transition models: chunks of episodes to train on, and long trajectories of other episodes to be judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rppdyn.envs.episodes import Episode, EpisodeDataset
+from rppdyn.envs.spec import SymmetrySpec
+
+__all__ = ["Trajectories", "TransitionData", "draw_chunks", "hold_out", "transition_data"]
+
+SPLIT_SEED = 0
+"""Of the episodes held out: the same for every seed of a fit, so that seeds are compared on the same trajectories."""
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    """Stretches of episodes, as features and actions in float64.
+
+    Attributes:
+        states: ``(n, T + 1, features)``.
+        actions: ``(n, T, m)``; action t leads from state t to t + 1.
+    """
+
+    states: Float[Tensor, "n T1 f"]
+    actions: Float[Tensor, "n T m"]
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+
+@dataclass(frozen=True)
+class TransitionData:
+    """A dataset's episodes parted: to train on, to choose by, and to be judged by; no episode is in two of them."""
+
+    train: tuple[Episode, ...]
+    validation: Trajectories
+    test: Trajectories
+
+
+def transition_data(
+    dataset: EpisodeDataset, spec: SymmetrySpec, *, held_out: float, trajectories: int, length: int
+) -> TransitionData:
+    """Part a dataset by episodes.
+
+    Args:
+        spec: encodes observations.
+        held_out: share of the episodes of at least ``length`` steps that go to the test, and as many again to validation.
+        trajectories: how many of ``length`` steps are drawn from each of the two.
+    Raises:
+        ValueError: the held-out episodes hold fewer, or the spec is of another environment.
+    """
+    _check(dataset, spec)
+    train, validation, test = hold_out(dataset, held_out, length)
+    draw = lambda episodes, what: _held_out(dataset, spec, episodes, trajectories, length, what)  # noqa: E731
+    return TransitionData(train, draw(validation, "validation"), draw(test, "test"))
+
+
+def hold_out(
+    dataset: EpisodeDataset, share: float, length: int
+) -> tuple[tuple[Episode, ...], tuple[Episode, ...], tuple[Episode, ...]]:
+    """Episodes to train on, for validation and for the test. Held-out ones are drawn from those of at least ``length`` steps.
+
+    Raises:
+        ValueError: there are not three such episodes.
+    """
+    episodes = dataset.episodes
+    long = [index for index, episode in enumerate(episodes) if len(episode) >= length]
+    if len(long) < 3:
+        raise ValueError(
+            f"{dataset.name}: {len(long)} of {len(episodes)} episodes have {length} steps, and one each is needed for "
+            "training, validation and test; collect more, or make task.length smaller"
+        )
+    count = max(1, round(share * len(long)))
+    if 2 * count >= len(episodes):
+        raise ValueError(
+            f"{dataset.name}: task.held_out={share:g} twice leaves no episode to train on; make it smaller"
+        )
+    chosen = np.random.default_rng(SPLIT_SEED).permutation(long)[: 2 * count].tolist()
+    taken = set(chosen)
+    pick = lambda indices: tuple(episodes[i] for i in sorted(indices))  # noqa: E731
+    return pick(set(range(len(episodes))) - taken), pick(chosen[:count]), pick(chosen[count:])
+
+
+def draw_chunks(
+    dataset: EpisodeDataset, spec: SymmetrySpec, episodes: Sequence[Episode], count: int, length: int, seed: int
+) -> Trajectories:
+    """Disjoint stretches of ``length`` steps, drawn uniformly from all that the episodes can be cut into.
+
+    Raises:
+        ValueError: naming how many there are, if fewer.
+    """
+    rng = np.random.default_rng(seed)
+    starts = _cuts(episodes, length, rng)
+    if len(starts) < count:
+        raise ValueError(
+            f"{dataset.name}: its training episodes have {len(starts)} chunks of {length} steps, not {count}: "
+            f"give task.train={len(starts) * length} at most, shorter chunks, or collect more"
+        )
+    return _stretches(spec, episodes, [starts[i] for i in rng.permutation(len(starts))[:count]], length)
+
+
+def _check(dataset: EpisodeDataset, spec: SymmetrySpec) -> None:
+    found = dataset.episodes[0].observations.shape[1], dataset.episodes[0].actions.shape[1]
+    if found != (spec.obs.dim, spec.action.dim):
+        raise ValueError(
+            f"{dataset.name} has observations and actions of {found[0]} and {found[1]} numbers, the symmetry spec of "
+            f"{spec.env_id} is for {spec.obs.dim} and {spec.action.dim}"
+        )
+
+
+def _held_out(
+    dataset: EpisodeDataset, spec: SymmetrySpec, episodes: Sequence[Episode], count: int, length: int, what: str
+) -> Trajectories:
+    rng = np.random.default_rng(SPLIT_SEED)
+    starts = _cuts(episodes, length, rng)
+    if len(starts) < count:
+        raise ValueError(
+            f"{dataset.name}: its {len(episodes)} {what} episodes have {len(starts)} trajectories of {length} steps, not "
+            f"{count}: give task.trajectories={len(starts)}, a larger task.held_out, or collect more"
+        )
+    return _stretches(spec, episodes, [starts[i] for i in rng.permutation(len(starts))[:count]], length)
+
+
+def _cuts(episodes: Sequence[Episode], length: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """Beginnings of disjoint stretches, (episode, step); where an episode has steps to spare the first begins at random."""
+    starts: list[tuple[int, int]] = []
+    for index, episode in enumerate(episodes):
+        count, spare = divmod(len(episode), length)
+        if count:
+            first = int(rng.integers(spare + 1))
+            starts += [(index, first + k * length) for k in range(count)]
+    return starts
+
+
+def _stretches(
+    spec: SymmetrySpec, episodes: Sequence[Episode], starts: Sequence[tuple[int, int]], length: int
+) -> Trajectories:
+    observations = np.stack([episodes[i].observations[t : t + length + 1] for i, t in starts])
+    actions = np.stack([episodes[i].actions[t : t + length] for i, t in starts])
+    return Trajectories(spec.encode(torch.from_numpy(observations)), torch.from_numpy(actions))

@@ -1,0 +1,270 @@
+"""`rppdyn fit-transition`: fit models of an environment's transitions to a dataset, several seeds in one process."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rppdyn.agents.images import GroupImages
+from rppdyn.dynamics import TransitionModel
+from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec
+from rppdyn.envs.tasks import draw_chunks, transition_data
+from rppdyn.envs.tasks.transitions import Trajectories
+from rppdyn.equivariance import equivariance_error
+from rppdyn.equivariance.error import geometric_mean, relative_difference
+from rppdyn.jobs import agent_files, compose
+from rppdyn.jobs.fit_figures import draw_horizons, fit_curves
+from rppdyn.jobs.fit_result import FitResult
+from rppdyn.jobs.fitting import Likelihood, MAPFit, build_stack, device_of, laplace, load_members, run_fit
+from rppdyn.jobs.preflight import preflight
+from rppdyn.jobs.transition_schema import FitTransitionConfig
+from rppdyn.runs import RunFolder, RunFolderError
+from rppdyn.runs.files import write_json
+
+__all__ = ["Transition", "load_transition_model", "load_transitions", "run"]
+
+HORIZONS = (10, 30, 100)
+INITIAL_SCALE = 0.1
+"""Of the last layer's weights: a model begins by changing the state little."""
+
+COUNTED_AS = 1e-7
+"""What the published protocol counts the error of the initial state as."""
+
+ELEMENTS = 8
+"""Of the group, at most, that rollouts are compared under."""
+
+
+def run(config: FitTransitionConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
+    """Fit the configured models into their run folder.
+
+    Args:
+        resume: go on from the folder's last checkpoint; start where there is no folder yet.
+        progress: show a bar on standard error.
+    Raises:
+        RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
+        ConfigError, ValueError: the dataset can't be used as configured; no folder has been made then.
+        CheckpointError: the folder's checkpoints are all damaged.
+    """
+    finished = preflight(config, resume)
+    if finished is not None:
+        return FitResult.from_dict(finished)
+    made: list[Transition] = []
+
+    def build() -> MAPFit:
+        made.append(Transition(config))
+        return made[0].fit
+
+    def draw(folder: RunFolder) -> None:
+        agent_files.save_spec(folder, made[0].spec)
+        fit_curves(folder)
+        write_json(folder.path / "rollouts.json", made[0].curves)
+        draw_horizons(made[0].curves, folder.figures / "rollouts.png")
+
+    return run_fit(config, build, lambda _: made[0].test(), draw, progress)
+
+
+class Transition:
+    """The configured dataset with the models that are fitted to it; each seed draws chunks, initial weights and batches.
+
+    Attributes:
+        curves: of the test trajectories: ``error`` over steps of each seed, and ``components``, median absolute errors of each
+            feature in units of its standard deviation at the horizons; filled by :meth:`test`.
+    """
+
+    def __init__(self, config: FitTransitionConfig):
+        self.config = config
+        task = config.task
+        dataset = read_episodes(config.dataset or "")
+        with closing(dataset.env()) as env:
+            self.spec = symmetry_spec(env, symmetry=config.symmetry, variant=config.variant)
+        self.data = transition_data(
+            dataset, self.spec, held_out=task.held_out, trajectories=task.trajectories, length=task.length
+        )
+        drawn = [
+            draw_chunks(dataset, self.spec, self.data.train, task.chunks, task.chunk, seed) for seed in config.all_seeds
+        ]
+        states = torch.stack([chunks.states for chunks in drawn])
+        actions = torch.stack([chunks.actions for chunks in drawn])
+        self.dtype, self.device = getattr(torch, config.dtype), device_of(config)
+        self.model = build_model(config, self.spec).to(device=self.device, dtype=self.dtype)
+        self.model.observe(states[..., :-1, :], actions, states[..., 1:, :])
+        self.images = GroupImages(self.spec, torch.empty(0, dtype=self.dtype, device=self.device))
+        inputs, targets = torch.cat([states[..., :-1, :], actions], -1), states[..., 1:, :]
+        self.fit = MAPFit(
+            config,
+            self.model.net,
+            inputs.to(device=self.device, dtype=self.dtype),
+            targets.to(device=self.device, dtype=self.dtype),
+            predict=self._predict,
+            evaluate=self._evaluate,
+            prepare=self._augment if task.augment else None,
+            likelihood=self._likelihood(),
+            module=self.model,
+        )
+        self.curves: dict[str, Any] = {}
+
+    def _likelihood(self) -> Likelihood:
+        if self.config.model.gaussian:
+            return Likelihood("nll", lambda step, after: -self.model.log_likelihood(step, after), 1.0)
+        l1 = laplace(self.config.optimiser.noise_variance)
+        std = self.model.states.std.to(device=self.device, dtype=self.dtype)
+        return l1._replace(loss=lambda found, targets: l1.loss(found / std, targets / std))
+
+    def _predict(self, weights: Any, inputs: Float[Tensor, "members batch T in"]) -> Any:
+        n = self.spec.feature_dim
+        if self.config.model.gaussian:  # one step from each state of the chunk
+            return self.model.step(inputs[..., :n], inputs[..., n:], weights)
+        return self.model.rollout(inputs[..., 0, :n], inputs[..., n:], weights)
+
+    def _augment(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """Chunks moved by random elements of the group, one for each."""
+        n = self.spec.feature_dim
+        seeds = [seed * 1_000_003 + step for seed in self.config.all_seeds]
+        index = torch.stack(
+            [self.images.draw(inputs.shape[1], torch.Generator().manual_seed(seed), identity=True) for seed in seeds]
+        )
+        states, actions = (maps[index.to(maps.device)].mT for maps in (self.images.obs_maps, self.images.action_maps))
+        return torch.cat([inputs[..., :n] @ states, inputs[..., n:] @ actions], -1), targets @ states
+
+    def members(self) -> list[TransitionModel]:
+        """The models as they stand, in float64 on the CPU, where errors are measured."""
+        found = []
+        for index in range(self.fit.stack.members):
+            member = build_model(self.config, self.spec, self.fit.stack.member(index))
+            for name in ("states", "actions", "changes"):
+                getattr(member, name).load_state_dict(getattr(self.model, name).state_dict())
+            found.append(member.double().cpu().requires_grad_(False))
+        return found
+
+    def _evaluate(self) -> dict[str, Any]:
+        members = self.members()
+        metrics: dict[str, Any] = {
+            f"{split}/error": [float(geometric_mean(self._errors(m, part).flatten())) for m in members]
+            for split, part in (("validation", self.data.validation), ("test", self.data.test))
+        }
+        metrics["equivariance/error"] = [self._equivariance(m)["error"] for m in members]
+        return metrics
+
+    def _errors(self, member: TransitionModel, truth: Trajectories) -> Float[Tensor, "n T"]:
+        """Relative errors of the features along rollouts, at each step but the first; 1 where they are no numbers."""
+        return relative_difference(_rolled_out(member, truth), truth.states[:, 1:]).nan_to_num(1.0)
+
+    def _equivariance(self, member: TransitionModel) -> dict[str, float]:
+        """Of the learned change of the state, at states of the test trajectories."""
+        x, u = self.data.test.states[:, :-1].flatten(0, 1), self.data.test.actions.flatten(0, 1)
+        every = max(1, len(x) // self.config.evaluation.states)
+        inputs, n = torch.cat([x, u], -1)[::every], x.shape[-1]
+        weights = member.assemble()
+        reps = TransitionModel.rep_in(self.spec.obs_rep, self.spec.action_rep), self.spec.obs_rep
+        error = equivariance_error(lambda z: member.change(z[..., :n], z[..., n:], weights), *reps, inputs, n_samples=4)
+        return {"error": error.mean} | error.per_generator
+
+    def _equivariance_of_rollouts(self, member: TransitionModel) -> float:
+        """The geometric mean, over steps, trajectories and elements of the group, of Eq. 3.3 for states along rollouts."""
+        truth = self.data.test
+        found = _rolled_out(member, truth)
+        errors = []
+        for rho_x, rho_u in list(zip(self.images.obs_maps, self.images.action_maps, strict=True))[1 : 1 + ELEMENTS]:
+            rho_x, rho_u = rho_x.double().cpu(), rho_u.double().cpu()
+            moved = _rolled_out(member, Trajectories(truth.states @ rho_x.mT, truth.actions @ rho_u.mT))
+            errors.append(relative_difference(moved, found @ rho_x.mT).nan_to_num(1.0))
+        return float(geometric_mean(torch.stack(errors).flatten())) if errors else float("nan")
+
+    def test(self) -> dict[str, Any]:
+        """What the members' rollouts of the test trajectories are worth, lists with one value per seed.
+
+        ``test/error_h`` is the geometric mean, over the first ``h`` steps and all trajectories, of the relative error of the
+        features; ``rollout/diverged`` the share of trajectories that leave all bounds, whose error then counts as 1.
+        ``equivariance/error`` is that of the learned change, ``equivariance/rollout`` that of the states along rollouts.
+        """
+        measured: dict[str, list[Any]] = {}
+        truth, length = self.data.test, self.config.task.length
+        horizons = [h for h in HORIZONS if h <= length]
+        std = self.model.states.std.double().cpu()
+        components = []
+        self.curves = {"times": list(range(length + 1)), "error": []}
+        for member in self.members():
+            errors, found = self._errors(member, truth), _rolled_out(member, truth)
+            self.curves["error"].append(geometric_mean(errors).tolist())
+            if self.config.evaluation.protocol == "published":
+                errors = torch.cat([errors.new_full((len(errors), 1), COUNTED_AS), errors], 1)
+            values: dict[str, Any] = {
+                f"test/error_{h}": float(geometric_mean(errors[:, :h].flatten())) for h in horizons
+            }
+            values["validation/error"] = float(geometric_mean(self._errors(member, self.data.validation).flatten()))
+            values["rollout/diverged"] = float((~_bounded(found)).double().mean())
+            values |= {f"equivariance/{name}": value for name, value in self._equivariance(member).items()}
+            values["equivariance/rollout"] = self._equivariance_of_rollouts(member)
+            off = ((found - truth.states[:, 1:]).abs() / std).nan_to_num(nan=torch.inf)
+            components.append([off[:, h - 1].quantile(0.5, 0).tolist() for h in horizons])
+            for name, value in values.items():
+                measured.setdefault(name, []).append(value)
+        self.curves["components"] = {
+            "names": list(self.spec.feature_names),
+            "horizons": horizons,
+            "errors": np.median(components, axis=0).tolist(),
+        }
+        return measured
+
+
+@torch.no_grad()
+def _rolled_out(member: TransitionModel, truth: Trajectories) -> Float[Tensor, "n T f"]:
+    return member.rollout(truth.states[:, 0], truth.actions)
+
+
+def _bounded(states: Float[Tensor, "n T f"]) -> Tensor:
+    return (states.abs().amax((-1, -2)) < 1e6) & states.isfinite().all(-1).all(-1)
+
+
+def build_model(config: FitTransitionConfig, spec: SymmetrySpec, net: nn.Module | None = None) -> TransitionModel:
+    """The configured model, of a stack of networks with a seed each unless a network is given; statistics not set."""
+    state_rep, action_rep = spec.obs_rep, spec.action_rep
+    if net is None:
+        reps = TransitionModel.rep_in(state_rep, action_rep), TransitionModel.rep_out(state_rep, config.model.gaussian)
+        net = build_stack(config, *reps, INITIAL_SCALE)
+    starts: dict[str, list[int]] = {"quaternion": [], "angle": []}
+    for kind, _, features in spec.obs.encoding.blocks:
+        starts.setdefault(kind, []).append(features.start)
+    return TransitionModel(
+        net,
+        state_rep,
+        action_rep,
+        gaussian=config.model.gaussian,
+        rotations=starts["quaternion"],
+        circles=starts["angle"],
+    )
+
+
+def load_transitions(config: FitTransitionConfig, folder: RunFolder) -> tuple[Transition, list[TransitionModel]]:
+    """A finished run's dataset and its members, one per seed, in float64.
+
+    Raises:
+        RunFolderError: the run is unfinished, or its file is damaged.
+    """
+    transition = Transition(config)
+    load_members(transition.model, folder)
+    return transition, transition.members()
+
+
+def load_transition_model(run: str | os.PathLike[str]) -> tuple[TransitionModel, SymmetrySpec]:
+    """A finished run's model, an ensemble with one member per seed, and the spec that encodes its states.
+
+    It needs neither the dataset nor the environment.
+
+    Raises:
+        RunFolderError: the folder is no such run, the run is unfinished, or its files are damaged.
+    """
+    folder = RunFolder.open(run)
+    config = compose.from_run("fit_transition", folder)
+    spec = agent_files.load_spec(folder)
+    if spec is None:
+        raise RunFolderError(f"{folder.path} is unfinished: let it go on with --resume {folder.path}")
+    model = build_model(config, spec)
+    load_members(model, folder)
+    return model, spec

@@ -1,0 +1,186 @@
+"""fit-transition: whole small fits to data of the real simulator, what they claim, and going on after an interruption."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from rppdyn.cli import main
+from rppdyn.envs import Episode, make_env, write_episodes
+from rppdyn.equivariance.error import geometric_mean, relative_difference
+from rppdyn.jobs import compose, fit_transition
+from rppdyn.runs import RunFolder, read_metrics
+
+NAME = "test/Swimmer-v5/noise-v0"
+WORDS = ("task.train=1000", "task.trajectories=2", "task.length=50", "model.hidden=32", "optimiser.batch_size=25",
+         "optimiser.learning_rate=1e-2", "evaluation.every=2", "evaluation.states=40", "device=cpu")  # fmt: skip
+
+
+def play(env: gymnasium.Env, episodes: int, steps: int) -> list[Episode]:
+    """Random actions that are correlated over time, so that the swimmer swims."""
+    rng, played = np.random.default_rng(0), []
+    for seed in range(episodes):
+        observations, actions, rewards = [env.reset(seed=seed)[0]], [], []
+        action = np.zeros(env.action_space.shape)
+        for _ in range(steps):
+            action = np.clip(0.8 * action + 0.6 * rng.normal(size=action.shape), -1, 1).astype(np.float32)
+            observation, reward, *_ = env.step(action)
+            observations.append(observation), actions.append(action), rewards.append(reward)
+        played.append(Episode(np.array(observations), np.array(actions), np.array(rewards)))
+    return played
+
+
+@pytest.fixture(scope="module", autouse=True)
+def dataset(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("minari")))
+        env = make_env("Swimmer-v5", monitor=False)
+        write_episodes(NAME, play(env, 8, 200), env=env)
+        env.close()
+        yield NAME
+
+
+def configured(tmp_path, *words):
+    return compose.composed("fit_transition", [f"dataset={NAME}", *WORDS, f"run_dir={tmp_path}", *words])
+
+
+def test_a_symmetric_model_of_swimmer_is_better_and_loads_by_itself(tmp_path):
+    words = ("optimiser.epochs=80", "seeds=2", "evaluation.every=80", "model.hidden=64", "task.train=500")
+    results = {
+        kind: fit_transition.run(configured(tmp_path / kind, f"model={kind}", *words)) for kind in ("mlp", "emlp")
+    }
+    error = {kind: np.mean(result.test["test/error_10"]) for kind, result in results.items()}
+    assert error["emlp"] < 0.9 * error["mlp"]
+    assert (
+        max(results["emlp"].test["equivariance/rollout"])
+        < 1e-12
+        < 1e-2
+        < min(results["mlp"].test["equivariance/rollout"])
+    )
+
+    shutil.move(tmp_path / "emlp", tmp_path / "moved")  # neither the dataset nor the environment is asked for
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "nowhere"))
+        model, spec = fit_transition.load_transition_model(tmp_path / "moved")
+    with make_env("Swimmer-v5", monitor=False) as env:
+        episode = play(env, 1, 60)[0]
+    x, u = spec.encode(torch.from_numpy(episode.observations)).float(), torch.from_numpy(episode.actions).float()
+    members = model.net.members
+    found = model.rollout(x[50:51].expand(members, 1, -1), u[50:60].expand(members, 1, -1, -1)).mean(0)
+    assert geometric_mean(relative_difference(found[0], x[51:61])) < 3 * error["emlp"]
+
+
+def test_a_resumed_fit_ends_as_if_it_had_not_stopped(tmp_path):
+    words = ("model=rpp", "seeds=2", "optimiser.epochs=4", "checkpoint_every=1", "task.augment=true")
+    whole = fit_transition.run(configured(tmp_path / "whole", *words))
+    shutil.copytree(tmp_path / "whole", tmp_path / "stopped")
+    folder = RunFolder(tmp_path / "stopped")
+    folder.result_file.unlink()
+    shutil.rmtree(sorted((folder.path / "checkpoints").iterdir())[-1])
+    again = fit_transition.run(configured(folder.path, *words), resume=True)
+    assert again.test == whole.test
+    assert (folder.path / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+
+
+def test_the_loss_is_the_mean_l1_error_of_rollouts_in_standard_deviations(tmp_path):
+    config = configured(tmp_path, "model=mlp", "dtype=float64", "optimiser.batch_size=100", "optimiser.epochs=1")
+    transition = fit_transition.Transition(config)
+    member, std = transition.members()[0], transition.model.states.std
+    inputs, targets = transition.fit.inputs[0], transition.fit.targets[0]
+    x, expected = inputs[:, 0, :8], 0.0
+    for t in range(10):
+        x = x + member.change(x, inputs[:, t, 8:])
+        expected += ((x - targets[:, t]) / std).abs().mean() / 10
+    transition.fit.step(0)
+    assert float(transition.fit.loss) == pytest.approx(float(expected), rel=1e-12)
+    scale = (config.optimiser.noise_variance / 2) ** 0.5 / targets.numel()  # a Laplace distribution's
+    assert transition.fit.prior_scale == pytest.approx(scale)
+
+
+def test_mirrored_chunks_are_chunks_of_the_mirrored_simulator(tmp_path):
+    transition = fit_transition.Transition(configured(tmp_path, "model=mlp", "dtype=float64", "task.augment=true"))
+    fit, spec = transition.fit, transition.spec
+    inputs, targets = transition._augment(fit.inputs, fit.targets, step=0)
+    h = spec.group.elements()[1]
+    mirrored = [(t @ rep.rho(h).T) for t, rep in ((fit.targets, spec.obs_rep), (fit.inputs[..., 8:], spec.action_rep))]
+    moved = (targets != fit.targets).flatten(2).any(-1)
+    assert 0.4 < moved.double().mean() < 0.6
+    torch.testing.assert_close(targets[moved], mirrored[0][moved])
+    torch.testing.assert_close(inputs[..., 8:][moved], mirrored[1][moved])
+    torch.testing.assert_close(targets[~moved], fit.targets[~moved])
+
+
+def test_a_gaussian_model_knows_how_wrong_it_is(tmp_path):
+    words = ("model=emlp", "model.gaussian=true", "optimiser.epochs=60", "dtype=float64", "evaluation.every=60")
+    config = configured(tmp_path, *words)
+    fit_transition.run(config)
+    transition, (member,) = fit_transition.load_transitions(config, RunFolder(tmp_path))
+    test = transition.data.test
+    step = member.step(test.states[:, :-1], test.actions)
+    z = (test.states[:, 1:] - step.mean) / step.log_std.exp()
+    assert 0.5 < z.square().mean().sqrt() < 2  # one, were it calibrated
+    first, last = (read_metrics(RunFolder(tmp_path).metrics.path)[k]["test/error_mean"] for k in (0, -1))
+    assert last < 0.5 * first
+
+
+def test_the_published_protocol_counts_the_initial_state(tmp_path):
+    words = ("model=mlp", "optimiser.epochs=2")
+    ours, published = (
+        fit_transition.run(configured(tmp_path / name, *words, f"evaluation.protocol={name}")).test["test/error_10"][0]
+        for name in ("standard", "published")
+    )
+    curve = json.loads((tmp_path / "standard" / "rollouts.json").read_text())["error"][0]
+    assert ours == pytest.approx(np.exp(np.mean(np.log(curve[:10]))))
+    assert published == pytest.approx(np.exp(np.mean(np.log([1e-7, *curve[:9]]))))
+
+
+@pytest.mark.filterwarnings("ignore:.*is set to None:UserWarning", "ignore:Implicitly cleaning up:ResourceWarning")
+def test_a_dataset_of_minaris_own_collector_is_fitted_from_the_command_line(tmp_path, capsys, data_collector):
+    env = data_collector(gymnasium.make("Swimmer-v5", max_episode_steps=120))
+    env.action_space.seed(0)
+    for seed in range(5):
+        env.reset(seed=seed)
+        while not any(env.step(env.action_space.sample())[2:4]):
+            pass
+    env.create_dataset("others/swimmer-v0")
+    env.close()
+    words = [word for word in WORDS if not word.startswith("task.t")]
+    run = f"run_dir={tmp_path / 'run'}"
+    words += ["dataset=others/swimmer-v0", "task.train=300", "task.trajectories=1", "optimiser.epochs=1", run]
+    assert main(["fit-transition", *words]) == 0
+    assert "others-swimmer-v0, rpp" in capsys.readouterr().out
+    assert main(["equivariance", str(tmp_path / "run")]) == 0
+    assert "change of the state" in capsys.readouterr().out
+    out = tmp_path / "report.html"
+    assert main(["report", str(tmp_path / "run"), "--out", str(out)]) == 0
+    assert "error over 10 steps" in out.read_text()
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["dataset=null"], "dataset is missing: give dataset=ID"),
+        (["dataset=some/nothing-v0"], "there is no dataset 'some/nothing-v0'"),
+        (["task.train=100000"], r"have \d+ chunks of 10 steps, not 10000: give task.train="),
+        (["task.length=500"], "0 of 8 episodes have 500 steps"),
+        (["task.trajectories=40"], "trajectories of 50 steps, not 40: give task.trajectories="),
+        (["task.held_out=0.5"], "task.held_out=0.5: must be between 0 and 0.5"),
+        (["symmetry=D4"], "D4"),
+        (["variant=right"], "variant=right: must be derived or published"),
+        (["evaluation.protocol=ours"], "must be standard or published"),
+        (["model.free_variance=-1"], "model.free_variance=-1"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, capsys, words, message):
+    base = [word for word in (f"dataset={NAME}", *WORDS) if word.split("=")[0] not in {w.split("=")[0] for w in words}]
+    assert main(["fit-transition", *base, f"run_dir={tmp_path / 'run'}", *words]) == 2
+    captured = capsys.readouterr().err
+    assert captured.count("\n") == 1
+    assert re.search(message, captured), captured
+    assert not (tmp_path / "run").exists()
