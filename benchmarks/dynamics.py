@@ -1,10 +1,11 @@
-r"""Time training steps of Hamiltonian networks and of stacked networks beside an MLP of the same width.
+r"""Time training steps of models of dynamics and of stacked networks beside an MLP of the same width.
 
-    OMP_NUM_THREADS=1 python benchmarks/hamiltonian.py --json docs/results/hamiltonian.json
+    OMP_NUM_THREADS=1 python benchmarks/dynamics.py --json docs/results/dynamics_cost.json
 
-A step is a rollout of the vector field (rk4, 5 intervals of one step of 0.2: 20 gradients of the Hamiltonian), its mean-square
-error, the backward pass and Adam; or, in a regression, a forward and a backward pass and Adam. Ten seeds are stacked and
-trained as one. Networks take turns, one step each per round, in one process; ratios are those of medians over rounds.
+A step is a rollout of the vector field (rk4, 5 intervals of one step of 0.2: 20 gradients of the Hamiltonian, or 20 values of a
+neural ODE), its mean-square error, the backward pass and Adam; or, in a regression, a forward and a backward pass and Adam. Ten
+seeds are stacked and trained as one. Networks take turns, one step each per round, in one process; ratios are those of medians
+over rounds. `RPP` and `EMLP` have the hidden layers of `rppdyn fit-dynamics`, `tensors` those that a number of channels gives.
 """
 
 from __future__ import annotations
@@ -14,24 +15,39 @@ import json
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import torch
 from layers import Step, Timing, conditions, interleave
 
-from rppdyn.dynamics import HamiltonianModel, integrate
+from rppdyn.dynamics import HamiltonianModel, NeuralODEModel, integrate
 from rppdyn.groups import O, O2eR3
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
-from rppdyn.reps import Rep, Scalar, T, V
+from rppdyn.nn.hidden import component_major
+from rppdyn.reps import Rep, RepType, Scalar, T, V
 
-BATCH, STEPS, DT = 500, 5, 0.2
+STEPS, DT = 5, 0.2
 MEMBERS = (1, 10)
-NETWORKS: dict[str, Callable[..., RPPEMLP]] = {
+SCALARS_LAST = [32 * T(0) + 32 * T(1), 64 * T(0) + 20 * T(1), 128 * T(0)]
+VECTORS = 3 * [32 * T(0) + 32 * T(1)]
+
+
+def with_layers(cls: type[RPPEMLP], layers: list[RepType]) -> Callable[..., RPPEMLP]:
+    """A network class with these hidden layers whatever the width."""
+    return lambda rep_in, rep_out, G, hidden, **k: cls(
+        rep_in, rep_out, G, hidden=[component_major(layer(G)) for layer in layers], **k
+    )
+
+
+PLAIN: dict[str, Callable[..., RPPEMLP]] = {"MLP": MLP, "RPP": RPPEMLP, "EMLP": EMLP}
+HAMILTONIANS = {
     "MLP": MLP,
-    "RPP": RPPEMLP,
-    "EMLP": EMLP,
-    "RPP, no bilinear layers": lambda *a, **k: RPPEMLP(*a, bilinear=False, **k),
+    "RPP": with_layers(RPPEMLP, SCALARS_LAST),
+    "EMLP": with_layers(EMLP, SCALARS_LAST),
+    "RPP, tensors": RPPEMLP,
 }
+ODES = {"MLP": MLP, "RPP": with_layers(RPPEMLP, VECTORS), "EMLP": with_layers(EMLP, VECTORS), "RPP, tensors": RPPEMLP}
 
 
 def stacked(build: Callable[..., RPPEMLP], rep_in: Rep, rep_out: Rep, members: int, hidden: int) -> Stack:
@@ -52,14 +68,14 @@ def training_step(stack: Stack, loss: Callable[[], torch.Tensor]) -> Step:
     return step
 
 
-def hamiltonian(build: Callable[..., RPPEMLP], members: int, hidden: int = 128) -> Step:
+def pendulum(build: Callable[..., RPPEMLP], members: int, hidden: int, batch: int, is_hamiltonian: bool) -> Step:
     """The double pendulum's symmetry and dimensions, random data."""
     G = O2eR3()
-    stack = stacked(build, (4 * V)(G), Scalar(G), members, hidden)
-    model = HamiltonianModel(stack)
+    stack = stacked(build, (4 * V)(G), Scalar(G) if is_hamiltonian else (4 * V)(G), members, hidden)
+    model = HamiltonianModel(stack) if is_hamiltonian else NeuralODEModel(stack)
     generator = torch.Generator().manual_seed(0)
-    z0 = torch.randn(members, BATCH, 12, generator=generator)
-    truth = z0.unsqueeze(-2) + 0.1 * torch.randn(members, BATCH, STEPS + 1, 12, generator=generator)
+    z0 = torch.randn(members, batch, 12, generator=generator)
+    truth = z0.unsqueeze(-2) + 0.1 * torch.randn(members, batch, STEPS + 1, 12, generator=generator)
     times = DT * torch.arange(STEPS + 1)
 
     def loss() -> torch.Tensor:
@@ -69,20 +85,22 @@ def hamiltonian(build: Callable[..., RPPEMLP], members: int, hidden: int = 128) 
     return training_step(stack, loss)
 
 
-def regression(build: Callable[..., RPPEMLP], members: int, hidden: int) -> Step:
+def regression(build: Callable[..., RPPEMLP], members: int, hidden: int, batch: int) -> Step:
     """Five masses and positions to their inertia matrix, in shapes; random data."""
     G = O(3)
     stack = stacked(build, (5 * T(0) + 5 * T(1))(G), T(2)(G), members, hidden)
     generator = torch.Generator().manual_seed(0)
-    x, y = (torch.randn(members, BATCH, n, generator=generator) for n in (20, 9))
+    x, y = (torch.randn(members, batch, n, generator=generator) for n in (20, 9))
     return training_step(stack, lambda: (stack(x) - y).square().mean() * members)
 
 
-def measure(title: str, job: Callable[..., Step], rounds: int, **options: int) -> list[Timing]:
+def measure(
+    title: str, networks: dict[str, Callable[..., RPPEMLP]], job: Callable[..., Step], rounds: int, **options: int
+) -> list[Timing]:
     """All networks of one job, alone and ten at a time."""
-    print(f"\n{title}: batch {BATCH}, three hidden layers of width {options['hidden']}")
+    print(f"\n{title}: batch {options['batch']}, three hidden layers of width {options['hidden']}")
     steps, timings = {}, {}
-    for name, build in NETWORKS.items():
+    for name, build in networks.items():
         for members in MEMBERS:
             key = f"{name} x {members}"
             steps[key] = job(build, members, **options)
@@ -108,10 +126,13 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     where = conditions()
     print("  ".join(f"{k} {v}" for k, v in where.items()))
+    n = arguments.rounds
+    hamiltonian, ode = (partial(pendulum, is_hamiltonian=kind) for kind in (True, False))
     results = {
-        "Hamiltonian": measure("Hamiltonian network", hamiltonian, arguments.rounds, hidden=128),
-        "regression, 128": measure("Regression", regression, 3 * arguments.rounds, hidden=128),
-        "regression, 384": measure("Regression", regression, arguments.rounds, hidden=384),
+        "Hamiltonian, batch 500": measure("Hamiltonian", HAMILTONIANS, hamiltonian, n, hidden=128, batch=500),
+        "Hamiltonian, batch 100": measure("Hamiltonian", HAMILTONIANS, hamiltonian, 2 * n, hidden=128, batch=100),
+        "neural ODE, batch 500": measure("Neural ODE", ODES, ode, n, hidden=128, batch=500),
+        "regression, batch 500": measure("Regression", PLAIN, regression, 3 * n, hidden=128, batch=500),
     }
     if arguments.json:
         content = {"conditions": where, "times": {k: [asdict(t) for t in v] for k, v in results.items()}}
