@@ -26,10 +26,12 @@ class Trajectories:
     Attributes:
         states: ``(n, T + 1, features)``.
         actions: ``(n, T, m)``; action t leads from state t to t + 1.
+        rewards: ``(n, T)``, of these steps.
     """
 
     states: Float[Tensor, "n T1 f"]
     actions: Float[Tensor, "n T m"]
+    rewards: Float[Tensor, "n T"]
 
     def __len__(self) -> int:
         return len(self.states)
@@ -144,4 +146,5 @@ def _stretches(
 ) -> Trajectories:
     observations = np.stack([episodes[i].observations[t : t + length + 1] for i, t in starts])
     actions = np.stack([episodes[i].actions[t : t + length] for i, t in starts])
-    return Trajectories(spec.encode(torch.from_numpy(observations)), torch.from_numpy(actions))
+    rewards = np.stack([episodes[i].rewards[t : t + length] for i, t in starts])
+    return Trajectories(spec.encode(torch.from_numpy(observations)), *map(torch.from_numpy, (actions, rewards)))

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from rppdyn.dynamics.rotations import nearest_rotation
 from rppdyn.nn import InvariantNormaliser
 from rppdyn.nn.deviation import blocks_of, deviation_rep
-from rppdyn.reps import Rep
+from rppdyn.reps import Rep, Scalar
 
-__all__ = ["Step", "TransitionModel"]
+__all__ = ["Rollout", "Step", "TransitionModel"]
 
 LOG_STD = (-8.0, 2.0)
 """Softly bounded logarithm of a Gaussian model's standard deviation, in units of that of one-step changes."""
@@ -30,11 +30,20 @@ class Step(NamedTuple):
 
     Attributes:
         mean: its features, rotations and angles projected.
-        log_std: of a Gaussian model, in the units of the features; None otherwise.
+        log_std: of a Gaussian model, in the units of the features and, last, of the reward where there is one; else None.
+        reward: of the step, where the model has learned it; else None.
     """
 
     mean: Float[Tensor, "*batch n"]
-    log_std: Float[Tensor, "*batch n"] | None
+    log_std: Float[Tensor, "*batch out"] | None
+    reward: Float[Tensor, "*batch"] | None
+
+
+class Rollout(NamedTuple):
+    """States after each action, and the rewards of the steps where the model has learned them."""
+
+    states: Float[Tensor, "*batch T n"]
+    rewards: Float[Tensor, "*batch T"] | None
 
 
 class TransitionModel(nn.Module):
@@ -50,6 +59,7 @@ class TransitionModel(nn.Module):
             states and actions have a leading axis of members.
         state_rep, action_rep: the representations.
         gaussian: whether the network also gives a standard deviation for each entry (PETS, Chua et al. 2018).
+        reward: whether it gives the step's reward too, an invariant (an RPP departs from that where it is not).
         rotations: the first features of the rotation matrices among them, nine each, row-major.
         circles: the first features of the pairs (cos, sin).
     """
@@ -63,15 +73,17 @@ class TransitionModel(nn.Module):
         action_rep: Rep,
         *,
         gaussian: bool = False,
+        reward: bool = False,
         rotations: Sequence[int] = (),
         circles: Sequence[int] = (),
     ):
         super().__init__()
-        self.net, self.gaussian = net, gaussian
+        self.net, self.gaussian, self.reward = net, gaussian, reward
         self.rotations, self.circles = tuple(rotations), tuple(circles)
         self.states, self.actions = InvariantNormaliser(state_rep), InvariantNormaliser(action_rep)
-        self.changes = InvariantNormaliser(state_rep)
-        self.register_buffer("blocks", blocks_of(state_rep) if gaussian else None, persistent=False)
+        predicted = _predicted(state_rep, reward)
+        self.changes = InvariantNormaliser(predicted)
+        self.register_buffer("blocks", blocks_of(predicted) if gaussian else None, persistent=False)
 
     @staticmethod
     def rep_in(state_rep: Rep, action_rep: Rep) -> Rep:
@@ -79,17 +91,22 @@ class TransitionModel(nn.Module):
         return state_rep + action_rep
 
     @staticmethod
-    def rep_out(state_rep: Rep, gaussian: bool = False) -> Rep:
-        """Of the network's output: a change, and logarithms of standard deviations."""
-        return state_rep + deviation_rep(state_rep, blocks_of(state_rep)) if gaussian else state_rep
+    def rep_out(state_rep: Rep, gaussian: bool = False, reward: bool = False) -> Rep:
+        """Of the network's output: a change, the reward, and logarithms of standard deviations."""
+        rep = _predicted(state_rep, reward)
+        return rep + deviation_rep(rep, blocks_of(rep)) if gaussian else rep
 
     def observe(
-        self, x: Float[Tensor, "*batch n"], u: Float[Tensor, "*batch m"], after: Float[Tensor, "*batch n"]
+        self,
+        x: Float[Tensor, "*batch n"],
+        u: Float[Tensor, "*batch m"],
+        after: Float[Tensor, "*batch n"],
+        reward: Float[Tensor, "*batch"] | None = None,
     ) -> None:
-        """Add transitions between features to the statistics."""
+        """Add transitions between features, and their rewards where the model learns them, to the statistics."""
         self.states.update(x)
         self.actions.update(u)
-        self.changes.update(after - x)
+        self.changes.update(self._with_reward(after - x, reward))
 
     def assemble(self) -> Any:
         """The network's dense weights, for several calls with the same."""
@@ -97,36 +114,39 @@ class TransitionModel(nn.Module):
 
     def step(self, x: Float[Tensor, "*batch n"], u: Float[Tensor, "*batch m"], weights: Any = None) -> Step:
         """The next state's features, with weights assembled here or before."""
-        output = self._output(x, u, weights)
-        if not self.gaussian:
-            return Step(self._moved(x, output), None)
-        change, log_std = output.split([x.shape[-1], output.shape[-1] - x.shape[-1]], -1)
-        low, high = LOG_STD
-        log_std = high - F.softplus(high - log_std)
-        log_std = low + F.softplus(log_std - low)
-        if self.blocks is not None:
-            log_std = log_std @ self.blocks.to(log_std)
-        return Step(self._moved(x, change), log_std + self.changes.std.to(log_std).log())
+        output, log_std, n = self._output(x, u, weights), None, x.shape[-1]
+        if self.gaussian:
+            output, log_std = output.split([n + self.reward, output.shape[-1] - n - self.reward], -1)
+            low, high = LOG_STD
+            log_std = high - F.softplus(high - log_std)
+            log_std = low + F.softplus(log_std - low)
+            if self.blocks is not None:
+                log_std = log_std @ self.blocks.to(log_std)
+            log_std = log_std + self.changes.std.to(log_std).log()
+        output = self.changes.inverse(output)
+        return Step(self.project(x + output[..., :n]), log_std, output[..., n] if self.reward else None)
 
     def change(
         self, x: Float[Tensor, "*batch n"], u: Float[Tensor, "*batch m"], weights: Any = None
     ) -> Float[Tensor, "*batch n"]:
         """What the network adds to the features, before projection: the learned part of the model."""
-        return self.changes.inverse(self._output(x, u, weights)[..., : x.shape[-1]])
+        n = x.shape[-1]
+        return self.changes.inverse(self._output(x, u, weights)[..., : n + self.reward])[..., :n]
 
-    def rollout(
-        self, x: Float[Tensor, "*batch n"], u: Float[Tensor, "*batch T m"], weights: Any = None
-    ) -> Float[Tensor, "*batch T n"]:
+    def rollout(self, x: Float[Tensor, "*batch n"], u: Float[Tensor, "*batch T m"], weights: Any = None) -> Rollout:
         """States 1 to ``T`` that follow from state 0 under given actions, each step from the mean of the one before."""
         weights = self.assemble() if weights is None else weights
-        states = []
+        states, rewards = [], []
         for action in u.unbind(-2):
-            x = self.step(x, action, weights).mean
+            x, _, reward = self.step(x, action, weights)
             states.append(x)
-        return torch.stack(states, -2)
+            rewards.append(reward)
+        return Rollout(torch.stack(states, -2), torch.stack(rewards, -1) if self.reward else None)
 
-    def log_likelihood(self, step: Step, after: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        """The logarithm of each entry's normal density at the next state, in units of one-step changes.
+    def log_likelihood(
+        self, step: Step, after: Float[Tensor, "*batch n"], reward: Float[Tensor, "*batch"] | None = None
+    ) -> Float[Tensor, "*batch out"]:
+        """The logarithm of each entry's normal density, the reward's last, in units of one-step changes.
 
         Raises:
             ValueError: the step has no standard deviation.
@@ -135,15 +155,19 @@ class TransitionModel(nn.Module):
             raise ValueError("this model gives no standard deviation: build it with gaussian=True")
         std = self.changes.std.to(after)
         log_std = step.log_std - std.log()
-        error = (after - step.mean) / std
+        mean = self._with_reward(step.mean, step.reward)
+        error = (self._with_reward(after, reward) - mean) / std
         return -0.5 * (error * (-log_std).exp()).square() - log_std - HALF_LOG_2_PI
+
+    def _with_reward(self, x: Tensor, reward: Tensor | None) -> Tensor:
+        if self.reward != (reward is not None):
+            wanted = "rewards: give them" if self.reward else "no rewards: build it with reward=True, or leave them out"
+            raise ValueError(f"this model learns {wanted}")
+        return x if reward is None else torch.cat([x, reward.unsqueeze(-1)], -1)
 
     def _output(self, x: Tensor, u: Tensor, weights: Any) -> Tensor:
         inputs = torch.cat([self.states(x), self.actions(u)], -1)
         return self.net.apply(inputs, self.assemble() if weights is None else weights)
-
-    def _moved(self, x: Tensor, change: Tensor) -> Tensor:
-        return self.project(x + self.changes.inverse(change))
 
     def project(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """Features with the rotation matrices nearest to theirs, and (cos, sin) of length one."""
@@ -158,4 +182,8 @@ class TransitionModel(nn.Module):
         return torch.cat([*parts, x[..., done:]], -1) if parts else x
 
     def extra_repr(self) -> str:
-        return f"gaussian={self.gaussian}, rotations={self.rotations}, circles={self.circles}"
+        return f"gaussian={self.gaussian}, reward={self.reward}, rotations={self.rotations}, circles={self.circles}"
+
+
+def _predicted(state_rep: Rep, reward: bool) -> Rep:
+    return state_rep + Scalar(state_rep.G) if reward else state_rep

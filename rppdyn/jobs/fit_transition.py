@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn.agents.images import GroupImages
-from rppdyn.dynamics import TransitionModel
+from rppdyn.dynamics import Step, TransitionModel
 from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec
 from rppdyn.envs.tasks import draw_chunks, transition_data
 from rppdyn.envs.tasks.transitions import Trajectories
@@ -93,9 +94,12 @@ class Transition:
         actions = torch.stack([chunks.actions for chunks in drawn])
         self.dtype, self.device = getattr(torch, config.dtype), device_of(config)
         self.model = build_model(config, self.spec).to(device=self.device, dtype=self.dtype)
-        self.model.observe(states[..., :-1, :], actions, states[..., 1:, :])
+        reward = torch.stack([chunks.rewards for chunks in drawn]) if config.model.reward else None
+        self.model.observe(states[..., :-1, :], actions, states[..., 1:, :], reward)
         self.images = GroupImages(self.spec, torch.empty(0, dtype=self.dtype, device=self.device))
         inputs, targets = torch.cat([states[..., :-1, :], actions], -1), states[..., 1:, :]
+        if reward is not None:
+            targets = torch.cat([targets, reward.unsqueeze(-1)], -1)
         self.fit = MAPFit(
             config,
             self.model.net,
@@ -110,17 +114,23 @@ class Transition:
         self.curves: dict[str, Any] = {}
 
     def _likelihood(self) -> Likelihood:
+        n, reward = self.spec.feature_dim, self.config.model.reward
         if self.config.model.gaussian:
-            return Likelihood("nll", lambda step, after: -self.model.log_likelihood(step, after), 1.0)
+
+            def nll(step: Step, targets: Tensor) -> Tensor:
+                return -self.model.log_likelihood(step, targets[..., :n], targets[..., n] if reward else None)
+
+            return Likelihood("nll", nll, 1.0)
         l1 = laplace(self.config.optimiser.noise_variance)
-        std = self.model.states.std.to(device=self.device, dtype=self.dtype)
+        std = torch.cat([self.model.states.std, self.model.changes.std[n:]]).to(device=self.device, dtype=self.dtype)
         return l1._replace(loss=lambda found, targets: l1.loss(found / std, targets / std))
 
     def _predict(self, weights: Any, inputs: Float[Tensor, "members batch T in"]) -> Any:
         n = self.spec.feature_dim
         if self.config.model.gaussian:  # one step from each state of the chunk
             return self.model.step(inputs[..., :n], inputs[..., n:], weights)
-        return self.model.rollout(inputs[..., 0, :n], inputs[..., n:], weights)
+        states, rewards = self.model.rollout(inputs[..., 0, :n], inputs[..., n:], weights)
+        return states if rewards is None else torch.cat([states, rewards.unsqueeze(-1)], -1)
 
     def _augment(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Chunks moved by random elements of the group, one for each."""
@@ -130,7 +140,8 @@ class Transition:
             [self.images.draw(inputs.shape[1], torch.Generator().manual_seed(seed), identity=True) for seed in seeds]
         )
         states, actions = (maps[index.to(maps.device)].mT for maps in (self.images.obs_maps, self.images.action_maps))
-        return torch.cat([inputs[..., :n] @ states, inputs[..., n:] @ actions], -1), targets @ states
+        moved = torch.cat([targets[..., :n] @ states, targets[..., n:]], -1)  # rewards stay
+        return torch.cat([inputs[..., :n] @ states, inputs[..., n:] @ actions], -1), moved
 
     def members(self) -> list[TransitionModel]:
         """The models as they stand, in float64 on the CPU, where errors are measured."""
@@ -172,7 +183,8 @@ class Transition:
         errors = []
         for rho_x, rho_u in list(zip(self.images.obs_maps, self.images.action_maps, strict=True))[1 : 1 + ELEMENTS]:
             rho_x, rho_u = rho_x.double().cpu(), rho_u.double().cpu()
-            moved = _rolled_out(member, Trajectories(truth.states @ rho_x.mT, truth.actions @ rho_u.mT))
+            turned = replace(truth, states=truth.states @ rho_x.mT, actions=truth.actions @ rho_u.mT)
+            moved = _rolled_out(member, turned)
             errors.append(relative_difference(moved, found @ rho_x.mT).nan_to_num(1.0))
         return float(geometric_mean(torch.stack(errors).flatten())) if errors else float("nan")
 
@@ -215,7 +227,7 @@ class Transition:
 
 @torch.no_grad()
 def _rolled_out(member: TransitionModel, truth: Trajectories) -> Float[Tensor, "n T f"]:
-    return member.rollout(truth.states[:, 0], truth.actions)
+    return member.rollout(truth.states[:, 0], truth.actions)[0]
 
 
 def _bounded(states: Float[Tensor, "n T f"]) -> Tensor:
@@ -226,8 +238,8 @@ def build_model(config: FitTransitionConfig, spec: SymmetrySpec, net: nn.Module 
     """The configured model, of a stack of networks with a seed each unless a network is given; statistics not set."""
     state_rep, action_rep = spec.obs_rep, spec.action_rep
     if net is None:
-        reps = TransitionModel.rep_in(state_rep, action_rep), TransitionModel.rep_out(state_rep, config.model.gaussian)
-        net = build_stack(config, *reps, INITIAL_SCALE)
+        rep_out = TransitionModel.rep_out(state_rep, config.model.gaussian, config.model.reward)
+        net = build_stack(config, TransitionModel.rep_in(state_rep, action_rep), rep_out, INITIAL_SCALE)
     starts: dict[str, list[int]] = {"quaternion": [], "angle": []}
     for kind, _, features in spec.obs.encoding.blocks:
         starts.setdefault(kind, []).append(features.start)
@@ -236,6 +248,7 @@ def build_model(config: FitTransitionConfig, spec: SymmetrySpec, net: nn.Module 
         state_rep,
         action_rep,
         gaussian=config.model.gaussian,
+        reward=config.model.reward,
         rotations=starts["quaternion"],
         circles=starts["angle"],
     )

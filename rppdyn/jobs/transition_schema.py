@@ -43,6 +43,7 @@ class TransitionModelConfig(NetworkConfig):
     num_layers: int = 2
     equivariant_variance: float = 1e6
     free_variance: float = 3.0
+    reward: bool = False  # learned beside the state, as planning needs it
     gaussian: bool = False  # fitted with a standard deviation per entry, to one step; otherwise to rollouts, in l1 norm
 
 

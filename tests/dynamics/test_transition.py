@@ -66,12 +66,12 @@ def test_rollouts_of_ant_commute_with_every_element_of_D4(cls, equivariant):
     x, u, after = ant_transitions(spec)
     model.observe(x, u, after)
     u = u.view(8, 5, 8)
-    states = model.rollout(x[:8], u)
+    states = model.rollout(x[:8], u).states
     R = states[..., model.rotations[0] : model.rotations[0] + 9].unflatten(-1, (3, 3))
     torch.testing.assert_close(R @ R.mT, torch.eye(3, dtype=torch.float64).expand_as(R), rtol=0, atol=1e-12)
     for g in spec.group.elements()[1:]:
         rho_x, rho_u = spec.obs_rep.rho(g), spec.action_rep.rho(g)
-        moved = model.rollout(x[:8] @ rho_x.T, u @ rho_u.T)
+        moved = model.rollout(x[:8] @ rho_x.T, u @ rho_u.T).states
         error = (moved - states @ rho_x.T).abs().max() / (states - x[:8, None]).abs().max()
         assert (error < 1e-12) == equivariant, error
 
@@ -90,7 +90,7 @@ def test_a_linear_system_is_rolled_out_exactly():
         bias = (A @ model.states.mean + B @ model.actions.mean - model.changes.mean) / model.changes.std
         layer.weight.copy_(W), layer.bias.copy_(bias)
     actions = torch.randn(4, 7, 3, dtype=torch.float64, generator=g)
-    states, z = model.rollout(x[:4], actions), x[:4]
+    states, z = model.rollout(x[:4], actions).states, x[:4]
     for t in range(7):
         z = z + z @ A.T + actions[:, t] @ B.T
         torch.testing.assert_close(states[:, t], z, rtol=1e-12, atol=1e-12)
@@ -104,7 +104,7 @@ def test_gaussian_deviations_transform_and_the_density_is_normal():
     x, u = torch.randn(30, 4, dtype=torch.float64, generator=g), torch.randn(30, 3, dtype=torch.float64, generator=g)
     after = x + 0.3 * torch.randn(30, 4, dtype=torch.float64, generator=g)
     model.observe(x, u, after)
-    mean, log_std = step = model.step(x, u)
+    mean, log_std, _ = step = model.step(x, u)
     assert log_std is not None and (log_std[:, 0] == log_std[:, 1]).all() and (log_std[:, 0] != log_std[:, 2]).all()
     for element in G.samples(5, g):
         turned = model.step(x @ rep_x.rho(element).T, u @ rep_u.rho(element).T)
@@ -123,10 +123,10 @@ def test_members_of_an_ensemble_are_the_networks_they_were_made_of():
         torch.randn(3, 10, 2, dtype=torch.float64, generator=g),
         torch.randn(3, 10, 6, 2, dtype=torch.float64, generator=g),
     )
-    found = together.rollout(x, u)
+    found = together.rollout(x, u).states
     for k, net in enumerate(nets):
         alone = TransitionModel(net, V(G), V(G)).double()
-        torch.testing.assert_close(found[k], alone.rollout(x[k], u[k]), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found[k], alone.rollout(x[k], u[k]).states, rtol=1e-12, atol=1e-12)
 
 
 def test_a_likelihood_needs_a_deviation():
@@ -134,3 +134,25 @@ def test_a_likelihood_needs_a_deviation():
     model = TransitionModel(MLP(TransitionModel.rep_in(V(G), V(G)), V(G), G, hidden=4), V(G), V(G))
     with pytest.raises(ValueError, match="gaussian=True"):
         model.log_likelihood(model.step(torch.ones(1, 2), torch.ones(1, 2)), torch.ones(1, 2))
+
+
+def test_rewards_are_learned_beside_states_and_stay_invariant():
+    G, g = Z(4), seeded()
+    rep_out = TransitionModel.rep_out(V(G), gaussian=True, reward=True)
+    net = EMLP(TransitionModel.rep_in(V(G), V(G)), rep_out, G, hidden=16, num_layers=1, generator=g)
+    model = TransitionModel(net, V(G), V(G), gaussian=True, reward=True).double()
+    x, u, after = torch.randn(3, 50, 4, dtype=torch.float64, generator=g)
+    reward = 3 + torch.randn(50, dtype=torch.float64, generator=g)
+    model.observe(x, u, after, reward)
+    step = model.step(x, u)
+    assert step.reward is not None and step.reward.std() > 0
+    h = G.discrete_generators[0]
+    moved = model.step(x @ h.T, u @ h.T)
+    torch.testing.assert_close(moved.reward, step.reward)
+    torch.testing.assert_close(moved.mean, step.mean @ h.T)
+    assert model.changes.mean[-1] == pytest.approx(float(reward.mean()))
+    density = torch.distributions.Normal(step.reward, step.log_std[:, -1].exp()).log_prob(reward)
+    found = model.log_likelihood(step, after, reward)[:, -1]
+    torch.testing.assert_close(found, density + model.changes.std[-1].log())
+    with pytest.raises(ValueError, match="learns rewards: give them"):
+        model.observe(x, u, after)

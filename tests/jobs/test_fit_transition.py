@@ -72,7 +72,7 @@ def test_a_symmetric_model_of_swimmer_is_better_and_loads_by_itself(tmp_path):
         episode = play(env, 1, 60)[0]
     x, u = spec.encode(torch.from_numpy(episode.observations)).float(), torch.from_numpy(episode.actions).float()
     members = model.net.members
-    found = model.rollout(x[50:51].expand(members, 1, -1), u[50:60].expand(members, 1, -1, -1)).mean(0)
+    found = model.rollout(x[50:51].expand(members, 1, -1), u[50:60].expand(members, 1, -1, -1)).states.mean(0)
     assert geometric_mean(relative_difference(found[0], x[51:61])) < 3 * error["emlp"]
 
 
