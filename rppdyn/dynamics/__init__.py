@@ -3,13 +3,16 @@
 from rppdyn.dynamics.integrate import METHODS, Trajectories, integrate
 from rppdyn.dynamics.models import DynamicsModel, HamiltonianModel, NeuralODEModel, SeparableHamiltonian
 from rppdyn.dynamics.observables import noether_momenta, relative_drift, rollout_error
-from rppdyn.dynamics.transition import Step, TransitionModel
+from rppdyn.dynamics.planning import CrossEntropyPlanner
+from rppdyn.dynamics.transition import Rollout, Step, TransitionModel
 
 __all__ = [
     "METHODS",
+    "CrossEntropyPlanner",
     "DynamicsModel",
     "HamiltonianModel",
     "NeuralODEModel",
+    "Rollout",
     "SeparableHamiltonian",
     "Step",
     "Trajectories",

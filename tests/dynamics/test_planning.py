@@ -1,0 +1,88 @@
+"""The planner beside what is optimal, on a linear system with quadratic costs."""
+
+import pytest
+import torch
+from scipy.linalg import solve_discrete_are
+
+from rppdyn.dynamics import CrossEntropyPlanner, TransitionModel
+from rppdyn.groups import Z
+from rppdyn.nn import MLP, Stack
+from rppdyn.reps import Pseudoscalar
+
+A = torch.tensor([[1.0, 0.2], [0.1, 1.0]], dtype=torch.float64)  # unstable
+B = torch.tensor([[0.0], [0.2]], dtype=torch.float64)
+LOW, HIGH = torch.full((1,), -3.0, dtype=torch.float64), torch.full((1,), 3.0, dtype=torch.float64)
+
+
+def linear_model(members: int | None = None) -> TransitionModel:
+    """x' = A x + B u, by a network without hidden layers."""
+    G = Z(2)
+    state, action = 2 * Pseudoscalar(G), Pseudoscalar(G)
+    net = MLP(TransitionModel.rep_in(state, action), state, G, hidden=[])
+    with torch.no_grad():
+        net.head.free.weight.copy_(torch.cat([A - torch.eye(2), B], 1))
+        net.head.free.bias.zero_()
+    return TransitionModel(net if members is None else Stack([net] * members), state, action).double()
+
+
+def cost(x, u, after):
+    return -(after.square().sum(-1) + 0.1 * u.square().sum(-1))
+
+
+def optimal_cost(x: torch.Tensor) -> float:
+    """Of all steps to come, from the Riccati equation; the state at the beginning is none of them."""
+    P = solve_discrete_are(A.numpy(), B.numpy(), torch.eye(2).numpy(), [[0.1]])
+    return float(x @ torch.from_numpy(P) @ x - x @ x)
+
+
+def run(planner: CrossEntropyPlanner, x: torch.Tensor, steps: int = 40) -> float:
+    total = 0.0
+    for _ in range(steps):
+        u = planner.act(x)
+        after = A @ x + B @ u
+        total -= float(cost(x, u, after))
+        x = after
+    return total
+
+
+@pytest.mark.parametrize("members", [None, 3])
+def test_it_comes_close_to_the_linear_quadratic_regulator(members):
+    x = torch.tensor([1.0, -0.5], dtype=torch.float64)
+    search = dict(horizon=12, samples=200, elites=20, iterations=8)
+    planner = CrossEntropyPlanner(linear_model(members), LOW, HIGH, reward=cost, **search)
+    assert optimal_cost(x) < run(planner, x) < 1.08 * optimal_cost(x)
+    blind = CrossEntropyPlanner(linear_model(), LOW, HIGH, reward=cost, horizon=1, samples=100, elites=15)
+    assert run(blind, x) > 1.2 * optimal_cost(x)  # one step ahead, the speed that a force makes has not moved anything
+
+
+def test_an_episode_repeats_and_reset_forgets():
+    x = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    first, second = (
+        CrossEntropyPlanner(linear_model(), LOW, HIGH, reward=cost, samples=50, elites=5) for _ in range(2)
+    )
+    assert torch.equal(first.act(x), second.act(x))
+    assert first.mean.abs().max() > 0.1
+    first.reset()
+    assert not first.mean.any()
+
+
+def test_rewards_stop_where_the_episode_ends():
+    planner = CrossEntropyPlanner(
+        linear_model(),
+        LOW,
+        HIGH,
+        reward=lambda x, u, after: torch.ones(x.shape[:-1]).double(),
+        ends=lambda x: x[..., 0] > 1.3,
+    )
+    x = torch.tensor([1.0, 1.0], dtype=torch.float64)  # the position is 1.2, then above 1.3
+    assert planner.returns(x, torch.zeros(1, 10, 1).double()).tolist() == [2.0]
+    assert planner.returns(-x, torch.zeros(1, 10, 1).double()).tolist() == [10.0]
+
+
+def test_numbers_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match=r"elites=5 of samples=4"):
+        CrossEntropyPlanner(linear_model(), LOW, HIGH, reward=cost, samples=4, elites=5)
+    with pytest.raises(ValueError, match=r"horizon=0"):
+        CrossEntropyPlanner(linear_model(), LOW, HIGH, reward=cost, horizon=0)
+    with pytest.raises(ValueError, match=r"has learned no rewards"):
+        CrossEntropyPlanner(linear_model(), LOW, HIGH)
