@@ -193,28 +193,33 @@ class RPPSAC(SAC):
         Images under the group are taken of features, which transform linearly: `augment` moves whole transitions,
         `mirror_loss` adds images of the states.
         """
-        data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
-        features = self.policy.features_extractor(torch.cat([data.observations, data.next_observations]))
-        actions = data.actions.to(features.dtype)
+        batch = self._draw(batch_size)
         if self.augment:
             index = self.images.draw(batch_size, self._generator, identity=True)
-            features = self.images.of_features(index.repeat(2), features)
-            actions = self.images.of_actions(index, actions)
+            for name in ("features", "next_features"):
+                batch[name] = self.images.of_features(index, batch[name])
+            batch["actions"] = self.images.of_actions(index, batch["actions"])
         rows = self.replay_buffer.size() * self.n_envs
-        batch = {
-            "features": features[:batch_size],
-            "next_features": features[batch_size:],
-            "actions": actions,
-            "rewards": data.rewards.squeeze(-1).to(features.dtype),
-            "dones": data.dones.squeeze(-1).to(features.dtype),
-            "transitions": features.new_tensor(max(rows, self.learning_starts)),
-        }
-        if data.discounts is not None:
-            batch["discounts"] = data.discounts.squeeze(-1).to(features.dtype)
+        batch["transitions"] = batch["rewards"].new_tensor(max(rows, self.learning_starts))
         if self.mirror_loss:
             index = self.images.draw(batch_size, self._generator, identity=False)
             batch["image_features"] = self.images.of_features(index, batch["features"])
-            batch["action_maps"] = self.images.action_maps[index.to(actions.device)]
+            batch["action_maps"] = self.images.action_maps[index.to(batch["actions"].device)]
+        return batch
+
+    def _draw(self, batch_size: int) -> dict[str, Tensor]:
+        """Transitions as `sample_batch` returns them, before images are taken."""
+        data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+        features = self.policy.features_extractor(torch.cat([data.observations, data.next_observations]))
+        batch = {
+            "features": features[:batch_size],
+            "next_features": features[batch_size:],
+            "actions": data.actions.to(features.dtype),
+            "rewards": data.rewards.squeeze(-1).to(features.dtype),
+            "dones": data.dones.squeeze(-1).to(features.dtype),
+        }
+        if data.discounts is not None:
+            batch["discounts"] = data.discounts.squeeze(-1).to(features.dtype)
         return batch
 
     @property

@@ -28,7 +28,7 @@ from rppdyn.envs.mirror import mirror_spec
 from rppdyn.envs.partial import without
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
 from rppdyn.envs.state import Resumable, capture_state, restore_state
-from rppdyn.envs.termination import termination
+from rppdyn.envs.termination import Termination, termination
 from rppdyn.envs.windy_pendulum import EPISODE_STEPS, WINDY_PENDULUM, WindyPendulum
 
 if WINDY_PENDULUM not in gym.registry:
@@ -48,6 +48,7 @@ __all__ = [
     "Symmetry",
     "Support",
     "SymmetrySpec",
+    "Termination",
     "WINDY_PENDULUM",
     "WindyPendulum",
     "capture_state",

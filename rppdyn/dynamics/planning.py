@@ -27,9 +27,9 @@ class CrossEntropyPlanner:
 
     Sequences are drawn from a Gaussian, independent over time; it is moved onto the best of them, and so on for some
     ``iterations``. The first action of the last mean is taken, and the next plan begins with the rest of it (Chua et al. 2018;
-    de Boer et al. 2005 for the method). The mean itself and the best sequences so far are among those that are compared (Pinneri
-    et al. 2020), without which long plans come out worse. Rewards of an ensemble are the mean over its members, each of which rolls out for
-    itself. Draws come from a generator of its own, so that an episode can be repeated.
+    de Boer et al. 2005 for the method). The mean itself and the best sequences so far are among those that are compared
+    (Pinneri et al. 2020), without which long plans come out worse. Rewards of an ensemble are the mean over its members,
+    each of which rolls out for itself. Draws come from a generator of its own, so that an episode can be repeated.
 
     Args:
         model: with ``reward=True``, unless ``reward`` is given.

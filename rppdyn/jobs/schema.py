@@ -154,8 +154,41 @@ class ModelConfig:
 
 
 @dataclass
+class ImaginationConfig:
+    """The transition model of `agent=mbpo`, and the rollouts that are made with it."""
+
+    kind: str = "rpp"
+    members: int = 5  # of the ensemble
+    hidden: int = 200
+    num_layers: int = 3
+    equivariant_variance: float = 1e6
+    free_variance: float = 3.0
+    learning_rate: float = 1e-3
+    every: int = 250  # steps of the environment between fits
+    steps: int = 500  # of a fit
+    batch_size: int = 256
+    rollouts: int = 10_000  # made after each fit
+    length: int = 1  # of a rollout
+    kept_fits: int = 4  # rollouts of so many fits are kept
+    real_ratio: float = 0.05  # share of each batch that is from the environment
+
+    def __post_init__(self) -> None:
+        known = ("rpp", "emlp", "mlp")
+        if self.kind not in known:
+            hint = did_you_mean(self.kind, known)
+            raise ConfigError(f"agent.imagination.kind={self.kind}: unknown{hint}; choose one of {', '.join(known)}")
+        counts = ("members", "hidden", "num_layers", "every", "steps", "batch_size", "rollouts", "length", "kept_fits")
+        for name in counts:
+            at_least(f"agent.imagination.{name}", getattr(self, name), 1)
+        for name in ("equivariant_variance", "free_variance"):
+            variance(f"agent.imagination.{name}", getattr(self, name))
+        positive("agent.imagination.learning_rate", self.learning_rate)
+        require("agent.imagination.real_ratio", self.real_ratio, 0 <= self.real_ratio <= 1, "in [0, 1]")
+
+
+@dataclass
 class AgentConfig:
-    """Soft actor-critic."""
+    """Soft actor-critic, on its own or on rollouts of a model."""
 
     learning_rate: float = MISSING
     learning_rate_end: float | None = None  # reached on a straight line at total_steps; null: constant
@@ -172,6 +205,7 @@ class AgentConfig:
     max_gradient_norm: float | None = None
     augment: bool = False  # sampled transitions are replaced by images under random elements of the group
     mirror_loss: float = 0.0  # weight of |pi(g s) - g pi(s)|^2 in the actor's loss
+    imagination: ImaginationConfig | None = None  # of agent=mbpo
 
     def __post_init__(self) -> None:
         positive("agent.learning_rate", self.learning_rate)
@@ -284,7 +318,12 @@ class TrainAgentConfig(RunConfig):
 
     @property
     def place(self) -> tuple[str, ...]:
-        return self.env.id.replace("/", "_").replace(":", "_"), self.model.kind, f"seed{self.seed}"
+        name = self.model.kind if self.agent.imagination is None else f"{self.model.kind}_mbpo"
+        return self.env.id.replace("/", "_").replace(":", "_"), name, f"seed{self.seed}"
+
+    def identity(self) -> dict[str, Any]:
+        unused = ("agent.imagination",) if self.agent.imagination is None else ()  # as before there was such a key
+        return without(super().identity(), unused)
 
 
 @dataclass

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import LinearSchedule
 
-from rppdyn.agents import RPPSAC
+from rppdyn.agents import RPPMBPO, RPPSAC
 from rppdyn.envs import SymmetrySpec, certificate_for, make_env, symmetry_spec
 from rppdyn.envs.spec import VERDICTS
 from rppdyn.jobs import agent_files
 from rppdyn.jobs.preflight import preflight
 from rppdyn.jobs.recorder import Events, Recorder
 from rppdyn.jobs.rollouts import Evaluator
-from rppdyn.jobs.schema import EVALUATION_SEED, ConfigError, TrainAgentConfig
+from rppdyn.jobs.schema import EVALUATION_SEED, ConfigError, ImaginationConfig, TrainAgentConfig
 from rppdyn.jobs.threads import torch_threads
 from rppdyn.jobs.training_result import TrainAgentResult
 from rppdyn.runs import Progress, RunFolder, RunFolderError, provenance, stop_on_signals
@@ -89,7 +90,7 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> RPPSA
     learning_rate: float | LinearSchedule = agent.learning_rate
     if agent.learning_rate_end is not None:
         learning_rate = LinearSchedule(agent.learning_rate, agent.learning_rate_end, 1.0)
-    return RPPSAC(
+    return _algorithm(agent.imagination)(
         "RPPPolicy",
         env,
         spec=spec,
@@ -119,6 +120,25 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> RPPSA
             optimizer_kwargs=dict(betas=tuple(agent.betas)),
             network_kwargs=dict(architecture=model.architecture, bilinear=model.bilinear),
         ),
+    )
+
+
+def _algorithm(imagination: ImaginationConfig | None) -> Callable[..., RPPSAC]:
+    if imagination is None:
+        return RPPSAC
+    network = ("hidden", "num_layers", "equivariant_variance", "free_variance", "learning_rate")
+    return partial(
+        RPPMBPO,
+        dynamics=imagination.kind,
+        dynamics_kwargs={name: getattr(imagination, name) for name in network},
+        members=imagination.members,
+        model_every=imagination.every,
+        model_steps=imagination.steps,
+        model_batch_size=imagination.batch_size,
+        rollouts=imagination.rollouts,
+        rollout_length=imagination.length,
+        kept_fits=imagination.kept_fits,
+        real_ratio=imagination.real_ratio,
     )
 
 

@@ -1,0 +1,296 @@
+"""RPPMBPO: soft actor-critic on short rollouts of a learned transition model (model-based policy optimisation)."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from stable_baselines3.common.type_aliases import GymEnv
+from torch import Tensor
+
+from rppdyn.agents import gaussian
+from rppdyn.agents.algorithm import RPPSAC
+from rppdyn.agents.networks import draw_noise, new_generator
+from rppdyn.dynamics import TransitionModel
+from rppdyn.envs import Termination, termination
+from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
+from rppdyn.priors import negative_log_prior
+
+NETWORKS = {"rpp": RPPEMLP, "emlp": EMLP, "mlp": MLP}
+
+DYNAMICS = dict(hidden=200, num_layers=3, equivariant_variance=1e6, free_variance=3.0, learning_rate=1e-3)
+"""Of the model's networks and their optimiser."""
+
+INITIAL_SCALE = 0.1
+"""Of the last layer's weights: a model begins by changing the state little."""
+
+
+class Imagined(NamedTuple):
+    """Transitions that a model made up, as features; ``dones`` are 1 where an episode ends."""
+
+    states: Tensor
+    actions: Tensor
+    rewards: Tensor
+    after: Tensor
+    dones: Tensor
+
+
+class RPPMBPO(RPPSAC):
+    r"""RPP-SAC whose batches come mostly from branched rollouts of an ensemble (Janner, Fu, Zhang & Levine 2019).
+
+        model = RPPMBPO("RPPPolicy", "Swimmer-v5", seed=0).learn(20_000)
+
+    Every ``model_every`` steps of the environment the ensemble is fitted to the replay buffer for ``model_steps`` steps of
+    Adam, one batch for each member: the negative log-likelihood of next state and reward plus the pathways' priors.
+    Then ``rollouts`` states of the buffer are each followed for ``rollout_length`` steps by the policy in one of the members,
+    drawn with its standard deviation. A share ``real_ratio`` of each batch is real. The model has the policy's symmetry;
+    where that is exact its members commute with it, so imagined transitions are as likely as their images.
+
+    Departures from the paper: members train for a fixed number of steps, not until a held-out loss stops falling, and all of
+    them are used, not the best five of seven; rollouts have one length throughout.
+
+    Args:
+        dynamics: which pathways the model has: "rpp", "emlp" or "mlp".
+        dynamics_kwargs: arguments of its networks that differ from `DYNAMICS` (hidden, num_layers, equivariant_variance,
+            free_variance), and Adam's learning_rate.
+        members: of the ensemble.
+        model_every: steps of the environment between fits.
+        model_steps, model_batch_size: of a fit.
+        rollouts, rollout_length: made after each fit.
+        kept_fits: rollouts of so many fits are kept.
+        real_ratio: share of each batch that is from the environment.
+        terminates: whether an episode ends at raw observations; None for the rule of the environment
+            (:func:`rppdyn.envs.termination`).
+        *args, **kwargs: those of `RPPSAC`.
+    Raises:
+        ValueError: as RPPSAC's; a number that makes no sense; n-step returns, or rewards that VecNormalize scales, which the
+            model does not know; an environment whose rule of termination is unknown, without `terminates`.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        dynamics: str = "rpp",
+        dynamics_kwargs: Mapping[str, Any] | None = None,
+        members: int = 5,
+        model_every: int = 250,
+        model_steps: int = 500,
+        model_batch_size: int = 256,
+        rollouts: int = 10_000,
+        rollout_length: int = 1,
+        kept_fits: int = 4,
+        real_ratio: float = 0.05,
+        terminates: Termination | None = None,
+        _init_setup_model: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if dynamics not in NETWORKS:
+            raise ValueError(f"dynamics={dynamics!r} is not one of {', '.join(NETWORKS)}")
+        counts = dict(members=members, model_every=model_every, model_steps=model_steps, rollouts=rollouts,
+                      model_batch_size=model_batch_size, rollout_length=rollout_length, kept_fits=kept_fits)  # fmt: skip
+        for name, count in counts.items():
+            if count < 1:
+                raise ValueError(f"{name}={count} must be at least 1")
+        if not 0 <= real_ratio <= 1:
+            raise ValueError(f"real_ratio={real_ratio} must be between 0 and 1")
+        if kwargs.get("n_steps", 1) != 1:
+            raise ValueError(f"n_steps={kwargs['n_steps']}: a model's transitions are single steps; leave it out")
+        if unknown := sorted(set(dynamics_kwargs or {}) - set(DYNAMICS)):
+            raise ValueError(f"dynamics_kwargs has {unknown[0]!r}; it takes {', '.join(DYNAMICS)}")
+        self.dynamics_kwargs = {"kind": dynamics} | DYNAMICS | dict(dynamics_kwargs or {})
+        self.members, self.model_every, self.model_steps = members, model_every, model_steps
+        self.model_batch_size, self.rollouts, self.rollout_length = model_batch_size, rollouts, rollout_length
+        self.kept_fits, self.real_ratio = kept_fits, real_ratio
+        self._terminates = terminates
+        super().__init__(*args, _init_setup_model=_init_setup_model, **kwargs)
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        spec, options = self.spec, dict(self.dynamics_kwargs)
+        cls, learning_rate = NETWORKS[options.pop("kind")], options.pop("learning_rate")
+        for name in {EMLP: ("free_variance",), MLP: ("equivariant_variance",)}.get(cls, ()):
+            options.pop(name)
+        x, u = spec.obs_rep, spec.action_rep
+        reps = TransitionModel.rep_in(x, u), TransitionModel.rep_out(x, gaussian=True, reward=True)
+        generator = new_generator()
+        nets = [
+            cls(*reps, spec.group, output_scale=INITIAL_SCALE, generator=generator, **options)
+            for _ in range(self.members)
+        ]
+        blocks = spec.obs.encoding.blocks
+        self.dynamics = TransitionModel(
+            Stack(nets),
+            x,
+            u,
+            gaussian=True,
+            reward=True,
+            rotations=[f.start for kind, _, f in blocks if kind == "quaternion"],
+            circles=[f.start for kind, _, f in blocks if kind == "angle"],
+        ).to(self.device)
+        self.dynamics_optimiser = torch.optim.Adam(self.dynamics.net.parameters(), lr=learning_rate)
+        self._dynamics_generator = new_generator()
+        self._imagined: deque[Imagined] = deque(maxlen=self.kept_fits)
+        self._stored = self._seen = self._fitted_at = 0  # steps: in the buffer, in the statistics, at the last fit
+        if self.env is not None:
+            self._check_env()
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """As `RPPSAC.set_env`.
+
+        Raises:
+            ValueError: rewards that VecNormalize scales; a rule of termination that is unknown.
+        """
+        super().set_env(env, force_reset)
+        self._check_env()
+
+    def _check_env(self) -> None:
+        if self._vec_normalize_env is not None and self._vec_normalize_env.norm_reward:
+            raise ValueError("VecNormalize scales rewards, which a model of them would not know; use norm_reward=False")
+        self._ends()
+
+    def _ends(self) -> Termination:
+        if self._terminates is not None:
+            return self._terminates
+        envs = getattr(self.env.unwrapped, "envs", None)
+        if not envs:
+            raise ValueError(
+                "environments in other processes don't say when they end; give terminates=, or use DummyVecEnv"
+            )
+        return termination(envs[0])
+
+    # -- the model ----------------------------------------------------------------------------------------------------
+
+    def _store_transition(self, *args: Any, **kwargs: Any) -> None:
+        super()._store_transition(*args, **kwargs)
+        self._stored += 1
+
+    def _transitions(self, rows: Tensor) -> Imagined:
+        """Those of the replay buffer, whose rows are numbered over steps and environments."""
+        buffer = self.replay_buffer
+        step, env = (rows // self.n_envs).numpy(), (rows % self.n_envs).numpy()
+        get = lambda values: torch.as_tensor(values[step, env], device=self.device)  # noqa: E731
+        states, after = (self.spec.encode(get(values)) for values in (buffer.observations, buffer.next_observations))
+        dones = get(buffer.dones) * (1 - get(buffer.timeouts))
+        dtype = self.policy.features_extractor.dtype
+        return Imagined(*(t.to(dtype) for t in (states, get(buffer.actions), get(buffer.rewards), after, dones)))
+
+    def fit_dynamics(self) -> dict[str, float]:
+        """Fit the ensemble to the replay buffer, from where it stands; the mean loss over the last tenth of the steps."""
+        size = self.replay_buffer.size()
+        new = min(self._stored - self._seen, size)
+        rows = (self.replay_buffer.pos - new + torch.arange(new)) % self.replay_buffer.buffer_size
+        fresh = self._transitions((rows[:, None] * self.n_envs + torch.arange(self.n_envs)).flatten())
+        self.dynamics.observe(fresh.states, fresh.actions, fresh.after, fresh.rewards)
+        self._seen = self._fitted_at = self._stored
+        count, losses = size * self.n_envs, []
+        for _ in range(self.model_steps):
+            rows = torch.randint(count, (self.members, self.model_batch_size), generator=self._dynamics_generator)
+            data = self._transitions(rows)
+            step = self.dynamics.step(data.states, data.actions)
+            entries = -self.dynamics.log_likelihood(step, data.after, data.rewards)
+            nll = entries.sum(-1).mean(-1)
+            prior = self.dynamics.net.per_member(negative_log_prior) / count
+            self.dynamics_optimiser.zero_grad(set_to_none=True)
+            (nll + prior).sum().backward()
+            self.dynamics_optimiser.step()
+            losses.append(nll.detach().mean() / entries.shape[-1])
+        return {"model/nll": float(torch.stack(losses[-max(1, len(losses) // 10) :]).mean())}
+
+    @torch.no_grad()
+    def imagine(self) -> Imagined:
+        """Branched rollouts from states of the replay buffer, those steps whose episode had not ended before."""
+        each = -(-self.rollouts // self.members)
+        rows = torch.randint(
+            self.replay_buffer.size() * self.n_envs, (self.members, each), generator=self._dynamics_generator
+        )
+        states, weights, ends = self._transitions(rows).states, self.dynamics.assemble(), self._ends()
+        alive, made = torch.ones(states.shape[:-1], dtype=torch.bool, device=self.device), []
+        for _ in range(self.rollout_length):
+            actions = self._explore(states)
+            step = self.dynamics.step(states, actions, weights)
+            noise = draw_noise(step.log_std.shape, self._dynamics_generator, states) * step.log_std.exp()
+            after = self.dynamics.project(step.mean + noise[..., :-1])
+            ended = ends(self.spec.decode(after))
+            rewards = step.reward + noise[..., -1]
+            usable = alive & after.isfinite().all(-1) & rewards.isfinite()
+            made.append(Imagined(*(t[usable] for t in (states, actions, rewards, after, ended.to(states.dtype)))))
+            states, alive = after, usable & ~ended
+        return Imagined(*(torch.cat(parts) for parts in zip(*made, strict=True)))
+
+    def _explore(self, states: Tensor) -> Tensor:
+        output = self.actor.net(self.policy.features_extractor.normaliser(states).to(states.dtype))
+        noise = draw_noise((*states.shape[:-1], self.actor.action_space.shape[0]), self._dynamics_generator, states)
+        return gaussian.sample(output, noise, self.actor.blocks)[0]
+
+    # -- gradient updates ---------------------------------------------------------------------------------------------
+
+    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
+        """Fit the model and roll it out where that is due, then as `RPPSAC`."""
+        if not self._imagined or self._stored - self._fitted_at >= self.model_every:
+            for name, value in self.fit_dynamics().items():
+                self.logger.record(name, value)
+            self._imagined.append(self.imagine())
+        super().train(gradient_steps, batch_size)
+
+    def _draw(self, batch_size: int) -> dict[str, Tensor]:
+        real = max(1, round(self.real_ratio * batch_size)) if self.real_ratio > 0 else 0
+        imagined = self._draw_imagined(batch_size - real)
+        if not real:
+            return imagined
+        return {name: torch.cat([values, imagined[name]]) for name, values in super()._draw(real).items()}
+
+    def _draw_imagined(self, count: int) -> dict[str, Tensor]:
+        sizes = torch.tensor([len(part.rewards) for part in self._imagined])
+        rows = torch.randint(int(sizes.sum()), (count,), generator=self._dynamics_generator)
+        starts = sizes.cumsum(0) - sizes
+        which = torch.searchsorted(sizes.cumsum(0), rows, right=True)
+        parts = [
+            Imagined(*(values[(rows[which == k] - starts[k]).to(values.device)] for values in part))
+            for k, part in enumerate(self._imagined)
+        ]
+        data = Imagined(*(torch.cat(values) for values in zip(*parts, strict=True)))
+        normalise = self.policy.features_extractor.normaliser
+        dtype = data.states.dtype
+        return {
+            "features": normalise(data.states).to(dtype),
+            "next_features": normalise(data.after).to(dtype),
+            "actions": data.actions,
+            "rewards": data.rewards,
+            "dones": data.dones,
+        }
+
+    # -- saving -------------------------------------------------------------------------------------------------------
+
+    def capture(self) -> dict[str, Any]:
+        """As `RPPSAC.capture`, and the model, its optimiser and what it has made up."""
+        own = {
+            "model": dict(copy.deepcopy(self.dynamics.state_dict())),
+            "optimiser": copy.deepcopy(self.dynamics_optimiser.state_dict()),
+            "imagined": [part._asdict() for part in self._imagined],  # which nothing changes
+            "counts": [self._stored, self._seen, self._fitted_at],
+            "random": self._dynamics_generator.get_state(),
+        }
+        return super().capture() | {"dynamics": own}
+
+    def restore(self, data: dict[str, Any]) -> None:
+        """As `RPPSAC.restore`, of what :meth:`capture` returned."""
+        if "dynamics" not in data:
+            raise ValueError("the state was captured from an agent without a model; build RPPSAC")
+        super().restore(data)
+        own = data["dynamics"]
+        self.dynamics.load_state_dict(own["model"])
+        self.dynamics_optimiser.load_state_dict(own["optimiser"])
+        self._imagined = deque((Imagined(**part) for part in own["imagined"]), maxlen=self.kept_fits)
+        self._stored, self._seen, self._fitted_at = own["counts"]
+        self._dynamics_generator.set_state(own["random"])
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        modules, variables = super()._get_torch_save_params()
+        return [*modules, "dynamics", "dynamics_optimiser"], variables
+
+    def _excluded_save_params(self) -> list[str]:
+        own = ["dynamics", "dynamics_optimiser", "_dynamics_generator", "_imagined", "_terminates"]
+        return super()._excluded_save_params() + own
