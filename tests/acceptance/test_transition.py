@@ -1,0 +1,52 @@
+"""From a simulator to a transition model and an agent that trains on one, through the command line."""
+
+from __future__ import annotations
+
+import json
+
+
+def test_collect_fit_evaluate_and_measure_on_swimmer(rppdyn, tmp_path):
+    name = "acceptance/Swimmer-v5/random-v0"
+    status, out, err = rppdyn("collect", "env=Swimmer-v5", "--random", "--steps", "4000", "--name", name, cwd=tmp_path)
+    assert status == 0 and name in out, err
+    status, _, err = rppdyn("collect", "env=Swimmer-v5", "--random", "--steps", "4000", "--name", name, cwd=tmp_path)
+    assert status == 2 and err.count("\n") == 1  # it exists
+
+    words = [f"dataset={name}", "task.train=1000", "task.trajectories=8", "task.length=100", "model.hidden=64",
+             "seeds=2", "optimiser.batch_size=25", "optimiser.epochs=40", "optimiser.learning_rate=3e-3",
+             "evaluation.every=20"]  # fmt: skip
+    results = {}
+    for model in ("mlp", "emlp"):
+        status, out, err = rppdyn("fit-transition", *words, f"model={model}", f"run_dir={model}", cwd=tmp_path)
+        assert status == 0, err
+        assert "test/error_100" in out
+        results[model] = json.loads((tmp_path / model / "result.json").read_text())["test"]
+        assert (tmp_path / model / "figures" / "rollouts.png").stat().st_size > 10_000
+    errors = {model: sum(test["test/error_10"]) / 2 for model, test in results.items()}
+    assert errors["emlp"] < errors["mlp"] < 0.5  # of a model that has learned nothing it is above that
+    assert max(results["emlp"]["equivariance/rollout"]) < 1e-12 < 1e-2 < min(results["mlp"]["equivariance/rollout"])
+
+    status, out, err = rppdyn("equivariance", "emlp", cwd=tmp_path)
+    assert status == 0, err
+    assert "change of the state" in out and "change of motor1_rot velocity" in out
+    status, out, err = rppdyn("report", "mlp", "emlp", cwd=tmp_path)
+    assert status == 0, err
+
+
+def test_an_agent_trains_on_a_model_and_goes_on(rppdyn, tmp_path):
+    words = ["env=InvertedPendulum-v5", "agent=mbpo", "device=cpu", "model.hidden=16", "agent.learning_starts=50",
+             "agent.batch_size=32", "agent.buffer_size=1000", "agent.gradient_steps=2",
+             "agent.learning_rate_end=null", "agent.imagination.members=2",
+             "agent.imagination.hidden=16", "agent.imagination.steps=20", "agent.imagination.every=50",
+             "agent.imagination.rollouts=50", "evaluation.every=100", "evaluation.episodes=1", "evaluation.states=64",
+             "checkpoint_every=50"]  # fmt: skip
+    status, out, err = rppdyn("train-agent", *words, "total_steps=200", "run_dir=whole", cwd=tmp_path)
+    assert status == 0, err
+    assert rppdyn("train-agent", *words, "total_steps=100", "run_dir=parts", cwd=tmp_path)[0] == 0
+    assert rppdyn("train-agent", "--resume", "parts", "total_steps=200", cwd=tmp_path)[0] == 0
+    last = [(tmp_path / run / "metrics.jsonl").read_text().splitlines()[-1] for run in ("whole", "parts")]
+    assert last[0] == last[1]
+    status, out, err = rppdyn("evaluate-agent", "whole", "--episodes", "1", cwd=tmp_path)
+    assert status == 0 and "mean return" in out, err
+    status, _, err = rppdyn("train-agent", *words, "agent.imagination.real_ratio=2", cwd=tmp_path)
+    assert status == 2 and "agent.imagination.real_ratio=2" in err and err.count("\n") == 1
