@@ -36,7 +36,7 @@ def main() -> None:
         print(f"\n| ratio of `{arguments.metric}` | |\n| --- | --- |")
         for first in sorted(key for key in results if key.startswith("rpp")):
             for second in sorted(key for key in results if not key.startswith("rpp")):
-                pairs = zip(*(results[key]["test"][arguments.metric] for key in (first, second)), strict=True)
+                pairs = zip(*(results[key]["test"][arguments.metric] for key in (first, second)), strict=False)
                 kept = [pair for pair in pairs if None not in pair]
                 centre, (low, high) = paired_ratio(*zip(*kept, strict=True))
                 print(f"| {first} / {second} | {centre:.2f} [{low:.2f}, {high:.2f}] |")
@@ -54,15 +54,18 @@ def read(folder: RunFolder) -> dict[str, Any]:
 
 
 def level(config: dict[str, Any]) -> str:
-    """The task, and the group where it is not the task's own."""
+    """The task, the group where it is not the task's own, the wind, and the number of data."""
     task = config["task"]
-    return task["name"] + (f", {task['group']}" if task["group"] else "")
+    wind = f", wind {task['wind']:g}" if task.get("wind") else ""
+    return task["name"] + wind + (f", {task['group']}" if task["group"] else "") + f", {task['train']:,} data"
 
 
 def model(config: dict[str, Any]) -> str:
     """The model and the free variance that it was given."""
     kind, variance = config["model"]["kind"], config["model"]["free_variance"]
-    return kind if kind == "emlp" else f"{kind}, free variance {variance:g}"
+    system = {"hamiltonian": " HNN", "ode": " ODE"}.get(config["model"].get("system"), "")
+    augmented = ", augmented" if config["task"].get("augment") else ""
+    return kind + system + ("" if kind == "emlp" else f", free variance {variance:g}") + augmented
 
 
 def over_seeds(values: list[float | None]) -> str:

@@ -1,0 +1,118 @@
+"""Figures of fits over a range: `python docs/results/sweeps.py (wind | data) RUNS... --out FILE.png --json FILE.json`.
+
+`wind`: errors and equivariance errors of Hamiltonian networks over the wind's strength. `data`: errors over the number of
+training data. Interquartile means over seeds with 95 % bootstrap intervals. For `wind` it prints the rank correlation of the
+relaxed network's equivariance error with the wind, and how its error compares with the better of the other two at each strength.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from scipy.stats import spearmanr
+from symmetry_levels import read
+
+from rppdyn.runs import RunFolder, bootstrap_interval, iqm
+from rppdyn.runs.figures import COLOURS
+from rppdyn.runs.files import write_json
+from rppdyn.runs.statistics import paired_ratio
+
+Curves = dict[str, dict[float, list[float]]]  # values over seeds, by model and by what varies
+
+
+def main() -> None:
+    """Draw, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("wind", "data"))
+    parser.add_argument("runs", nargs="+", metavar="RUN")
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--json")
+    arguments = parser.parse_args()
+    runs = [read(RunFolder.open(run)) for run in arguments.runs]
+    figure = wind(runs) if arguments.what == "wind" else data(runs)
+    figure.savefig(arguments.out, dpi=150)
+    if arguments.json:
+        write_json(Path(arguments.json), runs)
+
+
+def curves(runs: list[dict[str, Any]], metric: str, key: str) -> Curves:
+    """A metric of each model over `task.KEY`."""
+    found: Curves = defaultdict(dict)
+    for run in runs:
+        name = run["config"]["model"]["kind"] + (", augmented" if run["config"]["task"].get("augment") else "")
+        found[name][run["config"]["task"][key]] = run["result"]["test"][metric]
+    return {name: dict(sorted(points.items())) for name, points in sorted(found.items())}
+
+
+def draw(axes: Axes, found: Curves, title: str, xlabel: str) -> None:
+    """Interquartile means with intervals, on a logarithmic scale."""
+    for colour, (name, points) in zip(COLOURS, found.items(), strict=False):
+        x = np.array(list(points))
+        low, high = np.array([bootstrap_interval(values) for values in points.values()]).T
+        axes.plot(x, [float(iqm(values)) for values in points.values()], "o-", ms=3.5, color=colour, label=name)
+        axes.fill_between(x, low, high, color=colour, alpha=0.2, lw=0)
+    axes.set(title=title, xlabel=xlabel, yscale="log")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def wind(runs: list[dict[str, Any]]) -> Figure:
+    """Two panels over the wind's strength."""
+    errors, broken = (curves(runs, name, "wind") for name in ("test/error", "equivariance/error"))
+    broken.pop("emlp")  # zero to rounding
+    figure = new_figure()
+    left, right = figure.subplots(1, 2)
+    draw(left, errors, "test error", "wind, eps")
+    draw(right, broken, "equivariance error of the vector field", "wind, eps")
+    left.legend(frameon=False)
+    for axes in (left, right):
+        axes.set_xscale("symlog", linthresh=0.01)
+        axes.set_xticks(list(errors["rpp"]), [f"{eps:g}" for eps in errors["rpp"]])
+    learned = {eps: float(iqm(values)) for eps, values in broken["rpp"].items()}
+    print(
+        f"rank correlation of wind and equivariance error: {spearmanr(list(learned), list(learned.values())).statistic:.3f}"
+    )
+    print("| eps | rpp | mlp | emlp | rpp / better of the two |\n| --- | --- | --- | --- | --- |")
+    for eps, values in errors["rpp"].items():
+        others = {name: errors[name][eps] for name in ("mlp", "emlp")}
+        best = min(others.values(), key=lambda v: float(iqm(v)))
+        ratio, (low, high) = paired_ratio(*zip(*zip(values, best, strict=False), strict=True))
+        cells = [f"{float(iqm(v)):.3g}" for v in (values, others["mlp"], others["emlp"])]
+        print(f"| {eps:g} | {' | '.join(cells)} | {ratio:.2f} [{low:.2f}, {high:.2f}] |")
+    return figure
+
+
+def data(runs: list[dict[str, Any]]) -> Figure:
+    """A panel for each task, over the number of data."""
+    tasks = sorted({run["config"]["task"]["name"] for run in runs})
+    figure = new_figure()
+    panels = figure.subplots(1, len(tasks), squeeze=False)[0]
+    for axes, task in zip(panels, tasks, strict=True):
+        found = curves([run for run in runs if run["config"]["task"]["name"] == task], "test/error", "train")
+        draw(axes, found, task, "training data")
+        axes.set_xscale("log")
+        print(f"\n| {task} | " + " | ".join(found) + " |\n| --- |" + " --- |" * len(found))
+        for n in sorted({n for points in found.values() for n in points}):
+            print(
+                f"| {n:,} | " + " | ".join(f"{float(iqm(p[n])):.3g}" if n in p else "-" for p in found.values()) + " |"
+            )
+    panels[0].legend(frameon=False)
+    return figure
+
+
+def new_figure() -> Figure:
+    """An empty one."""
+    figure = Figure(figsize=(9.6, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+if __name__ == "__main__":
+    main()
