@@ -2,7 +2,7 @@
 
 `wind`: errors and equivariance errors of Hamiltonian networks over the wind's strength. `data`: errors over the number of
 training data. Interquartile means over seeds with 95 % bootstrap intervals. For `wind` it prints the rank correlation of the
-relaxed network's equivariance error with the wind, and how its error compares with the better of the other two at each strength.
+relaxed network's equivariance error with the wind, and its error beside that of the better of the other two at each strength.
 """
 
 from __future__ import annotations
