@@ -58,7 +58,8 @@ def draw(axes: Axes, found: Curves, title: str, xlabel: str) -> None:
         low, high = np.array([bootstrap_interval(values) for values in points.values()]).T
         axes.plot(x, [float(iqm(values)) for values in points.values()], "o-", ms=3.5, color=colour, label=name)
         axes.fill_between(x, low, high, color=colour, alpha=0.2, lw=0)
-    axes.set(title=title, xlabel=xlabel, yscale="log")
+    axes.set(xlabel=xlabel, yscale="log")
+    axes.set_title(title, fontsize="medium")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -71,7 +72,7 @@ def wind(runs: list[dict[str, Any]]) -> Figure:
     left, right = figure.subplots(1, 2)
     draw(left, errors, "test error", "wind, eps")
     draw(right, broken, "equivariance error of the vector field", "wind, eps")
-    left.legend(frameon=False)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     for axes in (left, right):
         axes.set_xscale("symlog", linthresh=0.01)
         axes.set_xticks(list(errors["rpp"]), [f"{eps:g}" for eps in errors["rpp"]])
@@ -90,26 +91,27 @@ def wind(runs: list[dict[str, Any]]) -> Figure:
 
 
 def data(runs: list[dict[str, Any]]) -> Figure:
-    """A panel for each task, over the number of data."""
-    tasks = sorted({run["config"]["task"]["name"] for run in runs})
+    """A panel over the number of data for each task that has several."""
+    found = {}
+    for task in sorted({run["config"]["task"]["name"] for run in runs}):
+        found[task] = curves([run for run in runs if run["config"]["task"]["name"] == task], "test/error", "train")
+        print(f"\n| {task} | " + " | ".join(found[task]) + " |\n| --- |" + " --- |" * len(found[task]))
+        for n in sorted({n for points in found[task].values() for n in points}):
+            cells = [f"{float(iqm(p[n])):.3g}" if n in p else "-" for p in found[task].values()]
+            print(f"| {n:,} | " + " | ".join(cells) + " |")
+    several = {task: models for task, models in found.items() if any(len(points) > 1 for points in models.values())}
     figure = new_figure()
-    panels = figure.subplots(1, len(tasks), squeeze=False)[0]
-    for axes, task in zip(panels, tasks, strict=True):
-        found = curves([run for run in runs if run["config"]["task"]["name"] == task], "test/error", "train")
-        draw(axes, found, task, "training data")
+    panels = figure.subplots(1, len(several), squeeze=False)[0]
+    for axes, (task, models) in zip(panels, several.items(), strict=True):
+        draw(axes, models, f"{task}: test error", "training data")
         axes.set_xscale("log")
-        print(f"\n| {task} | " + " | ".join(found) + " |\n| --- |" + " --- |" * len(found))
-        for n in sorted({n for points in found.values() for n in points}):
-            print(
-                f"| {n:,} | " + " | ".join(f"{float(iqm(p[n])):.3g}" if n in p else "-" for p in found.values()) + " |"
-            )
-    panels[0].legend(frameon=False)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 
 def new_figure() -> Figure:
     """An empty one."""
-    figure = Figure(figsize=(9.6, 3.6), layout="constrained")
+    figure = Figure(figsize=(9.6, 3.9), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
