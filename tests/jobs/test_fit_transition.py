@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -83,6 +84,11 @@ def test_a_resumed_fit_ends_as_if_it_had_not_stopped(tmp_path):
     folder = RunFolder(tmp_path / "stopped")
     folder.result_file.unlink()
     shutil.rmtree(sorted((folder.path / "checkpoints").iterdir())[-1])
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    undocumented = {
+        name for name in (*whole.test, *whole.metrics) if f"`{name}`" not in page and not name.endswith("_mean")
+    }
+    assert not undocumented, undocumented
     again = fit_transition.run(configured(folder.path, *words), resume=True)
     assert again.test == whole.test
     assert (folder.path / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
