@@ -15,6 +15,7 @@ from rppdyn.agents import gaussian
 from rppdyn.agents.algorithm import RPPSAC
 from rppdyn.agents.networks import draw_noise, new_generator
 from rppdyn.dynamics import TransitionModel
+from rppdyn.dynamics.transition import INITIAL_SCALE
 from rppdyn.envs import Termination, termination
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
 from rppdyn.priors import negative_log_prior
@@ -23,9 +24,6 @@ NETWORKS = {"rpp": RPPEMLP, "emlp": EMLP, "mlp": MLP}
 
 DYNAMICS = dict(hidden=200, num_layers=3, equivariant_variance=1e6, free_variance=3.0, learning_rate=1e-3)
 """Of the model's networks and their optimiser."""
-
-INITIAL_SCALE = 0.1
-"""Of the last layer's weights: a model begins by changing the state little."""
 
 
 class Imagined(NamedTuple):
@@ -120,15 +118,14 @@ class RPPMBPO(RPPSAC):
             cls(*reps, spec.group, output_scale=INITIAL_SCALE, generator=generator, **options)
             for _ in range(self.members)
         ]
-        blocks = spec.obs.encoding.blocks
         self.dynamics = TransitionModel(
             Stack(nets),
             x,
             u,
             gaussian=True,
             reward=True,
-            rotations=[f.start for kind, _, f in blocks if kind == "quaternion"],
-            circles=[f.start for kind, _, f in blocks if kind == "angle"],
+            rotations=spec.obs.encoding.rotations,
+            circles=spec.obs.encoding.circles,
         ).to(self.device)
         self.dynamics_optimiser = torch.optim.Adam(self.dynamics.net.parameters(), lr=learning_rate)
         self._dynamics_generator = new_generator()

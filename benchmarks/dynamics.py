@@ -11,15 +11,13 @@ over rounds. `RPP` and `EMLP` have the hidden layers of `rppdyn fit-dynamics`, `
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 import torch
-from layers import Step, Timing, conditions, interleave
+from layers import Step, Timing, conditions, interleave, write_times
 
 from rppdyn.dynamics import HamiltonianModel, NeuralODEModel, integrate
 from rppdyn.groups import O, O2eR3
@@ -135,9 +133,7 @@ def main() -> None:
         "regression, batch 500": measure("Regression", PLAIN, regression, 3 * n, hidden=128, batch=500),
     }
     if arguments.json:
-        content = {"conditions": where, "times": {k: [asdict(t) for t in v] for k, v in results.items()}}
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+        write_times(arguments.json, where, results)
 
 
 if __name__ == "__main__":

@@ -250,6 +250,13 @@ def conditions() -> dict:
     }
 
 
+def write_times(path: Path, where: dict[str, object], results: dict[str, list[Timing]]) -> None:
+    """All times by table, and the conditions they were measured under, as JSON."""
+    content = {"conditions": where, "times": {k: [asdict(t) for t in v] for k, v in results.items()}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
 def main() -> None:
     """Parse arguments, measure, print, and write the raw times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -270,9 +277,7 @@ def main() -> None:
     if not arguments.assembly:
         results["pieces"] = pieces(tables()[-1], arguments.rounds)
     if arguments.json:
-        content = {"conditions": where, "times": {k: [asdict(t) for t in v] for k, v in results.items()}}
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+        write_times(arguments.json, where, results)
 
 
 if __name__ == "__main__":

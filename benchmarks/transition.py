@@ -10,17 +10,16 @@ step each per round, in one process; ratios are those of medians over rounds.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from layers import Step, Timing, conditions, interleave
+from layers import Step, Timing, conditions, interleave, write_times
 
 from rppdyn.dynamics import TransitionModel
+from rppdyn.dynamics.transition import INITIAL_SCALE
 from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec
 from rppdyn.nn import EMLP, MLP, RPPEMLP
 from rppdyn.priors import negative_log_prior
@@ -39,9 +38,8 @@ def training_step(build: Callable[..., RPPEMLP], spec: SymmetrySpec) -> Step:
     x_rep, u_rep = spec.obs_rep, spec.action_rep
     generator = torch.Generator().manual_seed(0)
     reps = TransitionModel.rep_in(x_rep, u_rep), TransitionModel.rep_out(x_rep)
-    net = build(*reps, spec.group, hidden=HIDDEN, num_layers=LAYERS, output_scale=0.1, generator=generator)
-    starts = [feature.start for kind, _, feature in spec.obs.encoding.blocks if kind == "quaternion"]
-    model = TransitionModel(net, x_rep, u_rep, rotations=starts)
+    net = build(*reps, spec.group, hidden=HIDDEN, num_layers=LAYERS, output_scale=INITIAL_SCALE, generator=generator)
+    model = TransitionModel(net, x_rep, u_rep, rotations=spec.obs.encoding.rotations)
     states = spec.encode(torch.randn(BATCH, CHUNK + 1, spec.obs.dim, generator=generator))
     actions = torch.rand(BATCH, CHUNK, spec.action.dim, generator=generator)
     model.observe(states[:, :-1], actions, states[:, 1:])
@@ -79,9 +77,9 @@ def main() -> None:
     arguments = parser.parse_args()
     where = conditions()
     print("  ".join(f"{k} {v}" for k, v in where.items()))
-    results = {task: [asdict(t) for t in measure(task, arguments.rounds)] for task in TASKS}
+    results = {task: measure(task, arguments.rounds) for task in TASKS}
     if arguments.json:
-        arguments.json.write_text(json.dumps({"conditions": where, "times": results}, indent=1) + "\n")
+        write_times(arguments.json, where, results)
 
 
 if __name__ == "__main__":

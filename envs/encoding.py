@@ -68,6 +68,16 @@ class Encoding:
         return tuple(found)
 
     @property
+    def rotations(self) -> tuple[int, ...]:
+        """The first feature of each rotation matrix."""
+        return tuple(features.start for kind, _, features in self.blocks if kind == "quaternion")
+
+    @property
+    def circles(self) -> tuple[int, ...]:
+        """The first feature of each pair (cos, sin)."""
+        return tuple(features.start for kind, _, features in self.blocks if kind == "angle")
+
+    @property
     def feature_dim(self) -> int:
         return self.dim + len(self.angles) + 5 * len(self.quaternions)
 

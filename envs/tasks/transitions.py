@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,7 +60,14 @@ def transition_data(
     """
     _check(dataset, spec)
     train, validation, test = hold_out(dataset, held_out, length)
-    draw = lambda episodes, what: _held_out(dataset, spec, episodes, trajectories, length, what)  # noqa: E731
+
+    def draw(episodes: Sequence[Episode], what: str) -> Trajectories:
+        too_few = lambda found: (  # noqa: E731
+            f"its {len(episodes)} {what} episodes have {found} trajectories of {length} steps, not {trajectories}: give "
+            f"task.trajectories={found}, a larger task.held_out, or collect more"
+        )
+        return _drawn(dataset, spec, episodes, trajectories, length, SPLIT_SEED, too_few)
+
     return TransitionData(train, draw(validation, "validation"), draw(test, "test"))
 
 
@@ -98,14 +105,11 @@ def draw_chunks(
     Raises:
         ValueError: naming how many there are, if fewer.
     """
-    rng = np.random.default_rng(seed)
-    starts = _cuts(episodes, length, rng)
-    if len(starts) < count:
-        raise ValueError(
-            f"{dataset.name}: its training episodes have {len(starts)} chunks of {length} steps, not {count}: "
-            f"give task.train={len(starts) * length} at most, shorter chunks, or collect more"
-        )
-    return _stretches(spec, episodes, [starts[i] for i in rng.permutation(len(starts))[:count]], length)
+    too_few = lambda found: (  # noqa: E731
+        f"its training episodes have {found} chunks of {length} steps, not {count}: give task.train={found * length} at "
+        "most, shorter chunks, or collect more"
+    )
+    return _drawn(dataset, spec, episodes, count, length, seed, too_few)
 
 
 def _check(dataset: EpisodeDataset, spec: SymmetrySpec) -> None:
@@ -117,16 +121,20 @@ def _check(dataset: EpisodeDataset, spec: SymmetrySpec) -> None:
         )
 
 
-def _held_out(
-    dataset: EpisodeDataset, spec: SymmetrySpec, episodes: Sequence[Episode], count: int, length: int, what: str
+def _drawn(
+    dataset: EpisodeDataset,
+    spec: SymmetrySpec,
+    episodes: Sequence[Episode],
+    count: int,
+    length: int,
+    seed: int,
+    too_few: Callable[[int], str],
 ) -> Trajectories:
-    rng = np.random.default_rng(SPLIT_SEED)
+    """Disjoint stretches, drawn uniformly; ``too_few`` says of how many there are what is to be done."""
+    rng = np.random.default_rng(seed)
     starts = _cuts(episodes, length, rng)
     if len(starts) < count:
-        raise ValueError(
-            f"{dataset.name}: its {len(episodes)} {what} episodes have {len(starts)} trajectories of {length} steps, not "
-            f"{count}: give task.trajectories={len(starts)}, a larger task.held_out, or collect more"
-        )
+        raise ValueError(f"{dataset.name}: {too_few(len(starts))}")
     return _stretches(spec, episodes, [starts[i] for i in rng.permutation(len(starts))[:count]], length)
 
 

@@ -22,6 +22,9 @@ LOG_STD = (-8.0, 2.0)
 """Softly bounded logarithm of a Gaussian model's standard deviation, in units of that of one-step changes."""
 
 
+INITIAL_SCALE = 0.1
+"""Of the weights of a network's last layer (``output_scale``): a model begins by changing the state little."""
+
 HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rppdyn.agents.images import GroupImages
 from rppdyn.dynamics import Step, TransitionModel
+from rppdyn.dynamics.transition import INITIAL_SCALE
 from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec
 from rppdyn.envs.tasks import draw_chunks, transition_data
 from rppdyn.envs.tasks.transitions import Trajectories
@@ -31,9 +32,6 @@ from rppdyn.runs.files import write_json
 __all__ = ["Transition", "load_transition_model", "load_transitions", "run"]
 
 HORIZONS = (10, 30, 100)
-INITIAL_SCALE = 0.1
-"""Of the last layer's weights: a model begins by changing the state little."""
-
 COUNTED_AS = 1e-7
 """What the published protocol counts the error of the initial state as."""
 
@@ -240,17 +238,14 @@ def build_model(config: FitTransitionConfig, spec: SymmetrySpec, net: nn.Module 
     if net is None:
         rep_out = TransitionModel.rep_out(state_rep, config.model.gaussian, config.model.reward)
         net = build_stack(config, TransitionModel.rep_in(state_rep, action_rep), rep_out, INITIAL_SCALE)
-    starts: dict[str, list[int]] = {"quaternion": [], "angle": []}
-    for kind, _, features in spec.obs.encoding.blocks:
-        starts.setdefault(kind, []).append(features.start)
     return TransitionModel(
         net,
         state_rep,
         action_rep,
         gaussian=config.model.gaussian,
         reward=config.model.reward,
-        rotations=starts["quaternion"],
-        circles=starts["angle"],
+        rotations=spec.obs.encoding.rotations,
+        circles=spec.obs.encoding.circles,
     )
 
 

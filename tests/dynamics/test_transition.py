@@ -49,8 +49,7 @@ def ant_model(cls=EMLP, **options) -> tuple[TransitionModel, object]:
     x, u = spec.obs_rep, spec.action_rep
     reps = TransitionModel.rep_in(x, u), TransitionModel.rep_out(x, options.get("gaussian", False))
     net = cls(*reps, spec.group, hidden=16, num_layers=2, generator=seeded(3))
-    start = [feature.start for kind, _, feature in spec.obs.encoding.blocks if kind == "quaternion"]
-    return TransitionModel(net, x, u, rotations=start, **options).double(), spec
+    return TransitionModel(net, x, u, rotations=spec.obs.encoding.rotations, **options).double(), spec
 
 
 def ant_transitions(spec, n: int = 40) -> tuple[torch.Tensor, ...]:
