@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import ks_2samp
 
 from rppdyn.envs.certification.certificate import LEVELS, Defect, GeneratorReport
 from rppdyn.envs.certification.elements import Elements
@@ -145,6 +144,8 @@ class Examination:
 
     def _compare_resets(self, elements: Elements) -> tuple[float, float, str]:
         """Largest distance between the marginals of one half of the resets and of the images of the other half."""
+        from scipy.stats import ks_2samp  # here: every command would wait for it otherwise
+
         half = len(self.resets[0]) // 2
         tests = []
         for key, values in zip(self.evidence.state_keys, self.resets, strict=False):
