@@ -1,0 +1,133 @@
+"""Tables and figure of transition models: `python docs/results/transition.py RUNS... --out FILE.png --json FILE.json`.
+
+Runs of `rppdyn fit-transition`. For each dataset: interquartile means over seeds with 95 % bootstrap intervals, in percent, and
+paired ratios of each rpp's 100-step error to the others' (`rppdyn.runs.statistics.paired_ratio`). The figure has the relative error
+over the steps of a rollout, a panel for each dataset.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from symmetry_levels import read
+
+from rppdyn.runs import RunFolder, bootstrap_interval, iqm
+from rppdyn.runs.figures import COLOURS
+from rppdyn.runs.files import write_json
+from rppdyn.runs.statistics import paired_ratio
+
+METRICS = {
+    "10 steps": "test/error_10",
+    "30 steps": "test/error_30",
+    "100 steps": "test/error_100",
+    "equivariance, rollout": "equivariance/rollout",
+    "equivariance, one change": "equivariance/error",
+}
+MODELS = ("mlp", "mlp, augmented", "emlp", "rpp", "emlp, published", "rpp, published")
+"""In the order of tables and colours."""
+
+
+def main() -> None:
+    """Print the tables, as Markdown; draw and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", metavar="RUN")
+    parser.add_argument("--out", metavar="FILE", help="the figure")
+    parser.add_argument("--json", metavar="FILE", help="what the runs hold")
+    arguments = parser.parse_args()
+    runs = [read_with_curves(RunFolder.open(run)) for run in arguments.runs]
+    datasets: dict[str, dict[str, dict[str, Any]]] = {}
+    for run in runs:
+        datasets.setdefault(dataset(run["config"]), {})[model(run["config"])] = run
+    for name, results in datasets.items():
+        print_tables(name, {key: results[key] for key in MODELS if key in results})
+    if arguments.out:
+        draw(datasets).savefig(arguments.out, dpi=150)
+    if arguments.json:
+        write_json(Path(arguments.json), runs)
+
+
+def read_with_curves(folder: RunFolder) -> dict[str, Any]:
+    """What a finished run holds, with its errors over steps."""
+    return read(folder) | {"curves": json.loads((folder.path / "rollouts.json").read_text())}
+
+
+def dataset(config: dict[str, Any]) -> str:
+    """The environment that the dataset is named after."""
+    return next(part for part in config["dataset"].split("/") if "-v" in part)
+
+
+def model(config: dict[str, Any]) -> str:
+    """Kind of network, augmentation, representation."""
+    published = ", published" if config["variant"] == "published" else ""
+    return config["model"]["kind"] + published + (", augmented" if config["task"]["augment"] else "")
+
+
+def print_tables(name: str, results: dict[str, dict[str, Any]]) -> None:
+    """Errors with the settings they were found with, and ratios."""
+    print(f"\n**{name}**\n")
+    print("| model | " + " | ".join(METRICS) + " | rate, epochs, s^2, width, free variance |")
+    print("| --- |" + " ---: |" * len(METRICS) + " --- |")
+    for key, run in results.items():
+        optimiser, net = run["config"]["optimiser"], run["config"]["model"]
+        variance = "" if net["kind"] == "emlp" else f", {net['free_variance']:g}"
+        settings = f"{optimiser['learning_rate']:g}, {optimiser['epochs']}, {optimiser['noise_variance']:g}, {net['hidden']}"
+        cells = [percent(run["result"]["test"][metric]) for metric in METRICS.values()]
+        print(f"| {key} | " + " | ".join(cells) + f" | {settings}{variance} |")
+    print("\n| ratio of 100-step errors | |\n| --- | ---: |")
+    for first in [key for key in results if key.startswith("rpp")]:
+        for second in [key for key in results if key != first]:
+            pairs = [results[key]["result"]["test"]["test/error_100"] for key in (first, second)]
+            centre, (low, high) = paired_ratio(*pairs)
+            print(f"| {first} / {second} | {centre:.2f} [{low:.2f}, {high:.2f}] |")
+
+
+def percent(values: list[float]) -> str:
+    """Interquartile mean and interval; zero to rounding is written so."""
+    if max(values) < 1e-8:
+        return "0"
+    centre, (low, high) = 100 * float(iqm(values)), 100 * np.array(bootstrap_interval(values))
+    return f"{centre:.3g}" if len(values) == 1 else f"{centre:.3g} [{low:.3g}, {high:.3g}]"
+
+
+def draw(datasets: dict[str, dict[str, dict[str, Any]]]) -> Figure:
+    """Relative error over steps, each model of each dataset."""
+    columns = min(3, len(datasets))
+    rows = -(-len(datasets) // columns)
+    figure = Figure(figsize=(3.6 * columns, 2.9 * rows + 0.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for axes, (name, results) in zip(panels.flat, datasets.items(), strict=False):
+        draw_panel(axes, {key: results[key]["curves"] for key in MODELS if key in results})
+        axes.set_title(name, fontsize="medium")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("relative error, %")
+    handles = {label: line for axes in panels.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    names = [name for name in MODELS if name in handles]
+    figure.legend([handles[n] for n in names], names, loc="outside lower center", ncols=len(names), frameon=False)
+    return figure
+
+
+def draw_panel(axes: Axes, curves: dict[str, dict[str, Any]]) -> None:
+    """Interquartile means with their intervals, both axes logarithmic."""
+    for key, found in curves.items():
+        errors, colour = 100 * np.array(found["error"]), COLOURS[MODELS.index(key)]
+        times = np.arange(1, errors.shape[1] + 1)
+        low, high = bootstrap_interval(errors)
+        axes.plot(times, iqm(errors), color=colour, label=key, lw=1.3)
+        axes.fill_between(times, low, high, color=colour, alpha=0.2, lw=0)
+    axes.set(xscale="log", yscale="log", xlabel="steps")
+    axes.set_xticks([1, 10, 30, 100], ["1", "10", "30", "100"])
+    axes.xaxis.minorticks_off()
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+if __name__ == "__main__":
+    main()

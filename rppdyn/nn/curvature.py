@@ -1,0 +1,30 @@
+r"""Kronecker-factored curvature of a pathway's coefficients, for the Laplace approximation.
+
+A linear map ``y = W x`` whose loss has the generalised Gauss-Newton matrix :math:`\sum_{n,s} (x_n \otimes g_{ns})(x_n \otimes
+g_{ns})^T` (:math:`g_{ns}` the gradients of the loss's square-root factors by ``y_n``) is approximated by :math:`A \otimes G` with
+:math:`A = \frac1N \sum_n x_n x_n^T` and :math:`G = \sum_{n,s} g_{ns} g_{ns}^T` (Martens & Grosse 2015). A weight that is used at P places
+(pixels, copies of an irreducible representation) sums A over places and takes the mean of G over them (Grosse & Martens 2016).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
+
+__all__ = ["Kronecker"]
+
+
+class Kronecker(NamedTuple):
+    r"""The curvature :math:`A \otimes G` of a matrix of coefficients; leading axes are of independent blocks.
+
+    Attributes:
+        A: of inputs, a sum over the data (whoever has seen all of them divides by their number).
+        G: of gradients, a sum over the data and the factors of the loss's Hessian.
+        copies: how many matrices of coefficients have this curvature each.
+    """
+
+    A: Float[Tensor, "*blocks n n"]
+    G: Float[Tensor, "*blocks m m"]
+    copies: int = 1
