@@ -1,8 +1,8 @@
 """Tables and figure of transition models: `python docs/results/transition.py RUNS... --out FILE.png --json FILE.json`.
 
-Runs of `rppdyn fit-transition`. For each dataset: interquartile means over seeds with 95 % bootstrap intervals, in percent, and
-paired ratios of each rpp's 100-step error to the others' (`rppdyn.runs.statistics.paired_ratio`). The figure has the relative error
-over the steps of a rollout, a panel for each dataset.
+Runs of `rppdyn fit-transition`. For each dataset: interquartile means over seeds with 95 % bootstrap intervals, in percent,
+and paired ratios of each rpp's 100-step error to the others' (`rppdyn.runs.statistics.paired_ratio`). The figure has the
+relative error over the steps of a rollout, a panel for each dataset.
 """
 
 from __future__ import annotations
