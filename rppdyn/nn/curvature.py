@@ -1,7 +1,7 @@
 r"""Kronecker-factored curvature of a pathway's coefficients, for the Laplace approximation.
 
 The loss of a linear map :math:`y = W x` has the generalised Gauss-Newton matrix
-:math:`\sum_{n,s} (x_n \otimes g_{ns})(x_n \otimes g_{ns})^T`, with :math:`g_{ns}` the gradients of the square-root factors of its
+:math:`\sum_{n,s} (x_n \otimes g_{ns})(x_n \otimes g_{ns})^T`, :math:`g_{ns}` being gradients of square-root factors of its
 Hessian by :math:`y_n`. It is approximated by :math:`A \otimes G` with :math:`A = \frac1N \sum_n x_n x_n^T` and
 :math:`G = \sum_{n,s} g_{ns} g_{ns}^T` (Martens & Grosse 2015). Of a weight that is used at P places (pixels, copies of an
 irreducible representation) A is a sum over places and G a mean over them (Grosse & Martens 2016).
