@@ -5,13 +5,14 @@ from rppdyn.nn.gate import Gate, Pointwise
 from rppdyn.nn.hidden import gated, hidden_representation, regular_hidden, tensor_hidden
 from rppdyn.nn.linear import RelaxedLinear
 from rppdyn.nn.merging import merge
-from rppdyn.nn.networks import EMLP, MLP, RPPEMLP
+from rppdyn.nn.networks import EMLP, MLP, RPPEMLP, Chained
 from rppdyn.nn.normaliser import InvariantNormaliser
 from rppdyn.nn.pathways import EquivariantPathway, FreePathway, LinearPathway, Pathway, named_pathways
 from rppdyn.nn.stacking import Stack
 
 __all__ = [
     "Bilinear",
+    "Chained",
     "EMLP",
     "EquivariantPathway",
     "FreePathway",

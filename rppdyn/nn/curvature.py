@@ -9,12 +9,13 @@ irreducible representation) A is a sum over places and G a mean over them (Gross
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["Kronecker"]
+__all__ = ["Kronecker", "of_linear"]
 
 
 class Kronecker(NamedTuple):
@@ -29,3 +30,10 @@ class Kronecker(NamedTuple):
     A: Float[Tensor, "*blocks n n"]
     G: Float[Tensor, "*blocks m m"]
     copies: int = 1
+
+
+def of_linear(x: Float[Tensor, "N *places n"], g: Float[Tensor, "S N *places m"]) -> Kronecker:
+    """Of a weight ``(m, n)`` that is used at several places of each of N data, from S gradients of each."""
+    places = math.prod(x.shape[1:-1])
+    x, g = x.reshape(-1, x.shape[-1]).double(), g.reshape(-1, g.shape[-1]).double()
+    return Kronecker(x.mT @ x, g.mT @ g / places)

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rppdyn.nn.curvature import Kronecker
 from rppdyn.nn.derivatives import PullBack, evaluate, evaluate_vjp, plain_vjp
 from rppdyn.nn.gating import Gating
 from rppdyn.nn.hidden import gated, is_pointwise
@@ -32,6 +33,14 @@ class GatePathway(Pathway):
 
     def forward(self, x: Float[Tensor, "*batch channels"], c: Float[Tensor, " channels"] | None = None) -> Tensor:
         return (self.coefficients()[0] if c is None else c) * F.silu(x)
+
+    def curvature(
+        self, x: Float[Tensor, "N *places gated"], g: Float[Tensor, "S N *places channels"]
+    ) -> list[Kronecker]:
+        """One number for each channel, exact; of the gate's input the last channels are its features."""
+        used = (F.silu(x[..., -g.shape[-1] :]) * g).double()
+        used = used.reshape(*g.shape[:2], -1, g.shape[-1]).sum(2).square().sum((0, 1))
+        return [Kronecker(torch.full_like(used, len(x))[:, None, None], used[:, None, None])]
 
     def extra_repr(self) -> str:
         return f"{self.weight.numel()} channels, variance={self.variance.item():.4g}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -19,7 +20,7 @@ from rppdyn.nn.linear import FREE_SCALE, RelaxedLinear, bind
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.reps import Rep, RepType, Scalar
 
-__all__ = ["RPPEMLP", "EMLP", "MLP", "Block"]
+__all__ = ["RPPEMLP", "EMLP", "MLP", "Block", "Chained"]
 
 SWISH_GAIN = 1.6766  # E[swish(z)^2] = 0.3557 for z ~ N(0, 1): keeps the mean square of hidden features near one
 
@@ -221,6 +222,14 @@ class RPPEMLP(nn.Module):
             g = step(g)
         return g.mT.reshape(x.shape)
 
+    def layers(self) -> list[tuple[str, nn.Module]]:
+        """The layers in the order in which they are run, by name: linear, bilinear where there is one, gate, ..., head."""
+        found: list[tuple[str, nn.Module]] = []
+        for i, block in enumerate(self.blocks):
+            own = ((name, getattr(block, name)) for name in ("linear", "bilinear", "gate"))
+            found += [(f"blocks.{i}.{name}", layer) for name, layer in own if layer is not None]
+        return [*found, ("head", self.head)]
+
     def pathway_variances(self) -> dict[str, dict[str, float]]:
         """``{layer: {pathway: prior variance}}``."""
         rounded = lambda x: float(f"{x:.12g}")  # noqa: E731  exp(log 10) is 10.000000000000002
@@ -232,6 +241,30 @@ class RPPEMLP(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.rep_in} -> {self.rep_out}, {self.group}"
+
+
+class Chained(nn.Module):
+    """A network as the chain of its layers, each called as a module, so that hooks see what it is given; else the same.
+
+    It takes more time than the network: layers assemble their own weights at each call.
+    """
+
+    def __init__(self, net: RPPEMLP):
+        super().__init__()
+        self.net = net
+
+    def assemble(self) -> None:
+        """Nothing: each layer assembles its own."""
+
+    def apply(self, x: Float[Tensor, "*batch in"] | Callable[[nn.Module], object], weights: None = None) -> Any:
+        if not isinstance(x, Tensor):
+            return super().apply(x)
+        for _, layer in self.net.layers():
+            x = layer(x)
+        return x
+
+    def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
+        return self.apply(x)
 
 
 def _per_layer(hidden: Hidden | Sequence[Hidden], num_layers: int | None) -> list[Hidden]:

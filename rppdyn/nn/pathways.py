@@ -1,11 +1,13 @@
 r"""Pathways: the additive contributions of a layer, each with its own Gaussian prior.
 
-A pathway knows its parameters, its prior variance, its output and, where it is linear, its dense weight. Whatever keeps
-that contract takes part in a relaxed layer and in the prior.
+A pathway knows its parameters, its prior variance, its output and, where it is linear, its dense weight; and from inputs and
+gradients it gives the curvature of its coefficients. Whatever keeps that contract takes part in a relaxed layer, in the prior
+and in the marginal likelihood.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -15,9 +17,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rppdyn.basis import Isotypic, isotypic
 from rppdyn.nn.buffers import ExactBuffers
 from rppdyn.nn.coefficients import CoefficientMap
-from rppdyn.reps import Rep
+from rppdyn.nn.curvature import Kronecker, of_linear
+from rppdyn.reps import Rep, Scalar
 
 __all__ = ["AffineMap", "Pathway", "LinearPathway", "EquivariantPathway", "FreePathway", "named_pathways", "prior_unit"]
 
@@ -64,6 +68,17 @@ class Pathway(ExactBuffers, ABC):
     def coefficients(self) -> tuple[Tensor, ...]:
         """What the prior is on: orthonormal coefficients or the free weights themselves."""
 
+    def curvature(self, x: Float[Tensor, "N ..."], g: Float[Tensor, "S N ..."]) -> list[Kronecker]:
+        """Curvature of all coefficients, in blocks that are taken to be independent.
+
+        Args:
+            x: inputs of N data.
+            g: gradients by the pathway's output of S square-root factors of the loss's Hessian.
+        Raises:
+            NotImplementedError: this kind of pathway has none, and keeps the variance that it was given.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no curvature: its variance is not learned")
+
     @property
     def num_coefficients(self) -> int:
         """How many independent Gaussian numbers the prior is on."""
@@ -103,6 +118,7 @@ class EquivariantPathway(LinearPathway):
     def __init__(self, rep_in: Rep, rep_out: Rep, variance: int | float, *, bias: bool = True, gain: int | float = 1.0,
                  generator: torch.Generator | None = None):  # fmt: skip
         super().__init__(variance)
+        self.rep_in, self.rep_out = rep_in, rep_out
         self.weight_map = CoefficientMap((rep_in >> rep_out).solve(), (rep_out.dim, rep_in.dim))
         self.bias_map = CoefficientMap(rep_out.solve(), (rep_out.dim,)) if bias else None
         std = self.weight_map.initial_std(gain)
@@ -122,6 +138,28 @@ class EquivariantPathway(LinearPathway):
         elif weight is None:
             weight = self.weight_map.scale.new_zeros(self.weight_map.shape)
         return weight, bias if self.bias is None else self.bias_map(self.bias, bias)
+
+    def curvature(self, x: Float[Tensor, "N *places in"], g: Float[Tensor, "S N *places out"]) -> list[Kronecker]:
+        r"""One pair of factors for each irreducible type k, of dimension :math:`d_k`.
+
+        In symmetry-adapted bases :math:`A = U_{out} (\oplus_k \sum_u W_{ku} \otimes J_{ku}) U_{in}^T`, with :math:`J_{ku}` the
+        matrices that commute with the type; :math:`\sqrt{d_k} W_{ku}` are orthonormal coefficients. So a type's weight is used at
+        :math:`d_k` places, with inputs :math:`J_{ku} U_{in}^T x / \sqrt{d_k}`. The bias is the weight of an input of one, a scalar.
+        """
+        has_bias = self.bias is not None
+        adapted = _adapted(self.rep_in, self.rep_out, has_bias)
+        (u_in, u_out), x = (u.to(x) for u in adapted.u), F.pad(x, (0, 1), value=1.0) if has_bias else x
+        z, h = x @ u_in, g @ u_out
+        blocks = []
+        for kind in adapted.types:
+            (n, m), (i, j), d = kind.multiplicities, kind.starts, kind.dim
+            if n and m:
+                inputs = torch.einsum(
+                    "upq,...nq->...pnu", kind.units.to(z), z[..., i : i + n * d].unflatten(-1, (n, d))
+                )
+                outputs = h[..., j : j + m * d].unflatten(-1, (m, d)).mT
+                blocks.append(of_linear(inputs.flatten(-2) / math.sqrt(d), outputs))
+        return blocks
 
     def extra_repr(self) -> str:
         return _count(self)
@@ -151,6 +189,10 @@ class FreePathway(LinearPathway):
         pairs = zip(own, onto, strict=True)
         return tuple(own if other is None else other if own is None else own + other for own, other in pairs)
 
+    def curvature(self, x: Float[Tensor, "N *places in"], g: Float[Tensor, "S N *places out"]) -> list[Kronecker]:
+        """One pair of factors; the bias is the weight of an input of one."""
+        return [of_linear(F.pad(x, (0, 1), value=1.0) if self.bias is not None else x, g)]
+
     def extra_repr(self) -> str:
         return _count(self)
 
@@ -164,6 +206,11 @@ def prior_unit(variance: int | float, fan_in: int = 1) -> float:
     their prior as an ordinary weight is of its usual size. Priors wider than that leave the unit at 1.
     """
     return min(1.0, math.sqrt(variance * max(fan_in, 1))) if variance > 0 else 1.0  # the pathway refuses the others
+
+
+@functools.lru_cache(maxsize=256)
+def _adapted(rep_in: Rep, rep_out: Rep, bias: bool) -> Isotypic:
+    return isotypic([rep_in + Scalar(rep_in.G) if bias else rep_in, rep_out])
 
 
 def _count(pathway: LinearPathway) -> str:

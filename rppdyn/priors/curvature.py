@@ -1,0 +1,109 @@
+"""Kronecker-factored Gauss-Newton curvature of every pathway of a network, from what its layers are given and give."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rppdyn.nn.curvature import Kronecker
+from rppdyn.nn.pathways import Pathway
+from rppdyn.priors.likelihood import Likelihood
+
+__all__ = ["Blocks", "curvature"]
+
+Blocks = dict[tuple[str, str], list[Kronecker]]
+"""Curvature by layer and pathway, as `rppdyn.nn.pathways.named_pathways` names them."""
+
+Uses = dict[str, list[tuple[Tensor, Tensor]]]
+
+
+def curvature(
+    module: nn.Module,
+    predict: Callable[[Any], Tensor],
+    batches: Iterable[Any],
+    likelihood: Likelihood,
+    *,
+    total: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Blocks:
+    r"""Curvature of the negative log-likelihood of all data, block by block: the generalised Gauss-Newton matrix
+
+    .. math:: \sum_n J_n^T H_n J_n, \qquad H_n = \sum_s v_{ns} v_{ns}^T,
+
+    without the blocks between pathways, and each pathway's own block in the Kronecker-factored form that the pathway gives
+    it (:class:`~rppdyn.nn.curvature.Kronecker`). Layers that are used several times, along a rollout for instance, are treated
+    like weights that are shared between places.
+
+    Layers are watched while they run: each must be called as a module (`RPPEMLP.chained`), once or more, with its input first.
+
+    Args:
+        module: what contains the layers.
+        predict: outputs ``(N, *out)`` of a batch, computed with the module's layers.
+        batches: of inputs.
+        likelihood: of the outputs.
+        total: number of data that the curvature is of; those in the batches if None.
+        generator: draws one target for each datum from the likelihood, which costs one backward pass; without it there is one for
+            each factor of the Hessian, as many as there are outputs.
+    Returns:
+        Factors of all pathways that have curvature, in float64, ``A`` a mean over data and ``G`` a sum over ``total`` of them.
+    """
+    sums: Blocks = {}
+    count = 0
+    for batch in batches:
+        with torch.enable_grad(), _watched(module) as uses:
+            outputs = predict(batch)
+            factors = likelihood.factors(outputs.detach(), generator)
+            found = [(name, x, y) for name, calls in uses.items() for x, y in calls]
+            gradients = [_gradients(outputs, [y for *_, y in found], factor) for factor in factors]
+        by_layer: Blocks = defaultdict(list)
+        for (name, x, _), g in zip(found, zip(*gradients, strict=True), strict=True):
+            _add_use(by_layer, name, module.get_submodule(name), x, torch.stack(g), len(uses[name]))
+        for key, blocks in by_layer.items():
+            sums[key] = _added(sums[key], blocks) if key in sums else blocks
+        count += len(outputs)
+    scale = 1.0 if total is None else total / count
+    return {key: [b._replace(A=b.A / count, G=b.G * scale) for b in blocks] for key, blocks in sums.items()}
+
+
+@contextmanager
+def _watched(module: nn.Module) -> Iterator[Uses]:
+    """Inputs and outputs of the layers that own pathways with curvature, in the order of their calls."""
+    uses: Uses = defaultdict(list)
+    hooks = []
+    for name, layer in module.named_modules():
+        if _curved(layer):
+            watch = lambda _, args, y, name=name: uses[name].append((args[0].detach(), y))  # noqa: E731
+            hooks.append(layer.register_forward_hook(watch))
+    try:
+        yield uses
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _curved(layer: nn.Module) -> list[tuple[str, Pathway]]:
+    children = layer.named_children()
+    return [(name, p) for name, p in children if isinstance(p, Pathway) and type(p).curvature is not Pathway.curvature]
+
+
+def _gradients(outputs: Tensor, of: list[Tensor], factor: Tensor) -> list[Tensor]:
+    found = torch.autograd.grad(outputs, of, factor, retain_graph=True, allow_unused=True)
+    return [torch.zeros_like(y) if g is None else g for y, g in zip(of, found, strict=True)]
+
+
+def _add_use(sums: Blocks, name: str, layer: nn.Module, x: Tensor, g: Tensor, uses: int) -> None:
+    """One call of a layer; G is a mean over calls, as it is over places."""
+    for pathway_name, pathway in _curved(layer):
+        with torch.no_grad():
+            blocks = [b._replace(G=b.G / uses) for b in pathway.curvature(x, g)]
+        key = name, pathway_name
+        sums[key] = _added(sums[key], blocks) if key in sums else blocks
+
+
+def _added(first: list[Kronecker], second: list[Kronecker]) -> list[Kronecker]:
+    return [a._replace(A=a.A + b.A, G=a.G + b.G) for a, b in zip(first, second, strict=True)]

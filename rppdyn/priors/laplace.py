@@ -1,0 +1,120 @@
+r"""The Laplace approximation of the marginal likelihood, by which prior variances are learned from training data alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rppdyn.nn.pathways import named_pathways
+from rppdyn.priors.curvature import Blocks
+
+__all__ = ["Evidence", "PathwayEvidence", "evidence"]
+
+
+@dataclass(frozen=True)
+class PathwayEvidence:
+    """What the Laplace approximation knows of one pathway.
+
+    Attributes:
+        layer, name: of the pathway.
+        squared_norm: sum of its squared coefficients.
+        eigenvalues: of the curvature of its coefficients, as many as there are, none negative.
+        log_variance: of the prior, as it stands.
+    """
+
+    layer: str
+    name: str
+    squared_norm: float
+    eigenvalues: Float[Tensor, " P"]
+    log_variance: float
+
+
+class Evidence:
+    r"""Minus the logarithm of the marginal likelihood around weights :math:`\theta`, as a function of prior variances.
+
+    .. math:: -\log p(D) \approx -\log p(D \mid \theta) + \frac12 \sum_p \Big[\delta_p |\theta_p|^2 - P_p \log \delta_p
+        + \sum_i \log(\lambda_{pi} + \delta_p)\Big]
+
+    over pathways p with :math:`P_p` coefficients of prior precision :math:`\delta_p = 1 / \sigma_p^2` and curvature
+    :math:`\lambda_{pi}` (MacKay 1992; Immer et al. 2021; van der Ouderaa, Immer & van der Wilk 2023, Eq. 9, where the determinant is
+    that of the posterior precision, prior included).
+
+    Args:
+        pathways: one or more.
+    """
+
+    def __init__(self, pathways: list[PathwayEvidence]):
+        self.pathways = pathways
+        self.squared_norms = torch.tensor([p.squared_norm for p in pathways], dtype=torch.float64)
+        self.counts = torch.tensor([len(p.eigenvalues) for p in pathways], dtype=torch.float64)
+        self.log_variances = torch.tensor([p.log_variance for p in pathways], dtype=torch.float64)
+
+    def negative_log(
+        self,
+        negative_log_likelihood: float | Tensor,
+        log_variances: Float[Tensor, " pathways"] | None = None,
+        curvature_scale: float | Tensor = 1.0,
+    ) -> Float[Tensor, ""]:
+        r"""The formula above, differentiable in all of its arguments.
+
+        Args:
+            negative_log_likelihood: of all data, :math:`-\log p(D \mid \theta)`.
+            log_variances: :math:`\log \sigma_p^2`, in the order of `pathways`; None for those that stand.
+            curvature_scale: multiplies the eigenvalues: of a normal likelihood the ratio of the noise variance that they were
+                computed with to another one.
+        """
+        s = self.log_variances if log_variances is None else log_variances
+        logs = [
+            (curvature_scale * p.eigenvalues + delta).log().sum()
+            for p, delta in zip(self.pathways, (-s).exp(), strict=True)
+        ]
+        return negative_log_likelihood + 0.5 * (
+            (-s).exp() @ self.squared_norms + self.counts @ s + torch.stack(logs).sum()
+        )
+
+    def effective_parameters(
+        self, log_variances: Float[Tensor, " pathways"] | None = None
+    ) -> Float[Tensor, " pathways"]:
+        r""":math:`\gamma_p = \sum_i \lambda_{pi} / (\lambda_{pi} + \delta_p)`: how many coefficients the data determine (MacKay 1992)."""
+        s = self.log_variances if log_variances is None else log_variances
+        deltas = (-s).exp()
+        return torch.stack(
+            [(p.eigenvalues / (p.eigenvalues + d)).sum() for p, d in zip(self.pathways, deltas, strict=True)]
+        )
+
+
+@torch.no_grad()
+def evidence(module: nn.Module, blocks: Blocks, log_variances: dict[tuple[str, str], float] | None = None) -> Evidence:
+    """The marginal likelihood around a module's weights as they stand.
+
+    Args:
+        blocks: from :func:`rppdyn.priors.curvature`; pathways without are left out.
+        log_variances: in the place of those that the pathways hold.
+    Raises:
+        ValueError: a block does not have as many coefficients as its pathway.
+    """
+    found = []
+    for layer, name, pathway in named_pathways(module):
+        if (layer, name) not in blocks:
+            continue
+        eigenvalues = _eigenvalues(blocks[layer, name])
+        if len(eigenvalues) != pathway.num_coefficients:
+            raise ValueError(
+                f"curvature of {layer}.{name} is of {len(eigenvalues)} coefficients, and it has {pathway.num_coefficients}"
+            )
+        squared = sum(float(c.double().square().sum()) for c in pathway.coefficients())
+        own = (log_variances or {}).get((layer, name), float(pathway.log_variance))
+        found.append(PathwayEvidence(layer, name, squared, eigenvalues, own))
+    return Evidence(found)
+
+
+def _eigenvalues(blocks) -> Float[Tensor, " P"]:
+    """Products of the factors' eigenvalues, in float64 on the CPU."""
+    parts = []
+    for A, G, copies in blocks:
+        a, g = (torch.linalg.eigvalsh(M.double().cpu()).clamp_min(0) for M in (A, G))
+        parts.append((a.unsqueeze(-1) * g.unsqueeze(-2)).flatten().repeat(copies))
+    return torch.cat(parts)

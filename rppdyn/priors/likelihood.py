@@ -1,0 +1,74 @@
+"""Likelihoods of a network's outputs: their negative logarithm, and square roots of its Hessian."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = ["Categorical", "Gaussian", "Likelihood"]
+
+
+@runtime_checkable
+class Likelihood(Protocol):
+    """What the marginal likelihood asks of a likelihood."""
+
+    def negative_log(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
+        """Summed over the data."""
+        ...
+
+    def factors(
+        self, outputs: Float[Tensor, "N *out"], generator: torch.Generator | None = None
+    ) -> Float[Tensor, "S N *out"]:
+        r"""Vectors :math:`v_s` with :math:`\sum_s v_s v_s^T` the Hessian of the negative logarithm by each datum's outputs.
+
+        With a generator one random vector with that mean: the gradient for a target drawn from the likelihood itself, which
+        makes the curvature an estimate of the Fisher information.
+        """
+        ...
+
+
+class Gaussian:
+    r"""Independent normal numbers with one variance :math:`s^2`.
+
+    Args:
+        variance: a float, or a scalar tensor to differentiate by.
+    """
+
+    def __init__(self, variance: float | Tensor):
+        self.variance = torch.as_tensor(variance, dtype=torch.float64)
+
+    def negative_log(self, outputs: Float[Tensor, "N *out"], targets: Float[Tensor, "N *out"]) -> Float[Tensor, ""]:
+        squares = (outputs - targets).double().square().sum()
+        return 0.5 * (squares / self.variance + outputs.numel() * (2 * math.pi * self.variance).log())
+
+    def factors(
+        self, outputs: Float[Tensor, "N *out"], generator: torch.Generator | None = None
+    ) -> Float[Tensor, "S N *out"]:
+        scale = float(self.variance) ** -0.5
+        if generator is not None:
+            return scale * torch.randn((1, *outputs.shape), generator=generator).to(outputs)
+        count = outputs[0].numel()
+        each = scale * torch.eye(count).to(outputs).view(count, 1, *outputs.shape[1:])
+        return each.expand(count, *outputs.shape)
+
+
+class Categorical:
+    """Classes, with outputs as logits."""
+
+    def negative_log(self, outputs: Float[Tensor, "N classes"], targets: Int[Tensor, " N"]) -> Float[Tensor, ""]:
+        return F.cross_entropy(outputs, targets, reduction="sum").double()
+
+    def factors(
+        self, outputs: Float[Tensor, "N classes"], generator: torch.Generator | None = None
+    ) -> Float[Tensor, "S N classes"]:
+        p = outputs.softmax(-1)
+        each = torch.eye(outputs.shape[-1]).to(outputs)
+        if generator is not None:
+            drawn = torch.multinomial(p.cpu(), 1, generator=generator).squeeze(-1).to(p.device)
+            return (p - each[drawn])[None]
+        return p.sqrt().mT.unsqueeze(-1) * (each[:, None] - p)

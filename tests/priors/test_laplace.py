@@ -1,0 +1,163 @@
+"""Curvature and the marginal likelihood: exact where they can be, and what they say of a symmetry that is there or not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.func import functional_call, jacrev
+
+from rppdyn.groups import D, O, SO, SO2eR3, Z
+from rppdyn.nn import EMLP, MLP, RPPEMLP, Chained, RelaxedLinear, named_pathways
+from rppdyn.priors import Categorical, Gaussian, curvature, evidence
+from rppdyn.reps import Scalar, T, V
+
+LAYERS = {
+    "cyclic": (Z(5), 2 * V, 3 * V + Scalar),
+    "dihedral": (D(4), V, 2 * V),
+    "rotations": (SO(3), 2 * T(0) + 3 * T(1) + T(2), T(0) + 2 * T(1) + T(2)),
+    "about an axis": (SO2eR3(), 2 * V, V + T(2)),
+    "no invariants": (O(3), 5 * T(1), V),
+}
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=generator(seed), dtype=torch.float64)
+
+
+def linear(case, equivariant, free):
+    G, rep_in, rep_out = LAYERS[case]
+    return RelaxedLinear(
+        rep_in, rep_out, G, equivariant_variance=equivariant, free_variance=free, generator=generator()
+    ).double()
+
+
+def jacobian(module, pathway, x, f=None):
+    """Of all outputs by a pathway's coefficients, in the order of `coefficients()`; its parameters are multiples of them."""
+    names = [name for name, p in module.named_parameters() if any(p is q for q in pathway.parameters())]
+    parameters = {name: p.detach() for name, p in module.named_parameters()}
+    flat = torch.cat([parameters[name].flatten() for name in names])
+    unit = (torch.cat([c.flatten() for c in pathway.coefficients()]).detach() / flat).nan_to_num(nan=1.0)
+    maps = [m for m in (getattr(pathway, "weight_map", None), getattr(pathway, "bias_map", None)) if m is not None]
+    if maps:  # of a bias, zero at first
+        unit = torch.cat([m.scale_exact for m in maps])[: len(flat)]
+
+    def outputs(values):
+        parts = values.split([parameters[name].numel() for name in names])
+        own = {name: part.view_as(parameters[name]) for name, part in zip(names, parts, strict=True)}
+        return functional_call(module, parameters | own, (x,)).flatten()
+
+    return jacrev(outputs)(flat) / unit
+
+
+def close(a, b, tolerance):
+    assert (a - b).abs().max() <= tolerance * b.abs().max()
+
+
+@pytest.mark.parametrize("case", LAYERS)
+@pytest.mark.parametrize("pathway", ["equivariant", "free"])
+def test_a_linear_gaussian_model_is_exact(case, pathway):
+    layer = linear(case, *((0.7, 0) if pathway == "equivariant" else (0, 0.7)))
+    x, s2 = normal(17, layer.rep_in.dim), 0.3
+    own = getattr(layer, pathway)
+    J = jacobian(layer, own, x)
+    y = layer(x).detach() + 0.1 * normal(17, layer.rep_out.dim, seed=1)
+    likelihood = Gaussian(s2)
+    found = evidence(layer, curvature(layer, layer, [x[:5], x[5:]], likelihood))
+    close(found.pathways[0].eigenvalues.sort().values, torch.linalg.eigvalsh(J.T @ J / s2).clamp_min(0), 1e-12)
+
+    # at the mode the Laplace approximation of a linear-Gaussian model is the marginal likelihood itself
+    precision = J.T @ J / s2 + torch.eye(J.shape[1], dtype=J.dtype) / 0.7
+    mode = torch.linalg.solve(precision, J.T @ y.flatten() / s2)
+    residual = (y.flatten() - J @ mode).view_as(y)
+    at_mode = type(found)(
+        [type(found.pathways[0])("", "", float(mode @ mode), found.pathways[0].eigenvalues, math.log(0.7))]
+    )
+    value = at_mode.negative_log(likelihood.negative_log(residual, torch.zeros_like(y)))
+    covariance = s2 * torch.eye(y.numel(), dtype=J.dtype) + 0.7 * J @ J.T
+    exact = -torch.distributions.MultivariateNormal(torch.zeros(y.numel(), dtype=J.dtype), covariance).log_prob(
+        y.flatten()
+    )
+    assert float(value) == pytest.approx(float(exact), rel=1e-9)
+
+
+def test_gradients_by_the_variances_agree_with_differences():
+    net = RPPEMLP(V, V, Z(4), hidden=8, num_layers=1, free_variance=0.5, generator=generator()).double()
+    x = normal(30, 4)
+    found = evidence(net, curvature(Chained(net).net, Chained(net), [x], Gaussian(0.1)))
+    s = torch.linspace(-3, 3, len(found.pathways), dtype=torch.float64).requires_grad_()
+    scale = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda s, c: found.negative_log(12.0, s, c), (s, scale))
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(0.2), Categorical()], ids=["gaussian", "categorical"])
+def test_factors_are_roots_of_the_hessian_and_samples_have_its_mean(likelihood):
+    outputs = normal(3, 4)
+    targets = torch.tensor([0, 3, 2]) if isinstance(likelihood, Categorical) else normal(3, 4, seed=1)
+    factors = likelihood.factors(outputs)
+    for n in range(3):
+        hessian = torch.func.hessian(lambda o, n=n: likelihood.negative_log(o[None], targets[n : n + 1]))(outputs[n])
+        close(torch.einsum("si,sj->ij", factors[:, n], factors[:, n]), hessian, 1e-12)
+    many = torch.stack([likelihood.factors(outputs, generator(seed))[0] for seed in range(4000)])
+    sampled = torch.einsum("sni,snj->nij", many, many) / len(many)
+    exact = torch.einsum("sni,snj->nij", factors, factors)
+    close(sampled, exact, 0.1)
+
+
+@pytest.mark.parametrize("G", [Z(4), SO2eR3(), O(3)], ids=str)
+def test_blocks_inside_a_network_against_the_exact_gauss_newton_matrix(G):
+    """Of one datum a free weight's block is exact and a gate's has the exact diagonal; of many an equivariant one's trace is near."""
+    net = RPPEMLP(2 * V, V, G, hidden=12, num_layers=2, free_scale=0.5, bilinear=False, generator=generator()).double()
+    chain, layers, s2 = Chained(net), dict(net.layers()), 0.5
+    for n, names in (1, ("free",)), (60, ("equivariant",)):
+        x = normal(n, net.rep_in.dim)
+        blocks = curvature(net, chain, x.split(20), Gaussian(s2))
+        assert len(blocks) == sum(p.num_coefficients > 0 for *_, p in named_pathways(net))
+        for (layer, name), found in blocks.items():
+            if name in names:
+                eigenvalues = evidence(net, {(layer, name): found}).pathways[0].eigenvalues
+                exact = jacobian(chain, getattr(layers[layer], name), x)
+                exact = exact.T @ exact / s2
+                if name == "equivariant":
+                    assert 0.5 < float(eigenvalues.sum() / exact.trace()) < 2
+                elif layer.endswith("gate"):
+                    close(eigenvalues, exact.diagonal(), 1e-10)
+                else:
+                    close(eigenvalues.sort().values, torch.linalg.eigvalsh(exact).clamp_min(0), 1e-10)
+
+
+def test_the_chain_is_the_network():
+    for net in (RPPEMLP(V, V, SO(3), 24, 2), EMLP(V, V, Z(4), 128, 2), MLP(V, V, Z(2), 8)):
+        x = normal(5, net.rep_in.dim).float()
+        torch.testing.assert_close(Chained(net)(x), net(x), rtol=1e-5, atol=1e-6)
+
+
+def test_the_evidence_prefers_symmetry_where_the_data_have_it():
+    """Variances that maximise the marginal likelihood of linear maps, around their exact modes."""
+    G, n, s2 = Z(6), 200, 0.01
+    x = normal(n, 6)
+    shift = torch.roll(torch.eye(6, dtype=torch.float64), 1, 0)
+    learned = {}
+    for name, W in {"commutes": 0.7 * shift, "does not": normal(6, 6, seed=3) / 6**0.5}.items():
+        y = x @ W.T + s2**0.5 * normal(n, 6, seed=4)
+        layer = RelaxedLinear(V, V, G, equivariant_variance=1.0, free_variance=1.0, generator=generator()).double()
+        found = evidence(layer, curvature(layer, layer, [x], Gaussian(s2)))
+        J = torch.cat([jacobian(layer, pathway, x) for pathway in layer.linear_pathways], 1)
+        counts = [pathway.num_coefficients for pathway in layer.linear_pathways]
+        s = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+        optimiser = torch.optim.Adam([s], lr=0.1)
+        for _ in range(300):
+            deltas = torch.cat([(-v.detach()).exp().expand(count) for v, count in zip(s, counts, strict=True)])
+            modes = torch.linalg.solve(J.T @ J / s2 + deltas.diag(), J.T @ y.flatten() / s2).split(counts)
+            found.squared_norms = torch.stack([mode @ mode for mode in modes])
+            optimiser.zero_grad()
+            found.negative_log(0.0, s).backward()
+            optimiser.step()
+        learned[name] = found.effective_parameters(s.detach())
+    (tied, free), (_, free_where_broken) = learned["commutes"], learned["does not"]
+    assert free < 6 < tied and 20 < free_where_broken
