@@ -143,8 +143,8 @@ class EquivariantPathway(LinearPathway):
         r"""One pair of factors for each irreducible type k, of dimension :math:`d_k`.
 
         In symmetry-adapted bases :math:`A = U_{out} (\oplus_k \sum_u W_{ku} \otimes J_{ku}) U_{in}^T`, with :math:`J_{ku}` the
-        matrices that commute with the type; :math:`\sqrt{d_k} W_{ku}` are orthonormal coefficients. So a type's weight is used at
-        :math:`d_k` places, with inputs :math:`J_{ku} U_{in}^T x / \sqrt{d_k}`. The bias is the weight of an input of one, a scalar.
+        matrices that commute with the type; :math:`\sqrt{d_k} W_{ku}` are orthonormal coefficients. So a type's weight is used
+        at :math:`d_k` places, with inputs :math:`J_{ku} U_{in}^T x / \sqrt{d_k}`. The bias is the weight of an input of one.
         """
         has_bias = self.bias is not None
         adapted = _adapted(self.rep_in, self.rep_out, has_bias)

@@ -47,8 +47,8 @@ def curvature(
         batches: of inputs.
         likelihood: of the outputs.
         total: number of data that the curvature is of; those in the batches if None.
-        generator: draws one target for each datum from the likelihood, which costs one backward pass; without it there is one for
-            each factor of the Hessian, as many as there are outputs.
+        generator: draws one target for each datum from the likelihood, which costs one backward pass; without it there is one
+            for each factor of the Hessian, as many as there are outputs.
     Returns:
         Factors of all pathways that have curvature, in float64, ``A`` a mean over data and ``G`` a sum over ``total`` of them.
     """

@@ -39,8 +39,8 @@ class Evidence:
         + \sum_i \log(\lambda_{pi} + \delta_p)\Big]
 
     over pathways p with :math:`P_p` coefficients of prior precision :math:`\delta_p = 1 / \sigma_p^2` and curvature
-    :math:`\lambda_{pi}` (MacKay 1992; Immer et al. 2021; van der Ouderaa, Immer & van der Wilk 2023, Eq. 9, where the determinant is
-    that of the posterior precision, prior included).
+    :math:`\lambda_{pi}` (MacKay 1992; Immer et al. 2021; van der Ouderaa, Immer & van der Wilk 2023, Eq. 9, where the
+    determinant is that of the posterior precision, prior included).
 
     Args:
         pathways: one or more.
@@ -78,7 +78,7 @@ class Evidence:
     def effective_parameters(
         self, log_variances: Float[Tensor, " pathways"] | None = None
     ) -> Float[Tensor, " pathways"]:
-        r""":math:`\gamma_p = \sum_i \lambda_{pi} / (\lambda_{pi} + \delta_p)`: how many coefficients the data determine (MacKay 1992)."""
+        r""":math:`\gamma_p = \sum_i \lambda_{pi} / (\lambda_{pi} + \delta_p)`: how many the data determine (MacKay 1992)."""
         s = self.log_variances if log_variances is None else log_variances
         deltas = (-s).exp()
         return torch.stack(

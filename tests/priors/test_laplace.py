@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.func import functional_call, jacrev
 
-from rppdyn.groups import D, O, SO, SO2eR3, Z
+from rppdyn.groups import SO, D, O, SO2eR3, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Chained, RelaxedLinear, named_pathways
 from rppdyn.priors import Categorical, Gaussian, curvature, evidence
 from rppdyn.reps import Scalar, T, V
@@ -111,7 +111,7 @@ def test_factors_are_roots_of_the_hessian_and_samples_have_its_mean(likelihood):
 
 @pytest.mark.parametrize("G", [Z(4), SO2eR3(), O(3)], ids=str)
 def test_blocks_inside_a_network_against_the_exact_gauss_newton_matrix(G):
-    """Of one datum a free weight's block is exact and a gate's has the exact diagonal; of many an equivariant one's trace is near."""
+    """Of one datum a free weight's is exact and a gate's has the exact diagonal; an equivariant one's trace of many is near."""
     net = RPPEMLP(2 * V, V, G, hidden=12, num_layers=2, free_scale=0.5, bilinear=False, generator=generator()).double()
     chain, layers, s2 = Chained(net), dict(net.layers()), 0.5
     for n, names in (1, ("free",)), (60, ("equivariant",)):
