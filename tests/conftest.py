@@ -13,7 +13,7 @@ from jaxtyping import install_import_hook
 # Public signatures carry shapes (jaxtyping); from here on a call that breaks its own is an error. Modules are checked
 # when they are first imported, so the hook stands before any import of the package.
 CHECKED = ["rppdyn.groups", "rppdyn.reps", "rppdyn.basis", "rppdyn.nn", "rppdyn.priors", "rppdyn.equivariance",
-           "rppdyn.dynamics", "rppdyn.envs.tasks"]  # fmt: skip
+           "rppdyn.dynamics", "rppdyn.images", "rppdyn.envs.tasks"]  # fmt: skip
 install_import_hook(CHECKED, "beartype.beartype")
 
 os.environ.setdefault("MPLBACKEND", "Agg")

@@ -1,0 +1,188 @@
+r"""Image pathways: linear maps between feature maps, each with its own Gaussian prior and its own curvature.
+
+Images are ``(N, C, H, W)``, on a torus: convolutions pad circularly, so that a circular shift of the input shifts the output.
+A pathway maps them to ``(N, C', H', W')`` and has no bias; biases are pathways of their own (:class:`SharedBias`,
+:class:`PixelBias`), so that what a prior variance says of a map is not mixed up with what it says of its bias.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rppdyn.nn.curvature import Kronecker
+from rppdyn.nn.pathways import Pathway
+
+__all__ = [
+    "Convolution",
+    "FullyConnected",
+    "ImagePathway",
+    "PixelBias",
+    "SharedBias",
+    "Size",
+    "circular_pad",
+    "moments",
+    "patches",
+]
+
+Size = tuple[int, int]
+"""Height and width in pixels."""
+
+
+class ImagePathway(Pathway):
+    """A pathway between feature maps, which knows the Kronecker-factored curvature of its coefficients."""
+
+    @abstractmethod
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
+        """This pathway's share of the layer's output."""
+
+    @abstractmethod
+    def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
+        """Blocks for all coefficients, in the order of :meth:`coefficients`.
+
+        Args:
+            x: the inputs.
+            g: gradients by this pathway's outputs of the S square-root factors of the loss's Hessian.
+        """
+
+    def draw(self, *shape: int, std: float, generator: torch.Generator | None) -> nn.Parameter:
+        """Initial weights, normal; never wider than the prior."""
+        return nn.Parameter(torch.randn(shape, generator=generator) * min(std, math.sqrt(self.variance)))
+
+    def extra_repr(self) -> str:
+        return f"{self.num_coefficients} coefficients, variance={self.variance.item():.4g}"
+
+
+def moments(rows: Float[Tensor, "*blocks rows n"]) -> Float[Tensor, "*blocks n n"]:
+    """Sum of outer products of rows."""
+    return rows.mT @ rows
+
+
+def circular_pad(x: Float[Tensor, "N C H W"], kernel_size: int) -> Float[Tensor, "N C H_padded W_padded"]:
+    """What a convolution on a torus reads; explicit, because tools for curvature pass over a layer's ``padding_mode``."""
+    margin = kernel_size // 2
+    return F.pad(x, [margin] * 4, mode="circular") if margin else x
+
+
+def patches(x: Float[Tensor, "N C H W"], kernel_size: int) -> Float[Tensor, "N HW Ckk"]:
+    """The inputs of every output pixel of a circular convolution, in the order of a filter's ``(C, k, k)``."""
+    return F.unfold(circular_pad(x, kernel_size), kernel_size).mT
+
+
+def convolution_curvature(inputs: Float[Tensor, "N P n"], g: Float[Tensor, "S N m P"]) -> Kronecker:
+    r"""Of a matrix that is used at P places: A is a sum over places and G a mean over them (Grosse & Martens 2016, Eq. 21)."""
+    return Kronecker(moments(inputs.flatten(0, 1)), moments(g.mT.flatten(0, 2)) / g.shape[-1])
+
+
+class FullyConnected(ImagePathway):
+    r"""All linear maps, :math:`y(c', p') = \sum_{c, p} W(c', p', c, p) x(c, p)`: FC, ``C C' H W H' W'`` weights.
+
+    Args:
+        size, out_size: of input and output maps.
+        gain: output standard deviation at initialisation for inputs of unit mean square.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, size: Size, variance: int | float = 1.0, *,
+                 out_size: Size | None = None, gain: int | float = 1.0, generator: torch.Generator | None = None):  # fmt: skip
+        super().__init__(variance)
+        self.out_shape = (out_channels, *(size if out_size is None else out_size))
+        inputs = in_channels * math.prod(size)
+        std = gain / math.sqrt(inputs)
+        self.weight = self.draw(math.prod(self.out_shape), inputs, std=std, generator=generator)
+
+    def coefficients(self) -> tuple[Tensor, ...]:
+        return (self.weight,)
+
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
+        return F.linear(x.flatten(1), self.weight).unflatten(1, self.out_shape)
+
+    def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
+        return [Kronecker(moments(x.flatten(1)), moments(g.flatten(2).flatten(0, 1)))]
+
+
+class Convolution(ImagePathway):
+    r"""Circular convolution, :math:`y(c', p') = \sum_{c, q} \theta(c', c, q) x(c, p' + q)`: CONV, ``C C' k^2`` weights.
+
+    Args:
+        kernel_size: k, odd.
+        pooled: take the mean over all pixels first; the invariant maps, with output maps of one pixel.
+        gain: output standard deviation at initialisation for inputs of unit mean square.
+    Raises:
+        ValueError: an even kernel, or a pooled one that is not 1 x 1.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, variance: int | float = 1.0, *, kernel_size: int = 3,
+                 pooled: bool = False, gain: int | float = 1.0, generator: torch.Generator | None = None):  # fmt: skip
+        super().__init__(variance)
+        self.kernel_size, self.pooled = check_kernel(kernel_size, pooled), pooled
+        std = gain / math.sqrt(in_channels * kernel_size**2)
+        shape = (out_channels, in_channels, kernel_size, kernel_size)
+        self.weight = self.draw(*shape, std=std, generator=generator)
+
+    def coefficients(self) -> tuple[Tensor, ...]:
+        return (self.weight,)
+
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
+        return F.conv2d(circular_pad(pool(x) if self.pooled else x, self.kernel_size), self.weight)
+
+    def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
+        return [convolution_curvature(patches(pool(x) if self.pooled else x, self.kernel_size), g.flatten(3))]
+
+
+class SharedBias(ImagePathway):
+    """A bias for each channel, the same at every pixel (and, of channels ``(c, r)``, at every one of r's orientations)."""
+
+    def __init__(self, channels: int, size: Size, variance: int | float = 1.0, *, orientations: int = 1):
+        super().__init__(variance)
+        self.size, self.orientations = size, orientations
+        self.bias = nn.Parameter(torch.zeros(channels // orientations))
+
+    def coefficients(self) -> tuple[Tensor, ...]:
+        return (self.bias,)
+
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
+        channels = self.bias.repeat_interleave(self.orientations)
+        return channels[:, None, None].expand(len(x), -1, *self.size)
+
+    def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
+        """Exact: gradients are summed over the places that share a bias, and the input is 1."""
+        total = g.sum((-2, -1)).unflatten(2, (-1, self.orientations)).sum(-1)
+        return [Kronecker(g.new_full((1, 1), len(x)), moments(total.flatten(0, 1)))]
+
+
+class PixelBias(ImagePathway):
+    """A bias for each channel and pixel, which knows absolute positions."""
+
+    def __init__(self, channels: int, size: Size, variance: int | float = 1.0):
+        super().__init__(variance)
+        self.bias = nn.Parameter(torch.zeros(channels, *size))
+
+    def coefficients(self) -> tuple[Tensor, ...]:
+        return (self.bias,)
+
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
+        return self.bias.expand(len(x), -1, -1, -1)
+
+    def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
+        """One block per channel, exact within it."""
+        channels = g.flatten(3).flatten(0, 1).transpose(0, 1)
+        return [Kronecker(g.new_full((len(channels), 1, 1), len(x)), moments(channels))]
+
+
+def pool(x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C 1 1"]:
+    """The mean over pixels."""
+    return x.mean((-2, -1), keepdim=True)
+
+
+def check_kernel(kernel_size: int, pooled: bool) -> int:
+    """An odd kernel size, 1 where maps are pooled."""
+    if kernel_size < 1 or kernel_size % 2 == 0:
+        raise ValueError(f"kernel_size={kernel_size}: give an odd number, so that the kernel has a centre")
+    if pooled and kernel_size != 1:
+        raise ValueError(f"kernel_size={kernel_size} on pooled maps of one pixel: give 1")
+    return kernel_size

@@ -1,0 +1,263 @@
+"""Image pathways: what they compute, which shifts and rotations they commute with, and their curvature."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from image_pathways import EXACT, IN, OUT, PATHWAYS, SIZE, STATIONARY, dense, images, pathway, relative
+from registry import generator
+from torch.func import functional_call, vmap
+
+from rppdyn.images import Convolution, FullyConnected, RelaxedImageLayer
+from rppdyn.images.pathways import circular_pad
+from rppdyn.nn.pathways import named_pathways
+from rppdyn.priors import negative_log_prior
+
+SHIFTS = [(i, j) for i in range(SIZE[0]) for j in range(SIZE[1])][1:]
+
+
+def shift_error(f, x, shift):
+    """Of the output's maps, which move with the input's; maps of one pixel stay."""
+    moved = lambda t: torch.roll(t, shift, (-2, -1))  # noqa: E731
+    return relative(f(moved(x)), moved(f(x)))
+
+
+@pytest.mark.parametrize("name", PATHWAYS)
+def test_shifts(name):
+    """Convolutions commute with every circular shift; what should know positions does not."""
+    f, x = pathway(name), images()
+    errors = [shift_error(f, x, shift) for shift in SHIFTS]
+    if name in STATIONARY:
+        assert max(errors) < 1e-12
+    else:
+        assert min(errors) > 0.05
+
+
+@pytest.mark.parametrize("name", PATHWAYS)
+def test_affine_in_the_image(name):
+    """A bias is constant, what is not one is linear; and a sample's output does not depend on its batch."""
+    f, x = pathway(name), images(5)
+    zero = f(torch.zeros_like(x[:1]))
+    if "bias" in name:
+        assert torch.equal(f(x), zero.expand(5, -1, -1, -1))
+    else:
+        assert not zero.any()
+        assert relative(f(x[:1] + 2 * x[1:2]), f(x[:1]) + 2 * f(x[1:2])) < 1e-13
+    assert relative(f(x)[3:], f(x[3:])) < 1e-14
+
+
+def test_factored_is_its_dense_matrix():
+    f, x = pathway("f_fc"), images()
+    weight = torch.einsum("dcq,dcp->dqcp", f.V, f.U).reshape(OUT * 16, IN * 16)
+    assert relative(f(x).flatten(1), x.flatten(1) @ weight.T) < 1e-14
+    assert relative(dense(f, x), weight) < 1e-14
+    assert torch.linalg.matrix_rank(weight[:16]) == IN  # of one output channel: rank one for each input channel
+
+
+def test_convolution_is_torchs_on_a_torus():
+    f, x = pathway("conv"), images()
+    peer = torch.nn.Conv2d(IN, OUT, 3, padding=1, padding_mode="circular", bias=False).double()
+    peer.weight = f.weight
+    assert relative(f(x), peer(x)) < 1e-14
+
+
+def test_convolution_of_one_pixel_maps_sees_it_at_every_tap():
+    f = Convolution(IN, OUT, generator=generator()).double()
+    x = images(size=(1, 1))
+    assert relative(f(x)[:, :, 0, 0], x[:, :, 0, 0] @ f.weight.sum((2, 3)).T) < 1e-14
+
+
+@pytest.mark.parametrize("kind", ["fc", "f_fc", "conv"])
+def test_initial_outputs_have_the_gain(kind):
+    f = RelaxedImageLayer(16, 32, (8, 8), {kind: 1.0}, gain=1.5, generator=generator())
+    x = torch.randn(64, 16, 8, 8, generator=generator(3))
+    assert abs(f(x).std().item() - 1.5) < 0.1
+
+
+def test_initial_weights_are_never_wider_than_the_prior():
+    wide, narrow = (FullyConnected(2, 2, SIZE, v, generator=generator()) for v in (1.0, 1e-6))
+    assert abs(narrow.weight.std() - 1e-3) < 1e-4 < wide.weight.std()
+
+
+def gauss_newton(f, x, g):
+    """Exact, of every coefficient tensor by itself: the sum over data and factors of gradients' outer products."""
+    names = [name for name, _ in f.named_parameters()]
+
+    def loss(parameters, i, s):
+        return (functional_call(f, parameters, (x[i : i + 1],)) * g[s, i]).sum()
+
+    blocks = {name: 0.0 for name in names}
+    for i in range(len(x)):
+        for s in range(len(g)):
+            gradients = torch.func.grad(loss)(dict(f.named_parameters()), i, s)
+            for name in names:
+                v = gradients[name].flatten()
+                blocks[name] = blocks[name] + torch.outer(v, v)
+    return blocks
+
+
+def kronecker(block, n):
+    """``A (x) G`` of every block, in the order (input, output), with A divided by the number of data."""
+    A, G = block.A.reshape(-1, *block.A.shape[-2:]) / n, block.G.reshape(-1, *block.G.shape[-2:])
+    assert len(A) == len(G)
+    return [torch.kron(a, b) for a, b in zip(A, G, strict=True)]
+
+
+def gradients(f, x, factors, seed=5):
+    return torch.randn(factors, *f(x).shape, generator=generator(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", PATHWAYS)
+def test_curvature_counts_every_coefficient(name):
+    f, x = pathway(name), images(3)
+    blocks = f.curvature(x, gradients(f, x, 2))
+    assert len(blocks) == len(f.coefficients())
+    for block, c in zip(blocks, f.coefficients(), strict=True):
+        count = block.A[..., 0, 0].numel() * block.A.shape[-1] * block.G.shape[-1] * block.copies
+        assert count == c.numel()
+        for factor in (block.A, block.G):
+            assert relative(factor, factor.mT) < 1e-12
+            assert torch.linalg.eigvalsh(factor).min() > -1e-9 * factor.norm()
+
+
+@pytest.mark.parametrize("name", sorted(EXACT))
+def test_curvature_of_one_image_is_exact(name):
+    """Within each block; eigenvalues are compared, so the order of coefficients does not matter."""
+    f, x = pathway(name), images(1)
+    g = gradients(f, x, 3)
+    for block, exact in zip(f.curvature(x, g), gauss_newton(f, x, g).values(), strict=True):
+        parts = kronecker(block, 1)
+        trace = sum(p.trace() for p in parts)
+        assert relative(trace, exact.trace()) < 1e-12
+        squares = sum(p.square().sum() for p in parts)  # blocks of the exact matrix, without what is between them
+        assert squares <= exact.square().sum() * (1 + 1e-12)
+
+
+def test_blocks_of_the_factored_pathway_are_those_of_the_exact_matrix():
+    """Of U for each input channel, ordered (pixel, output channel); of V for each output channel, (input channel, pixel)."""
+    f, x = pathway("f_fc"), images(1)
+    g = gradients(f, x, 3)
+    exact = gauss_newton(f, x, g)
+    of_u = exact["U"].view(OUT, IN, 16, OUT, IN, 16)
+    of_v = exact["V"].view(OUT, IN, 16, OUT, IN, 16)
+    U, V = (kronecker(block, 1) for block in f.curvature(x, g))
+    for c in range(IN):
+        assert relative(U[c], of_u[:, c, :, :, c].permute(1, 0, 3, 2).reshape(16 * OUT, -1)) < 1e-12
+    for d in range(OUT):
+        assert relative(V[d], of_v[d, :, :, d].reshape(IN * 16, -1)) < 1e-12
+
+
+def test_blocks_by_themselves_are_closer_to_the_exact_determinant_than_their_sum():
+    """The published curvature sums the factors over the blocks: ``A = sum A_c / (N C)``, ``G = sum G_c``."""
+    f, x = pathway("f_fc"), images(20)
+    g = gradients(f, x, 3) / 20
+    logdet = lambda m: torch.linalg.slogdet(torch.eye(len(m)) + m)[1]  # noqa: E731
+    for block, exact in zip(f.curvature(x, g), gauss_newton(f, x, g).values(), strict=True):
+        apart = sum(logdet(part) for part in kronecker(block, 20))
+        count = len(block.A)
+        published = count * logdet(torch.kron(block.A.sum(0) / 20 / count, block.G.sum(0)))
+        assert logdet(exact) < apart < published  # dropping what is between blocks can only raise a determinant
+
+
+def test_curvature_of_a_convolution_with_one_place_is_exact():
+    f, x = Convolution(IN, OUT, generator=generator()).double(), images(1, size=(1, 1))
+    g = gradients(f, x, 3)
+    (block,), exact = f.curvature(x, g), gauss_newton(f, x, g)["weight"]
+    order = exact.view(OUT, IN * 9, OUT, IN * 9).permute(1, 0, 3, 2).reshape(OUT * IN * 9, -1)
+    assert relative(kronecker(block, 1)[0], order) < 1e-12
+
+
+def test_curvature_of_a_convolution_is_that_of_curvlinops():
+    """Peer: KFAC-expand of a ``Conv2d`` without padding, on images that are padded already, of the same regression loss."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit.script, in one of its requirements
+        curvlinops = pytest.importorskip("curvlinops")
+    f, x = pathway("conv"), images(3)
+    conv, head = torch.nn.Conv2d(IN, OUT, 3, bias=False).double(), torch.nn.Linear(OUT * 16, 2).double()
+    conv.weight = f.weight
+    peer = torch.nn.Sequential(conv, torch.nn.Tanh(), torch.nn.Flatten(), head)
+    data = [(circular_pad(x, 3), torch.zeros(3, 2, dtype=torch.float64))]
+    kfac = curvlinops.KFACLinearOperator(
+        peer, torch.nn.MSELoss(reduction="sum"), [conv.weight], data, fisher_type="type-2", kfac_approx="expand"
+    )
+    theirs = kfac @ torch.eye(conv.weight.numel(), dtype=torch.float64)
+
+    y = f(x).detach().requires_grad_()
+    outputs = head(torch.tanh(y).flatten(1))
+    g = torch.stack([2**0.5 * torch.autograd.grad(outputs[:, k].sum(), y, retain_graph=True)[0] for k in range(2)])
+    (block,) = f.curvature(x, g)
+    assert relative(torch.kron(block.G, block.A / 3), theirs) < 1e-12
+
+
+def test_a_layer_is_the_sum_of_its_pathways():
+    layer = RelaxedImageLayer(IN, OUT, SIZE, {"conv": 2.0, "f_fc": 0.5, "fc": 1e-2, "pixel_bias": 1.0}).double()
+    found = {name: p for _, name, p in named_pathways(layer)}
+    assert list(found) == ["conv", "f_fc", "fc", "pixel_bias", "bias"]
+    x = images()
+    assert relative(layer(x), sum(p(x) for p in layer.children())) < 1e-14
+    expected = 0.0
+    for p in found.values():
+        normal = torch.distributions.Normal(0.0, p.variance.sqrt())
+        expected = expected - sum(normal.log_prob(c).sum() for c in p.parameters())
+    assert relative(negative_log_prior(layer), expected) < 1e-12
+
+
+def test_a_variance_of_zero_leaves_a_pathway_out():
+    strict = RelaxedImageLayer(IN, OUT, SIZE, {"f_fc": 0, "conv": 1.0}, generator=generator()).double()
+    assert [name for name, _ in strict.named_children()] == ["conv", "bias"]
+    assert max(shift_error(strict, images(), shift) for shift in SHIFTS) < 1e-12
+    relaxed = RelaxedImageLayer(IN, OUT, SIZE, {"f_fc": 1.0, "conv": 1.0}, bias_variance=0).double()
+    assert [name for name, _ in relaxed.named_children()] == ["conv", "f_fc"]
+    assert min(shift_error(relaxed, images(), shift) for shift in SHIFTS) > 0.05
+
+
+def test_a_layer_to_one_pixel_is_invariant_without_its_free_pathway():
+    strict, relaxed = (
+        RelaxedImageLayer(IN, OUT, SIZE, {"f_fc": v, "conv": 1.0}, out_size=(1, 1), generator=generator()).double()
+        for v in (0, 1.0)
+    )
+    x = images()
+    assert strict(x).shape == relaxed(x).shape == (2, OUT, 1, 1)
+    assert max(shift_error(strict, x, shift) for shift in SHIFTS) < 1e-12
+    assert min(shift_error(relaxed, x, shift) for shift in SHIFTS) > 0.05
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (dict(pathways={"convolution": 1.0}), "no image pathway 'convolution'"),
+        (dict(pathways={"conv": 0, "pixel_bias": 1.0}), "leave no map"),
+        (dict(pathways={"conv": 1.0}, kernel_size=4), "kernel_size=4: give an odd number"),
+        (dict(pathways={"conv": 1.0}, kernel_size=11), "kernel_size=11 reaches around"),
+        (dict(pathways={"conv": 1.0}, out_size=(2, 2)), r"out_size=\(2, 2\)"),
+        (dict(pathways={"conv": -1.0}), "variance must be positive"),
+    ],
+)
+def test_refusals(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        RelaxedImageLayer(IN, OUT, SIZE, **arguments)
+
+
+@pytest.mark.parametrize("name", PATHWAYS)
+def test_vmap_over_seeds(name):
+    """Outputs and gradients of stacked parameters are those of each by itself."""
+    members = [pathway(name, seed) for seed in range(3)]
+    stacked, _ = torch.func.stack_module_state(members)
+    x = images(2)
+    call = lambda p: functional_call(members[0], p, (x,))  # noqa: E731
+    loss = lambda p: call(p).square().sum()  # noqa: E731
+    y, g = vmap(call)(stacked), vmap(torch.func.grad(loss))(stacked)
+    for i, member in enumerate(members):
+        assert relative(y[i], member(x)) < 1e-13
+        apart = torch.autograd.grad(member(x).square().sum(), list(member.parameters()))
+        for together, alone in zip(g.values(), apart, strict=True):
+            assert relative(together[i], alone) < 1e-12
+
+
+@pytest.mark.parametrize("name", PATHWAYS)
+def test_a_state_dict_rebuilds(name):
+    a, b = pathway(name, 0), pathway(name, 1)
+    b.load_state_dict(a.state_dict())
+    assert torch.equal(a(images()), b(images()))
