@@ -10,6 +10,7 @@ Errors are `ValueError`s of one line.
 
 from __future__ import annotations
 
+from rppdyn.envs.tasks.images import ImageData, ImageSet, image_data
 from rppdyn.envs.tasks.pendulum import Pendulum
 from rppdyn.envs.tasks.regression import (
     REGRESSION_TASKS,
@@ -28,6 +29,8 @@ __all__ = [
     "REGRESSION_TASKS",
     "TASK_CACHE",
     "ElectronMuon",
+    "ImageData",
+    "ImageSet",
     "Inertia",
     "ModifiedInertia",
     "ModifiedInertiaCode",
@@ -37,6 +40,7 @@ __all__ = [
     "TrajectoryData",
     "TransitionData",
     "draw_chunks",
+    "image_data",
     "load_trajectories",
     "regression_task",
     "transition_data",

@@ -1,0 +1,343 @@
+"""Image tasks: handwritten digits that come with scikit-learn, tables reshaped to images, and what torchvision reads.
+
+A source gives images and targets, an arrangement says where they stand on a canvas and what is asked of them. Everything is
+drawn from one seed: which images are held out, and how each is placed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = [
+    "ARRANGEMENTS",
+    "SOURCES",
+    "ImageData",
+    "ImageSet",
+    "image_data",
+    "in_quadrants",
+    "on_canvas",
+    "quarter_turned",
+    "rotated",
+    "scrambled",
+    "translated",
+]
+
+Generator = torch.Generator
+Images = Float[Tensor, "N C H W"]
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images and what is asked of them.
+
+    Attributes:
+        x: ``(N, C, H, W)``, float32.
+        y: classes ``(N,)`` int64, or targets of a regression ``(N, 1)`` float32.
+    """
+
+    x: Float[Tensor, "N C H W"]
+    y: Shaped[Tensor, "N ..."]
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """A task's images parted: to train on, to choose by, and to be judged by.
+
+    Attributes:
+        outputs: number of classes; of a regression, of targets.
+        regression: whether targets are numbers, in units of their standard deviation over the training set.
+    """
+
+    train: ImageSet
+    validation: ImageSet
+    test: ImageSet
+    outputs: int
+    regression: bool = False
+
+    @property
+    def channels(self) -> int:
+        return self.train.x.shape[1]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.train.x.shape[2], self.train.x.shape[3]
+
+
+# -- arrangements -------------------------------------------------------------------------------------------------------
+
+
+def on_canvas(x: Float[Tensor, "N C H W"], side: int) -> Float[Tensor, "N C S S"]:
+    """Images in the middle of a square canvas of zeros.
+
+    Raises:
+        ValueError: the canvas is smaller than the images.
+    """
+    height, width = x.shape[-2:]
+    if side < max(height, width):
+        raise ValueError(f"canvas={side} is smaller than images of {height} x {width} pixels: give a larger one")
+    top, left = (side - height) // 2, (side - width) // 2
+    return F.pad(x, (left, side - width - left, top, side - height - top))
+
+
+def in_quadrants(
+    x: Float[Tensor, "N C H W"], generator: Generator
+) -> tuple[Float[Tensor, "N C H2 W2"], Int[Tensor, "N"]]:
+    """Each image in one of the four quadrants of a canvas of twice its size, drawn at random, and which (row by row)."""
+    height, width = x.shape[-2:]
+    quadrant = torch.randint(4, (len(x),), generator=generator)
+    placed = F.pad(x, (0, width, 0, height))
+    return _shifted(placed, torch.stack([quadrant // 2 * height, quadrant % 2 * width], -1)), quadrant
+
+
+def translated(x: Float[Tensor, "N C H W"], pixels: int, generator: Generator) -> Float[Tensor, "N C H W"]:
+    """Each image moved by up to so many pixels along both axes, uniform; what leaves at one side enters at the other."""
+    return _shifted(x, torch.randint(-pixels, pixels + 1, (len(x), 2), generator=generator))
+
+
+def _shifted(x: Float[Tensor, "N C H W"], shift: Int[Tensor, "N 2"]) -> Float[Tensor, "N C H W"]:
+    height, width = x.shape[-2:]
+    rows = (torch.arange(height) - shift[:, :1]) % height
+    columns = (torch.arange(width) - shift[:, 1:]) % width
+    return x[torch.arange(len(x))[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def quarter_turned(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, "N C H W"]:
+    """Each square image turned by 0, 90, 180 or 270 degrees, exactly."""
+    turns = torch.randint(4, (len(x),), generator=generator)
+    result = x.clone()
+    for r in (1, 2, 3):
+        result[turns == r] = torch.rot90(x[turns == r], r, (-2, -1))
+    return result
+
+
+def rotated(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, "N C H W"]:
+    """Each image turned about its centre by any angle, uniform, by linear interpolation; corners are lost."""
+    from scipy.ndimage import rotate
+
+    angles = (360 * torch.rand(len(x), generator=generator)).tolist()
+    turned = [rotate(image, a, (-2, -1), reshape=False, order=1) for image, a in zip(x.numpy(), angles, strict=True)]
+    return torch.from_numpy(np.stack(turned)) if turned else x
+
+
+def scrambled(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, "N C H W"]:
+    """All images with their pixels in one other order, drawn at random: what is near is no longer together."""
+    order = torch.randperm(math.prod(x.shape[-2:]), generator=generator)
+    return x.flatten(2)[..., order].view_as(x)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """How images are placed: by ``place``, if there is one, and then moved by up to ``shift`` pixels.
+
+    Attributes:
+        canvas: side of the canvas, in sides of the image.
+        shift: pixels; None for a quarter of the canvas.
+    """
+
+    place: Callable[[Images, Generator], Images] | None = None
+    canvas: int = 1
+    shift: int | None = 0
+    quadrants: bool = False
+    quadrant_is_asked: bool = False
+
+
+ARRANGEMENTS: dict[str, Arrangement] = {
+    "upright": Arrangement(),
+    "jittered": Arrangement(shift=1),
+    "translated": Arrangement(canvas=2, shift=None),
+    "quarter_turned": Arrangement(quarter_turned, canvas=2),
+    "rotated": Arrangement(rotated, canvas=2),
+    "scrambled": Arrangement(scrambled),
+    "digit": Arrangement(canvas=2, shift=1, quadrants=True),
+    "digit_quadrant": Arrangement(canvas=2, shift=1, quadrants=True, quadrant_is_asked=True),
+}
+
+
+# -- sources ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Source:
+    """All images of a source, float32; ``tested`` of them, the last, are a test set of its own."""
+
+    x: Tensor
+    y: Tensor
+    classes: int | None
+    tested: int | None = None
+
+
+def _digits(folder: Path | None) -> _Source:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    return _Source(torch.tensor(images / 16, dtype=torch.float32).view(-1, 1, 8, 8), torch.tensor(labels), 10)
+
+
+def _table(name: str) -> Callable[[Path | None], _Source]:
+    def load(folder: Path | None) -> _Source:
+        import sklearn.datasets
+
+        rows, targets = getattr(sklearn.datasets, f"load_{name}")(return_X_y=True)
+        side = math.ceil(math.sqrt(rows.shape[1]))
+        x = F.pad(torch.tensor(rows, dtype=torch.float32), (0, side**2 - rows.shape[1])).view(-1, 1, side, side)
+        if name == "diabetes":
+            return _Source(x, torch.tensor(targets, dtype=torch.float32)[:, None], None)
+        return _Source(x, torch.tensor(targets), len(set(targets.tolist())))
+
+    return load
+
+
+def _torchvision(name: str) -> Callable[[Path | None], _Source]:
+    def load(folder: Path | None) -> _Source:
+        if folder is None:
+            raise ValueError(f"{name} is not part of this package: give folder=..., where torchvision has put it")
+        try:
+            from torchvision import datasets
+        except (ImportError, RuntimeError) as error:  # RuntimeError: a build for another torch
+            raise ValueError(f"{name} needs torchvision ({error}): pip install 'rppdyn[images]'") from error
+        xs, ys = [], []
+        for train in (True, False):
+            try:
+                part = getattr(datasets, name)(folder, train=train, download=False)
+            except RuntimeError as error:
+                raise ValueError(
+                    f"no {name} in folder {str(folder)!r}: torchvision's own layout is expected"
+                ) from error
+            x = torch.as_tensor(part.data)
+            xs.append((x[:, None] if x.ndim == 3 else x.permute(0, 3, 1, 2)).float() / 255)
+            ys.append(torch.as_tensor(part.targets))
+        return _Source(torch.cat(xs), torch.cat(ys), 10, len(xs[1]))
+
+    return load
+
+
+SOURCES: dict[str, Callable[[Path | None], _Source]] = {
+    "digits": _digits,
+    "wine": _table("wine"),
+    "breast_cancer": _table("breast_cancer"),
+    "diabetes": _table("diabetes"),
+    "mnist": _torchvision("MNIST"),
+    "fashion_mnist": _torchvision("FashionMNIST"),
+    "cifar10": _torchvision("CIFAR10"),
+}
+TABLES = ("wine", "breast_cancer", "diabetes")
+
+
+# -- tasks --------------------------------------------------------------------------------------------------------------
+
+
+def image_data(
+    source: str = "digits",
+    arrangement: str = "digit",
+    seed: int = 0,
+    *,
+    validation: int = 0,
+    canvas: int | None = None,
+    shift: int | None = None,
+    folder: str | Path | None = None,
+) -> ImageData:
+    """Images of a source, placed on a canvas, in three parts.
+
+    =============== =====================================================================================================
+    source          what it is
+    =============== =====================================================================================================
+    digits          1,797 handwritten digits of 8 x 8 pixels, 10 classes (UCI optical recognition); 360 are the test set
+    wine            178 wines of 3 growers, 13 numbers as 4 x 4 pixels; a fifth is the test set, as of all tables
+    breast_cancer   569 tumours, benign or not, 30 numbers as 6 x 6 pixels
+    diabetes        442 patients, a score of progression, 10 numbers as 4 x 4 pixels; a regression
+    mnist           and fashion_mnist, cifar10: 60,000 (50,000) images and their own test set, from ``folder``
+    =============== =====================================================================================================
+
+    =============== =====================================================================================================
+    arrangement     where images stand
+    =============== =====================================================================================================
+    upright         as they are
+    jittered        moved by up to 1 pixel along both axes
+    translated      on a canvas of twice the size, moved by up to a quarter of it
+    quarter_turned  on such a canvas, turned by a multiple of 90 degrees
+    rotated         on such a canvas, turned by any angle
+    scrambled       with their pixels in another order, the same for all
+    digit           in one of the four quadrants of such a canvas, moved by up to 1 pixel
+    digit_quadrant  the same images, and the quadrant is asked as well: class + 10 times quadrant
+    =============== =====================================================================================================
+
+    Canvases are tori. Images are standardised by the mean and variance of the training set, of each channel; of tables, of
+    each pixel, and so are the targets of a regression.
+
+    Args:
+        seed: of the split and of every random placement.
+        validation: how many images are taken from the training set to choose by.
+        canvas: side of the canvas in pixels; None for the arrangement's own.
+        shift: largest random shift in pixels; None for the arrangement's own.
+        folder: where torchvision has put its datasets.
+    Raises:
+        ValueError: an unknown name, a canvas that is too small, more validation images than there are, a table
+            that should be moved about, or a source that is not there.
+    Source: van der Ouderaa, Immer & van der Wilk 2023, 6.1 and F.5 (with MNIST); Finzi, Benton & Wilson 2021 (tables).
+
+    >>> data = image_data("digits", "digit_quadrant", seed=0)
+    >>> data.train.x.shape, data.test.x.shape, data.outputs
+    (torch.Size([1437, 1, 16, 16]), torch.Size([360, 1, 16, 16]), 40)
+    """
+    for what, name, known in (("source", source, SOURCES), ("arrangement", arrangement, ARRANGEMENTS)):
+        if name not in known:
+            raise ValueError(f"{what}={name!r}: there are {', '.join(known)}")
+    if source in TABLES and arrangement not in ("upright", "scrambled"):
+        raise ValueError(
+            f"arrangement={arrangement!r}: pixels of the table {source} have a fixed place; take 'upright'"
+        )
+    found = SOURCES[source](None if folder is None else Path(folder))
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(found.x) - (found.tested or 0), generator=generator)
+    tested = math.ceil(len(order) / 5) if found.tested is None else 0
+    own = torch.arange(len(order), len(found.x))
+    test, validated, train = (
+        torch.cat([order[:tested], own]),
+        order[tested : tested + validation],
+        order[tested + validation :],
+    )
+    if not 0 <= validation < len(order) - tested:
+        raise ValueError(f"validation={validation} of {len(order) - tested} training images: leave some to train on")
+    x, y, classes = _arranged(found, ARRANGEMENTS[arrangement], canvas, shift, generator)
+    x = _standardised(x, train, (0,) if source in TABLES else (0, 2, 3))
+    if classes is None:
+        y = _standardised(y, train, (0,))
+    parts = [ImageSet(x[index], y[index]) for index in (train, validated, test)]
+    return ImageData(*parts, outputs=y.shape[1] if classes is None else classes, regression=classes is None)
+
+
+def _arranged(
+    found: _Source, how: Arrangement, canvas: int | None, shift: int | None, generator: Generator
+) -> tuple[Tensor, Tensor, int | None]:
+    """Images on their canvas, targets, and the number of classes."""
+    x, y, classes = found.x, found.y, found.classes
+    side = how.canvas * max(x.shape[-2:]) if canvas is None else canvas
+    x = on_canvas(x, side // 2 if how.quadrants else side)
+    if how.quadrants:
+        x, quadrant = in_quadrants(x, generator)
+        if how.quadrant_is_asked:
+            y, classes = y + classes * quadrant, 4 * classes
+    elif how.place is not None:
+        x = how.place(x, generator)
+    pixels = shift if shift is not None else side // 4 if how.shift is None else how.shift
+    return translated(x, pixels, generator) if pixels else x, y, classes
+
+
+def _standardised(values: Tensor, train: Int[Tensor, "n"], dims: tuple[int, ...]) -> Tensor:
+    """Zero mean and unit variance over the training set; what is constant there becomes 0."""
+    fit = values[train]
+    centred, std = values - fit.mean(dims, keepdim=True), fit.std(dims, keepdim=True)
+    return torch.where(std > 1e-8, centred / std.clamp_min(1e-8), 0.0)

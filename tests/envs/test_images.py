@@ -1,0 +1,218 @@
+"""Image tasks: what is drawn, how it is placed, and that parts have nothing in common."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from registry import generator
+
+from rppdyn.envs.tasks.images import (
+    ARRANGEMENTS,
+    SOURCES,
+    image_data,
+    in_quadrants,
+    on_canvas,
+    quarter_turned,
+    rotated,
+    scrambled,
+    translated,
+)
+
+EMBEDDED = ["digits", "wine", "breast_cancer", "diabetes"]
+
+
+def blobs(n=40, side=8):
+    """Images of which no two, and no two shifts or turns of one, are alike."""
+    return torch.rand(n, 1, side, side, generator=generator(3))
+
+
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+def test_digits_are_seeded_and_parted(arrangement):
+    data = image_data("digits", arrangement, 3, validation=100)
+    assert (len(data.train), len(data.validation), len(data.test)) == (1337, 100, 360)
+    assert data.train.x.dtype == torch.float32 and data.train.y.dtype == torch.int64
+    again, other = image_data("digits", arrangement, 3, validation=100), image_data("digits", arrangement, 4)
+    assert torch.equal(data.train.x, again.train.x) and torch.equal(data.test.y, again.test.y)
+    assert not torch.equal(data.test.x, other.test.x)
+    side = 8 * ARRANGEMENTS[arrangement].canvas
+    assert data.size == (side, side) and data.channels == 1
+    assert data.outputs == len(data.train.y.unique()) == (40 if arrangement == "digit_quadrant" else 10)
+    pixels = data.train.x
+    assert abs(pixels.mean()) < 1e-4 and abs(pixels.std() - 1) < 1e-4
+
+
+def test_a_validation_set_comes_out_of_the_training_set():
+    whole, parted = image_data("digits", "upright", 0), image_data("digits", "upright", 0, validation=200)
+    assert torch.equal(whole.test.y, parted.test.y)
+    together = torch.cat([parted.validation.y, parted.train.y])
+    assert torch.equal(whole.train.y, together)
+
+
+def test_quadrants_hold_the_digit_that_is_asked_for():
+    """Both tasks have the same images; the quadrant of the 40 classes is where the ink is."""
+    plain, asked = (image_data("digits", name, 1, shift=0) for name in ("digit", "digit_quadrant"))
+    assert torch.equal(plain.test.x, asked.test.x)
+    assert torch.equal(plain.test.y, asked.test.y % 10)
+    x = asked.test.x[:, 0] - asked.test.x.min()
+    ink = x.view(-1, 2, 8, 2, 8).sum((2, 4)).flatten(1)
+    assert torch.equal(ink.argmax(1), asked.test.y // 10)
+    assert (ink > 1e-3).sum(1).max() == 1
+
+
+def test_jitter_moves_by_at_most_its_pixels():
+    x = on_canvas(blobs(), 12)
+    moved = translated(x, 1, generator())
+    for before, after in zip(x, moved, strict=True):
+        found = [
+            (i, j) for i in range(-1, 2) for j in range(-1, 2) if torch.equal(before.roll((i, j), (-2, -1)), after)
+        ]
+        assert len(found) == 1
+    assert len({tuple(row) for row in moved.flatten(1).tolist()}) == len(x)
+
+
+def test_translations_are_circular_and_use_their_range():
+    x = torch.zeros(2000, 1, 6, 6)
+    x[:, :, 0, 0] = 1
+    where = translated(x, 2, generator()).flatten(1).argmax(1)
+    rows = where // 6
+    assert set(rows.tolist()) == {0, 1, 2, 4, 5}
+    assert torch.bincount(rows, minlength=6)[[0, 1, 2, 4, 5]].min() > 330
+
+
+def test_quarter_turns_are_exact():
+    x = blobs()
+    counts = torch.zeros(4)
+    for before, after in zip(x, quarter_turned(x, generator()), strict=True):
+        found = [r for r in range(4) if torch.equal(torch.rot90(before, r, (-2, -1)), after)]
+        assert len(found) == 1
+        counts[found[0]] += 1
+    assert counts.min() > 2
+
+
+def test_rotations_keep_the_ink_of_an_image_that_fits():
+    """And a disc looks the same from all sides; a bar does not."""
+    grid = torch.arange(32) - 15.5
+    radius = (grid[:, None].square() + grid.square()).sqrt()
+    disc = torch.exp(-((radius / 5) ** 2)).expand(5, 1, 32, 32)
+    bar = (torch.exp(-((grid / 3) ** 2))[:, None] * torch.exp(-((grid / 5) ** 2))).expand(5, 1, 32, 32)
+    for image, same in ((disc, True), (bar, False)):
+        turned = rotated(image.contiguous(), generator())
+        assert abs(turned.sum() / image.sum() - 1) < 1e-3
+        assert ((turned - image).norm() / image.norm() < 0.02) == same
+
+
+def test_scrambling_is_one_permutation():
+    x = blobs()
+    y = scrambled(x, generator())
+    assert torch.equal(x.flatten(1).sort(1).values, y.flatten(1).sort(1).values)
+    order = (y.flatten(1)[0, :, None] == x.flatten(1)[0]).int().argmax(1)
+    assert torch.equal(y.flatten(1), x.flatten(1)[:, order])
+    assert not torch.equal(x, y)
+
+
+def test_quadrants_are_all_used():
+    x, quadrant = in_quadrants(blobs(400, 4), generator())
+    assert x.shape[-2:] == (8, 8)
+    assert torch.bincount(quadrant, minlength=4).min() > 70
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "numbers", "side", "outputs"),
+    [("wine", 178, 13, 4, 3), ("breast_cancer", 569, 30, 6, 2), ("diabetes", 442, 10, 4, 1)],
+)
+def test_tables_are_standardised_by_their_training_part(name, rows, numbers, side, outputs):
+    data = image_data(name, "upright", 2)
+    assert len(data.train) + len(data.test) == rows and abs(len(data.test) - rows / 5) <= 1
+    assert data.size == (side, side) and data.outputs == outputs
+    x = data.train.x.flatten(1)
+    assert x[:, :numbers].mean(0).abs().max() < 1e-3
+    assert (x[:, :numbers].std(0) - 1).abs().max() < 1e-3
+    assert not x[:, numbers:].any() and not data.test.x.flatten(1)[:, numbers:].any()
+    assert data.regression == (name == "diabetes")
+    if data.regression:
+        assert abs(data.train.y.std() - 1) < 1e-4 and data.test.y.shape == (len(data.test), 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (dict(source="letters"), "source='letters': there are digits"),
+        (dict(arrangement="mirrored"), "arrangement='mirrored': there are upright"),
+        (dict(canvas=12), "canvas=6 is smaller than images of 8 x 8"),
+        (dict(validation=1437), "validation=1437 of 1437"),
+        (dict(source="wine", arrangement="rotated"), "pixels of the table wine have a fixed place"),
+        (dict(source="mnist"), "give folder="),
+    ],
+)
+def test_refusals(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        image_data(**arguments)
+
+
+def test_every_source_is_tested():
+    assert set(SOURCES) == {*EMBEDDED, *FOLDERS}
+
+
+# -- torchvision's ------------------------------------------------------------------------------------------------------
+
+
+def write_idx(folder, n_train, n_test):
+    """Files of MNIST's format: a magic number, the shape, the bytes."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for part, n in (("train", n_train), ("t10k", n_test)):
+        for kind, shape in (("images-idx3", (n, 28, 28)), ("labels-idx1", (n,))):
+            content = rng.integers(0, 10 if len(shape) == 1 else 256, shape, dtype=np.uint8)
+            header = np.array([0x800 + len(shape), *shape], dtype=">i4").tobytes()
+            (folder / f"{part}-{kind}-ubyte").write_bytes(header + content.tobytes())
+            (folder / f"{part}-{kind}-ubyte.gz").write_bytes(gzip.compress(header + content.tobytes()))
+
+
+def write_cifar(folder, n, monkeypatch):
+    """Files of CIFAR-10's format; torchvision compares their checksums with those of the real ones."""
+    from torchvision.datasets import CIFAR10, cifar
+
+    monkeypatch.setattr(cifar, "check_integrity", lambda *_: True)
+    (folder / CIFAR10.base_folder).mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for name, _ in CIFAR10.train_list + CIFAR10.test_list:
+        rows = {"data": rng.integers(0, 256, (n, 3072), dtype=np.uint8), "labels": rng.integers(0, 10, n).tolist()}
+        (folder / CIFAR10.base_folder / name).write_bytes(pickle.dumps(rows))
+    meta = {"label_names": [str(i) for i in range(10)]}
+    (folder / CIFAR10.base_folder / "batches.meta").write_bytes(pickle.dumps(meta))
+
+
+FOLDERS = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST", "cifar10": None}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_folders_of_torchvision(name, tmp_path, monkeypatch):
+    pytest.importorskip("torchvision", exc_type=(ImportError, RuntimeError))
+    if name == "cifar10":
+        write_cifar(tmp_path, 6, monkeypatch)
+        expected = (30, 6, 3)
+    else:
+        write_idx(tmp_path / FOLDERS[name] / "raw", 30, 10)
+        expected = (30, 10, 1)
+    data = image_data(name, "upright", folder=tmp_path, canvas=32)
+    assert (len(data.train), len(data.test), data.channels) == expected
+    assert data.size == (32, 32) and data.outputs == 10
+    assert abs(data.train.x.mean()) < 1e-4
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_missing_folder_is_one_line(name, tmp_path):
+    pytest.importorskip("torchvision", exc_type=(ImportError, RuntimeError))
+    with pytest.raises(ValueError, match="in folder") as info:
+        image_data(name, "upright", folder=tmp_path)
+    assert "\n" not in str(info.value)
+
+
+def test_a_missing_extra_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "torchvision", None)
+    with pytest.raises(ValueError, match=r"pip install 'rppdyn\[images\]'"):
+        image_data("mnist", "upright", folder=tmp_path)
