@@ -25,8 +25,9 @@ from rppdyn.groups import SO2eR3
 from rppdyn.jobs.fit_figures import draw_rollouts, fit_curves
 from rppdyn.jobs.fit_result import FitResult
 from rppdyn.jobs.fit_schema import FitDynamicsConfig
-from rppdyn.jobs.fitting import MAPFit, build_stack, device_of, load_members, run_fit, task_group
+from rppdyn.jobs.fitting import StackFit, build_stack, device_of, load_members, run_fit, task_group
 from rppdyn.jobs.preflight import preflight
+from rppdyn.nn import Chained
 from rppdyn.reps import Scalar, V
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import write_json
@@ -55,7 +56,7 @@ def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = Fal
         return FitResult.from_dict(finished)
     dynamics: list[Dynamics] = []
 
-    def build() -> MAPFit:
+    def build() -> StackFit:
         dynamics.append(Dynamics(config))
         return dynamics[0].fit
 
@@ -87,12 +88,13 @@ class Dynamics:
         is_hamiltonian = config.model.system == "hamiltonian"
         stack = build_stack(config, self.rep, Scalar(self.rep.G) if is_hamiltonian else self.rep, INITIAL_SCALE)
         self.model = _system(config, stack)
-        self.fit = MAPFit(
+        self.fit = StackFit(
             config,
             stack,
             chunks[:, :, 0],
             chunks[:, :, 1:],
-            predict=self._rollout,
+            predict=lambda weights, z0: self._rollout(self.model, weights, z0),
+            predict_one=lambda net, z0: self._rollout(_system(config, Chained(net)), None, z0),
             evaluate=self._evaluate,
         )
         self.curves: dict[str, Any] = {}
@@ -112,9 +114,9 @@ class Dynamics:
             file=task.file,
         )
 
-    def _rollout(self, weights: Any, z0: Tensor) -> Tensor:
+    def _rollout(self, model: DynamicsModel, weights: Any, z0: Tensor) -> Tensor:
         step = self.config.rollout.step
-        return integrate(self.model, z0, self.chunk_times, method="rk4", step=step, weights=weights).states[..., 1:, :]
+        return integrate(model, z0, self.chunk_times, method="rk4", step=step, weights=weights).states[..., 1:, :]
 
     def members(self) -> list[DynamicsModel]:
         """The models as they stand, in float64 on the CPU, where errors are measured."""
@@ -126,7 +128,7 @@ class Dynamics:
         weights = self.model.assemble()
         for split in ("validation", "test"):
             chunks = torch.stack([getattr(data, split) for data in self.data]).to(device=self.device, dtype=self.dtype)
-            found = torch.cat([chunks[:, :, :1], self._rollout(weights, chunks[:, :, 0])], 2)
+            found = torch.cat([chunks[:, :, :1], self._rollout(self.model, weights, chunks[:, :, 0])], 2)
             metrics[f"{split}/error"] = geometric_mean(rollout_error(found, chunks).flatten(1), 1).tolist()
         members = zip(self.members(), self.data, strict=True)
         metrics["equivariance/error"] = [self._equivariance(m, data).get("error", float("nan")) for m, data in members]

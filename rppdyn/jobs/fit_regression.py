@@ -16,9 +16,9 @@ from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.jobs.fit_figures import fit_curves
 from rppdyn.jobs.fit_result import FitResult
 from rppdyn.jobs.fit_schema import FitRegressionConfig
-from rppdyn.jobs.fitting import MAPFit, build_stack, device_of, load_members, run_fit, task_group
+from rppdyn.jobs.fitting import StackFit, build_stack, device_of, load_members, run_fit, task_group
 from rppdyn.jobs.preflight import preflight
-from rppdyn.nn import InvariantNormaliser, Stack
+from rppdyn.nn import Chained, InvariantNormaliser, Stack
 from rppdyn.runs import RunFolder
 
 __all__ = ["Regression", "Regressor", "load_regressors", "run"]
@@ -43,7 +43,7 @@ def run(config: FitRegressionConfig, *, resume: bool = False, progress: bool = F
         return FitResult.from_dict(finished)
     regression: list[Regression] = []
 
-    def build() -> MAPFit:
+    def build() -> StackFit:
         regression.append(Regression(config))
         return regression[0].fit
 
@@ -85,12 +85,13 @@ class Regression:
         targets = torch.stack([normalise(y) for (_, normalise), (_, y) in zip(self.normalisers, data, strict=True)])
         inputs, targets = (t.to(device=device, dtype=self.dtype) for t in (inputs, targets))
         stack = build_stack(config, self.task.rep_in, self.task.rep_out)
-        self.fit = MAPFit(
+        self.fit = StackFit(
             config,
             stack,
             inputs,
             targets,
             predict=lambda weights, x: stack.apply(x, weights),
+            predict_one=lambda net, x: Chained(net)(x),
             evaluate=self._evaluate,
             prepare=self._augment if config.task.augment else None,
         )

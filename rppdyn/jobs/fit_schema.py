@@ -23,6 +23,8 @@ NETWORKS = ("rpp", "emlp", "mlp")
 SYSTEMS = ("hamiltonian", "ode")
 SCHEDULES = ("cosine", "constant")
 DTYPES = ("float32", "float64")
+OBJECTIVES = ("map", "marginal_likelihood")
+FISHER = ("exact", "sampled")
 ROLLOUT_METHODS = ("dopri5", "rk4")
 
 
@@ -99,6 +101,26 @@ class OptimiserConfig:
         at_least("optimiser.epochs", self.epochs, 1)
         at_least("optimiser.batch_size", self.batch_size, 1)
         positive("optimiser.noise_variance", self.noise_variance)
+
+
+@dataclass
+class MarginalLikelihoodConfig:
+    """How prior variances are learned, where objective=marginal_likelihood: a few steps of Adam every few epochs."""
+
+    burn_in: int = 10  # epochs before the first
+    every: int = 5  # epochs
+    steps: int = 20  # of Adam on the logarithms of the variances
+    learning_rate: float = 0.1
+    data: int = 500  # of each member's, for the curvature
+    fisher: str = "sampled"  # one random target for each datum; or exact, one backward pass for each output
+    noise: bool = True  # the variance of the likelihood is learned, too
+
+    def __post_init__(self) -> None:
+        for name in ("every", "steps", "data"):
+            at_least(f"marginal_likelihood.{name}", getattr(self, name), 1)
+        at_least("marginal_likelihood.burn_in", self.burn_in, 0)
+        positive("marginal_likelihood.learning_rate", self.learning_rate)
+        _one_of("marginal_likelihood.fisher", self.fisher, FISHER)
 
 
 @dataclass
@@ -181,6 +203,8 @@ class FitConfig(RunConfig):
 
     optimiser: OptimiserConfig = MISSING
     evaluation: FitEvaluationConfig = MISSING
+    objective: str = "map"  # with the variances that are given; or marginal_likelihood, which learns them
+    marginal_likelihood: MarginalLikelihoodConfig = field(default_factory=MarginalLikelihoodConfig)
     seeds: int = 1  # members: seed, seed + 1, ..., trained together in this process
     dtype: str = "float32"
 
@@ -190,6 +214,7 @@ class FitConfig(RunConfig):
         super().__post_init__()
         at_least("seeds", self.seeds, 1)
         _one_of("dtype", self.dtype, DTYPES)
+        _one_of("objective", self.objective, OBJECTIVES)
 
     @property
     def all_seeds(self) -> list[int]:
@@ -240,6 +265,14 @@ class FitDynamicsConfig(FitConfig):
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
 
     verb = "fit-dynamics"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.objective == "marginal_likelihood" and self.model.system == "hamiltonian":
+            raise ConfigError(
+                "objective=marginal_likelihood: a Hamiltonian's weights enter its vector field twice, and their curvature is "
+                "not known; fit a neural ODE, model=rpp_ode, or give the variances"
+            )
 
     @property
     def model_name(self) -> str:

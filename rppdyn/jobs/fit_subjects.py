@@ -18,7 +18,7 @@ from rppdyn.jobs.fit_dynamics import Dynamics, load_models
 from rppdyn.jobs.fit_regression import Regressor, load_regressors
 from rppdyn.jobs.fit_schema import FitDynamicsConfig, FitRegressionConfig
 from rppdyn.jobs.fit_transition import load_transitions
-from rppdyn.jobs.fitting import MAPFit
+from rppdyn.jobs.fitting import StackFit
 from rppdyn.jobs.schema import ConfigError
 from rppdyn.jobs.subjects import Blocks, Function, Network
 from rppdyn.jobs.transition_schema import FitTransitionConfig
@@ -91,7 +91,7 @@ def _regression(config: FitRegressionConfig, folder: RunFolder, group: str | Non
     return Fit(f"{task.name}, {config.model_name}", task.rep_in, task.rep_out, members)
 
 
-def _check(fit: MAPFit, folder: RunFolder) -> None:
+def _check(fit: StackFit, folder: RunFolder) -> None:
     """Refuse members that are not what they were: the same numbers mean another function where a layer has changed since."""
     result = folder.result() or {}
     found, stored = (np.array(metrics["test/error"], dtype=float) for metrics in (fit.evaluate(), result["metrics"]))

@@ -23,9 +23,10 @@ from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.jobs import agent_files, compose
 from rppdyn.jobs.fit_figures import draw_horizons, fit_curves
 from rppdyn.jobs.fit_result import FitResult
-from rppdyn.jobs.fitting import Likelihood, MAPFit, build_stack, device_of, laplace, load_members, run_fit
+from rppdyn.jobs.fitting import LAPLACE, Likelihood, StackFit, build_stack, device_of, load_members, run_fit
 from rppdyn.jobs.preflight import preflight
 from rppdyn.jobs.transition_schema import FitTransitionConfig
+from rppdyn.nn import Chained
 from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.runs.files import write_json
 
@@ -55,7 +56,7 @@ def run(config: FitTransitionConfig, *, resume: bool = False, progress: bool = F
         return FitResult.from_dict(finished)
     made: list[Transition] = []
 
-    def build() -> MAPFit:
+    def build() -> StackFit:
         made.append(Transition(config))
         return made[0].fit
 
@@ -98,12 +99,16 @@ class Transition:
         inputs, targets = torch.cat([states[..., :-1, :], actions], -1), states[..., 1:, :]
         if reward is not None:
             targets = torch.cat([targets, reward.unsqueeze(-1)], -1)
-        self.fit = MAPFit(
+        n = self.spec.feature_dim
+        units = torch.cat([self.model.states.std, self.model.changes.std[n:]])  # that errors of rollouts are counted in
+        self.units = (torch.ones_like(units) if config.model.gaussian else units).to(self.device, self.dtype)
+        self.fit = StackFit(
             config,
             self.model.net,
             inputs.to(device=self.device, dtype=self.dtype),
-            targets.to(device=self.device, dtype=self.dtype),
-            predict=self._predict,
+            targets.to(device=self.device, dtype=self.dtype) / self.units,
+            predict=lambda weights, inputs: self._predict(self.model, weights, inputs),
+            predict_one=lambda net, inputs: self._predict(self._member(Chained(net)), None, inputs),
             evaluate=self._evaluate,
             prepare=self._augment if task.augment else None,
             likelihood=self._likelihood(),
@@ -118,17 +123,22 @@ class Transition:
             def nll(step: Step, targets: Tensor) -> Tensor:
                 return -self.model.log_likelihood(step, targets[..., :n], targets[..., n] if reward else None)
 
-            return Likelihood("nll", nll, 1.0)
-        l1 = laplace(self.config.optimiser.noise_variance)
-        std = torch.cat([self.model.states.std, self.model.changes.std[n:]]).to(device=self.device, dtype=self.dtype)
-        return l1._replace(loss=lambda found, targets: l1.loss(found / std, targets / std))
+            return Likelihood("nll", nll, torch.ones_like)
+        return LAPLACE
 
-    def _predict(self, weights: Any, inputs: Float[Tensor, "members batch T in"]) -> Any:
+    def _predict(self, model: TransitionModel, weights: Any, inputs: Float[Tensor, "*batch T in"]) -> Any:
         n = self.spec.feature_dim
         if self.config.model.gaussian:  # one step from each state of the chunk
-            return self.model.step(inputs[..., :n], inputs[..., n:], weights)
-        states, rewards = self.model.rollout(inputs[..., 0, :n], inputs[..., n:], weights)
-        return states if rewards is None else torch.cat([states, rewards.unsqueeze(-1)], -1)
+            return model.step(inputs[..., :n], inputs[..., n:], weights)
+        states, rewards = model.rollout(inputs[..., 0, :n], inputs[..., n:], weights)
+        return (states if rewards is None else torch.cat([states, rewards.unsqueeze(-1)], -1)) / self.units
+
+    def _member(self, net: nn.Module) -> TransitionModel:
+        """A network between the model's statistics."""
+        member = build_model(self.config, self.spec, net)
+        for name in ("states", "actions", "changes"):
+            getattr(member, name).load_state_dict(getattr(self.model, name).state_dict())
+        return member.to(self.device, self.dtype)
 
     def _augment(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Chunks moved by random elements of the group, one for each."""
@@ -143,13 +153,10 @@ class Transition:
 
     def members(self) -> list[TransitionModel]:
         """The models as they stand, in float64 on the CPU, where errors are measured."""
-        found = []
-        for index in range(self.fit.stack.members):
-            member = build_model(self.config, self.spec, self.fit.stack.member(index))
-            for name in ("states", "actions", "changes"):
-                getattr(member, name).load_state_dict(getattr(self.model, name).state_dict())
-            found.append(member.double().cpu().requires_grad_(False))
-        return found
+        stack = self.fit.stack
+        return [
+            self._member(stack.member(index)).double().cpu().requires_grad_(False) for index in range(stack.members)
+        ]
 
     def _evaluate(self) -> dict[str, Any]:
         members = self.members()

@@ -22,28 +22,30 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rppdyn import priors
 from rppdyn.groups import Group
 from rppdyn.jobs import notation
+from rppdyn.jobs.evidence import Predict, VarianceLearning
 from rppdyn.jobs.fit_result import FitResult
 from rppdyn.jobs.fit_schema import FitConfig, NetworkConfig
 from rppdyn.jobs.schema import ConfigError
 from rppdyn.jobs.threads import torch_threads
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
 from rppdyn.nn.hidden import component_major
-from rppdyn.priors import negative_log_prior
+from rppdyn.priors import learn_variances, negative_log_prior
 from rppdyn.reps import Rep
 from rppdyn.runs import Progress, RunFolder, RunFolderError, provenance, stop_on_signals
 from rppdyn.runs.files import flush_to_disk
 from rppdyn.runs.fitting import fit, load_tensors
 
 __all__ = [
+    "GAUSSIAN",
+    "LAPLACE",
     "Likelihood",
-    "MAPFit",
+    "StackFit",
     "build_network",
     "build_stack",
     "device_of",
-    "gaussian",
-    "laplace",
     "load_members",
     "run_fit",
     "task_group",
@@ -83,8 +85,12 @@ def _hidden(hidden: int | str | list, G: Group) -> Any:
 
 
 def build_stack(config: FitConfig, rep_in: Rep, rep_out: Rep, output_scale: float = 1.0) -> Stack:
-    """A member for each seed."""
-    stack = Stack([build_network(config.model, rep_in, rep_out, seed, output_scale) for seed in config.all_seeds])
+    """A member for each seed; its prior variances are parameters where they are learned."""
+    nets = [build_network(config.model, rep_in, rep_out, seed, output_scale) for seed in config.all_seeds]
+    if config.objective == "marginal_likelihood":
+        for net in nets:
+            learn_variances(net)
+    stack = Stack(nets)
     return stack.to(device=device_of(config), dtype=getattr(torch, config.dtype))
 
 
@@ -107,31 +113,36 @@ class Likelihood(NamedTuple):
     Attributes:
         name: of its mean in the metrics.
         loss: ``(prediction, targets) -> (members, batch, ...)``.
-        scale: what one number's negative log-likelihood was multiplied by, and a negative log-prior is.
+        scale: of the variance: what one number's negative log-likelihood was multiplied by, and a negative log-prior is.
+        density: the likelihood itself with a variance, of which the marginal likelihood is made; None where it has none.
     """
 
     name: str
     loss: Callable[[Any, Tensor], Tensor]
-    scale: float
+    scale: Callable[[Tensor], Tensor]
+    density: Callable[[Any], priors.Likelihood] | None = None
 
 
-def gaussian(variance: float) -> Likelihood:
-    """Squared errors: of a normal distribution."""
-    return Likelihood("mse", lambda prediction, targets: (prediction - targets).square(), 2 * variance)
+GAUSSIAN = Likelihood(
+    "mse", lambda prediction, targets: (prediction - targets).square(), lambda v: 2 * v, priors.Gaussian
+)
+"""Squared errors: of a normal distribution."""
+
+LAPLACE = Likelihood(
+    "l1", lambda prediction, targets: (prediction - targets).abs(), lambda v: (v / 2).sqrt(), priors.Laplace
+)
+"""Absolute errors: of a Laplace distribution, whose variance is twice the square of its scale."""
 
 
-def laplace(variance: float) -> Likelihood:
-    """Absolute errors: of a Laplace distribution with this variance, twice the square of its scale."""
-    return Likelihood("l1", lambda prediction, targets: (prediction - targets).abs(), math.sqrt(variance / 2))
-
-
-class MAPFit:
+class StackFit:
     """Members fitted to data of their own (:class:`~rppdyn.runs.fitting.Fittable`).
 
     Args:
         inputs, targets: ``(members, N, ...)``.
         predict: ``(weights, inputs) -> prediction``, for the likelihood.
         evaluate: metrics, called without gradients.
+        predict_one: of one member's network for some of its inputs, comparable with targets, in which layers are called as
+            modules; where variances are to be learned.
         prepare: what is done to a batch before it is used, ``(inputs, targets, step) -> (inputs, targets)``.
         likelihood: of the targets; normal, with the configured variance, unless another is given.
         module: what is saved of the finished fit, where that is more than the stack.
@@ -145,17 +156,23 @@ class MAPFit:
         targets: Float[Tensor, "members N ..."],
         predict: Callable[[Any, Tensor], Tensor],
         evaluate: Callable[[], dict[str, Any]],
+        predict_one: Predict | None = None,
         prepare: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]] | None = None,
-        likelihood: Likelihood | None = None,
+        likelihood: Likelihood = GAUSSIAN,
         module: nn.Module | None = None,
     ):
         self.config, self.stack = config, stack
         self.module = stack if module is None else module
-        self.likelihood = gaussian(config.optimiser.noise_variance) if likelihood is None else likelihood
+        self.likelihood = likelihood
         self.inputs, self.targets = inputs, targets
         self.predict, self._evaluate, self.prepare = predict, evaluate, prepare
-        self.optimiser = torch.optim.Adam(stack.parameters(), lr=config.optimiser.learning_rate, foreach=True)
-        self.prior_scale = self.likelihood.scale / targets[0].numel()
+        weights = [p for name, p in zip(stack.names, stack.stacked, strict=True) if not name.endswith("log_variance")]
+        self.optimiser = torch.optim.Adam(weights, lr=config.optimiser.learning_rate, foreach=True)
+        self.noise = torch.full((stack.members,), math.log(config.optimiser.noise_variance)).to(inputs)
+        self.variances: VarianceLearning | None = None
+        if config.objective == "marginal_likelihood":
+            density = self.likelihood.density
+            self.variances = VarianceLearning(config, stack, inputs, targets, predict_one, density, self.noise)
         self.loss = torch.full((stack.members,), math.nan)
         self._order: Tensor | None = None
         self._ordered = -1  # the epoch it is of
@@ -165,8 +182,15 @@ class MAPFit:
         """Batches; the last one of an epoch may be smaller."""
         return math.ceil(self.inputs.shape[1] / self.config.optimiser.batch_size)
 
+    @property
+    def prior_scale(self) -> Float[Tensor, " members"]:
+        """What a negative log-prior is multiplied by to be added to the mean loss."""
+        return self.likelihood.scale(self.noise.detach().exp()) / self.targets[0].numel()
+
     def step(self, step: int) -> None:
         epoch, batch = divmod(step, self.steps_per_epoch)
+        if self.variances is not None and batch == 0 and self.variances.due(epoch):
+            self.variances.update(epoch)
         inputs, targets = self._batch(epoch, batch)
         if self.prepare is not None:
             inputs, targets = self.prepare(inputs, targets, step)
@@ -202,6 +226,7 @@ class MAPFit:
     @torch.no_grad()
     def evaluate(self) -> dict[str, Any]:
         metrics = {f"train/{self.likelihood.name}": self.loss.tolist()} | self._evaluate()
+        metrics |= {} if self.variances is None else self.variances.metrics()
         means = {f"{name}_mean": sum(v) / len(v) for name, v in metrics.items() if isinstance(v, list)}
         return metrics | means
 
@@ -209,18 +234,21 @@ class MAPFit:
         return {"validation": metrics["validation/error_mean"]}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"stack": self.stack.state_dict(), "optimiser": self.optimiser.state_dict(), "loss": self.loss}
+        state = {"stack": self.stack.state_dict(), "optimiser": self.optimiser.state_dict(), "loss": self.loss}
+        return state if self.variances is None else state | {"variances": self.variances.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.stack.load_state_dict(state["stack"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.loss = state["loss"]
+        if self.variances is not None:
+            self.variances.load_state_dict(state["variances"])
 
 
 def run_fit(
     config: FitConfig,
-    build: Callable[[], MAPFit],
-    measure: Callable[[MAPFit], dict[str, Any]],
+    build: Callable[[], StackFit],
+    measure: Callable[[StackFit], dict[str, Any]],
     draw: Callable[[RunFolder], None],
     progress: bool,
 ) -> FitResult:

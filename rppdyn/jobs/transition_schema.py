@@ -77,6 +77,8 @@ class FitTransitionConfig(FitConfig):
             raise ConfigError(
                 "dataset is missing: give dataset=ID of a Minari dataset, or its folder; rppdyn collect makes one"
             )
+        if self.objective == "marginal_likelihood" and self.model.gaussian:
+            raise ConfigError("objective=marginal_likelihood with model.gaussian=true: leave one of them out")
         require("variant", self.variant, self.variant in VARIANTS, " or ".join(VARIANTS))
 
     @property

@@ -2,7 +2,17 @@
 
 from rppdyn.priors.curvature import curvature
 from rppdyn.priors.gaussian import negative_log_prior
-from rppdyn.priors.laplace import Evidence, evidence
-from rppdyn.priors.likelihood import Categorical, Gaussian
+from rppdyn.priors.laplace import Evidence, evidence, learn_variances
+from rppdyn.priors.likelihood import Categorical, Gaussian, Laplace, Likelihood
 
-__all__ = ["Categorical", "Evidence", "Gaussian", "curvature", "evidence", "negative_log_prior"]
+__all__ = [
+    "Categorical",
+    "Evidence",
+    "Gaussian",
+    "Laplace",
+    "Likelihood",
+    "curvature",
+    "evidence",
+    "learn_variances",
+    "negative_log_prior",
+]

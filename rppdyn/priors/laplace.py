@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rppdyn.nn.pathways import named_pathways
+from rppdyn.nn.pathways import Pathway, named_pathways
 from rppdyn.priors.curvature import Blocks
 
-__all__ = ["Evidence", "PathwayEvidence", "evidence"]
+__all__ = ["Evidence", "PathwayEvidence", "evidence", "learn_variances"]
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,19 @@ class Evidence:
         )
 
 
+def learn_variances(module: nn.Module) -> None:
+    """Make the prior variances of all pathways that have curvature parameters (``log_variance``), in place."""
+    for *_, pathway in named_pathways(module):
+        if type(pathway).curvature is not Pathway.curvature:
+            pathway.log_variance = nn.Parameter(pathway.log_variance.detach().clone())
+
+
 @torch.no_grad()
-def evidence(module: nn.Module, blocks: Blocks, log_variances: dict[tuple[str, str], float] | None = None) -> Evidence:
+def evidence(module: nn.Module, blocks: Blocks) -> Evidence:
     """The marginal likelihood around a module's weights as they stand.
 
     Args:
         blocks: from :func:`rppdyn.priors.curvature`; pathways without are left out.
-        log_variances: in the place of those that the pathways hold.
     Raises:
         ValueError: a block does not have as many coefficients as its pathway.
     """
@@ -106,14 +112,13 @@ def evidence(module: nn.Module, blocks: Blocks, log_variances: dict[tuple[str, s
                 f"curvature of {layer}.{name} is of {len(eigenvalues)} coefficients, and it has {pathway.num_coefficients}"
             )
         squared = sum(float(c.double().square().sum()) for c in pathway.coefficients())
-        own = (log_variances or {}).get((layer, name), float(pathway.log_variance))
-        found.append(PathwayEvidence(layer, name, squared, eigenvalues, own))
+        found.append(PathwayEvidence(layer, name, squared, eigenvalues, float(pathway.log_variance)))
     return Evidence(found)
 
 
 def _eigenvalues(blocks) -> Float[Tensor, " P"]:
     """Products of the factors' eigenvalues, in float64 on the CPU."""
-    parts = []
+    parts = [torch.zeros(0, dtype=torch.float64)]
     for A, G, copies in blocks:
         a, g = (torch.linalg.eigvalsh(M.double().cpu()).clamp_min(0) for M in (A, G))
         parts.append((a.unsqueeze(-1) * g.unsqueeze(-2)).flatten().repeat(copies))

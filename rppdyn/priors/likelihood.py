@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["Categorical", "Gaussian", "Likelihood"]
+__all__ = ["Categorical", "Gaussian", "Laplace", "Likelihood"]
 
 
 @runtime_checkable
@@ -55,6 +55,29 @@ class Gaussian:
         count = outputs[0].numel()
         each = scale * torch.eye(count).to(outputs).view(count, 1, *outputs.shape[1:])
         return each.expand(count, *outputs.shape)
+
+
+class Laplace:
+    r"""Independent numbers with density :math:`\exp(-|y - f| / b) / 2b`, of variance :math:`2 b^2`: absolute errors.
+
+    Its negative logarithm has no curvature but where it is not differentiable; the factors are those of its Fisher information,
+    :math:`1 / b^2` for each number.
+
+    Args:
+        variance: a float, or a scalar tensor to differentiate by.
+    """
+
+    def __init__(self, variance: float | Tensor):
+        self.variance = torch.as_tensor(variance, dtype=torch.float64)
+
+    def negative_log(self, outputs: Float[Tensor, "N *out"], targets: Float[Tensor, "N *out"]) -> Float[Tensor, ""]:
+        b = (self.variance / 2).sqrt()
+        return (outputs - targets).double().abs().sum() / b + outputs.numel() * (2 * b).log()
+
+    def factors(
+        self, outputs: Float[Tensor, "N *out"], generator: torch.Generator | None = None
+    ) -> Float[Tensor, "S N *out"]:
+        return Gaussian(self.variance / 2).factors(outputs, generator)
 
 
 class Categorical:

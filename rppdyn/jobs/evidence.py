@@ -1,0 +1,113 @@
+"""Prior variances learned while a stack is fitted: its members' marginal likelihood, raised every few epochs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rppdyn.jobs.fit_schema import FitConfig
+from rppdyn.nn import RPPEMLP, Stack
+from rppdyn.priors import Evidence, Likelihood, curvature, evidence
+
+__all__ = ["VarianceLearning"]
+
+BATCH = 100  # data whose curvature is computed at a time
+
+Predict = Callable[[RPPEMLP, Tensor], Tensor]
+
+
+class VarianceLearning:
+    """The variances of a stack's pathways, one of each member, and of its likelihood; found by marginal likelihood.
+
+    Args:
+        predict: outputs of one member for some of its inputs, in which its layers are called as modules.
+        density: the likelihood with a variance.
+        noise: ``(members,)``, the logarithms of these variances, which are learned too where that is configured.
+
+    Attributes:
+        found: the evidence of each member at the last update; empty before the first.
+    """
+
+    def __init__(
+        self,
+        config: FitConfig,
+        stack: Stack,
+        inputs: Tensor,
+        targets: Tensor,
+        predict: Predict,
+        density: Callable[[Any], Likelihood],
+        noise: Tensor,
+    ):
+        self.config, self.options, self.stack = config, config.marginal_likelihood, stack
+        self.inputs, self.targets, self.predict, self.density = inputs, targets, predict, density
+        named = zip(stack.names, stack.stacked, strict=True)
+        self.variances = {tuple(name.rsplit(".", 2)[:2]): p for name, p in named if name.endswith(".log_variance")}
+        self.noise = noise.requires_grad_(self.options.noise)
+        self.found: list[Evidence] = []
+        parameters = [*self.variances.values(), *([noise] if self.options.noise else [])]
+        self.optimiser = torch.optim.Adam(parameters, lr=self.options.learning_rate)
+
+    def due(self, epoch: int) -> bool:
+        """Whether an epoch begins with an update."""
+        return epoch >= self.options.burn_in and (epoch - self.options.burn_in) % self.options.every == 0
+
+    def update(self, epoch: int) -> None:
+        """Curvature of all members as they stand, and a few steps along the gradient of their marginal likelihoods."""
+        members = [self._at(index, epoch) for index in range(self.stack.members)]
+        self.found = [found for found, _ in members]
+        rate = 0.5 * (1 + math.cos(math.pi * epoch / self.config.optimiser.epochs))
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.options.learning_rate * rate
+        stood = self.noise.detach().clone()
+        for _ in range(self.options.steps):
+            self.optimiser.zero_grad()
+            total = torch.zeros((), dtype=torch.float64)
+            for index, (found, negative_log_likelihood) in enumerate(members):
+                s = torch.stack([p[index] for p in self.variances.values()]).double().cpu()
+                noise = self.noise[index].double().cpu()
+                scale = (stood[index].double().cpu() - noise).exp()
+                total = total + found.negative_log(negative_log_likelihood(noise.exp()), s, scale)
+            total.backward()
+            self.optimiser.step()
+
+    def _at(self, index: int, epoch: int) -> tuple[Evidence, Callable[[Tensor], Tensor]]:
+        """A member's evidence, and its negative log-likelihood of all data as a function of the noise variance."""
+        net = self.stack.member(index)
+        inputs, targets = self.inputs[index], self.targets[index]
+        generator = torch.Generator().manual_seed(self.config.all_seeds[index] * 1_000_003 + epoch)
+        chosen = torch.randperm(len(inputs), generator=generator)[: self.options.data].to(inputs.device)
+        predict = lambda batch: self.predict(net, batch)  # noqa: E731
+        blocks = curvature(
+            net,
+            predict,
+            inputs[chosen].split(BATCH),
+            self.density(float(self.noise[index].detach().exp())),
+            total=len(inputs),
+            generator=generator if self.options.fisher == "sampled" else None,
+        )
+        with torch.no_grad():
+            outputs = torch.cat([predict(batch) for batch in inputs[chosen].split(BATCH)])
+        outputs, wanted, share = outputs.double().cpu(), targets[chosen].double().cpu(), len(inputs) / len(chosen)
+        return evidence(net, blocks), lambda variance: share * self.density(variance).negative_log(outputs, wanted)
+
+    def metrics(self) -> dict[str, list[float]]:
+        """Of each pathway the logarithm to base 10 of its variance and, after an update, its effective number of parameters."""
+        named = {".".join(key): p for key, p in self.variances.items()}
+        found = {f"log10_variance/{name}": (p.detach() / math.log(10)).tolist() for name, p in named.items()}
+        found["log10_variance/noise"] = (self.noise.detach() / math.log(10)).tolist()
+        if self.found:
+            effective = torch.stack([one.effective_parameters() for one in self.found], 1)
+            found |= {f"effective/{name}": values.tolist() for name, values in zip(named, effective, strict=True)}
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"noise": self.noise.detach(), "optimiser": self.optimiser.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        with torch.no_grad():
+            self.noise.copy_(state["noise"])
+        self.optimiser.load_state_dict(state["optimiser"])
