@@ -10,26 +10,40 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn.images.factored import FactoredFullyConnected
+from rppdyn.images.group_convolution import GroupConvolution, Orientations, SeparableGroupConvolution
 from rppdyn.images.pathways import Convolution, FullyConnected, ImagePathway, PixelBias, SharedBias, Size
+from rppdyn.images.sparse import SparseConvolution, SparseFullyConnected
 
-__all__ = ["RelaxedImageLayer", "KINDS"]
+__all__ = ["PATHWAYS", "ROTATIONAL", "STATIONARY", "RelaxedImageLayer"]
 
-KINDS = ("conv", "f_fc", "fc", "pixel_bias")
-"""Names of pathways, the most symmetric first."""
+ROTATIONAL = ("gconv", "gconv_separable", "gconv_pointwise")
+STATIONARY = (*ROTATIONAL, "conv", "s_conv", "s_conv_lengthscales")
+MAPS = (*STATIONARY, "s_fc", "s_fc_lengthscales", "f_fc", "fc")
+PATHWAYS = (*MAPS, "pixel_bias")
+"""Names of pathways, the most symmetric first; those that commute with rotations, with shifts, all but biases."""
 
 
 class RelaxedImageLayer(nn.Module):
     r"""``y = sum_k f_k(x) + b``, each pathway with its own Gaussian prior.
 
-    ========== =================================================================================================
-    name       pathway
-    ========== =================================================================================================
-    conv       :class:`~rppdyn.images.pathways.Convolution`; of output maps of one pixel, the mean over pixels and
-               a 1 x 1 convolution, that is the invariant maps
-    f_fc       :class:`~rppdyn.images.factored.FactoredFullyConnected`
-    fc         :class:`~rppdyn.images.pathways.FullyConnected`
-    pixel_bias :class:`~rppdyn.images.pathways.PixelBias`, where a layer should know absolute positions
-    ========== =================================================================================================
+    =================== ==========================================================================================
+    name                pathway
+    =================== ==========================================================================================
+    conv                :class:`~rppdyn.images.pathways.Convolution`
+    gconv               :class:`~rppdyn.images.group_convolution.GroupConvolution`, of features with ``orientations``
+    gconv_pointwise     the same, pointwise in rotations
+    gconv_separable     :class:`~rppdyn.images.group_convolution.SeparableGroupConvolution`
+    s_conv              :class:`~rppdyn.images.sparse.SparseConvolution`, prior on anchor values
+    s_conv_lengthscales the same, prior on lengthscales
+    fc                  :class:`~rppdyn.images.pathways.FullyConnected`
+    f_fc                :class:`~rppdyn.images.factored.FactoredFullyConnected`
+    s_fc                :class:`~rppdyn.images.sparse.SparseFullyConnected`, prior on anchor values
+    s_fc_lengthscales   the same, prior on lengthscales
+    pixel_bias          :class:`~rppdyn.images.pathways.PixelBias`, where a layer should know absolute positions
+    =================== ==========================================================================================
+
+    Where output maps are one pixel, what commutes with shifts is the mean over pixels and a 1 x 1 convolution. Of 1 x 1
+    filters there is no sparse form but "conv", and no separable one but "gconv".
 
     A residual pathway prior on images (RPP-Conv, Finzi 2023, 3.5.3) is ``{"conv": sigma_a**2, "fc": sigma_b**2}``. A
     variance of 0 leaves a pathway out. Pathways start with equal shares of an output of variance ``gain**2``.
@@ -39,6 +53,7 @@ class RelaxedImageLayer(nn.Module):
         pathways: names and prior variances.
         bias_variance: prior variance of the bias that pixels share, a pathway of its own ("bias").
         kernel_size: of convolutions; odd.
+        orientations: of input and output, (1, 4), (4, 4) or (4, 1) where channels stand for orientations.
         gain: output standard deviation at initialisation for inputs of unit mean square.
     Raises:
         ValueError: an unknown pathway, none at all, a kernel too large for the image, or an impossible output size.
@@ -55,22 +70,24 @@ class RelaxedImageLayer(nn.Module):
         bias_variance: int | float = 1.0,
         kernel_size: int = 3,
         out_size: Size | None = None,
+        orientations: Orientations = (1, 1),
         gain: int | float = 1.0,
         generator: torch.Generator | None = None,
     ):
         super().__init__()
-        if unknown := [name for name in pathways if name not in KINDS]:
-            raise ValueError(f"no image pathway {unknown[0]!r}; there are {', '.join(KINDS)}")
-        present = {name: pathways[name] for name in KINDS if pathways.get(name, 0) != 0}
-        maps = [name for name in present if name != "pixel_bias"]
+        if unknown := [name for name in pathways if name not in PATHWAYS]:
+            raise ValueError(f"no image pathway {unknown[0]!r}; there are {', '.join(PATHWAYS)}")
+        present = {name: pathways[name] for name in PATHWAYS if pathways.get(name, 0) != 0}
+        maps = [name for name in present if name in MAPS]
         if not maps:
-            raise ValueError(f"pathways={dict(pathways)} leave no map: give one of {', '.join(KINDS[:-1])} a variance")
-        self.in_channels, self.out_channels = in_channels, out_channels
+            raise ValueError(f"pathways={dict(pathways)} leave no map: give one of {', '.join(MAPS)} a variance")
+        self.in_channels, self.out_channels, self.orientations = in_channels, out_channels, orientations
         self.size, self.out_size = size, size if out_size is None else out_size
         if self.out_size not in (size, (1, 1)):
             raise ValueError(
                 f"out_size={out_size}: a layer keeps the size {size} or ends in (1, 1); subsample after it"
             )
+        self.pooled = self.out_size != size
         self.kernel_size = 1 if self.pooled else kernel_size
         if self.kernel_size // 2 > min(size):
             raise ValueError(f"kernel_size={kernel_size} reaches around an image of {size} pixels: take a smaller one")
@@ -78,18 +95,25 @@ class RelaxedImageLayer(nn.Module):
         for name, variance in present.items():
             self.add_module(name, self._pathway(name, variance, start))
         if bias_variance != 0:
-            self.bias = SharedBias(out_channels, self.out_size, bias_variance)
-
-    @property
-    def pooled(self) -> bool:
-        """Whether maps become one pixel here."""
-        return self.out_size != self.size
+            shared = orientations[1] if any(name in ROTATIONAL for name in maps) else 1
+            self.bias = SharedBias(out_channels, self.out_size, bias_variance, orientations=shared)
 
     def _pathway(self, name: str, variance: int | float, start: dict) -> ImagePathway:
-        channels, sizes = (self.in_channels, self.out_channels), dict(size=self.size, out_size=self.out_size)
+        channels, kernel = (self.in_channels, self.out_channels), dict(kernel_size=self.kernel_size)
+        sizes = dict(size=self.size, out_size=self.out_size)
+        name, prior = (name.removesuffix("_lengthscales"), "lengthscales" if "_lengthscales" in name else "anchors")
         match name:
-            case "conv":
-                return Convolution(*channels, variance, kernel_size=self.kernel_size, pooled=self.pooled, **start)
+            case "s_conv" if self.kernel_size > 1:
+                return SparseConvolution(*channels, variance, prior=prior, **kernel, **start)
+            case "conv" | "s_conv":
+                return Convolution(*channels, variance, pooled=self.pooled, **kernel, **start)
+            case "gconv_separable" if self.kernel_size > 1 and self.orientations == (4, 4):
+                return SeparableGroupConvolution(*channels, variance, **kernel, **start)
+            case "gconv" | "gconv_pointwise" | "gconv_separable":
+                options = dict(orientations=self.orientations, pointwise=name == "gconv_pointwise", pooled=self.pooled)
+                return GroupConvolution(*channels, variance, **options, **kernel, **start)
+            case "s_fc":
+                return SparseFullyConnected(*channels, variance=variance, prior=prior, **sizes, **start)
             case "f_fc":
                 return FactoredFullyConnected(*channels, variance=variance, **sizes, **start)
             case "fc":

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.nn.curvature import Kronecker
+from rppdyn.nn.curvature import Kronecker, of_linear
 from rppdyn.nn.pathways import Pathway
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Size",
     "circular_pad",
     "moments",
+    "of_ones",
     "patches",
 ]
 
@@ -59,8 +60,8 @@ class ImagePathway(Pathway):
 
 
 def moments(rows: Float[Tensor, "*blocks rows n"]) -> Float[Tensor, "*blocks n n"]:
-    """Sum of outer products of rows."""
-    return rows.mT @ rows
+    """Sum of outer products of rows, float64 from here on, since batches are added to it."""
+    return (rows.mT @ rows).double()
 
 
 def circular_pad(x: Float[Tensor, "N C H W"], kernel_size: int) -> Float[Tensor, "N C H_padded W_padded"]:
@@ -74,9 +75,10 @@ def patches(x: Float[Tensor, "N C H W"], kernel_size: int) -> Float[Tensor, "N H
     return F.unfold(circular_pad(x, kernel_size), kernel_size).mT
 
 
-def convolution_curvature(inputs: Float[Tensor, "N P n"], g: Float[Tensor, "S N m P"]) -> Kronecker:
-    r"""Of a matrix that is used at P places: A is a sum over places and G a mean over them (Grosse & Martens 2016, Eq. 21)."""
-    return Kronecker(moments(inputs.flatten(0, 1)), moments(g.mT.flatten(0, 2)) / g.shape[-1])
+def of_ones(gradients: Float[Tensor, "*blocks S N m"]) -> Kronecker:
+    """Of coefficients with these gradients by S factors of each of N data, which is to say an input of 1: exact."""
+    G = moments(gradients.flatten(-3, -2))
+    return Kronecker(G.new_full((*G.shape[:-2], 1, 1), gradients.shape[-2]), G)
 
 
 class FullyConnected(ImagePathway):
@@ -102,7 +104,7 @@ class FullyConnected(ImagePathway):
         return F.linear(x.flatten(1), self.weight).unflatten(1, self.out_shape)
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
-        return [Kronecker(moments(x.flatten(1)), moments(g.flatten(2).flatten(0, 1)))]
+        return [of_linear(x.flatten(1), g.flatten(2))]
 
 
 class Convolution(ImagePathway):
@@ -131,7 +133,7 @@ class Convolution(ImagePathway):
         return F.conv2d(circular_pad(pool(x) if self.pooled else x, self.kernel_size), self.weight)
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
-        return [convolution_curvature(patches(pool(x) if self.pooled else x, self.kernel_size), g.flatten(3))]
+        return [of_linear(patches(pool(x) if self.pooled else x, self.kernel_size), g.flatten(3).mT)]
 
 
 class SharedBias(ImagePathway):
@@ -152,7 +154,7 @@ class SharedBias(ImagePathway):
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
         """Exact: gradients are summed over the places that share a bias, and the input is 1."""
         total = g.sum((-2, -1)).unflatten(2, (-1, self.orientations)).sum(-1)
-        return [Kronecker(g.new_full((1, 1), len(x)), moments(total.flatten(0, 1)))]
+        return [of_ones(total)]
 
 
 class PixelBias(ImagePathway):
@@ -170,8 +172,7 @@ class PixelBias(ImagePathway):
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
         """One block per channel, exact within it."""
-        channels = g.flatten(3).flatten(0, 1).transpose(0, 1)
-        return [Kronecker(g.new_full((len(channels), 1, 1), len(x)), moments(channels))]
+        return [of_ones(g.flatten(3).permute(2, 0, 1, 3))]
 
 
 def pool(x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C 1 1"]:

@@ -74,6 +74,10 @@ class VarianceLearning:
             total.backward()
             self.optimiser.step()
 
+    def evidence(self, epoch: int) -> list[Evidence]:
+        """Of each member as it stands."""
+        return [self._at(index, epoch)[0] for index in range(self.stack.members)]
+
     def _at(self, index: int, epoch: int) -> tuple[Evidence, Callable[[Tensor], Tensor]]:
         """A member's evidence, and its negative log-likelihood of all data as a function of the noise variance."""
         net = self.stack.member(index)

@@ -18,6 +18,7 @@ class FitResult:
     Attributes:
         metrics: the last record of `metrics.jsonl`; lists have one value per seed.
         test: what was measured of the finished members, lists of one value per seed; null for a member that diverged.
+        pathways: where variances were learned, the rows of :func:`rppdyn.jobs.pathway_table.pathway_rows`.
     """
 
     run: str
@@ -28,6 +29,7 @@ class FitResult:
     epochs: int
     metrics: dict[str, Any] = field(default_factory=dict)
     test: dict[str, Any] = field(default_factory=dict)
+    pathways: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0  # of this process
     interrupted: bool = False
     note: str = ""
@@ -47,12 +49,28 @@ class FitResult:
                 lines += [f"  {name:34} {min(times):g} s; in {len(times)} of {len(values)}"] if times else []
             elif isinstance(values, list):
                 lines.append(f"  {name:34} {_over_seeds(values)}")
+        lines += _pathway_table(self.pathways)
         lines.append(f"  {'run folder':34} {self.run}")
         if self.interrupted:
             lines.append(f"  {'go on with':34} rppdyn {self.verb} --resume {self.run}")
         else:
             lines.append(f"  {'curves':34} {Path(self.run) / 'figures' / 'curves.png'}")
         return "\n".join(lines)
+
+
+def _pathway_table(rows: list[dict[str, Any]]) -> list[str]:
+    """Means over seeds, a line for each pathway."""
+    if not rows:
+        return []
+    lines = [f"  {'pathway':34} {'precision':>10} {'norm':>8} {'effective':>17} {'relative':>8}"]
+    for row in rows:
+        precision, norm, effective, relative = (
+            float(iqm(row[key])) for key in ("precision", "norm", "effective", "relative")
+        )
+        share = f"{effective:.0f} of {row['coefficients']}"
+        name = f"{row['layer']}.{row['pathway']}"
+        lines.append(f"  {name:34} {precision:10.3g} {norm:8.3g} {share:>17} {relative:8.2f}")
+    return lines
 
 
 def _over_seeds(values: list[float | None]) -> str:

@@ -28,6 +28,7 @@ from rppdyn.jobs import notation
 from rppdyn.jobs.evidence import Predict, VarianceLearning
 from rppdyn.jobs.fit_result import FitResult
 from rppdyn.jobs.fit_schema import FitConfig, NetworkConfig
+from rppdyn.jobs.pathway_table import draw_pathways, pathway_rows
 from rppdyn.jobs.schema import ConfigError
 from rppdyn.jobs.threads import torch_threads
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
@@ -296,6 +297,9 @@ def run_fit(
             if done:
                 with torch.no_grad():
                     result.test = measure(subject)
+                if subject.variances is not None:
+                    result.pathways = pathway_rows(subject.variances.evidence(config.optimiser.epochs))
+                    draw_pathways(result.pathways, folder.figures / "pathways.png")
                 save_members(subject.module, folder)
                 draw(folder)
                 result.seconds = time.monotonic() - start
