@@ -8,9 +8,20 @@ import torch
 from registry import generator
 from torch import Tensor
 
-from rppdyn.images import Convolution, FactoredFullyConnected, FullyConnected, ImagePathway, PixelBias, SharedBias
+from rppdyn.images import (
+    Convolution,
+    FactoredFullyConnected,
+    FullyConnected,
+    GroupConvolution,
+    ImagePathway,
+    PixelBias,
+    SeparableGroupConvolution,
+    SharedBias,
+    SparseConvolution,
+    SparseFullyConnected,
+)
 
-IN, OUT, SIZE = 4, 8, (4, 4)
+IN, OUT, SIZE = 8, 8, (4, 4)
 
 PATHWAYS: dict[str, Callable[..., ImagePathway]] = {
     "fc": lambda **k: FullyConnected(IN, OUT, SIZE, **k),
@@ -20,6 +31,17 @@ PATHWAYS: dict[str, Callable[..., ImagePathway]] = {
     "conv": lambda **k: Convolution(IN, OUT, **k),
     "conv 1 x 1": lambda **k: Convolution(IN, OUT, kernel_size=1, **k),
     "conv, pooled": lambda **k: Convolution(IN, OUT, kernel_size=1, pooled=True, **k),
+    "gconv": lambda **k: GroupConvolution(IN, OUT, **k),
+    "gconv, lifting": lambda **k: GroupConvolution(IN, OUT, orientations=(1, 4), **k),
+    "gconv, projecting": lambda **k: GroupConvolution(IN, OUT, orientations=(4, 1), **k),
+    "gconv, pooled": lambda **k: GroupConvolution(IN, OUT, orientations=(4, 1), kernel_size=1, pooled=True, **k),
+    "gconv, pointwise": lambda **k: GroupConvolution(IN, OUT, pointwise=True, **k),
+    "gconv, separable": lambda **k: SeparableGroupConvolution(IN, OUT, **k),
+    "s_conv": lambda **k: SparseConvolution(IN, OUT, **k),
+    "s_conv, lengthscales": lambda **k: SparseConvolution(IN, OUT, prior="lengthscales", **k),
+    "s_fc": lambda **k: SparseFullyConnected(IN, OUT, SIZE, **k),
+    "s_fc to one pixel": lambda **k: SparseFullyConnected(IN, OUT, SIZE, out_size=(1, 1), **k),
+    "s_fc, lengthscales": lambda **k: SparseFullyConnected(IN, OUT, SIZE, prior="lengthscales", **k),
     "bias": lambda generator=None, **k: SharedBias(OUT, SIZE, **k),
     "bias of orientations": lambda generator=None, **k: SharedBias(OUT, SIZE, orientations=4, **k),
     "pixel bias": lambda generator=None, **k: PixelBias(OUT, SIZE, **k),
@@ -49,8 +71,12 @@ def relative(a: Tensor, b: Tensor) -> float:
 STATIONARY = {name for name in PATHWAYS if "conv" in name or name.startswith("bias")}
 """Those that commute with circular shifts."""
 
-EXACT = {name for name in PATHWAYS if not name.startswith("conv")} | {"conv, pooled"}
-"""Those whose blocks are exact for a single image: convolutions are used at several places."""
+EXACT = {name for name in PATHWAYS if "conv" not in name} | {"conv, pooled", "gconv, pooled", "s_conv, lengthscales"}
+"""Those whose blocks are exact for a single image."""
+
+
+SHARED = {name for name in STATIONARY - EXACT if "bias" not in name}
+"""Those whose filters are used at several places."""
 
 
 def dense(f: ImagePathway, x: Tensor) -> Tensor:

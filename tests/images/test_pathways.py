@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from image_pathways import EXACT, IN, OUT, PATHWAYS, SIZE, STATIONARY, dense, images, pathway, relative
+from image_pathways import EXACT, IN, OUT, PATHWAYS, SHARED, SIZE, STATIONARY, dense, images, pathway, relative
 from registry import generator
 from torch.func import functional_call, vmap
 
@@ -82,20 +82,20 @@ def test_initial_weights_are_never_wider_than_the_prior():
 
 
 def gauss_newton(f, x, g):
-    """Exact, of every coefficient tensor by itself: the sum over data and factors of gradients' outer products."""
-    names = [name for name, _ in f.named_parameters()]
+    """Rows whose outer products add up to the exact matrix, of each tensor of coefficients by itself: (S N, n)."""
+    names = [name for c in f.coefficients() for name, p in f.named_parameters() if p is c]
+    parameters = {name: p.detach() for name, p in f.named_parameters()}
 
-    def loss(parameters, i, s):
-        return (functional_call(f, parameters, (x[i : i + 1],)) * g[s, i]).sum()
+    def loss(own, x, g):
+        return (functional_call(f, parameters | own, (x[None],)) * g).sum()
 
-    blocks = {name: 0.0 for name in names}
-    for i in range(len(x)):
-        for s in range(len(g)):
-            gradients = torch.func.grad(loss)(dict(f.named_parameters()), i, s)
-            for name in names:
-                v = gradients[name].flatten()
-                blocks[name] = blocks[name] + torch.outer(v, v)
-    return blocks
+    own = {name: parameters[name] for name in names}
+    rows = vmap(vmap(torch.func.grad(loss), (None, 0, 0)), (None, None, 0))(own, x, g)
+    return {name: rows[name].flatten(2).flatten(0, 1) for name in names}
+
+
+def coefficients(f):
+    return {name: p.detach() for c in f.coefficients() for name, p in f.named_parameters() if p is c}
 
 
 def kronecker(block, n):
@@ -124,15 +124,38 @@ def test_curvature_counts_every_coefficient(name):
 
 @pytest.mark.parametrize("name", sorted(EXACT))
 def test_curvature_of_one_image_is_exact(name):
-    """Within each block; eigenvalues are compared, so the order of coefficients does not matter."""
+    """Within each block: the trace is that of the exact matrix, and one block's other entries are, too."""
     f, x = pathway(name), images(1)
     g = gradients(f, x, 3)
-    for block, exact in zip(f.curvature(x, g), gauss_newton(f, x, g).values(), strict=True):
-        parts = kronecker(block, 1)
-        trace = sum(p.trace() for p in parts)
-        assert relative(trace, exact.trace()) < 1e-12
-        squares = sum(p.square().sum() for p in parts)  # blocks of the exact matrix, without what is between them
-        assert squares <= exact.square().sum() * (1 + 1e-12)
+    for block, rows in zip(f.curvature(x, g), gauss_newton(f, x, g).values(), strict=True):
+        traces = [factor.diagonal(dim1=-2, dim2=-1).sum(-1) for factor in (block.A, block.G)]
+        assert relative((traces[0] * traces[1]).sum(), rows.square().sum()) < 1e-12
+        squares = (block.A.square().sum((-2, -1)) * block.G.square().sum((-2, -1))).sum()
+        exact = (rows @ rows.mT).square().sum()
+        if block.A.ndim == 2:
+            assert relative(squares, exact) < 1e-12
+        else:
+            assert squares < exact  # which has entries between the blocks as well
+
+
+@pytest.mark.parametrize("name", sorted(SHARED))
+def test_curvature_of_shared_filters_is_that_of_the_places_they_are_used_at(name):
+    """A from derivatives of a field's outputs by its own coefficients, G from the mean of gradients over places."""
+    f, x = pathway(name), images(2)
+    g = gradients(f, x, 3)
+    for block, (key, c) in zip(f.curvature(x, g), coefficients(f).items(), strict=True):
+        fields = len(c)
+        call = lambda p, key=key: functional_call(f, {key: p}, (x,))  # noqa: E731
+        derivatives = torch.func.jacrev(call)(c).flatten(2, 3).unflatten(1, (fields, -1))
+        of_fields = (
+            g.flatten(3).unflatten(2, (fields, -1)).transpose(2, 3).flatten(3)
+        )  # (S, N, orientations, fields x places)
+        of_fields = of_fields.unflatten(3, (fields, -1)).transpose(3, 4).flatten(0, 3)
+        G = of_fields.mT @ of_fields / (derivatives.shape[2] * derivatives.shape[3])
+        for d in range(fields):
+            rows = derivatives[:, d, :, :, d].flatten(0, 2).flatten(1)
+            assert relative(block.A if block.A.ndim == 2 else block.A[d], rows.mT @ rows) < 1e-12
+        assert relative(block.G, G if block.A.ndim == 2 else G.diagonal()[:, None, None]) < 1e-12
 
 
 def test_blocks_of_the_factored_pathway_are_those_of_the_exact_matrix():
@@ -140,6 +163,7 @@ def test_blocks_of_the_factored_pathway_are_those_of_the_exact_matrix():
     f, x = pathway("f_fc"), images(1)
     g = gradients(f, x, 3)
     exact = gauss_newton(f, x, g)
+    exact = {name: rows.mT @ rows for name, rows in exact.items()}
     of_u = exact["U"].view(OUT, IN, 16, OUT, IN, 16)
     of_v = exact["V"].view(OUT, IN, 16, OUT, IN, 16)
     U, V = (kronecker(block, 1) for block in f.curvature(x, g))
@@ -155,6 +179,7 @@ def test_blocks_by_themselves_are_closer_to_the_exact_determinant_than_their_sum
     g = gradients(f, x, 3) / 20
     logdet = lambda m: torch.linalg.slogdet(torch.eye(len(m)) + m)[1]  # noqa: E731
     for block, exact in zip(f.curvature(x, g), gauss_newton(f, x, g).values(), strict=True):
+        exact = exact.mT @ exact
         apart = sum(logdet(part) for part in kronecker(block, 20))
         count = len(block.A)
         published = count * logdet(torch.kron(block.A.sum(0) / 20 / count, block.G.sum(0)))
@@ -164,8 +189,8 @@ def test_blocks_by_themselves_are_closer_to_the_exact_determinant_than_their_sum
 def test_curvature_of_a_convolution_with_one_place_is_exact():
     f, x = Convolution(IN, OUT, generator=generator()).double(), images(1, size=(1, 1))
     g = gradients(f, x, 3)
-    (block,), exact = f.curvature(x, g), gauss_newton(f, x, g)["weight"]
-    order = exact.view(OUT, IN * 9, OUT, IN * 9).permute(1, 0, 3, 2).reshape(OUT * IN * 9, -1)
+    (block,), rows = f.curvature(x, g), gauss_newton(f, x, g)["weight"]
+    order = (rows.mT @ rows).view(OUT, IN * 9, OUT, IN * 9).permute(1, 0, 3, 2).reshape(OUT * IN * 9, -1)
     assert relative(kronecker(block, 1)[0], order) < 1e-12
 
 

@@ -1,0 +1,150 @@
+r"""Convolutions of the group of translations and rotations by 90 degrees (p4).
+
+Features stand for orientations: channels are ``(c, r)``, four for each field c, r fastest, and a rotation of the image by 90
+degrees turns the maps and moves orientation r to r + 1. Images themselves have one orientation, which turns in place.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+from torch.nn import functional as F
+
+from rppdyn.images.pathways import ImagePathway, check_kernel, circular_pad, patches, pool
+from rppdyn.nn.curvature import Kronecker, of_linear
+
+__all__ = ["ROTATIONS", "GroupConvolution", "SeparableGroupConvolution", "Orientations"]
+
+ROTATIONS = 4
+Orientations = tuple[int, int]
+"""Of input and output: (1, 4) lifts images to features, (4, 1) takes features back to images."""
+
+
+class P4Convolution(ImagePathway):
+    r""":math:`y(c', r') = \sum_{c, r} [R^{r'} w(c', c, r - r')] * x(c, r)`, whatever the filters w are made of.
+
+    R turns a filter by 90 degrees: an orientation of the output reads the input with turned filters. Without
+    orientations in the input the filters are :math:`R^{r'} w(c', c)`; without in the output, :math:`R^r w(c', c)`.
+    """
+
+    def __init__(self, variance: int | float, orientations: Orientations, kernel_size: int, pooled: bool):
+        super().__init__(variance)
+        self.orientations, self.kernel_size, self.pooled = orientations, check_kernel(kernel_size, pooled), pooled
+
+    @abstractmethod
+    def filters(self) -> Float[Tensor, "D B M k k"]:
+        """w: fields of output and input, orientations of the input relative to the output's, and pixels."""
+
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
+        filters = expanded(self.filters(), self.orientations).flatten(0, 1)
+        return F.conv2d(circular_pad(pool(x) if self.pooled else x, self.kernel_size), filters)
+
+    def filter_curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> Kronecker:
+        """Of w, which is used at every place and orientation of the output; each reads the input in a frame of its own."""
+        fields, *frame = self.filters().shape
+        count = math.prod(frame)
+        numbers = torch.arange(1, count + 1, device=x.device).view(1, *frame)
+        numbers = expanded(numbers, self.orientations)[0].flatten(
+            1
+        )  # of w's entries, where filters have them; 0 is none
+        inputs = patches(pool(x) if self.pooled else x, self.kernel_size)
+        gradients = g.flatten(3).unflatten(2, (fields, -1))  # (S, N, fields, orientations, places)
+        parts = []
+        for r, number in enumerate(numbers):
+            seen = inputs.new_zeros(*inputs.shape[:2], count + 1).index_add(2, number, inputs)[..., 1:]
+            parts.append(of_linear(seen, gradients[:, :, :, r].mT))
+        return Kronecker(sum(p.A for p in parts), sum(p.G for p in parts) / len(parts))
+
+
+class GroupConvolution(P4Convolution):
+    r"""Convolution over translations and rotations by 90 degrees: GCONV, any filters w.
+
+    Args:
+        in_channels, out_channels: orientations counted apart.
+        orientations: of input and output.
+        pointwise: w is zero but for r = r', a quarter of the coefficients.
+        kernel_size, pooled, gain: as of :class:`~rppdyn.images.pathways.Convolution`.
+    Raises:
+        ValueError: channels that don't come in fours, no orientations, an even kernel.
+    Source: Cohen & Welling 2016; van der Ouderaa, Immer & van der Wilk 2023, A and F.3 (whose code leaves filters as they
+        are, and is not equivariant to both translations and rotations).
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, variance: int | float = 1.0, *,
+                 orientations: Orientations = (ROTATIONS, ROTATIONS), pointwise: bool = False, kernel_size: int = 3,
+                 pooled: bool = False, gain: int | float = 1.0, generator: torch.Generator | None = None):  # fmt: skip
+        super().__init__(variance, orientations, kernel_size, pooled)
+        fields_in, fields_out = check_fields((in_channels, out_channels), orientations)
+        regular = orientations == (ROTATIONS, ROTATIONS)
+        inputs = (fields_in if regular and pointwise else in_channels) * kernel_size**2
+        shape = (fields_out, fields_in, ROTATIONS if regular and not pointwise else 1, kernel_size, kernel_size)
+        self.weight = self.draw(*shape, std=gain / math.sqrt(inputs), generator=generator)
+
+    def coefficients(self) -> tuple[Tensor, ...]:
+        return (self.weight,)
+
+    def filters(self) -> Float[Tensor, "D B M k k"]:
+        return self.weight
+
+    def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
+        return [self.filter_curvature(x, g)]
+
+
+class SeparableGroupConvolution(P4Convolution):
+    r"""Group convolution between features with filters :math:`w(c', c, m) = b(c', c, m)\, a(c', c)`.
+
+    The coefficients are a, filters, and b, weights of the relative orientations m.
+
+    Args:
+        in_channels, out_channels: orientations counted apart.
+        kernel_size, gain: as of :class:`~rppdyn.images.pathways.Convolution`.
+    Source: Knigge, Romero & Bekkers 2022; van der Ouderaa, Immer & van der Wilk 2023, F.3.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, variance: int | float = 1.0, *, kernel_size: int = 3,
+                 gain: int | float = 1.0, generator: torch.Generator | None = None):  # fmt: skip
+        super().__init__(variance, (ROTATIONS, ROTATIONS), kernel_size, pooled=False)
+        fields_in, fields_out = check_fields((in_channels, out_channels), self.orientations)
+        std = gain / math.sqrt(in_channels * kernel_size**2)
+        self.a = self.draw(fields_out, fields_in, kernel_size, kernel_size, std=std, generator=generator)
+        self.b = self.draw(fields_out, fields_in, ROTATIONS, std=1.0, generator=generator)
+
+    def coefficients(self) -> tuple[Tensor, ...]:
+        return self.a, self.b
+
+    def filters(self) -> Float[Tensor, "D B M k k"]:
+        return torch.einsum("dcij,dcm->dcmij", self.a, self.b)
+
+    def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
+        """One block for each field of the output: the filters' factors, projected with what multiplies the coefficients."""
+        A, G, _ = self.filter_curvature(x, g)
+        a, b = self.a.flatten(2).double(), self.b.double()
+        A = A.view(*(b.shape[1], ROTATIONS, a.shape[2]) * 2)
+        of_a = torch.einsum("cmknlj,dcm,dnl->dcknj", A, b, b)
+        of_b = torch.einsum("cmknlj,dck,dnj->dcmnl", A, a, a)
+        G = G.diagonal()[:, None, None]
+        return [Kronecker(block.flatten(3, 4).flatten(1, 2), G) for block in (of_a, of_b)]
+
+
+def expanded(w: Shaped[Tensor, "D B M k k"], orientations: Orientations) -> Shaped[Tensor, "D R C k k"]:
+    """The filters of all orientations of the output, of input channels ``(c, r)``."""
+    if orientations[1] == 1:
+        return torch.stack([torch.rot90(w[:, :, 0], r, (-2, -1)) for r in range(ROTATIONS)], 2).flatten(1, 2)[:, None]
+    if orientations[0] > w.shape[2]:  # pointwise
+        w = torch.cat([w, w.new_zeros(*w.shape[:2], ROTATIONS - 1, *w.shape[3:])], 2)
+    turned = [torch.rot90(torch.roll(w, r, 2), r, (-2, -1)) for r in range(ROTATIONS)]
+    return torch.stack(turned, 1).flatten(2, 3)
+
+
+def check_fields(channels: tuple[int, int], orientations: Orientations) -> tuple[int, int]:
+    """Numbers of fields: channels over orientations."""
+    if orientations == (1, 1) or any(o not in (1, ROTATIONS) for o in orientations):
+        raise ValueError(f"orientations={orientations} of input and output: give (1, 4), (4, 4) or (4, 1)")
+    for count, o in zip(channels, orientations, strict=True):
+        if count % o:
+            raise ValueError(f"{count} channels don't make fields of {o} orientations: give a multiple of {o}")
+    return channels[0] // orientations[0], channels[1] // orientations[1]

@@ -1,0 +1,162 @@
+"""Models of images: relaxed image layers with subsampling and rectifiers between them, built from a list."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rppdyn.images.group_convolution import ROTATIONS
+from rppdyn.images.layer import ROTATIONAL, STATIONARY, RelaxedImageLayer
+from rppdyn.images.pathways import Size
+from rppdyn.images.subsampling import MaxSubsampling, PolyphaseSubsampling
+
+__all__ = ["ARCHITECTURES", "ImageModel", "LayerSpec", "nine_layers", "small", "ten_layers", "three_layers"]
+
+RECTIFIER_GAIN = math.sqrt(2)
+SUBSAMPLING = {"polyphase": PolyphaseSubsampling, "max": MaxSubsampling}
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """A hidden layer.
+
+    Attributes:
+        channels: of its output; of a model with rotations, of each orientation.
+        kernel_size: of convolutions.
+        subsample: what halves its maps afterwards.
+    """
+
+    channels: int
+    kernel_size: int = 3
+    subsample: Literal["polyphase", "max"] | None = None
+
+
+def ten_layers(width: int = 10) -> list[LayerSpec]:
+    r"""The ten-layer network of van der Ouderaa, Immer & van der Wilk 2023, Table 6, with its width :math:`\alpha`.
+
+    The printed sizes contradict each other in four rows; these give the 338,770 parameters that the paper reports of
+    convolutions with :math:`\alpha = 10`. Images of 32 x 32 pixels end as one.
+    """
+    halving = dict(subsample="polyphase")
+    return [
+        LayerSpec(width),
+        LayerSpec(2 * width, **halving),
+        LayerSpec(2 * width),
+        LayerSpec(4 * width, **halving),
+        LayerSpec(4 * width),
+        LayerSpec(8 * width, **halving),
+        LayerSpec(8 * width, **halving),
+        LayerSpec(16 * width, **halving),
+        LayerSpec(64 * width, kernel_size=1),
+    ]
+
+
+def nine_layers(width: int = 16) -> list[LayerSpec]:
+    """The nine convolutional layers of Finzi, Benton & Wilson 2021 on CIFAR-10 (Finzi 2023, A.2.3.2)."""
+    thrice = [LayerSpec(width), LayerSpec(width), LayerSpec(width, subsample="max")]
+    wider = [LayerSpec(2 * width)] * 3
+    return [*thrice, *wider[:2], LayerSpec(2 * width, subsample="max"), *wider]
+
+
+def three_layers(width: int = 32) -> list[LayerSpec]:
+    """The three convolutional layers of the same source on tables."""
+    return [LayerSpec(width)] * 3
+
+
+def small(width: int = 10) -> list[LayerSpec]:
+    """For digits on a canvas of 16 x 16 pixels: minutes on two cores."""
+    return [
+        LayerSpec(width),
+        LayerSpec(2 * width, subsample="polyphase"),
+        LayerSpec(2 * width, subsample="polyphase"),
+        LayerSpec(2 * width),
+    ]
+
+
+ARCHITECTURES: dict[str, Callable[[int], list[LayerSpec]]] = {
+    "ten_layers": ten_layers,
+    "nine_layers": nine_layers,
+    "three_layers": three_layers,
+    "small": small,
+}
+
+
+class ImageModel(nn.Module):
+    r"""Relaxed image layers with subsampling, where the spec says so, and rectifiers between them; the last ends in one pixel.
+
+    Every layer has the same pathways, with these names and prior variances (see
+    :class:`~rppdyn.images.layer.RelaxedImageLayer`). In maps of one pixel all maps between channels are equivariant to shifts,
+    and a layer has its convolutional pathways alone (one, named "conv", where the model has none).
+
+    With a pathway that knows rotations ("gconv" and its kin) hidden channels stand for four orientations each, and there
+    are four times as many.
+
+    Args:
+        layers: the hidden layers.
+        in_channels, size: of the images.
+        outputs: numbers for each image: classes, or targets.
+        pathways: names and prior variances.
+        bias_variance: prior variance of biases, shared over pixels (and orientations).
+        generator: of the initial weights.
+    Raises:
+        ValueError: a size that can't be halved as often as the layers ask, or what a layer refuses.
+
+    >>> model = ImageModel(small(), 1, (16, 16), 10, {"conv": 1.0, "f_fc": 1.0})
+    >>> model(torch.zeros(5, 1, 16, 16)).shape
+    torch.Size([5, 10])
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[LayerSpec],
+        in_channels: int,
+        size: Size,
+        outputs: int,
+        pathways: Mapping[str, int | float],
+        *,
+        bias_variance: int | float = 1.0,
+        generator: torch.Generator | None = None,
+    ):
+        super().__init__()
+        fields = ROTATIONS if any(pathways.get(name, 0) != 0 for name in ROTATIONAL) else 1
+        shared = dict(bias_variance=bias_variance, generator=generator)
+        self.blocks, self.subsampling = nn.ModuleList(), nn.ModuleList()
+        channels, before, gain = in_channels, 1, 1.0
+        for spec in layers:
+            self.blocks.append(
+                RelaxedImageLayer(
+                    channels, fields * spec.channels, size, pathways_at(size, pathways), kernel_size=spec.kernel_size,
+                    orientations=(before, fields), gain=gain, **shared,
+                )
+            )  # fmt: skip
+            self.subsampling.append(SUBSAMPLING[spec.subsample]() if spec.subsample else nn.Identity())
+            size = self.subsampling[-1].out_size(size) if spec.subsample else size
+            channels, before, gain = fields * spec.channels, fields, RECTIFIER_GAIN
+        self.head = RelaxedImageLayer(
+            channels, outputs, size, pathways_at(size, pathways), kernel_size=1, out_size=(1, 1),
+            orientations=(before, 1), gain=gain, **shared,
+        )  # fmt: skip
+
+    def layers(self) -> list[tuple[str, RelaxedImageLayer]]:
+        """The layers in the order in which they are run, by name."""
+        return [*((f"blocks.{i}", layer) for i, layer in enumerate(self.blocks)), ("head", self.head)]
+
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N outputs"]:
+        for layer, subsample in zip(self.blocks, self.subsampling, strict=True):
+            x = F.relu(subsample(layer(x)))
+        return self.head(x).flatten(1)
+
+
+def pathways_at(size: Size, pathways: Mapping[str, int | float]) -> dict[str, int | float]:
+    """Of maps of one pixel only the pathways that commute with shifts, as all maps do there; "conv" in place of none."""
+    if size != (1, 1):
+        return dict(pathways)
+    kept = {name: variance for name, variance in pathways.items() if name in STATIONARY and variance != 0}
+    return kept or {"conv": next(variance for variance in pathways.values() if variance != 0)}

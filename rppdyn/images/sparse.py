@@ -1,0 +1,176 @@
+r"""Sparse pathways: filters and factors given by values at anchor points, and exponential basis functions between them.
+
+.. math:: s(c', c, p) = \sum_j u(c', c, j)\, \phi_j(p), \qquad \phi_j(p) = \exp(-\omega_j^2 |p - z_j|^2)
+
+with anchors :math:`z_j` and inverse lengthscales :math:`\omega_j` that all channels share. There are half as many anchors as
+pixels, rounded up: at first the pixels of one colour of a chessboard, with :math:`\omega = 1` per pixel. The prior is on the
+anchor values u, or on the lengthscales :math:`\omega`: at variance 0 basis functions are then constant, and a fully connected
+pathway has no sense of place. What the prior is not on (anchors always) is learned without one.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rppdyn.images.factored import factored, factored_curvature, reduced
+from rppdyn.images.pathways import ImagePathway, Size, check_kernel, circular_pad, of_ones, patches
+from rppdyn.nn.buffers import ExactBuffers
+from rppdyn.nn.curvature import Kronecker, of_linear
+
+__all__ = ["SparseConvolution", "SparseFullyConnected", "SparsePrior"]
+
+SparsePrior = Literal["anchors", "lengthscales"]
+
+
+class ExponentialBasis(ExactBuffers):
+    """The basis functions on a grid of pixels, centred at the origin."""
+
+    grid: Tensor
+
+    def __init__(self, size: Size):
+        super().__init__()
+        rows, columns = torch.meshgrid(*(torch.arange(n) for n in size), indexing="ij")
+        black = ((rows + columns) % 2 == 0).flatten()
+        centre = torch.tensor([(n - 1) / 2 for n in size])
+        grid = torch.stack([rows, columns], -1).flatten(0, 1) - centre
+        self.register_exact("grid", grid)
+        self.anchors = nn.Parameter(grid[black])
+        self.omega = nn.Parameter(torch.ones(int(black.sum())))
+
+    def forward(self) -> Float[Tensor, "M P"]:
+        return (-self.omega.square()[:, None] * self.squared_distances()).exp()
+
+    def squared_distances(self) -> Float[Tensor, "M P"]:
+        return (self.anchors[:, None] - self.grid).square().sum(-1)
+
+    def by_omega(self) -> Float[Tensor, "M P"]:
+        r""":math:`\partial \phi_j / \partial \omega_j`."""
+        return -2 * self.omega[:, None] * self.squared_distances() * self()
+
+    @torch.no_grad()
+    def anchor_std(self, std: float) -> float:
+        """Standard deviation of anchor values that gives pixels this one, on average."""
+        return std / math.sqrt(self().square().sum(0).mean())
+
+
+class SparsePathway(ImagePathway):
+    """A pathway of anchor values and bases, with its prior on one of the two."""
+
+    def __init__(self, variance: int | float, prior: SparsePrior):
+        super().__init__(variance)
+        if prior not in ("anchors", "lengthscales"):
+            raise ValueError(f"prior={prior!r} of a sparse pathway: choose 'anchors' or 'lengthscales'")
+        self.prior = prior
+
+    @property
+    @abstractmethod
+    def bases(self) -> tuple[ExponentialBasis, ...]:
+        """One for each tensor of anchor values."""
+
+    @property
+    @abstractmethod
+    def values(self) -> tuple[Tensor, ...]:
+        """The anchor values."""
+
+    def coefficients(self) -> tuple[Tensor, ...]:
+        return self.values if self.prior == "anchors" else tuple(basis.omega for basis in self.bases)
+
+
+class SparseConvolution(SparsePathway):
+    """S-CONV: circular convolution with filters of ``ceil(k^2 / 2)`` anchor values.
+
+    Args:
+        prior: what the prior is on.
+        kernel_size, gain: as of :class:`~rppdyn.images.pathways.Convolution`.
+    Source: van der Ouderaa, Immer & van der Wilk 2023, Eq. 6 and 3.2 (in whose code basis functions are multiplied with the
+        inverse of their own Gram matrix).
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, variance: int | float = 1.0, *,
+                 prior: SparsePrior = "anchors", kernel_size: int = 3, gain: int | float = 1.0,
+                 generator: torch.Generator | None = None):  # fmt: skip
+        super().__init__(variance, prior)
+        self.kernel_size = check_kernel(kernel_size, pooled=False)
+        self.basis = ExponentialBasis((kernel_size, kernel_size))
+        std = self.basis.anchor_std(gain / math.sqrt(in_channels * kernel_size**2))
+        self.u = self.draw(out_channels, in_channels, len(self.basis.omega), std=std, generator=generator)
+
+    @property
+    def bases(self) -> tuple[ExponentialBasis, ...]:
+        return (self.basis,)
+
+    @property
+    def values(self) -> tuple[Tensor, ...]:
+        return (self.u,)
+
+    def filters(self, basis: Float[Tensor, "M kk"]) -> Float[Tensor, "C_out C k k"]:
+        return (self.u @ basis).unflatten(2, (self.kernel_size, self.kernel_size))
+
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
+        return F.conv2d(circular_pad(x, self.kernel_size), self.filters(self.basis()))
+
+    def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
+        if self.prior == "anchors":
+            seen = patches(x, self.kernel_size).unflatten(2, (x.shape[1], -1)) @ self.basis().mT
+            return [of_linear(seen.flatten(2), g.flatten(3).mT)]
+        padded, slopes = circular_pad(x, self.kernel_size), self.basis.by_omega()
+        changes = [
+            F.conv2d(padded, (self.u[..., j, None] * slope).unflatten(2, (self.kernel_size, self.kernel_size)))
+            for j, slope in enumerate(slopes)
+        ]
+        return [of_ones(torch.stack([(g * change).sum((2, 3, 4)) for change in changes], -1))]
+
+
+class SparseFullyConnected(SparsePathway):
+    """S-FC: the factored fully connected pathway with U and V of half as many anchor values as pixels.
+
+    Maps go through the bases before and after, so that it costs less than what it is a sparse form of.
+
+    Args:
+        prior: what the prior is on.
+        size, out_size, gain: as of :class:`~rppdyn.images.factored.FactoredFullyConnected`.
+    Source: van der Ouderaa, Immer & van der Wilk 2023, Eq. 7 and 3.2.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, size: Size, variance: int | float = 1.0, *,
+                 prior: SparsePrior = "anchors", out_size: Size | None = None, gain: int | float = 1.0,
+                 generator: torch.Generator | None = None):  # fmt: skip
+        super().__init__(variance, prior)
+        self.out_size = size if out_size is None else out_size
+        self.basis_in, self.basis_out = ExponentialBasis(size), ExponentialBasis(self.out_size)
+        stds = 1 / math.sqrt(math.prod(size)), gain / math.sqrt(in_channels)
+        self.u, self.v = (
+            self.draw(out_channels, in_channels, len(basis.omega), std=basis.anchor_std(std), generator=generator)
+            for basis, std in zip(self.bases, stds, strict=True)
+        )
+
+    @property
+    def bases(self) -> tuple[ExponentialBasis, ...]:
+        return self.basis_in, self.basis_out
+
+    @property
+    def values(self) -> tuple[Tensor, ...]:
+        return self.u, self.v
+
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
+        y = factored(x.flatten(2) @ self.basis_in().mT, self.u, self.v)
+        return (y @ self.basis_out()).unflatten(2, self.out_size)
+
+    def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
+        x, g = x.flatten(2), g.flatten(3)
+        seen, by_values = x @ self.basis_in().mT, g @ self.basis_out().mT
+        if self.prior == "anchors":
+            return factored_curvature(seen, by_values, self.u, self.v)
+        h = reduced(seen, self.u)
+        by_h = torch.einsum("sndj,dcj->sndc", by_values, self.v)
+        of_in = torch.einsum("sndc,dcj,ncj->snj", by_h, self.u, x @ self.basis_in.by_omega().mT)
+        scale = torch.einsum("dcj,cnd->ndj", self.v, h)
+        of_out = torch.einsum("sndj,ndj->snj", g @ self.basis_out.by_omega().mT, scale)
+        return [of_ones(of_in), of_ones(of_out)]

@@ -1,0 +1,61 @@
+"""Subsampling that keeps the symmetry: of shifts on a torus, and of rotations by 90 degrees."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+__all__ = ["MaxSubsampling", "PolyphaseSubsampling", "Subsampling"]
+
+
+class Subsampling(nn.Module):
+    """Maps of a smaller resolution.
+
+    Args:
+        stride: how many pixels become one, along both axes.
+    """
+
+    def __init__(self, stride: int = 2):
+        super().__init__()
+        self.stride = stride
+
+    def out_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Size of the output maps.
+
+        Raises:
+            ValueError: the stride does not divide the size of the input maps.
+        """
+        if any(side % self.stride for side in size):
+            raise ValueError(f"maps of {size} pixels can't be subsampled by {self.stride}: choose a size it divides")
+        return size[0] // self.stride, size[1] // self.stride
+
+    def extra_repr(self) -> str:
+        return f"stride={self.stride}"
+
+
+class PolyphaseSubsampling(Subsampling):
+    r"""Of the ``stride**2`` grids of every stride-th pixel, the one whose features have the largest :math:`l_\infty` norm.
+
+    A circular shift permutes the grids (and shifts them), a rotation by 90 degrees permutes them and turns them, so that
+    the same pixels are chosen: the output is that of the image that stood still, shifted or turned. The choice is made for
+    each sample by itself. Grids with the same norm and different features are the exception; the first is taken.
+
+    Source: Chaman & Dokmanic 2021; van der Ouderaa, Immer & van der Wilk 2023, F.2 (in whose code the norm is over the
+    batch, so that a sample's output depends on its neighbours').
+    """
+
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C H_out W_out"]:
+        s, (height, width) = self.stride, self.out_size((x.shape[2], x.shape[3]))
+        grids = x.unflatten(3, (width, s)).unflatten(2, (height, s)).permute(0, 3, 5, 1, 2, 4).flatten(1, 2)
+        chosen = grids.detach().abs().amax((2, 3, 4)).argmax(1)
+        return torch.take_along_dim(grids, chosen[:, None, None, None, None], 1).squeeze(1)
+
+
+class MaxSubsampling(Subsampling):
+    """The largest of ``stride x stride`` pixels; commutes with shifts by multiples of the stride, and with rotations."""
+
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C H_out W_out"]:
+        self.out_size((x.shape[2], x.shape[3]))
+        return F.max_pool2d(x, self.stride)

@@ -1,0 +1,148 @@
+"""Models of images: sizes as published, symmetry where free pathways are off, and seeds that run stacked."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from image_pathways import images, relative
+from registry import generator
+from torch.func import functional_call, stack_module_state, vmap
+
+from rppdyn.images import ARCHITECTURES, ImageModel, LayerSpec, RelaxedImageLayer, nine_layers, small, ten_layers
+from rppdyn.images.layer import MAPS
+from rppdyn.nn.pathways import named_pathways
+from rppdyn.priors import Categorical, curvature, evidence, negative_log_prior
+
+TINY = [LayerSpec(3), LayerSpec(4, subsample="polyphase"), LayerSpec(4, kernel_size=1)]
+
+
+def tiny(pathways, seed=0, size=(8, 8)):
+    return ImageModel(TINY, 1, size, 5, pathways, generator=generator(seed)).double()
+
+
+def test_ten_layers_have_the_published_number_of_parameters():
+    """Table 7: 338,770 of convolutions of width 10 on CIFAR-10; Table 2 reports 133.6 M fully connected ones."""
+    model = ImageModel(ten_layers(), 3, (32, 32), 10, {"conv": 1.0})
+    assert sum(p.numel() for p in model.parameters()) == 338_770
+    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert [layer.size[0] for _, layer in model.layers()] == [32, 32, 16, 16, 8, 8, 4, 2, 1, 1]
+
+
+def test_factored_ten_layers_put_out_maps_before_they_are_subsampled():
+    """Where the published ones put out the subsampled maps: 1.43 M there, weights of one pixel's maps apart."""
+    model = ImageModel(ten_layers(), 3, (32, 32), 10, {"f_fc": 1.0, "conv": 1.0})
+    found = {}
+    for _, name, p in named_pathways(model):
+        found[name] = found.get(name, 0) + p.num_coefficients
+    published, own = 0, 0
+    for _, layer in model.layers()[:-2]:
+        pairs, pixels = layer.in_channels * layer.out_channels, layer.size[0] ** 2
+        own += pairs * 2 * pixels
+    sizes = [layer.size[0] for _, layer in model.layers()]
+    for (_, layer), side, after in zip(model.layers()[:-2], sizes, sizes[1:], strict=False):
+        published += layer.in_channels * layer.out_channels * (side**2 + after**2)
+    assert found["f_fc"] == own == 2_007_040
+    assert published == 1_431_040
+    assert [list(dict(layer.named_children())) for _, layer in model.layers()[-2:]] == [["conv", "bias"]] * 2
+
+
+def test_nine_layers():
+    model = ImageModel(nine_layers(), 3, (32, 32), 10, {"conv": 1.0})
+    assert [layer.out_channels for _, layer in model.layers()] == [16, 16, 16, 32, 32, 32, 32, 32, 32, 10]
+    assert [layer.size[0] for _, layer in model.layers()] == [32] * 3 + [16] * 3 + [8] * 4
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture_runs(name):
+    model = ImageModel(ARCHITECTURES[name](2), 3, (32, 32), 7, {"conv": 1.0, "f_fc": 1.0}, generator=generator())
+    y = model(torch.randn(4, 3, 32, 32, generator=generator(1)))
+    assert y.shape == (4, 7) and 0.05 < y.std() < 5
+
+
+@pytest.mark.parametrize("kind", [name for name in MAPS if not name.startswith("gconv")])
+def test_models_are_invariant_where_only_stationary_pathways_are_on(kind):
+    x = images(3, 1, size=(8, 8))
+    model = tiny({kind: 1.0})
+    y = model(x)
+    errors = [relative(model(x.roll(s, (-2, -1))), y) for s in ((1, 0), (0, 1), (3, 5), (4, 4))]
+    if "conv" in kind:
+        assert max(errors) < 1e-12
+    else:
+        assert min(errors) > 1e-3
+
+
+def test_a_free_pathway_breaks_the_symmetry_in_proportion():
+    x = images(3, 1, size=(8, 8))
+    errors = []
+    for scale in (0.0, 1e-3, 1e-2):
+        model = tiny({"conv": 1.0, "f_fc": 1.0})
+        with torch.no_grad():
+            for _, name, p in named_pathways(model):
+                if name == "f_fc":
+                    p.V.mul_(scale)
+        errors.append(relative(model(x.roll((1, 2), (-2, -1))), model(x)))
+    assert errors[0] < 1e-12 and 5 < errors[2] / errors[1] < 20
+
+
+def test_a_sample_does_not_depend_on_its_batch():
+    x = images(6, 1, size=(8, 8))
+    model = tiny({"conv": 1.0, "f_fc": 1.0})
+    assert relative(model(x)[4:], model(x[4:])) < 1e-14
+
+
+@pytest.mark.parametrize("pathways", [{"conv": 1.0, "f_fc": 1.0}, {"gconv": 1.0, "conv": 1.0, "s_fc": 1.0}], ids=str)
+def test_seeds_run_stacked(pathways):
+    """Outputs, priors and gradients are those of each member by itself."""
+    members = [tiny(pathways, seed) for seed in range(3)]
+    parameters, buffers = stack_module_state(members)
+    x = images(4, 1, size=(8, 8))
+
+    def loss(parameters, buffers):
+        return functional_call(members[0], (parameters, buffers), (x,)).square().sum()
+
+    gradients, values = vmap(torch.func.grad_and_value(loss))(parameters, buffers)
+    for i, member in enumerate(members):
+        own = member(x).square().sum()
+        assert relative(values[i], own) < 1e-13
+        member.zero_grad()
+        own.backward()
+        for name, p in member.named_parameters():
+            torch.testing.assert_close(gradients[name][i], p.grad, rtol=1e-10, atol=1e-12)
+
+
+def test_construction_is_seeded_and_a_state_dict_rebuilds():
+    a, b, c = (tiny({"conv": 1.0, "s_fc": 1.0}, seed) for seed in (0, 0, 1))
+    x = images(2, 1, size=(8, 8))
+    assert torch.equal(a(x), b(x)) and not torch.equal(a(x), c(x))
+    c.load_state_dict(a.state_dict())
+    assert torch.equal(a(x), c(x))
+
+
+def test_names_of_layers_are_those_of_the_pathways():
+    model = tiny({"conv": 1.0, "f_fc": 0.5})
+    names = [name for name, layer in model.layers() if isinstance(layer, RelaxedImageLayer)]
+    assert names == ["blocks.0", "blocks.1", "blocks.2", "head"]
+    assert {(layer, name) for layer, name, _ in named_pathways(model)} == {
+        (l, n) for l in names for n in ("conv", "f_fc", "bias")
+    }
+    assert negative_log_prior(model).isfinite()
+
+
+@pytest.mark.parametrize("kind", MAPS)
+def test_the_marginal_likelihood_takes_every_pathway(kind):
+    """Every layer's, biases among them; the data determine something of each, and no more than there is."""
+    x = images(6, 1, size=(8, 8))
+    model = tiny({kind: 1.0})
+    blocks = curvature(model, model, [x], Categorical())
+    found = evidence(model, blocks)
+    assert {(p.layer, p.name) for p in found.pathways} == {(layer, name) for layer, name, _ in named_pathways(model)}
+    gamma = found.effective_parameters()
+    assert (gamma > 0).all() and (gamma < found.counts).all()
+
+
+@pytest.mark.parametrize(
+    ("size", "words"), [((10, 10), r"maps of \(5, 5\) pixels can't be subsampled"), ((2, 2), r"maps of \(1, 1\)")]
+)
+def test_refusals(size, words):
+    with pytest.raises(ValueError, match=words):
+        ImageModel(small(2), 1, size, 10, {"conv": 1.0})
