@@ -131,8 +131,6 @@ class SparseConvolution(SparsePathway):
 class SparseFullyConnected(SparsePathway):
     """S-FC: the factored fully connected pathway with U and V of half as many anchor values as pixels.
 
-    Maps go through the bases before and after, so that it costs less than what it is a sparse form of.
-
     Args:
         prior: what the prior is on.
         size, out_size, gain: as of :class:`~rppdyn.images.factored.FactoredFullyConnected`.
@@ -160,8 +158,9 @@ class SparseFullyConnected(SparsePathway):
         return self.u, self.v
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
-        y = factored(x.flatten(2) @ self.basis_in().mT, self.u, self.v)
-        return (y @ self.basis_out()).unflatten(2, self.out_size)
+        # weights go through the bases rather than maps: there are fewer channels than images in a batch
+        U, V = (values @ basis() for values, basis in zip(self.values, self.bases, strict=True))
+        return factored(x.flatten(2), U, V).unflatten(2, self.out_size)
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
         x, g = x.flatten(2), g.flatten(3)

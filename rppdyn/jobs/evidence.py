@@ -7,17 +7,23 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rppdyn.jobs.fit_schema import FitConfig
 from rppdyn.nn import RPPEMLP, Stack
 from rppdyn.priors import Evidence, Likelihood, curvature, evidence
 
-__all__ = ["VarianceLearning"]
+__all__ = ["VarianceLearning", "weights_of"]
 
 BATCH = 100  # data whose curvature is computed at a time
 
 Predict = Callable[[RPPEMLP, Tensor], Tensor]
+
+
+def weights_of(stack: Stack) -> list[nn.Parameter]:
+    """A stack's parameters without the variances of its pathways and the units that follow them."""
+    named = zip(stack.names, stack.stacked, strict=True)
+    return [p for name, p in named if name.rpartition(".")[2] not in ("log_variance", "unit")]
 
 
 class VarianceLearning:
@@ -55,8 +61,12 @@ class VarianceLearning:
         """Whether an epoch begins with an update."""
         return epoch >= self.options.burn_in and (epoch - self.options.burn_in) % self.options.every == 0
 
-    def update(self, epoch: int) -> None:
-        """Curvature of all members as they stand, and a few steps along the gradient of their marginal likelihoods."""
+    def update(self, epoch: int, weights: torch.optim.Adam) -> None:
+        """Curvature of all members as they stand, and a few steps along the gradient of their marginal likelihoods.
+
+        Args:
+            weights: the optimiser of the members' weights, whose moments follow the units that free pathways are stored in.
+        """
         members = [self._at(index, epoch) for index in range(self.stack.members)]
         self.found = [found for found, _ in members]
         rate = 0.5 * (1 + math.cos(math.pi * epoch / self.config.optimiser.epochs))
@@ -73,6 +83,27 @@ class VarianceLearning:
                 total = total + found.negative_log(negative_log_likelihood(noise.exp()), s, scale)
             total.backward()
             self.optimiser.step()
+        self._follow(weights)
+
+    @torch.no_grad()
+    def _follow(self, weights: torch.optim.Adam) -> None:
+        """Free pathways are stored in the unit of their variance as it is now (:func:`rppdyn.nn.pathways.prior_unit`)."""
+        named = dict(zip(self.stack.names, self.stack.stacked, strict=True))
+        for key, log_variance in self.variances.items():
+            prefix = ".".join(key)
+            unit = named.get(f"{prefix}.unit")
+            if unit is None:
+                continue
+            own = [named[name] for name in (f"{prefix}.weight", f"{prefix}.bias") if name in named]
+            fan_in = own[0].shape[-1] if own[0].dim() == 3 else 1
+            new = (log_variance.exp() * fan_in).sqrt().clamp(max=1.0).to(unit)
+            for p in own:
+                ratio = (unit / new).view(-1, *[1] * (p.dim() - 1))
+                p.mul_(ratio)
+                if state := weights.state.get(p):
+                    state["exp_avg"].div_(ratio)
+                    state["exp_avg_sq"].div_(ratio**2)
+            unit.copy_(new)
 
     def evidence(self, epoch: int) -> list[Evidence]:
         """Of each member as it stands."""

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from rppdyn import priors
 from rppdyn.groups import Group
 from rppdyn.jobs import notation
-from rppdyn.jobs.evidence import Predict, VarianceLearning
+from rppdyn.jobs.evidence import Predict, VarianceLearning, weights_of
 from rppdyn.jobs.fit_result import FitResult
 from rppdyn.jobs.fit_schema import FitConfig, NetworkConfig
 from rppdyn.jobs.pathway_table import draw_pathways, pathway_rows
@@ -167,8 +167,7 @@ class StackFit:
         self.likelihood = likelihood
         self.inputs, self.targets = inputs, targets
         self.predict, self._evaluate, self.prepare = predict, evaluate, prepare
-        weights = [p for name, p in zip(stack.names, stack.stacked, strict=True) if not name.endswith("log_variance")]
-        self.optimiser = torch.optim.Adam(weights, lr=config.optimiser.learning_rate, foreach=True)
+        self.optimiser = torch.optim.Adam(weights_of(stack), lr=config.optimiser.learning_rate, foreach=True)
         self.noise = torch.full((stack.members,), math.log(config.optimiser.noise_variance)).to(inputs)
         self.variances: VarianceLearning | None = None
         if config.objective == "marginal_likelihood":
@@ -191,7 +190,7 @@ class StackFit:
     def step(self, step: int) -> None:
         epoch, batch = divmod(step, self.steps_per_epoch)
         if self.variances is not None and batch == 0 and self.variances.due(epoch):
-            self.variances.update(epoch)
+            self.variances.update(epoch, self.optimiser)
         inputs, targets = self._batch(epoch, batch)
         if self.prepare is not None:
             inputs, targets = self.prepare(inputs, targets, step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,19 +50,22 @@ def pathway_rows(members: Sequence[Evidence]) -> Rows:
 
 
 def draw_pathways(rows: Rows, path: Path) -> Path:
-    """Draw effective numbers of parameters and relative ones, layer by layer: a point for each member, a line for means."""
+    """Draw effective numbers of parameters by layer, and relative ones where pathways compete: means, and a point a member."""
     figure = Figure(figsize=(9.6, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     names = list(dict.fromkeys(row["pathway"] for row in rows))
-    layers = list(dict.fromkeys(row["layer"] for row in rows))
-    panels = {"effective number of parameters": "effective", "relative, per parameter": "relative"}
-    for axes, (title, key) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        for name, colour in zip(names, COLOURS, strict=False):
-            own = [row for row in rows if row["pathway"] == name and row["coefficients"]]
-            at = [layers.index(row["layer"]) for row in own]
+    per_layer = Counter(row["layer"] for row in rows if row["coefficients"])
+    competing = [row for row in rows if per_layer[row["layer"]] > 1]
+    panels = {"effective number of parameters": ("effective", rows), "relative, per parameter": ("relative", competing)}
+    for axes, (title, (key, shown)) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        layers = list(dict.fromkeys(row["layer"] for row in shown))
+        for k, (name, colour) in enumerate(zip(names, COLOURS, strict=False)):
+            own = [row for row in shown if row["pathway"] == name and row["coefficients"]]
+            width = 0.8 / len(names)
+            at = np.array([layers.index(row["layer"]) for row in own]) + (k - (len(names) - 1) / 2) * width
+            axes.bar(at, [np.mean(row[key]) for row in own], width, color=colour, alpha=0.75, label=name)
             for x, row in zip(at, own, strict=True):
-                axes.plot([x] * len(row[key]), row[key], ".", color=colour, ms=4, alpha=0.5)
-            axes.plot(at, [np.mean(row[key]) for row in own], "-", color=colour, lw=1.4, label=name)
+                axes.plot([x] * len(row[key]), row[key], "k.", ms=3)
         axes.set_xticks(range(len(layers)), layers, rotation=35, ha="right", fontsize="x-small")
         axes.set_title(title, fontsize="medium")
         axes.grid(alpha=0.25)
@@ -69,5 +73,5 @@ def draw_pathways(rows: Rows, path: Path) -> Path:
     figure.axes[0].set_yscale("symlog", linthresh=1)
     figure.axes[0].set_ylim(bottom=0)
     figure.axes[1].set_ylim(-0.03, 1.03)
-    figure.axes[0].legend(frameon=False, fontsize="small")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(names), frameon=False)
     return save(figure, path)

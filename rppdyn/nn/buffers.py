@@ -31,6 +31,14 @@ class ExactBuffers(nn.Module):
             self.register_buffer(name, exact)
             self._exact[name] = None
 
+    def drop_exact(self, name: str) -> Tensor:
+        """Keep ``name`` no longer, neither in float64 nor cast; returns what it was in float64."""
+        kept = f"{name}_exact" if f"{name}_exact" in self._exact else name
+        working, value = self._exact.pop(kept), self._buffers[kept]
+        for buffer in {kept, working} - {None}:
+            del self._buffers[buffer]
+        return value
+
     def _apply(self, fn, recurse=True):
         exact = {name: self._buffers[name] for name in self._exact if name in self._buffers}
         super()._apply(fn, recurse)

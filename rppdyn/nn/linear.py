@@ -92,7 +92,7 @@ class RelaxedLinear(nn.Module):
                 free_variance,
                 bias=bias,
                 gain=gain if alone else gain * free_scale,
-                unit=1.0 if alone else prior_unit(free_variance, self.rep_in.dim),
+                unit=None if alone else prior_unit(free_variance, self.rep_in.dim),
                 generator=generator,
             )
 

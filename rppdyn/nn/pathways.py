@@ -32,14 +32,15 @@ AffineMap = tuple[Tensor | None, Tensor | None]
 class Pathway(ExactBuffers, ABC):
     r"""One contribution to a layer, whose coefficients have the prior :math:`N(0, \sigma^2)`.
 
-    ``log_variance``, the natural logarithm of :math:`\sigma^2`, is a float64 buffer; assign an ``nn.Parameter`` to it to
-    learn it.
+    ``log_variance``, the natural logarithm of :math:`\sigma^2`, is a float64 buffer; :meth:`learn_variance` makes it a
+    parameter.
 
     Raises:
         ValueError: the variance is not a positive finite number (a layer leaves out a pathway of variance 0).
     """
 
     log_variance: Tensor
+    has_unit = False
 
     def __init__(self, variance: int | float):
         super().__init__()
@@ -53,9 +54,10 @@ class Pathway(ExactBuffers, ABC):
         """The prior variance, a scalar tensor."""
         return self.log_variance.exp()
 
-    def register_unit(self, unit: int | float) -> None:
-        """Store parameters in multiples of ``unit``, a buffer; of 1, as they are."""
-        if unit == 1:
+    def register_unit(self, unit: int | float | None) -> None:
+        """Store parameters in multiples of ``unit``, a buffer; of 1, as they are. Without a unit they stay so."""
+        self.has_unit = unit is not None
+        if unit is None or unit == 1:
             self.unit = None
         else:
             self.register_exact("unit", torch.tensor(unit, dtype=torch.float64))
@@ -63,6 +65,13 @@ class Pathway(ExactBuffers, ABC):
     def in_units(self, parameter: Tensor) -> Tensor:
         """What a stored parameter stands for."""
         return parameter if self.unit is None else self.unit * parameter
+
+    def learn_variance(self) -> None:
+        """Make ``log_variance`` a parameter, and the unit of storage one without a gradient, to follow the variance."""
+        self.log_variance = nn.Parameter(self.drop_exact("log_variance"))
+        if self.has_unit:
+            unit = torch.ones((), dtype=torch.float64) if self.unit is None else self.drop_exact("unit")
+            self.unit = nn.Parameter(unit.to(torch.get_default_dtype()), requires_grad=False)
 
     @abstractmethod
     def coefficients(self) -> tuple[Tensor, ...]:
@@ -170,14 +179,14 @@ class FreePathway(LinearPathway):
 
     Args:
         gain: output standard deviation at initialisation for inputs of unit mean square; biases start at zero.
-        unit: what a stored parameter of 1 stands for (see :func:`prior_unit`).
+        unit: what a stored parameter of 1 stands for (see :func:`prior_unit`); None for a pathway that is stored as it is.
     """
 
     def __init__(self, dim_in: int, dim_out: int, variance: int | float, *, bias: bool = True, gain: int | float = 1.0,
-                 unit: int | float = 1.0, generator: torch.Generator | None = None):  # fmt: skip
+                 unit: int | float | None = None, generator: torch.Generator | None = None):  # fmt: skip
         super().__init__(variance)
         self.register_unit(unit)
-        draw = torch.randn(dim_out, dim_in, generator=generator) * (gain / unit / math.sqrt(max(dim_in, 1)))
+        draw = torch.randn(dim_out, dim_in, generator=generator) * (gain / (unit or 1) / math.sqrt(max(dim_in, 1)))
         self.weight = nn.Parameter(draw)
         self.bias = nn.Parameter(torch.zeros(dim_out)) if bias else None
 

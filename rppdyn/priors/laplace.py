@@ -87,10 +87,10 @@ class Evidence:
 
 
 def learn_variances(module: nn.Module) -> None:
-    """Make the prior variances of all pathways that have curvature parameters (``log_variance``), in place."""
+    """Make the prior variances of all pathways that have curvature parameters, in place (:meth:`Pathway.learn_variance`)."""
     for *_, pathway in named_pathways(module):
         if type(pathway).curvature is not Pathway.curvature:
-            pathway.log_variance = nn.Parameter(pathway.log_variance.detach().clone())
+            pathway.learn_variance()
 
 
 @torch.no_grad()
