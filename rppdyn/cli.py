@@ -452,6 +452,7 @@ VERBS: dict[str, Verb] = {
     "fit-dynamics": _training("fit_dynamics", "fit Hamiltonian and neural-ODE models to a pendulum"),
     "fit-regression": _training("fit_regression", "fit networks with symmetry priors to a regression task"),
     "fit-transition": _training("fit_transition", "fit models of an environment's transitions to a dataset"),
+    "fit-image": _training("fit_image", "fit relaxed image models, with symmetry given or learned"),
     "cache": Verb("show where solved bases and datasets are kept, and clear them", _cache_arguments, _cache),
 }
 

@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rppdyn.jobs.fit_schema import FitDynamicsConfig, FitRegressionConfig
+from rppdyn.jobs.image_schema import FitImageConfig
 from rppdyn.jobs.schema import ConfigError, EnvConfig, TrainAgentConfig, did_you_mean
 from rppdyn.jobs.transition_schema import FitTransitionConfig
 from rppdyn.runs import RunFolder
@@ -30,12 +31,14 @@ SCHEMAS: dict[str, type] = {
     "fit_regression": FitRegressionConfig,
     "fit_dynamics": FitDynamicsConfig,
     "fit_transition": FitTransitionConfig,
+    "fit_image": FitImageConfig,
 }
 CONFIGS = {  # where each configuration and its groups are
     "train_agent": "rppdyn.configs",
     "fit_regression": "rppdyn.configs.fit_regression",
     "fit_dynamics": "rppdyn.configs.fit_dynamics",
     "fit_transition": "rppdyn.configs.fit_transition",
+    "fit_image": "rppdyn.configs.fit_image",
 }
 
 

@@ -32,7 +32,8 @@ class VarianceLearning:
     Args:
         predict: outputs of one member for some of its inputs, in which its layers are called as modules.
         density: the likelihood with a variance.
-        noise: ``(members,)``, the logarithms of these variances, which are learned too where that is configured.
+        noise: ``(members,)``, the logarithms of these variances, which are learned too where that is configured; None of a
+            likelihood without.
 
     Attributes:
         found: the evidence of each member at the last update; empty before the first.
@@ -46,15 +47,16 @@ class VarianceLearning:
         targets: Tensor,
         predict: Predict,
         density: Callable[[Any], Likelihood],
-        noise: Tensor,
+        noise: Tensor | None,
     ):
         self.config, self.options, self.stack = config, config.marginal_likelihood, stack
         self.inputs, self.targets, self.predict, self.density = inputs, targets, predict, density
         named = zip(stack.names, stack.stacked, strict=True)
         self.variances = {tuple(name.rsplit(".", 2)[:2]): p for name, p in named if name.endswith(".log_variance")}
-        self.noise = noise.requires_grad_(self.options.noise)
+        learned = self.options.noise and noise is not None
+        self.noise = torch.zeros(stack.members) if noise is None else noise.requires_grad_(learned)
         self.found: list[Evidence] = []
-        parameters = [*self.variances.values(), *([noise] if self.options.noise else [])]
+        parameters = [*self.variances.values(), *([self.noise] if learned else [])]
         self.optimiser = torch.optim.Adam(parameters, lr=self.options.learning_rate)
 
     def due(self, epoch: int) -> bool:
@@ -126,7 +128,7 @@ class VarianceLearning:
         )
         with torch.no_grad():
             outputs = torch.cat([predict(batch) for batch in inputs[chosen].split(BATCH)])
-        outputs, wanted, share = outputs.double().cpu(), targets[chosen].double().cpu(), len(inputs) / len(chosen)
+        outputs, wanted, share = outputs.cpu(), targets[chosen].cpu(), len(inputs) / len(chosen)
         return evidence(net, blocks), lambda variance: share * self.density(variance).negative_log(outputs, wanted)
 
     def metrics(self) -> dict[str, list[float]]:

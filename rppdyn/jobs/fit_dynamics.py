@@ -93,7 +93,7 @@ class Dynamics:
             stack,
             chunks[:, :, 0],
             chunks[:, :, 1:],
-            predict=lambda weights, z0: self._rollout(self.model, weights, z0),
+            predict=lambda z0: self._rollout(self.model, self.model.assemble(), z0),
             predict_one=lambda net, z0: self._rollout(_system(config, Chained(net)), None, z0),
             evaluate=self._evaluate,
         )

@@ -90,7 +90,7 @@ class Regression:
             stack,
             inputs,
             targets,
-            predict=lambda weights, x: stack.apply(x, weights),
+            predict=stack,
             predict_one=lambda net, x: Chained(net)(x),
             evaluate=self._evaluate,
             prepare=self._augment if config.task.augment else None,

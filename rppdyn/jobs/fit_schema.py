@@ -28,7 +28,7 @@ FISHER = ("exact", "sampled")
 ROLLOUT_METHODS = ("dopri5", "rk4")
 
 
-def _one_of(key: str, value: str, known: tuple[str, ...]) -> None:
+def one_of(key: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise ConfigError(f"{key}={value}: unknown{did_you_mean(value, known)}; choose one of {', '.join(known)}")
 
@@ -48,8 +48,8 @@ class NetworkConfig:
     bilinear: bool | None = None  # null: where hidden channels are not point-wise
 
     def __post_init__(self) -> None:
-        _one_of("model.kind", self.kind, NETWORKS)
-        _one_of("model.architecture", self.architecture, ARCHITECTURES)
+        one_of("model.kind", self.kind, NETWORKS)
+        one_of("model.architecture", self.architecture, ARCHITECTURES)
         self._check_hidden()
         variance("model.equivariant_variance", self.equivariant_variance)
         variance("model.free_variance", self.free_variance)
@@ -82,7 +82,7 @@ class DynamicsModelConfig(NetworkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _one_of("model.system", self.system, SYSTEMS)
+        one_of("model.system", self.system, SYSTEMS)
 
 
 @dataclass
@@ -97,7 +97,7 @@ class OptimiserConfig:
 
     def __post_init__(self) -> None:
         positive("optimiser.learning_rate", self.learning_rate)
-        _one_of("optimiser.schedule", self.schedule, SCHEDULES)
+        one_of("optimiser.schedule", self.schedule, SCHEDULES)
         at_least("optimiser.epochs", self.epochs, 1)
         at_least("optimiser.batch_size", self.batch_size, 1)
         positive("optimiser.noise_variance", self.noise_variance)
@@ -120,7 +120,7 @@ class MarginalLikelihoodConfig:
             at_least(f"marginal_likelihood.{name}", getattr(self, name), 1)
         at_least("marginal_likelihood.burn_in", self.burn_in, 0)
         positive("marginal_likelihood.learning_rate", self.learning_rate)
-        _one_of("marginal_likelihood.fisher", self.fisher, FISHER)
+        one_of("marginal_likelihood.fisher", self.fisher, FISHER)
 
 
 @dataclass
@@ -191,7 +191,7 @@ class RolloutConfig:
     def __post_init__(self) -> None:
         if self.step is not None:
             positive("rollout.step", self.step)
-        _one_of("rollout.method", self.method, ROLLOUT_METHODS)
+        one_of("rollout.method", self.method, ROLLOUT_METHODS)
         positive("rollout.tolerance", self.tolerance)
         positive("rollout.test_step", self.test_step)
         at_least("rollout.trajectories", self.trajectories, 1)
@@ -213,8 +213,8 @@ class FitConfig(RunConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("seeds", self.seeds, 1)
-        _one_of("dtype", self.dtype, DTYPES)
-        _one_of("objective", self.objective, OBJECTIVES)
+        one_of("dtype", self.dtype, DTYPES)
+        one_of("objective", self.objective, OBJECTIVES)
 
     @property
     def all_seeds(self) -> list[int]:

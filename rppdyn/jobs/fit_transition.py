@@ -107,7 +107,7 @@ class Transition:
             self.model.net,
             inputs.to(device=self.device, dtype=self.dtype),
             targets.to(device=self.device, dtype=self.dtype) / self.units,
-            predict=lambda weights, inputs: self._predict(self.model, weights, inputs),
+            predict=lambda inputs: self._predict(self.model, self.model.assemble(), inputs),
             predict_one=lambda net, inputs: self._predict(self._member(Chained(net)), None, inputs),
             evaluate=self._evaluate,
             prepare=self._augment if task.augment else None,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -49,6 +49,7 @@ __all__ = [
     "device_of",
     "load_members",
     "run_fit",
+    "stack_of",
     "task_group",
 ]
 
@@ -86,8 +87,13 @@ def _hidden(hidden: int | str | list, G: Group) -> Any:
 
 
 def build_stack(config: FitConfig, rep_in: Rep, rep_out: Rep, output_scale: float = 1.0) -> Stack:
-    """A member for each seed; its prior variances are parameters where they are learned."""
+    """A member for each seed."""
     nets = [build_network(config.model, rep_in, rep_out, seed, output_scale) for seed in config.all_seeds]
+    return stack_of(config, nets)
+
+
+def stack_of(config: FitConfig, nets: Sequence[nn.Module]) -> Stack:
+    """Networks as one; their prior variances are parameters where they are learned."""
     if config.objective == "marginal_likelihood":
         for net in nets:
             learn_variances(net)
@@ -116,12 +122,14 @@ class Likelihood(NamedTuple):
         loss: ``(prediction, targets) -> (members, batch, ...)``.
         scale: of the variance: what one number's negative log-likelihood was multiplied by, and a negative log-prior is.
         density: the likelihood itself with a variance, of which the marginal likelihood is made; None where it has none.
+        noise: whether it has a variance.
     """
 
     name: str
     loss: Callable[[Any, Tensor], Tensor]
     scale: Callable[[Tensor], Tensor]
     density: Callable[[Any], priors.Likelihood] | None = None
+    noise: bool = True
 
 
 GAUSSIAN = Likelihood(
@@ -140,7 +148,7 @@ class StackFit:
 
     Args:
         inputs, targets: ``(members, N, ...)``.
-        predict: ``(weights, inputs) -> prediction``, for the likelihood.
+        predict: ``inputs -> prediction``, for the likelihood.
         evaluate: metrics, called without gradients.
         predict_one: of one member's network for some of its inputs, comparable with targets, in which layers are called as
             modules; where variances are to be learned.
@@ -155,7 +163,7 @@ class StackFit:
         stack: Stack,
         inputs: Float[Tensor, "members N ..."],
         targets: Float[Tensor, "members N ..."],
-        predict: Callable[[Any, Tensor], Tensor],
+        predict: Callable[[Tensor], Any],
         evaluate: Callable[[], dict[str, Any]],
         predict_one: Predict | None = None,
         prepare: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]] | None = None,
@@ -171,8 +179,8 @@ class StackFit:
         self.noise = torch.full((stack.members,), math.log(config.optimiser.noise_variance)).to(inputs)
         self.variances: VarianceLearning | None = None
         if config.objective == "marginal_likelihood":
-            density = self.likelihood.density
-            self.variances = VarianceLearning(config, stack, inputs, targets, predict_one, density, self.noise)
+            density, noise = self.likelihood.density, self.noise if self.likelihood.noise else None
+            self.variances = VarianceLearning(config, stack, inputs, targets, predict_one, density, noise)
         self.loss = torch.full((stack.members,), math.nan)
         self._order: Tensor | None = None
         self._ordered = -1  # the epoch it is of
@@ -197,7 +205,7 @@ class StackFit:
         for group in self.optimiser.param_groups:
             group["lr"] = self._learning_rate(step)
         self.optimiser.zero_grad(set_to_none=True)
-        errors = self.likelihood.loss(self.predict(self.stack.assemble(), inputs), targets).flatten(1).mean(1)
+        errors = self.likelihood.loss(self.predict(inputs), targets).flatten(1).mean(1)
         self.loss = errors.detach()
         (errors + self.prior_scale * self.stack.per_member(negative_log_prior)).sum().backward()
         self.optimiser.step()

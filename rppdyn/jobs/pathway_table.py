@@ -73,5 +73,7 @@ def draw_pathways(rows: Rows, path: Path) -> Path:
     figure.axes[0].set_yscale("symlog", linthresh=1)
     figure.axes[0].set_ylim(bottom=0)
     figure.axes[1].set_ylim(-0.03, 1.03)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(names), frameon=False)
+    figure.legend(
+        *figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(names), frameon=False
+    )
     return save(figure, path)

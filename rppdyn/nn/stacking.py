@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rppdyn.nn.networks import RPPEMLP, Weights
+from rppdyn.nn.networks import Weights
 
 __all__ = ["Stack"]
 
@@ -37,7 +37,7 @@ class Stack(nn.Module):
     torch.Size([3, 5, 3])
     """
 
-    def __init__(self, nets: Sequence[RPPEMLP]):
+    def __init__(self, nets: Sequence[nn.Module]):
         super().__init__()
         if not nets:
             raise ValueError("a stack of no networks: give at least one")
@@ -57,21 +57,22 @@ class Stack(nn.Module):
             del module._parameters[leaf]
             module.register_buffer(leaf, torch.empty(0), persistent=False)
 
-    def per_member(self, function: Callable[[RPPEMLP], Any]) -> Any:
-        """What ``function`` makes of each member's network, tensors ``(members, ...)``; torch operations on parameters alone.
+    def per_member(self, function: Callable[..., Any], *values: Float[Tensor, "members ..."]) -> Any:
+        """What ``function`` makes of each member's network, and of its own values: tensors ``(members, ...)``.
 
         >>> # stack.per_member(negative_log_prior): (members,)
+        >>> # stack.per_member(lambda net, x: net(x), x): (members, ...), of any module
         """
         call = _Call(self.net, function)
         names = [f"net.{name}" for name in self.names]
-        one = lambda parameters: torch.func.functional_call(call, dict(zip(names, parameters, strict=True)), ())  # noqa: E731
-        return torch.vmap(one)(tuple(self.stacked))
+        one = lambda ps, *own: torch.func.functional_call(call, dict(zip(names, ps, strict=True)), own)  # noqa: E731
+        return torch.vmap(one)(tuple(self.stacked), *values)
 
     def assemble(self) -> Weights:
         """The weights of all members, ``(members, ...)`` each, beside the indices that they share; for :meth:`apply`."""
         form: list[Any] = []
 
-        def weights(net: RPPEMLP) -> list[Tensor]:
+        def weights(net: nn.Module) -> list[Tensor]:
             form[:] = net.assemble()
             return list(_weights(form))
 
@@ -102,7 +103,7 @@ class Stack(nn.Module):
     def forward(self, x: Float[Tensor, "members *batch in"]) -> Float[Tensor, "members *batch out"]:
         return self.apply(x, self.assemble())
 
-    def member(self, index: int) -> RPPEMLP:
+    def member(self, index: int) -> nn.Module:
         """A network of its own, with the parameters of one member."""
         net = copy.deepcopy(self.net)
         for name, parameters in zip(self.names, self.stacked, strict=True):
@@ -118,12 +119,12 @@ class Stack(nn.Module):
 class _Call(nn.Module):
     """A function of a network as a module, so that ``functional_call`` reaches the network's parameters."""
 
-    def __init__(self, net: nn.Module, function: Callable[[nn.Module], Any]):
+    def __init__(self, net: nn.Module, function: Callable[..., Any]):
         super().__init__()
         self.net, self.function = net, function
 
-    def forward(self) -> Any:
-        return self.function(self.net)
+    def forward(self, *values: Tensor) -> Any:
+        return self.function(self.net, *values)
 
 
 def _owner(net: nn.Module, name: str) -> tuple[nn.Module, str]:

@@ -1,0 +1,171 @@
+"""`rppdyn fit-image`: fit relaxed image models, several seeds in one process, each with its own split of the images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rppdyn.envs.tasks import image_data
+from rppdyn.envs.tasks.images import ImageData, ImageSet
+from rppdyn.equivariance.error import relative_difference
+from rppdyn.images import ImageModel
+from rppdyn.images.models import ARCHITECTURES
+from rppdyn.jobs.fit_figures import fit_curves
+from rppdyn.jobs.fit_result import FitResult
+from rppdyn.jobs.fitting import GAUSSIAN, Likelihood, StackFit, device_of, load_members, run_fit, stack_of
+from rppdyn.jobs.image_schema import FitImageConfig
+from rppdyn.jobs.preflight import preflight
+from rppdyn.jobs.schema import ConfigError
+from rppdyn.nn import Stack
+from rppdyn.priors import Categorical
+from rppdyn.runs import RunFolder
+
+__all__ = ["ImageFit", "load_image_models", "run"]
+
+BATCH = 500  # images that are evaluated at a time
+
+
+def _cross_entropy(logits: Float[Tensor, "members N classes"], labels: Shaped[Tensor, "members N"]) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
+
+
+CATEGORICAL = Likelihood("nll", _cross_entropy, torch.ones_like, lambda _: Categorical(), noise=False)
+"""Classes."""
+
+
+def run(config: FitImageConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
+    """Fit the configured models into their run folder.
+
+    Args:
+        resume: go on from the folder's last checkpoint; start where there is no folder yet.
+        progress: show a bar on standard error.
+    Raises:
+        RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
+        ConfigError, ValueError: the images or the models can't be made as configured; no folder has been made then.
+        CheckpointError: the folder's checkpoints are all damaged.
+    """
+    finished = preflight(config, resume)
+    if finished is not None:
+        return FitResult.from_dict(finished)
+    made: list[ImageFit] = []
+
+    def build() -> StackFit:
+        made.append(ImageFit(config))
+        return made[0].fit
+
+    return run_fit(config, build, lambda _: made[0].test(), fit_curves, progress)
+
+
+class ImageFit:
+    """The configured images with the models that are fitted to them; each seed has its split, placements, weights and batches.
+
+    ``error`` is the share of images that are classified wrongly; of a regression the root mean squared error, in units of the
+    targets' standard deviation.
+    """
+
+    def __init__(self, config: FitImageConfig):
+        self.config = config
+        self.data = [self._images(seed) for seed in config.all_seeds]
+        self.device = device_of(config)
+        train = [ImageSet(d.train.x[: config.task.train], d.train.y[: config.task.train]) for d in self.data]
+        stack = stack_of(config, [self._model(seed) for seed in config.all_seeds])
+        self.fit = StackFit(
+            config,
+            stack,
+            torch.stack([part.x for part in train]).to(self.device),
+            torch.stack([part.y for part in train]).to(self.device),
+            predict=lambda x: stack.per_member(_call, x),
+            predict_one=_call,
+            evaluate=self._evaluate,
+            likelihood=GAUSSIAN if self.data[0].regression else CATEGORICAL,
+        )
+
+    def _images(self, seed: int) -> ImageData:
+        task = self.config.task
+        data = image_data(
+            task.source,
+            task.arrangement,
+            seed,
+            validation=task.validation,
+            canvas=task.canvas,
+            shift=task.shift,
+            folder=task.folder,
+        )
+        if len(data.train) < task.train:
+            raise ConfigError(
+                f"task.train={task.train}: {task.source} has {len(data.train)} images to train on beside {task.validation} to "
+                "validate; give fewer"
+            )
+        return data
+
+    def _model(self, seed: int) -> ImageModel:
+        model, data = self.config.model, self.data[0]
+        width = () if model.width is None else (model.width,)
+        return ImageModel(
+            ARCHITECTURES[model.architecture](*width),
+            data.channels,
+            data.size,
+            data.outputs,
+            model.pathways.present,
+            bias_variance=model.bias_variance,
+            generator=torch.Generator().manual_seed(seed),
+        )
+
+    @torch.no_grad()
+    def _outputs(self, x: Float[Tensor, "members N C H W"]) -> Float[Tensor, "members N outputs"]:
+        return torch.cat(
+            [self.fit.stack.per_member(_call, part.to(self.device)) for part in x.split(BATCH, 1)], 1
+        ).cpu()
+
+    def _evaluate(self) -> dict[str, Any]:
+        metrics: dict[str, Any] = {}
+        for split in ("validation", "test"):
+            metrics |= {f"{split}/{name}": values for name, values in self._errors(split).items()}
+        metrics["equivariance/error"] = self._shift_error()
+        return metrics
+
+    def _errors(self, split: str) -> dict[str, list[float]]:
+        sets = [getattr(data, split) for data in self.data]
+        if not len(sets[0]):
+            return {"error": [float("nan")] * len(sets), "nll": [float("nan")] * len(sets)}
+        outputs, targets = self._outputs(torch.stack([s.x for s in sets])), torch.stack([s.y for s in sets])
+        if self.data[0].regression:
+            squares = (outputs - targets).square().flatten(1).mean(1)
+            return {"error": squares.sqrt().tolist()}
+        wrong = (outputs.argmax(-1) != targets).float().mean(1)
+        return {"error": wrong.tolist(), "nll": _cross_entropy(outputs, targets).mean(1).tolist()}
+
+    def _shift_error(self) -> list[float]:
+        """Mean relative difference of outputs for test images and for the same shifted, one shift on the torus for all."""
+        x = torch.stack([data.test.x[: self.config.evaluation.states] for data in self.data])
+        outputs = self._outputs(x)
+        errors = []
+        for seed in range(4):
+            generator = torch.Generator().manual_seed(seed)
+            shift = [int(torch.randint(1, max(2, size), (), generator=generator)) for size in x.shape[-2:]]
+            errors.append(relative_difference(self._outputs(x.roll(shift, (-2, -1))), outputs).mean(1))
+        return torch.stack(errors).mean(0).tolist()
+
+    def test(self) -> dict[str, Any]:
+        """Errors of the members on validation and test images, and how far shifts change what they say."""
+        return self._evaluate()
+
+
+def _call(net: nn.Module, x: Tensor) -> Tensor:
+    return net(x)
+
+
+def load_image_models(config: FitImageConfig, folder: RunFolder) -> tuple[ImageFit, list[nn.Module]]:
+    """A finished run's images and its models, one per seed.
+
+    Raises:
+        RunFolderError: the run is unfinished, or its file is damaged.
+    """
+    images = ImageFit(config)
+    stack: Stack = images.fit.stack
+    load_members(stack, folder)
+    return images, [stack.member(index) for index in range(stack.members)]

@@ -1,0 +1,96 @@
+"""The configuration of `rppdyn fit-image`: names, types and ranges."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+from omegaconf import MISSING
+
+from rppdyn.jobs.fit_schema import FitConfig, one_of
+from rppdyn.jobs.schema import ConfigError, at_least, require, variance
+
+ARCHITECTURES = ("small", "three_layers", "nine_layers", "ten_layers")
+
+
+@dataclass
+class ImageTaskConfig:
+    """Images, where they stand, and how many there are to train on and to choose by; see `rppdyn.envs.tasks.image_data`."""
+
+    name: str = MISSING
+    source: str = "digits"
+    arrangement: str = "upright"
+    train: int = 1200
+    validation: int = 237
+    canvas: int | None = None  # pixels; null: the arrangement's own
+    shift: int | None = None  # largest, in pixels; null: the arrangement's own
+    folder: str | None = None  # where torchvision has put its datasets
+
+    def __post_init__(self) -> None:
+        at_least("task.train", self.train, 1)
+        at_least("task.validation", self.validation, 0)
+        for name in ("canvas", "shift"):
+            if getattr(self, name) is not None:
+                at_least(f"task.{name}", getattr(self, name), 0)
+
+
+@dataclass
+class ImagePathwaysConfig:
+    """Prior variances of the pathways of every layer; 0 leaves a pathway out. See `rppdyn.images.RelaxedImageLayer`."""
+
+    gconv: float = 0.0
+    gconv_separable: float = 0.0
+    gconv_pointwise: float = 0.0
+    conv: float = 0.0
+    s_conv: float = 0.0
+    s_conv_lengthscales: float = 0.0
+    s_fc: float = 0.0
+    s_fc_lengthscales: float = 0.0
+    f_fc: float = 0.0
+    fc: float = 0.0
+    pixel_bias: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            variance(f"model.pathways.{name}", value)
+
+    @property
+    def present(self) -> dict[str, float]:
+        """Those with a variance."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+
+@dataclass
+class ImageModelConfig:
+    """Relaxed image layers: which pathways, how many layers, how wide."""
+
+    name: str = MISSING
+    pathways: ImagePathwaysConfig = field(default_factory=ImagePathwaysConfig)
+    architecture: str = "small"
+    width: int | None = None  # channels of the first layer; null: the architecture's own
+    bias_variance: float = 1.0
+
+    def __post_init__(self) -> None:
+        one_of("model.architecture", self.architecture, ARCHITECTURES)
+        variance("model.bias_variance", self.bias_variance)
+        if self.width is not None:
+            at_least("model.width", self.width, 1)
+        if not set(self.pathways.present) - {"pixel_bias"}:
+            raise ConfigError("model.pathways leave no map: give one a variance, for example model.pathways.conv=1")
+
+
+@dataclass
+class FitImageConfig(FitConfig):
+    """`rppdyn fit-image`."""
+
+    task: ImageTaskConfig = MISSING
+    model: ImageModelConfig = MISSING
+
+    verb = "fit-image"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("dtype", self.dtype, self.dtype == "float32", "float32: images are stored so")
+
+    @property
+    def model_name(self) -> str:
+        return self.model.name
