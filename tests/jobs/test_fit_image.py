@@ -1,0 +1,97 @@
+"""fit-image: what models with different pathways learn of digits, learned variances, loading, and bad input."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rppdyn.cli import main
+from rppdyn.jobs import compose, fit_image
+from rppdyn.jobs.schema import ConfigError
+from rppdyn.runs import RunFolder
+
+WORDS = ("model.width=4", "task.train=600", "task.validation=100", "optimiser.epochs=12", "optimiser.batch_size=60",
+         "marginal_likelihood.burn_in=2", "marginal_likelihood.every=2", "marginal_likelihood.data=200", "evaluation.every=6",
+         "evaluation.states=50", "checkpoint_every=6", "device=cpu")  # fmt: skip
+
+
+def configured(folder, *words):
+    return compose.composed("fit_image", [*WORDS, f"run_dir={folder}", *words])
+
+
+def test_convolutions_read_digits_anywhere_and_cannot_say_where(tmp_path):
+    """A convolution is invariant to shifts, so it reads digits wherever they stand and can't tell the quadrant."""
+    errors = {}
+    for task in ("digit", "digit_quadrant"):
+        for model in ("conv", "fc"):
+            result = fit_image.run(configured(tmp_path / task / model, f"task={task}", f"model={model}"))
+            errors[task, model] = result.test["test/error"][0]
+            if model == "conv":
+                assert result.test["equivariance/error"][0] < 1e-5
+            else:
+                assert result.test["equivariance/error"][0] > 0.1
+    assert errors["digit", "conv"] < 0.3 < 0.6 < errors["digit_quadrant", "conv"]
+    assert (
+        errors["digit", "fc"] > errors["digit", "conv"]
+        and errors["digit_quadrant", "fc"] < errors["digit_quadrant", "conv"]
+    )
+
+
+def test_variances_are_learned_and_the_models_load(tmp_path):
+    words = ("task=digit", "model=f_fc+conv", "seeds=2", "objective=marginal_likelihood")
+    result = fit_image.run(configured(tmp_path / "run", *words))
+    names = {(row["layer"], row["pathway"]) for row in result.pathways}
+    assert {("blocks.0", "conv"), ("blocks.0", "f_fc"), ("blocks.0", "bias"), ("head", "f_fc")} <= names
+    for row in result.pathways:
+        assert all(0 <= effective <= row["coefficients"] for effective in row["effective"])
+    (free,) = [row for row in result.pathways if (row["layer"], row["pathway"]) == ("blocks.0", "f_fc")]
+    assert min(free["precision"]) > 1.5  # from 1: less of it is needed
+    folder = RunFolder.open(tmp_path / "run")
+    images, models = fit_image.load_image_models(configured(tmp_path / "run", *words), folder)
+    x, y = images.data[1].test.x, images.data[1].test.y
+    wrong = (models[1](x).argmax(-1) != y).double().mean()
+    assert float(wrong) == pytest.approx(result.test["test/error"][1], abs=1e-6)
+    again = fit_image.run(configured(tmp_path / "run", *words), resume=True)
+    assert again.test == result.test
+
+
+def test_a_regression_on_a_table(tmp_path):
+    words = (
+        "task=diabetes",
+        "model=fc+conv",
+        "model.architecture=three_layers",
+        "task.train=282",
+        "task.validation=71",
+    )
+    result = fit_image.run(configured(tmp_path / "run", *words))
+    assert 0.5 < result.test["test/error"][0] < 1.2  # of targets of variance one
+
+
+def test_from_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = [*WORDS, "task=upright", "model=s_conv", "model.architecture=three_layers", "run_dir=run"]
+    assert main(["fit-image", *words]) == 0
+    out = capsys.readouterr().out
+    assert "upright, s_conv, seed 0: 12 epochs" in out and "test/error" in out
+    with torch.no_grad():
+        assert main(["fit-image", *words]) == 2
+    assert "run folder run exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("model.pathways.conv=0", "model=conv"), "leave no map"),
+        (("model.pathways.cnv=1",), "model.pathways.cnv"),
+        (("model.pathways.conv=-1",), "model.pathways.conv=-1"),
+        (("model.architecture=huge",), "model.architecture=huge"),
+        (("task.train=2000",), "task.train=2000"),
+        (("task=mnist",), "folder"),
+        (("task.canvas=4",), "canvas=4"),
+    ],
+)
+def test_bad_input(words, said, tmp_path):
+    with pytest.raises(ValueError, match=said) as error:
+        fit_image.run(compose.composed("fit_image", [f"run_dir={tmp_path / 'run'}", *words]))
+    assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
+    assert isinstance(error.value, ConfigError | ValueError)
