@@ -14,8 +14,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
-from rppdyn.images.pathways import ImagePathway, check_kernel, circular_pad, patches, pool
-from rppdyn.nn.curvature import Kronecker, of_linear
+from rppdyn.images.pathways import ImagePathway, check_kernel, circular_pad, patch_moments, place_moments, pool
+from rppdyn.nn.curvature import Kronecker
 
 __all__ = ["ROTATIONS", "GroupConvolution", "SeparableGroupConvolution", "Orientations"]
 
@@ -51,13 +51,13 @@ class P4Convolution(ImagePathway):
         numbers = expanded(numbers, self.orientations)[0].flatten(
             1
         )  # of w's entries, where filters have them; 0 is none
-        inputs = patches(pool(x) if self.pooled else x, self.kernel_size)
-        gradients = g.flatten(3).unflatten(2, (fields, -1))  # (S, N, fields, orientations, places)
-        parts = []
-        for r, number in enumerate(numbers):
-            seen = inputs.new_zeros(*inputs.shape[:2], count + 1).index_add(2, number, inputs)[..., 1:]
-            parts.append(of_linear(seen, gradients[:, :, :, r].mT))
-        return Kronecker(sum(p.A for p in parts), sum(p.G for p in parts) / len(parts))
+        A = patch_moments(pool(x) if self.pooled else x, self.kernel_size)
+        seen = A.new_zeros(count + 1, count + 1)
+        for number in numbers:
+            rows = A.new_zeros(count + 1, len(A)).index_add(0, number, A)
+            seen = seen.index_add(1, number, rows)
+        by_field = g.unflatten(2, (fields, -1)).movedim(3, 1).flatten(0, 1)  # orientations are as many more factors
+        return Kronecker(seen[1:, 1:], place_moments(by_field) / len(numbers))
 
 
 class GroupConvolution(P4Convolution):

@@ -28,7 +28,8 @@ __all__ = [
     "circular_pad",
     "moments",
     "of_ones",
-    "patches",
+    "patch_moments",
+    "place_moments",
 ]
 
 Size = tuple[int, int]
@@ -70,9 +71,28 @@ def circular_pad(x: Float[Tensor, "N C H W"], kernel_size: int) -> Float[Tensor,
     return F.pad(x, [margin] * 4, mode="circular") if margin else x
 
 
-def patches(x: Float[Tensor, "N C H W"], kernel_size: int) -> Float[Tensor, "N HW Ckk"]:
-    """The inputs of every output pixel of a circular convolution, in the order of a filter's ``(C, k, k)``."""
-    return F.unfold(circular_pad(x, kernel_size), kernel_size).mT
+def patch_moments(x: Float[Tensor, "N C H W"], kernel_size: int) -> Float[Tensor, "Ckk Ckk"]:
+    r"""Sum over images and places of outer products of what a circular convolution reads there, ``(C, k, k)``.
+
+    On a torus it depends on the difference of two taps alone: it is the autocorrelation :math:`\sum_{n,p} x(c, p) x(c', p + d)`
+    at :math:`(2k - 1)^2` lags d, of which half follow from the others. No patch is ever formed.
+    """
+    k, channels = kernel_size, x.shape[1]
+    x = x.transpose(0, 1).contiguous()
+    rows, at_lag = x.flatten(1), {}
+    for i in range(k):
+        for j in range(1 - k, k):
+            if i > 0 or j >= 0:
+                product = (rows @ torch.roll(x, (-i, -j), (-2, -1)).flatten(1).mT).double()
+                at_lag[i, j], at_lag[-i, -j] = product, product.mT
+    taps = [(i, j) for i in range(k) for j in range(k)]
+    blocks = [torch.stack([at_lag[p - i, q - j] for p, q in taps], -1) for i, j in taps]
+    return torch.stack(blocks, 1).view(channels * k * k, channels * k * k)
+
+
+def place_moments(g: Float[Tensor, "S N C_out H_out W_out"]) -> Float[Tensor, "C_out C_out"]:
+    """Sum over data and factors, and mean over places, of outer products of gradients."""
+    return moments(g.transpose(0, 2).flatten(1).mT) / g[0, 0, 0].numel()
 
 
 def of_ones(gradients: Float[Tensor, "*blocks S N m"]) -> Kronecker:
@@ -133,7 +153,8 @@ class Convolution(ImagePathway):
         return F.conv2d(circular_pad(pool(x) if self.pooled else x, self.kernel_size), self.weight)
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
-        return [of_linear(patches(pool(x) if self.pooled else x, self.kernel_size), g.flatten(3).mT)]
+        """A is a sum over places and G a mean over them (Grosse & Martens 2016, Eq. 21)."""
+        return [Kronecker(patch_moments(pool(x) if self.pooled else x, self.kernel_size), place_moments(g))]
 
 
 class SharedBias(ImagePathway):

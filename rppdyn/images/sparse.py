@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.images.factored import factored, factored_curvature, reduced
-from rppdyn.images.pathways import ImagePathway, Size, check_kernel, circular_pad, of_ones, patches
+from rppdyn.images.pathways import ImagePathway, Size, check_kernel, circular_pad, of_ones, patch_moments, place_moments
 from rppdyn.nn.buffers import ExactBuffers
-from rppdyn.nn.curvature import Kronecker, of_linear
+from rppdyn.nn.curvature import Kronecker
 
 __all__ = ["SparseConvolution", "SparseFullyConnected", "SparsePrior"]
 
@@ -118,8 +118,10 @@ class SparseConvolution(SparsePathway):
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
         if self.prior == "anchors":
-            seen = patches(x, self.kernel_size).unflatten(2, (x.shape[1], -1)) @ self.basis().mT
-            return [of_linear(seen.flatten(2), g.flatten(3).mT)]
+            A = patch_moments(x, self.kernel_size).view(*(x.shape[1], self.kernel_size**2) * 2)
+            basis = self.basis().to(A)
+            A = torch.einsum("cpdq,ip,jq->cidj", A, basis, basis)
+            return [Kronecker(A.flatten(2).flatten(0, 1), place_moments(g))]
         padded, slopes = circular_pad(x, self.kernel_size), self.basis.by_omega()
         changes = [
             F.conv2d(padded, (self.u[..., j, None] * slope).unflatten(2, (self.kernel_size, self.kernel_size)))
