@@ -80,6 +80,11 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
         ConfigError, ValueError: there is nothing to measure there, or nothing to measure it with.
     """
     folder = RunFolder.open(config.what) if config.kind == "run" else None
+    if folder is not None and compose.name_of_run(folder) == "fit_image":
+        raise ConfigError(
+            f"{config.what} is a run of fit-image: its result.json has the error under shifts; rppdyn.equivariance measures "
+            "what load_image_models gives under rotations and others"
+        )
     with process_state(threads=1):  # many small products: threads would wait for each other
         if folder is not None and compose.name_of_run(folder) in FITS:
             result = _of_fit(config, folder)

@@ -41,6 +41,7 @@ def _times(ratio: float) -> str | Markup:
 TESTED: Mapping[str, tuple[str, Write]] = {
     "test/error": ("test error", scientific),
     "test/mse": ("mean squared error", scientific),
+    "test/nll": ("negative log-likelihood", scientific),
     **{f"test/error_{steps}": (f"error over {steps} steps", scientific) for steps in HORIZONS},
     "rollout/error": ("rollout error", scientific),
     "rollout/energy_drift": ("energy drift", scientific),
@@ -202,6 +203,13 @@ def _equivariance(k: int, subject: str, groups: Sequence[Group]) -> Markup | Non
 
 
 def _priors(subject: str, groups: Sequence[Group]) -> Markup:
+    title = f"Variances of the priors and of the likelihood on {subject}"
+    if any("pathways" in group.runs[0].model for group in groups):
+        names = [name for name in groups[0].runs[0].model["pathways"] if any(_variance(g, name) for g in groups)]
+        rows = [
+            [labelled(g), *(scientific(v) if (v := _variance(g, name)) else MISSING for name in names)] for g in groups
+        ]
+        return table(title, ["configuration", *names], rows, range(1, 1 + len(names)))
     absent = {"emlp": "free_variance", "mlp": "equivariant_variance"}
     rows = []
     for group in groups:
@@ -214,7 +222,12 @@ def _priors(subject: str, groups: Sequence[Group]) -> Markup:
         ]
         rows.append([labelled(group), *variances, setting(run.config["optimiser.noise_variance"])])
     head = ["configuration", "equivariant pathway", "free pathway", "noise"]
-    return table(f"Variances of the priors and of the likelihood on {subject}", head, rows, (1, 2, 3))
+    return table(title, head, rows, (1, 2, 3))
+
+
+def _variance(group: Group, pathway: str) -> float:
+    """The configured variance of a pathway of an image model."""
+    return group.runs[0].model["pathways"][pathway]
 
 
 def _last(group: Group, name: str) -> Final | Measure | None:

@@ -76,6 +76,12 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
     with torch.no_grad():
         assert main(["fit-image", *words]) == 2
     assert "run folder run exists" in capsys.readouterr().err
+    assert main(["report", "run", "--out", "report.html"]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "s_conv" in page and "negative log-likelihood" in page
+    capsys.readouterr()
+    assert main(["equivariance", "run"]) == 2
+    assert "is a run of fit-image" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
