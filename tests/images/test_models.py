@@ -71,6 +71,16 @@ def test_models_are_invariant_where_only_stationary_pathways_are_on(kind):
         assert min(errors) > 1e-3
 
 
+@pytest.mark.parametrize("pathways", [{"conv": 1.0}, {"gconv": 1.0}], ids=str)
+def test_invariance_in_single_precision(pathways):
+    x = images(3, 1, size=(8, 8))
+    model, turns = tiny(pathways), ("gconv" in pathways)
+    moved = x.roll((1, 2), (-2, -1)).rot90(int(turns), (-2, -1))
+    for dtype, bound in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        model = model.to(dtype)
+        assert relative(model(moved.to(dtype)), model(x.to(dtype))) < bound
+
+
 def test_a_free_pathway_breaks_the_symmetry_in_proportion():
     x = images(3, 1, size=(8, 8))
     errors = []
