@@ -325,6 +325,8 @@ def _arranged(
     """Images on their canvas, targets, and the number of classes."""
     x, y, classes = found.x, found.y, found.classes
     side = how.canvas * max(x.shape[-2:]) if canvas is None else canvas
+    if how.quadrants and side % 2:
+        raise ValueError(f"canvas={side} has no four equal quadrants: give an even number")
     x = on_canvas(x, side // 2 if how.quadrants else side)
     if how.quadrants:
         x, quadrant = in_quadrants(x, generator)

@@ -41,7 +41,7 @@ class LayerSpec:
 def ten_layers(width: int = 10) -> list[LayerSpec]:
     r"""The ten-layer network of van der Ouderaa, Immer & van der Wilk 2023, Table 6, with its width :math:`\alpha`.
 
-    The printed sizes contradict each other in four rows; these give the 338,770 parameters that the paper reports of
+    Several printed sizes contradict their neighbours; these give the 338,770 parameters that the paper reports of
     convolutions with :math:`\alpha = 10`. Images of 32 x 32 pixels end as one.
     """
     halving = dict(subsample="polyphase")
