@@ -32,8 +32,8 @@ class FactoredFullyConnected(ImagePathway):
         super().__init__(variance)
         self.out_size = size if out_size is None else out_size
         pairs = (out_channels, in_channels)
-        self.U = self.draw(*pairs, math.prod(size), std=1 / math.sqrt(math.prod(size)), generator=generator)
-        self.V = self.draw(*pairs, math.prod(self.out_size), std=gain / math.sqrt(in_channels), generator=generator)
+        self.U = self.draw(*pairs, math.prod(size), std=math.sqrt(gain / math.prod(size)), generator=generator)
+        self.V = self.draw(*pairs, math.prod(self.out_size), std=math.sqrt(gain / in_channels), generator=generator)
 
     def coefficients(self) -> tuple[Tensor, ...]:
         return self.U, self.V

@@ -14,13 +14,16 @@ from rppdyn.images.group_convolution import GroupConvolution, Orientations, Sepa
 from rppdyn.images.pathways import Convolution, FullyConnected, ImagePathway, PixelBias, SharedBias, Size
 from rppdyn.images.sparse import SparseConvolution, SparseFullyConnected
 
-__all__ = ["PATHWAYS", "ROTATIONAL", "STATIONARY", "RelaxedImageLayer"]
+__all__ = ["FREE_SCALE", "PATHWAYS", "ROTATIONAL", "STATIONARY", "RelaxedImageLayer"]
 
 ROTATIONAL = ("gconv", "gconv_separable", "gconv_pointwise")
 STATIONARY = (*ROTATIONAL, "conv", "s_conv", "s_conv_lengthscales")
 MAPS = (*STATIONARY, "s_fc", "s_fc_lengthscales", "f_fc", "fc")
 PATHWAYS = (*MAPS, "pixel_bias")
 """Names of pathways, the most symmetric first; those that commute with rotations, with shifts, all but biases."""
+
+FREE_SCALE = 1e-2
+"""Initial size of pathways that don't commute with shifts, where there are some that do."""
 
 
 class RelaxedImageLayer(nn.Module):
@@ -46,7 +49,11 @@ class RelaxedImageLayer(nn.Module):
     filters there is no sparse form but "conv", and no separable one but "gconv".
 
     A residual pathway prior on images (RPP-Conv, Finzi 2023, 3.5.3) is ``{"conv": sigma_a**2, "fc": sigma_b**2}``. A
-    variance of 0 leaves a pathway out. Pathways start with equal shares of an output of variance ``gain**2``.
+    variance of 0 leaves a pathway out.
+
+    Pathways that commute with shifts start with equal shares of an output of variance ``gain**2``; beside them the others start
+    at ``free_scale`` of that size, so that what they become, they become by the data. From equal shares they learn the training
+    set by heart before the prior has a say, and the marginal likelihood finds it hard to switch them off again.
 
     Args:
         size, out_size: of input and output maps; they differ only where ``out_size`` is (1, 1).
@@ -55,6 +62,7 @@ class RelaxedImageLayer(nn.Module):
         kernel_size: of convolutions; odd.
         orientations: of input and output, (1, 4), (4, 4) or (4, 1) where channels stand for orientations.
         gain: output standard deviation at initialisation for inputs of unit mean square.
+        free_scale: initial size of pathways that don't commute with shifts, relative to a layer of their own.
     Raises:
         ValueError: an unknown pathway, none at all, a kernel too large for the image, or an impossible output size.
     Source: Finzi, Benton & Wilson 2021; van der Ouderaa, Immer & van der Wilk 2023, Eq. 4.
@@ -72,6 +80,7 @@ class RelaxedImageLayer(nn.Module):
         out_size: Size | None = None,
         orientations: Orientations = (1, 1),
         gain: int | float = 1.0,
+        free_scale: int | float = FREE_SCALE,
         generator: torch.Generator | None = None,
     ):
         super().__init__()
@@ -91,8 +100,11 @@ class RelaxedImageLayer(nn.Module):
         self.kernel_size = 1 if self.pooled else kernel_size
         if self.kernel_size // 2 > min(size):
             raise ValueError(f"kernel_size={kernel_size} reaches around an image of {size} pixels: take a smaller one")
-        start = dict(gain=gain / math.sqrt(len(maps)), generator=generator)
+        strict = [name for name in maps if name in STATIONARY]
         for name, variance in present.items():
+            share = 1 / math.sqrt(len(strict) if name in strict else len(maps) - len(strict) or 1)
+            scale = free_scale if strict and name not in strict else 1.0
+            start = dict(gain=gain * share * scale, generator=generator)
             self.add_module(name, self._pathway(name, variance, start))
         if bias_variance != 0:
             shared = orientations[1] if any(name in ROTATIONAL for name in maps) else 1

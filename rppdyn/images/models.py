@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.images.group_convolution import ROTATIONS
-from rppdyn.images.layer import ROTATIONAL, STATIONARY, RelaxedImageLayer
+from rppdyn.images.layer import FREE_SCALE, ROTATIONAL, STATIONARY, RelaxedImageLayer
 from rppdyn.images.pathways import Size
 from rppdyn.images.subsampling import MaxSubsampling, PolyphaseSubsampling
 
@@ -104,6 +104,7 @@ class ImageModel(nn.Module):
         outputs: numbers for each image: classes, or targets.
         pathways: names and prior variances.
         bias_variance: prior variance of biases, shared over pixels (and orientations).
+        free_scale: initial size of pathways that don't commute with shifts beside those that do.
         generator: of the initial weights.
     Raises:
         ValueError: a size that can't be halved as often as the layers ask, or what a layer refuses.
@@ -122,11 +123,12 @@ class ImageModel(nn.Module):
         pathways: Mapping[str, int | float],
         *,
         bias_variance: int | float = 1.0,
+        free_scale: int | float = FREE_SCALE,
         generator: torch.Generator | None = None,
     ):
         super().__init__()
         fields = ROTATIONS if any(pathways.get(name, 0) != 0 for name in ROTATIONAL) else 1
-        shared = dict(bias_variance=bias_variance, generator=generator)
+        shared = dict(bias_variance=bias_variance, free_scale=free_scale, generator=generator)
         self.blocks, self.subsampling = nn.ModuleList(), nn.ModuleList()
         channels, before, gain = in_channels, 1, 1.0
         for spec in layers:

@@ -145,7 +145,7 @@ class SparseFullyConnected(SparsePathway):
         super().__init__(variance, prior)
         self.out_size = size if out_size is None else out_size
         self.basis_in, self.basis_out = ExponentialBasis(size), ExponentialBasis(self.out_size)
-        stds = 1 / math.sqrt(math.prod(size)), gain / math.sqrt(in_channels)
+        stds = math.sqrt(gain / math.prod(size)), math.sqrt(gain / in_channels)
         self.u, self.v = (
             self.draw(out_channels, in_channels, len(basis.omega), std=basis.anchor_std(std), generator=generator)
             for basis, std in zip(self.bases, stds, strict=True)

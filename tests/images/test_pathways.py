@@ -76,6 +76,14 @@ def test_initial_outputs_have_the_gain(kind):
     assert abs(f(x).std().item() - 1.5) < 0.1
 
 
+@pytest.mark.parametrize("kind", ["fc", "f_fc", "s_fc"])
+def test_free_pathways_start_small_beside_others(kind):
+    x = torch.randn(64, 16, 8, 8, generator=generator(3))
+    for pathways, expected in (({kind: 1.0, "conv": 1.0}, 0.03), ({kind: 1.0}, 1.0)):
+        layer = RelaxedImageLayer(16, 32, (8, 8), pathways, free_scale=0.03, generator=generator())
+        assert abs(layer.get_submodule(kind)(x).std() / expected - 1) < 0.1
+
+
 def test_initial_weights_are_never_wider_than_the_prior():
     wide, narrow = (FullyConnected(2, 2, SIZE, v, generator=generator()) for v in (1.0, 1e-6))
     assert abs(narrow.weight.std() - 1e-3) < 1e-4 < wide.weight.std()
@@ -233,16 +241,17 @@ def test_a_variance_of_zero_leaves_a_pathway_out():
     strict = RelaxedImageLayer(IN, OUT, SIZE, {"f_fc": 0, "conv": 1.0}, generator=generator()).double()
     assert [name for name, _ in strict.named_children()] == ["conv", "bias"]
     assert max(shift_error(strict, images(), shift) for shift in SHIFTS) < 1e-12
-    relaxed = RelaxedImageLayer(IN, OUT, SIZE, {"f_fc": 1.0, "conv": 1.0}, bias_variance=0).double()
+    relaxed = RelaxedImageLayer(IN, OUT, SIZE, {"f_fc": 1.0, "conv": 1.0}, bias_variance=0, free_scale=1).double()
     assert [name for name, _ in relaxed.named_children()] == ["conv", "f_fc"]
     assert min(shift_error(relaxed, images(), shift) for shift in SHIFTS) > 0.05
 
 
 def test_a_layer_to_one_pixel_is_invariant_without_its_free_pathway():
     strict, relaxed = (
-        RelaxedImageLayer(IN, OUT, SIZE, {"f_fc": v, "conv": 1.0}, out_size=(1, 1), generator=generator()).double()
+        RelaxedImageLayer(IN, OUT, SIZE, {"f_fc": v, "conv": 1}, out_size=(1, 1), free_scale=1, generator=generator())
         for v in (0, 1.0)
     )
+    strict, relaxed = strict.double(), relaxed.double()
     x = images()
     assert strict(x).shape == relaxed(x).shape == (2, OUT, 1, 1)
     assert max(shift_error(strict, x, shift) for shift in SHIFTS) < 1e-12
