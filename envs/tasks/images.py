@@ -325,8 +325,11 @@ def _arranged(
     """Images on their canvas, targets, and the number of classes."""
     x, y, classes = found.x, found.y, found.classes
     side = how.canvas * max(x.shape[-2:]) if canvas is None else canvas
-    if how.quadrants and side % 2:
-        raise ValueError(f"canvas={side} has no four equal quadrants: give an even number")
+    if how.quadrants and (side % 2 or side < 2 * max(x.shape[-2:])):
+        least = 2 * max(x.shape[-2:])
+        raise ValueError(
+            f"canvas={side} has no four quadrants that hold an image each: give an even number from {least} on"
+        )
     x = on_canvas(x, side // 2 if how.quadrants else side)
     if how.quadrants:
         x, quadrant = in_quadrants(x, generator)
