@@ -15,7 +15,7 @@ from rppdyn.priors import Evidence, Likelihood, curvature, evidence
 
 __all__ = ["VarianceLearning", "weights_of"]
 
-BATCH = 100  # data whose curvature is computed at a time
+BATCH = 256  # data whose curvature is computed at a time
 
 Predict = Callable[[RPPEMLP, Tensor], Tensor]
 

@@ -112,6 +112,7 @@ class ImageFit:
             data.outputs,
             model.pathways.present,
             bias_variance=model.bias_variance,
+            free_scale=model.free_scale,
             generator=torch.Generator().manual_seed(seed),
         )
 

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from omegaconf import MISSING
 
 from rppdyn.jobs.fit_schema import FitConfig, one_of
-from rppdyn.jobs.schema import ConfigError, at_least, require, variance
+from rppdyn.jobs.schema import ConfigError, at_least, positive, require, variance
 
-ARCHITECTURES = ("small", "three_layers", "nine_layers", "ten_layers")
+ARCHITECTURES = ("small", "small_max", "three_layers", "nine_layers", "ten_layers")
 
 
 @dataclass
@@ -68,8 +68,10 @@ class ImageModelConfig:
     architecture: str = "small"
     width: int | None = None  # channels of the first layer; null: the architecture's own
     bias_variance: float = 1.0
+    free_scale: float = 0.01  # initial size of pathways that know positions, beside others that don't
 
     def __post_init__(self) -> None:
+        positive("model.free_scale", self.free_scale)
         one_of("model.architecture", self.architecture, ARCHITECTURES)
         variance("model.bias_variance", self.bias_variance)
         if self.width is not None:

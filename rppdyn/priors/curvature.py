@@ -100,7 +100,8 @@ def _add_use(sums: Blocks, name: str, layer: nn.Module, x: Tensor, g: Tensor, us
     """One call of a layer; G is a mean over calls, as it is over places."""
     for pathway_name, pathway in _curved(layer):
         with torch.no_grad():
-            blocks = [b._replace(G=b.G / uses) for b in pathway.curvature(x, g)]
+            blocks = pathway.curvature(x, g)
+            blocks = [b._replace(G=b.G / uses) for b in blocks] if uses > 1 else blocks
         key = name, pathway_name
         sums[key] = _added(sums[key], blocks) if key in sums else blocks
 
