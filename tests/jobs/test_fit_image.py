@@ -21,18 +21,15 @@ def configured(folder, *words):
 
 def test_convolutions_read_digits_anywhere_and_cannot_say_where(tmp_path):
     """A convolution is invariant to shifts, so it reads digits wherever they stand and can't tell the quadrant."""
-    words = ("optimiser.epochs=25", "optimiser.batch_size=40")
     errors = {}
-    for task, model, width in ("digit", "conv", 6), ("digit_quadrant", "conv", 6), ("digit_quadrant", "fc", 1):
-        chosen = f"task={task}", f"model={model}", f"model.width={width}"
-        result = fit_image.run(configured(tmp_path / task / model, *chosen, *words))
-        errors[task, model] = result.test["test/error"][0]
-        if model == "conv":
-            assert result.test["equivariance/error"][0] < 1e-5
-        else:
-            assert result.test["equivariance/error"][0] > 0.1
-    assert errors["digit", "conv"] < 0.3 < 0.6 < errors["digit_quadrant", "conv"]
-    assert errors["digit_quadrant", "fc"] < errors["digit_quadrant", "conv"] - 0.2
+    for task in ("digit", "digit_quadrant"):
+        words = (f"task={task}", "model=conv", "model.width=6", "optimiser.epochs=25", "optimiser.batch_size=40")
+        found = fit_image.run(configured(tmp_path / task, *words)).test
+        errors[task] = found["test/error"][0]
+        assert found["equivariance/error"][0] < 1e-5
+    assert errors["digit"] < 0.3 < 0.6 < errors["digit_quadrant"]
+    plain = fit_image.run(configured(tmp_path / "fc", "task=digit", "model=fc", "model.width=1", "optimiser.epochs=2"))
+    assert plain.test["equivariance/error"][0] > 0.1
 
 
 def test_variances_are_learned_and_the_models_load(tmp_path):
