@@ -22,6 +22,7 @@ from rppdyn.runs.statistics import bootstrap_interval, iqm
 SMALLEST = 1e-9  # what a logarithmic axis shows zero as
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe & Ito
 STYLES = ("-", "--")
+MODEL = "agent.imagination"
 IGNORED = (
     "seed",
     "seeds",
@@ -190,10 +191,19 @@ def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _label(config: Mapping[str, Any], varied: set[str]) -> str:
-    """Environment (where it varies) and model, and whatever else varies between the runs."""
+    """Environment (where it varies) and model, and whatever else varies between the runs.
+
+    Where some agents have a model of the environment and others none, they are called mbpo and sac; how it is set goes
+    without saying.
+    """
+    if MODEL in varied:  # null in the configuration of those without
+        varied = {key for key in varied if not key.startswith(MODEL)} | {"agent"}
+        config = {**config, "agent": "sac" if MODEL in config else "mbpo"}
     parts = [str(config.get("env.id"))] if "env.id" in varied or not varied else []
     if "model.kind" in varied or not varied:
         parts.append(str(config.get("model.kind")))
-    for key in sorted(varied - {"env.id", "model.kind"}):
+    if "agent" in varied:
+        parts.append(str(config["agent"]))
+    for key in sorted(varied - {"env.id", "model.kind", "agent"}):
         parts.append(f"{key.rpartition('.')[2]}={config.get(key, 'stock')}")
     return " ".join(parts)

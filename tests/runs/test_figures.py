@@ -12,8 +12,9 @@ from rppdyn.runs.figures import PANELS, curve, grouped, learning_curves, raw_dat
 
 @pytest.fixture
 def make_run(tmp_path):
-    def make(name, *, kind="rpp", seed=0, steps=(0, 100, 200), **env):
+    def make(name, *, kind="rpp", seed=0, steps=(0, 100, 200), agent=None, **env):
         config = {"seed": seed, "model": {"kind": kind, "hidden": 8}, "env": {"id": "Walker2d-v5", **env}}
+        config |= {} if agent is None else {"agent": agent}
         folder = RunFolder.create(tmp_path / name, config)
         for step in steps:
             folder.metrics.append(
@@ -40,6 +41,12 @@ def test_seeds_are_one_curve_and_models_are_several(make_run):
 def test_a_weakened_actuator_is_told_apart(make_run):
     groups = grouped([make_run("a"), make_run("b", actuator_scale={"leg_joint": 0.5})])
     assert set(groups) == {"leg_joint=stock", "leg_joint=0.5"}
+
+
+def test_agents_with_a_model_of_the_environment_are_told_from_those_without(make_run):
+    imagined = {"gradient_steps": 10, "imagination": {"kind": "rpp", "hidden": 64, "every": 125}}
+    model, none = make_run("a", agent=imagined), make_run("b", agent={"gradient_steps": 1, "imagination": None})
+    assert list(grouped([model, none])) == ["mbpo gradient_steps=10", "sac gradient_steps=1"]
 
 
 def test_a_curve_has_the_steps_that_all_runs_have(make_run):
