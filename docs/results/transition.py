@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from symmetry_levels import read
 
 from rppdyn.runs import RunFolder, bootstrap_interval, iqm
@@ -106,6 +107,8 @@ def draw(datasets: dict[str, dict[str, dict[str, Any]]]) -> Figure:
     for axes, (name, results) in zip(panels.flat, datasets.items(), strict=False):
         draw_panel(axes, {key: results[key]["curves"] for key in MODELS if key in results})
         axes.set_title(name, fontsize="medium")
+    for axes in panels.flat[len(datasets) :]:
+        axes.set_visible(False)
     for axes in panels[:, 0]:
         axes.set_ylabel("relative error, %")
     handles = {label: line for axes in panels.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
@@ -124,7 +127,9 @@ def draw_panel(axes: Axes, curves: dict[str, dict[str, Any]]) -> None:
         axes.fill_between(times, low, high, color=colour, alpha=0.2, lw=0)
     axes.set(xscale="log", yscale="log", xlabel="steps")
     axes.set_xticks([1, 10, 30, 100], ["1", "10", "30", "100"])
-    axes.xaxis.minorticks_off()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 
