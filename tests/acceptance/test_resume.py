@@ -12,7 +12,7 @@ import torch
 
 from .conftest import SMALL
 
-STEPS = "total_steps=330"
+STEPS = "total_steps=210"
 # Wall-clock times, and where this process began counting steps per second.
 CLOCKS = ("t", "elapsed", "episode_times", "time/fps", "time/time_elapsed", "_num_timesteps_at_start")
 
@@ -26,7 +26,7 @@ def uninterrupted(rppdyn, tmp_path_factory):
 
 
 def final_state(run: Path):
-    return torch.load(run / "checkpoints" / "step-000000000330" / "agent.pt", weights_only=True)
+    return torch.load(run / "checkpoints" / "step-000000000210" / "agent.pt", weights_only=True)
 
 
 def assert_identical(a, b, where="checkpoint"):

@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC
 
-TOTAL = 300
+TOTAL = 230
 
 
 class Lines(KVWriter):

@@ -92,7 +92,7 @@ def test_augmentation_makes_a_plain_network_more_symmetric(tmp_path):
 
 
 def test_both_hamiltonians_learn_the_pendulum_and_the_symmetric_one_conserves_its_momentum(tmp_path):
-    words = ("seeds=2", "optimiser.epochs=20")
+    words = ("seeds=2", "optimiser.epochs=14")
     emlp = fit_dynamics.run(dynamics(tmp_path / "emlp", "model=emlp_hnn", *words))
     mlp = fit_dynamics.run(dynamics(tmp_path / "mlp", "model=mlp_hnn", *words))
     assert max(*emlp.test["test/error"], *mlp.test["test/error"]) < 0.1
