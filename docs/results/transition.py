@@ -45,9 +45,10 @@ def main() -> None:
     runs = [read_with_curves(RunFolder.open(run)) for run in arguments.runs]
     datasets: dict[str, dict[str, dict[str, Any]]] = {}
     for run in runs:
-        datasets.setdefault(dataset(run["config"]), {})[model(run["config"])] = run
+        datasets.setdefault(dataset(run["config"]), {})[label(run["config"])] = run
     for name, results in datasets.items():
-        print_tables(name, {key: results[key] for key in MODELS if key in results})
+        datasets[name] = dict(sorted(results.items(), key=lambda item: MODELS.index(model(item[1]["config"]))))
+        print_tables(name, datasets[name])
     if arguments.out:
         draw(datasets).savefig(arguments.out, dpi=150)
     if arguments.json:
@@ -70,23 +71,34 @@ def model(config: dict[str, Any]) -> str:
     return config["model"]["kind"] + published + (", augmented" if config["task"]["augment"] else "")
 
 
+def label(config: dict[str, Any]) -> str:
+    """The model and, of relaxed ones, the variance of the free pathway."""
+    variance = f", {config['model']['free_variance']:g}" if config["model"]["kind"] == "rpp" else ""
+    return model(config) + variance
+
+
 def print_tables(name: str, results: dict[str, dict[str, Any]]) -> None:
     """Errors with the settings they were found with, and ratios."""
     print(f"\n**{name}**\n")
-    print("| model | " + " | ".join(METRICS) + " | rate, epochs, s^2, width, free variance |")
-    print("| --- |" + " ---: |" * len(METRICS) + " --- |")
+    shown = {
+        title: metric for title, metric in METRICS.items() if metric in next(iter(results.values()))["result"]["test"]
+    }
+    print("| model | " + " | ".join(shown) + " | rate, width |")
+    print("| --- |" + " ---: |" * len(shown) + " --- |")
     for key, run in results.items():
-        optimiser, net = run["config"]["optimiser"], run["config"]["model"]
-        variance = "" if net["kind"] == "emlp" else f", {net['free_variance']:g}"
-        settings = f"{optimiser['learning_rate']:g}, {optimiser['epochs']}, {optimiser['noise_variance']:g}, {net['hidden']}"
-        cells = [percent(run["result"]["test"][metric]) for metric in METRICS.values()]
-        print(f"| {key} | " + " | ".join(cells) + f" | {settings}{variance} |")
-    print("\n| ratio of 100-step errors | |\n| --- | ---: |")
+        settings = f"{run['config']['optimiser']['learning_rate']:g}, {run['config']['model']['hidden']}"
+        cells = [percent(run["result"]["test"][metric]) for metric in shown.values()]
+        print(f"| {key} | " + " | ".join(cells) + f" | {settings} |")
+    errors = [name for name in shown if name.endswith("steps")]
+    print("\n| ratio of errors | " + " | ".join(errors) + " |\n| --- |" + " ---: |" * len(errors))
     for first in [key for key in results if key.startswith("rpp")]:
-        for second in [key for key in results if key != first]:
-            pairs = [results[key]["result"]["test"]["test/error_100"] for key in (first, second)]
-            centre, (low, high) = paired_ratio(*pairs)
-            print(f"| {first} / {second} | {centre:.2f} [{low:.2f}, {high:.2f}] |")
+        for second in [key for key in results if not key.startswith("rpp") or ("published" in key and key != first)]:
+            cells = []
+            for name in errors:
+                pairs = [results[key]["result"]["test"][METRICS[name]] for key in (first, second)]
+                centre, (low, high) = paired_ratio(*pairs)
+                cells.append(f"{centre:.2f}" + (f" [{low:.2f}, {high:.2f}]" if len(pairs[0]) > 1 else ""))
+            print(f"| {first} / {second} | " + " | ".join(cells) + " |")
 
 
 def percent(values: list[float]) -> str:
@@ -105,22 +117,29 @@ def draw(datasets: dict[str, dict[str, dict[str, Any]]]) -> Figure:
     FigureCanvasAgg(figure)
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes, (name, results) in zip(panels.flat, datasets.items(), strict=False):
-        draw_panel(axes, {key: results[key]["curves"] for key in MODELS if key in results})
+        draw_panel(axes, results)
         axes.set_title(name, fontsize="medium")
     for axes in panels.flat[len(datasets) :]:
         axes.set_visible(False)
     for axes in panels[:, 0]:
         axes.set_ylabel("relative error, %")
-    handles = {label: line for axes in panels.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    handles = {
+        label: line for axes in panels.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
     names = [name for name in MODELS if name in handles]
     figure.legend([handles[n] for n in names], names, loc="outside lower center", ncols=len(names), frameon=False)
     return figure
 
 
-def draw_panel(axes: Axes, curves: dict[str, dict[str, Any]]) -> None:
-    """Interquartile means with their intervals, both axes logarithmic."""
-    for key, found in curves.items():
-        errors, colour = 100 * np.array(found["error"]), COLOURS[MODELS.index(key)]
+def draw_panel(axes: Axes, results: dict[str, dict[str, Any]]) -> None:
+    """Interquartile means with their intervals, both axes logarithmic; of several variances the one with the least error."""
+    best: dict[str, dict[str, Any]] = {}
+    for run in results.values():
+        key = model(run["config"])
+        if key not in best or np.mean(run["curves"]["error"]) < np.mean(best[key]["curves"]["error"]):
+            best[key] = run
+    for key, run in best.items():
+        errors, colour = 100 * np.array(run["curves"]["error"]), COLOURS[MODELS.index(key)]
         times = np.arange(1, errors.shape[1] + 1)
         low, high = bootstrap_interval(errors)
         axes.plot(times, iqm(errors), color=colour, label=key, lw=1.3)
