@@ -36,7 +36,7 @@ class VarianceLearning:
             likelihood without.
 
     Attributes:
-        found: the evidence of each member at the last update; empty before the first.
+        effective: of each pathway, by name, the members' effective numbers of parameters at the last update.
     """
 
     def __init__(
@@ -55,7 +55,8 @@ class VarianceLearning:
         self.variances = {tuple(name.rsplit(".", 2)[:2]): p for name, p in named if name.endswith(".log_variance")}
         learned = self.options.noise and noise is not None
         self.noise = torch.zeros(stack.members) if noise is None else noise.requires_grad_(learned)
-        self.found: list[Evidence] = []
+        self.has_noise = noise is not None
+        self.effective: dict[str, list[float]] = {}
         parameters = [*self.variances.values(), *([self.noise] if learned else [])]
         self.optimiser = torch.optim.Adam(parameters, lr=self.options.learning_rate)
 
@@ -70,7 +71,6 @@ class VarianceLearning:
             weights: the optimiser of the members' weights, whose moments follow the units that free pathways are stored in.
         """
         members = [self._at(index, epoch) for index in range(self.stack.members)]
-        self.found = [found for found, _ in members]
         rate = 0.5 * (1 + math.cos(math.pi * epoch / self.config.optimiser.epochs))
         for group in self.optimiser.param_groups:
             group["lr"] = self.options.learning_rate * rate
@@ -79,13 +79,21 @@ class VarianceLearning:
             self.optimiser.zero_grad()
             total = torch.zeros((), dtype=torch.float64)
             for index, (found, negative_log_likelihood) in enumerate(members):
-                s = torch.stack([p[index] for p in self.variances.values()]).double().cpu()
+                s = self._log_variances(index, found)
                 noise = self.noise[index].double().cpu()
                 scale = (stood[index].double().cpu() - noise).exp()
                 total = total + found.negative_log(negative_log_likelihood(noise.exp()), s, scale)
             total.backward()
             self.optimiser.step()
         self._follow(weights)
+        with torch.no_grad():
+            each = [found.effective_parameters(self._log_variances(i, found)) for i, (found, _) in enumerate(members)]
+        keys = [f"{p.layer}.{p.name}" for p in members[0][0].pathways]
+        self.effective = dict(zip(keys, torch.stack(each, 1).tolist(), strict=True))
+
+    def _log_variances(self, index: int, found: Evidence) -> Tensor:
+        """A member's, in the order of its evidence."""
+        return torch.stack([self.variances[p.layer, p.name][index] for p in found.pathways]).double().cpu()
 
     @torch.no_grad()
     def _follow(self, weights: torch.optim.Adam) -> None:
@@ -135,16 +143,15 @@ class VarianceLearning:
         """Of each pathway the logarithm to base 10 of its variance and, after an update, its effective number of parameters."""
         named = {".".join(key): p for key, p in self.variances.items()}
         found = {f"log10_variance/{name}": (p.detach() / math.log(10)).tolist() for name, p in named.items()}
-        found["log10_variance/noise"] = (self.noise.detach() / math.log(10)).tolist()
-        if self.found:
-            effective = torch.stack([one.effective_parameters() for one in self.found], 1)
-            found |= {f"effective/{name}": values.tolist() for name, values in zip(named, effective, strict=True)}
-        return found
+        if self.has_noise:
+            found["log10_variance/noise"] = (self.noise.detach() / math.log(10)).tolist()
+        return found | {f"effective/{name}": values for name, values in self.effective.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"noise": self.noise.detach(), "optimiser": self.optimiser.state_dict()}
+        return {"noise": self.noise.detach(), "optimiser": self.optimiser.state_dict(), "effective": self.effective}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         with torch.no_grad():
             self.noise.copy_(state["noise"])
         self.optimiser.load_state_dict(state["optimiser"])
+        self.effective = state["effective"]

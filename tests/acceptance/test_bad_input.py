@@ -109,9 +109,7 @@ def test_one_line_and_exit_status_2(monkeypatch, tmp_path, capfd, case):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "case", ["no such verb", "unknown environment", "negative learning rate", "environment of another kind"]
-)
+@pytest.mark.parametrize("case", ["no such verb", "unknown environment", "negative learning rate"])
 def test_the_same_in_a_process_of_its_own(rppdyn, tmp_path, case):
     words, expected = BAD[case]
     status, out, err = rppdyn(*words, cwd=tmp_path)

@@ -49,11 +49,13 @@ def test_members_learn_as_if_alone_and_go_on_after_an_interruption(tmp_path):
         assert both["precision"][1] == pytest.approx(one["precision"][0], rel=1e-6)
     assert together.pathways[0]["norm"][0] != pytest.approx(together.pathways[0]["norm"][1], rel=1e-3)
     folder = tmp_path / "together"
+    metrics = (folder / "metrics.jsonl").read_bytes()
     for name in ("result.json", "members.pt"):
         (folder / name).unlink()
     shutil.rmtree(max((folder / "checkpoints").glob("step-*")))
     again = fit_regression.run(configured(folder, *words, "seeds=2"), resume=True)
     assert again.pathways == together.pathways and again.test == together.test
+    assert (folder / "metrics.jsonl").read_bytes() == metrics and b"effective/head.free" in metrics
     _, members = fit_regression.load_regressors(configured(folder, *words, "seeds=2"), RunFolder.open(folder))
     learned = [member.net.pathway_variances()["head"]["free"] for member in members]
     (row,) = [row for row in again.pathways if (row["layer"], row["pathway"]) == ("head", "free")]

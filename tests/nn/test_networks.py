@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
-import os
 import pickle
-import shutil
 import subprocess
 import sys
 
@@ -358,24 +356,13 @@ for case in cases:
     for g, p in zip(gradients, net.parameters(), strict=True):
         torch.testing.assert_close(g, p.grad, rtol=1e-3, atol=1e-4)
 """
-BACKENDS = {
-    "aot_eager": [
-        "EMLP(V, V, Z(2), 128, 1)",
-        "RPPEMLP(V, V, SO(3), 24, 1)",
-    ],
-    "inductor": ["RPPEMLP(V, V, Z(2), 4, 1)"],
-}
+COMPILED = ["EMLP(V, V, Z(2), 128, 1)", "RPPEMLP(V, V, SO(3), 24, 1)", "MLP(V, V, Z(2), 8, 1)"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_compile_without_a_graph_break(backend, tmp_path):
+def test_compile_without_a_graph_break():
     """In a process of its own: the shape checks that tests put around functions can't be compiled."""
-    if backend == "inductor" and shutil.which("c++") is None:
-        pytest.skip("torch's default backend needs a C++ compiler")
-    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", COMPILE, backend, *BACKENDS[backend]]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = subprocess.run([sys.executable, "-c", COMPILE, "aot_eager", *COMPILED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
