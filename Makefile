@@ -73,9 +73,9 @@ demo: $(RUN_READY)
 	$(BIN)/rppdyn evaluate-agent runs/demo
 	$(BIN)/rppdyn equivariance runs/demo
 
-# One thread per worker: the matrices of the tests are small.
+# One thread per worker: the matrices of the tests are small. Workers take from each other what is left.
 test: $(TEST_READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 lint: $(TEST_READY)
 	$(BIN)/ruff check .
