@@ -89,6 +89,11 @@ class Pathway(ExactBuffers, ABC):
         raise NotImplementedError(f"{type(self).__name__} has no curvature: its variance is not learned")
 
     @property
+    def has_curvature(self) -> bool:
+        """Whether :meth:`curvature` is known, so that the variance can be learned."""
+        return type(self).curvature is not Pathway.curvature
+
+    @property
     def num_coefficients(self) -> int:
         """How many independent Gaussian numbers the prior is on."""
         return sum(c.numel() for c in self.coefficients())

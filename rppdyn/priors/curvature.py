@@ -88,7 +88,7 @@ def _watched(module: nn.Module) -> Iterator[Uses]:
 
 def _curved(layer: nn.Module) -> list[tuple[str, Pathway]]:
     children = layer.named_children()
-    return [(name, p) for name, p in children if isinstance(p, Pathway) and type(p).curvature is not Pathway.curvature]
+    return [(name, p) for name, p in children if isinstance(p, Pathway) and p.has_curvature]
 
 
 def _gradients(outputs: Tensor, of: list[Tensor], factor: Tensor) -> list[Tensor]:

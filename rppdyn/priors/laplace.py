@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rppdyn.nn.pathways import Pathway, named_pathways
+from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors.curvature import Blocks
 
 __all__ = ["Evidence", "PathwayEvidence", "evidence", "learn_variances"]
@@ -89,7 +89,7 @@ class Evidence:
 def learn_variances(module: nn.Module) -> None:
     """Make the prior variances of all pathways that have curvature parameters, in place (:meth:`Pathway.learn_variance`)."""
     for *_, pathway in named_pathways(module):
-        if type(pathway).curvature is not Pathway.curvature:
+        if pathway.has_curvature:
             pathway.learn_variance()
 
 
