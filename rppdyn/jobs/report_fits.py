@@ -27,6 +27,10 @@ HORIZONS = (10, 30, 100)
 """Of transition models."""
 
 Write = Callable[[float], str | Markup]
+IMAGES = (
+    " Of images, errors are the share that is classified wrongly, or of a regression the root mean squared error in standard "
+    "deviations; the equivariance error is that under shifts."
+)
 MOST_PAIRS = 10  # more of them are folded
 
 
@@ -73,7 +77,9 @@ def glance(groups: Sequence[Group]) -> Markup:
     explain = tag(
         "p",
         f"{INTERVALS}. Errors are relative, |y − f(x)| / (|y| + |f(x)|): 0 is right and 1 the worst, geometric means over the "
-        "test data and, along rollouts, over time. An equivariance error is 0 for an equivariant function and 1 at worst.",
+        "test data and, along rollouts, over time. An equivariance error is 0 for an equivariant function and 1 at worst."
+        + IMAGES
+        * any("pathways" in group.runs[0].model for group in groups),
         class_="note",
     )
     return joined([table("Results of fits", head, rows, range(1 + several, len(head))), explain])
