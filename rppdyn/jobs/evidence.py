@@ -11,13 +11,15 @@ from torch import Tensor, nn
 
 from rppdyn.jobs.fit_schema import FitConfig
 from rppdyn.nn import RPPEMLP, Stack
-from rppdyn.priors import Evidence, Likelihood, curvature, evidence
+from rppdyn.nn.networks import Weights
+from rppdyn.priors import Evidence, Likelihood, curvature, evidence, gradient_curvature
 
-__all__ = ["VarianceLearning", "weights_of"]
+__all__ = ["Predict", "PredictEach", "VarianceLearning", "weights_of"]
 
 BATCH = 256  # data whose curvature is computed at a time
 
 Predict = Callable[[RPPEMLP, Tensor], Tensor]
+PredictEach = Callable[[Stack, Weights, Tensor], Tensor]
 
 
 def weights_of(stack: Stack) -> list[nn.Parameter]:
@@ -31,6 +33,8 @@ class VarianceLearning:
 
     Args:
         predict: outputs of one member for some of its inputs, in which its layers are called as modules.
+        predict_each: where weights enter in other ways too, outputs for inputs that have a network each
+            (:func:`rppdyn.priors.gradient_curvature`).
         density: the likelihood with a variance.
         noise: ``(members,)``, the logarithms of these variances, which are learned too where that is configured; None of a
             likelihood without.
@@ -48,9 +52,11 @@ class VarianceLearning:
         predict: Predict,
         density: Callable[[Any], Likelihood],
         noise: Tensor | None,
+        predict_each: PredictEach | None = None,
     ):
         self.config, self.options, self.stack = config, config.marginal_likelihood, stack
-        self.inputs, self.targets, self.predict, self.density = inputs, targets, predict, density
+        self.inputs, self.targets, self.density = inputs, targets, density
+        self.predict, self.predict_each = predict, predict_each
         named = zip(stack.names, stack.stacked, strict=True)
         self.variances = {tuple(name.rsplit(".", 2)[:2]): p for name, p in named if name.endswith(".log_variance")}
         learned = self.options.noise and noise is not None
@@ -126,9 +132,9 @@ class VarianceLearning:
         generator = torch.Generator().manual_seed(self.config.all_seeds[index] * 1_000_003 + epoch)
         chosen = torch.randperm(len(inputs), generator=generator)[: self.options.data].to(inputs.device)
         predict = lambda batch: self.predict(net, batch)  # noqa: E731
-        blocks = curvature(
+        blocks = (curvature if self.predict_each is None else gradient_curvature)(
             net,
-            predict,
+            self.predict_each or predict,
             inputs[chosen].split(BATCH),
             self.density(float(self.noise[index].detach().exp())),
             total=len(inputs),

@@ -27,7 +27,7 @@ from rppdyn.jobs.fit_result import FitResult
 from rppdyn.jobs.fit_schema import FitDynamicsConfig
 from rppdyn.jobs.fitting import StackFit, build_stack, device_of, load_members, run_fit, task_group
 from rppdyn.jobs.preflight import preflight
-from rppdyn.nn import Chained
+from rppdyn.nn import Chained, Stack
 from rppdyn.reps import Scalar, V
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import write_json
@@ -95,6 +95,7 @@ class Dynamics:
             chunks[:, :, 1:],
             predict=lambda z0: self._rollout(self.model, self.model.assemble(), z0),
             predict_one=lambda net, z0: self._rollout(_system(config, Chained(net)), None, z0),
+            predict_each=self._rollout_each if is_hamiltonian else None,
             evaluate=self._evaluate,
         )
         self.curves: dict[str, Any] = {}
@@ -117,6 +118,10 @@ class Dynamics:
     def _rollout(self, model: DynamicsModel, weights: Any, z0: Tensor) -> Tensor:
         step = self.config.rollout.step
         return integrate(model, z0, self.chunk_times, method="rk4", step=step, weights=weights).states[..., 1:, :]
+
+    def _rollout_each(self, stack: Stack, weights: Any, z0: Float[Tensor, "N n"]) -> Float[Tensor, "N T n"]:
+        """Rollouts of as many models as there are initial states."""
+        return self._rollout(_system(self.config, stack), weights, z0.unsqueeze(1)).squeeze(1)
 
     def members(self) -> list[DynamicsModel]:
         """The models as they stand, in float64 on the CPU, where errors are measured."""

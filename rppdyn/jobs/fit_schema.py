@@ -266,14 +266,6 @@ class FitDynamicsConfig(FitConfig):
 
     verb = "fit-dynamics"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.objective == "marginal_likelihood" and self.model.system == "hamiltonian":
-            raise ConfigError(
-                "objective=marginal_likelihood: a Hamiltonian's weights enter its vector field twice, and their curvature is "
-                "not known; fit a neural ODE, model=rpp_ode, or give the variances"
-            )
-
     @property
     def model_name(self) -> str:
         return f"{self.model.kind}_{'hnn' if self.model.system == 'hamiltonian' else 'ode'}"

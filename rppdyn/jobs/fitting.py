@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from rppdyn import priors
 from rppdyn.groups import Group
 from rppdyn.jobs import notation
-from rppdyn.jobs.evidence import Predict, VarianceLearning, weights_of
+from rppdyn.jobs.evidence import Predict, PredictEach, VarianceLearning, weights_of
 from rppdyn.jobs.fit_result import FitResult
 from rppdyn.jobs.fit_schema import FitConfig, NetworkConfig
 from rppdyn.jobs.pathway_table import draw_pathways, pathway_rows
@@ -152,6 +152,7 @@ class StackFit:
         evaluate: metrics, called without gradients.
         predict_one: of one member's network for some of its inputs, comparable with targets, in which layers are called as
             modules; where variances are to be learned.
+        predict_each: for inputs that have a network each, where weights enter in other ways than as maps of features.
         prepare: what is done to a batch before it is used, ``(inputs, targets, step) -> (inputs, targets)``.
         likelihood: of the targets; normal, with the configured variance, unless another is given.
         module: what is saved of the finished fit, where that is more than the stack.
@@ -166,6 +167,7 @@ class StackFit:
         predict: Callable[[Tensor], Any],
         evaluate: Callable[[], dict[str, Any]],
         predict_one: Predict | None = None,
+        predict_each: PredictEach | None = None,
         prepare: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]] | None = None,
         likelihood: Likelihood = GAUSSIAN,
         module: nn.Module | None = None,
@@ -180,7 +182,7 @@ class StackFit:
         self.variances: VarianceLearning | None = None
         if config.objective == "marginal_likelihood":
             density, noise = self.likelihood.density, self.noise if self.likelihood.noise else None
-            self.variances = VarianceLearning(config, stack, inputs, targets, predict_one, density, noise)
+            self.variances = VarianceLearning(config, stack, inputs, targets, predict_one, density, noise, predict_each)
         self.loss = torch.full((stack.members,), math.nan)
         self._order: Tensor | None = None
         self._ordered = -1  # the epoch it is of

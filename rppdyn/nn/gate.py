@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.nn.curvature import Kronecker
+from rppdyn.nn.curvature import Kronecker, of_gradients
 from rppdyn.nn.derivatives import PullBack, evaluate, evaluate_vjp, plain_vjp
 from rppdyn.nn.gating import Gating
 from rppdyn.nn.hidden import gated, is_pointwise
@@ -41,6 +41,10 @@ class GatePathway(Pathway):
         used = (F.silu(x[..., -g.shape[-1] :]) * g).double()
         used = used.reshape(*g.shape[:2], -1, g.shape[-1]).sum(2).square().sum((0, 1))
         return [Kronecker(torch.full_like(used, len(x))[:, None, None], used[:, None, None])]
+
+    def gradient_curvature(self, gradient: Float[Tensor, "K channels"]) -> list[Kronecker]:
+        """One number for each channel, exact."""
+        return [of_gradients(gradient.mT[..., None, None])]
 
     def extra_repr(self) -> str:
         return f"{self.weight.numel()} channels, variance={self.variance.item():.4g}"

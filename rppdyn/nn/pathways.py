@@ -17,10 +17,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.basis import Isotypic, isotypic
+from rppdyn.basis import IrreducibleType, Isotypic, isotypic
 from rppdyn.nn.buffers import ExactBuffers
 from rppdyn.nn.coefficients import CoefficientMap
-from rppdyn.nn.curvature import Kronecker, of_linear
+from rppdyn.nn.curvature import Kronecker, of_gradients, of_linear
 from rppdyn.reps import Rep, Scalar
 
 __all__ = ["AffineMap", "Pathway", "LinearPathway", "EquivariantPathway", "FreePathway", "named_pathways", "prior_unit"]
@@ -114,6 +114,15 @@ class LinearPathway(Pathway):
         """This pathway's share of the layer's output."""
         return F.linear(x, *self.dense())
 
+    @abstractmethod
+    def gradient_curvature(
+        self, weight: Float[Tensor, "K out in"], bias: Float[Tensor, "K out"] | None
+    ) -> list[Kronecker]:
+        """Curvature in the blocks of :meth:`curvature`, from K gradients by the layer's dense weight and bias.
+
+        Factors ``A`` are to be divided by their traces (:func:`rppdyn.nn.curvature.of_gradients`).
+        """
+
     def norm(self) -> Float[Tensor, ""]:
         """Frobenius norm of the dense weight, without the bias."""
         return self.dense()[0].detach().norm()
@@ -165,14 +174,28 @@ class EquivariantPathway(LinearPathway):
         (u_in, u_out), x = (u.to(x) for u in adapted.u), F.pad(x, (0, 1), value=1.0) if has_bias else x
         z, h = x @ u_in, g @ u_out
         blocks = []
-        for kind in adapted.types:
-            (n, m), (i, j), d = kind.multiplicities, kind.starts, kind.dim
-            if n and m:
-                inputs = torch.einsum(
-                    "upq,...nq->...pnu", kind.units.to(z), z[..., i : i + n * d].unflatten(-1, (n, d))
-                )
-                outputs = h[..., j : j + m * d].unflatten(-1, (m, d)).mT
-                blocks.append(of_linear(inputs.flatten(-2) / math.sqrt(d), outputs))
+        for kind, inputs, outputs in _types(adapted):
+            n, m, d = *kind.multiplicities, kind.dim
+            seen = torch.einsum("upq,...nq->...pnu", kind.units.to(z), z[..., inputs].unflatten(-1, (n, d)))
+            blocks.append(of_linear(seen.flatten(-2) / math.sqrt(d), h[..., outputs].unflatten(-1, (m, d)).mT))
+        return blocks
+
+    def gradient_curvature(
+        self, weight: Float[Tensor, "K out in"], bias: Float[Tensor, "K out"] | None
+    ) -> list[Kronecker]:
+        r"""One pair of factors for each type, from gradients by :math:`\sqrt{d_k} W_{ku}`: inner products of
+        :math:`J_{ku} / \sqrt{d_k}` with the type's part of :math:`U_{out}^T M U_{in}`."""
+        has_bias = self.bias is not None
+        adapted = _adapted(self.rep_in, self.rep_out, has_bias)
+        M = _with_bias(weight, bias, has_bias)
+        M = adapted.u[1].to(M).mT @ M @ adapted.u[0].to(M)
+        blocks = []
+        for kind, inputs, outputs in _types(adapted):
+            n, m, d = *kind.multiplicities, kind.dim
+            own = M[:, outputs, inputs].unflatten(2, (n, d)).unflatten(1, (m, d))
+            blocks.append(
+                of_gradients(torch.einsum("upq,kmpnq->kmnu", kind.units.to(M), own).flatten(2) / math.sqrt(d))
+            )
         return blocks
 
     def extra_repr(self) -> str:
@@ -207,6 +230,11 @@ class FreePathway(LinearPathway):
         """One pair of factors; the bias is the weight of an input of one."""
         return [of_linear(F.pad(x, (0, 1), value=1.0) if self.bias is not None else x, g)]
 
+    def gradient_curvature(
+        self, weight: Float[Tensor, "K out in"], bias: Float[Tensor, "K out"] | None
+    ) -> list[Kronecker]:
+        return [of_gradients(_with_bias(weight, bias, self.bias is not None))]
+
     def extra_repr(self) -> str:
         return _count(self)
 
@@ -225,6 +253,19 @@ def prior_unit(variance: int | float, fan_in: int = 1) -> float:
 @functools.lru_cache(maxsize=256)
 def _adapted(rep_in: Rep, rep_out: Rep, bias: bool) -> Isotypic:
     return isotypic([rep_in + Scalar(rep_in.G) if bias else rep_in, rep_out])
+
+
+def _types(adapted: Isotypic) -> Iterator[tuple[IrreducibleType, slice, slice]]:
+    """Types that both representations have, and where their coordinates are."""
+    for kind in adapted.types:
+        (n, m), (i, j), d = kind.multiplicities, kind.starts, kind.dim
+        if n and m:
+            yield kind, slice(i, i + n * d), slice(j, j + m * d)
+
+
+def _with_bias(weight: Tensor, bias: Tensor | None, has_bias: bool) -> Float[Tensor, "K out in"]:
+    """Gradients of a weight whose last input is one, where there is a bias."""
+    return torch.cat([weight, bias.unsqueeze(-1)], -1) if has_bias else weight
 
 
 def _count(pathway: LinearPathway) -> str:

@@ -1,6 +1,6 @@
 """Gaussian priors of pathways, and the marginal likelihood by which their variances are learned."""
 
-from rppdyn.priors.curvature import curvature
+from rppdyn.priors.curvature import curvature, gradient_curvature
 from rppdyn.priors.gaussian import negative_log_prior
 from rppdyn.priors.laplace import Evidence, evidence, learn_variances
 from rppdyn.priors.likelihood import Categorical, Gaussian, Laplace, Likelihood
@@ -13,6 +13,7 @@ __all__ = [
     "Likelihood",
     "curvature",
     "evidence",
+    "gradient_curvature",
     "learn_variances",
     "negative_log_prior",
 ]

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn.nn.curvature import Kronecker
+from rppdyn.nn.networks import RPPEMLP, Weights
 from rppdyn.nn.pathways import Pathway
+from rppdyn.nn.stacking import Stack
 from rppdyn.priors.likelihood import Likelihood
 
-__all__ = ["Blocks", "curvature"]
+__all__ = ["Blocks", "curvature", "gradient_curvature"]
 
 Blocks = dict[tuple[str, str], list[Kronecker]]
 """Curvature by layer and pathway, as `rppdyn.nn.pathways.named_pathways` names them."""
@@ -64,10 +68,67 @@ def curvature(
         for (name, x, _), g in zip(found, zip(*gradients, strict=True), strict=True):
             _add_use(by_layer, name, module.get_submodule(name), x, torch.stack(g), len(uses[name]))
         for key, blocks in by_layer.items():
-            sums[key] = _added(sums[key], blocks) if key in sums else blocks
+            _add(sums, key, blocks)
         count += len(outputs)
     scale = 1.0 if total is None else total / count
     return {key: [b._replace(A=b.A / count, G=b.G * scale) for b in blocks] for key, blocks in sums.items()}
+
+
+def gradient_curvature(
+    net: RPPEMLP,
+    predict: Callable[[Stack, Weights, Any], Tensor],
+    batches: Iterable[Any],
+    likelihood: Likelihood,
+    *,
+    total: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Blocks:
+    r"""The same where weights enter in other ways than as maps of features, as those of a Hamiltonian enter its vector field.
+
+    With gradients :math:`M_{ns}` of every datum, a pathway's block :math:`\sum \mathrm{vec}(M_{ns}) \mathrm{vec}(M_{ns})^T` is
+    approximated by the Kronecker product that has the same partial traces, and so the same trace:
+    :math:`A = \sum M^T M / \sum |M|^2`, :math:`G = \sum M M^T` (Ren & Goldfarb 2021). For a linear model with normal noise
+    both functions are exact.
+
+    Args:
+        predict: outputs ``(N, *out)`` of a batch by a stack of as many copies of the network, one for each datum, with these
+            weights (as `Stack.assemble` gives them).
+    """
+    net = copy.deepcopy(net)
+    net.fourier = None  # dense weights are what pathways contribute to
+    sums: Blocks = {}
+    count = 0
+    for batch in batches:
+        with torch.no_grad():
+            stack = Stack([net] * len(batch))
+            weights = stack.assemble()
+        layers = _leaves(net, weights)
+        leaves = [w.requires_grad_() for own in layers.values() for w in own if w is not None]
+        with torch.enable_grad():
+            outputs = predict(stack, weights, batch)
+            for factor in likelihood.factors(outputs.detach(), generator):
+                gradients = iter(_gradients(outputs, leaves, factor))
+                for name, own in layers.items():
+                    by_weight = [None if w is None else next(gradients) for w in own]
+                    for pathway_name, pathway in _curved(net.get_submodule(name)):
+                        _add(sums, (name, pathway_name), pathway.gradient_curvature(*by_weight))
+        count += len(outputs)
+    scale = 1.0 if total is None else total / count
+    return {key: [b._replace(A=b.A / _traces(b.A), G=b.G * scale) for b in blocks] for key, blocks in sums.items()}
+
+
+def _leaves(net: RPPEMLP, weights: Weights) -> dict[str, tuple[Tensor | None, ...]]:
+    """The assembled weights of the layers that have pathways with curvature."""
+    found = {"head": weights[-1]}
+    for i, (linear, _, gate) in enumerate(weights[:-1]):
+        found |= {f"blocks.{i}.linear": linear, f"blocks.{i}.gate": (gate,)}
+    return {name: own for name, own in found.items() if _curved(net.get_submodule(name))}
+
+
+def _traces(A: Tensor) -> Float[Tensor, "*blocks 1 1"]:
+    """Of each block, or one where it is zero."""
+    traces = A.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    return torch.where(traces > 0, traces, torch.ones_like(traces))
 
 
 @contextmanager
@@ -102,9 +163,13 @@ def _add_use(sums: Blocks, name: str, layer: nn.Module, x: Tensor, g: Tensor, us
         with torch.no_grad():
             blocks = pathway.curvature(x, g)
             blocks = [b._replace(G=b.G / uses) for b in blocks] if uses > 1 else blocks
-        key = name, pathway_name
-        sums[key] = _added(sums[key], blocks) if key in sums else blocks
+        _add(sums, (name, pathway_name), blocks)
 
 
-def _added(first: list[Kronecker], second: list[Kronecker]) -> list[Kronecker]:
-    return [a._replace(A=a.A + b.A, G=a.G + b.G) for a, b in zip(first, second, strict=True)]
+def _add(sums: Blocks, key: tuple[str, str], blocks: list[Kronecker]) -> None:
+    before = sums.get(key)
+    sums[key] = (
+        blocks
+        if before is None
+        else [a._replace(A=a.A + b.A, G=a.G + b.G) for a, b in zip(before, blocks, strict=True)]
+    )

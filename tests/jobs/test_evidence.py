@@ -90,7 +90,6 @@ def test_units_follow_variances_without_changing_the_function(tmp_path):
         ("fit_regression", ("objective=evidence",), "objective=evidence"),
         ("fit_regression", ("marginal_likelihood.every=0",), "marginal_likelihood.every=0"),
         ("fit_regression", ("marginal_likelihood.fisher=both",), "marginal_likelihood.fisher=both"),
-        ("fit_dynamics", ("model=rpp_hnn", "objective=marginal_likelihood"), "Hamiltonian"),
         ("fit_transition", ("dataset=x", "model.gaussian=true", "objective=marginal_likelihood"), "model.gaussian"),
     ],
 )

@@ -6,11 +6,13 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.func import functional_call, jacrev
 
-from rppdyn.groups import SO, D, O, SO2eR3, Z
+from rppdyn.dynamics import HamiltonianModel, integrate
+from rppdyn.groups import SO, D, O, O2eR3, SO2eR3, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Chained, RelaxedLinear, named_pathways
-from rppdyn.priors import Categorical, Gaussian, curvature, evidence
+from rppdyn.priors import Categorical, Gaussian, curvature, evidence, gradient_curvature
 from rppdyn.reps import Scalar, T, V
 
 LAYERS = {
@@ -57,6 +59,50 @@ def jacobian(module, pathway, x, f=None):
 
 def close(a, b, tolerance):
     assert (a - b).abs().max() <= tolerance * b.abs().max()
+
+
+@pytest.mark.parametrize("case", LAYERS)
+def test_curvature_from_gradients_of_a_linear_gaussian_model_is_the_same(case):
+    G, rep_in, rep_out = LAYERS[case]
+    net = RPPEMLP(rep_in, rep_out, G, num_layers=0, free_variance=0.3, generator=generator()).double()
+    batches = normal(17, net.rep_in.dim).split(10)
+    expected = evidence(net, curvature(net, Chained(net), batches, Gaussian(0.3), total=40))
+    each = lambda stack, weights, x: stack.apply(x[:, None], weights)[:, 0]  # noqa: E731
+    found = evidence(net, gradient_curvature(net, each, batches, Gaussian(0.3), total=40))
+    for one, other in zip(found.pathways, expected.pathways, strict=True):
+        close(one.eigenvalues.sort().values, other.eigenvalues.sort().values, 1e-12)
+
+
+class Rollout(nn.Module):
+    """Two steps of a Hamiltonian model."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.times = net, torch.arange(3, dtype=torch.float64) / 5
+
+    def forward(self, z, weights=None):
+        return integrate(HamiltonianModel(self.net), z, self.times, method="rk4", weights=weights).states[..., 1:, :]
+
+
+def test_curvature_of_a_hamiltonian_has_the_traces_of_the_exact_gauss_newton_matrix():
+    net = RPPEMLP(
+        4 * V, Scalar, O2eR3(), hidden=10, num_layers=2, free_scale=0.5, bilinear=False, generator=generator()
+    )
+    net, z, s2 = net.double(), normal(6, 12), 0.3
+    each = lambda stack, weights, z: Rollout(stack)(z[:, None], weights)[:, 0]  # noqa: E731
+    blocks = gradient_curvature(net, each, z.split(4), Gaussian(s2))
+    assert len(blocks) == sum(p.num_coefficients > 0 for *_, p in named_pathways(net))
+    layers = dict(net.layers())
+    for (layer, name), found in blocks.items():
+        exact = jacobian(Rollout(net), getattr(layers[layer], name), z)
+        exact = exact.T @ exact / s2
+        eigenvalues = evidence(net, {(layer, name): found}).pathways[0].eigenvalues
+        assert float(eigenvalues.sum()) == pytest.approx(float(exact.trace()), rel=1e-9)
+        if name == "free" and layer.endswith("linear"):
+            m, n = layers[layer].free.weight.shape
+            by_place = exact[: m * n, : m * n].view(m, n, m, n)
+            (pair,) = found
+            close(pair.A[:n, :n] * pair.G.trace(), torch.einsum("inip->np", by_place), 1e-10)
 
 
 @pytest.mark.parametrize("case", LAYERS)
