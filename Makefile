@@ -1,14 +1,15 @@
 # Two commands do everything, set-up included: `make demo` and `make test`. They share one virtual environment, .venv.
 #
-#   make demo        install, train RPP-SAC on InvertedPendulum-v5, evaluate it, measure its equivariance
-#   make test        install, run the tests
-#   make install     the environment alone, test tools included
-#   make lint        ruff: rules and formatting
-#   make bench       the benchmarks beside their peers
-#   make clean       remove .venv, caches and build products; runs/ stays
+#   make demo          install, train RPP-SAC on InvertedPendulum-v5, evaluate it, measure its equivariance
+#   make test          install, run the tests
+#   make install       the environment alone, test tools included
+#   make test-cluster  sweeps by Hydra's launchers, one on a Ray cluster that loses a node
+#   make lint          ruff: rules and formatting
+#   make bench         the benchmarks beside their peers
+#   make clean         remove .venv, caches and build products; runs/ stays
 #
-#   PYTHON=...       the interpreter to build .venv from (3.11 or newer)
-#   TORCH_INDEX=...  one more package index, for instance https://download.pytorch.org/whl/cpu
+#   PYTHON=...         the interpreter to build .venv from (3.11 or newer)
+#   TORCH_INDEX=...    one more package index, for instance https://download.pytorch.org/whl/cpu
 
 PYTHON ?=
 TORCH_INDEX ?=
@@ -21,7 +22,7 @@ RUN_READY := $(VENV)/.ready-run
 TEST_READY := $(VENV)/.ready-test
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test install lint bench clean FORCE
+.PHONY: help demo test test-cluster install lint bench clean FORCE
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -76,6 +77,12 @@ demo: $(RUN_READY)
 # One thread per worker: the matrices of the tests are small. Workers take from each other what is left.
 test: $(TEST_READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+# Hydra's Ray launcher pins a cloudpickle older than Gymnasium's, and uses it for clouds alone.
+test-cluster: $(TEST_READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ray==2.60.0 hydra-joblib-launcher==1.2.0 hydra-submitit-launcher==1.2.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps hydra-ray-launcher==1.2.2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/acceptance/test_launchers.py
 
 lint: $(TEST_READY)
 	$(BIN)/ruff check .

@@ -8,11 +8,11 @@ traceback.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dis
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(error)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _modules_from_here() -> Iterator[None]:
     """Let env=my_robot:MyRobot-v0 find my_robot.py in the current folder, as `python -m` does.
 
@@ -201,17 +201,23 @@ def _train(name: str, arguments: argparse.Namespace) -> int:
 
 
 class _SweepTask:
-    """One job of a sweep, as Hydra's launchers call it; picklable, since some start it in another process."""
+    """One job of a sweep, as Hydra's launchers call it; picklable, since some start it in another process or machine.
+
+    Attributes:
+        folder: where the sweep was started, in which the job's relative paths are; some launchers' workers are elsewhere.
+    """
 
     def __init__(self, name: str, resume: bool):
         self.__name__ = name  # what Hydra calls the job
         self.resume = resume
+        self.folder = Path.cwd()
 
     def __call__(self, node: Any) -> int:
         from rppdyn.jobs import compose
 
         try:
-            status = _train_one(self.__name__, compose.as_config(self.__name__, node), resume=self.resume)
+            with contextlib.chdir(self.folder):
+                status = _train_one(self.__name__, compose.as_config(self.__name__, node), resume=self.resume)
         except (ValueError, OSError) as error:  # said here, so that the jobs after this one still run
             return _report(error)
         if status == INTERRUPTED:

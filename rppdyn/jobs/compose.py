@@ -40,6 +40,12 @@ CONFIGS = {  # where each configuration and its groups are
     "fit_transition": "rppdyn.configs.fit_transition",
     "fit_image": "rppdyn.configs.fit_image",
 }
+LAUNCHERS = {  # of sweeps, and what installs them
+    "joblib": "hydra-joblib-launcher",
+    "submitit": "hydra-submitit-launcher",
+    "ray": "ray, then pip install --no-deps hydra-ray-launcher",  # its pin of cloudpickle excludes gymnasium's
+}
+OPEN_LAUNCHER_KEYS = ("hydra.launcher.ray.init", "hydra.launcher.ray.remote")  # dictionaries of Ray's own arguments
 
 
 def composed(name: str, overrides: Sequence[str]) -> Any:
@@ -259,7 +265,9 @@ def _prepared(schema: type, override: str) -> str:
         return override.removeprefix("+")
     if equals and key == "env":
         _offer_environments(value)
-    elif equals and any(key == name or key.startswith(f"{name}.") for name in open_keys(schema)):
+    elif equals and any(
+        key == name or key.startswith(f"{name}.") for name in (*open_keys(schema), *OPEN_LAUNCHER_KEYS)
+    ):
         return f"++{override}"
     return override
 
@@ -354,7 +362,9 @@ def _explain(error: Exception, name: str) -> str:
     if match:
         group, choice = match.groups()
         if group.startswith("hydra/"):
-            return f"{group}={choice}: not installed; for joblib, pip install hydra-joblib-launcher, or leave it out"
+            plugin = LAUNCHERS.get(choice.partition("_")[0])
+            known = f"pip install {plugin}" if plugin else f"known are {', '.join(LAUNCHERS)}"
+            return f"{group}={choice}: not installed; {known}, or leave it out"
         known = choices(group, name)
         return f"{group}={choice}: no such choice{did_you_mean(choice, known)}; choose one of {', '.join(known)}"
     match = re.search(r"Could not override '([^']+)'", text)

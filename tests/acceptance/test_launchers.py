@@ -1,0 +1,80 @@
+"""Sweeps by Hydra's launchers: on this machine, and on a Ray cluster that loses a node. `make test-cluster` installs them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+
+import pytest
+
+from .conftest import SMALL
+from .test_resume import assert_same_run
+
+SWEEP = ("train-agent", "--multirun", "--resume", *SMALL, "total_steps=210", "seed=0,1")
+
+
+@pytest.fixture(scope="module")
+def one_after_the_other(rppdyn, tmp_path_factory):
+    """The folder of a sweep without a launcher, started with names of runs relative to it."""
+    cwd = tmp_path_factory.mktemp("sequential")
+    status, _, err = rppdyn(*SWEEP, cwd=cwd)
+    assert status == 0, err
+    return cwd
+
+
+def assert_same_sweep(folder, reference):
+    runs = sorted(path.parent.relative_to(reference) for path in reference.glob("runs/**/result.json"))
+    assert len(runs) == 2
+    for run in runs:
+        assert_same_run(folder / run, reference / run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
+def test_several_at_a_time(rppdyn, one_after_the_other, launcher, tmp_path):
+    pytest.importorskip(f"hydra_plugins.hydra_{launcher.partition('_')[0]}_launcher")
+    status, _, err = rppdyn(*SWEEP, f"hydra/launcher={launcher}", cwd=tmp_path)
+    assert status == 0, err
+    assert_same_sweep(tmp_path, one_after_the_other)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+@pytest.mark.skipif(not find_spec("hydra_plugins.hydra_ray_launcher") if find_spec("hydra_plugins") else True,
+                    reason="Hydra's Ray launcher is not installed: make test-cluster")  # fmt: skip
+def test_a_cluster_that_loses_a_node(one_after_the_other, environment, monkeypatch, tmp_path):
+    """Two nodes with a run each; one is killed in mid-run, and its run ends elsewhere as if nothing had happened."""
+    from ray.cluster_utils import Cluster
+
+    for name, value in {**environment, "RAY_USAGE_STATS_ENABLED": "0"}.items():
+        monkeypatch.setenv(name, value)  # the nodes are this process's children
+    node = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    try:
+        second = cluster.add_node(**node)
+        words = (
+            "hydra/launcher=ray",
+            f"hydra.launcher.ray.init.address={cluster.address}",
+            "hydra.launcher.ray.init.object_store_memory=null",
+        )
+        sweep = subprocess.Popen(
+            [sys.executable, "-m", "rppdyn.cli", *SWEEP, *words],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        end = time.monotonic() + 200
+        while len({path.parent for path in tmp_path.glob("runs/**/checkpoints/step-*")}) < 2 and sweep.poll() is None:
+            assert time.monotonic() < end, "no checkpoints"
+            time.sleep(0.01)
+        assert len(list(tmp_path.glob("runs/**/result.json"))) < 2, "a run was over before its node was killed"
+        cluster.remove_node(second, allow_graceful=False)
+        out, _ = sweep.communicate(timeout=300)
+        assert sweep.returncode == 0, out
+        assert "retries remaining" in out
+    finally:
+        cluster.shutdown()
+    assert_same_sweep(tmp_path, one_after_the_other)
