@@ -209,7 +209,28 @@ def _equivariance(k: int, subject: str, groups: Sequence[Group]) -> Markup | Non
 
 
 def _priors(subject: str, groups: Sequence[Group]) -> Markup:
-    title = f"Variances of the priors and of the likelihood on {subject}"
+    learned = [_learned(subject, group) for group in groups if group.runs[0].config["objective"] != "map"]
+    return joined([_configured(subject, groups), *learned])
+
+
+def _learned(subject: str, group: Group) -> Markup:
+    """The variances that a marginal likelihood found, beside how much of each pathway the data determine."""
+    names = [name.partition("/")[2] for name in group.runs[0].records[-1] if name.startswith("effective/")]
+    power = lambda exponent: scientific(10**exponent)  # noqa: E731
+    rows = [
+        [
+            name,
+            estimate(group.final(f"log10_variance/{name}"), power),
+            estimate(group.final(f"effective/{name}"), lambda number: f"{number:.3g}"),
+        ]
+        for name in names
+    ]
+    head = ["pathway", "learned variance", "effective number of parameters"]
+    return table(f"Learned variances on {subject}: {group.label}", head, rows, (1, 2))
+
+
+def _configured(subject: str, groups: Sequence[Group]) -> Markup:
+    title = f"Variances of the priors and of the likelihood on {subject}, as configured"
     if any("pathways" in group.runs[0].model for group in groups):
         names = [name for name in groups[0].runs[0].model["pathways"] if any(_variance(g, name) for g in groups)]
         rows = [

@@ -163,12 +163,27 @@ def test_tasks_with_other_truths_are_apart(tmp_path):
 
 
 def test_priors_and_runs(runs, text):
-    priors = {row[0]: row[1:] for row in rows_of(text, "Variances of the priors and of the likelihood on inertia")}
+    priors = {
+        row[0]: row[1:]
+        for row in rows_of(text, "Variances of the priors and of the likelihood on inertia, as configured")
+    }
     assert priors["rpp"] == ["105", "1", "0.0001"] and priors["mlp"][0] == priors["emlp"][1] == "no such pathway"
     every = {row[-1]: row for row in rows_of(text, "Every run")}
     assert len(every) == len(runs)
     assert every[str(runs[1].resolve())][2:4] == ["5 to 9", "finished"]
     assert every[str(runs[3].resolve())][3] == "unfinished, at epoch 10 of 10"
+
+
+def test_learned_variances_are_those_at_the_end(tmp_path):
+    runs = [
+        make_fit(tmp_path / "learned", "model=rpp", "objective=marginal_likelihood", errors=ERRORS[:2], finished=False)
+    ]
+    folder = RunFolder.open(runs[0])
+    values = {"log10_variance/head.free": [-7.0, -7.0], "effective/head.free": [3.0, 5.0]}
+    folder.metrics.append(44, {"test/error": [0.1, 0.2], **values})
+    runs.append(make_fit(tmp_path / "given", "model=rpp", errors=ERRORS[:2]))
+    (row,) = rows_of(written(runs, tmp_path), "Learned variances on inertia: rpp objective=marginal_likelihood")
+    assert row[0] == "head.free" and row[1].startswith("10−7") and row[2].startswith("4 ")
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
