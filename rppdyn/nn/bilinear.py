@@ -141,14 +141,16 @@ class Bilinear(nn.Module):
         )
         return y.mT.view(x.shape)
 
-    def samples_last(self, x: Float[Tensor, "n samples"], weights: tuple[Tensor, Tensor]) -> Float[Tensor, "n samples"]:
+    def samples_last(
+        self, x: Float[Tensor, "*stack n samples"], weights: tuple[Tensor, Tensor]
+    ) -> Float[Tensor, "*stack n samples"]:
         """The same for features as they lie in memory between layers."""
         weight, index = weights
-        x = x if self.order is None else x.index_select(0, self.order)
+        x = x if self.order is None else x.index_select(-2, self.order)
         y = evaluate(self.plan, index, x, weight)
-        return y if self.inverse is None else y.index_select(0, self.inverse)
+        return y if self.inverse is None else y.index_select(-2, self.inverse)
 
-    def vjp(self, x: Float[Tensor, "n samples"], weights: tuple[Tensor, Tensor]) -> tuple[Tensor, PullBack]:
+    def vjp(self, x: Float[Tensor, "*stack n samples"], weights: tuple[Tensor, Tensor]) -> tuple[Tensor, PullBack]:
         """:meth:`samples_last`, and the function from a cotangent of its result to that of ``x``."""
         if self.order is not None:
             return plain_vjp(lambda x: self.samples_last(x, weights), x)

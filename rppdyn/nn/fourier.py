@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -140,7 +141,8 @@ class FourierStack(ExactBuffers):
         convolution = theta[start : start + k * m * n] if r or s else theta
         rows = self.coefficients @ convolution.view(k, m * n)  # (sum of d^2, m * n)
         root = k**0.5
-        lines = (rows if self.lines == k else rows[: self.lines]).view(self.lines, m, n)
+        lines, *others = _split(rows, [self.lines, *(t.d**2 for t in self.types[self.lines :])])
+        lines = lines.view(self.lines, m, n)
         corner = None
         if r or s:  # trivial channels join the trivial type, whose block then has its own size
             corner = lines[0]
@@ -152,15 +154,17 @@ class FourierStack(ExactBuffers):
                 to = torch.cat([root * to[:, :n], to[:, n:]], 1) if r else root * to
                 corner = torch.cat([corner, to], 0)
         blocks = [
-            rows[t.offset : t.offset + t.d**2].view(t.d, t.d, m, n).transpose(1, 2).reshape(t.d * m, t.d * n)
-            for t in self.types[self.lines :]
+            part.view(t.d, t.d, m, n).transpose(1, 2).reshape(t.d * m, t.d * n)
+            for t, part in zip(self.types[self.lines :], others, strict=True)
         ]
         bias = layer.equivariant.bias
         bias = torch.cat([root * bias[:m], bias[m:]]) if s else root * bias
         return corner, lines, blocks, bias
 
     def forward(self, x: Float[Tensor, "*batch in"], weights: list) -> Float[Tensor, "*batch out"]:
-        """The network, given assembled weights."""
+        """The network, given assembled weights; of several networks, where they and ``x`` have one more leading axis."""
+        if weights[0][0].ndim > 2:
+            return torch.vmap(self.forward, in_dims=(0, _leading(weights)))(x, weights)
         features = self._enter(x.reshape(-1, x.shape[-1]).T, *weights[0])
         for i, w in enumerate(weights[1:-1]):
             features = self._layer(self.copies[i + 1], features, *w)
@@ -178,18 +182,18 @@ class FourierStack(ExactBuffers):
         k, n, batch = X.shape
         m, s = shape
         X = (self.transform @ X.reshape(k, n * batch)).view(k, n, batch)
+        X, *others = _split(X, [self.lines, *(t.repeats * t.d for t in self.types[self.lines :])])
         new_trivial = None
         if corner is None:
             offsets = torch.cat([bias[None], bias.new_zeros(self.lines - 1, m)])[..., None]
-            out = [torch.baddbmm(offsets, lines, X if self.lines == k else X[: self.lines])]
+            out = [torch.baddbmm(offsets, lines, X)]
         else:
             first = X[0] if trivial is None else torch.cat([X[0], trivial])
             first = torch.addmm(bias[:, None], corner, first)
             first, new_trivial = first.split([m, s]) if s else (first, None)
-            out = [first[None], lines @ X[1 : self.lines]]
-        for t, w in zip(self.types[self.lines :], blocks, strict=True):
-            rows = X[t.start : t.start + t.repeats * t.d].view(t.repeats, t.d * n, batch)
-            out.append((w @ rows).view(t.repeats * t.d, m, batch))
+            out = [first[None], lines @ X[1:]]
+        for t, w, rows in zip(self.types[self.lines :], blocks, others, strict=True):
+            out.append((w @ rows.view(t.repeats, t.d * n, batch)).view(t.repeats * t.d, m, batch))
         Y = torch.cat(out) if len(out) > 1 else out[0]
         Y = F.silu((self.back @ Y.view(k, m * batch)).view(k, m, batch))
         return Y, None if new_trivial is None else F.silu(new_trivial)
@@ -202,6 +206,18 @@ class FourierStack(ExactBuffers):
 
     def extra_repr(self) -> str:
         return f"types of dimension {', '.join(str(t.d) for t in self.types)}; (copies, trivial) {self.copies}"
+
+
+def _split(x: Tensor, sizes: list[int]) -> Sequence[Tensor]:
+    """Parts whose gradients are put together in one pass."""
+    return [x] if len(sizes) == 1 else x.split_with_sizes(sizes)
+
+
+def _leading(weights: Any) -> Any:
+    """An axis to map over for every tensor."""
+    if isinstance(weights, list | tuple):
+        return type(weights)(map(_leading, weights))
+    return None if weights is None else 0
 
 
 def _is_constant(column: Tensor) -> bool:

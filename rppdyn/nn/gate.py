@@ -72,7 +72,7 @@ class Pointwise(nn.Module):
     def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         return F.silu(x)
 
-    def vjp(self, x: Float[Tensor, "n samples"]) -> tuple[Tensor, PullBack]:
+    def vjp(self, x: Float[Tensor, "*stack n samples"]) -> tuple[Tensor, PullBack]:
         """The activation of features with the samples last, and the function from a cotangent of it to that of ``x``."""
 
         def pull_back(g: Tensor) -> Tensor:
@@ -149,16 +149,18 @@ class Gate(nn.Module):
         return y.mT.view(*x.shape[:-1], self.rep.dim)
 
     def samples_last(
-        self, x: Float[Tensor, "gated samples"], c: Float[Tensor, " n"] | None
-    ) -> Float[Tensor, "n samples"]:
+        self, x: Float[Tensor, "*stack gated samples"], c: Float[Tensor, "*stack n"] | None
+    ) -> Float[Tensor, "*stack n samples"]:
         """The same for features as they lie in memory between layers."""
         if self.order is not None:
-            x = x.index_select(0, self.order)
-            c = None if c is None else c.index_select(0, self.order[self.gating.gates :] - self.gating.gates)
+            x = x.index_select(-2, self.order)
+            c = None if c is None else c.index_select(-1, self.order[self.gating.gates :] - self.gating.gates)
         y = evaluate(self.gating, self.gates, x, *(() if c is None else (c,)))
-        return y if self.inverse is None else y.index_select(0, self.inverse)
+        return y if self.inverse is None else y.index_select(-2, self.inverse)
 
-    def vjp(self, x: Float[Tensor, "gated samples"], c: Float[Tensor, " n"] | None) -> tuple[Tensor, PullBack]:
+    def vjp(
+        self, x: Float[Tensor, "*stack gated samples"], c: Float[Tensor, "*stack n"] | None
+    ) -> tuple[Tensor, PullBack]:
         """:meth:`samples_last`, and the function from a cotangent of its result to that of ``x``."""
         if self.order is not None:
             return plain_vjp(lambda x: self.samples_last(x, c), x)

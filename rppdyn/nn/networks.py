@@ -56,14 +56,16 @@ class Block(nn.Module):
     def forward(self, x: Float[Tensor, "*batch in"], weights: tuple | None = None) -> Float[Tensor, "*batch out"]:
         linear, bilinear, gate = self.assemble() if weights is None else weights
         if isinstance(self.gate, Pointwise) and self.bilinear is None:
-            return self.gate(F.linear(x, *linear))
-        y = _affine(_samples_last(x), *linear)
+            return self.gate(_samples_first(x, *linear))
+        y = _affine(_samples_last(x, linear[0]), *linear)
         if self.bilinear is not None:
             y = self.bilinear.samples_last(y, bilinear)
         y = self.gate.samples_last(y, gate) if isinstance(self.gate, Gate) else self.gate(y.mT).mT
-        return y.mT.view(*x.shape[:-1], y.shape[0])
+        return y.mT.view(*x.shape[:-1], y.shape[-2])
 
-    def vjp(self, x: Float[Tensor, "in samples"], weights: tuple) -> tuple[Float[Tensor, "out samples"], PullBack]:
+    def vjp(
+        self, x: Float[Tensor, "*stack in samples"], weights: tuple
+    ) -> tuple[Float[Tensor, "*stack out samples"], PullBack]:
         """The block for features with the samples last, and the function from a cotangent of its result to that of ``x``."""
         linear, bilinear, gate = weights
         y, contracted = _affine(x, *linear), None
@@ -82,13 +84,28 @@ def _assemble(layer: nn.Module) -> tuple[Tensor, Tensor | None]:
     return layer.assemble() if isinstance(layer, RelaxedLinear) else (layer.weight, layer.bias)
 
 
-def _samples_last(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "n samples"]:
+# Weights of several networks have one leading axis, and so have their features: one product does all.
+
+
+def _samples_last(
+    x: Float[Tensor, "*batch n"], weight: Float[Tensor, "*stack out n"]
+) -> Float[Tensor, "*stack n samples"]:
     """Features as gates and bilinear layers want them in memory."""
-    return x.reshape(-1, x.shape[-1]).mT
+    return x.reshape(*weight.shape[:-2], -1, x.shape[-1]).mT
 
 
-def _affine(x: Float[Tensor, "in samples"], weight: Tensor, bias: Tensor | None) -> Float[Tensor, "out samples"]:
-    return weight @ x if bias is None else torch.addmm(bias.unsqueeze(1), weight, x)
+def _affine(
+    x: Float[Tensor, "*stack in samples"], weight: Tensor, bias: Tensor | None
+) -> Float[Tensor, "*stack out samples"]:
+    if bias is None:
+        return weight @ x
+    return (torch.addmm if weight.ndim == 2 else torch.baddbmm)(bias.unsqueeze(-1), weight, x)
+
+
+def _samples_first(x: Float[Tensor, "*batch in"], weight: Tensor, bias: Tensor | None) -> Float[Tensor, "*batch out"]:
+    if weight.ndim == 2:
+        return F.linear(x, weight, bias)
+    return _affine(_samples_last(x, weight), weight, bias).mT.reshape(*x.shape[:-1], weight.shape[-2])
 
 
 class RPPEMLP(nn.Module):
@@ -180,7 +197,10 @@ class RPPEMLP(nn.Module):
     def apply(
         self, x: Float[Tensor, "*batch in"] | Callable[[nn.Module], object], weights: Weights | None = None
     ) -> Float[Tensor, "*batch out"] | nn.Module:
-        """The network's output with weights from :meth:`assemble`. (A function in place of ``x`` is ``nn.Module.apply``.)"""
+        """The network's output with weights from :meth:`assemble`. (A function in place of ``x`` is ``nn.Module.apply``.)
+
+        Weights of several networks (:class:`~rppdyn.nn.Stack`) have one leading axis, and so has ``x`` then.
+        """
         if weights is None and not isinstance(x, Tensor):
             return super().apply(x)
         weights = self.assemble() if weights is None else weights
@@ -190,8 +210,8 @@ class RPPEMLP(nn.Module):
         for block, block_weights in zip(self.blocks, hidden, strict=True):
             x = block(x, block_weights)
         if self.blocks and isinstance(self.blocks[-1].gate, Gate):
-            return _affine(_samples_last(x), *head).mT.contiguous().view(*x.shape[:-1], self.rep_out.dim)
-        return F.linear(x, *head)
+            return _affine(_samples_last(x, head[0]), *head).mT.contiguous().view(*x.shape[:-1], self.rep_out.dim)
+        return _samples_first(x, *head)
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
         return self.apply(x, self.assemble())
@@ -213,11 +233,11 @@ class RPPEMLP(nn.Module):
         if self.fourier is not None:
             return torch.func.grad(lambda x: self.fourier(x, weights).sum())(x)
         *hidden, (weight, _) = weights
-        y, steps = _samples_last(x), []
+        y, steps = _samples_last(x, weight if not hidden else hidden[0][0][0]), []
         for block, block_weights in zip(self.blocks, hidden, strict=True):
             y, step = block.vjp(y, block_weights)
             steps.append(step)
-        g = weight.mT.expand(-1, y.shape[-1])
+        g = weight.mT.expand_as(y)
         for step in reversed(steps):
             g = step(g)
         return g.mT.reshape(x.shape)

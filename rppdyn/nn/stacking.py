@@ -18,8 +18,9 @@ __all__ = ["Stack"]
 class Stack(nn.Module):
     r"""Networks that differ in their parameters alone: ten seeds, or the members of an ensemble.
 
-    The parameters of all members are one tensor each, ``(members, ...)``, and what is done with them is ``torch.vmap`` over
-    that axis: no member's numbers depend on another's, and one optimiser that works element by element (Adam) trains all.
+    The parameters of all members are one tensor each, ``(members, ...)``, and no member's numbers depend on another's: one
+    optimiser that works element by element (Adam) trains all. Layers take the leading axis as it is; what is done to the
+    networks themselves, as assembling their weights, is ``torch.vmap`` over it.
 
     What is drawn at construction besides parameters (the pairs that a bilinear layer contracts) is the first member's: with
     indices of their own the members could not share a gather.
@@ -87,18 +88,13 @@ class Stack(nn.Module):
         """
         if weights is None and not isinstance(x, Tensor):
             return super().apply(x)
-        return self._each(self.net.apply, x, self.assemble() if weights is None else weights)
+        return self.net.apply(x, self.assemble() if weights is None else weights)
 
     def gradient(
         self, x: Float[Tensor, "members *batch in"], weights: Weights | None = None
     ) -> Float[Tensor, "members *batch in"]:
         """Each member's gradient by its own inputs, of networks with one output."""
-        return self._each(self.net.gradient, x, self.assemble() if weights is None else weights)
-
-    def _each(self, function: Callable[[Tensor, Weights], Tensor], x: Tensor, weights: Weights) -> Tensor:
-        if self.members == 1:  # a step of one network takes a fifth longer through vmap
-            return function(x[0], _filled(weights, iter([w[0] for w in _weights(weights)])))[None]
-        return torch.vmap(function, in_dims=(0, _dimensions(weights)))(x, weights)
+        return self.net.gradient(x, self.assemble() if weights is None else weights)
 
     def forward(self, x: Float[Tensor, "members *batch in"]) -> Float[Tensor, "members *batch out"]:
         return self.apply(x, self.assemble())
@@ -151,9 +147,3 @@ def _filled(form: Any, weights: Iterator[Tensor]) -> Any:
     if isinstance(form, list | tuple):
         return type(form)(_filled(inner, weights) for inner in form)
     return next(weights) if _is_weight(form) else form
-
-
-def _dimensions(form: Any) -> Any:
-    if isinstance(form, list | tuple):
-        return type(form)(_dimensions(inner) for inner in form)
-    return 0 if _is_weight(form) else None

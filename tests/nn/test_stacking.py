@@ -12,6 +12,7 @@ from rppdyn.reps import Scalar, T, V
 
 CASES = {
     "tensors with gates and bilinear layers": (RPPEMLP, 4 * V, Scalar, O2eR3(), {}),
+    "parts copy by copy": (RPPEMLP, 4 * V, Scalar, O2eR3(), {"hidden": 3 * V + 4 * Scalar}),
     "strict": (EMLP, 2 * V + Scalar, T(2), O2eR3(), {}),
     "no orthogonal group": (RPPEMLP, V, T(1, 1), SL(2), {}),
     "regular": (RPPEMLP, V, V, D(4), {}),
@@ -39,7 +40,7 @@ def nets(case, members=3, rep_out=None):
 def test_values_gradients_and_priors_are_those_of_the_members(case, count):
     members = nets(case, count)
     stack = Stack(members)
-    x = torch.randn(count, 5, members[0].rep_in.dim, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    x = torch.randn(count, 3, 2, members[0].rep_in.dim, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     x.requires_grad_()
     weights = stack.assemble()
     y, prior = stack.apply(x, weights), stack.per_member(negative_log_prior)
@@ -48,7 +49,7 @@ def test_values_gradients_and_priors_are_those_of_the_members(case, count):
     torch.testing.assert_close(prior, torch.stack([negative_log_prior(net) for net in members]), rtol=1e-12, atol=0)
 
     parameters = [x, *stack.stacked]
-    together = torch.autograd.grad((y.square().sum((1, 2)) + prior).sum(), parameters)
+    together = torch.autograd.grad((y.square().sum((1, 2, 3)) + prior).sum(), parameters)
     for index, net in enumerate(members):
         loss = net(x[index]).square().sum() + negative_log_prior(net)
         apart = torch.autograd.grad(loss, [x, *net.parameters()], allow_unused=True)
@@ -59,7 +60,9 @@ def test_values_gradients_and_priors_are_those_of_the_members(case, count):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("case", ["tensors with gates and bilinear layers", "strict", "regular", "plain"])
+@pytest.mark.parametrize(
+    "case", ["tensors with gates and bilinear layers", "parts copy by copy", "strict", "regular", "plain"]
+)
 def test_second_derivatives_are_those_of_the_members(case, count):
     members = nets(case, count, rep_out=Scalar)
     stack = Stack(members)
