@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
@@ -148,10 +149,20 @@ class Inertia(RegressionTask):
         return moment
 
 
-class ModifiedInertia(Inertia):
+class _BrokenInertia(Inertia):
+    """A moment of inertia with a term that singles out the z axis, times ``strength``."""
+
+    def __init__(self, group: Group | None = None, strength: float = 0.3):
+        super().__init__(group)
+        if not math.isfinite(strength):
+            raise ValueError(f"{self.name}: strength={strength}; give a number")
+        self.strength = strength
+
+
+class ModifiedInertia(_BrokenInertia):
     r"""The moment of inertia with a term that singles out the z axis, as the text has it; O(3) is approximate.
 
-    .. math:: y = I + 0.3\, I^2 \hat z \hat z^\top I
+    .. math:: y = I + \epsilon\, I^2 \hat z \hat z^\top I, \qquad \epsilon = 0.3
 
     Inputs, targets and how they transform are those of :class:`Inertia`; the added term is equivariant only under
     rotations about z and reflections that keep z up to sign. It is cubic in the moment and outweighs it: a median of 11
@@ -163,13 +174,13 @@ class ModifiedInertia(Inertia):
     name = "modified_inertia"
 
     def modified(self, moment):
-        return moment + 0.3 * torch.einsum("...ij,...j,...k->...ik", moment, moment[..., 2], moment[..., 2])
+        return moment + self.strength * torch.einsum("...ij,...j,...k->...ik", moment, moment[..., 2], moment[..., 2])
 
 
-class ModifiedInertiaCode(Inertia):
+class ModifiedInertiaCode(_BrokenInertia):
     r"""The moment of inertia with a term that singles out the z axis, as the published code has it; O(3) is approximate.
 
-    .. math:: y = I + 0.3\, I \hat z \hat z^\top
+    .. math:: y = I + \epsilon\, I \hat z \hat z^\top, \qquad \epsilon = 0.3
 
     Inputs, targets and how they transform are those of :class:`Inertia`. The added term is linear in the moment and
     enlarges its third column by 0.3: a median of 0.18 of the moment's norm.
@@ -180,7 +191,7 @@ class ModifiedInertiaCode(Inertia):
     name = "modified_inertia_code"
 
     def modified(self, moment):
-        return moment * moment.new_tensor([1.0, 1.0, 1.3])
+        return moment * moment.new_tensor([1.0, 1.0, 1.0 + self.strength])
 
 
 class O5Invariant(RegressionTask):
@@ -285,15 +296,25 @@ REGRESSION_TASKS: Mapping[str, type[RegressionTask]] = {
 """The regression tasks by name."""
 
 
-def regression_task(name: str, group: Group | None = None) -> RegressionTask:
+def regression_task(name: str, group: Group | None = None, strength: float | None = None) -> RegressionTask:
     """A regression task by its name, with its own symmetry or another group in that place.
 
+    Args:
+        strength: of what breaks the symmetry of a modified task; None for the published one.
     Raises:
-        ValueError: no such task, or a group that does not act on vectors of its size.
+        ValueError: no such task, a group that does not act on vectors of its size, or a strength of a task that nothing
+            breaks.
 
     >>> regression_task("inertia").sample(1000, torch.Generator().manual_seed(0))[1].shape
     torch.Size([1000, 9])
     """
     if name not in REGRESSION_TASKS:
         raise ValueError(f"no regression task {name!r}; choose {', '.join(REGRESSION_TASKS)}")
-    return REGRESSION_TASKS[name](group)
+    task = REGRESSION_TASKS[name]
+    if strength is None:
+        return task(group)
+    if not issubclass(task, _BrokenInertia):
+        raise ValueError(
+            f"strength={strength:g}: nothing breaks the symmetry of {name}; leave it out, or choose modified_inertia_code"
+        )
+    return task(group, strength)

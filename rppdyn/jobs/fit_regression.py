@@ -74,7 +74,7 @@ class Regression:
 
     def __init__(self, config: FitRegressionConfig):
         self.config = config
-        self.task = regression_task(config.task.name, task_group(config.task.group))
+        self.task = regression_task(config.task.name, task_group(config.task.group), config.task.strength)
         self.dtype, device = getattr(torch, config.dtype), device_of(config)
         data = [self.task.sample(config.task.train, torch.Generator().manual_seed(seed)) for seed in config.all_seeds]
         held_out = torch.Generator().manual_seed(TEST_SEED)

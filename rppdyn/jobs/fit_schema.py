@@ -129,6 +129,7 @@ class RegressionTaskConfig:
 
     name: str = MISSING
     group: str | None = None  # for example "SL(3)"; null: the task's own
+    strength: float | None = None  # of what breaks the symmetry of the modified inertias; null: 0.3, as published
     train: int = 1000
     validation: int = 1000
     test: int = 1000

@@ -83,7 +83,9 @@ def open_fit(folder: RunFolder, group: str | None = None) -> Fit:
 def _regression(config: FitRegressionConfig, folder: RunFolder, group: str | None) -> Fit:
     regression, regressors = load_regressors(config, folder)
     _check(regression.fit, folder)
-    task = regression.task if group is None else regression_task(config.task.name, notation.group(group))
+    task = regression.task
+    if group is not None:
+        task = regression_task(config.task.name, notation.group(group), config.task.strength)
     members = [
         Member(seed, _regressor(regressor, task.rep_in, task.rep_out, task.parts_in, task.parts_out), regression.held_out[0])
         for seed, regressor in zip(config.all_seeds, regressors, strict=True)

@@ -22,7 +22,7 @@ from rppdyn.runs.files import plain
 PALETTE = tuple(colour for colour in COLOURS if colour != "#000000")  # black can't be seen on a dark page
 LONGEST_NAME = 40
 STYLES = ("-", "--", "-.", ":")
-TRUTH = ("task.k2", "task.wind", "task.time_step", "task.horizon", "task.chunk")
+TRUTH = ("task.strength", "task.k2", "task.wind", "task.time_step", "task.horizon", "task.chunk")
 """Keys that say what there is to be learned, and not how."""
 NAMED = {"model.kind", "model.system", *TRUTH}
 """Keys that the name of a run, or of its subject, has said already."""
@@ -179,7 +179,7 @@ def _subjects_apart(runs: Sequence[Run]) -> list[Run]:
     for run in runs:
         peers = [other.config for other in runs if other.subject == run.subject]
         varied = [key for key in TRUTH if len({repr(config.get(key)) for config in peers}) > 1]
-        parts = [f"{key.rpartition('.')[2]}={_written(run.config[key])}" for key in varied]
+        parts = [f"{key.rpartition('.')[2]}={_written(run.config.get(key))}" for key in varied]
         found.append(replace(run, subject=" ".join([run.subject, *parts])))
     return found
 

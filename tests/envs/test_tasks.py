@@ -108,6 +108,10 @@ def test_the_two_modifications_are_those_of_the_text_and_of_the_code():
     code = moment + 0.3 * moment @ zz
     assert torch.allclose(regression_task("modified_inertia").target(x), text.flatten(-2), rtol=1e-13)
     assert torch.allclose(regression_task("modified_inertia_code").target(x), code.flatten(-2), rtol=1e-13)
+    assert torch.allclose(regression_task("modified_inertia_code", strength=0.05).target(x),
+                          (moment + 0.05 * moment @ zz).flatten(-2), rtol=1e-13)  # fmt: skip
+    with pytest.raises(ValueError, match=r"strength=0\.05: nothing breaks the symmetry of inertia"):
+        regression_task("inertia", strength=0.05)
     share = lambda y: ((y - moment).norm(dim=(1, 2)) / moment.norm(dim=(1, 2))).median()  # noqa: E731
     assert share(text) > 5 and share(code) < 0.3  # one drowns the symmetric part, the other perturbs it
 
