@@ -26,7 +26,8 @@ class Stack(nn.Module):
     indices of their own the members could not share a gather.
 
     Args:
-        nets: networks of the same class, representations and layers; they are copied.
+        nets: networks of the same class, representations and layers; they are copied. :meth:`apply` and :meth:`gradient` call
+            their methods of these names with weights that have the leading axis; :meth:`per_member` takes any module.
     Raises:
         ValueError: no networks, or one whose parameters have other names or shapes than the first one's.
 
