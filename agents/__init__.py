@@ -20,6 +20,7 @@ from rppdyn.agents.equivariance import EquivarianceError, critic_equivariance_er
 from rppdyn.agents.model_based import RPPMBPO
 from rppdyn.agents.policy import MODELS, RPPPolicy
 from rppdyn.agents.ppo import RPPActorCriticPolicy
+from rppdyn.agents.together import train_many
 from rppdyn.agents.update import UpdateConfig, update
 
 __all__ = [
@@ -36,5 +37,6 @@ __all__ = [
     "random_policy",
     "replay_episodes",
     "spread_episodes",
+    "train_many",
     "update",
 ]

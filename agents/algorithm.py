@@ -19,11 +19,11 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_no
 from torch import Tensor
 
 from rppdyn.agents import checkpoint, defaults
-from rppdyn.agents.flat import flatten_
 from rppdyn.agents.images import GroupImages, refuse_changed_rewards
-from rppdyn.agents.networks import RPPActor, RPPCritic, draw_noise, new_generator
+from rppdyn.agents.networks import RPPActor, RPPCritic, new_generator
 from rppdyn.agents.policy import RPPPolicy
-from rppdyn.agents.update import State, UpdateConfig, update
+from rppdyn.agents.together import Together
+from rppdyn.agents.update import State, UpdateConfig
 from rppdyn.envs import SymmetrySpec, symmetry_spec
 
 
@@ -128,51 +128,30 @@ class RPPSAC(SAC):
 
     # -- gradient updates ---------------------------------------------------------------------------------------------
 
-    def _tensors(self) -> dict[str, tuple[torch.optim.Optimizer | None, list[Tensor]]]:
-        """The parameters behind each vector of the update's state."""
+    def trained_tensors(self) -> dict[str, tuple[torch.optim.Optimizer | None, list[Tensor]]]:
+        """The parameters behind each vector of the update's state, and their optimiser."""
         log_alpha = [self.log_ent_coef] if self.log_ent_coef is not None else [self.ent_coef_tensor.log().view(1)]
         return {
             "actor": (self.actor.optimizer, self.actor.function.parameters),
-            "critic": (self.critic.optimizer, [p for f in self.critic.functions for p in f.parameters]),
-            "target": (None, [p for f in self.critic_target.functions for p in f.parameters]),
+            "critic": (self.critic.optimizer, self.critic.function.parameters),
+            "target": (None, self.critic_target.function.parameters),
             "log_alpha": (self.ent_coef_optimizer, log_alpha),
         }
 
     def update_state(self) -> State:
-        """The state that `update` works on: vectors that share their memory with the modules and the optimisers.
+        """The state that `update_` works on, which shares its memory with modules and optimisers."""
+        return Together([self]).state()
 
-        torch.optim.Adam counts steps per parameter, so `<name>.step` has one entry per parameter here, all equal.
-        """
-        state: State = {}
-        for name, (optimiser, parameters) in self._tensors().items():
-            shape = (len(self.critic.functions), -1) if name in ("critic", "target") else (-1,)
-            state[name] = flatten_(parameters).view(shape)
-            if optimiser is None:
-                continue
-            for p in parameters:
-                if not optimiser.state[p]:
-                    optimiser.state[p].update(
-                        step=torch.zeros(()), exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p)
-                    )
-            moments = [optimiser.state[p] for p in parameters]
-            state[f"{name}.mean"] = flatten_([m["exp_avg"] for m in moments]).view(shape)
-            state[f"{name}.square"] = flatten_([m["exp_avg_sq"] for m in moments]).view(shape)
-            state[f"{name}.step"] = flatten_([m["step"] for m in moments])
-        return state
-
-    @staticmethod
-    @torch.no_grad()
-    def _write(live: State, new: State) -> None:
-        """Copy an updated state into the vectors that `update_state` returned, and so into modules and optimisers."""
-        for name, tensor in live.items():
-            tensor.copy_(new[name])
+    def identity(self) -> dict[str, Any]:
+        """What must agree between a captured agent and one that continues it, or between agents trained together."""
+        return checkpoint.identity(self)
 
     def update_config(self, tau: float) -> UpdateConfig:
         """What stays fixed over an update, at the current learning rate."""
         group = self.actor.optimizer.param_groups[0]
         return UpdateConfig(
-            actor=self.actor.function,
-            critics=self.critic.functions,
+            actors=self.actor.function,
+            critics=self.critic.function,
             learning_rate=group["lr"],
             betas=tuple(group["betas"]),
             epsilon=group["eps"],
@@ -230,27 +209,16 @@ class RPPSAC(SAC):
             self._images = GroupImages(self.spec, like)
         return self._images
 
+    def prepare_updates(self) -> None:
+        """What precedes the gradient updates of a rollout; here nothing."""
+
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
         """Run gradient updates on batches from the replay buffer, and record their mean metrics."""
-        self.policy.set_training_mode(True)
-        optimisers = [o for o, _ in self._tensors().values() if o is not None]
-        self._update_learning_rate(optimisers)
-        live = state = self.update_state()
-        config, still = self.update_config(self.tau), self.update_config(0.0)
-        totals: dict[str, Tensor] = {}
-        for _ in range(gradient_steps):
-            batch = self.sample_batch(batch_size)
-            like = batch["actions"]
-            noise = {key: draw_noise(like.shape, self._generator, like) for key in ("current", "next")}
-            moving = self._n_updates % self.target_update_interval == 0
-            state, metrics = update(state, batch, noise, config if moving else still)
-            totals = {key: totals.get(key, 0.0) + value for key, value in metrics.items()}
-            self._n_updates += 1
-        self._write(live, state)
-        self._record(totals, gradient_steps)
+        (means,) = Together([self]).train(gradient_steps, batch_size)
+        self.record_updates(means)
 
-    def _record(self, totals: dict[str, Tensor], count: int) -> None:
-        means = dict(zip(totals, (torch.stack(list(totals.values())) / count).tolist(), strict=True))
+    def record_updates(self, means: dict[str, float]) -> None:
+        """Record the mean metrics of gradient updates."""
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         for name in ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss", "entropy", "mirror_loss"):
             if name in means:

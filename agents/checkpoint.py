@@ -41,7 +41,7 @@ def capture(agent: RPPSAC) -> dict[str, Any]:
     _, variables = agent._get_torch_save_params()
     return {
         "format": FORMAT,
-        "identity": _identity(agent),
+        "identity": identity(agent),
         "parameters": _plain(agent.get_parameters()),
         "variables": {name: getattr(agent, name).detach().clone() for name in variables},
         "counters": {name: getattr(agent, name) for name in COUNTERS},
@@ -67,7 +67,7 @@ def restore(agent: RPPSAC, data: dict[str, Any]) -> None:
         raise ValueError(f"the agent's state has format {data.get('format')!r}, this version reads {FORMAT}")
     if (data["envs"] is None) != (agent.env is None):
         raise ValueError("one of the captured and this agent has an environment and the other none; build both alike")
-    for key, here in _identity(agent).items():
+    for key, here in identity(agent).items():
         if (there := data["identity"].get(key)) != here:
             raise ValueError(f"the state was captured from an agent with {key}={there}, this one has {here}")
     agent.set_parameters(copy.deepcopy(data["parameters"]), exact_match=True, device=agent.device)
@@ -106,8 +106,8 @@ def replay_log(agent: RPPSAC) -> None:
     agent._pending_log = {}
 
 
-def _identity(agent: RPPSAC) -> dict[str, Any]:
-    """What must agree between the captured agent and the one that continues."""
+def identity(agent: RPPSAC) -> dict[str, Any]:
+    """What `RPPSAC.identity` returns."""
     policy = {key: value for key, value in agent.policy._arguments.items() if key != "spec"}
     return {
         "spec": agent.spec.digest,

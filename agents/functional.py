@@ -1,57 +1,327 @@
-"""A network as a function of one flat parameter vector."""
+r"""Networks of one architecture, N at a time, as functions of N flat parameter vectors, with their gradients.
+
+    functions = stacked(nets)                                # the critics of an agent, or the actors of ten
+    weights = functions.weights(vectors)                     # (N, n); assembled once ...
+    y, back = functions.vjp(x, weights)                      # ... for all passes, (N, B, i) -> (N, B, o)
+    back.parameters(g); back.inputs(g, start)                # gradients of <g, y>, whichever are wanted
+
+Chains of linear layers and point-wise swish are written out (`Perceptrons`); everything else goes through autograd, one
+network after another (`Others`).
+"""
 
 from __future__ import annotations
 
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional as F
 
+from rppdyn.agents.flat import flat_view
+from rppdyn.nn import RPPEMLP
+from rppdyn.nn.gate import Pointwise
+from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import negative_log_prior
 
-
-class _Assembly(nn.Module):
-    """The two things that are computed from the parameters alone: dense weights, and the prior."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, prior: bool) -> Any:
-        weights = self.net.assemble()
-        return (weights, negative_log_prior(self.net)) if prior else weights
+NARROW = 64  # columns below which the product of two tall matrices takes half the time when transposed (AMD EPYC, MKL)
 
 
-class NetworkFunction:
-    """`net` as a pure function of a vector of its trainable parameters, in the order of `net.parameters()`.
+class Back(ABC):
+    """The way back through one forward pass, gone once."""
 
-    Buffers (bases, pairings) and frozen parameters stay with the network: they never change during training. The list
-    `parameters` holds the trainable ones in the vector's order.
+    @abstractmethod
+    def parameters(self, g: Tensor) -> Tensor:
+        """The gradient of <g, y> by the parameter vectors, (N, n); g is (N, B, o)."""
 
-        weights = f.weights(vector)                     # assembled once ...
-        y, z = f(x1, weights), f(x2, weights)           # ... used several times
+    @abstractmethod
+    def inputs(self, g: Tensor, start: int = 0) -> Tensor:
+        """The gradient of <g, y> by the input's columns from `start` on, (N, B, i - start)."""
+
+
+class Networks(ABC):
+    """N networks as functions of N vectors of their trainable parameters.
+
+    Buffers (bases, pairings) and frozen parameters stay with the networks: they never change during training.
+
+    Args:
+        nets: networks with the same arguments.
+        names: the trainable parameters in the order of the vectors.
+
+    Attributes:
+        parameters: the trainable parameters of all networks, in the order of the flattened vectors.
     """
 
-    def __init__(self, net: nn.Module) -> None:
-        self.net = net
-        self._assembly = _Assembly(net)
-        trainable = {name: p for name, p in self._assembly.named_parameters() if p.requires_grad}
-        self.parameters = list(trainable.values())
-        self._names = list(trainable)
-        self._shapes = [p.shape for p in self.parameters]
-        self._sizes = [p.numel() for p in self.parameters]
+    def __init__(self, nets: Sequence[nn.Module], names: Sequence[str]) -> None:
+        self.nets = list(nets)
+        self.names = list(names)
+        own = [dict(net.named_parameters()) for net in self.nets]
+        self.parameters = [ps[name] for ps in own for name in self.names]
+        self._shapes = [own[0][name].shape for name in self.names]
+        self._sizes = [shape.numel() for shape in self._shapes]
+        self._pathways = [pathway for net in self.nets for _, _, pathway in named_pathways(net)]
+        self._prior: tuple[Any, Tensor, Tensor] = (None, torch.empty(0), torch.empty(0))
 
-    def _named(self, vector: Tensor) -> dict[str, Tensor]:
-        parts = vector.split(self._sizes, dim=-1)
-        return {name: part.view(shape) for name, part, shape in zip(self._names, parts, self._shapes, strict=True)}
+    @abstractmethod
+    def weights(self, vectors: Tensor, trained: bool = False) -> Any:
+        """The networks' assembled weights at these parameters, (N, n); `trained` where gradients by them are wanted."""
 
-    def weights(self, vector: Tensor) -> Any:
-        """The network's assembled weights at these parameters."""
-        return functional_call(self._assembly, self._named(vector), (False,), tie_weights=False)
-
-    def weights_and_prior(self, vector: Tensor) -> tuple[Any, Tensor]:
-        """The assembled weights and the negative log prior, a scalar, at these parameters."""
-        return functional_call(self._assembly, self._named(vector), (True,), tie_weights=False)
-
+    @abstractmethod
     def __call__(self, x: Tensor, weights: Any) -> Tensor:
-        return self.net.apply(x, weights)
+        """The networks' outputs (N, B, o), each for inputs of its own, (N, B, i)."""
+
+    @abstractmethod
+    def vjp(self, x: Tensor, weights: Any) -> tuple[Tensor, Back]:
+        """The outputs, and the way back from their gradients."""
+
+    @abstractmethod
+    def current(self) -> Any:
+        """The weights at the parameters that the networks have."""
+
+    def prior(self) -> tuple[Tensor, Tensor]:
+        r"""Precisions c, (N, n) or (1, n) where networks agree, and constants b (N,).
+
+        The negative log priors are :math:`\sum_i c_i v_i^2 / 2 + b`.
+
+        Every pathway's coefficients are multiples of its parameters, and its prior is Gaussian. Computed anew where a
+        variance was changed.
+        """
+        like = self.parameters[0]
+        state = like.dtype, like.device, *((p.log_variance.data_ptr(), p.log_variance._version) for p in self._pathways)
+        if self._prior[0] != state:
+            vector, found = torch.ones(sum(self._sizes), dtype=like.dtype, device=like.device), []
+            for net in self.nets:
+                value = lambda v, net=net: self._at(net, v, negative_log_prior)  # noqa: E731
+                found.append((*torch.func.grad_and_value(value)(vector), value(torch.zeros_like(vector))))
+            precision, _, constant = zip(*found, strict=True)
+            precision = torch.stack(precision)
+            same = bool((precision == precision[0]).all())  # one row is read for all networks, which saves memory
+            self._prior = state, precision[:1] if same else precision, torch.stack(constant)
+        return self._prior[1:]
+
+    def _at(self, net: nn.Module, vector: Tensor, function: Any) -> Any:
+        """A function of one of the networks with its parameters at a vector."""
+        parts = zip(vector.split(self._sizes), self._shapes, strict=True)
+        values = {f"net.{name}": part.view(shape) for name, (part, shape) in zip(self.names, parts, strict=True)}
+        return functional_call(_Call(net, function), values, (), tie_weights=False)
+
+
+class _Call(nn.Module):
+    """A function of a network as a module, so that `functional_call` reaches its parameters."""
+
+    def __init__(self, net: nn.Module, function: Any) -> None:
+        super().__init__()
+        self.net, self.function = net, function
+
+    def forward(self) -> Any:
+        return self.function(self.net)
+
+
+def stacked(nets: Sequence[nn.Module]) -> Networks:
+    """Networks with the same arguments, as functions of their parameter vectors."""
+    return Perceptrons(nets) if all(Perceptrons.covers(net) for net in nets) else Others(nets)
+
+
+def _trainable(net: nn.Module) -> list[str]:
+    return [name for name, p in net.named_parameters() if p.requires_grad]
+
+
+class Others(Networks):
+    """Networks of any kind, by autograd."""
+
+    def __init__(self, nets: Sequence[nn.Module]) -> None:
+        super().__init__(nets, _trainable(nets[0]))
+
+    def weights(self, vectors: Tensor, trained: bool = False) -> list[tuple[Tensor, Any]]:
+        with torch.set_grad_enabled(trained):
+            leaves = [vector.detach().requires_grad_(trained) for vector in vectors]
+            pairs = zip(self.nets, leaves, strict=True)
+            return [(leaf, self._at(net, leaf, lambda net: net.assemble())) for net, leaf in pairs]
+
+    def current(self) -> list[tuple[Tensor, Any]]:
+        return [(torch.empty(0), net.assemble()) for net in self.nets]
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, weights: Any) -> Tensor:
+        return self._forward(x, weights)
+
+    def _forward(self, x: Tensor, weights: Any) -> Tensor:
+        return torch.stack([net.apply(x, w) for net, x, (_, w) in zip(self.nets, x, weights, strict=True)])
+
+    def vjp(self, x: Tensor, weights: Any) -> tuple[Tensor, Back]:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = self._forward(x, weights)
+        return y.detach(), _Recorded(y, x, [leaf for leaf, _ in weights])
+
+
+class _Recorded(Back):
+    def __init__(self, y: Tensor, x: Tensor, vectors: list[Tensor]) -> None:
+        self.y, self.x, self.vectors = y, x, vectors
+
+    def parameters(self, g: Tensor) -> Tensor:
+        return torch.stack(torch.autograd.grad(self.y, self.vectors, g))
+
+    def inputs(self, g: Tensor, start: int = 0) -> Tensor:
+        return torch.autograd.grad(self.y, self.x, g)[0][..., start:]
+
+
+class Perceptrons(Networks):
+    r"""Chains of relaxed linear layers and swish, all networks in one batched product per layer, gradients written out.
+
+    A vector holds the equivariant pathways' parameters :math:`\theta` of all layers first, then the free pathways'
+    :math:`\phi`, the latter in the order of the dense tensors :math:`D = (W_1, b_1, W_2, \dots)`. Assembly is a gather and a
+    product, :math:`D_i = f_i \theta_{\pi(i)} + u_i \phi_i`.
+    """
+
+    def __init__(self, nets: Sequence[nn.Module]) -> None:
+        trainable = _trainable(nets[0])
+        tied = [name for name in trainable if ".equivariant." in name]
+        super().__init__(nets, [*tied, *(name for name in trainable if name not in tied)])
+        self._size, self._tied = sum(self._sizes), sum(self._sizes[: len(tied)])
+        layers = _linear(nets[0].assemble())
+        self._layers = [tuple(weight.shape) for weight, _ in layers]
+        self._map = None if any(bias is None for _, bias in layers) else self._entries(self.nets[0])
+        self._maps: dict[tuple, tuple[Tensor | None, ...]] = {}
+
+    @staticmethod
+    def covers(net: nn.Module) -> bool:
+        """Whether a network is such a chain, each of its weights a multiple of one tied parameter plus one of a free one."""
+        return (
+            isinstance(net, RPPEMLP)
+            and net.fourier is None
+            and all(block.bilinear is None and isinstance(block.gate, Pointwise) for block in net.blocks)
+            and Perceptrons([net])._map is not None
+        )
+
+    def _entries(self, net: nn.Module) -> tuple[Tensor, Tensor, Tensor] | None:
+        r""":math:`\pi, f, u` in double precision, found by assembling; None where the assembly is no such map."""
+        exact = copy.deepcopy(net).cpu().double()
+        n = self._size
+        tied = torch.arange(n) < self._tied
+        assembled = lambda v: _flat(self._at(exact, v, lambda net: net.assemble()))  # noqa: E731
+        with torch.no_grad():
+            factor, unit = assembled(tied.double()), assembled((~tied).double())
+            numbered = assembled(torch.arange(1, n + 1, dtype=torch.float64) * tied)
+            index = torch.where(factor == 0, 0, numbered / factor - 1).round().long()
+            if not (index.ge(0).all() and index.lt(max(self._tied, 1)).all() and n - self._tied in (0, len(unit))):
+                return None
+            v = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+            expected = factor * v[index] if self._tied else torch.zeros_like(factor)
+            if n > self._tied:
+                expected = expected + unit * v[self._tied :]
+            found = assembled(v)
+        return (index, factor, unit) if torch.allclose(found, expected, rtol=1e-12, atol=1e-12) else None
+
+    def _assembly(self, like: Tensor) -> tuple[Tensor | None, ...]:
+        """The map in a vector's dtype and on its device; None for what there is not, or is 1 throughout."""
+        key = like.dtype, like.device
+        if key not in self._maps:
+            index, factor, unit = self._map
+            has_tied, has_free = self._tied > 0, self._size > self._tied
+            self._maps[key] = (
+                index.to(like.device) if has_tied else None,
+                factor.to(like) if has_tied and (factor != 1).any() else None,
+                unit.to(like) if has_free and (unit != 1).any() else None,
+            )
+        return self._maps[key]
+
+    def current(self) -> list[tuple[Tensor, Tensor]]:
+        vector = flat_view(self.parameters)
+        if vector is None:
+            vector = torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        return self.weights(vector.view(len(self.nets), -1))
+
+    def weights(self, vectors: Tensor, trained: bool = False) -> list[tuple[Tensor, Tensor]]:
+        index, factor, unit = self._assembly(vectors)
+        dense = vectors[:, self._tied :]
+        if index is not None:
+            shared = vectors[:, : self._tied].index_select(1, index)
+            shared = shared if factor is None else shared.mul_(factor)
+            if not dense.shape[1]:
+                dense = shared
+            else:
+                dense = shared.add_(dense) if unit is None else shared.addcmul_(dense, unit)
+        elif unit is not None:
+            dense = dense * unit
+        return list(self._split(dense))
+
+    def _split(self, dense: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Views (N, out, in) and (N, out) of each layer's weight and bias."""
+        start = 0
+        for m, n in self._layers:
+            end = start + m * n
+            yield dense[:, start:end].unflatten(1, (m, n)), dense[:, end : end + m]
+            start = end + m
+
+    def __call__(self, x: Tensor, weights: list[tuple[Tensor, Tensor]]) -> Tensor:
+        *hidden, (w, b) = weights
+        for weight, bias in hidden:
+            x = torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+            x = F.silu(x, inplace=True)
+        return torch.baddbmm(b.unsqueeze(1), x, w.mT)
+
+    def vjp(self, x: Tensor, weights: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Back]:
+        inputs, before = [x], []
+        *hidden, (w, b) = weights
+        for weight, bias in hidden:
+            before.append(torch.baddbmm(bias.unsqueeze(1), inputs[-1], weight.mT))
+            inputs.append(F.silu(before[-1]))
+        return torch.baddbmm(b.unsqueeze(1), inputs[-1], w.mT), _Written(self, weights, inputs, before)
+
+    def gradient(self, dense: Tensor) -> Tensor:
+        """The gradient by the vectors from that by the dense tensors, which is overwritten: the assembly transposed."""
+        index, factor, unit = self._assembly(dense)
+        if index is None:
+            return dense if unit is None else dense.mul_(unit)
+        gradient = dense.new_zeros(len(dense), self._size)
+        if self._size > self._tied:
+            free = gradient[:, self._tied :]
+            free.copy_(dense) if unit is None else torch.mul(dense, unit, out=free)
+        gradient[:, : self._tied].index_add_(1, index, dense if factor is None else dense.mul_(factor))
+        return gradient
+
+
+class _Written(Back):
+    def __init__(self, networks: Perceptrons, weights: list, inputs: list[Tensor], before: list[Tensor]) -> None:
+        self.networks, self.weights, self.inputs_of, self.before = networks, weights, inputs, before
+
+    def parameters(self, g: Tensor) -> Tensor:
+        networks = self.networks
+        size = sum(m * n + m for m, n in networks._layers)
+        dense = g.new_empty(len(g), size)
+        tensors = list(networks._split(dense))
+        for i in range(len(tensors) - 1, -1, -1):
+            weight, bias = tensors[i]
+            torch.sum(g, 1, out=bias)
+            if weight.shape[2] < NARROW < weight.shape[1]:
+                weight.copy_(torch.bmm(self.inputs_of[i].mT, g).mT)
+            else:
+                torch.bmm(g.mT, self.inputs_of[i], out=weight)
+            if i:
+                g = self._through(g, i)
+        return networks.gradient(dense)
+
+    def inputs(self, g: Tensor, start: int = 0) -> Tensor:
+        for i in range(len(self.weights) - 1, 0, -1):
+            g = self._through(g, i)
+        return torch.bmm(self.weights[0][0][..., start:].mT, g.mT).mT
+
+    def _through(self, g: Tensor, i: int) -> Tensor:
+        """From the gradient by layer i's output to that by the output of the layer before it, through its swish."""
+        weight = self.weights[i][0]
+        g = g * weight if weight.shape[1] == 1 else torch.bmm(g, weight)
+        return torch.ops.aten.silu_backward.grad_input(g, self.before[i - 1], grad_input=g)
+
+
+def _linear(weights: list) -> list[tuple[Tensor, Tensor]]:
+    """Weights and biases of a chain's layers, from what its `assemble` returns."""
+    *hidden, head = weights
+    return [*(linear for linear, _, _ in hidden), head]
+
+
+def _flat(weights: list) -> Tensor:
+    return torch.cat([t.reshape(-1) for pair in _linear(weights) for t in pair])

@@ -224,13 +224,12 @@ class RPPMBPO(RPPSAC):
 
     # -- gradient updates ---------------------------------------------------------------------------------------------
 
-    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
-        """Fit the model and roll it out where that is due, then as `RPPSAC`."""
+    def prepare_updates(self) -> None:
+        """Fit the model and roll it out where that is due."""
         if not self._imagined or self._stored - self._fitted_at >= self.model_every:
             for name, value in self.fit_dynamics().items():
                 self.logger.record(name, value)
             self._imagined.append(self.imagine())
-        super().train(gradient_steps, batch_size)
 
     def _draw(self, batch_size: int) -> dict[str, Tensor]:
         real = max(1, round(self.real_ratio * batch_size)) if self.real_ratio > 0 else 0

@@ -13,7 +13,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import Tensor, nn
 
 from rppdyn.agents import gaussian
-from rppdyn.agents.functional import NetworkFunction
+from rppdyn.agents.functional import stacked
 from rppdyn.envs import SymmetrySpec
 from rppdyn.nn import InvariantNormaliser
 from rppdyn.nn.deviation import blocks_of, deviation_rep
@@ -76,12 +76,15 @@ class RPPActor(BasePolicy):
         rep_out = spec.action_rep + deviation_rep(spec.action_rep, blocks)
         self.register_buffer("blocks", blocks, persistent=False)
         self.net = build(spec.obs_rep, rep_out, output_scale=output_scale)
-        self.function = NetworkFunction(self.net)
+        self.function = stacked([self.net])
         self.generator = new_generator()
 
     def output(self, observations: Tensor) -> Tensor:
         """Mean and log standard deviation before squashing, (B, 2 dim) or (B, dim + blocks)."""
-        return self.net(self.features_extractor(observations))
+        features = self.features_extractor(observations)
+        if torch.is_grad_enabled():
+            return self.net(features)
+        return self.function(features.unsqueeze(0), self.function.current()).squeeze(0)
 
     def forward(self, observations: Tensor, deterministic: bool = False) -> Tensor:
         """Actions in [-1, 1]."""
@@ -117,7 +120,7 @@ class RPPCritic(BaseModel):
         spec = features_extractor.spec
         rep_in, rep_out = spec.obs_rep + spec.action_rep, Scalar(spec.group)
         self.q_networks = nn.ModuleList(build(rep_in, rep_out) for _ in range(n_critics))
-        self.functions = tuple(NetworkFunction(net) for net in self.q_networks)
+        self.function = stacked(self.q_networks)
 
     def forward(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, ...]:
         """One (B, 1) value per critic."""

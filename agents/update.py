@@ -1,16 +1,18 @@
-r"""One gradient update of RPP-SAC: a pure function over a dictionary of tensors.
+r"""One gradient update of RPP-SAC: a function of a dictionary of tensors, for one agent or several at once.
 
-The state holds vectors, not modules (n_pi and n_q are the numbers of parameters, K the number of critics):
+The state holds vectors, not modules. S agents are updated together, each as if it were alone; n_pi and n_q are the numbers
+of parameters, K the number of critics:
 
 | key | shape | |
 | --- | --- | --- |
-| `actor` | (n_pi,) | the actor's parameters |
-| `critic`, `target` | (K, n_q) | the critics' parameters and their moving averages |
-| `log_alpha` | (1,) | the logarithm of the temperature |
+| `actor` | (S, n_pi) | the actors' parameters |
+| `critic`, `target` | (S, K, n_q) | the critics' parameters and their moving averages |
+| `log_alpha` | (S, 1) | the logarithms of the temperatures |
 | `<name>.mean`, `<name>.square` | as `<name>` | Adam's moments of `actor`, `critic` and `log_alpha` |
-| `<name>.step` | (p,) | Adam's step count, once per parameter tensor, all equal |
+| `<name>.step` | (S, p) | Adam's step count, once per parameter tensor, all equal |
 
-Nothing here looks at a value, so a stack of states is updated by `torch.func.vmap(partial(update, ...))`.
+Gradients are written out: what autograd would record and allocate takes as long as the matrix products, which bound the
+rest. Nothing here looks at a value or waits for a device.
 
 Source: Haarnoja et al. 2018 (SAC with a learned temperature); Finzi et al. 2021 (the priors); Yu, Turk & Liu 2018 (the mirror
 loss); Adam is Kingma & Ba 2015.
@@ -18,32 +20,19 @@ loss); Adam is Kingma & Ba 2015.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 from rppdyn.agents import gaussian
-from rppdyn.agents.functional import NetworkFunction
+from rppdyn.agents.functional import Networks
 
 State = dict[str, Tensor]
 OPTIMISED = ("actor", "critic", "log_alpha")
-
-
-def backward(loss: Callable[[Tensor], tuple[Tensor, Any]], at: Tensor) -> tuple[Tensor, Any]:
-    """The gradient of a scalar function at a tensor, and its auxiliary output, by ordinary back-propagation."""
-    with torch.enable_grad():
-        at = at.detach().requires_grad_()
-        value, auxiliary = loss(at)
-        (gradient,) = torch.autograd.grad(value, at)
-    return gradient, auxiliary
-
-
-def functional(loss: Callable[[Tensor], tuple[Tensor, Any]], at: Tensor) -> tuple[Tensor, Any]:
-    """The same as `backward` in a form that vmap can transform; about a third slower, since it keeps every graph."""
-    return torch.func.grad(loss, has_aux=True)(at)
 
 
 @dataclass(frozen=True)
@@ -51,8 +40,8 @@ class UpdateConfig:
     """What stays fixed over an update.
 
     Attributes:
-        actor: features -> mean and log standard deviation (2 action entries, or fewer where there are blocks).
-        critics: features and action -> one value.
+        actors: features -> mean and log standard deviation (2 action entries, or fewer where there are blocks), S of them.
+        critics: features and action -> one value, S K of them, an agent's next to each other.
         learning_rate: Adam's, for all three.
         betas, epsilon: Adam's.
         gamma: the discount, where a batch brings none of its own.
@@ -60,14 +49,13 @@ class UpdateConfig:
         noise_variance: s^2 of the critic's Gaussian likelihood.
         target_entropy: in nats, for the learned temperature.
         learn_temperature: False keeps `log_alpha`.
-        max_gradient_norm: clips actor's and critics' gradients (all critics together); None does not.
+        max_gradient_norm: clips actor's and critics' gradients (all critics of an agent together); None does not.
         mirror_loss: weight w of the mirror loss; 0 leaves it out.
         blocks: the actions' blocks, as `rppdyn.agents.gaussian` has them, or None.
-        gradient: `backward`, or `functional` under `vmap`.
     """
 
-    actor: NetworkFunction
-    critics: tuple[NetworkFunction, ...]
+    actors: Networks
+    critics: Networks
     learning_rate: float
     gamma: float
     tau: float
@@ -79,43 +67,43 @@ class UpdateConfig:
     max_gradient_norm: float | None = None
     mirror_loss: float = 0.0
     blocks: Tensor | None = None
-    gradient: Callable = backward
 
 
-def adam(state: Mapping[str, Tensor], name: str, gradient: Tensor, config: UpdateConfig) -> State:
-    """The entries of the state that one step of Adam changes (Kingma & Ba 2015, Algorithm 1; as torch.optim.Adam)."""
-    beta1, beta2 = config.betas
-    step = state[f"{name}.step"] + 1
-    mean = torch.lerp(state[f"{name}.mean"], gradient, 1 - beta1)
-    square = torch.addcmul(state[f"{name}.square"] * beta2, gradient, gradient, value=1 - beta2)
-    # Bias corrections in double: 1 - 0.999**step loses four digits in single precision at the first steps.
-    count = step[0].double()
-    size = config.learning_rate / (1 - beta1**count)
-    root = (1 - beta2**count).sqrt()
-    denominator = square.sqrt().div_(root.to(square.dtype)).add_(config.epsilon)
-    moved = state[name] - size.to(mean.dtype) * mean.div(denominator)
-    return {name: moved, f"{name}.mean": mean, f"{name}.square": square, f"{name}.step": step}
+def descend(state: Mapping[str, Tensor], gradients: Mapping[str, Tensor], config: UpdateConfig) -> None:
+    """One step of Adam, in place, for the named vectors of the state (each agent's a tensor of its own)."""
+    of = lambda suffix: [vector for name in gradients for vector in state[name + suffix]]  # noqa: E731
+    steps = of(".step")
+    adam(
+        of(""), [g for gradient in gradients.values() for g in gradient], of(".mean"), of(".square"), [],
+        [step[0] for step in steps], fused=True, amsgrad=False, beta1=config.betas[0], beta2=config.betas[1],
+        lr=config.learning_rate, weight_decay=0.0, eps=config.epsilon, maximize=False,
+    )  # fmt: skip
+    for step in steps:
+        step[1:] = step[0]
 
 
-def clip(gradient: Tensor, max_norm: float | None) -> Tensor:
-    """The gradient, scaled down to `max_norm` where it is longer."""
-    if max_norm is None:
-        return gradient
-    return gradient * (max_norm / (gradient.norm() + 1e-6)).clamp(max=1.0)
+def clip_(gradient: Tensor, max_norm: float | None) -> Tensor:
+    """The gradients (S, ...), each scaled down to `max_norm` where it is longer."""
+    if max_norm is not None:
+        norm = gradient.flatten(1).norm(dim=1).view(-1, *[1] * (gradient.ndim - 1))
+        gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+    return gradient
 
 
-def values(critics: tuple[NetworkFunction, ...], weights: list, features: Tensor, actions: Tensor) -> Tensor:
-    """The critics' values, (K, batch)."""
-    x = torch.cat([features, actions], dim=-1)
-    return torch.stack([critic(x, w).squeeze(-1) for critic, w in zip(critics, weights, strict=True)])
+def with_prior(gradient: Tensor, vectors: Tensor, prior: tuple[Tensor, Tensor], share: Tensor) -> tuple[Tensor, Tensor]:
+    """Adds the gradients of the negative log priors times `share` (N,) to gradients (N, n); the priors times it, (N,)."""
+    precision, constant = prior
+    pull = precision * vectors
+    value = (0.5 * torch.linalg.vecdot(pull, vectors) + constant) * share
+    return gradient.addcmul_(pull, share.unsqueeze(1)), value
 
 
-def update(
+def update_(
     state: Mapping[str, Tensor], batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig
-) -> tuple[State, dict[str, Tensor]]:
-    r"""One step of temperature, critics, actor and targets, in that order.
+) -> dict[str, Tensor]:
+    r"""One step of critics, actor, temperature and targets, in place and in that order.
 
-    With N the number of transitions that the priors are shared out over,
+    With N the number of transitions that the priors are shared out over, for each agent
 
         y           = r + (1 - done) gamma (min_k target_k(s', a') - alpha log pi(a' | s'))
         critics     : sum_k mean (q_k - y)^2 / (2 s^2) + negative_log_prior(q_k) / N
@@ -128,71 +116,110 @@ def update(
 
     Args:
         state: the tensors listed in the module's docstring.
-        batch: `features`, `next_features` (B, n), `actions` (B, m) in [-1, 1], `rewards`, `dones` (B,),
-            `transitions` () the N above; `discounts` (B,) for n-step returns only; and for the mirror loss
-            `image_features` (B, n) of the states g s, and `action_maps` (B, m, m), the matrices of g on actions.
-        noise: `current`, `next` (B, m), standard normal.
+        batch: `features`, `next_features` (S, B, n), `actions` (S, B, m) in [-1, 1], `rewards`, `dones` (S, B),
+            `transitions` (S,) the N above; `discounts` (S, B) for n-step returns only; and for the mirror loss
+            `image_features` (S, B, n) of the states g s, and `action_maps` (S, B, m, m), the matrices of g on actions.
+        noise: `current`, `next` (S, B, m), standard normal.
     Returns:
-        The new state, and metrics as scalars: `actor_loss`, `critic_loss` (both without the prior), `ent_coef`,
-        `ent_coef_loss`, `actor_prior`, `critic_prior` (negative log priors over N, constants included), `entropy`,
-        and `mirror_loss` (without its weight) where it is in use.
+        Metrics, (S,) each: `actor_loss`, `critic_loss` (both without the prior), `ent_coef`, `ent_coef_loss`,
+        `actor_prior`, `critic_prior` (negative log priors over N, constants included), `entropy`, and `mirror_loss`
+        (without its weight) where it is in use.
     """
-    actor, critics = config.actor, config.critics
-    features, next_features = batch["features"], batch["next_features"]
-    count = batch["transitions"]
-    alpha = state["log_alpha"].exp().squeeze(-1)
-    new: State = dict(state)
-
     with torch.no_grad():
-        pi = actor.weights(state["actor"])
-        next_actions, next_log_prob = gaussian.sample(actor(next_features, pi), noise["next"], config.blocks)
-        targets = [f.weights(v) for f, v in zip(critics, state["target"], strict=True)]
-        next_values = values(critics, targets, next_features, next_actions).amin(0) - alpha * next_log_prob
-        y = batch["rewards"] + (1 - batch["dones"]) * batch.get("discounts", config.gamma) * next_values
+        alpha = state["log_alpha"].exp()
+        share = 1 / batch["transitions"]
+        pi = config.actors.weights(state["actor"], trained=True)
+        critic, found = _descend_critics(state, batch, noise, config, pi, alpha, share)
+        gradient, log_prob, more = _actor_gradient(state, batch, noise, config, pi, alpha, share, critic)
+        gradients = {"actor": clip_(gradient, config.max_gradient_norm)}
+        metrics = found | more | {"ent_coef": alpha.squeeze(1), "entropy": -log_prob.mean(1)}
+        if config.learn_temperature:
+            surplus = metrics["entropy"].unsqueeze(1) - config.target_entropy
+            metrics["ent_coef_loss"] = (state["log_alpha"] * surplus).squeeze(1)
+            gradients["log_alpha"] = surplus
+        descend(state, gradients, config)
+        if config.tau:
+            state["target"].lerp_(state["critic"], config.tau)
+    return metrics
 
-    def critic_objective(vectors: Tensor) -> tuple[Tensor, Any]:
-        weights, priors = zip(*(f.weights_and_prior(v) for f, v in zip(critics, vectors, strict=True)), strict=True)
-        residual = values(critics, list(weights), features, batch["actions"]) - y
-        data = residual.square().mean(-1).sum() / (2 * config.noise_variance)
-        prior = torch.stack(priors).sum() / count
-        return data + prior, (data.detach(), prior.detach())
 
-    gradient, (critic_loss, critic_prior) = config.gradient(critic_objective, state["critic"])
-    new.update(adam(state, "critic", clip(gradient, config.max_gradient_norm), config))
+def _descend_critics(
+    state: Mapping[str, Tensor], batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig,
+    pi: Any, alpha: Tensor, share: Tensor,
+) -> tuple[Any, dict[str, Tensor]]:  # fmt: skip
+    """Adam's step of the critics; their weights after it, and metrics."""
+    agents, count, size = state["critic"].shape
+    vectors = state["critic"].view(agents * count, size)
+    after = gaussian.sample(config.actors(batch["next_features"], pi), noise["next"], config.blocks)
+    targets = config.critics.weights(state["target"].view(agents * count, size))
+    values = config.critics(_pairs(batch["next_features"], after[0], count), targets).view(agents, count, -1)
+    values = values.amin(1) - alpha * after[1]
+    y = batch["rewards"] + (1 - batch["dones"]) * batch.get("discounts", config.gamma) * values
 
-    with torch.no_grad():
-        improved = [f.weights(v) for f, v in zip(critics, new["critic"], strict=True)]
+    q, back = config.critics.vjp(
+        _pairs(batch["features"], batch["actions"], count), config.critics.weights(vectors, trained=True)
+    )
+    residual = q.view(agents, count, -1) - y.unsqueeze(1)
+    scale = 1 / config.noise_variance
+    gradient = back.parameters((residual * (scale / residual.shape[-1])).view_as(q))
+    gradient, prior = with_prior(gradient, vectors, config.critics.prior(), share.repeat_interleave(count))
+    descend(state, {"critic": clip_(gradient.view(agents, count, size), config.max_gradient_norm)}, config)
+    loss = residual.square().mean(2).sum(1) * (scale / 2)
+    return config.critics.weights(vectors), {"critic_loss": loss, "critic_prior": prior.view(agents, count).sum(1)}
 
-    def actor_objective(vector: Tensor) -> tuple[Tensor, Any]:
-        weights, prior = actor.weights_and_prior(vector)
-        output = actor(features, weights)
-        actions, log_prob = gaussian.sample(output, noise["current"], config.blocks)
-        data = (alpha * log_prob - values(critics, improved, features, actions).amin(0)).mean()
-        prior = prior / count
-        auxiliary = {"actor_loss": data.detach(), "actor_prior": prior.detach(), "log_prob": log_prob.detach()}
-        if not config.mirror_loss:
-            return data + alpha * prior, auxiliary
-        image = gaussian.mode(actor(batch["image_features"], weights), config.blocks)
-        expected = torch.einsum("bij,bj->bi", batch["action_maps"], gaussian.mode(output, config.blocks))
-        mirror = (image - expected).square().sum(-1).mean()
-        auxiliary["mirror_loss"] = mirror.detach()
-        return data + alpha * prior + config.mirror_loss * mirror, auxiliary
 
-    gradient, found = config.gradient(actor_objective, state["actor"])
-    new.update(adam(state, "actor", clip(gradient, config.max_gradient_norm), config))
+def _actor_gradient(
+    state: Mapping[str, Tensor], batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig,
+    pi: Any, alpha: Tensor, share: Tensor, critic: Any,
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:  # fmt: skip
+    """The gradient of the actor's objective, the log-densities of its actions, and metrics."""
+    agents, count, _ = state["critic"].shape
+    features = batch["features"]
+    size = features.shape[1]
+    seen = torch.cat([features, batch["image_features"]], 1) if config.mirror_loss else features
+    output, back = config.actors.vjp(seen, pi)
+    actions, log_prob, by_output = gaussian.sample_vjp(output[:, :size], noise["current"], config.blocks)
+    q, back_q = config.critics.vjp(_pairs(features, actions, count), critic)
+    lowest, which = q.view(agents, count, size).min(1)
+    chosen = q.new_zeros(agents, count, size).scatter_(1, which.unsqueeze(1), -1 / size)
+    by_action = back_q.inputs(chosen.view_as(q), features.shape[-1]).unflatten(0, (agents, count)).sum(1)
+    pull = by_output(by_action, (alpha / size).expand_as(log_prob))
+    metrics = {"actor_loss": (alpha * log_prob - lowest).mean(1)}
+    if config.mirror_loss:
+        metrics["mirror_loss"], by_mirror = _mirror_loss(output, batch["action_maps"], config.blocks)
+        pull = torch.cat([pull, torch.zeros_like(pull)], 1).add_(by_mirror, alpha=config.mirror_loss)
+    gradient = back.parameters(pull)
+    # alpha scales the prior's gradient, see the objective; the metric is without it
+    gradient, prior = with_prior(gradient, state["actor"], config.actors.prior(), share * alpha.squeeze(1))
+    return gradient, log_prob, metrics | {"actor_prior": prior / alpha.squeeze(1)}
 
-    log_prob = found.pop("log_prob")
-    surplus = -(log_prob.mean() + config.target_entropy)  # of entropy, over its target
-    metrics = {
-        **found,
-        "critic_loss": critic_loss,
-        "ent_coef": alpha,
-        "entropy": -log_prob.mean(),
-        "critic_prior": critic_prior,
-    }
-    if config.learn_temperature:
-        metrics["ent_coef_loss"] = (state["log_alpha"] * surplus).sum()
-        new.update(adam(state, "log_alpha", surplus.expand_as(state["log_alpha"]), config))
-    if config.tau:
-        new["target"] = torch.lerp(state["target"], new["critic"], config.tau)
-    return new, metrics
+
+def _mirror_loss(output: Tensor, action_maps: Tensor, blocks: Tensor | None) -> tuple[Tensor, Tensor]:
+    """mean |mu(g s) - g mu(s)|^2, (S,), from the outputs at the states s and then at their images; and its gradient."""
+    modes, back = gaussian.mode_vjp(output, blocks)
+    here, image = modes.chunk(2, dim=1)
+    difference = image - torch.einsum("...ij,...j->...i", action_maps, here)
+    scaled = difference * (2 / difference.shape[1])
+    gradient = torch.cat([-torch.einsum("...ij,...i->...j", action_maps, scaled), scaled], 1)
+    return difference.square().sum(-1).mean(1), back(gradient)
+
+
+def _pairs(features: Tensor, actions: Tensor, count: int) -> Tensor:
+    """Features and actions (S, B, n + m) for each critic of an agent, (S K, B, n + m)."""
+    x = torch.cat([features, actions], dim=-1)
+    return x.unsqueeze(1).expand(-1, count, -1, -1).reshape(-1, *x.shape[1:])
+
+
+def together(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Batches or noise of several agents, stacked along a new first axis."""
+    if len(parts) == 1:
+        return {name: tensor.unsqueeze(0) for name, tensor in parts[0].items()}
+    return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+
+
+def update(
+    state: Mapping[str, Tensor], batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig
+) -> tuple[State, dict[str, Tensor]]:
+    """`update_` as a pure function: the new state, and metrics."""
+    new = {name: tensor.clone() for name, tensor in state.items()}
+    return new, update_(new, batch, noise, config)

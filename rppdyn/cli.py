@@ -183,6 +183,8 @@ def _train(name: str, arguments: argparse.Namespace) -> int:
             raise UsageError(f"--resume {run} with --multirun: a folder is one run; leave out one of the two")
         config = compose.from_run(name, RunFolder.open(run), words)
         config.run_dir = run
+        if name == "train_agent" and config.seeds > 1:
+            raise UsageError(f"--resume {run} with seeds={config.seeds}: a folder is one run; leave out one of the two")
         return _train_one(name, config, resume=True)
     if not arguments.multirun:
         return _train_one(name, compose.composed(name, words), resume=arguments.resume)
@@ -236,6 +238,10 @@ def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
 def _train_one(name: str, config: Any, resume: bool) -> int:
     from rppdyn.jobs.preflight import preflight
 
+    if name == "train_agent" and config.seeds > 1:
+        several = import_module("rppdyn.jobs.train_agent").run_many(config, resume=resume, progress=True)
+        print(several)
+        return INTERRUPTED if several.interrupted else USER_ERROR if several.errors else 0
     finished = preflight(config, resume)
     if finished is not None:
         results = import_module("rppdyn.jobs.training_result" if name == "train_agent" else "rppdyn.jobs.fit_result")

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -304,13 +304,25 @@ class TrainAgentConfig(RunConfig):
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     total_steps: int = MISSING
     checkpoint_every: int = 10_000
+    seeds: int = 1  # seed, seed + 1, ..., trained at once in this process, each into its own folder
 
     verb = "train-agent"
-    resumable = (*RunConfig.resumable, "total_steps", "env.total_steps")
+    resumable = (*RunConfig.resumable, "total_steps", "env.total_steps", "seeds")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("total_steps", self.total_steps, 1)
+        at_least("seeds", self.seeds, 1)
+
+    def each(self) -> list[TrainAgentConfig]:
+        """The configurations of the seeds' own runs; where there is a `run_dir`, in folders `seed0`, ... of it."""
+        if self.seeds == 1:
+            return [self]
+        own = []
+        for seed in range(self.seed, self.seed + self.seeds):
+            run_dir = None if self.run_dir is None else str(Path(self.run_dir, f"seed{seed}"))
+            own.append(replace(self, seed=seed, seeds=1, run_dir=run_dir))
+        return own
 
     @property
     def length(self) -> tuple[str, int]:

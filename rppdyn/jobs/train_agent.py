@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -15,16 +15,18 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import LinearSchedule
 
 from rppdyn.agents import RPPMBPO, RPPSAC
+from rppdyn.agents.together import Trainee, train_together
 from rppdyn.envs import SymmetrySpec, certificate_for, make_env, symmetry_spec
 from rppdyn.envs.spec import VERDICTS
 from rppdyn.jobs import agent_files
+from rppdyn.jobs.agent_files import RunState
 from rppdyn.jobs.preflight import preflight
 from rppdyn.jobs.recorder import Events, Recorder
 from rppdyn.jobs.rollouts import Evaluator
 from rppdyn.jobs.schema import EVALUATION_SEED, ConfigError, ImaginationConfig, TrainAgentConfig
 from rppdyn.jobs.threads import torch_threads
-from rppdyn.jobs.training_result import TrainAgentResult
-from rppdyn.runs import Progress, RunFolder, RunFolderError, provenance, stop_on_signals
+from rppdyn.jobs.training_result import TrainAgentResult, TrainManyResult
+from rppdyn.runs import Progress, RunFolder, RunFolderError, StopRequest, provenance, stop_on_signals
 from rppdyn.runs.figures import learning_curves
 from rppdyn.runs.files import write_json
 
@@ -47,15 +49,51 @@ def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = Fals
     finished = preflight(config, resume)
     if finished is not None:
         return TrainAgentResult.from_dict(finished)
-    with process_state(config.threads):
-        env = build_env(config)
-        folder = RunFolder(config.folder())
-        spec = spec_of(config, folder, env)
-        agent = build_agent(config, env, spec)
-        if folder.is_vacant():
-            folder = RunFolder.create(folder.path, asdict(config))
-        with folder.lock():
-            return _train(config, folder, agent, spec, progress)
+    with process_state(config.threads), _begun(config) as run, stop_on_signals() as stop, _bar([run], progress) as bar:
+        recorder = run.recorder(stop, bar)
+        if run.missing > 0:
+            run.agent.learn(run.missing, callback=recorder, reset_num_timesteps=run.state.step == 0)
+        return run.finish()
+
+
+def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool = False) -> TrainManyResult:
+    """Train the agents of `config.seeds` seeds at once, each into the run folder that it would have alone.
+
+    What ends one seed's training is warned of and said in the result; the others go on. Arguments as for `run`.
+
+    Raises:
+        ValueError: what no seed gets past.
+    """
+    found: dict[int, TrainAgentResult] = {}
+    waiting: list[TrainAgentConfig] = []
+    for own in config.each():
+        finished = preflight(own, resume)
+        if finished is None:
+            waiting.append(own)
+        else:
+            found[own.seed] = TrainAgentResult.from_dict(finished)
+    runs: dict[int, _Run] = {}
+    with process_state(config.threads), ExitStack() as stack:
+
+        def build(own: TrainAgentConfig) -> RPPSAC:
+            runs[own.seed] = stack.enter_context(_begun(own))
+            return runs[own.seed].agent
+
+        trainees = {own.seed: Trainee(partial(build, own), name=f"seed {own.seed}") for own in waiting}
+        if runs:
+            stop = stack.enter_context(stop_on_signals())
+            bar = stack.enter_context(_bar(list(runs.values()), progress))
+            for seed, run in runs.items():
+                trainees[seed].callback = run.recorder(stop, bar)
+            train_together(list(trainees.values()), config.total_steps)
+            for seed, run in runs.items():
+                if trainees[seed].error is None:
+                    with trainees[seed].guarded():
+                        found[seed] = run.finish()
+    errors = {seed: trainee.error for seed, trainee in trainees.items() if trainee.error is not None}
+    if errors and not found:
+        raise next(iter(errors.values()))
+    return TrainManyResult([found[seed] for seed in sorted(found)], {seed: str(e) for seed, e in errors.items()})
 
 
 def build_env(config: TrainAgentConfig, **options: Any) -> Any:
@@ -142,59 +180,86 @@ def _algorithm(imagination: ImaginationConfig | None) -> Callable[..., RPPSAC]:
     )
 
 
-def _train(
-    config: TrainAgentConfig, folder: RunFolder, agent: RPPSAC, spec: SymmetrySpec, progress: bool
-) -> TrainAgentResult:
-    start = time.monotonic()
-    state = agent_files.restore_latest(agent, folder)
-    if state.step >= config.total_steps + config.agent.train_freq:  # a last rollout may end a little later
-        raise RunFolderError(
-            f"total_steps={config.total_steps}: the run in {folder.path} has {state.step} already; "
-            "give at least as many, or another run_dir="
+class _Run:
+    """A run under way: its agent, as its last checkpoint left it, and what it writes.
+
+    Attributes:
+        missing: the steps that are left.
+    """
+
+    def __init__(
+        self, config: TrainAgentConfig, folder: RunFolder, agent: RPPSAC, state: RunState, evaluator: Evaluator
+    ):
+        self.config, self.folder, self.agent, self.state, self.evaluator = config, folder, agent, state, evaluator
+        self.missing = config.total_steps - state.step
+        self._start = time.monotonic()
+
+    def recorder(self, stop: StopRequest, bar: Progress) -> Recorder:
+        """The callback that evaluates and saves."""
+        self._recorder = Recorder(self.config, self.folder, self.evaluator, self.state, stop, bar)
+        return self._recorder
+
+    def finish(self) -> TrainAgentResult:
+        """The last evaluation and checkpoint, the final agent, figure and result; unless the run was stopped."""
+        config, folder, stopped = self.config, self.folder, self._recorder.stopped
+        if not stopped:
+            self._recorder.finish(self.agent)
+        result = TrainAgentResult(
+            run=str(folder.path),
+            env=config.env.id,
+            model=config.model.kind,
+            seed=config.seed,
+            steps=self.state.step,
+            total_steps=config.total_steps,
+            metrics=folder.metrics.last(),
+            seconds=time.monotonic() - self._start,
+            interrupted=stopped,
+            note="stopped; a checkpoint was written" if stopped else "",
         )
-    if state.step < config.total_steps:
-        folder.result_file.unlink(missing_ok=True)  # of a shorter run: this one is unfinished
-    folder.replace_config(asdict(config))
-    _describe_symmetry(folder, spec, agent.env)
-    folder.metrics.rewind(state.step)
-    folder.timing.rewind(state.step)
+        if not stopped:
+            agent_files.save_model(self.agent, folder)
+            learning_curves([folder.path], folder.figures / "learning_curve.png")
+            folder.write_result({**asdict(result), "provenance": provenance()})
+        return result
 
-    writer = Events(folder.events, after=state.step)
-    agent.set_logger(Logger(folder=None, output_formats=[writer]))
-    evaluator = Evaluator(lambda: build_env(config), config.evaluation.episodes, EVALUATION_SEED)
-    label = f"{config.env.id} {config.model.kind}"
-    try:
-        with (
-            stop_on_signals() as stop,
-            Progress(config.total_steps, initial=state.step, description=label, enabled=progress) as bar,
-        ):
-            recorder = Recorder(config, folder, evaluator, state, stop, bar)
-            remaining = config.total_steps - state.step
-            if remaining > 0:
-                agent.learn(remaining, callback=recorder, reset_num_timesteps=state.step == 0)
-            if not recorder.stopped:
-                recorder.finish(agent)
-    finally:
-        writer.close()
-        evaluator.close()
 
-    result = TrainAgentResult(
-        run=str(folder.path),
-        env=config.env.id,
-        model=config.model.kind,
-        seed=config.seed,
-        steps=recorder.state.step,
-        total_steps=config.total_steps,
-        metrics=folder.metrics.last(),
-        seconds=time.monotonic() - start,
-        interrupted=recorder.stopped,
-        note="stopped; a checkpoint was written" if recorder.stopped else "",
-    )
-    if not recorder.stopped:
-        agent_files.save_model(agent, folder)
-        learning_curves([folder.path], folder.figures / "learning_curve.png")
-        folder.write_result({**asdict(result), "provenance": provenance()})
-    return result
+@contextmanager
+def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
+    """Build a run's agent, or take it from its last checkpoint; the folder is held, and files are open, in the block."""
+    env = build_env(config)
+    folder = RunFolder(config.folder())
+    spec = spec_of(config, folder, env)
+    agent = build_agent(config, env, spec)
+    if folder.is_vacant():
+        folder = RunFolder.create(folder.path, asdict(config))
+    with ExitStack() as stack:
+        stack.enter_context(folder.lock())
+        state = agent_files.restore_latest(agent, folder)
+        if state.step >= config.total_steps + config.agent.train_freq:  # a last rollout may end a little later
+            raise RunFolderError(
+                f"total_steps={config.total_steps}: the run in {folder.path} has {state.step} already; "
+                "give at least as many, or another run_dir="
+            )
+        if state.step < config.total_steps:
+            folder.result_file.unlink(missing_ok=True)  # of a shorter run: this one is unfinished
+        folder.replace_config(asdict(config))
+        _describe_symmetry(folder, spec, agent.env)
+        folder.metrics.rewind(state.step)
+        folder.timing.rewind(state.step)
+        writer = Events(folder.events, after=state.step)
+        stack.callback(writer.close)
+        agent.set_logger(Logger(folder=None, output_formats=[writer]))
+        evaluator = Evaluator(lambda: build_env(config), config.evaluation.episodes, EVALUATION_SEED)
+        stack.callback(evaluator.close)
+        yield _Run(config, folder, agent, state, evaluator)
+
+
+def _bar(runs: Sequence[_Run], enabled: bool) -> Progress:
+    """One bar for all runs, which advance together."""
+    config = runs[0].config
+    label = f"{config.env.id} {config.model.kind}" + (f", {len(runs)} seeds" if len(runs) > 1 else "")
+    initial = min(run.state.step for run in runs)
+    return Progress(config.total_steps, initial=initial, description=label, enabled=enabled)
 
 
 def _describe_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any) -> None:

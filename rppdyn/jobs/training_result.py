@@ -31,6 +31,26 @@ class TrainAgentResult:
         return summary(self)
 
 
+@dataclass
+class TrainManyResult:
+    """What the runs of several seeds end with.
+
+    Attributes:
+        results: of the seeds that came to an end, or were stopped.
+        errors: what ended the others, by seed.
+    """
+
+    results: list[TrainAgentResult]
+    errors: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def interrupted(self) -> bool:
+        return any(result.interrupted for result in self.results)
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.results), *(f"seed {seed}: {error}" for seed, error in self.errors.items())])
+
+
 def summary(result: TrainAgentResult) -> str:
     """A few lines for the end of a run."""
     lines = [f"{result.env}, {result.model}, seed {result.seed}: {result.steps:,} of {result.total_steps:,} steps"]

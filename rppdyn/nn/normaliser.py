@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from jaxtyping import Float
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
+from rppdyn.basis import Basis
 from rppdyn.groups import is_signed_permutation
 from rppdyn.nn.buffers import ExactBuffers
 from rppdyn.nn.linear import bind
@@ -59,6 +62,7 @@ class InvariantNormaliser(ExactBuffers):
         self.register_buffer("component", labels)
         self.register_exact("component_size", torch.bincount(labels, minlength=count), working_copy=False)
         self.register_buffer("is_radial", self._radial(count) if clip is not None else None)
+        self._any_radial = clip is not None and bool(self.is_radial.any())  # known to Python: no device is asked
         for name in ("count", "raw_mean", "raw_m2", "mean"):
             value = torch.zeros((), dtype=torch.float64) if name == "count" else torch.zeros(rep.dim)
             self.register_exact(name, value, working_copy=False)
@@ -84,6 +88,10 @@ class InvariantNormaliser(ExactBuffers):
     def variance(self) -> Float[Tensor, " n"]:
         """The pooled variance, one per coordinate."""
         return self.std**2 - self.eps if self.count > 0 else self.std**2
+
+    @functools.cached_property
+    def _invariants(self) -> Basis:
+        return self.rep.solve()
 
     @torch.no_grad()
     def update(self, x: Float[Tensor, "*batch n"]) -> None:
@@ -115,12 +123,14 @@ class InvariantNormaliser(ExactBuffers):
         self.std.copy_((pooled[self.component] + self.eps).sqrt())
 
     def _project(self, mean: Tensor) -> Tensor:
-        return self.rep.solve().project(mean.cpu()).to(mean.device)
+        return self._invariants.project(mean.cpu()).to(mean.device)
 
     def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         y = (x - self.mean.to(x.dtype)) / self.std.to(x.dtype)
         if self.clip is None:
             return y
+        if not self._any_radial:
+            return y.clamp(-self.clip, self.clip)
         squares = y.new_zeros(*y.shape[:-1], len(self.component_size)).index_add(-1, self.component, y**2)
         norm = (squares / self.component_size.to(y.dtype)).sqrt()
         shrunk = y * (self.clip / norm.clamp_min(self.clip)).index_select(-1, self.component)

@@ -7,13 +7,19 @@ import dataclasses
 
 import pytest
 import torch
+from legged import Legged, legged_spec
+from stable_baselines3 import SAC
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
+from torch import nn
 from torch.distributions import Independent, Normal
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 
-from rppdyn.agents.update import functional, update
+from rppdyn.agents.functional import Others, Perceptrons, stacked
+from rppdyn.agents.update import together, update, update_
 from rppdyn.priors import negative_log_prior
 
-STEPS = 5
+STEPS = 100
 
 
 def batches(agent, dtype, seed=0, count=STEPS):
@@ -43,13 +49,22 @@ def reference(agent, steps, config):
     adam = dict(lr=config.learning_rate, betas=config.betas, eps=config.epsilon)
     optimisers = [torch.optim.Adam(p, **adam) for p in (actor.parameters(), critic.parameters(), [log_alpha])]
 
+    def run(net, x):
+        """The network as linear layers and swish; through itself where it is no such chain."""
+        if net.fourier is not None:
+            return net(x)
+        *blocks, head = net.assemble()
+        for (weight, bias), _, _ in blocks:
+            x = nn.functional.silu(x @ weight.mT + bias)
+        return x @ head[0].mT + head[1]
+
     def sample(features, noise):
-        mean, log_std = actor(features).chunk(2, -1)
+        mean, log_std = run(actor, features).chunk(2, -1)
         u = mean + log_std.exp() * noise
         return u.tanh(), Independent(Normal(mean, log_std.exp()), 1).log_prob(u) - (1 - u.tanh() ** 2).log().sum(-1)
 
     def q(networks, features, actions):
-        return [net(torch.cat([features, actions], -1)).squeeze(-1) for net in networks]
+        return [run(net, torch.cat([features, actions], -1)).squeeze(-1) for net in networks]
 
     for batch, noise in steps:
         alpha = log_alpha.exp().detach()
@@ -81,35 +96,118 @@ def reference(agent, steps, config):
             for old, new in zip(target.parameters(), critic.parameters(), strict=True):
                 old.lerp_(new, config.tau)
 
-    def vector(module):
-        return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+    return vectors(actor, critic, target, log_alpha)
 
-    return {"actor": vector(actor), "critic": vector(critic), "target": vector(target), "log_alpha": log_alpha.detach()}
+
+def vectors(actor, critic, target, log_alpha):
+    found = {"actor": actor, "critic": critic, "target": target}
+    return {name: parameters_to_vector(net.parameters()).detach().clone() for name, net in found.items()} | {
+        "log_alpha": log_alpha.detach().clone()
+    }
+
+
+def vectors_of(agent):
+    return vectors(agent.actor.net, agent.critic.q_networks, agent.critic_target.q_networks, agent.log_ent_coef)
+
+
+def advanced(agent, steps, config):
+    """Where updates on these batches take an agent."""
+    state = agent.update_state()
+    for batch, noise in steps:
+        update_(state, together([batch]), together([noise]), config)
+    return vectors_of(agent)
+
+
+def assert_same_course(start, found, expected, rtol):
+    for name, value in expected.items():
+        assert (value - start[name]).norm() > 1e-5 * value.norm(), name
+        assert (found[name] - value).norm() <= rtol * value.norm(), name
+
+
+def in_dtype(agent, dtype):
+    agent.policy.to(dtype)
+    agent.log_ent_coef.data = agent.log_ent_coef.data.to(dtype)
+    return agent
+
+
+PRECISIONS = pytest.mark.parametrize(
+    "dtype, rtol", [(torch.float32, 1e-4), (torch.float64, 1e-10)], ids=["float32", "float64"]
+)
+
+
+def assert_agrees_with_reference(agent, dtype, rtol, count):
+    in_dtype(agent, dtype)
+    config = agent.update_config(0.05)
+    start, expected = vectors_of(agent), reference(agent, batches(agent, dtype, count=count), config)
+    assert_same_course(start, advanced(agent, batches(agent, dtype, count=count), config), expected, rtol)
+
+
+@PRECISIONS
+def test_agrees_with_autograd_and_torch_adam_for_a_hundred_updates(make_agent, dtype, rtol):
+    agent = make_agent("rpp", "Hopper-v5", policy_kwargs=dict(num_layers=1, output_scale=0.1), noise_variance=0.3)
+    assert_agrees_with_reference(agent, dtype, rtol, STEPS)
 
 
 @pytest.mark.parametrize("model", ["rpp", "emlp", "mlp", "rpp_policy_only"])
-@pytest.mark.parametrize("dtype, rtol", [(torch.float32, 1e-5), (torch.float64, 1e-10)], ids=["float32", "float64"])
-def test_agrees_with_autograd_and_torch_adam(make_agent, model, dtype, rtol):
-    agent = make_agent(model, policy_kwargs=dict(output_scale=0.1), max_gradient_norm=0.5, noise_variance=0.3)
-    agent.policy.to(dtype)
-    agent.log_ent_coef.data = agent.log_ent_coef.data.to(dtype)
-    config = agent.update_config(0.05)
-    expected = reference(agent, batches(agent, dtype), config)
-    state = agent.update_state()
-    start = {name: value.clone() for name, value in state.items()}
-    for batch, noise in batches(agent, dtype):
-        state, _ = update(state, batch, noise, config)
-    for name, value in expected.items():
-        moved = (value - start[name].reshape(-1)).norm()
-        assert moved > 0
-        assert (state[name].reshape(-1) - value).norm() <= rtol * max(moved, value.norm()), name
+def test_agrees_with_autograd_and_torch_adam(make_agent, model):
+    agent = make_agent(model, "Hopper-v5", policy_kwargs=dict(output_scale=0.1), max_gradient_norm=0.5)
+    assert_agrees_with_reference(agent, torch.float64, 1e-10, 5)
+
+
+@PRECISIONS
+def test_agrees_with_stable_baselines3(make_agent, monkeypatch, dtype, rtol):
+    """Its own `train`, with the same networks, on the same batches and noise; without priors, which it doesn't have."""
+    adam = dict(betas=(0.9, 0.999), eps=1e-8)
+    agent = in_dtype(make_agent("mlp", "Hopper-v5", policy_kwargs=dict(optimizer_kwargs=adam)), dtype)
+    kwargs = dict(net_arch=[16, 16], activation_fn=nn.SiLU, optimizer_kwargs=adam)
+    peer = in_dtype(SAC("MlpPolicy", "Hopper-v5", policy_kwargs=kwargs, device="cpu"), dtype)
+    peer.set_logger(Logger(None, []))
+    peer.actor.action_dist.epsilon = 0.0  # a rounding guard in the log-density
+    pairs = [
+        (agent.actor.net, [*peer.actor.latent_pi, nn.ModuleList([peer.actor.mu, peer.actor.log_std])]),
+        *zip(agent.critic.q_networks, peer.critic.q_networks, strict=True),
+        *zip(agent.critic_target.q_networks, peer.critic_target.q_networks, strict=True),
+    ]
+    each_parameter(pairs, lambda ours, theirs: theirs.copy_(ours))
+    start = vectors_of(agent)
+
+    steps = [(b | {"transitions": torch.tensor(torch.inf, dtype=dtype)}, noise) for b, noise in batches(agent, dtype)]
+    samples = iter([
+        ReplayBufferSamples(b["features"], b["actions"], b["next_features"], b["dones"][:, None], b["rewards"][:, None])
+        for b, _ in steps
+    ])  # fmt: skip
+    draws = iter([noise[key] for _, noise in steps for key in ("current", "next")])
+    monkeypatch.setattr(peer.replay_buffer, "sample", lambda *args, **kwargs: next(samples))
+    monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda *args, **kwargs: next(draws))
+    monkeypatch.setattr("stable_baselines3.common.policies.preprocess_obs", lambda obs, *args, **kwargs: obs)
+    peer.train(len(steps), 32)
+    found = advanced(agent, steps, agent.update_config(peer.tau))
+    each_parameter(pairs, lambda ours, theirs: ours.copy_(theirs))
+    assert_same_course(start, found, vectors_of(agent) | {"log_alpha": peer.log_ent_coef.detach()}, rtol)
+
+
+@torch.no_grad()
+def each_parameter(pairs, function):
+    """`function` of each parameter of networks of both packages; a list of layers there is one layer here."""
+    for ours, theirs in pairs:
+        layers = [layer for layer in theirs if not isinstance(layer, nn.SiLU)]
+        for here, there in zip([*(block.linear for block in ours.blocks), ours.head], layers, strict=True):
+            parts = there if isinstance(there, nn.ModuleList) else [there]
+            for name in ("weight", "bias"):
+                for piece, part in zip(getattr(here.free, name).chunk(len(parts)), parts, strict=True):
+                    function(piece, getattr(part, name))
+
+
+def first(agent, dtype=torch.float32):
+    batch, noise = next(batches(agent, dtype))
+    return together([batch]), together([noise])
 
 
 def test_changes_none_of_its_arguments(make_agent):
     agent = make_agent("rpp")
     state = agent.update_state()
     before = {name: value.clone() for name, value in state.items()}
-    batch, noise = next(batches(agent, torch.float32))
+    batch, noise = first(agent)
     given = {name: value.clone() for name, value in batch.items()}
     new, _ = update(state, batch, noise, agent.update_config(0.05))
     assert all(torch.equal(before[name], state[name]) for name in before)
@@ -117,41 +215,88 @@ def test_changes_none_of_its_arguments(make_agent):
     assert set(new) == set(state) and not torch.equal(new["actor"], state["actor"])
 
 
-def test_stacked_over_seeds_it_is_the_same_update(make_agent):
-    agents = [make_agent("rpp", seed=seed) for seed in (0, 1)]
+@pytest.mark.parametrize("kind", [Perceptrons, Others])
+def test_several_agents_at_once_are_each_as_alone(make_agent, kind):
+    agents = [in_dtype(make_agent("rpp", seed=seed, max_gradient_norm=0.5), torch.float64) for seed in (0, 1, 2)]
     config = agents[0].update_config(0.05)
-    steps = [list(batches(agent, torch.float32, seed)) for seed, agent in enumerate(agents)]
-    states = [agent.update_state() for agent in agents]
-    stacked = {name: torch.stack([s[name] for s in states]) for name in states[0]}
-    over_seeds = torch.func.vmap(lambda s, b, n: update(s, b, n, dataclasses.replace(config, gradient=functional)))
-    for (batch0, noise0), (batch1, noise1) in zip(*steps, strict=True):
-        states[0], metrics0 = update(states[0], batch0, noise0, config)
-        states[1], metrics1 = update(states[1], batch1, noise1, config)
-        batch = {name: torch.stack([batch0[name], batch1[name]]) for name in batch0}
-        noise = {name: torch.stack([noise0[name], noise1[name]]) for name in noise0}
-        stacked, metrics = over_seeds(stacked, batch, noise)
-    for name in stacked:
-        single = torch.stack([s[name] for s in states])
-        torch.testing.assert_close(stacked[name], single, rtol=1e-3, atol=1e-4)
-    for name in metrics:
-        torch.testing.assert_close(metrics[name], torch.stack([metrics0[name], metrics1[name]]), rtol=1e-3, atol=1e-3)
+    steps = [list(batches(agent, torch.float64, seed, 3)) for seed, agent in enumerate(agents)]
+    actors = kind([agent.actor.net for agent in agents])
+    critics = kind([net for agent in agents for net in agent.critic.q_networks])
+    if kind is Others:  # which has parameters in another order
+        assert isinstance(config.actors, Perceptrons)
+        alone = [
+            dataclasses.replace(config, actors=kind([a.actor.net]), critics=kind(a.critic.q_networks)) for a in agents
+        ]
+    else:
+        alone = [config] * 3
+    states = [{name: value.clone() for name, value in agent.update_state().items()} for agent in agents]
+    stack = {name: torch.cat([state[name] for state in states]) for name in states[0]}
+    several = dataclasses.replace(config, actors=actors, critics=critics)
+    for parts in zip(*steps, strict=True):
+        metrics = update_(stack, together([b for b, _ in parts]), together([n for _, n in parts]), several)
+        each = [update_(s, together([b]), together([n]), c) for s, (b, n), c in zip(states, parts, alone, strict=True)]
+    for name, value in stack.items():
+        torch.testing.assert_close(value, torch.cat([s[name] for s in states]), rtol=1e-10, atol=1e-12)
+    for name, value in metrics.items():
+        torch.testing.assert_close(value, torch.cat([m[name] for m in each]), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "env, spec", [("Hopper-v5", None), ("Ant-v5", None), (Legged(), legged_spec("left-right", "yaw"))]
+)
+def test_gradients_written_out_are_those_of_autograd(make_agent, env, spec):
+    """And what is not a chain of point-wise layers, such as gated features under rotations, is left to autograd."""
+    agent = make_agent("rpp", env, spec=spec)
+    nets = copy.deepcopy(agent.critic.q_networks).double()
+    written, recorded = stacked(nets), Others(nets)
+    assert isinstance(written, Perceptrons if spec is None else Others)
+    x = torch.randn(2, 7, nets[0].rep_in.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    g = torch.randn(2, 7, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    found = {}
+    for functions in (written, recorded):
+        vectors = torch.stack(
+            [torch.cat([net.get_parameter(n).detach().flatten() for n in functions.names]) for net in nets]
+        )
+        y, back = functions.vjp(x, functions.weights(vectors, trained=True))
+        gradient, prior = back.parameters(g), functions.prior()
+        parts = dict(
+            zip(
+                functions.names,
+                gradient.split([net0.numel() for net0 in map(nets[0].get_parameter, functions.names)], 1),
+                strict=True,
+            )
+        )
+        y, back = functions.vjp(x, functions.weights(vectors))
+        found[functions] = [y, back.inputs(g, 3), *(parts[name] for name in sorted(parts)),
+                            (0.5 * prior[0] * vectors**2).sum(1) + prior[1]]  # fmt: skip
+    for a, b in zip(found[written], found[recorded], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(found[written][-1], torch.stack([negative_log_prior(net) for net in nets]))
+
+
+def test_the_prior_follows_a_variance_that_is_changed(make_agent):
+    function = make_agent("rpp").actor.function
+    before = function.prior()[0].clone()
+    assert torch.equal(function.prior()[0], before)
+    for pathway in function._pathways:
+        pathway.log_variance.add_(1.0)
+    torch.testing.assert_close(function.prior()[0], before / torch.e, rtol=1e-5, atol=0)
 
 
 def test_tau_zero_leaves_targets_and_a_fixed_temperature_stays(make_agent):
     agent = make_agent("rpp", ent_coef=0.1)
     state = agent.update_state()
-    batch, noise = next(batches(agent, torch.float32))
-    new, metrics = update(state, batch, noise, agent.update_config(0.0))
+    new, metrics = update(state, *first(agent), agent.update_config(0.0))
     assert torch.equal(new["target"], state["target"]) and torch.equal(new["log_alpha"], state["log_alpha"])
     assert metrics["ent_coef"].item() == pytest.approx(0.1) and "ent_coef_loss" not in metrics
 
 
 def test_the_prior_is_divided_by_the_number_of_transitions(make_agent):
     agent = make_agent("rpp")
-    batch, noise = next(batches(agent, torch.float32))
+    batch, noise = first(agent)
     config = agent.update_config(0.05)
     _, many = update(agent.update_state(), batch, noise, config)
-    _, few = update(agent.update_state(), batch | {"transitions": torch.tensor(5.0)}, noise, config)
+    _, few = update(agent.update_state(), batch | {"transitions": torch.tensor([5.0])}, noise, config)
     assert few["critic_prior"].item() == pytest.approx(100 * many["critic_prior"].item(), rel=1e-5)
     expected = sum(negative_log_prior(net).item() for net in agent.critic.q_networks) / 500
     assert many["critic_prior"].item() == pytest.approx(expected, rel=1e-5)

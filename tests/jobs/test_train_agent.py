@@ -13,7 +13,7 @@ from PIL import Image
 from rppdyn.agents import RPPSAC
 from rppdyn.envs import certify, save_certificate, symmetry_spec
 from rppdyn.jobs import agent_files, compose, evaluate_agent, train_agent
-from rppdyn.jobs.schema import EvaluateAgentConfig
+from rppdyn.jobs.schema import ConfigError, EvaluateAgentConfig
 from rppdyn.jobs.training_result import summary
 from rppdyn.runs import RunFolder, RunFolderError
 
@@ -264,3 +264,42 @@ def test_an_episode_is_filmed(config, result, tmp_path):
     with Image.open(path) as images:
         assert 1 < images.n_frames <= played.lengths[0] + 1
     assert f"film of the first episode: {path}" in evaluate_agent.table(played)
+
+
+def test_several_seeds_at_once_are_the_runs_they_would_be_alone(tmp_path, monkeypatch, caplog):
+    words = [*WORDS, f"runs_root={tmp_path / 'many'}", "seeds=2"]
+    many = compose.composed("train_agent", words)
+    save = agent_files.write_checkpoint
+
+    def fails_once(agent, folder, state):
+        save(agent, folder, state)
+        if agent.seed == 0 and state.step == 40:
+            raise ValueError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rppdyn.jobs.recorder.write_checkpoint", fails_once)
+        found = train_agent.run_many(many)
+    assert found.errors == {0: "the disk is full"} and "seed 0: the disk is full" in caplog.text
+    alone = train_agent.run(compose.composed("train_agent", [*WORDS, f"runs_root={tmp_path / 'alone'}", "seed=1"]))
+    (second,) = found.results
+    here, there = RunFolder.open(second.run), RunFolder.open(alone.run)
+    assert here.path.relative_to(tmp_path / "many") == there.path.relative_to(tmp_path / "alone")
+    assert plain_tree(here) == plain_tree(there)
+    assert second.metrics["eval/returns"] == pytest.approx(alone.metrics["eval/returns"], rel=1e-4)
+    ours, theirs = (torch.load(folder.policy_file, weights_only=True) for folder in (here, there))
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-4, atol=1e-5)
+    assert RPPSAC.load(here.model_file, device="cpu").num_timesteps == 50
+
+    with pytest.raises(RunFolderError, match=r"exists"):
+        train_agent.run_many(many)
+    again = train_agent.run_many(many, resume=True)
+    assert [result.steps for result in again.results] == [50, 50] and not again.errors
+    assert again.results[1].note == "finished before; nothing left to do"
+    with pytest.raises(ConfigError, match=r"seeds=0"):
+        compose.composed("train_agent", [*WORDS, "seeds=0"])
+
+
+def plain_tree(folder: RunFolder) -> set[str]:
+    """What lies in a run's folder; events have the time in their names."""
+    return {str(p.relative_to(folder.path)) for p in folder.path.rglob("*") if "events.out" not in p.name}
