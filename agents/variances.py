@@ -1,0 +1,79 @@
+"""Prior variances of the critics' pathways learned while an agent is trained, as a callback of stable-baselines3."""
+
+from __future__ import annotations
+
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+
+from rppdyn.nn import RPPEMLP, Chained
+from rppdyn.nn.pathways import named_pathways
+from rppdyn.priors import Gaussian, curvature, evidence
+
+__all__ = ["LearnVariances"]
+
+BATCH = 256  # transitions whose curvature is computed at a time
+
+
+class LearnVariances(BaseCallback):
+    r"""Move the prior variances of the critics' pathways towards those of largest marginal likelihood.
+
+        agent.learn(100_000, callback=LearnVariances(every=2000))
+
+    Around a pathway's weights w, with curvature eigenvalues :math:`\lambda_i` and effective parameters
+    :math:`\gamma = \sum_i \lambda_i / (\lambda_i + 1/\sigma^2)`, the Laplace approximation is largest where
+    :math:`\sigma^2 = |w|^2 / \gamma` (MacKay 1992). Every few thousand steps
+
+    .. math:: \log\sigma^2 \leftarrow (1 - r)\log\sigma^2 + r \log(|w|^2 / \gamma),
+
+    which, unlike steps along the gradient, has no state besides the variances. The likelihood is that of the critics' loss,
+    with `noise_variance` and as many data as the priors are shared out over. **An experiment**: targets move, transitions are
+    correlated, and what the data are changes with the policy, so it is no marginal likelihood of anything fixed.
+
+    Args:
+        every: environment steps between updates; none before the first gradient step.
+        data: transitions that the curvature is estimated from.
+        rate: r, of the way to the new variance.
+    Raises:
+        ValueError: a number that is not positive, or a rate above 1.
+    """
+
+    def __init__(self, every: int = 2000, data: int = 1024, rate: float = 0.5):
+        super().__init__()
+        for name, value in (("every", every), ("data", data), ("rate", rate)):
+            if not value > 0:
+                raise ValueError(f"{name}={value} must be positive")
+        if rate > 1:
+            raise ValueError(f"rate={rate} must be 1 or less: the share of the way to the new variances")
+        self.every, self.data, self.rate = every, data, rate
+
+    def _on_step(self) -> bool:
+        before = self.num_timesteps - self.training_env.num_envs
+        if self.model._n_updates and self.num_timesteps // self.every > before // self.every:
+            for name, value in self.update().items():
+                self.logger.record(f"variance/{name}", value)
+        return True
+
+    def update(self) -> dict[str, float]:
+        """Move the variances once; returns log10 of them, and effective numbers of parameters, by critic, layer and pathway."""
+        agent = self.model
+        batch = agent.sample_batch(self.data)
+        x = torch.cat([batch["features"], batch["actions"]], -1)
+        found: dict[str, float] = {}
+        for index, net in enumerate(agent.critic.q_networks):
+            found |= {f"critic{index}.{name}": v for name, v in self._move(net, x, int(batch["transitions"])).items()}
+        return found
+
+    def _move(self, net: RPPEMLP, x: torch.Tensor, transitions: int) -> dict[str, float]:
+        generator = torch.Generator().manual_seed(self.num_timesteps)
+        likelihood = Gaussian(self.model.noise_variance)
+        blocks = curvature(net, Chained(net), x.split(BATCH), likelihood, total=transitions, generator=generator)
+        around = evidence(net, blocks)
+        pathways = {(layer, name): pathway for layer, name, pathway in named_pathways(net)}
+        found = {}
+        for one, effective in zip(around.pathways, around.effective_parameters().tolist(), strict=True):
+            if one.squared_norm > 0 and effective > 0:
+                best = torch.tensor(one.squared_norm / effective, dtype=torch.float64).log()
+                pathways[one.layer, one.name].log_variance.lerp_(best.to(x.device), self.rate)
+            found[f"{one.layer}.{one.name}"] = float(pathways[one.layer, one.name].log_variance) / 2.302585092994046
+            found[f"{one.layer}.{one.name}.effective"] = effective
+        return found
