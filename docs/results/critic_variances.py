@@ -1,8 +1,8 @@
 """Learned prior variances of critics: `python docs/results/critic_variances.py --seeds 0 1 --json FILE`.
 
-RPP-SAC on Walker2d-v5 with one ankle's actuator at full and at half strength; the critics' variances are learned every 2,000 steps
-(`rppdyn.agents.variances`). Printed for both robots: effective numbers of parameters of the critics' free pathways, all
-layers and both critics together, and equivariance errors.
+RPP-SAC on Walker2d-v5 with one ankle's actuator at full and at half strength; the critics' variances are learned every 2,000
+steps (`rppdyn.agents.variances`). Printed for both robots: effective numbers of parameters of the critics' free pathways,
+all layers and both critics together, and equivariance errors.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ def main() -> None:
             for at in recorded.history:
                 free = sum(v for name, v in at.items() if name.endswith("free.effective"))
                 equivariant = sum(v for name, v in at.items() if name.endswith("equivariant.effective"))
-                print(f"seed {seed} strength {strength} step {at['step']:6d}: effective free {free:8.1f}, "
-                      f"equivariant {equivariant:8.1f}; errors policy {at['policy']:.2e}, critic {at['critic']:.2e}", flush=True)  # fmt: skip
+                effective = f"effective free {free:8.1f}, equivariant {equivariant:8.1f}"
+                errors = f"errors policy {at['policy']:.2e}, critic {at['critic']:.2e}"
+                print(f"seed {seed} strength {strength} step {at['step']:6d}: {effective}; {errors}", flush=True)
             if arguments.json:
                 write_json(Path(arguments.json), {"runs": runs, "provenance": provenance()})
 
