@@ -11,18 +11,15 @@ from torch import Tensor
 def flat_view(tensors: Sequence[Tensor]) -> Tensor | None:
     """The vector that the tensors already lie on, in order and without gaps, or None."""
     first = tensors[0]
-    storage, start = first.untyped_storage().data_ptr(), first.storage_offset()
-    offset = start
+    address = first.data_ptr()
     for tensor in tensors:
-        if (
-            tensor.untyped_storage().data_ptr() != storage
-            or tensor.storage_offset() != offset
-            or tensor.dtype != first.dtype
-            or not tensor.is_contiguous()
-        ):
+        if tensor.data_ptr() != address or tensor.dtype != first.dtype or not tensor.is_contiguous():
             return None
-        offset += tensor.numel()
-    return first.detach().as_strided((offset - start,), (1,), start)
+        address += tensor.nbytes
+    size, start = (address - first.data_ptr()) // first.element_size(), first.storage_offset()
+    if first.untyped_storage().nbytes() < (start + size) * first.element_size():
+        return None  # neighbours by chance
+    return first.detach().as_strided((size,), (1,), start)
 
 
 def flatten_(tensors: Sequence[Tensor]) -> Tensor:

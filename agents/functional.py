@@ -122,7 +122,7 @@ class _Call(nn.Module):
 
 def stacked(nets: Sequence[nn.Module]) -> Networks:
     """Networks with the same arguments, as functions of their parameter vectors."""
-    return Perceptrons(nets) if all(Perceptrons.covers(net) for net in nets) else Others(nets)
+    return Perceptrons.of(nets) or Others(nets)
 
 
 def _trainable(net: nn.Module) -> list[str]:
@@ -187,15 +187,16 @@ class Perceptrons(Networks):
         self._map = None if any(bias is None for _, bias in layers) else self._entries(self.nets[0])
         self._maps: dict[tuple, tuple[Tensor | None, ...]] = {}
 
-    @staticmethod
-    def covers(net: nn.Module) -> bool:
-        """Whether a network is such a chain, each of its weights a multiple of one tied parameter plus one of a free one."""
-        return (
-            isinstance(net, RPPEMLP)
-            and net.fourier is None
-            and all(block.bilinear is None and isinstance(block.gate, Pointwise) for block in net.blocks)
-            and Perceptrons([net])._map is not None
-        )
+    @classmethod
+    def of(cls, nets: Sequence[nn.Module]) -> Perceptrons | None:
+        """The networks as such chains, each weight a multiple of one tied parameter plus one of a free one; None else."""
+        for net in nets:
+            if not isinstance(net, RPPEMLP) or net.fourier is not None:
+                return None
+            if any(block.bilinear is not None or not isinstance(block.gate, Pointwise) for block in net.blocks):
+                return None
+        found = cls(nets)
+        return None if found._map is None else found
 
     def _entries(self, net: nn.Module) -> tuple[Tensor, Tensor, Tensor] | None:
         r""":math:`\pi, f, u` in double precision, found by assembling; None where the assembly is no such map."""

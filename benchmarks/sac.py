@@ -4,7 +4,7 @@ r"""Time RPP-SAC's gradient updates and steps beside those of stable-baselines3'
 
 Networks of two layers of 256, batches of 256, stable-baselines3's replay buffer and its own `train`. An update is
 `agent.train(1, 256)`, sampling included; a step is one of `agent.learn`, with the simulator's. Agents take turns in one
-process, one update or ten steps each per round; a ratio is the median over rounds of the peer's time over the agent's, between
+process, one update or twenty steps each per round; a ratio is the median over rounds of the peer's time over the agent's, between
 quartiles; `cpu` is the same of the process's processor time, which other programs disturb less. "products" are the matrix
 products that an update needs at the least (two actors forward and one backward; two targets, critics and improved critics
 forward, critics backward and improved critics backward to their actions) and nothing else. "medium" stands for
@@ -34,7 +34,7 @@ PEER = "stable-baselines3"
 TARGETS = {"mlp": 2.0, "rpp": 1.5}
 SEEDS = 4
 MANY = f", {SEEDS} seeds"
-BATCH, WIDTH, STEPS = 256, 256, 10
+BATCH, WIDTH, STEPS = 256, 256, 20
 UPDATES = "updates"
 
 
