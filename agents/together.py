@@ -30,32 +30,30 @@ logger = logging.getLogger(__name__)
 
 
 class RandomState:
-    """Python's, NumPy's and torch's global random states, for one of several that stable-baselines3 lets draw from them.
+    """Python's, NumPy's and torch's global random states, for one of several agents that draw from them.
 
-    As a context it puts its own states in place, and back what was there; it begins as the process stands.
+    It begins as the process stands. As a context it puts its own states in place, and keeps what has become of them; it leaves
+    the process there, since putting back what was there each time would take as long again.
     """
 
     def __init__(self) -> None:
-        self._own = self._outer = self._read()
+        self._keep()
 
-    @staticmethod
-    def _read() -> tuple[Any, ...]:
+    def _keep(self) -> None:
         # NumPy's legacy generator is what stable-baselines3 draws from
-        return random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state()  # noqa: NPY002
+        self._states = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state()  # noqa: NPY002
 
-    @staticmethod
-    def _write(states: tuple[Any, ...]) -> None:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        torch.set_rng_state(states[2])
+    def put(self) -> None:
+        """Put the states in place."""
+        random.setstate(self._states[0])
+        np.random.set_state(self._states[1])  # noqa: NPY002
+        torch.set_rng_state(self._states[2])
 
     def __enter__(self) -> None:
-        self._outer = self._read()
-        self._write(self._own)
+        self.put()
 
     def __exit__(self, *error: object) -> None:
-        self._own = self._read()
-        self._write(self._outer)
+        self._keep()
 
 
 class Together:
@@ -116,17 +114,17 @@ class Together:
     def train(self, gradient_steps: int, batch_size: int) -> list[dict[str, float]]:
         """Run gradient updates on batches from each agent's replay buffer; each agent's mean metrics."""
         first = self.agents[0]
-        for agent, random_state in zip(self.agents, self.states, strict=True):
+        for agent in self.agents:
             agent.policy.set_training_mode(True)
             agent._update_learning_rate([o for o, _ in agent.trained_tensors().values() if o is not None])
-            with random_state:
-                agent.prepare_updates()
         state, config, still = self.state(), self.config(first.tau), self.config(0.0)
         totals: dict[str, Tensor] = {}
-        for _ in range(gradient_steps):
+        for step in range(gradient_steps):
             batches, noises = [], []
             for agent, random_state in zip(self.agents, self.states, strict=True):
                 with random_state:
+                    if step == 0:
+                        agent.prepare_updates()
                     batch = agent.sample_batch(batch_size)
                 like = batch["actions"]
                 batches.append(batch)
@@ -259,16 +257,23 @@ def train_many(
         ValueError: agents of different configurations, or that collect whole episodes.
     """
     callbacks = [None] * len(builds) if callbacks is None else callbacks
-    trainees = [
-        Trainee(build, callback, f"agent {i}")
-        for i, (build, callback) in enumerate(zip(builds, callbacks, strict=True))
-    ]
-    train_together(trainees, total_timesteps)
+    outer = RandomState()
+    try:
+        trainees = [
+            Trainee(build, callback, f"agent {i}")
+            for i, (build, callback) in enumerate(zip(builds, callbacks, strict=True))
+        ]
+        train_together(trainees, total_timesteps)
+    finally:
+        outer.put()
     return trainees
 
 
 def train_together(trainees: Sequence[Trainee], total_timesteps: int) -> None:
-    """As `train_many`, of agents that are built. Those that are behind, after a resume, catch up first."""
+    """As `train_many`, of agents that are built. Those that are behind, after a resume, catch up first.
+
+    The process's random states are left as the last trainee's; those of each are in its `random`.
+    """
     trainees = [trainee for trainee in trainees if trainee.error is None]
     for trainee in trainees:
         if trainee.agent.train_freq.unit != TrainFrequencyUnit.STEP:
