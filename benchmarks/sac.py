@@ -4,10 +4,10 @@ r"""Time RPP-SAC's gradient updates and steps beside those of stable-baselines3'
 
 Networks of two layers of 256, batches of 256, stable-baselines3's replay buffer and its own `train`. An update is
 `agent.train(1, 256)`, sampling included; a step is one of `agent.learn`, with the simulator's. Agents take turns in one
-process, one update or twenty steps each per round; a ratio is the median over rounds of the peer's time over the agent's, between
-quartiles; `cpu` is the same of the process's processor time, which other programs disturb less. "products" are the matrix
-products that an update needs at the least (two actors forward and one backward; two targets, critics and improved critics
-forward, critics backward and improved critics backward to their actions) and nothing else. "medium" stands for
+process, one update or twenty steps each per round; a ratio is the median over rounds of the peer's time over the agent's,
+between quartiles; `cpu` is the same of the process's processor time, which other programs disturb less. "products" are the
+matrix products that an update needs at the least (two actors forward and one backward; two targets, critics and improved
+critics forward, critics backward and improved critics backward to their actions) and nothing else. "medium" stands for
 torch.set_float32_matmul_precision("medium"). "4 seeds" are trained at once; times are per seed.
 """
 
@@ -100,7 +100,7 @@ def products(n: int, m: int) -> Step:
 
 def report(title: str, timings: dict[str, Timing], unit: float) -> None:
     """Print medians, and ratios between their quartiles."""
-    print(f"\n{title}\n  {'':28} {'ms':>7} {'ratio':>6}  {'quartiles':12} {'cpu':>5}  asked")
+    print(f"\n{title}\n  {'':28} {'ms':>7} {'ratio':>6}  {'quartiles':12} {'cpu ms':>7} {'ratio':>6}  asked")
     for t in timings.values():
         peer, count = timings[t.peer], SEEDS if MANY in t.name else 1
         pairs = (zip(getattr(peer, k), getattr(t, k), strict=True) for k in ("wall", "cpu"))
@@ -108,7 +108,7 @@ def report(title: str, timings: dict[str, Timing], unit: float) -> None:
         low, middle, high = statistics.quantiles(wall, n=4)
         print(
             f"  {t.name:28} {1e3 * statistics.median(t.wall) / unit / count:7.2f} {middle:6.2f}  {low:5.2f} {high:5.2f}  "
-            f"{statistics.median(cpu):5.2f}  {t.target or ''}"
+            f"{1e3 * statistics.median(t.cpu) / unit / count:7.2f} {statistics.median(cpu):6.2f}  {t.target or ''}"
         )
 
 
