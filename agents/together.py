@@ -1,6 +1,8 @@
 """Agents that differ in their seed alone, trained at once: their gradient updates are one, each is as if it were alone.
 
-agents = train_many([lambda seed=seed: RPPSAC("RPPPolicy", "Walker2d-v5", seed=seed) for seed in range(10)], 100_000)
+    trainees = train_many([lambda seed=seed: RPPSAC("RPPPolicy", "Walker2d-v5", seed=seed) for seed in range(10)], 100_000)
+
+Each comes out as it would have alone, as an ordinary agent: `trainees[0].agent`.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def report(title: str, timings: dict[str, Timing], unit: float) -> None:
         )
 
 
-def measure(env: str, rounds: int) -> dict[str, list[Timing]]:
+def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Timing]]:
     """Updates, then steps, of all agents in both precisions on one environment."""
     found: dict[str, SAC | list[Trainee]] = {name: build(env, name) for name in (PEER, *TARGETS)}
     for name in TARGETS:
@@ -120,7 +120,8 @@ def measure(env: str, rounds: int) -> dict[str, list[Timing]]:
     peer = found[PEER]
     least = products(peer.observation_space.shape[0], peer.action_space.shape[0])
     results = {}
-    for kind, step_of, count, unit in ((UPDATES, updates, rounds, 1), ("steps", steps, max(2, rounds // 8), STEPS)):
+    kinds = [(UPDATES, updates, rounds, 1)] + [("steps", steps, max(2, rounds // 8), STEPS)] * with_steps
+    for kind, step_of, count, unit in kinds:
         arms = {"products": (least, Timing("products", PEER))} if kind == UPDATES else {}
         for name, agent in found.items():
             target = TARGETS.get(name, 2.5 if MANY in name else None)
@@ -153,6 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=60, help="updates of each agent")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="threads of torch, one after another")
+    parser.add_argument("--updates", action="store_true", help="updates alone, without steps")
     parser.add_argument("--json", type=Path, help="where to write all times")
     arguments = parser.parse_args()
     where = conditions() | {"threads": arguments.threads, "stable_baselines3": stable_baselines3.__version__}
@@ -161,7 +163,7 @@ def main() -> None:
     for threads in arguments.threads:
         torch.set_num_threads(threads)
         for env in ENVS:
-            results |= measure(env, arguments.rounds)
+            results |= measure(env, arguments.rounds, not arguments.updates)
     if arguments.json:
         write_times(arguments.json, where, results)
 
