@@ -83,10 +83,13 @@ def print_tables(name: str, results: dict[str, dict[str, Any]]) -> None:
     shown = {
         title: metric for title, metric in METRICS.items() if metric in next(iter(results.values()))["result"]["test"]
     }
-    print("| model | " + " | ".join(shown) + " | rate, width |")
+    print("| model | " + " | ".join(shown) + " | rate, width, steps |")
     print("| --- |" + " ---: |" * len(shown) + " --- |")
     for key, run in results.items():
-        settings = f"{run['config']['optimiser']['learning_rate']:g}, {run['config']['model']['hidden']}"
+        config = run["config"]
+        chunks = config["task"]["train"] // config["task"]["chunk"]
+        steps = config["optimiser"]["epochs"] * -(-chunks // config["optimiser"]["batch_size"])
+        settings = f"{config['optimiser']['learning_rate']:g}, {config['model']['hidden']}, {steps:,}"
         cells = [percent(run["result"]["test"][metric]) for metric in shown.values()]
         print(f"| {key} | " + " | ".join(cells) + f" | {settings} |")
     errors = [name for name in shown if name.endswith("steps")]
