@@ -31,19 +31,27 @@ def assert_same_sweep(folder, reference):
         assert_same_run(folder / run, reference / run)
 
 
+def installed(launcher: str) -> pytest.MarkDecorator:
+    """Skips before the sweep to compare with is run."""
+    name = f"hydra_plugins.hydra_{launcher}_launcher"
+    missing = find_spec("hydra_plugins") is None or find_spec(name) is None
+    return pytest.mark.skipif(missing, reason=f"{name} is not installed: make test-cluster")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
+@pytest.mark.parametrize(
+    "launcher",
+    [pytest.param("joblib", marks=installed("joblib")), pytest.param("submitit_local", marks=installed("submitit"))],
+)
 def test_several_at_a_time(rppdyn, one_after_the_other, launcher, tmp_path):
-    pytest.importorskip(f"hydra_plugins.hydra_{launcher.partition('_')[0]}_launcher")
     status, _, err = rppdyn(*SWEEP, f"hydra/launcher={launcher}", cwd=tmp_path)
     assert status == 0, err
     assert_same_sweep(tmp_path, one_after_the_other)
 
 
 @pytest.mark.slow
+@installed("ray")
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-@pytest.mark.skipif(not find_spec("hydra_plugins.hydra_ray_launcher") if find_spec("hydra_plugins") else True,
-                    reason="Hydra's Ray launcher is not installed: make test-cluster")  # fmt: skip
 def test_a_cluster_that_loses_a_node(one_after_the_other, environment, monkeypatch, tmp_path):
     """Two nodes with a run each; one is killed in mid-run, and its run ends elsewhere as if nothing had happened."""
     from ray.cluster_utils import Cluster
