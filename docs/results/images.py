@@ -9,7 +9,6 @@ numbers of parameters.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from symmetry_levels import read
+from reading import figure_arguments, read
 
 from rppdyn.runs import RunFolder, bootstrap_interval, iqm
 from rppdyn.runs.figures import COLOURS
@@ -28,11 +27,7 @@ Runs = dict[str, dict[str, Any]]  # by label
 
 def main() -> None:
     """Print the tables, as Markdown; draw and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="RUN")
-    parser.add_argument("--out", metavar="FILE", help="the figure")
-    parser.add_argument("--json", metavar="FILE", help="what the runs hold")
-    arguments = parser.parse_args()
+    arguments = figure_arguments(__doc__)
     runs = [read(RunFolder.open(run)) for run in arguments.runs]
     tasks: dict[str, Runs] = {}
     for run in runs:

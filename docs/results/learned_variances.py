@@ -7,15 +7,14 @@ error, and the best of the grid on the test data themselves, which is more than 
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from reading import figure_arguments, read
 from scipy.stats import spearmanr
-from symmetry_levels import read
 
 from rppdyn.runs import RunFolder
 from rppdyn.runs.figures import COLOURS
@@ -24,11 +23,7 @@ from rppdyn.runs.files import write_json
 
 def main() -> None:
     """Print the table, as Markdown; draw and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="RUN")
-    parser.add_argument("--out", metavar="FILE", help="the figure")
-    parser.add_argument("--json", metavar="FILE", help="what the runs hold")
-    arguments = parser.parse_args()
+    arguments = figure_arguments(__doc__)
     runs = [read(RunFolder.open(run)) for run in arguments.runs]
     learned: dict[float, dict[str, Any]] = {}
     grid: dict[float, dict[float, float]] = {}

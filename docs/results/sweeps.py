@@ -16,8 +16,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from reading import read
 from scipy.stats import spearmanr
-from symmetry_levels import read
 
 from rppdyn.envs.tasks import Pendulum, load_trajectories
 from rppdyn.equivariance import equivariance_error

@@ -11,6 +11,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from reading import read
+
 from rppdyn.runs import RunFolder, bootstrap_interval, iqm
 from rppdyn.runs.files import write_json
 from rppdyn.runs.statistics import paired_ratio
@@ -42,15 +44,6 @@ def main() -> None:
                 print(f"| {first} / {second} | {centre:.2f} [{low:.2f}, {high:.2f}] |")
     if arguments.json:
         write_json(Path(arguments.json), runs)
-
-
-def read(folder: RunFolder) -> dict[str, Any]:
-    """What a finished run holds, without where it lay."""
-    result = folder.result()
-    if result is None:
-        raise ValueError(f"{folder.path} is unfinished: leave it out, or let it go on with --resume")
-    config = {key: value for key, value in folder.config().items() if key not in ("run_dir", "runs_root")}
-    return {"config": config, "result": {key: value for key, value in result.items() if key != "run"}}
 
 
 def level(config: dict[str, Any]) -> str:

@@ -7,7 +7,6 @@ relative error over the steps of a rollout, a panel for each dataset.
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
-from symmetry_levels import read
+from reading import figure_arguments, read
 
 from rppdyn.runs import RunFolder, bootstrap_interval, iqm
 from rppdyn.runs.figures import COLOURS
@@ -37,11 +36,7 @@ MODELS = ("mlp", "mlp, augmented", "emlp", "rpp", "emlp, published", "rpp, publi
 
 def main() -> None:
     """Print the tables, as Markdown; draw and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="RUN")
-    parser.add_argument("--out", metavar="FILE", help="the figure")
-    parser.add_argument("--json", metavar="FILE", help="what the runs hold")
-    arguments = parser.parse_args()
+    arguments = figure_arguments(__doc__)
     runs = [read_with_curves(RunFolder.open(run)) for run in arguments.runs]
     datasets: dict[str, dict[str, dict[str, Any]]] = {}
     for run in runs:

@@ -20,7 +20,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from rppdyn.jobs.schema import ConfigError
+from rppdyn.jobs.checks import ConfigError
 from rppdyn.runs import Progress
 
 MAX_RATE = 30.0

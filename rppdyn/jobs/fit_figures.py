@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from rppdyn.jobs import compose
+from rppdyn.jobs.checks import ConfigError
 from rppdyn.jobs.fit_schema import FitConfig
-from rppdyn.jobs.schema import ConfigError
 from rppdyn.runs import RunFolder, read_metrics
 from rppdyn.runs.figures import COLOURS
 from rppdyn.runs.statistics import bootstrap_interval, iqm

@@ -14,12 +14,12 @@ from rppdyn.envs.tasks.images import ImageData, ImageSet
 from rppdyn.equivariance.error import relative_difference
 from rppdyn.images import ImageModel
 from rppdyn.images.models import ARCHITECTURES
+from rppdyn.jobs.checks import ConfigError
 from rppdyn.jobs.fit_figures import fit_curves
 from rppdyn.jobs.fit_result import FitResult
 from rppdyn.jobs.fitting import GAUSSIAN, Likelihood, StackFit, device_of, load_members, run_fit, stack_of
 from rppdyn.jobs.image_schema import FitImageConfig
 from rppdyn.jobs.preflight import preflight
-from rppdyn.jobs.schema import ConfigError
 from rppdyn.nn import Stack
 from rppdyn.priors import Categorical
 from rppdyn.runs import RunFolder

@@ -8,16 +8,8 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from rppdyn.jobs.schema import (
-    ARCHITECTURES,
-    ConfigError,
-    RunConfig,
-    at_least,
-    did_you_mean,
-    positive,
-    require,
-    variance,
-)
+from rppdyn.jobs.checks import ConfigError, at_least, one_of, positive, require, variance
+from rppdyn.jobs.schema import ARCHITECTURES, RunConfig
 
 NETWORKS = ("rpp", "emlp", "mlp")
 SYSTEMS = ("hamiltonian", "ode")
@@ -26,11 +18,6 @@ DTYPES = ("float32", "float64")
 OBJECTIVES = ("map", "marginal_likelihood")
 FISHER = ("exact", "sampled")
 ROLLOUT_METHODS = ("dopri5", "rk4")
-
-
-def one_of(key: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ConfigError(f"{key}={value}: unknown{did_you_mean(value, known)}; choose one of {', '.join(known)}")
 
 
 @dataclass

@@ -14,12 +14,12 @@ from rppdyn.dynamics import DynamicsModel, HamiltonianModel, TransitionModel
 from rppdyn.envs import SymmetrySpec
 from rppdyn.envs.tasks import regression_task
 from rppdyn.jobs import compose, notation
+from rppdyn.jobs.checks import ConfigError
 from rppdyn.jobs.fit_dynamics import Dynamics, load_models
 from rppdyn.jobs.fit_regression import Regressor, load_regressors
 from rppdyn.jobs.fit_schema import FitDynamicsConfig, FitRegressionConfig
 from rppdyn.jobs.fit_transition import load_transitions
 from rppdyn.jobs.fitting import StackFit
-from rppdyn.jobs.schema import ConfigError
 from rppdyn.jobs.subjects import Blocks, Function, Network
 from rppdyn.jobs.transition_schema import FitTransitionConfig
 from rppdyn.nn import RPPEMLP

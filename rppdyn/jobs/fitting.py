@@ -25,11 +25,11 @@ from torch import Tensor, nn
 from rppdyn import priors
 from rppdyn.groups import Group
 from rppdyn.jobs import notation
+from rppdyn.jobs.checks import ConfigError
 from rppdyn.jobs.evidence import Predict, PredictEach, VarianceLearning, weights_of
 from rppdyn.jobs.fit_result import FitResult
 from rppdyn.jobs.fit_schema import FitConfig, NetworkConfig
 from rppdyn.jobs.pathway_table import draw_pathways, pathway_rows
-from rppdyn.jobs.schema import ConfigError
 from rppdyn.jobs.threads import torch_threads
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
 from rppdyn.nn.hidden import component_major

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field
 
 from omegaconf import MISSING
 
-from rppdyn.jobs.fit_schema import FitConfig, one_of
-from rppdyn.jobs.schema import ConfigError, at_least, positive, require, variance
+from rppdyn.jobs.checks import ConfigError, at_least, one_of, positive, require, variance
+from rppdyn.jobs.fit_schema import FitConfig
 
 ARCHITECTURES = ("small", "small_max", "three_layers", "nine_layers", "ten_layers")
 

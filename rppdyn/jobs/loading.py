@@ -23,7 +23,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import Tensor, nn
 
-from rppdyn.jobs.schema import ConfigError, did_you_mean
+from rppdyn.jobs.checks import ConfigError, did_you_mean
 
 POLICY_KEYS = ("policy_class", "policy_kwargs", "observation_space", "action_space", "use_sde")
 """What a policy is rebuilt from; the rest of a stable-baselines3 file stays unread."""

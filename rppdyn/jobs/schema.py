@@ -5,10 +5,10 @@ Importing this module imports neither torch nor a simulator, so that a wrong arg
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,77 +16,26 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from rppdyn.jobs.checks import (
+    ConfigError,
+    at_least,
+    betas,
+    did_you_mean,
+    figure,
+    flag,
+    learning_rate_end,
+    number,
+    positive,
+    require,
+    trusted,
+    variance,
+)
+
 ARCHITECTURES = ("auto", "regular", "tensor")
 MODELS = ("rpp", "emlp", "mlp", "rpp_policy_only")
 VARIANTS = ("derived", "published")
 
 EVALUATION_SEED = 10_000  # of the first evaluation episode's reset; training uses seeds of its own
-
-
-class ConfigError(ValueError):
-    """A configuration can't be used; the message names the key, the value and the remedy."""
-
-
-def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """` (did you mean 'x'?)`, or nothing where no known name is close."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
-    return f" (did you mean {close[0]!r}?)" if close else ""
-
-
-def require(key: str, value: Any, holds: bool, what: str) -> None:
-    if not holds:
-        raise ConfigError(f"{key}={value}: must be {what}")
-
-
-def positive(key: str, value: float) -> None:
-    require(key, value, math.isfinite(value) and value > 0, "a positive number")
-
-
-def _number(key: str, value: Any, what: str) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    require(key, value, math.isfinite(number), what)
-    return number
-
-
-def variance(key: str, value: float) -> None:
-    require(key, value, math.isfinite(value) and value >= 0, "a variance: zero (the pathway is removed) or positive")
-
-
-def _learning_rate_end(key: str, value: float | None) -> None:
-    if value is not None:
-        require(key, value, math.isfinite(value) and value >= 0, "zero or positive, or null for a constant rate")
-
-
-def _betas(key: str, value: list[float]) -> None:
-    proper = len(value) == 2 and all(0 <= beta < 1 for beta in value)
-    require(key, value, proper, "two numbers in [0, 1), for example [0.5,0.999]")
-
-
-def at_least(key: str, value: int, least: int) -> None:
-    require(key, value, value >= least, f"an integer, at least {least}")
-
-
-def _flag(flag: str, value: int, least: int) -> None:
-    if value < least:
-        raise ConfigError(f"{flag} {value}: must be an integer, at least {least}")
-
-
-def _trusted(what: str, kind: str, trust: bool) -> None:
-    """Refuse what runs code when it is loaded, unless the user trusts it, and files that are not there."""
-    if not trust:
-        raise ConfigError(
-            f"{what} is a {kind}, and loading it runs the code it holds: add --trust if you know where it is from"
-        )
-    if kind != "function" and not Path(what).is_file():
-        raise ConfigError(f"{what}: there is no such file; give the path of a {kind}")
-
-
-def _figure(flag: str, path: str | None) -> None:
-    if path is not None and Path(path).suffix not in (".png", ".svg", ".pdf"):
-        raise ConfigError(f"{flag} {path}: must end in .png, .svg or .pdf")
 
 
 @dataclass
@@ -107,8 +56,8 @@ class EnvConfig:
     def __post_init__(self) -> None:
         at_least("env.total_steps", self.total_steps, 1)
         positive("env.learning_rate", self.learning_rate)
-        _learning_rate_end("env.learning_rate_end", self.learning_rate_end)
-        _betas("env.betas", self.betas)
+        learning_rate_end("env.learning_rate_end", self.learning_rate_end)
+        betas("env.betas", self.betas)
         require("env.tau", self.tau, 0 < self.tau <= 1, "in (0, 1]")
         require("env.variant", self.variant, self.variant in VARIANTS, " or ".join(VARIANTS))
         for name, factor in self.actuator_scale.items():
@@ -209,7 +158,7 @@ class AgentConfig:
 
     def __post_init__(self) -> None:
         positive("agent.learning_rate", self.learning_rate)
-        _learning_rate_end("agent.learning_rate_end", self.learning_rate_end)
+        learning_rate_end("agent.learning_rate_end", self.learning_rate_end)
         at_least("agent.buffer_size", self.buffer_size, 1)
         at_least("agent.learning_starts", self.learning_starts, 1)
         at_least("agent.batch_size", self.batch_size, 1)
@@ -217,9 +166,9 @@ class AgentConfig:
         require("agent.gamma", self.gamma, 0 <= self.gamma <= 1, "in [0, 1]")
         at_least("agent.train_freq", self.train_freq, 1)
         at_least("agent.gradient_steps", self.gradient_steps, 1)
-        _betas("agent.betas", self.betas)
+        betas("agent.betas", self.betas)
         if self.target_entropy != "auto":
-            self.target_entropy = _number("agent.target_entropy", self.target_entropy, "auto or a number")
+            self.target_entropy = number("agent.target_entropy", self.target_entropy, "auto or a number")
         positive("agent.noise_variance", self.noise_variance)
         if self.max_gradient_norm is not None:
             positive("agent.max_gradient_norm", self.max_gradient_norm)
@@ -242,7 +191,7 @@ class EvaluationConfig:
 
 
 @dataclass
-class RunConfig:
+class RunConfig(ABC):
     """What every training run has: seeds, where it computes, and where its folder is."""
 
     seed: int = 0
@@ -267,14 +216,14 @@ class RunConfig:
             )
 
     @property
+    @abstractmethod
     def length(self) -> tuple[str, int]:
         """The key that says how long the run is, and its value."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def place(self) -> tuple[str, ...]:
         """Folders below that of the verb, the last without its checksum."""
-        raise NotImplementedError
 
     def folder(self) -> Path:
         """Where the run lives: `run_dir`, or a path that follows from the configuration alone.
@@ -348,8 +297,8 @@ class EvaluateAgentConfig:
     video: str | None = None  # where the film of the first episode goes
 
     def __post_init__(self) -> None:
-        _flag("--episodes", self.episodes, 1)
-        _flag("--seed", self.seed, 0)
+        flag("--episodes", self.episodes, 1)
+        flag("--seed", self.seed, 0)
 
 
 SUBJECTS = {".zip": "stable-baselines3 file", ".pt2": "torch.export program"}
@@ -375,17 +324,17 @@ class EquivarianceConfig:
     figure: str | None = None
 
     def __post_init__(self) -> None:
-        _flag("--states", self.states, 1)
-        _flag("--episodes", self.episodes, 1)
-        _flag("--seed", self.seed, 0)
-        _figure("--figure", self.figure)
+        flag("--states", self.states, 1)
+        flag("--episodes", self.episodes, 1)
+        flag("--seed", self.seed, 0)
+        figure("--figure", self.figure)
         if self.vecnormalize is not None and self.kind != SUBJECTS[".zip"]:
             raise ConfigError(
                 f"--vecnormalize {self.vecnormalize}: {self.what} is no stable-baselines3 file; leave it out"
             )
         if self.kind == "run":
             return
-        _trusted(self.what, self.kind, self.trust)
+        trusted(self.what, self.kind, self.trust)
 
     @property
     def kind(self) -> str:
@@ -435,8 +384,8 @@ class CollectConfig:
 
     def __post_init__(self) -> None:
         if self.steps is not None:
-            _flag("--steps", self.steps, 1)
-        _flag("--seed", self.seed, 0)
+            flag("--steps", self.steps, 1)
+        flag("--seed", self.seed, 0)
         if self.env is None and self.kind != "run":
             raise ConfigError("env= is missing: name the environment, for example env=Swimmer-v5")
         if self.play is not None:
@@ -447,7 +396,7 @@ class CollectConfig:
             if self.vecnormalize is not None:
                 raise ConfigError(f"--vecnormalize {self.vecnormalize}: of a stable-baselines3 file only; leave it out")
             return
-        _trusted(str(self.source), SUBJECTS[".zip"], self.trust)
+        trusted(str(self.source), SUBJECTS[".zip"], self.trust)
 
     @property
     def kind(self) -> str:
@@ -483,8 +432,8 @@ class CertifyConfig:
     figure: str | None = None
 
     def __post_init__(self) -> None:
-        _flag("--states", self.states, 20)
-        _flag("--seed", self.seed, 0)
+        flag("--states", self.states, 20)
+        flag("--seed", self.seed, 0)
 
 
 def without(config: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:

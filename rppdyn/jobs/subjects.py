@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from rppdyn.agents.networks import in_precision
 from rppdyn.envs import Space, SymmetrySpec
+from rppdyn.jobs.checks import ConfigError
 from rppdyn.jobs.rollouts import Evaluator
-from rppdyn.jobs.schema import ConfigError
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep, Scalar
 

@@ -12,7 +12,8 @@ from rppdyn.agents import MODELS as AGENT_MODELS
 from rppdyn.agents import defaults
 from rppdyn.envs import KNOWN_ENVIRONMENTS
 from rppdyn.jobs import compose
-from rppdyn.jobs.schema import MODELS, ConfigError, TrainAgentConfig, did_you_mean, without
+from rppdyn.jobs.checks import ConfigError, did_you_mean
+from rppdyn.jobs.schema import MODELS, TrainAgentConfig, without
 from rppdyn.runs import RunFolder
 
 

@@ -19,10 +19,11 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from rppdyn.agents import RPPSAC
 from rppdyn.envs import symmetry_spec
 from rppdyn.jobs import equivariance, subjects
+from rppdyn.jobs.checks import ConfigError
 from rppdyn.jobs.loading import load_policy
 from rppdyn.jobs.measured import measure
 from rppdyn.jobs.rollouts import Evaluator
-from rppdyn.jobs.schema import ConfigError, EquivarianceConfig
+from rppdyn.jobs.schema import EquivarianceConfig
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import T
 

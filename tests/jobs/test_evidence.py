@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rppdyn.jobs import compose, fit_regression
-from rppdyn.jobs.schema import ConfigError
+from rppdyn.jobs.checks import ConfigError
 from rppdyn.runs import RunFolder
 
 WORDS = ("task=inertia", "model=rpp", "model.hidden=16", "model.num_layers=1", "model.free_variance=1e-4", "task.train=200",

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rppdyn.jobs.checks import ConfigError
 from rppdyn.jobs.film import film, require_format
-from rppdyn.jobs.schema import ConfigError
 
 STEPS = 12
 

@@ -7,7 +7,7 @@ import torch
 
 from rppdyn.cli import main
 from rppdyn.jobs import compose, fit_image
-from rppdyn.jobs.schema import ConfigError
+from rppdyn.jobs.checks import ConfigError
 from rppdyn.runs import RunFolder
 
 WORDS = ("model.width=4", "task.train=600", "task.validation=100", "optimiser.epochs=12", "optimiser.batch_size=60",

@@ -6,7 +6,7 @@ import pytest
 
 from rppdyn.groups import SO, D, O, SO13p, Z
 from rppdyn.jobs import notation
-from rppdyn.jobs.schema import ConfigError
+from rppdyn.jobs.checks import ConfigError
 from rppdyn.reps import Pseudoscalar, Scalar, T, V
 
 

@@ -13,7 +13,8 @@ from PIL import Image
 from rppdyn.agents import RPPSAC
 from rppdyn.envs import certify, save_certificate, symmetry_spec
 from rppdyn.jobs import agent_files, compose, evaluate_agent, train_agent
-from rppdyn.jobs.schema import ConfigError, EvaluateAgentConfig
+from rppdyn.jobs.checks import ConfigError
+from rppdyn.jobs.schema import EvaluateAgentConfig
 from rppdyn.jobs.training_result import summary
 from rppdyn.runs import RunFolder, RunFolderError
 

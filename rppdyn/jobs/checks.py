@@ -1,0 +1,80 @@
+"""Checks of configurations: each refuses a value in one line that names the key, the value and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+
+class ConfigError(ValueError):
+    """A configuration can't be used; the message names the key, the value and the remedy."""
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """` (did you mean 'x'?)`, or nothing where no known name is close."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def require(key: str, value: Any, holds: bool, what: str) -> None:
+    if not holds:
+        raise ConfigError(f"{key}={value}: must be {what}")
+
+
+def positive(key: str, value: float) -> None:
+    require(key, value, math.isfinite(value) and value > 0, "a positive number")
+
+
+def number(key: str, value: Any, what: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    require(key, value, math.isfinite(number), what)
+    return number
+
+
+def variance(key: str, value: float) -> None:
+    require(key, value, math.isfinite(value) and value >= 0, "a variance: zero (the pathway is removed) or positive")
+
+
+def learning_rate_end(key: str, value: float | None) -> None:
+    if value is not None:
+        require(key, value, math.isfinite(value) and value >= 0, "zero or positive, or null for a constant rate")
+
+
+def betas(key: str, value: list[float]) -> None:
+    proper = len(value) == 2 and all(0 <= beta < 1 for beta in value)
+    require(key, value, proper, "two numbers in [0, 1), for example [0.5,0.999]")
+
+
+def at_least(key: str, value: int, least: int) -> None:
+    require(key, value, value >= least, f"an integer, at least {least}")
+
+
+def flag(flag: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"{flag} {value}: must be an integer, at least {least}")
+
+
+def trusted(what: str, kind: str, trust: bool) -> None:
+    """Refuse what runs code when it is loaded, unless the user trusts it, and files that are not there."""
+    if not trust:
+        raise ConfigError(
+            f"{what} is a {kind}, and loading it runs the code it holds: add --trust if you know where it is from"
+        )
+    if kind != "function" and not Path(what).is_file():
+        raise ConfigError(f"{what}: there is no such file; give the path of a {kind}")
+
+
+def figure(flag: str, path: str | None) -> None:
+    if path is not None and Path(path).suffix not in (".png", ".svg", ".pdf"):
+        raise ConfigError(f"{flag} {path}: must end in .png, .svg or .pdf")
+
+
+def one_of(key: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{key}={value}: unknown{did_you_mean(value, known)}; choose one of {', '.join(known)}")
