@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from layers import conditions
+from measuring import conditions
 from torch import Tensor, nn
 
 from rppdyn.envs import symmetry_spec

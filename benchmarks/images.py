@@ -15,7 +15,7 @@ import statistics
 from pathlib import Path
 
 import torch
-from layers import Step, Timing, conditions, interleave, write_times
+from measuring import Step, Timing, conditions, interleave, write_times
 from torch import nn
 
 from rppdyn.images import RelaxedImageLayer

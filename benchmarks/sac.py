@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import stable_baselines3
 import torch
-from layers import Step, Timing, conditions, interleave, write_times
+from measuring import Step, Timing, conditions, interleave, write_times
 from stable_baselines3 import SAC
 from stable_baselines3.common.logger import Logger
 

@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 import torch
-from layers import Step, Timing, conditions, interleave, write_times
+from measuring import Step, Timing, conditions, interleave, write_times
 
 from rppdyn.dynamics import TransitionModel
 from rppdyn.dynamics.transition import INITIAL_SCALE
