@@ -5,15 +5,17 @@
 #   make install       the environment alone, test tools included
 #   make test-cluster  sweeps by Hydra's launchers, one on a Ray cluster that loses a node
 #   make lint          ruff: rules and formatting
-#   make bench         the benchmarks beside their peers
+#   make bench         the benchmarks beside their peers, in a quarter of an hour; raw times in build/benchmarks/
 #   make clean         remove .venv, caches and build products; runs/ stays
 #
 #   PYTHON=...         the interpreter to build .venv from (3.11 or newer)
+#   BENCHMARKS=...     some of them: basis layers sac dynamics images install
 #   TORCH_INDEX=...    one more package index, for instance https://download.pytorch.org/whl/cpu
 
 PYTHON ?=
 TORCH_INDEX ?=
 JOBS ?= 2
+BENCHMARKS ?= basis layers sac dynamics images install
 PYTEST_ARGS ?=
 
 VENV := .venv
@@ -88,8 +90,14 @@ lint: $(TEST_READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# Their --quick forms; docs/results/ shows what they find without it. One thread, but where a script sets torch's own. A script
+# that fails is named at the end, and the others run.
+bench: export TORCH_INDEX := $(TORCH_INDEX)
 bench: $(RUN_READY)
-	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+	@mkdir -p build/benchmarks; failed=""; for name in $(BENCHMARKS); do \
+	    echo "== benchmarks/$$name.py --quick"; \
+	    OMP_NUM_THREADS=1 $(BIN)/python "benchmarks/$$name.py" --quick --json "build/benchmarks/$$name.json" || failed="$$failed $$name"; \
+	done; if [ -n "$$failed" ]; then echo "make: failed:$$failed" >&2; exit 1; fi
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -1,36 +1,30 @@
 r"""Time the basis solver, cold and from its disk cache, beside the published library where that is installed.
 
-    python benchmarks/basis.py --json docs/results/basis.json
+    OMP_NUM_THREADS=1 python benchmarks/basis.py --json docs/results/basis.json --plot docs/results/basis.png
 
 Cold means a new group and representation and no cache; libraries are loaded and warm (the peer compiles each problem
 anew, as it does for a user). Cached means read from disk with the memory cache emptied. Runs of the solvers
 alternate; the table gives medians. The peer (`emlp` 1.0.3, with `six` and `jax`) computes in float32, its default;
 its progress bar is replaced, because it hands tqdm a float32 that breaks tqdm's time estimate. A case that the peer
-cannot hold or finish is left to us alone.
+cannot hold or finish is left to us alone. Then cold times alone, over tensor rank and over the size of the group.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
-import platform
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy
-import torch
+from growth import Growth, draw, dress, figure, milliseconds, report_growth, save
+from measuring import Timing, begin, command_line, installed, spread, timed, write
 
 from rppdyn.basis import cache, solve, solver
 from rppdyn.basis.problem import Problem
@@ -72,7 +66,7 @@ CASES = [
 
 @dataclass
 class Result:
-    """Raw times in seconds and what was found."""
+    """Times and what was found."""
 
     name: str
     in_issue: bool
@@ -82,15 +76,17 @@ class Result:
     residual: float = 0.0
     orthonormality: float = 0.0
     rank_gap: float = 0.0
-    cold: list[float] = field(default_factory=list)
-    cached: list[float] = field(default_factory=list)
-    cold_cpu: list[float] = field(default_factory=list)  # processor time: what a machine without other work would take
-    cached_cpu: list[float] = field(default_factory=list)
-    peer: list[float] = field(default_factory=list)
+    cold: Timing = field(default_factory=lambda: Timing("cold"))
+    cached: Timing = field(default_factory=lambda: Timing("cached"))
+    peer: Timing = field(default_factory=lambda: Timing("emlp"))
     peer_rank: int | None = None
     peer_residual: float | None = None
     peer_note: str = ""
-    ratio: float | None = None
+
+    @property
+    def ratios(self) -> list[float]:
+        """The peer's times over ours, of the rounds that it took part in."""
+        return [theirs / ours for theirs, ours in zip(self.peer.wall, self.cold.wall, strict=False)]
 
 
 class Peer:
@@ -111,14 +107,12 @@ class Peer:
         representation.tqdm = Silent
         self.groups, self.representation = emlp.groups, representation
 
-    def solve(self, expression: str, power: int) -> tuple[float, np.ndarray, Any]:
-        """Seconds, basis and group of one cold solve."""
+    def solve(self, expression: str, power: int, timing: Timing) -> tuple[np.ndarray, Any]:
+        """Basis and group of one cold solve, which is timed."""
         self.representation.Rep.solcache.clear()
         group = eval(expression, vars(self.groups))
         rep = self.representation.T(power)(group)
-        start = time.perf_counter()
-        q = np.asarray(rep.equivariant_basis())
-        return time.perf_counter() - start, q, group
+        return np.asarray(timed(rep.equivariant_basis, timing)), group
 
     @staticmethod
     def residual(q: np.ndarray, group: Any, power: int) -> float:
@@ -150,9 +144,7 @@ def _limit(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
-def run(
-    cases: list[Case], repeats: int, peer: Peer | None, limits: tuple[float, int], log: Callable[[str], None]
-) -> list[Result]:
+def run(cases: list[Case], repeats: int, peer: Peer | None, limits: tuple[float, int]) -> list[Result]:
     """Measure cases, solvers alternating, `repeats` rounds.
 
     The peer is not repeated on a case after limits[0] seconds, and interrupted after limits[1].
@@ -160,12 +152,10 @@ def run(
     results = [Result(c.name, c.in_issue) for c in cases]
     solve(T(4)(SO(2)), cache=False)  # load what is loaded lazily
     if peer is not None:
-        peer.solve("SO(2)", 2)
+        peer.solve("SO(2)", 2, Timing("warm-up"))
     for round_ in range(repeats):
         for case, result in zip(cases, results, strict=True):
-            seconds, cpu, basis = _timed(lambda c=case: solve(T(c.power)(c.make()), cache=False))
-            result.cold.append(seconds)
-            result.cold_cpu.append(cpu)
+            basis = timed(lambda c=case: solve(T(c.power)(c.make()), cache=False), result.cold)
             certificate = basis.certificate
             result.dim, result.rank, result.strategy = basis.dim, basis.rank, certificate.strategy
             result.residual = max(result.residual, certificate.residual)
@@ -174,128 +164,110 @@ def run(
             if round_ == 0:
                 solve(T(case.power)(case.make()))  # fill the cache
             solver.memory.clear()
-            seconds, cpu, _ = _timed(lambda c=case: solve(T(c.power)(c.make())))
-            result.cached.append(seconds)
-            result.cached_cpu.append(cpu)
-            if (
-                peer is not None
-                and case.peer
-                and (not result.peer or sum(result.peer) < limits[0])
-                and not result.peer_note
-            ):
+            timed(lambda c=case: solve(T(c.power)(c.make())), result.cached)
+            if peer is not None and case.peer and not result.peer_note and sum(result.peer.wall) <= limits[0]:
                 try:
                     with _limit(limits[1]):
-                        seconds, q, group = peer.solve(case.peer, case.power)
+                        q, group = peer.solve(case.peer, case.power, result.peer)
                 except Exception as e:  # its solver asserts, and raises its own error, where it does not converge
                     result.peer_note = f"{type(e).__name__}: {str(e).splitlines()[0][:120] if str(e) else ''}"
                     continue
-                result.peer.append(seconds)
                 if result.peer_rank is None:
                     result.peer_rank, result.peer_residual = q.shape[1], peer.residual(q, group, case.power)
-            log(f"round {round_ + 1}/{repeats} {case.name}")
-    for result in results:
-        if result.peer:
-            result.ratio = statistics.median(result.peer) / statistics.median(result.cold)
+            print(f"round {round_ + 1}/{repeats} {case.name}", file=sys.stderr, flush=True)
     return results
-
-
-def _timed(f: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Wall-clock and processor seconds of a call, and what it returned."""
-    start, cpu = time.perf_counter(), time.process_time()
-    out = f()
-    return time.perf_counter() - start, time.process_time() - cpu, out
 
 
 def table(results: list[Result], peer: bool) -> str:
     """The results in Markdown."""
     lines = [
         "| case | dim | rank | strategy | cold ms (CPU) | cached ms (CPU) | residual "
-        "| peer s | peer rank | peer residual | ratio |",
+        "| peer s | peer rank | peer residual | ratio (quartiles) |",
         "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
 
-    def both(wall: list[float], cpu: list[float]) -> str:
-        inside = f" ({1e3 * statistics.median(cpu):.1f})" if cpu else ""
-        return f"{1e3 * statistics.median(wall):.1f}{inside}"
+    def both(timing: Timing) -> str:
+        return f"{1e3 * statistics.median(timing.wall):.1f} ({1e3 * statistics.median(timing.cpu):.1f})"
 
     for r in results:
-        if r.peer:
-            theirs = f"{statistics.median(r.peer):.2f} | {r.peer_rank} | {r.peer_residual:.0e} | {r.ratio:.0f}"
+        if r.peer.wall:
+            low, middle, high = spread(r.ratios)
+            ratio = f"{middle:.0f} ({low:.0f}, {high:.0f})" if len(r.ratios) > 1 else f"{middle:.0f}"
+            theirs = f"{statistics.median(r.peer.wall):.2f} | {r.peer_rank} | {r.peer_residual:.0e} | {ratio}"
         else:
             theirs = f"{(r.peer_note or 'not run') if peer else 'not installed'} | | |"
-        ours = f"{both(r.cold, r.cold_cpu)} | {both(r.cached, r.cached_cpu)} | {r.residual:.0e}"
         name = f"**{r.name}**" if r.in_issue else r.name
+        ours = f"{both(r.cold)} | {both(r.cached)} | {r.residual:.0e}"
         lines.append(f"| {name} | {r.dim} | {r.rank} | {r.strategy} | {ours} | {theirs} |")
-    ratios = [r.ratio for r in results if r.ratio is not None]
-    if ratios:
-        named = [r.ratio for r in results if r.ratio is not None and r.in_issue]
-        lines += ["", f"Ratio peer / ours, cold: least {min(ratios):.0f}, median {statistics.median(ratios):.0f}"]
-        lines[-1] += f"; on the named cases (bold): least {min(named):.0f}, median {statistics.median(named):.0f}."
+    compared = [(r, statistics.median(r.ratios)) for r in results if r.peer.wall]
+    for words, ratios in (
+        ("Ratio peer / ours, cold", [ratio for _, ratio in compared]),
+        ("On the named cases (bold)", [ratio for r, ratio in compared if r.in_issue]),
+    ):
+        if ratios:
+            lines += ["", f"{words}: least {min(ratios):.0f}, median {statistics.median(ratios):.0f}."]
     return "\n".join(lines)
 
 
-def environment() -> dict[str, Any]:
-    """Versions, threads and the state of the checkout."""
-    versions = {
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "scipy": scipy.__version__,
-        "torch": torch.__version__,
-    }
-    from importlib.metadata import PackageNotFoundError, version
+RANKS = {"SO(3)": (lambda: SO(3), 8), "S(5)": (lambda: S(5), 7), "Z(4)": (lambda: Z(4), 8),
+         "Sp(2)": (lambda: Sp(2), 8), "O13": (O13, 8)}  # fmt: skip
+SIZES = {"SO(n)": SO, "S(n)": S, "Z(n)": Z}
+SIZES_AT = (2, 3, 4, 6, 8, 12, 16)
+POWER = 4
 
-    for name in ("safetensors", "emlp", "jax", "jaxlib"):
-        with contextlib.suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    here = Path(__file__).resolve().parent
 
-    def git(*args: str) -> str:
-        done = subprocess.run(["git", *args], cwd=here, capture_output=True, text=True)
-        return done.stdout.strip()
+def growths(repeats: int, quick: bool) -> list[Growth]:
+    """Cold times over tensor rank, to the highest of each group, and over the size of the group's matrices."""
+    over_rank = Growth("T(k)", "tensor rank k")
+    for k in range(1, 9, 2 if quick else 1):
+        over_rank.add(
+            k, {name: _cold(make, k) for name, (make, highest) in RANKS.items() if k <= highest}, None, repeats
+        )
+    over_size = Growth(f"T({POWER})", "n")
+    for n in SIZES_AT[:: 2 if quick else 1]:
+        makers = {name: (lambda family=family, n=n: family(n)) for name, family in SIZES.items()}
+        over_size.add(n, {name: _cold(make, POWER) for name, make in makers.items()}, None, repeats)
+    for growth in (over_rank, over_size):
+        report_growth(growth, milliseconds, "cold, ms of processor time")
+    return [over_rank, over_size]
 
-    changed = git("status", "--porcelain", "--", "../rppdyn/basis", "../rppdyn/reps", "../rppdyn/groups")
-    return {
-        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": git("rev-parse", "HEAD"),
-        "solver_modified": bool(changed),
-        "versions": versions,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "threads": {"torch": torch.get_num_threads(), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS")},
-        "load_average": os.getloadavg() if hasattr(os, "getloadavg") else None,
-        "machine": platform.machine(),
-    }
+
+def _cold(make: Callable[[], Group], power: int) -> Callable[[], object]:
+    return lambda: solve(T(power)(make()), cache=False)
+
+
+def plot(found: Sequence[Growth], path: Path) -> None:
+    """Cold times over tensor rank and over size."""
+    drawn, (row,) = figure(1, len(found), width=4.2, height=3.4)
+    for axes, growth in zip(row, found, strict=True):
+        draw(axes, growth, milliseconds)
+        dress(axes, growth, "cold solve, ms", logarithmic=(growth.quantity == "n", True))
+        axes.legend(edgecolor="none", fontsize="small")
+    save(drawn, path)
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path, help="write raw results here")
-    parser.add_argument("--only", default="", help="measure the cases whose name holds this text")
-    parser.add_argument("--peer-limit", type=int, default=1800, help="interrupt the peer after this long in one solve")
-    parser.add_argument("--repeats", type=int, default=7, help="rounds (default 7)")
+    parser = command_line(__doc__, rounds=7, quick=3, plot=True)
+    parser.add_argument("--only", default="", help="measure the cases whose name holds this text, and no growth")
     parser.add_argument(
-        "--peer-seconds", type=float, default=20.0, help="stop repeating the peer on a case after this long"
+        "--peer-limit", type=int, help="interrupt the peer after so long in one solve (1800; 15 with --quick)"
     )
-    args = parser.parse_args()
-    try:
-        peer = Peer()
-    except ImportError:
-        peer = None
-    before = environment()
+    parser.add_argument("--peer-seconds", type=float, help="stop repeating the peer on a case after so long (20; 0)")
+    arguments, where = begin(parser, "scipy", "safetensors", "emlp", "jax", "jaxlib")
+    peer = Peer() if installed("emlp", "pip install emlp==1.0.3 jax six, in an environment of its own") else None
+    limit = arguments.peer_limit or (15 if arguments.quick else 1800)
+    seconds = arguments.peer_seconds if arguments.peer_seconds is not None else (0.0 if arguments.quick else 20.0)
     with tempfile.TemporaryDirectory() as folder:
         # everything goes to disk here, so that reading is measured on every case
         os.environ["RPPDYN_CACHE_DIR"], solver.WORTH_KEEPING = folder, -1.0
-        cases = [c for c in CASES if args.only in c.name]
-        limits = args.peer_seconds, args.peer_limit
-        results = run(cases, args.repeats, peer, limits, lambda s: print(s, file=sys.stderr, flush=True))
+        results = run([c for c in CASES if arguments.only in c.name], arguments.rounds, peer, (seconds, limit))
         assert cache.summary().count > 0
-    print(table(results, peer is not None))
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(
-            json.dumps({"environment": before, "results": [asdict(r) for r in results]}, indent=1) + "\n"
-        )
+        print(table(results, peer is not None), flush=True)
+        found = [] if arguments.only else growths(arguments.rounds, arguments.quick)
+    write(arguments.json, where, {"results": results, "growth": found})
+    if arguments.plot:
+        plot(found, arguments.plot)
 
 
 if __name__ == "__main__":

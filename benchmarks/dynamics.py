@@ -1,44 +1,50 @@
 r"""Time training steps of models of dynamics and of stacked networks beside an MLP of the same width.
 
-    OMP_NUM_THREADS=1 python benchmarks/dynamics.py --json docs/results/dynamics_cost.json
+    OMP_NUM_THREADS=1 python benchmarks/dynamics.py --json docs/results/dynamics_cost.json --plot docs/results/dynamics_cost.png
+    OMP_NUM_THREADS=1 python benchmarks/dynamics.py --compile      # ways to a Hamiltonian's gradient, compiled ones too
 
 A step is a rollout of the vector field (rk4, 5 intervals of one step of 0.2: 20 gradients of the Hamiltonian, or 20 values of a
 neural ODE), its mean-square error, the backward pass and Adam; or, in a regression, a forward and a backward pass and Adam. Ten
-seeds are stacked and trained as one. Networks take turns, one step each per round, in one process; ratios are those of medians
-over rounds. `RPP` and `EMLP` have the hidden layers of `rppdyn fit-dynamics`, `tensors` those that a number of channels gives.
-"""
+seeds are stacked and trained as one. Networks take turns, one step each per round, in one process; a ratio is the median over
+rounds, between quartiles. `RPP` and `EMLP` have the hidden layers of `rppdyn fit-dynamics`, `tensors` those that a number of
+channels gives. Ways to a Hamiltonian's gradient: "written out", as shipped; `torch.func.grad` through layers whose own derivatives are written
+out; "double backward", `torch.autograd.grad(create_graph=True)` through plain layers, as published.
+"""  # noqa: E501
 
 from __future__ import annotations
 
-import argparse
-import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import torch
-from layers import Step, Timing, conditions, interleave, write_times
+from growth import Growth, draw, dress, figure, report_growth, save, to_peer
+from measuring import Step, Timing, begin, command_line, interleave, ratio, report, write
+from torch import Tensor, nn
 
-from rppdyn.dynamics import HamiltonianModel, NeuralODEModel, integrate
+from rppdyn.dynamics import DynamicsModel, HamiltonianModel, NeuralODEModel, integrate
 from rppdyn.groups import O, O2eR3
-from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
+from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack, derivatives
 from rppdyn.nn.hidden import component_major
 from rppdyn.reps import Rep, RepType, Scalar, T, V
 
+Build = Callable[..., RPPEMLP]
 STEPS, DT = 5, 0.2
 MEMBERS = (1, 10)
 SCALARS_LAST = [32 * T(0) + 32 * T(1), 64 * T(0) + 20 * T(1), 128 * T(0)]
 VECTORS = 3 * [32 * T(0) + 32 * T(1)]
 
 
-def with_layers(cls: type[RPPEMLP], layers: list[RepType]) -> Callable[..., RPPEMLP]:
+def with_layers(cls: type[RPPEMLP], layers: list[RepType]) -> Build:
     """A network class with these hidden layers whatever the width."""
     return lambda rep_in, rep_out, G, hidden, **k: cls(
         rep_in, rep_out, G, hidden=[component_major(layer(G)) for layer in layers], **k
     )
 
 
-PLAIN: dict[str, Callable[..., RPPEMLP]] = {"MLP": MLP, "RPP": RPPEMLP, "EMLP": EMLP}
+PLAIN: dict[str, Build] = {"MLP": MLP, "RPP": RPPEMLP, "EMLP": EMLP}
 HAMILTONIANS = {
     "MLP": MLP,
     "RPP": with_layers(RPPEMLP, SCALARS_LAST),
@@ -48,13 +54,13 @@ HAMILTONIANS = {
 ODES = {"MLP": MLP, "RPP": with_layers(RPPEMLP, VECTORS), "EMLP": with_layers(EMLP, VECTORS), "RPP, tensors": RPPEMLP}
 
 
-def stacked(build: Callable[..., RPPEMLP], rep_in: Rep, rep_out: Rep, members: int, hidden: int) -> Stack:
+def stacked(build: Build, rep_in: Rep, rep_out: Rep, members: int, hidden: int) -> Stack:
     """Networks of seeds 0, 1, ..."""
     generators = (torch.Generator().manual_seed(seed) for seed in range(members))
     return Stack([build(rep_in, rep_out, rep_in.G, hidden=hidden, generator=g) for g in generators])
 
 
-def training_step(stack: Stack, loss: Callable[[], torch.Tensor]) -> Step:
+def training_step(stack: Stack, loss: Callable[[], Tensor]) -> Step:
     """One step of Adam; the loss is a sum over members, which share nothing."""
     optimiser = torch.optim.Adam(stack.parameters(), lr=1e-4, foreach=True)
 
@@ -66,24 +72,26 @@ def training_step(stack: Stack, loss: Callable[[], torch.Tensor]) -> Step:
     return step
 
 
-def pendulum(build: Callable[..., RPPEMLP], members: int, hidden: int, batch: int, is_hamiltonian: bool) -> Step:
+def pendulum(
+    build: Build, members: int, hidden: int, batch: int, system: Callable[[nn.Module], DynamicsModel] = HamiltonianModel
+) -> Step:
     """The double pendulum's symmetry and dimensions, random data."""
     G = O2eR3()
-    stack = stacked(build, (4 * V)(G), Scalar(G) if is_hamiltonian else (4 * V)(G), members, hidden)
-    model = HamiltonianModel(stack) if is_hamiltonian else NeuralODEModel(stack)
+    stack = stacked(build, (4 * V)(G), (4 * V)(G) if system is NeuralODEModel else Scalar(G), members, hidden)
+    model = system(stack)
     generator = torch.Generator().manual_seed(0)
     z0 = torch.randn(members, batch, 12, generator=generator)
     truth = z0.unsqueeze(-2) + 0.1 * torch.randn(members, batch, STEPS + 1, 12, generator=generator)
     times = DT * torch.arange(STEPS + 1)
 
-    def loss() -> torch.Tensor:
+    def loss() -> Tensor:
         states = integrate(model, z0, times, method="rk4", weights=model.assemble()).states
         return (states - truth).square().mean() * members
 
     return training_step(stack, loss)
 
 
-def regression(build: Callable[..., RPPEMLP], members: int, hidden: int, batch: int) -> Step:
+def regression(build: Build, members: int, hidden: int, batch: int) -> Step:
     """Five masses and positions to their inertia matrix, in shapes; random data."""
     G = O(3)
     stack = stacked(build, (5 * T(0) + 5 * T(1))(G), T(2)(G), members, hidden)
@@ -93,47 +101,142 @@ def regression(build: Callable[..., RPPEMLP], members: int, hidden: int, batch: 
 
 
 def measure(
-    title: str, networks: dict[str, Callable[..., RPPEMLP]], job: Callable[..., Step], rounds: int, **options: int
+    title: str, networks: Mapping[str, Build], job: Callable[..., Step], rounds: int, **options: int
 ) -> list[Timing]:
     """All networks of one job, alone and ten at a time."""
-    print(f"\n{title}: batch {options['batch']}, three hidden layers of width {options['hidden']}")
     steps, timings = {}, {}
     for name, build in networks.items():
         for members in MEMBERS:
             key = f"{name} x {members}"
             steps[key] = job(build, members, **options)
-            timings[key] = Timing(key, f"MLP x {members}")
-    interleave(steps, timings, rounds)
-    median = {(key, k): statistics.median(getattr(t, k)) for key, t in timings.items() for k in ("wall", "cpu")}
-    print(f"  {'':28} {'ms':>8} {'to MLP':>7} {'cpu':>7} {'ten / one':>10}")
-    for key, t in timings.items():
-        ratios = [median[key, k] / median[t.peer, k] for k in ("wall", "cpu")]
-        name, members = key.rsplit(" x ", 1)
-        together = "" if members == "1" else f"{median[key, 'wall'] / median[f'{name} x 1', 'wall']:10.1f}"
-        print(f"  {key:28} {1e3 * median[key, 'wall']:8.1f} {ratios[0]:7.2f} {ratios[1]:7.2f} {together}")
-    return list(timings.values())
+            timings[key] = Timing(key, f"MLP x {members}", 1.5 if title == "Hamiltonian" and name == "RPP" else None)
+    interleave(steps, timings, rounds, warm_up=1)
+    found = list(timings.values())
+    report(f"{title}: batch {options['batch']}, three hidden layers of width {options['hidden']}", found)
+    one, ten = MEMBERS
+    ratios = ", ".join(
+        f"{name} {ratio(timings[f'{name} x {ten}'], timings[f'{name} x {one}']).median:.1f}" for name in networks
+    )
+    print(f"  {ten} seeds as one, by processor time: {ratios}")
+    return found
+
+
+# -- ways to a Hamiltonian's gradient ----------------------------------------------------------------------------------
+
+
+class Through(nn.Module):
+    """A network that has no written-out gradient, so that a model of it takes torch.func.grad."""
+
+    def __init__(self, net: nn.Module):
+        super().__init__()
+        self.net = net
+
+    def assemble(self) -> Any:
+        return self.net.assemble()
+
+    def apply(self, x: Any, weights: Any = None) -> Any:
+        return self.net.apply(x, weights)
+
+
+class DoubleBackward(HamiltonianModel):
+    """Plain layers, differentiated by a backward pass that training differentiates again."""
+
+    def _gradient(self, z: Tensor, weights: Any) -> Tensor:
+        z = z if z.requires_grad else z.detach().requires_grad_()
+        with mock.patch.object(derivatives, "_left_to_autograd", return_value=True):
+            (gradient,) = torch.autograd.grad(self.hamiltonian(z, weights).sum(), z, create_graph=True)
+        return gradient
+
+
+def compiled(net: nn.Module) -> HamiltonianModel:
+    """The vector field by torch.compile."""
+    model = HamiltonianModel(net)
+    model.vector_field = torch.compile(model.vector_field, dynamic=False)
+    return model
+
+
+WAYS: dict[str, Callable[[nn.Module], DynamicsModel]] = {
+    "double backward": DoubleBackward,
+    "torch.func.grad": lambda net: HamiltonianModel(Through(net)),
+    "written out": HamiltonianModel,
+}
+
+
+def ways(rounds: int, with_compile: bool, batch: int = 100) -> list[Timing]:
+    """Training steps by each way, of one seed and of ten."""
+    found: list[Timing] = []
+    candidates = WAYS | ({"compiled": compiled} if with_compile else {})
+    for name in ("MLP", "RPP"):
+        steps, timings = {}, {}
+        for members in MEMBERS:
+            for way, system in candidates.items():
+                key = f"{name} x {members}, {way}"
+                steps[key] = pendulum(HAMILTONIANS[name], members, 128, batch, system)
+                timings[key] = Timing(key, f"{name} x {members}, {next(iter(WAYS))}")
+        interleave(steps, timings, rounds, warm_up=1)
+        found += timings.values()
+    report(f"Ways to the gradient of a Hamiltonian: batch {batch}, width 128", found)
+    return found
+
+
+# -- number of seeds ---------------------------------------------------------------------------------------------------
+
+SEEDS = (1, 2, 5, 10, 20)
+JOBS: dict[str, tuple[Callable[..., Step], dict[str, Build]]] = {
+    "Hamiltonian, batch 100": (pendulum, HAMILTONIANS),
+    "neural ODE, batch 100": (partial(pendulum, system=NeuralODEModel), ODES),
+    "regression, batch 100": (regression, PLAIN),
+}
+GROWN = ("MLP", "RPP")
+
+
+def growths(rounds: int, quick: bool) -> list[Growth]:
+    """Stacks of more and more seeds, each beside one network of its kind in the same rounds."""
+    found = []
+    for title, (job, networks) in JOBS.items():
+        growth = Growth(title, "seeds trained as one")
+        for members in SEEDS[:: 2 if quick else 1]:
+            steps = {name: job(networks[name], members, 128, 100) for name in GROWN}
+            steps |= {f"one {name}": job(networks[name], 1, 128, 100) for name in GROWN}
+            growth.add(members, steps, {name: f"one {name}" for name in GROWN}, rounds)
+        report_growth(growth, to_peer, "time as a multiple of one seed's", GROWN)
+        found.append(growth)
+    return found
+
+
+def plot(found: list[Growth], path: Path) -> None:
+    """Time of stacked seeds as a multiple of one's; dashed, one after another."""
+    drawn, (row,) = figure(1, len(found), width=3.6, height=3.2)
+    for axes, growth in zip(row, found, strict=True):
+        draw(axes, growth, to_peer, GROWN)
+        axes.plot(growth.at, growth.at, "--", color="0.6", linewidth=1, label="one after another")
+        dress(axes, growth, "time / one seed's", logarithmic=(True, True))
+    row[0].legend(edgecolor="none", fontsize="small")
+    save(drawn, path)
 
 
 def main() -> None:
     """Parse arguments, measure, print, and write the raw times."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=10, help="steps of each network")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of torch")
-    parser.add_argument("--json", type=Path, help="where to write all times")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    where = conditions()
-    print("  ".join(f"{k} {v}" for k, v in where.items()))
+    parser = command_line(__doc__, rounds=10, quick=3, plot=True)
+    parser.add_argument(
+        "--compile", action="store_true", help="ways to the gradient alone, with torch.compile (minutes)"
+    )
+    arguments, where = begin(parser, "torchdiffeq")
     n = arguments.rounds
-    hamiltonian, ode = (partial(pendulum, is_hamiltonian=kind) for kind in (True, False))
-    results = {
-        "Hamiltonian, batch 500": measure("Hamiltonian", HAMILTONIANS, hamiltonian, n, hidden=128, batch=500),
-        "Hamiltonian, batch 100": measure("Hamiltonian", HAMILTONIANS, hamiltonian, 2 * n, hidden=128, batch=100),
-        "neural ODE, batch 500": measure("Neural ODE", ODES, ode, n, hidden=128, batch=500),
-        "regression, batch 500": measure("Regression", PLAIN, regression, 3 * n, hidden=128, batch=500),
-    }
-    if arguments.json:
-        write_times(arguments.json, where, results)
+    if arguments.compile:
+        write(arguments.json, where, {"times": {"ways": ways(n, with_compile=True)}})
+        return
+    ode = partial(pendulum, system=NeuralODEModel)
+    times = {"Hamiltonian, batch 100": measure("Hamiltonian", HAMILTONIANS, pendulum, n, hidden=128, batch=100)}
+    if not arguments.quick:
+        times["Hamiltonian, batch 500"] = measure("Hamiltonian", HAMILTONIANS, pendulum, n, hidden=128, batch=500)
+        times["neural ODE, batch 500"] = measure("Neural ODE", ODES, ode, n, hidden=128, batch=500)
+    times["regression, batch 500"] = measure("Regression", PLAIN, regression, 3 * n, hidden=128, batch=500)
+    times["ways"] = ways(n, with_compile=False)
+    found = growths(n, arguments.quick)
+    write(arguments.json, where, {"times": times, "growth": found})
+    if arguments.plot:
+        plot(found, arguments.plot)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,9 @@ from rppdyn.runs.figures import COLOURS
 
 PEER_COLOUR = "0.45"
 
+Value = Callable[[Timing, Sequence[Timing]], Spread]
+"""Of a timing, and of all that were taken in turns with it: what is printed and drawn."""
+
 
 @dataclass
 class Growth:
@@ -33,9 +36,10 @@ class Growth:
     at: list[float] = field(default_factory=list)
     times: list[list[Timing]] = field(default_factory=list)
 
-    def add(self, value: float, steps: Mapping[str, Step], peer: str | None, rounds: int) -> None:
-        """Measure the candidates at one more value."""
-        timings = {name: Timing(name, peer) for name in steps}
+    def add(self, value: float, steps: Mapping[str, Step], peer: str | Mapping[str, str] | None, rounds: int) -> None:
+        """Measure the candidates at one more value; ``peer`` is that of all, or the candidates' own by name."""
+        peers = peer if isinstance(peer, Mapping) else dict.fromkeys(steps, peer)
+        timings = {name: Timing(name, peers.get(name)) for name in steps}
         interleave(steps, timings, rounds)
         self.at.append(value)
         self.times.append(list(timings.values()))
@@ -44,7 +48,7 @@ class Growth:
         """The candidates, in their order."""
         return list(dict.fromkeys(timing.name for timings in self.times for timing in timings))
 
-    def curve(self, name: str, value: Callable[[Timing, Sequence[Timing]], Spread]) -> tuple[list[float], list[Spread]]:
+    def curve(self, name: str, value: Value) -> tuple[list[float], list[Spread]]:
         """Where a candidate was measured, and what ``value`` makes of its timing and of all that were taken with it."""
         points = [(at, t, ts) for at, ts in zip(self.at, self.times, strict=True) for t in ts if t.name == name]
         return [at for at, _, _ in points], [value(t, ts) for _, t, ts in points]
@@ -60,10 +64,10 @@ def to_peer(timing: Timing, timings: Sequence[Timing]) -> Spread:
     return ratio(timing, next(t for t in timings if t.name == timing.peer))
 
 
-def report_growth(growth: Growth, value: Callable[[Timing, Sequence[Timing]], Spread], unit: str) -> None:
+def report_growth(growth: Growth, value: Value, unit: str, names: Sequence[str] | None = None) -> None:
     """Print a candidate per row, a value of the quantity per column: medians of processor time."""
     print(f"\n{growth.title}, {unit}\n  {growth.quantity:28}" + "".join(f"{at:9g}" for at in growth.at))
-    for name in growth.names():
+    for name in names or growth.names():
         found = dict(zip(*growth.curve(name, value), strict=True))
         cells = (f"{found[at].median:9.2f}" if at in found else " " * 9 for at in growth.at)
         print(f"  {name:28}" + "".join(cells), flush=True)
@@ -76,20 +80,14 @@ def figure(rows: int, columns: int, width: float = 3.6, height: float = 2.9) -> 
     return drawn, drawn.subplots(rows, columns, squeeze=False).tolist()
 
 
-def draw(
-    axes: Axes,
-    growth: Growth,
-    value: Callable[[Timing, Sequence[Timing]], Spread],
-    styles: Mapping[str, str] | None = None,
-) -> None:
-    """A line per candidate, medians between quartiles; the peer in grey."""
+def draw(axes: Axes, growth: Growth, value: Value, names: Sequence[str] | None = None) -> None:
+    """A line per candidate, medians between quartiles; what is its own peer in grey."""
     colours = iter(COLOURS)
-    for name in growth.names():
+    for name in names or growth.names():
         at, found = growth.curve(name, value)
         is_peer = any(t.name == t.peer == name for ts in growth.times for t in ts)
         colour = PEER_COLOUR if is_peer else next(colours)
-        style = (styles or {}).get(name, "-")
-        axes.plot(at, [s.median for s in found], style, marker="o", markersize=3.5, color=colour, label=name)
+        axes.plot(at, [s.median for s in found], marker="o", markersize=3.5, color=colour, label=name)
         axes.fill_between(at, [s.low for s in found], [s.high for s in found], color=colour, alpha=0.18, linewidth=0)
     axes.set_xlabel(growth.quantity)
 

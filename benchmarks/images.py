@@ -5,17 +5,13 @@ r"""Time image pathways beside a 3 x 3 convolution.
 
 A step is forward and backward, by inputs and weights, of one layer from given inputs and gradients: 20 channels, 32 x 32
 pixels, batch 64 on the CPU; 64 channels and batch 512 on a GPU. The peer is torch's own convolution, zero padding within the
-operation. Layers take turns, one step each per round, in one process; ratios are those of medians over rounds.
+operation. Layers take turns, one step each per round, in one process; a ratio is the median over rounds, between quartiles.
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
-from pathlib import Path
-
 import torch
-from measuring import Step, Timing, conditions, interleave, write_times
+from measuring import Step, Timing, begin, command_line, interleave, report, write_times
 from torch import nn
 
 from rppdyn.images import RelaxedImageLayer
@@ -62,29 +58,19 @@ def measure(device: str, rounds: int) -> list[Timing]:
     timings = {name: Timing(name, PEER, TARGETS.get((device, name))) for name in layers}
     steps = {name: training_step(layer.to(device), channels, batch, device) for name, layer in layers.items()}
     interleave(steps, timings, rounds)
-    print(f"\n{channels} channels, {SIZE[0]} x {SIZE[1]} pixels, batch {batch}: forward and backward")
-    print(f"  {'':22} {'ms':>8} {'ratio':>7}   target")
-    peer = statistics.median(timings[PEER].wall)
-    for t in timings.values():
-        median = statistics.median(t.wall)
-        print(f"  {t.name:22} {1e3 * median:8.2f} {median / peer:7.2f}   {'' if t.target is None else t.target}")
+    title = f"{channels} channels, {SIZE[0]} x {SIZE[1]} pixels, batch {batch}: forward and backward"
+    report(title, list(timings.values()))
     return list(timings.values())
 
 
 def main() -> None:
     """Parse arguments, measure, print, and write the raw times."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=20, help="steps of each layer")
+    parser = command_line(__doc__, rounds=20, quick=8)
     parser.add_argument("--device", choices=CASES, default="cpu")
-    parser.add_argument("--json", type=Path, help="where to write all times")
-    arguments = parser.parse_args()
-    where = conditions()
+    arguments, where = begin(parser)
     if arguments.device == "cuda":
         where["device"] = torch.cuda.get_device_name()
-    print("  ".join(f"{k} {v}" for k, v in where.items()))
-    results = {arguments.device: measure(arguments.device, arguments.rounds)}
-    if arguments.json:
-        write_times(arguments.json, where, results)
+    write_times(arguments.json, where, {arguments.device: measure(arguments.device, arguments.rounds)})
 
 
 if __name__ == "__main__":

@@ -1,61 +1,40 @@
 r"""Time training steps of relaxed and equivariant networks beside an MLP of the same width, and say where the time goes.
 
-    python benchmarks/layers.py --json docs/results/layers.json     # ratios, then the pieces of one block
-    python benchmarks/layers.py --assembly                          # ways of turning coefficients into dense weights
+    OMP_NUM_THREADS=1 python benchmarks/layers.py --json docs/results/layers.json --plot docs/results/layers.png
+    OMP_NUM_THREADS=1 python benchmarks/layers.py --assembly    # ways of turning coefficients into dense weights
 
-A step is forward and backward of a mean-square loss, once without and once with the prior (of both networks). Networks
-take turns, one step each per round, in one process; a ratio is that of the medians over rounds. `cpu` is the same from
-the processor time of the process, which other programs on the machine disturb less.
+Ratios first, then the pieces of one block, then how cost grows with batch, width, the group's order and tensor rank. A step is
+forward and backward of a mean-square loss, once without and once with the prior (of both networks). Networks take turns, one
+step each per round, in one process; a ratio is the median over rounds, between quartiles. "cpu" is processor time, which
+other programs on the machine disturb less than the clock on the wall. "torch.nn" is an MLP of torch's own layers.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import statistics
-import subprocess
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
+from growth import Growth, draw, dress, figure, milliseconds, report_growth, save, to_peer
+from measuring import Step, Timing, begin, command_line, interleave, report, write
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.groups import SO, D, Z
+from rppdyn.groups import SO, D, Group, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, merge
+from rppdyn.nn.hidden import component_major
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Rep, Scalar, T, V
 
-Step = Callable[[], object]
+WITHOUT_PRIOR = ("torch.nn", "RPP, merged")
 
 
-@dataclass
-class Timing:
-    """Wall and processor times of one step, in seconds, one per round."""
-
-    name: str
-    peer: str | None = None  # what its ratio is taken against
-    target: float | None = None
-    wall: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
-
-
-def interleave(steps: dict[str, Step], timings: dict[str, Timing], rounds: int) -> None:
-    """Run every step once per round and note its times."""
-    for step in steps.values():
-        step()
-        step()
-    for _ in range(rounds):
-        for name, step in steps.items():
-            wall, cpu = time.perf_counter(), time.process_time()
-            step()
-            timings[name].wall.append(time.perf_counter() - wall)
-            timings[name].cpu.append(time.process_time() - cpu)
+def seeded() -> torch.Generator:
+    """A source of random numbers of its own."""
+    return torch.Generator().manual_seed(0)
 
 
 def training_step(net: nn.Module, x: Tensor, prior: bool) -> Step:
@@ -83,58 +62,120 @@ class Table:
     nets: dict[str, tuple[Callable[..., nn.Module], float | None]]
 
 
+def torch_mlp(rep_in: Rep, rep_out: Rep, group: object, hidden: int, generator: torch.Generator) -> nn.Module:
+    """What one would write without this package: three linear layers with swish, and a last one."""
+    widths = [rep_in.dim, hidden, hidden, hidden]
+    hidden_layers = [nn.Sequential(nn.Linear(n, m), nn.SiLU()) for n, m in pairwise(widths)]
+    return nn.Sequential(*hidden_layers, nn.Linear(hidden, rep_out.dim))
+
+
+def without_bilinear(*args: object, **options: object) -> RPPEMLP:
+    """A relaxed network of tensors without bilinear layers."""
+    return RPPEMLP(*args, bilinear=False, **options)
+
+
 def tables() -> list[Table]:
     """The cases of the targets: robots' widths for regular representations, the thesis's for tensors."""
-
-    def relaxed(*args, **options):
-        return RPPEMLP(*args, **options)
-
-    def without_bilinear(*args, **options):
-        return RPPEMLP(*args, bilinear=False, **options)
 
     def merged(*args, **options):
         return merge(without_bilinear(*args, **options))
 
-    regular = {"MLP": (MLP, None), "RPP": (relaxed, 1.4), "EMLP": (EMLP, 0.9), "RPP, merged": (merged, None)}
-    tensors = {
-        "MLP": (MLP, None),
+    plain = {"MLP": (MLP, None), "torch.nn": (torch_mlp, None)}
+    regular = plain | {"RPP": (RPPEMLP, 1.4), "EMLP": (EMLP, 0.9), "RPP, merged": (merged, None)}
+    tensors = plain | {
         "RPP": (without_bilinear, 1.5),
         "EMLP": (lambda *a, **k: EMLP(*a, bilinear=False, **k), None),
         "RPP, merged": (merged, None),
-        "RPP, bilinear": (relaxed, 4.0),
+        "RPP, bilinear": (RPPEMLP, 4.0),
         "EMLP, bilinear": (EMLP, None),
     }
-    result = []
-    for G in (Z(2), D(4)):
-        rep = (6 * V + 5 * Scalar)(G)
-        result.append(Table(f"{G}, regular representation", rep, (2 * V)(G), 256, 256, regular))
+    result = [Table(f"{G}, regular representation", *robot(G), 256, 256, regular) for G in (Z(2), D(4))]
+    return [*result, Table("SO(3), tensors", *body(), 384, 500, tensors)]
+
+
+def robot(G: Group) -> tuple[Rep, Rep]:
+    """Input and output as of a robot's policy."""
+    return (6 * V + 5 * Scalar)(G), (2 * V)(G)
+
+
+def body() -> tuple[Rep, Rep]:
+    """Five masses and their positions, and a matrix."""
     G = SO(3)
-    result.append(Table("SO(3), tensors", (5 * T(0) + 5 * T(1))(G), T(2)(G), 384, 500, tensors))
-    return result
+    return (5 * T(0) + 5 * T(1))(G), T(2)(G)
 
 
 def measure(table: Table, rounds: int) -> list[Timing]:
     """Time a table's networks, each without and with the prior where it has one."""
-    print(f"\n{table.title}: width {table.width}, batch {table.batch}, three hidden layers")
-    x = torch.randn(table.batch, table.rep_in.dim, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(table.batch, table.rep_in.dim, generator=seeded())
     steps, timings = {}, {}
     for name, (build, target) in table.nets.items():
-        generator = torch.Generator().manual_seed(0)
-        net = build(table.rep_in, table.rep_out, table.rep_in.G, hidden=table.width, generator=generator)
-        for prior in (False, True):
-            if prior and "merged" in name:
-                continue
+        net = build(table.rep_in, table.rep_out, table.rep_in.G, hidden=table.width, generator=seeded())
+        for prior in (False, True)[: 1 if name in WITHOUT_PRIOR else 2]:
             key = name + (" + prior" if prior else "")
             steps[key] = training_step(net, x, prior)
             timings[key] = Timing(key, "MLP + prior" if prior else "MLP", target)
     interleave(steps, timings, rounds)
-    print(f"  {'':26} {'ms':>8} {'ratio':>7} {'cpu':>7}   target")
-    for t in timings.values():
-        peer = timings[t.peer]
-        ratio, cpu = (statistics.median(getattr(t, k)) / statistics.median(getattr(peer, k)) for k in ("wall", "cpu"))
-        target = "" if t.target is None else f"{t.target}"
-        print(f"  {t.name:26} {1e3 * statistics.median(t.wall):8.2f} {ratio:7.2f} {cpu:7.2f}   {target}")
+    report(f"{table.title}: width {table.width}, batch {table.batch}, three hidden layers", list(timings.values()))
     return list(timings.values())
+
+
+def grow(
+    title: str, quantity: str, values: Sequence[float], case: Callable[..., tuple[Rep, Rep, object, int]], rounds: int,
+    nets: dict[str, Callable[..., nn.Module]],
+) -> Growth:  # fmt: skip
+    """Training steps of networks over one quantity; a case is input, output, hidden layers and batch at one of its values."""
+    growth = Growth(title, quantity)
+    for value in values:
+        rep_in, rep_out, hidden, batch = case(value)
+        x = torch.randn(batch, rep_in.dim, generator=seeded())
+        steps = {
+            name: training_step(build(rep_in, rep_out, rep_in.G, hidden=hidden, generator=seeded()), x, prior=False)
+            for name, build in nets.items()
+        }
+        growth.add(value, steps, "MLP", rounds)
+    report_growth(growth, milliseconds, "ms of processor time")
+    report_growth(growth, to_peer, "ratio to MLP")
+    return growth
+
+
+def up_to_rank(rank: int, width: int = 384) -> Rep:
+    """About as many channels, shared out evenly between tensors of rank 0 to ``rank``."""
+    copies = [max(1, round(width / ((rank + 1) * 3**k))) for k in range(rank + 1)]
+    return component_major(sum((n * T(k) for k, n in enumerate(copies[1:], 1)), copies[0] * T(0))(SO(3)))
+
+
+def growths(rounds: int, quick: bool) -> list[Growth]:
+    """Over batch, width and order of the group for regular representations; over batch, width and rank for tensors."""
+    every = slice(None, None, 2 if quick else 1)
+    regular = {"MLP": MLP, "RPP": RPPEMLP, "EMLP": EMLP}
+    tensors = {"MLP": MLP, "RPP": without_bilinear, "RPP, bilinear": RPPEMLP}
+    of_robot, of_body = robot(D(4)), body()
+    cases = [
+        ("D(4), regular, width 256", "batch", (16, 64, 256, 1024, 4096), lambda n: (*of_robot, 256, n), regular),
+        ("D(4), regular, batch 256", "width", (64, 128, 256, 512, 1024), lambda n: (*of_robot, n, 256), regular),
+        ("D(n), regular, width 256, batch 256", "order of the group", (4, 8, 16, 32, 64),
+         lambda n: (*robot(D(n // 2)), 256, 256), regular),
+        ("SO(3), tensors, width 384", "batch", (20, 100, 500, 2500), lambda n: (*of_body, 384, n), tensors),
+        ("SO(3), tensors, batch 500", "width", (96, 192, 384, 768), lambda n: (*of_body, n, 500), tensors),
+        ("SO(3), width 384, batch 500", "highest tensor rank", (0, 1, 2, 3), lambda r: (*of_body, up_to_rank(r), 500),
+         tensors),
+    ]  # fmt: skip
+    return [grow(title, quantity, at[every], case, rounds, nets) for title, quantity, at, case, nets in cases]
+
+
+def plot(found: list[Growth], path: Path) -> None:
+    """Milliseconds above, ratios to the MLP below; regular representations, then tensors."""
+    drawn, rows = figure(4, 3, width=3.8, height=2.6)
+    for k, growth in enumerate(found):
+        above, below = rows[2 * (k // 3)][k % 3], rows[2 * (k // 3) + 1][k % 3]
+        is_scale = growth.quantity != "highest tensor rank"
+        for axes, value, label in ((above, milliseconds, "ms per step"), (below, to_peer, "ratio to MLP")):
+            draw(axes, growth, value)
+            dress(axes, growth, label, logarithmic=(is_scale, True))
+        below.set_title("")
+        if k % 3 == 0:
+            above.legend(edgecolor="none", fontsize="small")
+    save(drawn, path)
 
 
 def pieces(table: Table, rounds: int) -> list[Timing]:
@@ -166,11 +207,10 @@ def pieces(table: Table, rounds: int) -> list[Timing]:
     }
     timings = {name: Timing(name) for name in steps}
     interleave(steps, timings, rounds)
-    total = sum(statistics.median(t.wall) for t in timings.values())
+    median = {name: statistics.median(timing.cpu) for name, timing in timings.items()}
     print(f"\nOne block of {table.title}, width {table.width}, batch {table.batch}: forward and backward of its parts")
-    for t in sorted(timings.values(), key=lambda t: -statistics.median(t.wall)):
-        median = statistics.median(t.wall)
-        print(f"  {t.name:26} {1e3 * median:8.2f} ms {100 * median / total:5.0f} %")
+    for name, seconds in sorted(median.items(), key=lambda item: -item[1]):
+        print(f"  {name:28} {1e3 * seconds:8.2f} cpu ms {100 * seconds / sum(median.values()):5.0f} %")
     return list(timings.values())
 
 
@@ -227,57 +267,24 @@ def assembly(table: Table, rounds: int) -> list[Timing]:
         f"\nAssembly of a {shape[0]} x {shape[1]} layer of {table.title}: {rank} coefficients, {len(rows)} entries, {form}"
     )
     for t in timings.values():
-        print(f"  {t.name:26} {1e6 * statistics.median(t.wall):8.0f} us")
+        print(f"  {t.name:26} {1e6 * statistics.median(t.cpu):8.0f} cpu us")
     return list(timings.values())
-
-
-def conditions() -> dict:
-    """What the numbers depend on."""
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip() or None
-    processor = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), processor)
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "processor": processor,
-        "load": os.getloadavg()[0],
-    }
-
-
-def write_times(path: Path, where: dict[str, object], results: dict[str, list[Timing]]) -> None:
-    """All times by table, and the conditions they were measured under, as JSON."""
-    content = {"conditions": where, "times": {k: [asdict(t) for t in v] for k, v in results.items()}}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def main() -> None:
     """Parse arguments, measure, print, and write the raw times."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=40, help="steps of each network")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of torch")
+    parser = command_line(__doc__, rounds=40, quick=12, plot=True)
     parser.add_argument("--assembly", action="store_true", help="compare ways of assembling weights instead")
-    parser.add_argument("--json", type=Path, help="where to write all times")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    where = conditions()
-    print("  ".join(f"{k} {v}" for k, v in where.items()))
-    results: dict[str, list[Timing]] = {}
-    for table in tables():
-        if arguments.assembly:
-            results[f"assembly, {table.title}"] = assembly(table, arguments.rounds)
-        else:
-            results[table.title] = measure(table, arguments.rounds)
-    if not arguments.assembly:
-        results["pieces"] = pieces(tables()[-1], arguments.rounds)
-    if arguments.json:
-        write_times(arguments.json, where, results)
+    arguments, where = begin(parser)
+    if arguments.assembly:
+        write(arguments.json, where, {"times": {t.title: assembly(t, arguments.rounds) for t in tables()}})
+        return
+    times = {table.title: measure(table, arguments.rounds) for table in tables()}
+    times["pieces"] = pieces(tables()[-1], arguments.rounds)
+    found = growths(max(3, arguments.rounds // 3), arguments.quick)
+    write(arguments.json, where, {"times": times, "growth": found})
+    if arguments.plot:
+        plot(found, arguments.plot)
 
 
 if __name__ == "__main__":

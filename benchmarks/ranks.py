@@ -6,17 +6,14 @@ python benchmarks/ranks.py --json docs/results/ranks.json
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from pathlib import Path
 from typing import Any
+
+from measuring import conditions, write
 
 from rppdyn.basis import solve
 from rppdyn.groups import O13, SL, SO, SO13, SU, D, DkeR3, Group, O, O2eR3, RubiksCube, S, SO2eR3, SO13p, Sp, U, Z
 from rppdyn.reps import T
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from basis import environment  # benchmarks/basis.py
 
 PUBLISHED = {
     "Z(4)": [1, 4, 16, 64, 256, 1024, 4096],
@@ -73,11 +70,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="write raw results here")
     args = parser.parse_args()
-    before, rows = environment(), run()
+    where, rows = conditions("scipy"), run()
     print(table(rows))
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps({"environment": before, "results": rows}, indent=1) + "\n")
+    write(args.json, where, {"results": rows})
 
 
 if __name__ == "__main__":

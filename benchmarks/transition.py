@@ -4,19 +4,16 @@ r"""Time training steps of transition models beside an MLP's.
 
 A step is a rollout over ten transitions of a batch of 200 chunks, the l1 norm of its error, the priors, the backward pass and
 Adam: what `rppdyn fit-transition` does, on random data of the environments' dimensions and symmetries. Networks take turns, one
-step each per round, in one process; ratios are those of medians over rounds.
+step each per round, in one process; a ratio is the median over rounds, between quartiles.
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 
 import torch
-from measuring import Step, Timing, conditions, interleave, write_times
+from measuring import Step, Timing, begin, command_line, interleave, report, write_times
 
 from rppdyn.dynamics import TransitionModel
 from rppdyn.dynamics.transition import INITIAL_SCALE
@@ -61,25 +58,15 @@ def measure(task: str, rounds: int) -> list[Timing]:
     steps = {name: training_step(build, spec) for name, build in NETWORKS.items()}
     timings = {name: Timing(name, "MLP") for name in NETWORKS}
     interleave(steps, timings, rounds)
-    print(f"\n{task}, {spec.group}: {spec.feature_dim} features, {spec.action.dim} actions")
-    unit = {k: statistics.median(getattr(timings["MLP"], k)) for k in ("wall", "cpu")}
-    for name, timing in timings.items():
-        ratios = [statistics.median(getattr(timing, k)) / unit[k] for k in ("wall", "cpu")]
-        print(f"  {name:6} {1e3 * statistics.median(timing.wall):8.1f} ms {ratios[0]:6.2f} {ratios[1]:6.2f} (cpu)")
+    title = f"{task}, {spec.group}: {spec.feature_dim} features, {spec.action.dim} actions"
+    report(title, list(timings.values()))
     return list(timings.values())
 
 
 def main() -> None:
     """Parse arguments, measure, print, and write the raw times."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=20, help="steps of each network")
-    parser.add_argument("--json", type=Path, help="where to write all times")
-    arguments = parser.parse_args()
-    where = conditions()
-    print("  ".join(f"{k} {v}" for k, v in where.items()))
-    results = {task: measure(task, arguments.rounds) for task in TASKS}
-    if arguments.json:
-        write_times(arguments.json, where, results)
+    arguments, where = begin(command_line(__doc__, rounds=20, quick=5))
+    write_times(arguments.json, where, {task: measure(task, arguments.rounds) for task in TASKS})
 
 
 if __name__ == "__main__":
