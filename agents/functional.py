@@ -14,7 +14,8 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from rppdyn.agents.flat import flat_view
-from rppdyn.nn import RPPEMLP
+from rppdyn.nn import RPPEMLP, DensePathway
+from rppdyn.nn.coefficients import CoefficientMap
 from rppdyn.nn.gate import Pointwise
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import negative_log_prior
@@ -40,6 +42,57 @@ class Back(ABC):
     @abstractmethod
     def inputs(self, g: Tensor, start: int = 0) -> Tensor:
         """The gradient of <g, y> by the input's columns from `start` on, (N, B, i - start)."""
+
+
+class Prior(NamedTuple):
+    r"""The negative log priors of N vectors, :math:`v^T \Lambda v / 2 + b`.
+
+    Attributes:
+        precision: the diagonal of :math:`\Lambda`, (N, n) or (1, n) where networks agree; of dense weights the precision in
+            the directions that are not equivariant.
+        constant: b, (N,).
+        equivariant: of dense weights the precision in the other directions, as `precision`.
+        projection: of vectors onto those directions; None where there are no dense weights.
+    """
+
+    precision: Tensor
+    constant: Tensor
+    equivariant: Tensor
+    projection: Projection | None
+
+    def pull(self, vectors: Tensor) -> Tensor:
+        r""":math:`\Lambda v`, the gradients."""
+        if self.projection is None:
+            return self.precision * vectors
+        inside = self.projection(vectors)  # taken off before a large precision makes its rounding errors large
+        return (vectors - inside).mul_(self.precision).addcmul_(inside, self.equivariant)
+
+
+class Projection:
+    """Vectors (N, n) to their parts in the subspaces of equivariant dense weights; to zero where there are none.
+
+    Args:
+        parts: where weights begin in the vectors, and the maps to their subspaces.
+        like: has the vectors' length, dtype and device.
+    """
+
+    def __init__(self, parts: Sequence[tuple[int, CoefficientMap]], like: Tensor) -> None:
+        ranks = [0, *accumulate(basis.rank for _, basis in parts)]
+        found = [
+            (start + rows, rank + cols, values)
+            for (start, basis), rank in zip(parts, ranks, strict=False)
+            for rows, cols, values in [basis.entries()]
+        ]
+        rows, self.cols, values = map(torch.cat, zip(*found, strict=True))
+        self.rows = None if torch.equal(rows, torch.arange(len(like), device=rows.device)) else rows
+        self.values = values.to(like)
+        self.squares = torch.cat([basis.scale_exact.square() for _, basis in parts]).to(like)
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        entries = vectors if self.rows is None else vectors.index_select(1, self.rows)
+        theta = vectors.new_zeros(len(vectors), len(self.squares)).index_add_(1, self.cols, entries * self.values)
+        entries = theta.div_(self.squares).index_select(1, self.cols).mul_(self.values)
+        return entries if self.rows is None else torch.zeros_like(vectors).index_add_(1, self.rows, entries)
 
 
 class Networks(ABC):
@@ -63,7 +116,7 @@ class Networks(ABC):
         self._shapes = [own[0][name].shape for name in self.names]
         self._sizes = [shape.numel() for shape in self._shapes]
         self._pathways = [pathway for net in self.nets for _, _, pathway in named_pathways(net)]
-        self._prior: tuple[Any, Tensor, Tensor] = (None, torch.empty(0), torch.empty(0))
+        self._prior: tuple[Any, Prior | None] = None, None
 
     @abstractmethod
     def weights(self, vectors: Tensor, trained: bool = False) -> Any:
@@ -81,26 +134,41 @@ class Networks(ABC):
     def current(self) -> Any:
         """The weights at the parameters that the networks have."""
 
-    def prior(self) -> tuple[Tensor, Tensor]:
-        r"""Precisions c, (N, n) or (1, n) where networks agree, and constants b (N,).
+    def prior(self) -> Prior:
+        r"""The networks' negative log priors.
 
-        The negative log priors are :math:`\sum_i c_i v_i^2 / 2 + b`.
-
-        Every pathway's coefficients are multiples of its parameters, and its prior is Gaussian. Computed anew where a
-        variance was changed.
+        Every pathway's coefficients are multiples of its parameters, and its prior is Gaussian; of a dense weight that of a
+        sum. Computed anew where a variance was changed.
         """
         like = self.parameters[0]
-        state = like.dtype, like.device, *((p.log_variance.data_ptr(), p.log_variance._version) for p in self._pathways)
+        variances = [s for p in self._pathways for s in p.log_variances("").values()]
+        state = like.dtype, like.device, *((s.data_ptr(), s._version) for s in variances)
         if self._prior[0] != state:
             vector, found = torch.ones(sum(self._sizes), dtype=like.dtype, device=like.device), []
             for net in self.nets:
                 value = lambda v, net=net: self._at(net, v, negative_log_prior)  # noqa: E731
-                found.append((*torch.func.grad_and_value(value)(vector), value(torch.zeros_like(vector))))
-            precision, _, constant = zip(*found, strict=True)
-            precision = torch.stack(precision)
-            same = bool((precision == precision[0]).all())  # one row is read for all networks, which saves memory
-            self._prior = state, precision[:1] if same else precision, torch.stack(constant)
-        return self._prior[1:]
+                precision = torch.func.grad(value)(vector)
+                equivariant = precision.clone()
+                for place, _, pathway in self._dense(net):
+                    a, b = (s.exp() for s in pathway.log_variances("").values())
+                    precision[place], equivariant[place] = 1 / b, 1 / (a + b)
+                found.append((precision, value(torch.zeros_like(vector)), equivariant))
+            precision, constant, equivariant = map(torch.stack, zip(*found, strict=True))
+            same = all(bool((c == c[0]).all()) for c in (precision, equivariant))
+            rows = slice(1) if same else slice(None)  # one row is read for all networks, which saves memory
+            parts = [(place.start, basis) for place, basis, _ in self._dense(self.nets[0])]
+            projection = Projection(parts, vector) if parts else None
+            self._prior = state, Prior(precision[rows], constant, equivariant[rows], projection)
+        return self._prior[1]
+
+    def _dense(self, net: nn.Module) -> Iterator[tuple[slice, CoefficientMap, DensePathway]]:
+        """Where the parameters of dense weights are in the vectors, and the maps to their equivariant subspaces."""
+        ends = list(accumulate(self._sizes))
+        places = {name: slice(end - size, end) for name, size, end in zip(self.names, self._sizes, ends, strict=True)}
+        for layer, name, pathway in named_pathways(net):
+            if isinstance(pathway, DensePathway):
+                for leaf, _, basis in pathway.constrained:
+                    yield places[f"{layer}.{name}.{leaf}"], basis, pathway
 
     def _at(self, net: nn.Module, vector: Tensor, function: Any) -> Any:
         """A function of one of the networks with its parameters at a vector."""

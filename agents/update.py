@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from rppdyn.agents import gaussian
-from rppdyn.agents.functional import Networks
+from rppdyn.agents.functional import Networks, Prior
 
 State = dict[str, Tensor]
 OPTIMISED = ("actor", "critic", "log_alpha")
@@ -42,7 +42,7 @@ class UpdateConfig:
     Attributes:
         actors: features -> mean and log standard deviation (2 action entries, or fewer where there are blocks), S of them.
         critics: features and action -> one value, S K of them, an agent's next to each other.
-        learning_rate: Adam's, for all three.
+        learning_rate: Adam's, for all three; a tensor where it is to change under a captured update.
         betas, epsilon: Adam's.
         gamma: the discount, where a batch brings none of its own.
         tau: speed of the targets' moving average; 0 leaves them as they are.
@@ -56,7 +56,7 @@ class UpdateConfig:
 
     actors: Networks
     critics: Networks
-    learning_rate: float
+    learning_rate: float | Tensor
     gamma: float
     tau: float
     noise_variance: float
@@ -90,11 +90,10 @@ def clip_(gradient: Tensor, max_norm: float | None) -> Tensor:
     return gradient
 
 
-def with_prior(gradient: Tensor, vectors: Tensor, prior: tuple[Tensor, Tensor], share: Tensor) -> tuple[Tensor, Tensor]:
+def with_prior(gradient: Tensor, vectors: Tensor, prior: Prior, share: Tensor) -> tuple[Tensor, Tensor]:
     """Adds the gradients of the negative log priors times `share` (N,) to gradients (N, n); the priors times it, (N,)."""
-    precision, constant = prior
-    pull = precision * vectors
-    value = (0.5 * torch.linalg.vecdot(pull, vectors) + constant) * share
+    pull = prior.pull(vectors)
+    value = (0.5 * torch.linalg.vecdot(pull, vectors) + prior.constant) * share
     return gradient.addcmul_(pull, share.unsqueeze(1)), value
 
 

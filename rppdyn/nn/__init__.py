@@ -1,6 +1,7 @@
 """Relaxed layers and networks: sums of pathways, each with its own prior."""
 
 from rppdyn.nn.bilinear import Bilinear
+from rppdyn.nn.dense import DensePathway
 from rppdyn.nn.gate import Gate, Pointwise
 from rppdyn.nn.hidden import gated, hidden_representation, regular_hidden, tensor_hidden
 from rppdyn.nn.linear import RelaxedLinear
@@ -13,6 +14,7 @@ from rppdyn.nn.stacking import Stack
 __all__ = [
     "Bilinear",
     "Chained",
+    "DensePathway",
     "EMLP",
     "EquivariantPathway",
     "FreePathway",

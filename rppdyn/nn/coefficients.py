@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from rppdyn.nn.buffers import ExactBuffers
@@ -100,15 +100,30 @@ class CoefficientMap(ExactBuffers):
         """The coefficients in the orthonormal basis."""
         return theta * self.scale
 
-    def theta(self, dense: Float[Tensor, "..."]) -> Float[Tensor, " rank"]:
-        """The parameters of the nearest tensor in the subspace: ``Q^T`` applied to a dense one, unscaled."""
-        exact = dense.detach().reshape(-1).to(self.scale_exact)
+    def entries(self) -> tuple[Int[Tensor, " entries"], Int[Tensor, " entries"], Float[Tensor, " entries"]]:
+        """Rows, columns and values, in float64, of the map from parameters to the dense tensor's vector, ``Q diag(s)``."""
+        if self.form == "sparse":
+            return self.rows, self.cols, self.values_exact
+        if self.form == "zero":
+            none = torch.zeros(0, dtype=torch.int64, device=self.scale.device)
+            return none, none, self.scale_exact[none]
+        rows = torch.arange(self.size, device=self.index.device)
+        values = self.values_exact if self.form == "signed gather" else self.scale_exact.new_ones(self.size)
+        return rows, self.index, values
+
+    def transpose(self, dense: Float[Tensor, "..."]) -> Float[Tensor, " rank"]:
+        """``Q^T`` applied to a dense tensor, in float64: the coefficients of the nearest tensor in the subspace."""
+        exact = dense.reshape(-1).to(self.scale_exact)
         beta = exact.new_zeros(self.rank)
         if self.form == "sparse":
-            beta = beta.index_add(0, self.cols, exact[self.rows] * self.values_exact)
+            beta = beta.index_add(0, self.cols, exact.index_select(0, self.rows) * self.values_exact)
         elif self.form != "zero":
             beta = beta.index_add(0, self.index, exact * self.values_exact if self.form == "signed gather" else exact)
-        return (beta / self.scale_exact**2).to(dense.dtype)  # once for Q = values / s, once for theta = beta / s
+        return beta / self.scale_exact
+
+    def theta(self, dense: Float[Tensor, "..."]) -> Float[Tensor, " rank"]:
+        """The parameters of the nearest tensor in the subspace."""
+        return (self.transpose(dense.detach()) / self.scale_exact).to(dense.dtype)
 
     def initial_std(self, gain: int | float) -> Float[Tensor, " rank"]:
         r"""Standard deviations of ``theta`` that give each output coordinate a variance of about ``gain^2`` (LeCun).
@@ -117,13 +132,7 @@ class CoefficientMap(ExactBuffers):
         map has variance :math:`\sum_j \sigma_j^2 \sum_{r \in i} Q_{rj}^2`; :math:`\sigma_j^{-2}` is the number of
         coefficients that reach the outputs of column ``j``, per output coordinate.
         """
-        if self.form == "zero":
-            return self.scale_exact
-        if self.form == "sparse":
-            rows, cols, values = self.rows, self.cols, self.values_exact
-        else:
-            rows, cols = torch.arange(self.size), self.index
-            values = self.values_exact if self.form == "signed gather" else torch.ones(self.size, dtype=torch.float64)
+        rows, cols, values = self.entries()
         squares = (values / self.scale_exact[cols]) ** 2
         outputs = rows // (self.size // self.shape[0])
         reach = squares.new_zeros(self.shape[0]).index_add_(0, outputs, squares)

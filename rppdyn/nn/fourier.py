@@ -106,7 +106,7 @@ class FourierStack(ExactBuffers):
         hidden = [layer.rep_out for layer in layers[:-1]]
         return (
             len(hidden) > 1
-            and all(layer.free is None for layer in layers)
+            and all(layer.linear_pathways == (layer.equivariant,) for layer in layers)
             and all(rep.dim >= LEAST_WIDTH and regular_copies(rep) is not None for rep in hidden)
         )
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.groups import Group
+from rppdyn.nn.dense import DensePathway
 from rppdyn.nn.pathways import AffineMap, EquivariantPathway, FreePathway, LinearPathway, prior_unit
 from rppdyn.reps import Rep, RepType
 
-__all__ = ["RelaxedLinear", "FREE_SCALE", "bind"]
+__all__ = ["RelaxedLinear", "FREE_SCALE", "PARAMETRISATIONS", "Parametrisation", "bind"]
+
+Parametrisation = Literal["pathways", "dense"]
+PARAMETRISATIONS = ("pathways", "dense")
 
 FREE_SCALE = 1e-3
 """Initial size of the free pathway relative to a layer of its own, where there is an equivariant one (as published)."""
@@ -50,14 +56,18 @@ class RelaxedLinear(nn.Module):
     independent draw of ``free_scale`` times that size (the published code starts one of its backends from the same draw),
     or of full size where it is alone.
 
+    ``parametrisation="dense"`` starts from the same weights and stores their sum under its own prior
+    (:class:`~rppdyn.nn.dense.DensePathway`), in the place of both pathways.
+
     Args:
         rep_in, rep_out: representations, or types to bind to ``group``; those of a factor of it are lifted.
         group: needed only where neither representation is bound.
         equivariant_variance, free_variance: :math:`\sigma_a^2` and :math:`\sigma_b^2`.
         gain: multiplies the initial weights of both pathways.
+        parametrisation: "pathways", or "dense" for one weight.
         generator: source of the initial weights, the global one if None.
     Raises:
-        ValueError: both variances are 0, or the representations do not belong to one group.
+        ValueError: both variances are 0, or one of a dense weight; or the representations do not belong to one group.
     """
 
     def __init__(
@@ -71,6 +81,7 @@ class RelaxedLinear(nn.Module):
         bias: bool = True,
         gain: int | float = 1.0,
         free_scale: int | float = FREE_SCALE,
+        parametrisation: Parametrisation = "pathways",
         generator: torch.Generator | None = None,
     ):
         super().__init__()
@@ -79,14 +90,22 @@ class RelaxedLinear(nn.Module):
         self.rep_in, self.rep_out = bind(rep_in, group), bind(rep_out, group)
         if equivariant_variance == 0 and free_variance == 0:
             raise ValueError("equivariant_variance and free_variance are both 0, which leaves no pathway: raise one")
-        self.equivariant = self.free = None
+        if parametrisation not in PARAMETRISATIONS:
+            raise ValueError(f"parametrisation={parametrisation!r}: choose one of {', '.join(PARAMETRISATIONS)}")
+        if parametrisation == "dense" and not (equivariant_variance and free_variance):
+            zero = "free_variance" if equivariant_variance else "equivariant_variance"
+            raise ValueError(
+                f"{zero}=0 with parametrisation='dense': the prior of a sum needs both pathways; use 'pathways', where 0 "
+                "leaves one out"
+            )
+        equivariant = free = dense = None
         if equivariant_variance != 0:
-            self.equivariant = EquivariantPathway(
+            equivariant = EquivariantPathway(
                 self.rep_in, self.rep_out, equivariant_variance, bias=bias, gain=gain, generator=generator
             )
         if free_variance != 0:
-            alone = self.equivariant is None
-            self.free = FreePathway(
+            alone = equivariant is None
+            free = FreePathway(
                 self.rep_in.dim,
                 self.rep_out.dim,
                 free_variance,
@@ -95,11 +114,15 @@ class RelaxedLinear(nn.Module):
                 unit=None if alone else prior_unit(free_variance, self.rep_in.dim),
                 generator=generator,
             )
+        if parametrisation == "dense":
+            dense = DensePathway(equivariant, free)
+            equivariant = free = None
+        self.equivariant, self.free, self.dense = equivariant, free, dense
 
     @property
     def linear_pathways(self) -> tuple[LinearPathway, ...]:
         """The pathways that exist, the equivariant one first."""
-        return tuple(p for p in (self.equivariant, self.free) if p is not None)
+        return tuple(p for p in (self.equivariant, self.free, self.dense) if p is not None)
 
     def assemble(self) -> AffineMap:
         """The dense weight and bias, summed over the pathways."""

@@ -16,7 +16,7 @@ from rppdyn.nn.derivatives import PullBack
 from rppdyn.nn.fourier import FourierStack
 from rppdyn.nn.gate import Gate, Pointwise
 from rppdyn.nn.hidden import Architecture, gated, hidden_representation, is_pointwise
-from rppdyn.nn.linear import FREE_SCALE, RelaxedLinear, bind
+from rppdyn.nn.linear import FREE_SCALE, Parametrisation, RelaxedLinear, bind
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.reps import Rep, RepType, Scalar
 
@@ -32,12 +32,13 @@ class Block(nn.Module):
     """Linear into ``gated(rep_out)``, then the bilinear layer (identity and contractions) where there is one, then the gate."""
 
     def __init__(self, rep_in: Rep, rep_out: Rep, *, equivariant_variance: int | float, free_variance: int | float,
-                 bilinear: bool, gain: int | float, free_scale: int | float, generator: torch.Generator | None):  # fmt: skip
+                 bilinear: bool, gain: int | float, free_scale: int | float, parametrisation: Parametrisation,
+                 generator: torch.Generator | None):  # fmt: skip
         super().__init__()
         pointwise = all(is_pointwise(part) for part, _ in rep_out.blocks())
         self.linear = RelaxedLinear(
             rep_in, gated(rep_out), equivariant_variance=equivariant_variance, free_variance=free_variance, gain=gain,
-            free_scale=free_scale, generator=generator,
+            free_scale=free_scale, parametrisation=parametrisation, generator=generator,
         )  # fmt: skip
         self.bilinear = None
         if bilinear:
@@ -130,6 +131,7 @@ class RPPEMLP(nn.Module):
         bilinear: whether blocks have a bilinear layer; None for where a part of the hidden representation is gated.
         output_scale: multiplies the initial weights of the last layer, both pathways (0.01 for policies).
         free_scale: initial size of the free pathway relative to a layer of its own.
+        parametrisation: "pathways", or "dense", which stores the linear layers' sums (:class:`RelaxedLinear`).
         generator: source of all random choices, the global one if None; the choices themselves are parameters and
             buffers, so a state dict rebuilds the network.
     Raises:
@@ -156,6 +158,7 @@ class RPPEMLP(nn.Module):
         bilinear: bool | None = None,
         output_scale: int | float = 1.0,
         free_scale: int | float = FREE_SCALE,
+        parametrisation: Parametrisation = "pathways",
         generator: torch.Generator | None = None,
     ):
         super().__init__()
@@ -165,7 +168,7 @@ class RPPEMLP(nn.Module):
         if bilinear and equivariant_variance == 0:
             raise ValueError("bilinear=True needs the equivariant pathway: raise equivariant_variance or leave it out")
         shared = dict(equivariant_variance=equivariant_variance, free_variance=free_variance, free_scale=free_scale,
-                      generator=generator)  # fmt: skip
+                      parametrisation=parametrisation, generator=generator)  # fmt: skip
         self.blocks = nn.ModuleList()
         rep = self.rep_in
         for i, rep_hidden in enumerate(self.hidden):
@@ -253,11 +256,19 @@ class RPPEMLP(nn.Module):
     def pathway_variances(self) -> dict[str, dict[str, float]]:
         """``{layer: {pathway: prior variance}}``."""
         rounded = lambda x: float(f"{x:.12g}")  # noqa: E731  exp(log 10) is 10.000000000000002
-        return _nested((layer, name, rounded(p.variance.item())) for layer, name, p in named_pathways(self))
+        return _nested(
+            (layer, part, rounded(s.exp().item()))
+            for layer, name, p in named_pathways(self)
+            for part, s in p.log_variances(name).items()
+        )
 
     def pathway_norms(self) -> dict[str, dict[str, float]]:
         """``{layer: {pathway: Frobenius norm of its dense weight}}``; of the coefficients where it is not linear."""
-        return _nested((layer, name, p.norm().item()) for layer, name, p in named_pathways(self))
+        return _nested(
+            (layer, part, norm.item())
+            for layer, name, p in named_pathways(self)
+            for part, norm in p.norms(name).items()
+        )
 
     def extra_repr(self) -> str:
         return f"{self.rep_in} -> {self.rep_out}, {self.group}"

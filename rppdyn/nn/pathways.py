@@ -11,6 +11,7 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -23,10 +24,28 @@ from rppdyn.nn.coefficients import CoefficientMap
 from rppdyn.nn.curvature import Kronecker, of_gradients, of_linear
 from rppdyn.reps import Rep, Scalar
 
-__all__ = ["AffineMap", "Pathway", "LinearPathway", "EquivariantPathway", "FreePathway", "named_pathways", "prior_unit"]
+__all__ = [
+    "AffineMap",
+    "Pathway",
+    "PriorTerm",
+    "LinearPathway",
+    "EquivariantPathway",
+    "FreePathway",
+    "named_pathways",
+    "prior_unit",
+    "squared_norm",
+]
 
 AffineMap = tuple[Tensor | None, Tensor | None]
 """A dense weight ``(out, in)`` and a bias ``(out,)``; None stands for zero."""
+
+
+class PriorTerm(NamedTuple):
+    """Independent normal numbers of one variance: the sum of their squares, the logarithm of the variance, their count."""
+
+    square: Tensor
+    log_variance: Tensor
+    count: int
 
 
 class Pathway(ExactBuffers, ABC):
@@ -95,8 +114,21 @@ class Pathway(ExactBuffers, ABC):
 
     @property
     def num_coefficients(self) -> int:
-        """How many independent Gaussian numbers the prior is on."""
+        """How many Gaussian numbers the prior is on."""
         return sum(c.numel() for c in self.coefficients())
+
+    def log_variances(self, name: str) -> dict[str, Tensor]:
+        r""":math:`\log\sigma^2` by pathway: one, under the name that the layer has for this pathway."""
+        return {name: self.log_variance}
+
+    def norms(self, name: str) -> dict[str, Tensor]:
+        """:meth:`norm` by pathway, under the names of :meth:`log_variances`."""
+        return {name: self.norm()}
+
+    def prior_terms(self, log_variance: Tensor) -> list[PriorTerm]:
+        r"""What the negative log-prior is made of, for the :math:`\log\sigma^2` of :meth:`log_variances` in their order."""
+        own = self.coefficients()
+        return [PriorTerm(sum(map(squared_norm, own)), log_variance, sum(c.numel() for c in own))] if own else []
 
     def norm(self) -> Float[Tensor, ""]:
         """Root of the sum of squared coefficients, which is the Frobenius norm of the dense tensors they describe."""
@@ -237,6 +269,12 @@ class FreePathway(LinearPathway):
 
     def extra_repr(self) -> str:
         return _count(self)
+
+
+def squared_norm(x: Tensor) -> Float[Tensor, ""]:
+    """The sum of the squares of all entries."""
+    x = x.reshape(-1)
+    return x @ x
 
 
 def prior_unit(variance: int | float, fan_in: int = 1) -> float:

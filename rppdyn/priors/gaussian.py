@@ -37,23 +37,20 @@ def negative_log_prior(module: nn.Module, log_variances: LogVariances | None = N
     """
     given = {(layer, name): s for layer, inner in (log_variances or {}).items() for name, s in inner.items()}
     squares, logs, counts = [], [], []
+    known = []
     for layer, name, pathway in named_pathways(module):
-        coefficients = pathway.coefficients()
-        s = given.pop((layer, name), pathway.log_variance)
-        if coefficients:
-            squares.append(sum(_squared_norm(c) for c in coefficients))
-            logs.append(s.to(squares[-1].dtype))
-            counts.append(sum(c.numel() for c in coefficients))
+        stored = pathway.log_variances(name)
+        known += [f"{layer}.{part}" for part in stored]
+        for term in pathway.prior_terms(*(given.pop((layer, part), s) for part, s in stored.items())):
+            squares.append(term.square)
+            logs.append(term.log_variance.to(term.square.dtype))
+            counts.append(term.count)
     if given:
-        known = ", ".join(f"{layer}.{name}" for layer, name, _ in named_pathways(module)) or "none"
-        raise ValueError(f"log_variances for {'.'.join(next(iter(given)))}: no such pathway; there are {known}")
+        raise ValueError(
+            f"log_variances for {'.'.join(next(iter(given)))}: no such pathway; there are {', '.join(known) or 'none'}"
+        )
     if not squares:
         return torch.zeros(())
     w2, s = torch.stack(squares), torch.stack(logs)  # a few operations for all pathways together
     normaliser = torch.stack([n * log for n, log in zip(counts, logs, strict=True)]).sum()
     return 0.5 * ((w2 * (-s).exp()).sum() + normaliser + sum(counts) * math.log(2 * math.pi))
-
-
-def _squared_norm(x: Tensor) -> Tensor:
-    x = x.reshape(-1)
-    return x @ x

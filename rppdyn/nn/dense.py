@@ -1,0 +1,119 @@
+"""Both pathways of a linear layer as one dense weight, under the prior of their sum."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rppdyn.nn.pathways import (
+    AffineMap,
+    EquivariantPathway,
+    FreePathway,
+    LinearPathway,
+    PriorTerm,
+    squared_norm,
+)
+
+__all__ = ["DensePathway"]
+
+
+class DensePathway(LinearPathway):
+    r"""One weight in the place of an equivariant and a free pathway, with the prior that their sum has.
+
+    With :math:`w = \mathrm{vec}(W)` of n entries, Q the orthonormal basis of the r equivariant directions and
+    :math:`P P^T = 1 - Q Q^T`, the sum of :math:`Q\beta`, :math:`\beta \sim N(0, \sigma_a^2)`, and a free
+    :math:`N(0, \sigma_b^2)` is :math:`N(0, (\sigma_a^2 + \sigma_b^2) QQ^T + \sigma_b^2 PP^T)` (Finzi 2023, Eq. 3.1):
+
+    .. math:: -\log p(w) = \frac{|Q^T w|^2}{2 (\sigma_a^2 + \sigma_b^2)} + \frac{|w|^2 - |Q^T w|^2}{2 \sigma_b^2}
+        + \frac{r}{2} \log 2\pi(\sigma_a^2 + \sigma_b^2) + \frac{n - r}{2} \log 2\pi\sigma_b^2,
+
+    and the same of the bias, with the invariants of ``rep_out``. The quadratic part is the least that
+    :math:`|\beta|^2 / 2\sigma_a^2 + |B|^2 / 2\sigma_b^2` can be for :math:`W = A + B`, and it is that at the posterior mean
+    :math:`A = E[A | W] = \rho\, QQ^T W`, :math:`\rho = \sigma_a^2 / (\sigma_a^2 + \sigma_b^2)`. So the layer has the maximum a
+    posteriori of the two pathways, and there their norms; its forward pass is that of an ordinary layer.
+
+    The weight is stored as it is: entries have one unit, and cannot have the prior's in some directions and the usual one
+    in others (:func:`rppdyn.nn.pathways.prior_unit`). ``log_variance`` is that of the free pathway.
+
+    Args:
+        equivariant, free: pathways of one layer, whose bases, variances and sum are taken over.
+    """
+
+    log_equivariant_variance: Tensor
+
+    def __init__(self, equivariant: EquivariantPathway, free: FreePathway):
+        super().__init__(free.variance.item())
+        self.register_exact("log_equivariant_variance", equivariant.log_variance, working_copy=False)
+        self.weight_map, self.bias_map = equivariant.weight_map, equivariant.bias_map
+        with torch.no_grad():
+            weight, bias = equivariant.dense(free.dense())
+        self.weight = nn.Parameter(weight)
+        self.bias = None if bias is None else nn.Parameter(bias)
+
+    @property
+    def constrained(self) -> list[tuple[str, nn.Parameter, nn.Module]]:
+        """Each parameter by name, and the map whose image is its equivariant subspace."""
+        both = ("weight", self.weight, self.weight_map), ("bias", self.bias, self.bias_map)
+        return [(name, p, basis) for name, p, basis in both if p is not None]
+
+    def coefficients(self) -> tuple[Tensor, ...]:
+        """Weight and bias; under this prior their entries are correlated."""
+        return tuple(p for _, p, _ in self.constrained)
+
+    def dense(self, onto: AffineMap = (None, None)) -> AffineMap:
+        pairs = zip((self.weight, self.bias), onto, strict=True)
+        return tuple(own if other is None else other if own is None else own + other for own, other in pairs)
+
+    def log_variances(self, name: str) -> dict[str, Tensor]:
+        return {"equivariant": self.log_equivariant_variance, "free": self.log_variance}
+
+    def prior_terms(self, log_equivariant: Tensor, log_free: Tensor) -> list[PriorTerm]:
+        """Norms are taken in float64: what is outside of the subspace is a small difference of large numbers."""
+        exact = [(p.double(), basis) for _, p, basis in self.constrained]
+        inside = sum(squared_norm(basis.transpose(p)) for p, basis in exact)
+        outside = sum(squared_norm(p) for p, _ in exact) - inside
+        rank = sum(basis.rank for _, basis in exact)
+        return [
+            PriorTerm(inside.to(self.weight.dtype), torch.logaddexp(log_equivariant, log_free), rank),
+            PriorTerm(outside.to(self.weight.dtype), log_free, self.num_coefficients - rank),
+        ]
+
+    @torch.no_grad()
+    def pathways(self) -> tuple[AffineMap, AffineMap]:
+        """The posterior means of both pathways given their sum, ``E[A | W]`` and ``W - E[A | W]``; biases likewise."""
+        share = torch.sigmoid(self.log_equivariant_variance - self.log_variance)
+        found = {name: share.to(p) * basis(basis.theta(p)) for name, p, basis in self.constrained}
+        equivariant = found["weight"], found.get("bias")
+        own = zip((self.weight, self.bias), equivariant, strict=True)
+        return equivariant, tuple(None if p is None else p - a for p, a in own)
+
+    def norms(self, name: str) -> dict[str, Tensor]:
+        """Of the posterior means, :meth:`pathways`."""
+        (a, _), (b, _) = self.pathways()
+        return {"equivariant": a.norm(), "free": b.norm()}
+
+    def learn_variance(self) -> NoReturn:
+        """One weight has no pathways whose evidence could be told apart.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            "one dense weight has no pathways whose variances could be learned: use parametrisation='pathways'"
+        )
+
+    def curvature(self, x: Float[Tensor, "N *places in"], g: Float[Tensor, "S N *places out"]) -> NoReturn:
+        """Refused, as :meth:`learn_variance` is."""
+        self.learn_variance()
+
+    def gradient_curvature(self, weight: Float[Tensor, "K out in"], bias: Float[Tensor, "K out"] | None) -> NoReturn:
+        """Refused, as :meth:`learn_variance` is."""
+        self.learn_variance()
+
+    def extra_repr(self) -> str:
+        a, b = self.log_equivariant_variance.exp().item(), self.variance.item()
+        count = self.num_coefficients
+        return f"{count} weights and biases, equivariant_variance={a:.4g}, free_variance={b:.4g}"
