@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rppdyn.nn.coefficients import CoefficientMap
 from rppdyn.nn.pathways import (
     AffineMap,
     EquivariantPathway,
@@ -54,7 +55,7 @@ class DensePathway(LinearPathway):
         self.bias = None if bias is None else nn.Parameter(bias)
 
     @property
-    def constrained(self) -> list[tuple[str, nn.Parameter, nn.Module]]:
+    def constrained(self) -> list[tuple[str, Tensor, CoefficientMap]]:
         """Each parameter by name, and the map whose image is its equivariant subspace."""
         both = ("weight", self.weight, self.weight_map), ("bias", self.bias, self.bias_map)
         return [(name, p, basis) for name, p, basis in both if p is not None]
