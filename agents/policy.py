@@ -103,7 +103,8 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         output_scale: scale of the actor's last layer at the start.
         n_critics: number of critics, of which targets take the minimum.
         optimizer_kwargs: Adam's `betas` and `eps`; betas default to (0.5, 0.999).
-        network_kwargs: further arguments of the networks (see `rppdyn.nn.RPPEMLP`), such as their hidden representation.
+        network_kwargs: further arguments of the networks (see `rppdyn.nn.RPPEMLP`), such as their hidden representation or
+            their parametrisation.
         use_sde: accepted because stable-baselines3 passes it; must be False.
     Raises:
         ValueError: an unknown model, a negative variance, an unknown option of Adam, or spaces that the spec doesn't fit.
@@ -261,6 +262,9 @@ def network_builder(
 ) -> BuildNetwork:
     """(rep_in, rep_out, output_scale) -> a network of this kind, with a policy's arguments."""
     variances = {k: v for k, v in pathway_variances(network, arguments, prefix).items() if v or network is RPPEMLP}
+    options = dict(arguments["network_kwargs"])
+    if network is not RPPEMLP:  # one pathway has one parametrisation
+        options.pop("parametrisation", None)
 
     def build(rep_in: Rep, rep_out: Rep, **kwargs: Any) -> nn.Module:
         return network(
@@ -271,7 +275,7 @@ def network_builder(
             num_layers=arguments["num_layers"],
             generator=generator,
             **variances,
-            **arguments["network_kwargs"],
+            **options,
             **kwargs,
         )
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+PARAMETRISATIONS = ("pathways", "dense")
 
 
 class ConfigError(ValueError):
@@ -73,6 +75,23 @@ def trusted(what: str, kind: str, trust: bool) -> None:
 def figure(flag: str, path: str | None) -> None:
     if path is not None and Path(path).suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"{flag} {path}: must end in .png, .svg or .pdf")
+
+
+def parametrisation(value: str, kind: str, variances: Mapping[str, float | None]) -> None:
+    """Of `model.parametrisation`: a dense weight is in the place of two pathways, and needs the variances of both."""
+    one_of("model.parametrisation", value, PARAMETRISATIONS)
+    if value == "pathways":
+        return
+    if not kind.startswith("rpp"):
+        raise ConfigError(
+            f"model.parametrisation={value}: model={kind} has one pathway, and a dense weight stands for two; leave it out"
+        )
+    for name, given in variances.items():
+        if given == 0:
+            raise ConfigError(
+                f"model.{name}=0 with model.parametrisation={value}: the prior of a sum needs both variances; leave out one of "
+                "the two (model=emlp is strict)"
+            )
 
 
 def one_of(key: str, value: str, known: tuple[str, ...]) -> None:

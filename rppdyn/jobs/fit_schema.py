@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from rppdyn.jobs.checks import ConfigError, at_least, one_of, positive, require, variance
+from rppdyn.jobs.checks import ConfigError, at_least, one_of, parametrisation, positive, require, variance
 from rppdyn.jobs.schema import ARCHITECTURES, RunConfig
 
 NETWORKS = ("rpp", "emlp", "mlp")
@@ -33,6 +33,7 @@ class NetworkConfig:
     free_variance: float = 1.0
     architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
     bilinear: bool | None = None  # null: where hidden channels are not point-wise
+    parametrisation: str = "pathways"  # of relaxed layers: side by side, or dense, one weight for their sum
 
     def __post_init__(self) -> None:
         one_of("model.kind", self.kind, NETWORKS)
@@ -43,6 +44,8 @@ class NetworkConfig:
         used = {"rpp": ("equivariant", "free"), "emlp": ("equivariant",), "mlp": ("free",)}[self.kind]
         if not any(getattr(self, f"{name}_variance") for name in used):
             raise ConfigError(f"model.{used[0]}_variance=0: no pathway is left of model {self.kind}; make it positive")
+        variances = {name: getattr(self, name) for name in ("equivariant_variance", "free_variance")}
+        parametrisation(self.parametrisation, self.kind, variances)
 
     def _check_hidden(self) -> None:
         layers = self.hidden if isinstance(self.hidden, list) else [self.hidden]
@@ -203,6 +206,11 @@ class FitConfig(RunConfig):
         at_least("seeds", self.seeds, 1)
         one_of("dtype", self.dtype, DTYPES)
         one_of("objective", self.objective, OBJECTIVES)
+        if self.objective == "marginal_likelihood" and getattr(self.model, "parametrisation", "") == "dense":
+            raise ConfigError(
+                "objective=marginal_likelihood with model.parametrisation=dense: one weight has no pathways whose variances "
+                "could be learned; leave out one of the two"
+            )
 
     @property
     def all_seeds(self) -> list[int]:

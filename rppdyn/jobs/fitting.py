@@ -75,7 +75,8 @@ def build_network(config: NetworkConfig, rep_in: Rep, rep_out: Rep, seed: int, o
     options |= dict(equivariant_variance=config.equivariant_variance, bilinear=config.bilinear)
     if config.kind == "emlp":
         return EMLP(rep_in, rep_out, rep_in.G, **options)
-    return RPPEMLP(rep_in, rep_out, rep_in.G, free_variance=config.free_variance, **options)
+    options |= dict(free_variance=config.free_variance, parametrisation=config.parametrisation)
+    return RPPEMLP(rep_in, rep_out, rep_in.G, **options)
 
 
 def _hidden(hidden: int | str | list, G: Group) -> Any:

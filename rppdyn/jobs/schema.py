@@ -25,6 +25,7 @@ from rppdyn.jobs.checks import (
     flag,
     learning_rate_end,
     number,
+    parametrisation,
     positive,
     require,
     trusted,
@@ -77,6 +78,7 @@ class ModelConfig:
     critic_free_variance: float | None = None
     architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
     bilinear: bool | None = None  # null: where hidden channels are not point-wise
+    parametrisation: str = "pathways"  # of relaxed layers: side by side, or dense, one weight for their sum
 
     def __post_init__(self) -> None:
         if self.kind not in MODELS:
@@ -100,6 +102,9 @@ class ModelConfig:
             raise ConfigError(
                 "model.equivariant_variance=0 and model.free_variance=0: no pathway is left; make one of them positive"
             )
+        of = ("", "critic_") if self.kind == "rpp" else ("",)
+        names = [f"{who}{name}_variance" for who in of for name in ("equivariant", "free")]
+        parametrisation(self.parametrisation, self.kind, {name: getattr(self, name) for name in names})
 
 
 @dataclass
@@ -240,7 +245,10 @@ class RunConfig(ABC):
 
     def identity(self) -> dict[str, Any]:
         """The configuration without the keys in which a resumed run may differ from its beginning."""
-        return without(asdict(self), self.resumable)
+        content = without(asdict(self), self.resumable)
+        if content["model"].get("parametrisation") == "pathways":  # as before there was such a key
+            del content["model"]["parametrisation"]
+        return content
 
 
 @dataclass

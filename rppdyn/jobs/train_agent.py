@@ -24,7 +24,7 @@ from rppdyn.jobs.checks import ConfigError
 from rppdyn.jobs.preflight import preflight
 from rppdyn.jobs.recorder import Events, Recorder
 from rppdyn.jobs.rollouts import Evaluator
-from rppdyn.jobs.schema import EVALUATION_SEED, ImaginationConfig, TrainAgentConfig
+from rppdyn.jobs.schema import EVALUATION_SEED, ImaginationConfig, ModelConfig, TrainAgentConfig
 from rppdyn.jobs.threads import torch_threads
 from rppdyn.jobs.training_result import TrainAgentResult, TrainManyResult
 from rppdyn.runs import Progress, RunFolder, RunFolderError, StopRequest, provenance, stop_on_signals
@@ -157,9 +157,15 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> RPPSA
             critic_equivariant_variance=model.critic_equivariant_variance,
             critic_free_variance=model.critic_free_variance,
             optimizer_kwargs=dict(betas=tuple(agent.betas)),
-            network_kwargs=dict(architecture=model.architecture, bilinear=model.bilinear),
+            network_kwargs=_network(model),
         ),
     )
+
+
+def _network(model: ModelConfig) -> dict[str, Any]:
+    """Further arguments of the networks; the usual parametrisation goes without saying, as in older checkpoints."""
+    options = dict(architecture=model.architecture, bilinear=model.bilinear)
+    return options if model.parametrisation == "pathways" else options | dict(parametrisation=model.parametrisation)
 
 
 def _algorithm(imagination: ImaginationConfig | None) -> Callable[..., RPPSAC]:
