@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from .forked import Job
+
 SMALL = (
     "env=InvertedPendulum-v5",
     "device=cpu",
@@ -31,20 +33,9 @@ def environment(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def start(environment):
+def start(environment, tmp_path_factory):
     """Start `rppdyn` with some words in a folder; returns the process."""
-
-    def start(*words: str, cwd: Path) -> subprocess.Popen:
-        return subprocess.Popen(
-            [sys.executable, "-m", "rppdyn.cli", *words],
-            cwd=cwd,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    return start
+    return lambda *words, cwd: Job(words, cwd, environment, tmp_path_factory.mktemp("job"))
 
 
 @pytest.fixture(scope="session")
@@ -60,10 +51,22 @@ def rppdyn(start):
 
 
 @pytest.fixture(scope="session")
-def trained(rppdyn, tmp_path_factory):
+def fresh(environment):
+    """As `rppdyn`, in an interpreter of its own, which is slower."""
+
+    def run(*words: str, cwd: Path) -> tuple[int, str, str]:
+        command = [sys.executable, "-m", "rppdyn.cli", *words]
+        done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def trained(fresh, tmp_path_factory):
     """A finished run, the folder it was started in, and what it printed."""
     cwd = tmp_path_factory.mktemp("trained")
-    status, out, err = rppdyn("train-agent", *SMALL, "total_steps=230", cwd=cwd)
+    status, out, err = fresh("train-agent", *SMALL, "total_steps=230", cwd=cwd)
     assert status == 0, err
     (config,) = cwd.glob("runs/train-agent/InvertedPendulum-v5/rpp/seed0-*/config.yaml")
     return config.parent, cwd, out, err

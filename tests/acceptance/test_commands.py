@@ -15,11 +15,11 @@ from rppdyn.groups import SO
 from rppdyn.reps import T
 
 
-def test_help_and_version(rppdyn, tmp_path):
-    status, out, err = rppdyn("--help", cwd=tmp_path)
+def test_help_and_version(fresh, tmp_path):
+    status, out, err = fresh("--help", cwd=tmp_path)
     assert (status, err) == (0, "")
     assert all(f"  {verb} " in out for verb in VERBS)
-    assert rppdyn("--version", cwd=tmp_path) == (0, f"rppdyn {__version__}\n", "")
+    assert fresh("--version", cwd=tmp_path) == (0, f"rppdyn {__version__}\n", "")
 
 
 @pytest.mark.parametrize("verb", VERBS)
