@@ -67,6 +67,22 @@ BAD = {
     "three betas": (["train-agent", "agent.betas=[0.5,0.9,0.99]"], ["agent.betas", "two numbers"]),
     "negative variance": (["train-agent", "model.free_variance=-1"], ["model.free_variance=-1", "variance"]),
     "no pathway": (["train-agent", "model.free_variance=0", "model.equivariant_variance=0"], ["no pathway"]),
+    "dense weight for one pathway": (
+        ["train-agent", "model=mlp", "model.parametrisation=dense"],
+        ["model.parametrisation=dense", "model=mlp has one pathway"],
+    ),
+    "degenerate prior of a dense weight": (
+        ["fit-regression", "model.parametrisation=dense", "model.free_variance=0"],
+        ["model.free_variance=0", "model=emlp"],
+    ),
+    "variances of a dense weight": (
+        ["fit-dynamics", "model.parametrisation=dense", "objective=marginal_likelihood"],
+        ["objective=marginal_likelihood", "leave out one"],
+    ),
+    "dense weight of an image model": (
+        ["fit-image", "model.parametrisation=dense"],
+        ["'model.parametrisation'", "fit-image"],
+    ),
     "unknown architecture": (["train-agent", "model.architecture=tensors"], ["model.architecture=tensors", "'tensor'"]),
     "bilinear of no tensors": (["train-agent", "model=mlp", "model.bilinear=true"], ["bilinear=True", "equivariant"]),
     "unknown device": (["train-agent", "device=tpu"], ["device=tpu", "cpu"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from omegaconf import OmegaConf
@@ -12,8 +13,9 @@ from rppdyn.agents import MODELS as AGENT_MODELS
 from rppdyn.agents import defaults
 from rppdyn.envs import KNOWN_ENVIRONMENTS
 from rppdyn.jobs import compose
-from rppdyn.jobs.checks import ConfigError, did_you_mean
+from rppdyn.jobs.checks import PARAMETRISATIONS, ConfigError, did_you_mean
 from rppdyn.jobs.schema import MODELS, TrainAgentConfig, without
+from rppdyn.nn.linear import Parametrisation
 from rppdyn.runs import RunFolder
 
 
@@ -62,6 +64,7 @@ def test_the_names_in_files_schema_and_agent_agree():
     config = composed("env=Walker2d-v5")
     assert config.agent.noise_variance == defaults.NOISE_VARIANCE
     assert tuple(config.agent.betas) == defaults.ADAM_BETAS
+    assert PARAMETRISATIONS == get_args(Parametrisation)
 
 
 @pytest.mark.parametrize("experiment", compose.choices("experiment"))
@@ -134,6 +137,7 @@ def test_different_configurations_never_share_a_folder():
         "env.tau=0.01",
         "model.hidden=64",
         "model.bilinear=false",
+        "model.parametrisation=dense",
         "evaluation.every=7",
         "threads=2",
         "device=cpu",
@@ -152,10 +156,11 @@ def test_a_longer_run_is_the_same_run(word):
 def test_identity_leaves_out_what_may_change_and_nothing_else():
     config = composed()
     assert set(TrainAgentConfig.resumable) <= set(compose.known_keys(type(config)))
-    unused = "agent.imagination"  # of another algorithm: a key that came later moves no folder
-    expected = without(asdict(config), [*TrainAgentConfig.resumable, unused])
+    unused = "agent.imagination", "model.parametrisation"  # keys that came later move no folder
+    expected = without(asdict(config), [*TrainAgentConfig.resumable, *unused])
     assert expected == config.identity() == replace(config, total_steps=5).identity()
     assert composed("agent=mbpo").identity()["agent"]["imagination"]["members"] == 5
+    assert composed("model.parametrisation=dense").identity()["model"]["parametrisation"] == "dense"
 
 
 def test_a_stored_configuration_comes_back_with_changes():
