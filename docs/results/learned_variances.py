@@ -1,8 +1,9 @@
 """Learned variances against a grid: `python docs/results/learned_variances.py RUNS... --out FILE.png --json FILE.json`.
 
-Runs of `rppdyn fit-regression task=modified_inertia_code` at several `task.strength`: those with objective=marginal_likelihood,
-and those with a free variance of a grid. For each strength: the effective number of parameters of all free pathways, the test
-error, and the best of the grid on the test data themselves, which is more than a user could choose.
+Runs of `rppdyn fit-regression task=modified_inertia_code` at several `task.strength`, or of `rppdyn fit-dynamics` at several
+`task.wind`: those with objective=marginal_likelihood, and those with a free variance of a grid. For each strength: the effective
+number of parameters of all free pathways, the test error, and the best of the grid on the test data themselves, which is more
+than a user could choose.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def main() -> None:
     learned: dict[float, dict[str, Any]] = {}
     grid: dict[float, dict[float, float]] = {}
     for run in runs:
-        strength, error = run["config"]["task"]["strength"], float(np.mean(run["result"]["test"]["test/error"]))
+        task, error = run["config"]["task"], float(np.mean(run["result"]["test"]["test/error"]))
+        strength = task["strength"] if "strength" in task else task["wind"]
         if run["config"]["objective"] == "marginal_likelihood":
             rows = [row for row in run["result"]["pathways"] if row["pathway"] == "free"]
             effective = np.sum([row["effective"] for row in rows], 0).mean()
