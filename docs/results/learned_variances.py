@@ -1,9 +1,9 @@
 """Learned variances against a grid: `python docs/results/learned_variances.py RUNS... --out FILE.png --json FILE.json`.
 
 Runs of `rppdyn fit-regression task=modified_inertia_code` at several `task.strength`, or of `rppdyn fit-dynamics` at several
-`task.wind`: those with objective=marginal_likelihood, and those with a free variance of a grid. For each strength: the effective
-number of parameters of all free pathways, the test error, and the best of the grid on the test data themselves, which is more
-than a user could choose.
+`task.wind`: those with objective=marginal_likelihood, and those with a free variance of a grid. For each strength,
+the effective number of parameters of all free pathways, the test error, and the best of the grid on the test data themselves,
+which is more than a user could choose.
 """
 
 from __future__ import annotations
