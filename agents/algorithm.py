@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import pathlib
 import zipfile
+from collections.abc import Generator
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from stable_baselines3 import SAC
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
@@ -20,8 +22,9 @@ from torch import Tensor
 
 from rppdyn.agents import checkpoint, defaults
 from rppdyn.agents.images import GroupImages, refuse_changed_rewards
-from rppdyn.agents.networks import RPPActor, RPPCritic, new_generator
+from rppdyn.agents.networks import RPPActor, RPPCritic, draw_noise, new_generator
 from rppdyn.agents.policy import RPPPolicy
+from rppdyn.agents.replay import DeviceReplayBuffer
 from rppdyn.agents.together import Together
 from rppdyn.agents.update import State, UpdateConfig
 from rppdyn.envs import SymmetrySpec, symmetry_spec
@@ -107,7 +110,11 @@ class RPPSAC(SAC):
 
     def _setup_model(self) -> None:
         _refuse_scaled_observations(self._vec_normalize_env)
+        chosen = self.replay_buffer_class
+        if self._replays_on_device():
+            self.replay_buffer_class = DeviceReplayBuffer
         super()._setup_model()
+        self.replay_buffer_class = chosen  # a saved agent's buffer follows from where it is loaded
         if self.ent_coef_optimizer is not None:
             self.ent_coef_optimizer = torch.optim.Adam(
                 [self.log_ent_coef], lr=self.lr_schedule(1), **self.policy.optimizer_kwargs
@@ -116,6 +123,17 @@ class RPPSAC(SAC):
         if self.augment:
             refuse_changed_rewards(self.spec)
         self._images: GroupImages | None = None  # made at the first update that needs them
+        self._log_alpha: Tensor | None = None  # of a temperature that is not learned
+        self._group: Together | None = None  # this agent alone, from its first update on
+        self._means: dict[str, Tensor] = {}  # of the last updates' metrics, where they were computed
+
+    def _replays_on_device(self) -> bool:
+        """Whether transitions are kept where the networks are, unless that is here or a buffer was asked for."""
+        scaled = self._vec_normalize_env is not None and self._vec_normalize_env.norm_reward
+        plain = (
+            self.replay_buffer_class in (None, ReplayBuffer) and self.n_steps == 1 and not self.optimize_memory_usage
+        )
+        return self.device.type == "cuda" and plain and not self.replay_buffer_kwargs and not scaled
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """Change the environment; arguments as in stable-baselines3.
@@ -130,7 +148,9 @@ class RPPSAC(SAC):
 
     def trained_tensors(self) -> dict[str, tuple[torch.optim.Optimizer | None, list[Tensor]]]:
         """The parameters behind each vector of the update's state, and their optimiser."""
-        log_alpha = [self.log_ent_coef] if self.log_ent_coef is not None else [self.ent_coef_tensor.log().view(1)]
+        if self.log_ent_coef is None and self._log_alpha is None:
+            self._log_alpha = self.ent_coef_tensor.log().view(1)  # always the same, for updates that are captured
+        log_alpha = [self._log_alpha if self.log_ent_coef is None else self.log_ent_coef]
         return {
             "actor": (self.actor.optimizer, self.actor.function.parameters),
             "critic": (self.critic.optimizer, self.critic.function.parameters),
@@ -178,8 +198,7 @@ class RPPSAC(SAC):
             for name in ("features", "next_features"):
                 batch[name] = self.images.of_features(index, batch[name])
             batch["actions"] = self.images.of_actions(index, batch["actions"])
-        rows = self.replay_buffer.size() * self.n_envs
-        batch["transitions"] = batch["rewards"].new_tensor(max(rows, self.learning_starts))
+        batch["transitions"] = self._shared_over(batch["rewards"])
         if self.mirror_loss:
             index = self.images.draw(batch_size, self._generator, identity=False)
             batch["image_features"] = self.images.of_features(index, batch["features"])
@@ -201,6 +220,31 @@ class RPPSAC(SAC):
             batch["discounts"] = data.discounts.squeeze(-1).to(features.dtype)
         return batch
 
+    def _shared_over(self, like: Tensor) -> Tensor:
+        """The number that priors are shared out over."""
+        if isinstance(self.replay_buffer, DeviceReplayBuffer):
+            return self.replay_buffer.count.clamp(min=self.learning_starts).to(like)
+        return like.new_tensor(max(self.replay_buffer.size() * self.n_envs, self.learning_starts))
+
+    def draw_noise(self, like: Tensor) -> Tensor:
+        """Standard normal noise for actions like these: drawn on the CPU, or where the replay buffer is."""
+        buffer = self.replay_buffer
+        own = buffer.generator if isinstance(buffer, DeviceReplayBuffer) else self._generator
+        return draw_noise(like.shape, own, like)
+
+    def drawn_from(self) -> list[Tensor]:
+        """What batches are drawn from on the device."""
+        buffer = self.replay_buffer
+        if not isinstance(buffer, DeviceReplayBuffer):
+            return []
+        return [buffer.rows, buffer.count, *self.policy.features_extractor.buffers()]
+
+    @property
+    def draws_on_device(self) -> bool:
+        """Whether batches are drawn by the replay buffer's generator alone, without looking at a value."""
+        here = isinstance(self.replay_buffer, DeviceReplayBuffer)
+        return here and type(self)._draw is RPPSAC._draw and not (self.augment or self.mirror_loss)
+
     @property
     def images(self) -> GroupImages:
         """Random images of features and actions, in the features' device and dtype."""
@@ -214,11 +258,16 @@ class RPPSAC(SAC):
 
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
         """Run gradient updates on batches from the replay buffer, and record their mean metrics."""
-        (means,) = Together([self]).train(gradient_steps, batch_size)
-        self.record_updates(means)
+        if self._group is None:
+            self._group = Together([self])
+        self._group.train(gradient_steps, batch_size)
 
-    def record_updates(self, means: dict[str, float]) -> None:
-        """Record the mean metrics of gradient updates."""
+    def record_updates(self) -> None:
+        """Record the mean metrics of the last gradient updates, if there were any since the last time."""
+        if not self._means:
+            return
+        means = dict(zip(self._means, torch.stack(list(self._means.values())).tolist(), strict=True))
+        self._means = {}
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         for name in ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss", "entropy", "mirror_loss"):
             if name in means:
@@ -228,6 +277,7 @@ class RPPSAC(SAC):
 
     def dump_logs(self) -> None:
         """Write the log, and with it the norms and shares of the pathways."""
+        self.record_updates()
         if self._n_updates:
             for name, value in self.policy.pathway_statistics().items():
                 self.logger.record(f"prior/{name}", value)
@@ -238,7 +288,7 @@ class RPPSAC(SAC):
     def _store_transition(self, replay_buffer, buffer_action, new_obs, reward, dones, infos) -> None:
         seen = self._last_obs  # VecNormalize(norm_obs=False) leaves observations as they are
         super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
-        self.policy.features_extractor.observe(torch.as_tensor(seen, device=self.device))
+        self.policy.features_extractor.observe(torch.as_tensor(seen))
 
     def collect_rollouts(
         self,
@@ -255,6 +305,29 @@ class RPPSAC(SAC):
         Counts of the rollout under way stay on the agent, and callbacks run after a transition was stored and counted:
         a checkpoint taken in any callback continues where it was taken, also in the middle of a rollout.
         """
+        steps = self.rollout(env, callback, train_freq, replay_buffer, action_noise, learning_starts, log_interval)
+        actions = None
+        while True:
+            try:
+                asked = steps.send(actions)
+            except StopIteration as end:
+                return end.value
+            actions = None if asked is None else self.predict(asked)[0]
+
+    def rollout(
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        train_freq: TrainFreq,
+        replay_buffer,
+        action_noise=None,
+        learning_starts: int = 0,
+        log_interval: int | None = None,
+    ) -> Generator[NDArray | None, NDArray | None, RolloutReturn]:
+        """As `collect_rollouts`, but leaves it to the caller when to wait, and how actions are found.
+
+        Yields observations where it is to be sent the policy's actions for them, and None while the environment steps.
+        """
         self.policy.set_training_mode(False)
         if train_freq.frequency <= 0:
             raise ValueError(f"train_freq={train_freq.frequency} must be at least 1")
@@ -262,8 +335,17 @@ class RPPSAC(SAC):
             raise ValueError("train_freq in episodes needs a single environment; give it in steps")
         callback.on_rollout_start()
         while should_collect_more_steps(train_freq, self._collected_steps, self._collected_episodes):
-            actions, buffer_actions = self._sample_action(learning_starts, action_noise, env.num_envs)
-            new_obs, rewards, dones, infos = env.step(actions)
+            if self.num_timesteps < learning_starts:
+                chosen = np.array([self.action_space.sample() for _ in range(env.num_envs)])
+            else:
+                chosen = yield self._last_obs
+            buffer_actions = self.policy.scale_action(chosen)
+            if action_noise is not None:
+                buffer_actions = np.clip(buffer_actions + action_noise(), -1, 1)
+            actions = self.policy.unscale_action(buffer_actions)
+            env.step_async(actions)
+            yield None
+            new_obs, rewards, dones, infos = env.step_wait()
             self.num_timesteps += env.num_envs
             self._collected_steps += 1
             self._update_info_buffer(infos, dones)
@@ -337,6 +419,7 @@ class RPPSAC(SAC):
 
     def _excluded_save_params(self) -> list[str]:
         own = ["_generator", "_images", "_pending_log", "_collected_steps", "_collected_episodes"]
+        own += ["_group", "_means", "_log_alpha"]
         return super()._excluded_save_params() + own
 
 

@@ -14,6 +14,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.noise import NormalActionNoise
 from torch import Tensor
 
+from rppdyn.agents.replay import TRANSITIONS, DeviceReplayBuffer
 from rppdyn.envs import capture_state, restore_state
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ COUNTERS = (
     "_collected_episodes",
 )
 OBSERVED = ("_last_obs", "_last_original_obs", "_last_episode_starts")
-TRANSITIONS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 
 def capture(agent: RPPSAC) -> dict[str, Any]:
@@ -81,9 +81,15 @@ def restore(agent: RPPSAC, data: dict[str, Any]) -> None:
     for name, value in data["episodes"].items():
         setattr(agent, name, None if value is None else deque(value, maxlen=agent._stats_window_size))
     replay = data["replay"]
-    for name, rows in replay["rows"].items():
-        getattr(agent.replay_buffer, name)[: len(rows)] = rows.numpy()
-    agent.replay_buffer.pos, agent.replay_buffer.full = replay["pos"], replay["full"]
+    buffer = agent.replay_buffer
+    if isinstance(buffer, DeviceReplayBuffer):
+        buffer.put(replay["rows"], replay["pos"], replay["full"])
+        if replay.get("device") == buffer.device.type:  # of another, the stream is another, too
+            buffer.generator.set_state(replay["random"])
+    else:
+        for name, rows in replay["rows"].items():
+            getattr(buffer, name)[: len(rows)] = rows.numpy()
+        buffer.pos, buffer.full = replay["pos"], replay["full"]
     agent._pending_log = dict(data["log"])
     if agent.env is not None:
         restore_state(agent.env, _arrays(data["envs"]))
@@ -114,7 +120,7 @@ def identity(agent: RPPSAC) -> dict[str, Any]:
         "policy_kwargs": json.dumps(policy, sort_keys=True, default=str),
         "n_envs": agent.n_envs,
         "buffer_size": agent.replay_buffer.buffer_size,
-        "replay_buffer": type(agent.replay_buffer).__name__,
+        "replay_buffer": type(agent.replay_buffer).__name__.removeprefix("Device"),  # both hold the same
         "train_freq": f"{agent.train_freq.frequency} {agent.train_freq.unit.value}",
     }
 
@@ -125,13 +131,17 @@ def _replay(agent: RPPSAC) -> dict[str, Any]:
     if not isinstance(buffer, ReplayBuffer) or buffer.optimize_memory_usage:
         raise ValueError(f"the state of {type(buffer).__name__} with these options can't be captured; use ReplayBuffer")
     rows = {name: torch.from_numpy(getattr(buffer, name)[: buffer.size()].copy()) for name in TRANSITIONS}
-    return {"pos": buffer.pos, "full": buffer.full, "rows": rows}
+    random = {}
+    if isinstance(buffer, DeviceReplayBuffer):
+        random = {"device": buffer.device.type, "random": buffer.generator.get_state()}
+    return {"pos": buffer.pos, "full": buffer.full, "rows": rows} | random
 
 
 def _unwritten_log(agent: RPPSAC) -> dict[str, list]:
     logger = getattr(agent, "_logger", None)
     if logger is None:
         return dict(agent._pending_log)
+    agent.record_updates()
     entries = {}
     for name, value in logger.name_to_value.items():
         if isinstance(value, (bool, int, float, str, np.number)):

@@ -158,6 +158,9 @@ class RPPMBPO(RPPSAC):
             )
         return termination(envs[0])
 
+    def _replays_on_device(self) -> bool:
+        return False  # the model reads transitions as arrays
+
     # -- the model ----------------------------------------------------------------------------------------------------
 
     def _store_transition(self, *args: Any, **kwargs: Any) -> None:

@@ -22,6 +22,9 @@ from rppdyn.reps import Scalar
 CLIP = 10.0
 """Bound on normalised features, in standard deviations, where the observation's representation is orthogonal."""
 
+MOVED = ("count", "raw_mean", "raw_m2", "mean", "std")
+"""What observations move in an `InvariantNormaliser`."""
+
 BuildNetwork = Callable[..., nn.Module]
 """(rep_in, rep_out, output_scale) -> a relaxed network."""
 
@@ -38,6 +41,8 @@ class SymmetricFeatures(BaseFeaturesExtractor):
         self.spec = spec
         self.normaliser = InvariantNormaliser(spec.obs_rep, clip=CLIP if spec.obs_rep.is_orthogonal else None)
         self.register_buffer("like", torch.empty(0), persistent=False)  # has the networks' dtype, also after double()
+        self._mirror: list[InvariantNormaliser] = []  # see `observe`; no module of this one
+        self._mirrored: list[tuple[int, int]] = []
 
     @property
     def dtype(self) -> torch.dtype:
@@ -49,8 +54,21 @@ class SymmetricFeatures(BaseFeaturesExtractor):
         return self.normaliser(self.spec.encode(observations)).to(self.dtype)
 
     def observe(self, observations: Tensor) -> None:
-        """Move the running statistics by a batch of raw observations (B, n)."""
-        self.normaliser.update(self.spec.encode(observations))
+        """Move the running statistics by a batch of raw observations (B, n), on the CPU.
+
+        A device would have to be waited for: its buffers are written, from a copy on the CPU that takes the observations.
+        """
+        features = self.spec.encode(observations)
+        if self.like.device.type == "cpu":
+            self.normaliser.update(features)
+            return
+        buffers = [getattr(self.normaliser, name) for name in MOVED]
+        if self._mirrored != [(b.data_ptr(), b._version) for b in buffers]:  # loaded or moved since
+            self._mirror = [copy.deepcopy(self.normaliser).cpu()]
+        self._mirror[0].update(features)
+        for name, buffer in zip(MOVED, buffers, strict=True):
+            buffer.copy_(getattr(self._mirror[0], name), non_blocking=True)
+        self._mirrored = [(b.data_ptr(), b._version) for b in buffers]
 
 
 class RPPActor(BasePolicy):
@@ -91,14 +109,15 @@ class RPPActor(BasePolicy):
         output = self.output(observations)
         if deterministic:
             return gaussian.mode(output, self.blocks)
-        return gaussian.sample(output, self._draw_noise(output), self.blocks)[0]
+        return gaussian.sample(output, self.draw_noise(output), self.blocks)[0]
 
     def action_log_prob(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Sampled actions in [-1, 1], and their log-densities (B,)."""
         output = self.output(observations)
-        return gaussian.sample(output, self._draw_noise(output), self.blocks)
+        return gaussian.sample(output, self.draw_noise(output), self.blocks)
 
-    def _draw_noise(self, output: Tensor) -> Tensor:
+    def draw_noise(self, output: Tensor) -> Tensor:
+        """Noise for outputs (B, .) of the network, (B, dim)."""
         return draw_noise((len(output), self.action_space.shape[0]), self.generator, output)
 
     def _predict(self, observation: Tensor, deterministic: bool = False) -> Tensor:
@@ -139,8 +158,9 @@ def new_generator() -> torch.Generator:
 
 
 def draw_noise(shape: tuple[int, ...], generator: torch.Generator, like: Tensor) -> Tensor:
-    """Standard normal noise: drawn on the CPU, so that every device sees the same, then moved to where `like` is."""
-    return torch.randn(shape, generator=generator).to(device=like.device, dtype=like.dtype)
+    """Standard normal noise, drawn on the generator's device, then moved to where `like` is."""
+    noise = torch.randn(shape, generator=generator, device=generator.device)
+    return noise.to(device=like.device, dtype=like.dtype, non_blocking=True)
 
 
 def in_precision(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:

@@ -10,19 +10,21 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.type_aliases import TrainFrequencyUnit
+from stable_baselines3.common.type_aliases import RolloutReturn, TrainFrequencyUnit
 from torch import Tensor
 
+from rppdyn.agents import gaussian
+from rppdyn.agents.captured import Work, captured
 from rppdyn.agents.flat import flatten_
 from rppdyn.agents.functional import stacked
-from rppdyn.agents.networks import draw_noise
 from rppdyn.agents.update import State, UpdateConfig, together, update_
 
 if TYPE_CHECKING:
@@ -59,10 +61,10 @@ class RandomState:
 
 
 class Together:
-    """Agents whose gradient updates are done at once.
+    """Agents whose gradient updates, and whose actions, are computed at once.
 
     Their parameters and optimisers' moments become views of shared vectors, so that the agents themselves are what is
-    trained; see `part`.
+    trained; see `part`. On a CUDA device an update is replayed from a graph, which is made anew where tensors have moved.
 
     Args:
         agents: agents of the same configuration and spaces.
@@ -79,6 +81,7 @@ class Together:
             self._check()
             self.actors = stacked([agent.actor.net for agent in self.agents])
             self.critics = stacked([net for agent in self.agents for net in agent.critic.q_networks])
+        self._update = Replayed(self) if is_replayed(self.agents[0].device) else self._update_at_once
 
     def _check(self) -> None:
         first, *others = ({**agent.identity(), **_fixed(agent.update_config(agent.tau))} for agent in self.agents)
@@ -113,31 +116,48 @@ class Together:
         """What stays fixed over an update, at the current learning rate."""
         return dataclasses.replace(self.agents[0].update_config(tau), actors=self.actors, critics=self.critics)
 
-    def train(self, gradient_steps: int, batch_size: int) -> list[dict[str, float]]:
-        """Run gradient updates on batches from each agent's replay buffer; each agent's mean metrics."""
+    def train(self, gradient_steps: int, batch_size: int) -> None:
+        """Run gradient updates on batches from each agent's replay buffer, which then has their mean metrics."""
         first = self.agents[0]
-        for agent in self.agents:
+        for agent, random_state in zip(self.agents, self.states, strict=True):
             agent.policy.set_training_mode(True)
             agent._update_learning_rate([o for o, _ in agent.trained_tensors().values() if o is not None])
-        state, config, still = self.state(), self.config(first.tau), self.config(0.0)
-        totals: dict[str, Tensor] = {}
-        for step in range(gradient_steps):
-            batches, noises = [], []
-            for agent, random_state in zip(self.agents, self.states, strict=True):
-                with random_state:
-                    if step == 0:
-                        agent.prepare_updates()
-                    batch = agent.sample_batch(batch_size)
-                like = batch["actions"]
-                batches.append(batch)
-                noises.append({key: draw_noise(like.shape, agent._generator, like) for key in ("current", "next")})
+            with random_state:
+                agent.prepare_updates()
+        state, totals = self.state(), {}
+        for _ in range(gradient_steps):
             moving = first._n_updates % first.target_update_interval == 0
-            metrics = update_(state, together(batches), together(noises), config if moving else still)
-            totals = {key: totals.get(key, 0.0) + value for key, value in metrics.items()}
+            metrics = self._update(state, self.config(first.tau if moving else 0.0), batch_size)
+            totals = {name: totals.get(name, 0.0) + value for name, value in metrics.items()}
             for agent in self.agents:
                 agent._n_updates += 1
-        values = (torch.stack(list(totals.values())) / gradient_steps).T.tolist() if totals else []
-        return [dict(zip(totals, own, strict=True)) for own in values]
+        for i, agent in enumerate(self.agents):
+            agent._means = {name: total[i] / gradient_steps for name, total in totals.items()}
+
+    def _update_at_once(self, state: State, config: UpdateConfig, batch_size: int) -> dict[str, Tensor]:
+        return update_(state, *self.draw(batch_size), config)
+
+    def draw(self, batch_size: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """A batch of each agent, and noise, as `update_` takes them."""
+        batches, noises = [], []
+        for agent, random_state in zip(self.agents, self.states, strict=True):
+            with random_state:
+                batch = agent.sample_batch(batch_size)
+            batches.append(batch)
+            noises.append({key: agent.draw_noise(batch["actions"]) for key in ("current", "next")})
+        return together(batches), together(noises)
+
+    @torch.no_grad()
+    def predict(self, observations: Sequence[NDArray]) -> list[NDArray]:
+        """What each agent does at its own observations (n_envs, n): `predict` of all of them at once, to rounding."""
+        agents, device = self.agents, self.agents[0].device
+        seen = torch.from_numpy(np.stack(observations)).to(device, non_blocking=True)
+        features = torch.stack([agent.policy.features_extractor(x) for agent, x in zip(agents, seen, strict=True)])
+        vectors = flatten_([p for agent in agents for p in agent.actor.function.parameters]).view(len(agents), -1)
+        output = self.actors(features, self.actors.weights(vectors))
+        noise = torch.stack([agent.actor.draw_noise(y) for agent, y in zip(agents, output, strict=True)])
+        actions = gaussian.sample(output, noise, agents[0].actor.blocks)[0].cpu().numpy()
+        return [agent.policy.unscale_action(a) for agent, a in zip(agents, actions, strict=True)]
 
     def part(self) -> None:
         """Give each agent memory of its own again, so that what one saves holds nothing of the others."""
@@ -149,10 +169,77 @@ class Together:
                         optimiser.state[p].update({k: t.clone() for k, t in optimiser.state[p].items()})
 
 
+def is_replayed(device: torch.device) -> bool:
+    """Whether updates on a device are replayed; only there is it faster."""
+    return device.type == "cuda"
+
+
+class _Recorded(NamedTuple):
+    """Work on an update, what it reads, and what is written before it is done again."""
+
+    reads: list[Tensor]
+    work: Work
+    names: list[str]
+    rate: Tensor
+    inputs: tuple[dict[str, Tensor], dict[str, Tensor]] | None
+
+
+class Replayed:
+    """Updates of agents as work on tensors that stay where they are; on a CUDA device a graph.
+
+    Batches are drawn as part of it where replay buffers are on the device; others are copied to where the first one was. The
+    learning rate is a tensor, so that one that falls changes nothing.
+    """
+
+    def __init__(self, group: Together) -> None:
+        self.group = group
+        self._found: dict[Any, _Recorded] = {}
+
+    def __call__(self, state: State, config: UpdateConfig, batch_size: int) -> dict[str, Tensor]:
+        agents = self.group.agents
+        drawn = None if all(agent.draws_on_device for agent in agents) else self.group.draw(batch_size)
+        key = batch_size, tuple((k, v) for k, v in _fixed(config).items() if k != "learning_rate")
+        reads = [*state.values(), *(t for agent in agents for t in agent.drawn_from()), *_priors(config)]
+        found = self._found.get(key)
+        if found is None or [t.data_ptr() for t in reads] != [t.data_ptr() for t in found.reads]:
+            # what is read is held, so that nothing else gets its address
+            found = self._found[key] = self._record(state, config, batch_size, drawn, reads)
+        found.rate.fill_(config.learning_rate)
+        for static, new in zip(found.inputs or (), drawn or (), strict=True):
+            for name, tensor in new.items():
+                static[name].copy_(tensor)
+        return dict(zip(found.names, found.work().clone(), strict=True))
+
+    def _record(
+        self, state: State, config: UpdateConfig, batch_size: int, drawn: Any, reads: list[Tensor]
+    ) -> _Recorded:
+        device = state["actor"].device
+        rate = torch.zeros((), dtype=torch.float32, device=device)  # in which Adam's fused kernel reads it
+        names: list[str] = []
+        config = dataclasses.replace(config, learning_rate=rate)
+
+        def work() -> Tensor:
+            metrics = update_(state, *(drawn or self.group.draw(batch_size)), config)
+            names[:] = metrics
+            return torch.stack(list(metrics.values()))
+
+        generators = [] if drawn else [agent.replay_buffer.generator for agent in self.group.agents]
+        return _Recorded(reads, captured(work, device, list(state.values()), generators), names, rate, drawn)
+
+
+def _priors(config: UpdateConfig) -> Iterator[Tensor]:
+    """What the networks' priors consist of: other tensors where a variance was changed."""
+    for networks in (config.actors, config.critics):
+        yield from (part for part in networks.prior() if isinstance(part, Tensor))
+
+
 def _moments(optimiser: torch.optim.Optimizer, p: Tensor) -> dict[str, Tensor]:
     moments = optimiser.state[p]
     if not moments:
         moments.update(step=torch.zeros(()), exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+    moments["step"] = moments["step"].to(
+        p.device
+    )  # where the fused kernel reads it; torch.optim.Adam keeps it on the CPU
     return moments
 
 
@@ -187,6 +274,8 @@ class Trainee:
         self.error: Exception | None = None
         self.callback: Any = callback
         self.has_begun = self.is_training = False
+        self.asked: NDArray | None = None
+        self._rollout: Generator[NDArray | None, NDArray | None, RolloutReturn] | None = None
         with self.guarded():
             self.agent = build()
 
@@ -212,21 +301,36 @@ class Trainee:
             self.callback.on_training_start(locals(), globals())
             self.has_begun = self.is_training = True
 
-    def collect(self) -> bool:
-        """Collect a rollout as `learn` does; whether gradient updates are due."""
+    def start(self) -> None:
+        """Begin a rollout: `asked` is what the policy is to be asked, or None where the environment was sent a step."""
         agent = self.agent
+        self._rollout = agent.rollout(
+            agent.env,
+            train_freq=agent.train_freq,
+            action_noise=agent.action_noise,
+            callback=self.callback,
+            learning_starts=agent.learning_starts,
+            replay_buffer=agent.replay_buffer,
+            log_interval=LOG_INTERVAL,
+        )
+        self.go_on(None)
+
+    def go_on(self, actions: NDArray | None) -> None:
+        """Up to where the rollout waits again, given the policy's actions if it asked for them."""
+        waits = False
         with self.guarded():
-            rollout = agent.collect_rollouts(
-                agent.env,
-                train_freq=agent.train_freq,
-                action_noise=agent.action_noise,
-                callback=self.callback,
-                learning_starts=agent.learning_starts,
-                replay_buffer=agent.replay_buffer,
-                log_interval=LOG_INTERVAL,
-            )
-            self.is_training = rollout.continue_training
-        return self.is_training and agent.num_timesteps > agent.learning_starts
+            try:
+                self.asked = self._rollout.send(actions)
+                waits = True
+            except StopIteration as end:
+                self.is_training = end.value.continue_training
+        if not waits:
+            self._rollout = None
+
+    @property
+    def is_collecting(self) -> bool:
+        """Whether a rollout is under way."""
+        return self._rollout is not None
 
     def end(self) -> None:
         """As `learn` ends, also where a callback stopped it."""
@@ -284,25 +388,48 @@ def train_together(trainees: Sequence[Trainee], total_timesteps: int) -> None:
             )
     for trainee in trainees:
         trainee.begin(total_timesteps)
-    group: Together | None = None
+    groups = _Groups()
     try:
         while behind := _behind(trainees, total_timesteps):
-            due = [trainee for trainee in behind if trainee.collect()]
+            _collect(behind, groups)
+            due = [t for t in behind if t.is_training and t.agent.num_timesteps > t.agent.learning_starts]
             if not due:
                 continue
-            agents = [trainee.agent for trainee in due]
-            if group is None or group.agents != agents:
-                group = Together(agents, [trainee.random for trainee in due])
-            count = agents[0].gradient_steps if agents[0].gradient_steps >= 0 else agents[0].train_freq.frequency
+            first = due[0].agent
+            count = first.gradient_steps if first.gradient_steps >= 0 else first.train_freq.frequency
             if count > 0:
-                found = group.train(count, agents[0].batch_size)
-                for trainee, metrics in zip(due, found, strict=True):
-                    trainee.agent.record_updates(metrics)
+                groups.of(due).train(count, first.batch_size)
     finally:
         for trainee in trainees:
+            trainee.agent.record_updates()
             Together([trainee.agent]).part()
     for trainee in trainees:
         trainee.end()
+
+
+class _Groups:
+    """The last group of agents that was asked for; it changes where one ends."""
+
+    def __init__(self) -> None:
+        self._group: Together | None = None
+
+    def of(self, trainees: Sequence[Trainee]) -> Together:
+        agents = [trainee.agent for trainee in trainees]
+        if self._group is None or self._group.agents != agents:
+            self._group = Together(agents, [trainee.random for trainee in trainees])
+        return self._group
+
+
+def _collect(trainees: Sequence[Trainee], groups: _Groups) -> None:
+    """A rollout of each trainee. All environments are sent their steps before one is waited for."""
+    for trainee in trainees:
+        trainee.start()
+    while going := [trainee for trainee in trainees if trainee.is_collecting]:
+        asking = [trainee for trainee in going if trainee.asked is not None]
+        found = groups.of(asking).predict([trainee.asked for trainee in asking]) if asking else []
+        actions = dict(zip(asking, found, strict=True))
+        for trainee in going:
+            trainee.go_on(actions.get(trainee))
 
 
 def _behind(trainees: Sequence[Trainee], total_timesteps: int) -> list[Trainee]:

@@ -133,6 +133,7 @@ def _named(who: str, error: EquivarianceError) -> dict[str, Any]:
 
 def _training_metrics(agent: RPPSAC) -> dict[str, Any]:
     """What the agent last recorded of its updates, and the mean return of its last training episodes."""
+    agent.record_updates()
     recorded: Mapping[str, Any] = agent.logger.name_to_value
     values = {name: float(recorded[name]) for name in sorted(recorded) if name.startswith(("train/", "prior/"))}
     episodes: list[dict[str, float]] = list(agent.ep_info_buffer or [])

@@ -262,9 +262,10 @@ class TrainAgentConfig(RunConfig):
     total_steps: int = MISSING
     checkpoint_every: int = 10_000
     seeds: int = 1  # seed, seed + 1, ..., trained at once in this process, each into its own folder
+    workers: bool = False  # each seed's environment steps in a process of its own
 
     verb = "train-agent"
-    resumable = (*RunConfig.resumable, "total_steps", "env.total_steps", "seeds")
+    resumable = (*RunConfig.resumable, "total_steps", "env.total_steps", "seeds", "workers")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -16,7 +16,8 @@ from stable_baselines3.common.utils import LinearSchedule
 
 from rppdyn.agents import RPPMBPO, RPPSAC
 from rppdyn.agents.together import Trainee, train_together
-from rppdyn.envs import SymmetrySpec, certificate_for, make_env, symmetry_spec
+from rppdyn.agents.workers import WorkerEnv
+from rppdyn.envs import SymmetrySpec, certificate_for, make_env, symmetry_spec, termination
 from rppdyn.envs.spec import VERDICTS
 from rppdyn.jobs import agent_files
 from rppdyn.jobs.agent_files import RunState
@@ -121,8 +122,12 @@ def spec_of(config: TrainAgentConfig, folder: RunFolder, env: Any) -> SymmetrySp
     return stored or symmetry_spec(env, symmetry=config.env.symmetry, variant=config.env.variant)
 
 
-def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> RPPSAC:
-    """The configured agent, untrained."""
+def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **options: Any) -> RPPSAC:
+    """The configured agent, untrained.
+
+    Args:
+        options: of the agent, beside the configured ones.
+    """
     model, agent = config.model, config.agent
     if config.device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(f"device={config.device}: this machine offers no CUDA device; leave it out or use device=cpu")
@@ -159,6 +164,7 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> RPPSA
             optimizer_kwargs=dict(betas=tuple(agent.betas)),
             network_kwargs=_network(model),
         ),
+        **options,
     )
 
 
@@ -236,10 +242,15 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
     env = build_env(config)
     folder = RunFolder(config.folder())
     spec = spec_of(config, folder, env)
-    agent = build_agent(config, env, spec)
-    if folder.is_vacant():
-        folder = RunFolder.create(folder.path, asdict(config))
     with ExitStack() as stack:
+        stepped, options = env, {}
+        if config.workers:
+            stepped = stack.enter_context(closing(WorkerEnv(partial(build_env, config))))
+            if config.agent.imagination is not None:
+                options["terminates"] = termination(env)
+        agent = build_agent(config, stepped, spec, **options)
+        if folder.is_vacant():
+            folder = RunFolder.create(folder.path, asdict(config))
         stack.enter_context(folder.lock())
         state = agent_files.restore_latest(agent, folder)
         if state.step >= config.total_steps + config.agent.train_freq:  # a last rollout may end a little later
@@ -250,7 +261,7 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
         if state.step < config.total_steps:
             folder.result_file.unlink(missing_ok=True)  # of a shorter run: this one is unfinished
         folder.replace_config(asdict(config))
-        _describe_symmetry(folder, spec, agent.env)
+        _describe_symmetry(folder, spec, env)
         folder.metrics.rewind(state.step)
         folder.timing.rewind(state.step)
         writer = Events(folder.events, after=state.step)
@@ -276,7 +287,7 @@ def _describe_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any) -> None:
     package's authors found of a stock model stands in the spec.
     """
     agent_files.save_spec(folder, spec)
-    certificate, reason = certificate_for(env.envs[0], spec)
+    certificate, reason = certificate_for(env, spec)
     if certificate is not None:
         write_json(folder.path / "certificate.json", certificate.to_dict())
     elif spec.symmetries and all(s.verdict in VERDICTS for s in spec.symmetries):

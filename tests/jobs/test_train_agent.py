@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC
 from rppdyn.envs import certify, save_certificate, symmetry_spec
@@ -268,7 +269,11 @@ def test_an_episode_is_filmed(config, result, tmp_path):
 
 
 def test_several_seeds_at_once_are_the_runs_they_would_be_alone(tmp_path, monkeypatch, caplog):
-    words = [*WORDS, f"runs_root={tmp_path / 'many'}", "seeds=2"]
+    words = [*WORDS, f"runs_root={tmp_path / 'many'}", "seeds=2", "workers=true"]
+    workers = []
+    monkeypatch.setattr(
+        "rppdyn.jobs.train_agent.WorkerEnv", lambda build: workers.append(build) or DummyVecEnv([build])
+    )
     many = compose.composed("train_agent", words)
     save = agent_files.write_checkpoint
 
@@ -280,6 +285,7 @@ def test_several_seeds_at_once_are_the_runs_they_would_be_alone(tmp_path, monkey
     with monkeypatch.context() as patch:
         patch.setattr("rppdyn.jobs.recorder.write_checkpoint", fails_once)
         found = train_agent.run_many(many)
+    assert len(workers) == 2
     assert found.errors == {0: "the disk is full"} and "seed 0: the disk is full" in caplog.text
     alone = train_agent.run(compose.composed("train_agent", [*WORDS, f"runs_root={tmp_path / 'alone'}", "seed=1"]))
     (second,) = found.results

@@ -1,0 +1,139 @@
+"""A replay buffer on the device that trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
+from stable_baselines3.common.vec_env import VecNormalize
+from torch import Tensor
+
+TRANSITIONS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+
+
+class DeviceReplayBuffer(ReplayBuffer):
+    """Stable-baselines3's replay buffer as one tensor on a device, a row for each transition.
+
+    Sampling waits for nothing: rows are drawn by a generator on the device, how many there are is known to the device, and
+    one gather brings all that a batch needs. It may so be part of a CUDA graph. The arrays of a `ReplayBuffer`
+    (`observations`, `actions`, ...) are copies here, of as many rows as are filled.
+
+    Rows are in double precision where observations are, and then hold the rest of a transition exactly, too.
+
+    Args:
+        buffer_size, observation_space, action_space, device, n_envs: as in stable-baselines3; spaces with one axis.
+        optimize_memory_usage, handle_timeout_termination: accepted because stable-baselines3 passes them.
+    Raises:
+        ValueError: the device's memory does not hold so many transitions.
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+    ) -> None:
+        if optimize_memory_usage or not handle_timeout_termination:
+            raise ValueError("DeviceReplayBuffer keeps next observations and timeouts; leave its options as they are")
+        super(ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs)
+        self.buffer_size = max(buffer_size // n_envs, 1)
+        self.optimize_memory_usage, self.handle_timeout_termination = False, True
+        n, m = observation_space.shape[0], self.action_dim
+        self._widths = dict(zip(TRANSITIONS, (n, n, m, 1, 1, 1), strict=True))
+        self._allocate()
+        # seeded from NumPy's global generator, which a ReplayBuffer draws from and stable-baselines3 seeds
+        self.generator.manual_seed(int(np.random.randint(2**63 - 1)))  # noqa: NPY002
+
+    def _allocate(self) -> None:
+        dtype = torch.float64 if self.observation_space.dtype == np.float64 else torch.float32
+        shape = self.buffer_size, self.n_envs, sum(self._widths.values())
+        try:
+            self.rows = torch.zeros(shape, dtype=dtype, device=self.device)
+        except torch.cuda.OutOfMemoryError:
+            size = self.buffer_size * self.n_envs * shape[2] * dtype.itemsize / 2**30
+            raise ValueError(
+                f"buffer_size={self.buffer_size * self.n_envs}: {size:.1f} GiB do not fit into the memory of {self.device}; "
+                "give a smaller one"
+            ) from None
+        self.count = torch.zeros((), dtype=torch.float64, device=self.device)  # of transitions
+        self.generator = torch.Generator(self.device)
+
+    def add(
+        self,
+        obs: NDArray,
+        next_obs: NDArray,
+        action: NDArray,
+        reward: NDArray,
+        done: NDArray,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        timeout = [info.get("TimeLimit.truncated", False) for info in infos]
+        columns = (np.asarray(reward, np.float32), done, timeout)
+        parts = (obs, next_obs, np.asarray(action, np.float32).reshape(self.n_envs, -1))
+        row = np.concatenate([*parts, *(np.asarray(column).reshape(self.n_envs, 1) for column in columns)], axis=1)
+        # from ordinary memory: the runtime has its own copy when this returns, and the device is not waited for
+        self.rows[self.pos].copy_(torch.from_numpy(row), non_blocking=True)
+        if not self.full:
+            self.count.fill_((self.pos + 1) * self.n_envs)
+        self.pos += 1
+        if self.pos == self.buffer_size:
+            self.full, self.pos = True, 0
+
+    def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:
+        if env is not None and env.norm_reward:
+            raise ValueError("VecNormalize scales rewards, which a DeviceReplayBuffer does not know; use ReplayBuffer")
+        uniform = torch.rand(batch_size, generator=self.generator, dtype=torch.float64, device=self.device)
+        drawn = self.rows.flatten(0, 1).index_select(0, (uniform * self.count).long())
+        observations, following, actions, rewards, dones, timeouts = drawn.split(list(self._widths.values()), dim=1)
+        dones = dones * (1 - timeouts)
+        return ReplayBufferSamples(observations, actions.float(), following, dones.float(), rewards.float())
+
+    def put(self, transitions: Mapping[str, Tensor], pos: int, full: bool) -> None:
+        """Take up transitions, by the names of a ReplayBuffer's arrays, from the beginning on."""
+        parts = [rows.view(*rows.shape[:2], -1).to(self.rows) for rows in (transitions[name] for name in TRANSITIONS)]
+        self.rows[: len(parts[0])] = torch.cat(parts, dim=2)
+        self.pos, self.full = pos, full
+        self.count.fill_(self.size() * self.n_envs)
+
+    def array(self, name: str) -> NDArray:
+        """One of a ReplayBuffer's arrays, as far as it is filled."""
+        columns = dict(
+            zip(TRANSITIONS, self.rows[: self.size()].split(list(self._widths.values()), dim=2), strict=True)
+        )
+        values = columns[name].cpu().numpy()
+        if name in ("observations", "next_observations"):
+            return values
+        return values.astype(np.float32) if name == "actions" else values[..., 0].astype(np.float32)
+
+    observations = property(lambda self: self.array("observations"))
+    next_observations = property(lambda self: self.array("next_observations"))
+    actions = property(lambda self: self.array("actions"))
+    rewards = property(lambda self: self.array("rewards"))
+    dones = property(lambda self: self.array("dones"))
+    timeouts = property(lambda self: self.array("timeouts"))
+
+    def __getstate__(self) -> dict[str, Any]:
+        tensors = ("rows", "count", "generator")
+        state = {name: value for name, value in self.__dict__.items() if name not in tensors}
+        return state | {"_stored": self.rows[: self.size()].cpu(), "_random": self.generator.get_state()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        stored, random = state.pop("_stored"), state.pop("_random")
+        self.__dict__.update(state)
+        moved = self.device.type == "cuda" and not torch.cuda.is_available()
+        self.device = torch.device("cpu") if moved else self.device
+        self._allocate()
+        self.rows[: len(stored)] = stored
+        self.count.fill_(self.size() * self.n_envs)
+        if not moved:
+            self.generator.set_state(random)

@@ -1,0 +1,183 @@
+"""A replay buffer on the device, and updates that are replayed there: on the CPU, where both can run, too."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
+
+from rppdyn.agents import RPPSAC
+from rppdyn.agents import together as together_module
+from rppdyn.agents.replay import TRANSITIONS, DeviceReplayBuffer
+from rppdyn.agents.together import Replayed, Together, train_many
+
+OBSERVATIONS = spaces.Box(-np.inf, np.inf, (3,), np.float64)
+ACTIONS = spaces.Box(-1, 1, (2,), np.float32)
+
+
+def filled(kind: type[ReplayBuffer], steps: int) -> ReplayBuffer:
+    """A buffer for ten steps of two environments, after as many as are asked for; rewards number the transitions."""
+    np.random.seed(0)  # noqa: NPY002 (what stable-baselines3 draws from)
+    buffer = kind(20, OBSERVATIONS, ACTIONS, device="cpu", n_envs=2)
+    draw = np.random.default_rng(1).normal
+    for i in range(steps):
+        timeouts = [{"TimeLimit.truncated": i % 4 == 3}, {}]
+        reward = np.array([2.0 * i, 2.0 * i + 1])
+        done = np.array([i % 4 == 3, i % 5 == 4])
+        buffer.add(draw(size=(2, 3)), draw(size=(2, 3)), draw(size=(2, 2)).clip(-1, 1), reward, done, timeouts)
+    return buffer
+
+
+@pytest.mark.parametrize("steps", [7, 13])
+def test_the_buffer_holds_what_stable_baselines3s_holds(steps):
+    ours, theirs = filled(DeviceReplayBuffer, steps), filled(ReplayBuffer, steps)
+    size = min(steps, 10)
+    assert (ours.size(), ours.pos, ours.full) == (theirs.size(), theirs.pos, theirs.full)
+    for name in TRANSITIONS:
+        here, there = getattr(ours, name), getattr(theirs, name)[:size]
+        assert here.dtype == there.dtype and np.array_equal(here, there), name
+    drawn = ours.sample(4000)
+    row = drawn.rewards[:, 0].long() - 2 * max(0, steps - 10)
+    counts = torch.bincount(row.remainder(20), minlength=2 * size)
+    assert len(counts) == 2 * size
+    assert ((counts - 4000 / len(counts)).abs() < 6 * (4000 / len(counts)) ** 0.5).all()  # all are drawn, uniformly
+    for i in range(20):
+        at = np.argwhere(theirs.rewards == drawn.rewards[i].item())[0]
+        assert np.array_equal(drawn.observations[i], theirs.observations[tuple(at)])
+        assert np.array_equal(drawn.next_observations[i], theirs.next_observations[tuple(at)])
+        assert np.array_equal(drawn.actions[i], theirs.actions[tuple(at)])
+        assert drawn.dones[i] == theirs.dones[tuple(at)] * (1 - theirs.timeouts[tuple(at)])
+
+
+def test_a_pickled_buffer_goes_on_with_the_same_draws():
+    buffer = filled(DeviceReplayBuffer, 13)
+    buffer.sample(5)
+    again = pickle.loads(pickle.dumps(buffer))
+    assert torch.equal(again.sample(50).observations, buffer.sample(50).observations)
+    assert len(again.rows) == 10 and torch.equal(again.rows, buffer.rows)
+
+
+def record(patch: pytest.MonkeyPatch) -> list:
+    """Make updates here what they are on a CUDA device; returns a list of what is recorded."""
+    found = []
+
+    def captured(work, device, changes, generators):
+        found.append(generators)
+        return work
+
+    patch.setattr(together_module, "is_replayed", lambda device: True)
+    patch.setattr(together_module, "captured", captured)
+    return found
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    return record(monkeypatch)
+
+
+def states_agree(one: RPPSAC, other: RPPSAC, rtol: float = 0.0) -> None:
+    expected = other.update_state()
+    for name, value in one.update_state().items():
+        torch.testing.assert_close(value, expected[name], rtol=rtol, atol=0.0)
+
+
+def train(make_agent, seed: int = 0, **kwargs) -> RPPSAC:
+    options = dict(learning_rate=2.0**-10, train_freq=2, gradient_steps=2) | kwargs  # a rate that is single precision
+    return make_agent("rpp", "Hopper-v5", seed=seed, **options).learn(80)
+
+
+@pytest.mark.parametrize("buffer", [ReplayBuffer, DeviceReplayBuffer])
+def test_replayed_updates_are_the_same_and_recorded_once(make_agent, monkeypatch, buffer):
+    options = dict(replay_buffer_class=buffer, target_update_interval=2)
+    with monkeypatch.context() as patch:
+        found = record(patch)
+        agent = train(make_agent, **options)
+    states_agree(agent, train(make_agent, **options))
+    drawn_by = [agent.replay_buffer.generator] if buffer is DeviceReplayBuffer else []
+    assert found == [drawn_by] * 2  # with targets that move, and without
+
+
+def test_a_rate_that_falls_and_a_prior_that_changes(make_agent, recorded):
+    agent = train(make_agent, learning_rate=lambda progress: 1e-3 * progress)
+    assert len(recorded) == 1
+    (found,) = agent._group._update._found.values()
+    assert found.rate.item() == pytest.approx(agent.actor.optimizer.param_groups[0]["lr"], rel=1e-6)
+    penalty = float(agent._means["actor_prior"])
+    for pathway in agent.actor.function._pathways:
+        pathway.log_variance.add_(np.log(10.0))
+    agent.train(1, 32)
+    assert len(recorded) == 2
+    assert float(agent._means["actor_prior"]) != pytest.approx(penalty, rel=1e-3)
+
+
+@pytest.mark.parametrize("buffer", [ReplayBuffer, DeviceReplayBuffer])
+def test_a_restored_agent_is_recorded_anew_and_goes_on_bit_identically(make_agent, recorded, buffer):
+    agent = train(make_agent, replay_buffer_class=buffer)
+    data = agent.capture()
+    agent.learn(20, reset_num_timesteps=False)
+    other = train(make_agent, seed=5, replay_buffer_class=buffer)
+    assert len(recorded) == 2
+    other.restore(data)
+    other.learn(20, reset_num_timesteps=False)
+    states_agree(other, agent)
+    assert len(recorded) == 3 and agent._n_updates == other._n_updates
+    elsewhere = make_agent("rpp", "Hopper-v5", train_freq=2)
+    elsewhere.restore(data)  # with stable-baselines3's buffer, as on another machine
+    for name in TRANSITIONS:
+        size = len(data["replay"]["rows"][name])
+        assert np.array_equal(getattr(elsewhere.replay_buffer, name)[:size], data["replay"]["rows"][name])
+
+
+def test_several_agents_replayed_at_once_are_each_as_alone(make_agent, recorded):
+    def build(seed: int) -> RPPSAC:
+        agent = make_agent("rpp", "Hopper-v5", seed=seed, replay_buffer_class=DeviceReplayBuffer)
+        agent.policy.double()
+        agent.log_ent_coef.data = agent.log_ent_coef.data.double()
+        return agent
+
+    found = train_many([lambda seed=seed: build(seed) for seed in (0, 1)], 70)
+    for seed, trainee in enumerate(found):
+        states_agree(trainee.agent, build(seed).learn(70), rtol=1e-10)
+
+
+@pytest.mark.parametrize("env, model", [("Hopper-v5", "rpp"), ("Ant-v5", "rpp"), ("Ant-v5", "emlp")])
+def test_a_replayed_update_looks_at_no_value_and_leaves_its_device_nowhere(make_agent, monkeypatch, env, model):
+    """On the meta device tensors have no values, and mixing it with the CPU is an error."""
+    meta = torch.device("meta")
+    agent = make_agent(model, env, replay_buffer_class=DeviceReplayBuffer, max_gradient_norm=0.5)
+    group = Together([agent])
+    state, config = group.state(), group.config(0.005)
+    for networks in (config.actors, config.critics):
+        prior = networks.prior()
+        on_meta = type(prior)(*(part.to(meta) if torch.is_tensor(part) else part for part in prior))
+        monkeypatch.setattr(networks, "prior", lambda on_meta=on_meta: on_meta)
+
+    stepped = []
+
+    def adam(*lists, lr, **options):
+        assert all(t.is_meta for tensors in lists for t in tensors) and lr.is_meta
+        stepped.append([t.dtype for t in lists[-1]])
+
+    def without_generator(draw):
+        return lambda *shape, generator, **options: draw(*shape, **options)
+
+    update_module = sys.modules["rppdyn.agents.update"]
+    monkeypatch.setattr(update_module, "adam", adam)
+    for name in ("rand", "randn"):
+        monkeypatch.setattr(torch, name, without_generator(getattr(torch, name)))
+    agent.policy.to(meta)
+    buffer = agent.replay_buffer
+    buffer.rows, buffer.count, buffer.device = buffer.rows.to(meta), buffer.count.to(meta), meta
+    monkeypatch.setattr(agent.replay_buffer, "generator", type("OnMeta", (), {"device": meta}))
+
+    done = []
+    monkeypatch.setattr(together_module, "captured", lambda work, *_: done.append(work) or work)
+    metrics = Replayed(group)({k: v.to(meta) for k, v in state.items()}, config, 32)
+    assert len(done) == 1 and len(stepped) == 2
+    assert {dtype for dtypes in stepped for dtype in dtypes} == {torch.float32}  # what the fused kernel reads
+    assert all(value.is_meta for value in metrics.values()) and {"actor_loss", "critic_loss"} <= set(metrics)

@@ -1,0 +1,95 @@
+"""Environments in processes of their own take the steps that they would take here."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import partial
+
+import gymnasium as gym
+import pytest
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+
+from rppdyn.agents import RPPSAC, train_many
+from rppdyn.agents.workers import WorkerEnv, WorkerError
+from rppdyn.envs import make_env, symmetry_spec
+
+HOPPER = partial(make_env, "Hopper-v5")
+
+
+class Kill(BaseCallback):
+    """Kills the environment's worker at a step, after asking it politely."""
+
+    def __init__(self, step: int):
+        super().__init__()
+        self.step = step
+
+    def _on_step(self) -> bool:
+        (process,) = self.training_env.processes
+        os.kill(process.pid, signal.SIGINT)  # which it leaves to this process
+        os.kill(process.pid, signal.SIGTERM)
+        if self.num_timesteps == self.step:
+            os.kill(process.pid, signal.SIGKILL)
+        return True
+
+
+def bits(agent: RPPSAC) -> dict:
+    """All that two agents are to agree in, by path: not clocks, and not what an environment's spaces would draw."""
+
+    def leaves(value, path):
+        if isinstance(value, dict):
+            return {k: v for key, item in value.items() for k, v in leaves(item, f"{path}/{key}").items()}
+        if isinstance(value, (list, tuple)):
+            return {k: v for i, item in enumerate(value) for k, v in leaves(item, f"{path}/{i}").items()}
+        return {path: value}
+
+    clocks = ("elapsed", "episode_times", "/t", "_space", "_num_timesteps_at_start", "random/python")
+    return {k: v for k, v in leaves(agent.capture(), "").items() if not any(word in k for word in clocks)}
+
+
+def assert_identical(one: RPPSAC, other: RPPSAC) -> None:
+    here, there = bits(one), bits(other)
+    assert here.keys() == there.keys()
+    different = [k for k, v in here.items() if not (torch.equal(v, there[k]) if torch.is_tensor(v) else v == there[k])]
+    assert not different
+
+
+def test_steps_are_the_same_a_dead_worker_fails_its_seed_alone_and_none_is_left(make_agent, caplog):
+    make = partial(make_agent, "mlp", spec=symmetry_spec("Hopper-v5"))
+    envs = [WorkerEnv(HOPPER) for _ in range(2)]
+    here = train_many([lambda seed=seed: make(HOPPER(), seed=seed) for seed in (0, 1)], 70)
+    there = train_many([lambda seed=seed: make(envs[seed], seed=seed) for seed in (0, 1)], 70)
+    captured = []
+    for one, other in zip(here, there, strict=True):
+        with other.random:
+            captured.append(other.agent.capture())
+        with one.random, other.random:
+            assert_identical(one.agent, other.agent)
+
+    def restored(agent: RPPSAC, data: dict) -> RPPSAC:
+        agent.restore(data)
+        return agent
+
+    resumed = restored(make(HOPPER()), captured[1]).learn(20, reset_num_timesteps=False)
+    builds = [partial(restored, trainee.agent, data) for trainee, data in zip(there, captured, strict=True)]
+    alive = train_many(builds, 90, [Kill(80), None])
+    pid = envs[0].processes[0].pid
+    assert str(alive[0].error) == f"the environment's worker (process {pid}) was killed by signal 9"
+    assert caplog.text.count("agent 0: the environment's worker") == 1 and alive[1].error is None
+    for name, value in alive[1].agent.update_state().items():
+        torch.testing.assert_close(resumed.update_state()[name], value, rtol=1e-4, atol=1e-6)
+    for env in envs:
+        env.close()
+        env.close()
+        assert not env.processes[0].is_alive() and env.processes[0].exitcode is not None
+    assert envs[1].processes[0].exitcode == 0  # it ended by itself
+
+
+def no_environment() -> gym.Env:
+    os._exit(3)
+
+
+def test_an_environment_that_can_t_be_made_there_is_said_to_be_one():
+    with pytest.raises(WorkerError, match=r"worker \(process \d+\) ended with status 3 while it made the environment"):
+        WorkerEnv(no_environment)
