@@ -124,7 +124,7 @@ class _Guarded:
         self.lost_at: Tensor | None = None  # of each trajectory, the time at which its field was no number; or infinity
 
     def __call__(self, t: Tensor, z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        field = self.model.vector_field(z, self.weights)
+        field = self.model(t, z, self.weights)
         beyond, lost = _out_of_bounds(z), ~field.detach().isfinite().all(-1)
         first = torch.where(lost & ~beyond, t.detach(), torch.inf)
         self.lost_at = first if self.lost_at is None else torch.minimum(self.lost_at, first)

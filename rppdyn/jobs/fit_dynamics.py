@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from typing import Any
 
 import torch
@@ -22,6 +25,7 @@ from rppdyn.envs.tasks import Pendulum, TrajectoryData, load_trajectories
 from rppdyn.equivariance import equivariance_error
 from rppdyn.equivariance.error import geometric_mean
 from rppdyn.groups import SO2eR3
+from rppdyn.jobs.checks import ConfigError
 from rppdyn.jobs.fit_figures import draw_rollouts, fit_curves
 from rppdyn.jobs.fit_result import FitResult
 from rppdyn.jobs.fit_schema import FitDynamicsConfig
@@ -58,6 +62,8 @@ def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = Fal
 
     def build() -> StackFit:
         dynamics.append(Dynamics(config))
+        if config.compile:
+            dynamics[0].compile()
         return dynamics[0].fit
 
     def draw(folder: RunFolder) -> None:
@@ -87,19 +93,33 @@ class Dynamics:
         self.chunk_times = self.data[0].chunk_times.to(device=self.device, dtype=self.dtype)
         is_hamiltonian = config.model.system == "hamiltonian"
         stack = build_stack(config, self.rep, Scalar(self.rep.G) if is_hamiltonian else self.rep, INITIAL_SCALE)
-        self.model = _system(config, stack)
+        self.model, self.trained = _system(config, stack), _system(config, stack)
         self.fit = StackFit(
             config,
             stack,
             chunks[:, :, 0],
             chunks[:, :, 1:],
-            predict=lambda z0: self._rollout(self.model, self.model.assemble(), z0),
+            predict=lambda z0: self._rollout(self.trained, self.trained.assemble(), z0),
             predict_one=lambda net, z0: self._rollout(_system(config, Chained(net)), None, z0),
             predict_each=self._rollout_each if is_hamiltonian else None,
             evaluate=self._evaluate,
         )
         self.curves: dict[str, Any] = {}
         self.example: dict[str, Any] = {}
+
+    def compile(self) -> None:
+        """Train by ``torch.compile``; batches of another size, as the last of an epoch, are compiled by themselves.
+
+        Raises:
+            ConfigError: it would need a C++ compiler, and there is none.
+        """
+        compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # what torch calls
+        if self.device.type == "cpu" and shutil.which(compiler) is None:
+            raise ConfigError(
+                f"compile=true: torch.compile needs a C++ compiler, and {compiler} is not found: install it, name another "
+                "in CXX, or use compile=false"
+            )
+        self.trained.compile(dynamic=False)
 
     def _trajectories(self, seed: int) -> TrajectoryData:
         task = self.config.task

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from rppdyn.jobs.checks import ConfigError, at_least, one_of, parametrisation, positive, require, variance
-from rppdyn.jobs.schema import ARCHITECTURES, RunConfig
+from rppdyn.jobs.schema import ARCHITECTURES, RunConfig, without
 
 NETWORKS = ("rpp", "emlp", "mlp")
 SYSTEMS = ("hamiltonian", "ode")
@@ -259,8 +259,12 @@ class FitDynamicsConfig(FitConfig):
     task: PendulumTaskConfig = MISSING
     model: DynamicsModelConfig = MISSING
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    compile: bool = False  # the vector field by torch.compile, for training; a minute or two once, and a C++ compiler
 
     verb = "fit-dynamics"
+
+    def identity(self) -> dict[str, Any]:
+        return without(super().identity(), () if self.compile else ("compile",))  # as before there was such a key
 
     @property
     def model_name(self) -> str:

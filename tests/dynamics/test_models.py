@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -111,6 +114,39 @@ def test_rollout_error_leaves_the_initial_state_out():
     found = truth.clone()
     found[:, 1:] = 3.0
     torch.testing.assert_close(rollout_error(found, truth), torch.full((2, 3), 0.5))
+
+
+COMPILE = """
+import torch
+from rppdyn.dynamics import HamiltonianModel, integrate
+from rppdyn.groups import O2eR3
+from rppdyn.nn import RPPEMLP, Stack
+from rppdyn.reps import Scalar, V
+
+generators = (torch.Generator().manual_seed(seed) for seed in (0, 1))
+stack = Stack([RPPEMLP(4 * V, Scalar, O2eR3(), hidden=8, num_layers=1, generator=g) for g in generators])
+found, graphs = [], []
+def backend(graph, inputs):
+    graphs.append(graph)
+    return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+for compiled in (False, True):
+    model = HamiltonianModel(stack)
+    if compiled:
+        model.compile(backend=backend, fullgraph=True, dynamic=False)
+    z0 = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    integrate(model, z0, torch.tensor([0.0, 0.2]), method="rk4").states.square().sum().backward()
+    found.append([z0.grad, *(p.grad for p in stack.parameters() if p.grad is not None)])
+    stack.zero_grad()
+assert len(graphs) == 1  # of four values of the field
+for eager, fast in zip(*found, strict=True):
+    torch.testing.assert_close(eager, fast, rtol=1e-4, atol=1e-5)
+"""
+
+
+def test_a_compiled_vector_field_trains_as_the_plain_one():
+    """In a process of its own: the shape checks that tests put around functions can't be compiled."""
+    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_is_no_hamiltonian_is_refused():

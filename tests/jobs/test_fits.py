@@ -12,6 +12,7 @@ import torch
 
 from rppdyn.cli import main
 from rppdyn.jobs import compose, fit_dynamics, fit_regression
+from rppdyn.jobs.checks import ConfigError
 from rppdyn.nn import hidden_representation
 from rppdyn.reps import Scalar
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError, read_metrics
@@ -105,6 +106,15 @@ def test_both_hamiltonians_learn_the_pendulum_and_the_symmetric_one_conserves_it
     assert np.array(curves["error"]).shape == (2, 10) and len(curves["times"]) == 11
     records = read_metrics(tmp_path / "mlp" / "metrics.jsonl")
     assert records[-1]["validation/error_mean"] < 0.7 * records[0]["validation/error_mean"]
+
+
+def test_compiling_needs_a_compiler_and_gives_other_runs_their_folders(tmp_path, monkeypatch):
+    plain, compiled = (compose.composed("fit_dynamics", ["task=pendulum", *words]) for words in ([], ["compile=true"]))
+    assert "compile" not in plain.identity() and plain.folder() != compiled.folder()
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ConfigError, match=r"compile=true: .* no-such-compiler is not found: install it"):
+        fit_dynamics.run(dynamics(tmp_path / "no", "compile=true", "optimiser.epochs=1"))
+    assert not (tmp_path / "no").exists()
 
 
 def test_members_that_diverge_are_counted_and_give_no_number(tmp_path):

@@ -1,0 +1,76 @@
+"""The benchmarks can be read and started, and their ratios are what they say; no times are tested."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py"))
+SHARED = ("growth", "measuring")
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    """The scripts import each other by their bare names, some of which other modules of the tests have."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    before = {name: sys.modules.pop(name) for name in SCRIPTS if name in sys.modules}
+    yield
+    for name in SCRIPTS:
+        sys.modules.pop(name, None)
+    sys.modules.update(before)
+
+
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if name not in SHARED])
+def test_a_script_says_what_it_does(name, monkeypatch, capsys):
+    script = importlib.import_module(name)
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--help"])
+    with pytest.raises(SystemExit) as stopped:
+        script.main()
+    assert stopped.value.code == 0 and "--" in capsys.readouterr().out
+
+
+def test_make_bench_runs_scripts_that_have_a_quick_form():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    names = re.search(r"^BENCHMARKS \?= (.*)$", makefile, re.MULTILINE).group(1).split()
+    assert names == ["basis", "layers", "sac", "dynamics", "images", "install"]
+    for name in names:
+        source = (ROOT / "benchmarks" / f"{name}.py").read_text(encoding="utf-8")
+        assert "command_line(" in source or '"--quick"' in source, f"{name} has no --quick"
+
+
+def test_ratios_are_of_pairs_that_saw_the_same_load(tmp_path):
+    measuring = importlib.import_module("measuring")
+    load = [1.0, 5.0, 2.0, 9.0, 1.0]
+    peer = measuring.Timing("peer", "peer", cpu=[2.0 * x for x in load])
+    ours = measuring.Timing("ours", "peer", cpu=[3.0 * x for x in load])
+    assert measuring.ratio(ours, peer) == (1.5, 1.5, 1.5)
+    shifted = measuring.Timing("ours", "peer", cpu=ours.cpu[1:] + ours.cpu[:1])
+    assert measuring.ratio(shifted, peer).high > 2  # the negative control: what was not taken in pairs scatters
+    assert measuring.spread([4.0]) == (4.0, 4.0, 4.0)
+
+    measuring.write_times(tmp_path / "new" / "times.json", {"threads": 1}, {"table": [ours]})
+    stored = json.loads((tmp_path / "new" / "times.json").read_text())
+    assert stored["times"]["table"][0]["cpu"] == ours.cpu and stored["conditions"]["threads"] == 1
+
+
+def test_growth_is_measured_printed_and_drawn(tmp_path, capsys):
+    growth = importlib.import_module("growth")
+    calls = []
+    grown = growth.Growth("sums", "terms")
+    for n in (1, 10):
+        grown.add(n, {"one": lambda n=n: calls.append(n), "two": lambda: sum(range(1000))}, "one", rounds=3)
+    assert calls == [1] * 5 + [10] * 5  # two to warm up, then three rounds
+    assert [len(t.cpu) for timings in grown.times for t in timings] == [3] * 4
+    growth.report_growth(grown, growth.milliseconds, "ms")
+    assert "terms" in capsys.readouterr().out
+    drawn, ((axes,),) = growth.figure(1, 1)
+    growth.draw(axes, grown, growth.milliseconds)
+    growth.dress(axes, grown, "ms", logarithmic=(True, False))
+    growth.save(drawn, tmp_path / "growth.png")
+    assert (tmp_path / "growth.png").stat().st_size > 1000
