@@ -131,7 +131,7 @@ def test_both_start_from_the_same_weights_and_are_measured_alike(G):
         layer: set(norms) for layer, norms in pathways.pathway_norms().items()
     }
     mlp = MLP(V + Scalar, V, G, hidden=[block.linear.rep_out.dim for block in dense.blocks])
-    of = lambda net: sum(p.numel() for name, p in net.named_parameters() if "linear" in name or "head" in name)  # noqa: E731
+    of = lambda net: sum(p.numel() for name, p in net.named_parameters() if ".linear." in name or "head" in name)  # noqa: E731
     assert of(dense) <= of(mlp) < of(pathways)
 
 
