@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pathlib
 import zipfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -62,6 +62,7 @@ class RPPSAC(SAC):
     critic: RPPCritic  # type: ignore[assignment]
     critic_target: RPPCritic  # type: ignore[assignment]
     replay_buffer: ReplayBuffer
+    prepare_updates: Callable[[], None] | None = None  # what precedes the gradient updates of a rollout, as a method
 
     def __init__(
         self,
@@ -252,9 +253,6 @@ class RPPSAC(SAC):
         if self._images is None or self._images.obs_maps.dtype != like.dtype:
             self._images = GroupImages(self.spec, like)
         return self._images
-
-    def prepare_updates(self) -> None:
-        """What precedes the gradient updates of a rollout; here nothing."""
 
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
         """Run gradient updates on batches from the replay buffer, and record their mean metrics."""

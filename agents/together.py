@@ -12,6 +12,7 @@ import logging
 import random
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from operator import is_not
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFrequencyUnit
+from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import Tensor
 
 from rppdyn.agents import gaussian
@@ -81,6 +83,9 @@ class Together:
             self._check()
             self.actors = stacked([agent.actor.net for agent in self.agents])
             self.critics = stacked([net for agent in self.agents for net in agent.critic.q_networks])
+        self._found: tuple[list[int], list[Any], State] | None = (
+            None  # where parameters are, what holds moments, the state
+        )
         self._update = Replayed(self) if is_replayed(self.agents[0].device) else self._update_at_once
 
     def _check(self) -> None:
@@ -97,9 +102,18 @@ class Together:
 
         torch.optim.Adam counts steps per parameter, so `<name>.step` has one entry per parameter here, all equal.
         """
+        tensors = [agent.trained_tensors() for agent in self.agents]
+        where = [p.data_ptr() for own in tensors for _, ps in own.values() for p in ps]
+        holders = [optimiser.state for own in tensors for optimiser, _ in own.values() if optimiser is not None]
+        if self._found is None or where != self._found[0] or any(map(is_not, holders, self._found[1])):
+            state = self._gathered(tensors)
+            where = [p.data_ptr() for own in tensors for _, ps in own.values() for p in ps]
+            self._found = where, holders, state
+        return self._found[2]
+
+    def _gathered(self, tensors: Sequence[dict[str, tuple[torch.optim.Optimizer | None, list[Tensor]]]]) -> State:
         state: State = {}
         count = len(self.agents)
-        tensors = [agent.trained_tensors() for agent in self.agents]
         for name in tensors[0]:
             optimisers, parameters = zip(*(own[name] for own in tensors), strict=True)
             shape = (count, len(self.critics.nets) // count, -1) if name in ("critic", "target") else (count, -1)
@@ -122,8 +136,9 @@ class Together:
         for agent, random_state in zip(self.agents, self.states, strict=True):
             agent.policy.set_training_mode(True)
             agent._update_learning_rate([o for o, _ in agent.trained_tensors().values() if o is not None])
-            with random_state:
-                agent.prepare_updates()
+            if agent.prepare_updates is not None:
+                with random_state:
+                    agent.prepare_updates()
         state, totals = self.state(), {}
         for _ in range(gradient_steps):
             moving = first._n_updates % first.target_update_interval == 0
@@ -321,11 +336,18 @@ class Trainee:
         with self.guarded():
             try:
                 self.asked = self._rollout.send(actions)
+                while self.asked is None and self._steps_here:
+                    self.asked = self._rollout.send(None)
                 waits = True
             except StopIteration as end:
                 self.is_training = end.value.continue_training
         if not waits:
             self._rollout = None
+
+    @property
+    def _steps_here(self) -> bool:
+        """Whether its environments step in this process, when they are waited for."""
+        return isinstance(self.agent.env.unwrapped, DummyVecEnv)
 
     @property
     def is_collecting(self) -> bool:
