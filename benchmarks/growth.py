@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 from measuring import Spread, Step, Timing, interleave, ratio, spread
 
 from rppdyn.runs.figures import COLOURS
@@ -80,28 +80,41 @@ def figure(rows: int, columns: int, width: float = 3.6, height: float = 2.9) -> 
     return drawn, drawn.subplots(rows, columns, squeeze=False).tolist()
 
 
-def draw(axes: Axes, growth: Growth, value: Value, names: Sequence[str] | None = None) -> None:
+def draw(
+    axes: Axes,
+    growth: Growth,
+    value: Value,
+    names: Sequence[str] | None = None,
+    colours: Mapping[str, str] | None = None,
+) -> None:
     """A line per candidate, medians between quartiles; what is its own peer in grey."""
-    colours = iter(COLOURS)
+    free = iter(COLOURS)
     for name in names or growth.names():
         at, found = growth.curve(name, value)
         is_peer = any(t.name == t.peer == name for ts in growth.times for t in ts)
-        colour = PEER_COLOUR if is_peer else next(colours)
+        colour = PEER_COLOUR if is_peer else (colours or {}).get(name) or next(free)
         axes.plot(at, [s.median for s in found], marker="o", markersize=3.5, color=colour, label=name)
         axes.fill_between(at, [s.low for s in found], [s.high for s in found], color=colour, alpha=0.18, linewidth=0)
     axes.set_xlabel(growth.quantity)
 
 
 def dress(axes: Axes, growth: Growth, ylabel: str, *, logarithmic: tuple[bool, bool]) -> None:
-    """Title, scales and grid in the house style; ticks where something was measured."""
+    """Title, scales and grid in the house style; ticks where something was measured, and plain numbers."""
     axes.set_title(growth.title, fontsize="medium")
     axes.set_ylabel(ylabel)
+    plain = FuncFormatter(lambda x, _: f"{x:g}")
     for axis, scale in zip("xy", logarithmic, strict=True):
         if scale:
             getattr(axes, f"set_{axis}scale")("log")
+    if logarithmic[1]:
+        low, high = axes.get_ylim()
+        marked = (1, 1.5, 2, 3, 4, 6) if high < 12 * low else (1, 2, 5) if high < 300 * low else (1,)
+        axes.yaxis.set_major_locator(LogLocator(subs=marked))
+        axes.yaxis.set_major_formatter(plain)
+        axes.yaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_locator(FixedLocator(growth.at))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axes.xaxis.set_major_formatter(plain)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 

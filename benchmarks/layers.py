@@ -28,7 +28,9 @@ from rppdyn.nn import EMLP, MLP, RPPEMLP, merge
 from rppdyn.nn.hidden import component_major
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Rep, Scalar, T, V
+from rppdyn.runs.figures import COLOURS
 
+COLOUR_OF = {"RPP": COLOURS[0], "EMLP": COLOURS[1], "RPP, bilinear": COLOURS[2]}
 WITHOUT_PRIOR = ("torch.nn", "RPP, merged")
 
 
@@ -144,9 +146,10 @@ def grow(
 
 
 def up_to_rank(rank: int, width: int = 384) -> Rep:
-    """About as many channels, shared out evenly between tensors of rank 0 to ``rank``."""
-    copies = [max(1, round(width / ((rank + 1) * 3**k))) for k in range(rank + 1)]
-    return component_major(sum((n * T(k) for k, n in enumerate(copies[1:], 1)), copies[0] * T(0))(SO(3)))
+    """Channels shared out evenly between tensors of rank 0 to ``rank``; scalars make up the width."""
+    copies = {k: max(1, width // ((rank + 1) * 3**k)) for k in range(1, rank + 1)}
+    scalars = width - sum(n * 3**k for k, n in copies.items())
+    return component_major(sum((n * T(k) for k, n in copies.items()), scalars * T(0))(SO(3)))
 
 
 def growths(rounds: int, quick: bool) -> list[Growth]:
@@ -175,7 +178,7 @@ def plot(found: list[Growth], path: Path) -> None:
         above, below = rows[2 * (k // 3)][k % 3], rows[2 * (k // 3) + 1][k % 3]
         is_scale = growth.quantity != "highest tensor rank"
         for axes, value, label in ((above, milliseconds, "ms per step"), (below, to_peer, "ratio to MLP")):
-            draw(axes, growth, value)
+            draw(axes, growth, value, colours=COLOUR_OF)
             dress(axes, growth, label, logarithmic=(is_scale, True))
         below.set_title("")
         if k % 3 == 0:
