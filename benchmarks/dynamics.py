@@ -20,7 +20,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from growth import Growth, draw, dress, figure, report_growth, save, to_peer
+from growth import PEER_COLOUR, Growth, draw, dress, figure, report_growth, save, to_peer
 from measuring import Step, Timing, begin, command_line, interleave, ratio, report, write
 from torch import Tensor, nn
 
@@ -29,6 +29,7 @@ from rppdyn.groups import O, O2eR3
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack, derivatives
 from rppdyn.nn.hidden import component_major
 from rppdyn.reps import Rep, RepType, Scalar, T, V
+from rppdyn.runs.figures import COLOURS
 
 Build = Callable[..., RPPEMLP]
 STEPS, DT = 5, 0.2
@@ -151,7 +152,7 @@ class DoubleBackward(HamiltonianModel):
 def compiled(net: nn.Module) -> HamiltonianModel:
     """The vector field by torch.compile."""
     model = HamiltonianModel(net)
-    model.vector_field = torch.compile(model.vector_field, dynamic=False)
+    model.compile(dynamic=False)
     return model
 
 
@@ -162,7 +163,7 @@ WAYS: dict[str, Callable[[nn.Module], DynamicsModel]] = {
 }
 
 
-def ways(rounds: int, with_compile: bool, batch: int = 100) -> list[Timing]:
+def ways(rounds: int, with_compile: bool, batch: int) -> list[Timing]:
     """Training steps by each way, of one seed and of ten."""
     found: list[Timing] = []
     candidates = WAYS | ({"compiled": compiled} if with_compile else {})
@@ -208,7 +209,7 @@ def plot(found: list[Growth], path: Path) -> None:
     """Time of stacked seeds as a multiple of one's; dashed, one after another."""
     drawn, (row,) = figure(1, len(found), width=3.6, height=3.2)
     for axes, growth in zip(row, found, strict=True):
-        draw(axes, growth, to_peer, GROWN)
+        draw(axes, growth, to_peer, GROWN, {"MLP": PEER_COLOUR, "RPP": COLOURS[0]})
         axes.plot(growth.at, growth.at, "--", color="0.6", linewidth=1, label="one after another")
         dress(axes, growth, "time / one seed's", logarithmic=(True, True))
     row[0].legend(edgecolor="none", fontsize="small")
@@ -224,7 +225,7 @@ def main() -> None:
     arguments, where = begin(parser, "torchdiffeq")
     n = arguments.rounds
     if arguments.compile:
-        write(arguments.json, where, {"times": {"ways": ways(n, with_compile=True)}})
+        write(arguments.json, where, {"times": {"ways": ways(n, True, arguments.batch)}})
         return
     ode = partial(pendulum, system=NeuralODEModel)
     times = {"Hamiltonian, batch 100": measure("Hamiltonian", HAMILTONIANS, pendulum, n, hidden=128, batch=100)}
@@ -232,7 +233,7 @@ def main() -> None:
         times["Hamiltonian, batch 500"] = measure("Hamiltonian", HAMILTONIANS, pendulum, n, hidden=128, batch=500)
         times["neural ODE, batch 500"] = measure("Neural ODE", ODES, ode, n, hidden=128, batch=500)
     times["regression, batch 500"] = measure("Regression", PLAIN, regression, 3 * n, hidden=128, batch=500)
-    times["ways"] = ways(n, with_compile=False)
+    times["ways"] = ways(n, False, arguments.batch)
     found = growths(n, arguments.quick)
     write(arguments.json, where, {"times": times, "growth": found})
     if arguments.plot:

@@ -19,7 +19,7 @@ class DynamicsModel(nn.Module, ABC):
 
     A rollout evaluates it many times with the same weights, so they are assembled once: ``weights = model.assemble()``,
     then ``model.vector_field(z, weights)``. Called as a module it takes ``(t, z)``, as torchdiffeq's solvers do; that is what
-    :func:`~rppdyn.dynamics.integrate` calls, and what ``model.compile()`` compiles (training steps then take 0.4 to 0.7 of
+    :func:`~rppdyn.dynamics.integrate` calls, and what ``model.compile()`` compiles (training steps then take 0.4 to 0.9 of
     the time on a CPU).
 
     Args:
