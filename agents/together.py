@@ -410,10 +410,10 @@ def train_together(trainees: Sequence[Trainee], total_timesteps: int) -> None:
             )
     for trainee in trainees:
         trainee.begin(total_timesteps)
-    groups = _Groups()
+    groups = Groups()
     try:
         while behind := _behind(trainees, total_timesteps):
-            _collect(behind, groups)
+            collect(behind, groups)
             due = [t for t in behind if t.is_training and t.agent.num_timesteps > t.agent.learning_starts]
             if not due:
                 continue
@@ -429,7 +429,7 @@ def train_together(trainees: Sequence[Trainee], total_timesteps: int) -> None:
         trainee.end()
 
 
-class _Groups:
+class Groups:
     """The last group of agents that was asked for; it changes where one ends."""
 
     def __init__(self) -> None:
@@ -442,7 +442,7 @@ class _Groups:
         return self._group
 
 
-def _collect(trainees: Sequence[Trainee], groups: _Groups) -> None:
+def collect(trainees: Sequence[Trainee], groups: Groups) -> None:
     """A rollout of each trainee. All environments are sent their steps before one is waited for."""
     for trainee in trainees:
         trainee.start()

@@ -1,33 +1,34 @@
-r"""Time RPP-SAC's gradient updates and steps beside those of stable-baselines3's SAC.
+r"""Time RPP-SAC's gradient updates and steps beside those of stable-baselines3's SAC, and how they grow.
 
-    python benchmarks/sac.py --json docs/results/sac_cost.json     # on one thread and on two
+    OMP_NUM_THREADS=1 python benchmarks/sac.py --json docs/results/sac_cost.json --plot docs/results/sac_growth.png
+    OMP_NUM_THREADS=2 python benchmarks/sac.py --threads 2 --updates
 
 Networks of two layers of 256, batches of 256, stable-baselines3's replay buffer and its own `train`. An update is
 `agent.train(1, 256)`, sampling included; a step is one of `agent.learn`, with the simulator's. Agents take turns in one
-process, one update or twenty steps each per round; a ratio is the median over rounds of the peer's time over the agent's,
-between quartiles; `cpu` is the same of the process's processor time, which other programs disturb less. "products" are the
-matrix products that an update needs at the least (two actors forward and one backward; two targets, critics and improved
-critics forward, critics backward and improved critics backward to their actions) and nothing else. "medium" stands for
+process, one update or twenty steps each per round; a ratio is the peer's time over the agent's. "products" are the matrix
+products that an update needs at the least (two actors forward and one backward; two targets, critics and improved critics
+forward, critics backward and improved critics backward to their actions) and nothing else. "medium" stands for
 torch.set_float32_matmul_precision("medium"). "4 seeds" are trained at once; times are per seed.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import stable_baselines3
 import torch
-from measuring import Step, Timing, conditions, interleave, write_times
+from growth import Growth, draw, dress, figure, milliseconds, report_growth, save
+from measuring import Step, Timing, begin, command_line, interleave, spread, write
 from stable_baselines3 import SAC
 from stable_baselines3.common.logger import Logger
 
 from rppdyn.agents import RPPSAC
-from rppdyn.agents.together import Together, Trainee, train_together
+from rppdyn.agents.together import Groups, Together, Trainee, collect
+from rppdyn.envs import symmetry_spec
 
 ENVS = ("Hopper-v5", "Walker2d-v5")
 PEER = "stable-baselines3"
@@ -36,38 +37,52 @@ SEEDS = 4
 MANY = f", {SEEDS} seeds"
 BATCH, WIDTH, STEPS = 256, 256, 20
 UPDATES = "updates"
+GROUPS = {2: "left-right", 4: "Z4", 8: "D4"}  # of Ant, by their order
 
 
-def build(env: str, model: str, seed: int = 0) -> SAC:
+def build(
+    env: str, model: str, seed: int = 0, *, width: int = WIDTH, batch: int = BATCH, symmetry: str | None = None
+) -> SAC:
     """An agent with random transitions in its buffer."""
-    options = dict(batch_size=BATCH, buffer_size=50_000, learning_starts=0, seed=seed, device="cpu")
+    options = dict(batch_size=batch, buffer_size=50_000, learning_starts=0, seed=seed, device="cpu")
     if model == PEER:
-        agent = SAC("MlpPolicy", env, policy_kwargs=dict(net_arch=[WIDTH, WIDTH]), **options)
+        agent = SAC("MlpPolicy", env, policy_kwargs=dict(net_arch=[width, width]), **options)
     else:
-        agent = RPPSAC("RPPPolicy", env, policy_kwargs=dict(model=model, hidden=WIDTH, num_layers=2), **options)
-    draw = np.random.default_rng(seed).normal
+        spec = symmetry_spec(env, symmetry=symmetry)
+        networks = dict(model=model, hidden=width, num_layers=2)
+        agent = RPPSAC("RPPPolicy", env, spec, policy_kwargs=networks, **options)
+    sample = np.random.default_rng(seed).normal
     n, m = agent.observation_space.shape, agent.action_space.shape
     for _ in range(2_000):
         agent.replay_buffer.add(
-            draw(size=(1, *n)), draw(size=(1, *n)), np.tanh(draw(size=(1, *m))), draw(size=1), np.zeros(1), [{}]
+            sample(size=(1, *n)), sample(size=(1, *n)), np.tanh(sample(size=(1, *m))), sample(size=1), np.zeros(1), [{}]
         )
     agent.set_logger(Logger(None, []))
     return agent
 
 
-def updates(agent: SAC | list[Trainee]) -> Step:
+def update(agent: SAC | list[Trainee]) -> Step:
     """One update of an agent, or of several at once."""
     if isinstance(agent, SAC):
-        return lambda: agent.train(1, BATCH)
+        return lambda: agent.train(1, agent.batch_size)
     group = Together([trainee.agent for trainee in agent], [trainee.random for trainee in agent])
-    return lambda: group.train(1, BATCH)
+    return lambda: group.train(1, agent[0].agent.batch_size)
 
 
 def steps(agent: SAC | list[Trainee]) -> Step:
-    """Steps of an agent, or of several at once, with an update after each."""
+    """Steps of an agent, or of several at once, with an update after each; the latter without what begins their training."""
     if isinstance(agent, SAC):
         return lambda: agent.learn(STEPS, reset_num_timesteps=False)
-    return lambda: train_together(agent, agent[0].agent.num_timesteps + STEPS)
+    groups = Groups()
+    for trainee in agent:
+        trainee.begin(10**9)
+
+    def run() -> None:
+        for _ in range(STEPS):
+            collect(agent, groups)
+            groups.of(agent).train(1, BATCH)
+
+    return run
 
 
 @contextmanager
@@ -81,13 +96,13 @@ def precision(name: str):
         torch.set_float32_matmul_precision(before)
 
 
-def products(n: int, m: int) -> Step:
+def products(n: int, m: int, width: int = WIDTH, batch: int = BATCH) -> Step:
     """The matrix products of one update, for n numbers observed and m acted on."""
-    actor, critic = ((n, WIDTH), (WIDTH, WIDTH), (WIDTH, 2 * m)), ((n + m, WIDTH), (WIDTH, WIDTH), (WIDTH, 1))
-    forward = [(BATCH, i, o) for sizes, count in ((actor, 2), (critic, 6)) for i, o in sizes * count]
-    weights = [(o, BATCH, i) for sizes, count in ((actor, 1), (critic, 2)) for i, o in sizes * count]
-    inputs = [(BATCH, o, i) for sizes, count in ((actor, 1), (critic, 4)) for i, o in sizes[1:] * count]
-    inputs += [(BATCH, WIDTH, m)] * 2
+    actor, critic = ((n, width), (width, width), (width, 2 * m)), ((n + m, width), (width, width), (width, 1))
+    forward = [(batch, i, o) for sizes, count in ((actor, 2), (critic, 6)) for i, o in sizes * count]
+    weights = [(o, batch, i) for sizes, count in ((actor, 1), (critic, 2)) for i, o in sizes * count]
+    inputs = [(batch, o, i) for sizes, count in ((actor, 1), (critic, 4)) for i, o in sizes[1:] * count]
+    inputs += [(batch, width, m)] * 2
     pairs = [(torch.randn(a, b), torch.randn(b, c)) for a, b, c in forward + weights + inputs]
 
     def step() -> None:
@@ -99,28 +114,34 @@ def products(n: int, m: int) -> Step:
 
 
 def report(title: str, timings: dict[str, Timing], unit: float) -> None:
-    """Print medians, and ratios between their quartiles."""
-    print(f"\n{title}\n  {'':28} {'ms':>7} {'ratio':>6}  {'quartiles':12} {'cpu ms':>7} {'ratio':>6}  asked")
+    """Print medians of the time of one update or step of one seed, and ratios between their quartiles."""
+    print(
+        f"\n{title}\n  {'':28} {'ms':>7} {'ratio':>7}  {'quartiles':14} {'cpu ms':>7} {'ratio':>7}  {'quartiles':14} asked"
+    )
     for t in timings.values():
-        peer, count = timings[t.peer], SEEDS if MANY in t.name else 1
-        pairs = (zip(getattr(peer, k), getattr(t, k), strict=True) for k in ("wall", "cpu"))
-        wall, cpu = ([count * a / b for a, b in pair] for pair in pairs)
-        low, middle, high = statistics.quantiles(wall, n=4)
-        print(
-            f"  {t.name:28} {1e3 * statistics.median(t.wall) / unit / count:7.2f} {middle:6.2f}  {low:5.2f} {high:5.2f}  "
-            f"{1e3 * statistics.median(t.cpu) / unit / count:7.2f} {statistics.median(cpu):6.2f}  {t.target or ''}"
-        )
+        count = SEEDS if MANY in t.name else 1
+        cells = []
+        for clock in ("wall", "cpu"):
+            median = 1e3 * statistics.median(getattr(t, clock)) / unit / count
+            against = spread([count * value for value in of_pairs(timings[t.peer], t, clock)])
+            cells.append(f"{median:7.2f} {against!s:23}")
+        print(f"  {t.name:28} {' '.join(cells)} {t.target or ''}".rstrip(), flush=True)
+
+
+def of_pairs(peer: Timing, timing: Timing, clock: str) -> list[float]:
+    """The peer's times over those of the same rounds."""
+    return [a / b for a, b in zip(getattr(peer, clock), getattr(timing, clock), strict=True)]
 
 
 def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Timing]]:
     """Updates, then steps, of all agents in both precisions on one environment."""
     found: dict[str, SAC | list[Trainee]] = {name: build(env, name) for name in (PEER, *TARGETS)}
     for name in TARGETS:
-        found[name + MANY] = [Trainee(partial(build, env, name, seed)) for seed in range(SEEDS)]
+        found[name + MANY] = seeds_of(env, name, SEEDS)
     peer = found[PEER]
     least = products(peer.observation_space.shape[0], peer.action_space.shape[0])
     results = {}
-    kinds = [(UPDATES, updates, rounds, 1)] + [("steps", steps, max(2, rounds // 8), STEPS)] * with_steps
+    kinds = [(UPDATES, update, rounds, 1)] + [("steps", steps, max(2, rounds // 8), STEPS)] * with_steps
     for kind, step_of, count, unit in kinds:
         arms = {"products": (least, Timing("products", PEER))} if kind == UPDATES else {}
         for name, agent in found.items():
@@ -139,6 +160,11 @@ def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Timing]]:
     return results
 
 
+def seeds_of(env: str, model: str, count: int) -> list[Trainee]:
+    """Agents of the first seeds, in training."""
+    return [Trainee(partial(build, env, model, seed)) for seed in range(count)]
+
+
 def in_precision(name: str, step: Step) -> Step:
     """The step under a matrix-product precision."""
 
@@ -149,23 +175,68 @@ def in_precision(name: str, step: Step) -> Step:
     return run
 
 
+def grow(
+    title: str, quantity: str, values: Sequence[int], case: Callable[[int], dict[str, Step]], rounds: int
+) -> Growth:
+    """Updates over one quantity; a case is the candidates at one of its values, the first their peer."""
+    growth = Growth(title, quantity)
+    for value in values:
+        candidates = case(value)
+        growth.add(value, candidates, next(iter(candidates)), rounds)
+    report_growth(growth, milliseconds, "ms of processor time")
+    return growth
+
+
+def growths(rounds: int, quick: bool) -> list[Growth]:
+    """Updates over batch, width, the number of seeds, and the order of the group."""
+    every = slice(None, None, 2 if quick else 1)
+
+    def agents(env: str, models: Sequence[str], **options: int | str | None) -> dict[str, Step]:
+        return {model: update(build(env, model, **options)) for model in models}
+
+    def at_once(count: int) -> dict[str, Step]:
+        alone = build("Hopper-v5", PEER)
+        found: dict[str, Step] = {PEER: lambda: [alone.train(1, BATCH) for _ in range(count)]}
+        return found | {model: update(seeds_of("Hopper-v5", model, count)) for model in TARGETS}
+
+    def over_group(order: int) -> dict[str, Step]:
+        return agents("Ant-v5", ("mlp", "rpp", "emlp"), symmetry=GROUPS[order])
+
+    plain = (PEER, "mlp", "rpp")
+    cases = [
+        ("Hopper-v5, width 256", "batch", (32, 64, 128, 256, 512, 1024, 2048),
+         lambda n: agents("Hopper-v5", plain, batch=n)),
+        ("Hopper-v5, batch 256", "width", (32, 64, 128, 256, 512), lambda n: agents("Hopper-v5", plain, width=n)),
+        ("Hopper-v5, all seeds together", "number of seeds", (1, 2, 4, 8, 16)[: 4 if quick else 5], at_once),
+        ("Ant-v5, width 256, batch 256", "order of the group", tuple(GROUPS), over_group),
+    ]  # fmt: skip
+    return [
+        grow(title, quantity, at if len(at) < 5 else at[every], case, rounds) for title, quantity, at, case in cases
+    ]
+
+
+def plot(path: Path, found: Sequence[Growth]) -> None:
+    """Milliseconds of processor time per update, a panel for each quantity."""
+    drawn, ((a, b), (c, d)) = figure(2, 2)
+    for axes, growth in zip((a, b, c, d), found, strict=True):
+        draw(axes, growth, milliseconds)
+        dress(axes, growth, "update, ms of processor time", logarithmic=(True, True))
+        axes.legend(fontsize="small", frameon=False)
+    save(drawn, path)
+
+
 def main() -> None:
     """Parse arguments, measure, print, and write the raw times."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=60, help="updates of each agent")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="threads of torch, one after another")
+    parser = command_line(__doc__, rounds=60, quick=8, plot=True)
     parser.add_argument("--updates", action="store_true", help="updates alone, without steps")
-    parser.add_argument("--json", type=Path, help="where to write all times")
-    arguments = parser.parse_args()
-    where = conditions() | {"threads": arguments.threads, "stable_baselines3": stable_baselines3.__version__}
-    print("  ".join(f"{k} {v}" for k, v in where.items()))
+    arguments, where = begin(parser, "stable_baselines3", "gymnasium", "mujoco")
     results: dict[str, list[Timing]] = {}
-    for threads in arguments.threads:
-        torch.set_num_threads(threads)
-        for env in ENVS:
-            results |= measure(env, arguments.rounds, not arguments.updates)
-    if arguments.json:
-        write_times(arguments.json, where, results)
+    for env in ENVS[: 1 if arguments.quick else None]:
+        results |= measure(env, arguments.rounds, not arguments.updates)
+    found = growths(max(2, arguments.rounds // 2), arguments.quick)
+    write(arguments.json, where, {"times": results, "growth": found})
+    if arguments.plot:
+        plot(arguments.plot, found)
 
 
 if __name__ == "__main__":
