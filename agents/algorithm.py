@@ -126,7 +126,7 @@ class RPPSAC(SAC):
         self._images: GroupImages | None = None  # made at the first update that needs them
         self._log_alpha: Tensor | None = None  # of a temperature that is not learned
         self._group: Together | None = None  # this agent alone, from its first update on
-        self._means: dict[str, Tensor] = {}  # of the last updates' metrics, where they were computed
+        self._means: tuple[list[str], Tensor] | None = None  # of the last updates' metrics, where they were computed
 
     def _replays_on_device(self) -> bool:
         """Whether transitions are kept where the networks are, unless that is here or a buffer was asked for."""
@@ -262,10 +262,11 @@ class RPPSAC(SAC):
 
     def record_updates(self) -> None:
         """Record the mean metrics of the last gradient updates, if there were any since the last time."""
-        if not self._means:
+        if self._means is None:
             return
-        means = dict(zip(self._means, torch.stack(list(self._means.values())).tolist(), strict=True))
-        self._means = {}
+        names, values = self._means
+        means = dict(zip(names, values.tolist(), strict=True))
+        self._means = None
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         for name in ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss", "entropy", "mirror_loss"):
             if name in means:

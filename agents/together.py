@@ -146,8 +146,10 @@ class Together:
             totals = {name: totals.get(name, 0.0) + value for name, value in metrics.items()}
             for agent in self.agents:
                 agent._n_updates += 1
-        for i, agent in enumerate(self.agents):
-            agent._means = {name: total[i] / gradient_steps for name, total in totals.items()}
+        if totals:
+            means = torch.stack(list(totals.values())) / gradient_steps
+            for i, agent in enumerate(self.agents):
+                agent._means = list(totals), means[:, i]
 
     def _update_at_once(self, state: State, config: UpdateConfig, batch_size: int) -> dict[str, Tensor]:
         return update_(state, *self.draw(batch_size), config)
@@ -166,12 +168,13 @@ class Together:
     def predict(self, observations: Sequence[NDArray]) -> list[NDArray]:
         """What each agent does at its own observations (n_envs, n): `predict` of all of them at once, to rounding."""
         agents, device = self.agents, self.agents[0].device
-        seen = torch.from_numpy(np.stack(observations)).to(device, non_blocking=True)
-        features = torch.stack([agent.policy.features_extractor(x) for agent, x in zip(agents, seen, strict=True)])
+        here = torch.from_numpy(np.stack(observations))
+        there = here.to(device, non_blocking=True)
+        features = torch.stack([agent.policy.features_extractor(x) for agent, x in zip(agents, there, strict=True)])
         vectors = flatten_([p for agent in agents for p in agent.actor.function.parameters]).view(len(agents), -1)
         output = self.actors(features, self.actors.weights(vectors))
-        noise = torch.stack([agent.actor.draw_noise(y) for agent, y in zip(agents, output, strict=True)])
-        actions = gaussian.sample(output, noise, agents[0].actor.blocks)[0].cpu().numpy()
+        noise = torch.stack([agent.actor.draw_noise(x) for agent, x in zip(agents, here, strict=True)])
+        actions = gaussian.sample(output, noise.to(output, non_blocking=True), agents[0].actor.blocks)[0].cpu().numpy()
         return [agent.policy.unscale_action(a) for agent, a in zip(agents, actions, strict=True)]
 
     def part(self) -> None:

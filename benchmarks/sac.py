@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from growth import Growth, draw, dress, figure, milliseconds, report_growth, save
+from growth import Growth, draw, dress, figure, milliseconds, report_growth, save, to_peer
 from measuring import Step, Timing, begin, command_line, interleave, spread, write
 from stable_baselines3 import SAC
 from stable_baselines3.common.logger import Logger
@@ -216,11 +216,16 @@ def growths(rounds: int, quick: bool) -> list[Growth]:
 
 
 def plot(path: Path, found: Sequence[Growth]) -> None:
-    """Milliseconds of processor time per update, a panel for each quantity."""
-    drawn, ((a, b), (c, d)) = figure(2, 2)
-    for axes, growth in zip((a, b, c, d), found, strict=True):
+    """Milliseconds of processor time per update, a panel for each quantity; over the order of the group ratios."""
+    drawn, (above, below) = figure(2, 2)
+    *first, last = [*above, *below]
+    for axes, growth in zip(first, found, strict=False):
         draw(axes, growth, milliseconds)
         dress(axes, growth, "update, ms of processor time", logarithmic=(True, True))
+    draw(last, found[-1], to_peer)
+    dress(last, found[-1], "processor time over the mlp's", logarithmic=(True, False))
+    last.set_ylim(bottom=0)
+    for axes in (*first, last):
         axes.legend(fontsize="small", frameon=False)
     save(drawn, path)
 
