@@ -31,6 +31,8 @@ from rppdyn.priors import negative_log_prior
 
 NARROW = 64  # columns below which the product of two tall matrices takes half the time when transposed (AMD EPYC, MKL)
 
+DENSE = 256  # hidden channels up to which whole weights take less time than a strict network's products by irreducible types
+
 
 class Back(ABC):
     """The way back through one forward pass, gone once."""
@@ -193,6 +195,10 @@ def stacked(nets: Sequence[nn.Module]) -> Networks:
     return Perceptrons.of(nets) or Others(nets)
 
 
+def _width(net: RPPEMLP) -> int:
+    return max((block.linear.rep_out.dim for block in net.blocks), default=0)
+
+
 def _trainable(net: nn.Module) -> list[str]:
     return [name for name, p in net.named_parameters() if p.requires_grad]
 
@@ -250,25 +256,26 @@ class Perceptrons(Networks):
         tied = [name for name in trainable if ".equivariant." in name]
         super().__init__(nets, [*tied, *(name for name in trainable if name not in tied)])
         self._size, self._tied = sum(self._sizes), sum(self._sizes[: len(tied)])
-        layers = _linear(nets[0].assemble())
+        exact = copy.deepcopy(nets[0]).cpu().double()
+        exact.fourier = None
+        layers = _linear(exact.assemble())
         self._layers = [tuple(weight.shape) for weight, _ in layers]
-        self._map = None if any(bias is None for _, bias in layers) else self._entries(self.nets[0])
+        self._map = None if any(bias is None for _, bias in layers) else self._entries(exact)
         self._maps: dict[tuple, tuple[Tensor | None, ...]] = {}
 
     @classmethod
     def of(cls, nets: Sequence[nn.Module]) -> Perceptrons | None:
         """The networks as such chains, each weight a multiple of one tied parameter plus one of a free one; None else."""
         for net in nets:
-            if not isinstance(net, RPPEMLP) or net.fourier is not None:
+            if not isinstance(net, RPPEMLP) or (net.fourier is not None and _width(net) > DENSE):
                 return None
             if any(block.bilinear is not None or not isinstance(block.gate, Pointwise) for block in net.blocks):
                 return None
         found = cls(nets)
         return None if found._map is None else found
 
-    def _entries(self, net: nn.Module) -> tuple[Tensor, Tensor, Tensor] | None:
-        r""":math:`\pi, f, u` in double precision, found by assembling; None where the assembly is no such map."""
-        exact = copy.deepcopy(net).cpu().double()
+    def _entries(self, exact: nn.Module) -> tuple[Tensor, Tensor, Tensor] | None:
+        r""":math:`\pi, f, u`, found by assembling in double precision; None where the assembly is no such map."""
         n = self._size
         tied = torch.arange(n) < self._tied
         assembled = lambda v: _flat(self._at(exact, v, lambda net: net.assemble()))  # noqa: E731
