@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from rppdyn.jobs import agent_files, compose, evaluate_agent, train_agent
 from rppdyn.jobs.checks import ConfigError
 from rppdyn.jobs.schema import EvaluateAgentConfig
 from rppdyn.jobs.training_result import summary
-from rppdyn.runs import RunFolder, RunFolderError
+from rppdyn.runs import RunFolder, RunFolderError, StopRequest
 
 WORDS = (
     "device=cpu",
@@ -305,6 +306,36 @@ def test_several_seeds_at_once_are_the_runs_they_would_be_alone(tmp_path, monkey
     assert again.results[1].note == "finished before; nothing left to do"
     with pytest.raises(ConfigError, match=r"seeds=0"):
         compose.composed("train_agent", [*WORDS, "seeds=0"])
+
+
+def test_a_stop_writes_a_checkpoint_of_every_seed_and_they_go_on_bit_identically(tmp_path, monkeypatch):
+    class Stop(StopRequest):
+        """Asked for in the middle of a round: the second seed sees it a step before the first one."""
+
+        looks = 0
+
+        def __bool__(self) -> bool:
+            self.looks += 1
+            return self.looks > 61
+
+    def many(name: str, resume: bool = False):
+        words = [*WORDS, "seeds=2", f"run_dir={tmp_path / name}"]
+        return train_agent.run_many(compose.composed("train_agent", words), resume=resume)
+
+    many("whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(train_agent, "stop_on_signals", lambda: nullcontext(Stop()))
+        stopped = many("stopped")
+    steps = [result.steps for result in stopped.results]
+    assert stopped.interrupted and not stopped.errors and max(steps) < 50 and len(set(steps)) == 2
+    for result in stopped.results:
+        assert RunFolder.open(result.run).checkpoints.latest().step == result.steps
+    assert [result.steps for result in many("stopped", resume=True).results] == [50, 50]
+    for seed in (0, 1):
+        whole, resumed = (tmp_path / name / f"seed{seed}" for name in ("whole", "stopped"))
+        assert (whole / "metrics.jsonl").read_bytes() == (resumed / "metrics.jsonl").read_bytes()
+        policies = [torch.load(run / "policy.pt", weights_only=True) for run in (whole, resumed)]
+        assert all(torch.equal(value, policies[1][name]) for name, value in policies[0].items())
 
 
 def plain_tree(folder: RunFolder) -> set[str]:
