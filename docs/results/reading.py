@@ -8,12 +8,14 @@ from typing import Any
 from rppdyn.runs import RunFolder
 
 
-def figure_arguments(description: str | None) -> argparse.Namespace:
-    """The command line ``RUNS... --out FIGURE --json FILE``."""
+def figure_arguments(description: str | None, *files: str) -> argparse.Namespace:
+    """The command line ``RUNS... --out FIGURE --json FILE``, and options for other files that are needed."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN")
     parser.add_argument("--out", metavar="FILE", help="the figure")
     parser.add_argument("--json", metavar="FILE", help="what the runs hold")
+    for option in files:
+        parser.add_argument(option, required=True, metavar="FILE")
     return parser.parse_args()
 
 
