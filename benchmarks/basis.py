@@ -1,6 +1,6 @@
 r"""Time the basis solver, cold and from its disk cache, beside the published library where that is installed.
 
-    OMP_NUM_THREADS=1 python benchmarks/basis.py --json docs/results/basis.json --plot docs/results/basis.png
+    OMP_NUM_THREADS=1 python benchmarks/basis.py --json docs/results/basis.json --plot docs/results/basis_growth.png
 
 Cold means a new group and representation and no cache; libraries are loaded and warm (the peer compiles each problem
 anew, as it does for a user). Cached means read from disk with the memory cache emptied. Runs of the solvers

@@ -1,6 +1,6 @@
 r"""Time training steps of models of dynamics and of stacked networks beside an MLP of the same width.
 
-    OMP_NUM_THREADS=1 python benchmarks/dynamics.py --json docs/results/dynamics_cost.json --plot docs/results/dynamics_cost.png
+    OMP_NUM_THREADS=1 python benchmarks/dynamics.py --json docs/results/dynamics_cost.json --plot docs/results/dynamics_growth.png
     OMP_NUM_THREADS=1 python benchmarks/dynamics.py --compile      # ways to a Hamiltonian's gradient, compiled ones too
 
 A step is a rollout of the vector field (rk4, 5 intervals of one step of 0.2: 20 gradients of the Hamiltonian, or 20 values of a
