@@ -16,7 +16,7 @@ if __name__ != "rppdyn.agents":
 
 from rppdyn.agents.algorithm import RPPSAC
 from rppdyn.agents.collection import played_episodes, random_policy, replay_episodes, spread_episodes
-from rppdyn.agents.equivariance import EquivarianceError, critic_equivariance_error, policy_equivariance_error
+from rppdyn.agents.equivariance import AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
 from rppdyn.agents.model_based import RPPMBPO
 from rppdyn.agents.policy import MODELS, RPPPolicy
 from rppdyn.agents.ppo import RPPActorCriticPolicy
@@ -27,7 +27,7 @@ __all__ = [
     "MODELS",
     "RPPMBPO",
     "RPPSAC",
-    "EquivarianceError",
+    "AgentEquivarianceError",
     "RPPActorCriticPolicy",
     "RPPPolicy",
     "UpdateConfig",

@@ -37,7 +37,7 @@ TURNS = (0.7, 1.9, 3.1, -1.3)
 
 
 @dataclass(frozen=True)
-class EquivarianceError:
+class AgentEquivarianceError:
     """An error between 0 (equivariant) and 1.
 
     Attributes:
@@ -59,7 +59,7 @@ class EquivarianceError:
 @torch.no_grad()
 def policy_equivariance_error(
     model: BaseAlgorithm, observations: np.ndarray, *, dtype: torch.dtype | None = torch.float64
-) -> EquivarianceError:
+) -> AgentEquivarianceError:
     """Equivariance error of the deterministic policy, in the environment's own units.
 
     Args:
@@ -86,7 +86,7 @@ def critic_equivariance_error(
     actions: np.ndarray,
     *,
     dtype: torch.dtype | None = torch.float64,
-) -> EquivarianceError:
+) -> AgentEquivarianceError:
     """Equivariance error of the critics: how far q(g s, g a) is from q(s, a), over all critics; V(g s) from V(s) for PPO.
 
     A critic's values carry a large constant (the mean return), and a ratio to it would make any critic look invariant;
@@ -130,7 +130,7 @@ def _elements(spec: SymmetrySpec) -> list[tuple[str, Tensor]]:
     return [*zip(names, discrete, strict=False), *turns]
 
 
-def _ratio(pairs: list[tuple[str, Tensor, Tensor]], scale: float) -> EquivarianceError:
+def _ratio(pairs: list[tuple[str, Tensor, Tensor]], scale: float) -> AgentEquivarianceError:
     nothing = torch.zeros(2, dtype=torch.float64)
     sums: dict[str, Tensor] = {}
     for name, a, b in pairs:
@@ -141,4 +141,4 @@ def _ratio(pairs: list[tuple[str, Tensor, Tensor]], scale: float) -> Equivarianc
         return difference / size if size else 0.0
 
     per_generator = {name: ratio(own) for name, own in sums.items()}
-    return EquivarianceError(ratio(sum(sums.values(), nothing)), per_generator, scale, scale < FLOOR)
+    return AgentEquivarianceError(ratio(sum(sums.values(), nothing)), per_generator, scale, scale < FLOOR)

@@ -12,7 +12,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import TensorBoardOutputFormat
 from torch.utils.tensorboard import SummaryWriter
 
-from rppdyn.agents import RPPSAC, EquivarianceError, critic_equivariance_error, policy_equivariance_error
+from rppdyn.agents import RPPSAC, AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
 from rppdyn.jobs.agent_files import RunState, kept_random_state, write_checkpoint
 from rppdyn.jobs.rollouts import Evaluator
 from rppdyn.jobs.schema import TrainAgentConfig
@@ -123,7 +123,7 @@ def measure(agent: RPPSAC, evaluator: Evaluator, states: int) -> dict[str, Any]:
     return values | {f"pathway/{name}": value for name, value in agent.policy.pathway_statistics().items()}
 
 
-def _named(who: str, error: EquivarianceError) -> dict[str, Any]:
+def _named(who: str, error: AgentEquivarianceError) -> dict[str, Any]:
     """Errors by generator; null where they are vacuous."""
     values: dict[str, Any] = {f"equivariance/{who}": None if error.vacuous else error.error}
     for generator, value in error.per_generator.items():
