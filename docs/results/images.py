@@ -32,6 +32,7 @@ def main() -> None:
     tasks: dict[str, Runs] = {}
     for run in runs:
         tasks.setdefault(run["config"]["task"]["name"], {})[label(run["config"])] = run
+    print_structures(tasks)
     for task, models in tasks.items():
         print_scores(task, models)
     for task, models in tasks.items():
@@ -94,6 +95,24 @@ def print_scores(task: str, models: Runs) -> None:
     for name, run in models.items():
         if name not in ours:
             print(f"| {name} | " + " | ".join(interval(scores(one) - scores(run)) for one in ours.values()) + " |")
+
+
+def print_structures(tasks: dict[str, Runs]) -> None:
+    """Published Table 3.1: two fixed structures and their sum with given variances, a line for each task that has the three."""
+    lines = []
+    for task, models in tasks.items():
+        own = {run["config"]["model"]["name"]: scores(run) for run in models.values() if not learned(run["config"])}
+        if not own.keys() >= {"fc", "conv", "fc+conv"}:
+            continue
+        is_error = regression(next(iter(models.values())))
+        fc, conv, both = (own[name] for name in ("fc", "conv", "fc+conv"))
+        best = max(fc, conv, key=lambda values: float(iqm(values)) * (-1 if is_error else 1))
+        behind = interval(100 * (both / best - 1)) + " %" if is_error else interval(best - both) + " points"
+        cells = [interval(values, 3 if is_error else 1) for values in (fc, conv, both)]
+        lines.append(f"| {task} | {' | '.join(cells)} | {behind} |")
+    if lines:
+        print("\n| | fc | conv | fc+conv | behind the better |\n| --- | ---: | ---: | ---: | ---: |")
+        print("\n".join(lines))
 
 
 def print_pathways(title: str, rows: list[dict[str, Any]]) -> None:
