@@ -46,13 +46,14 @@ def main() -> None:
 
 
 def label(config: dict[str, Any]) -> str:
-    """The model, how it is fitted, and of a free pathway beside others the variance and the initial size; the rate."""
+    """The model, how it is subsampled and fitted, of a free pathway beside others variance and initial size; the rate."""
     model = config["model"]
     present = {name: variance for name, variance in model["pathways"].items() if variance}
     free = [f"{present[name]:g}" for name in ("fc", "f_fc") if name in present and len(present) > 1]
     fitted = ", learned from" if learned(config) else ","
     rate = f", rate {config['optimiser']['learning_rate']:g}"
-    return model["name"] + (f"{fitted} variance {free[0]}, size {model['free_scale']:g}" if free else "") + rate
+    grid = ", polyphase" if model["architecture"] == "small" else ""
+    return model["name"] + grid + (f"{fitted} variance {free[0]}, size {model['free_scale']:g}" if free else "") + rate
 
 
 def learned(config: dict[str, Any]) -> bool:
