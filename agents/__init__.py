@@ -20,7 +20,7 @@ from rppdyn.agents.equivariance import AgentEquivarianceError, critic_equivarian
 from rppdyn.agents.model_based import RPPMBPO
 from rppdyn.agents.policy import MODELS, RPPPolicy
 from rppdyn.agents.ppo import RPPActorCriticPolicy
-from rppdyn.agents.together import train_many
+from rppdyn.agents.trainees import train_many
 from rppdyn.agents.update import UpdateConfig, update
 
 __all__ = [

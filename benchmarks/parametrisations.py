@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
 from measuring import Step, Timing, begin, command_line, interleave, report, write_times
-from stable_baselines3.common.logger import Logger
+from sac import filled
 
 from rppdyn.agents import RPPSAC
-from rppdyn.agents.together import Together, Trainee
+from rppdyn.agents.together import Together
+from rppdyn.agents.trainees import Trainee
 from rppdyn.jobs import compose
 from rppdyn.jobs.fit_regression import Regression
 
@@ -46,14 +46,7 @@ def _agent(model: str, network: dict[str, str], env: str, width: int, seed: int)
     policy = dict(model=model, hidden=width, num_layers=2, network_kwargs=network)
     agent = RPPSAC("RPPPolicy", env, policy_kwargs=policy, batch_size=BATCH, buffer_size=5_000, learning_starts=0,
                    seed=seed, device="cpu")  # fmt: skip
-    draw = np.random.default_rng(seed).normal
-    n, m = agent.observation_space.shape, agent.action_space.shape
-    for _ in range(2_000):
-        agent.replay_buffer.add(
-            draw(size=(1, *n)), draw(size=(1, *n)), np.tanh(draw(size=(1, *m))), draw(size=1), np.zeros(1), [{}]
-        )
-    agent.set_logger(Logger(None, []))
-    return agent
+    return filled(agent, seed)
 
 
 def main() -> None:

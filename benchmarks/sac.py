@@ -27,7 +27,8 @@ from stable_baselines3 import SAC
 from stable_baselines3.common.logger import Logger
 
 from rppdyn.agents import RPPSAC
-from rppdyn.agents.together import Groups, Together, Trainee, collect
+from rppdyn.agents.together import Together
+from rppdyn.agents.trainees import Groups, Trainee, collect
 from rppdyn.envs import symmetry_spec
 
 ENVS = ("Hopper-v5", "Walker2d-v5")
@@ -51,11 +52,16 @@ def build(
         spec = symmetry_spec(env, symmetry=symmetry)
         networks = dict(model=model, hidden=width, num_layers=2)
         agent = RPPSAC("RPPPolicy", env, spec, policy_kwargs=networks, **options)
-    sample = np.random.default_rng(seed).normal
+    return filled(agent, seed)
+
+
+def filled(agent: SAC, seed: int) -> SAC:
+    """The agent with random transitions in its buffer, and a logger that writes nothing."""
+    draw = np.random.default_rng(seed).normal
     n, m = agent.observation_space.shape, agent.action_space.shape
     for _ in range(2_000):
         agent.replay_buffer.add(
-            sample(size=(1, *n)), sample(size=(1, *n)), np.tanh(sample(size=(1, *m))), sample(size=1), np.zeros(1), [{}]
+            draw(size=(1, *n)), draw(size=(1, *n)), np.tanh(draw(size=(1, *m))), draw(size=1), np.zeros(1), [{}]
         )
     agent.set_logger(Logger(None, []))
     return agent

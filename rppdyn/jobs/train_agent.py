@@ -15,7 +15,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import LinearSchedule
 
 from rppdyn.agents import RPPMBPO, RPPSAC
-from rppdyn.agents.together import Trainee, train_together
+from rppdyn.agents.trainees import Trainee, train_together
 from rppdyn.agents.workers import WorkerEnv
 from rppdyn.envs import SymmetrySpec, certificate_for, make_env, symmetry_spec, termination
 from rppdyn.envs.spec import VERDICTS

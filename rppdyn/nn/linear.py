@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -17,7 +17,7 @@ from rppdyn.reps import Rep, RepType
 __all__ = ["RelaxedLinear", "FREE_SCALE", "PARAMETRISATIONS", "Parametrisation", "bind"]
 
 Parametrisation = Literal["pathways", "dense"]
-PARAMETRISATIONS = ("pathways", "dense")
+PARAMETRISATIONS = get_args(Parametrisation)
 
 FREE_SCALE = 1e-3
 """Initial size of the free pathway relative to a layer of its own, where there is an equivariant one (as published)."""

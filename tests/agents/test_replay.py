@@ -14,7 +14,8 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from rppdyn.agents import RPPSAC
 from rppdyn.agents import together as together_module
 from rppdyn.agents.replay import TRANSITIONS, DeviceReplayBuffer
-from rppdyn.agents.together import Replayed, Together, train_many
+from rppdyn.agents.together import Replayed, Together
+from rppdyn.agents.trainees import train_many
 
 OBSERVATIONS = spaces.Box(-np.inf, np.inf, (3,), np.float64)
 ACTIONS = spaces.Box(-1, 1, (2,), np.float32)

@@ -1,0 +1,249 @@
+"""Agents that differ in their seed alone, trained at once: each comes out as it would have alone.
+
+    trainees = train_many([lambda seed=seed: RPPSAC("RPPPolicy", "Walker2d-v5", seed=seed) for seed in range(10)], 100_000)
+
+`trainees[0].agent` is an ordinary agent. What is computed at once is in `rppdyn.agents.together`.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.type_aliases import RolloutReturn, TrainFrequencyUnit
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from rppdyn.agents.together import Together
+
+if TYPE_CHECKING:
+    from rppdyn.agents.algorithm import RPPSAC
+
+logger = logging.getLogger(__name__)
+
+
+class RandomState:
+    """Python's, NumPy's and torch's global random states, for one of several agents that draw from them.
+
+    It begins as the process stands. As a context it puts its own states in place, and keeps what has become of them; it leaves
+    the process there, since putting back what was there each time would take as long again.
+    """
+
+    def __init__(self) -> None:
+        self._keep()
+
+    def _keep(self) -> None:
+        # NumPy's legacy generator is what stable-baselines3 draws from
+        self._states = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state()  # noqa: NPY002
+
+    def put(self) -> None:
+        """Put the states in place."""
+        random.setstate(self._states[0])
+        np.random.set_state(self._states[1])  # noqa: NPY002
+        torch.set_rng_state(self._states[2])
+
+    def __enter__(self) -> None:
+        self.put()
+
+    def __exit__(self, *error: object) -> None:
+        self._keep()
+
+
+class Trainee:
+    """One of several agents in training.
+
+    Attributes:
+        agent: the agent; None where it could not be built.
+        random: the random states that it draws from.
+        error: what ended its training, or None.
+        name: what a warning calls it.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], RPPSAC],
+        callback: BaseCallback | Callable | list | None = None,
+        name: str = "an agent",
+    ) -> None:
+        self.name = name
+        self.agent: Any = None
+        self.random = RandomState()
+        self.error: Exception | None = None
+        self.callback: Any = callback
+        self.has_begun = self.is_training = False
+        self.asked: NDArray | None = None
+        self._rollout: Generator[NDArray | None, NDArray | None, RolloutReturn] | None = None
+        with self.guarded():
+            self.agent = build()
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """The trainee's random states inside the block; an error ends its training, and goes no further."""
+        try:
+            with self.random:
+                yield
+        except Exception as error:
+            logger.warning("%s: %s", self.name, error, exc_info=not isinstance(error, ValueError))
+            self.error, self.is_training = error, False
+
+    def begin(self, total_timesteps: int, **options: Any) -> None:
+        """As `learn` begins, for as many steps as are missing."""
+        done = self.agent.num_timesteps
+        if done >= total_timesteps:
+            return
+        with self.guarded():
+            _, self.callback = self.agent._setup_learn(
+                total_timesteps - done, self.callback, reset_num_timesteps=not done, **options
+            )
+            self.callback.on_training_start(locals(), globals())
+            self.has_begun = self.is_training = True
+
+    def start(self) -> None:
+        """Begin a rollout: `asked` is what the policy is to be asked, or None where the environment was sent a step."""
+        agent = self.agent
+        self._rollout = agent.rollout(
+            agent.env,
+            train_freq=agent.train_freq,
+            action_noise=agent.action_noise,
+            callback=self.callback,
+            learning_starts=agent.learning_starts,
+            replay_buffer=agent.replay_buffer,
+            log_interval=LOG_INTERVAL,
+        )
+        self.go_on(None)
+
+    def go_on(self, actions: NDArray | None) -> None:
+        """Up to where the rollout waits again, given the policy's actions if it asked for them."""
+        waits = False
+        with self.guarded():
+            try:
+                self.asked = self._rollout.send(actions)
+                while self.asked is None and self._steps_here:
+                    self.asked = self._rollout.send(None)
+                waits = True
+            except StopIteration as end:
+                self.is_training = end.value.continue_training
+        if not waits:
+            self._rollout = None
+
+    @property
+    def _steps_here(self) -> bool:
+        """Whether its environments step in this process, when they are waited for."""
+        return isinstance(self.agent.env.unwrapped, DummyVecEnv)
+
+    @property
+    def is_collecting(self) -> bool:
+        """Whether a rollout is under way."""
+        return self._rollout is not None
+
+    def end(self) -> None:
+        """As `learn` ends, also where a callback stopped it."""
+        self.is_training = False
+        if self.has_begun and self.error is None:
+            with self.guarded():
+                self.callback.on_training_end()
+
+
+LOG_INTERVAL = 4
+"""Episodes between two writings of the log, as in stable-baselines3."""
+
+
+def train_many(
+    builds: Sequence[Callable[[], RPPSAC]],
+    total_timesteps: int,
+    callbacks: Sequence[BaseCallback | Callable | list | None] | None = None,
+) -> list[Trainee]:
+    """Build agents and train each to a number of environment steps, their gradient updates done at once.
+
+    Each agent has the random streams, environments, replay buffer, logger and callbacks that it would have alone, and comes
+    out as it would have, to rounding. One that fails is reported by a warning and in `error`; the others go on.
+
+    Args:
+        builds: functions that build the agents, for example by restoring what `capture` returned.
+        callbacks: one per agent, as `learn` takes them.
+    Returns:
+        The trainees, in order: `agent`, `error`, and `random`.
+    Raises:
+        ValueError: agents of different configurations, or that collect whole episodes.
+    """
+    callbacks = [None] * len(builds) if callbacks is None else callbacks
+    outer = RandomState()
+    try:
+        trainees = [
+            Trainee(build, callback, f"agent {i}")
+            for i, (build, callback) in enumerate(zip(builds, callbacks, strict=True))
+        ]
+        train_together(trainees, total_timesteps)
+    finally:
+        outer.put()
+    return trainees
+
+
+def train_together(trainees: Sequence[Trainee], total_timesteps: int) -> None:
+    """As `train_many`, of agents that are built. Those that are behind, after a resume, catch up first.
+
+    The process's random states are left as the last trainee's; those of each are in its `random`.
+    """
+    trainees = [trainee for trainee in trainees if trainee.error is None]
+    for trainee in trainees:
+        if trainee.agent.train_freq.unit != TrainFrequencyUnit.STEP:
+            raise ValueError(
+                "agents that are trained together collect steps, not episodes: give train_freq as a number"
+            )
+    for trainee in trainees:
+        trainee.begin(total_timesteps)
+    groups = Groups()
+    try:
+        while behind := _behind(trainees, total_timesteps):
+            collect(behind, groups)
+            due = [t for t in behind if t.is_training and t.agent.num_timesteps > t.agent.learning_starts]
+            if not due:
+                continue
+            first = due[0].agent
+            count = first.gradient_steps if first.gradient_steps >= 0 else first.train_freq.frequency
+            if count > 0:
+                groups.of(due).train(count, first.batch_size)
+    finally:
+        for trainee in trainees:
+            trainee.agent.record_updates()
+            Together([trainee.agent]).part()
+    for trainee in trainees:
+        trainee.end()
+
+
+class Groups:
+    """The last group of agents that was asked for; it changes where one ends."""
+
+    def __init__(self) -> None:
+        self._group: Together | None = None
+
+    def of(self, trainees: Sequence[Trainee]) -> Together:
+        agents = [trainee.agent for trainee in trainees]
+        if self._group is None or self._group.agents != agents:
+            self._group = Together(agents, [trainee.random for trainee in trainees])
+        return self._group
+
+
+def collect(trainees: Sequence[Trainee], groups: Groups) -> None:
+    """A rollout of each trainee. All environments are sent their steps before one is waited for."""
+    for trainee in trainees:
+        trainee.start()
+    while going := [trainee for trainee in trainees if trainee.is_collecting]:
+        asking = [trainee for trainee in going if trainee.asked is not None]
+        found = groups.of(asking).predict([trainee.asked for trainee in asking]) if asking else []
+        actions = dict(zip(asking, found, strict=True))
+        for trainee in going:
+            trainee.go_on(actions.get(trainee))
+
+
+def _behind(trainees: Sequence[Trainee], total_timesteps: int) -> list[Trainee]:
+    """Those in training that have taken the fewest steps."""
+    going = [t for t in trainees if t.is_training and t.agent.num_timesteps < total_timesteps]
+    least = min((t.agent.num_timesteps for t in going), default=0)
+    return [t for t in going if t.agent.num_timesteps == least]
