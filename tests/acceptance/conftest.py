@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from .forked import Job
+from forked import job
 
 SMALL = (
     "env=InvertedPendulum-v5",
@@ -35,7 +34,7 @@ def environment(tmp_path_factory):
 @pytest.fixture(scope="session")
 def start(environment, tmp_path_factory):
     """Start `rppdyn` with some words in a folder; returns the process."""
-    return lambda *words, cwd: Job(words, cwd, environment, tmp_path_factory.mktemp("job"))
+    return lambda *words, cwd: job(words, cwd, environment, tmp_path_factory.mktemp("job"))
 
 
 @pytest.fixture(scope="session")

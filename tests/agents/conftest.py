@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+from forked import run_code
 
 from rppdyn.agents import RPPSAC
 
@@ -27,7 +25,7 @@ def make_agent():
 
 @pytest.fixture
 def actions_elsewhere(tmp_path):
-    """actions_elsewhere(agent, observations, without) -> what the agent, saved as agent.zip, does in a fresh process.
+    """actions_elsewhere(agent, observations, without) -> what the agent, saved as agent.zip, does in another process.
 
     Loading it there must not import the module `without`, which holds its environment.
     """
@@ -42,7 +40,7 @@ def actions_elsewhere(tmp_path):
             f"assert {without!r} not in sys.modules\n"
             "np.save('actions.npy', agent.predict(np.load('observations.npy'), deterministic=True)[0])"
         )
-        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+        run_code(code, folder=tmp_path)
         return np.load(tmp_path / "actions.npy")
 
     return act

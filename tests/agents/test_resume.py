@@ -6,12 +6,13 @@ Run as a script, this file is that other process: ENVIRONMENT N_ENVS TRAIN_FREQ 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
+from pathlib import Path
 
 import gymnasium as gym
 import pytest
 import torch
+from forked import run_code
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.monitor import Monitor
@@ -98,7 +99,7 @@ def test_bit_identical(tmp_path, env_id, n_envs, frequency, stop):
     whole = flat(finish(agent, lines, Capture(stop, tmp_path / "captured")))
     assert torch.load(tmp_path / "captured", weights_only=True)["counters"]["num_timesteps"] == stop
     arguments = [env_id, str(n_envs), json.dumps(frequency), tmp_path / "captured", tmp_path / "result"]
-    subprocess.run([sys.executable, __file__, *arguments], check=True)
+    run_code(Path(__file__).read_text(), *map(str, arguments), folder=tmp_path)
     data = torch.load(tmp_path / "result", weights_only=True)
     after = [line for line in lines.lines if line[0] > stop]
     assert data.pop("lines") == after and after

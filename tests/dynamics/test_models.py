@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
+from forked import run_code
 from torch import nn
 
 from rppdyn.dynamics import HamiltonianModel, NeuralODEModel, integrate, noether_momenta, relative_drift, rollout_error
@@ -143,10 +141,9 @@ for eager, fast in zip(*found, strict=True):
 """
 
 
-def test_a_compiled_vector_field_trains_as_the_plain_one():
+def test_a_compiled_vector_field_trains_as_the_plain_one(tmp_path):
     """In a process of its own: the shape checks that tests put around functions can't be compiled."""
-    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_code(COMPILE, folder=tmp_path)
 
 
 def test_what_is_no_hamiltonian_is_refused():

@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
+from forked import run_code
 from registry import GROUPS, generator
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
@@ -359,11 +358,9 @@ for case in cases:
 COMPILED = ["EMLP(V, V, Z(2), 128, 1)", "RPPEMLP(V, V, SO(3), 24, 1)", "MLP(V, V, Z(2), 8, 1)"]
 
 
-@pytest.mark.slow
-def test_compile_without_a_graph_break():
+def test_compile_without_a_graph_break(tmp_path):
     """In a process of its own: the shape checks that tests put around functions can't be compiled."""
-    done = subprocess.run([sys.executable, "-c", COMPILE, "aot_eager", *COMPILED], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_code(COMPILE, "aot_eager", *COMPILED, folder=tmp_path)
 
 
 @pytest.mark.parametrize("G", [Z(4), SO(3)], ids=str)
