@@ -8,15 +8,18 @@ Networks of two layers of 256, batches of 256, stable-baselines3's replay buffer
 process, one update or twenty steps each per round; a ratio is the peer's time over the agent's. "products" are the matrix
 products that an update needs at the least (two actors forward and one backward; two targets, critics and improved critics
 forward, critics backward and improved critics backward to their actions) and nothing else. "medium" stands for
-torch.set_float32_matmul_precision("medium"). "4 seeds" are trained at once; times are per seed.
+torch.set_float32_matmul_precision("medium"). "4 seeds" are trained at once; times are per seed. With more threads than one
+they are also shared out over as many processes of one thread each ("2 processes", of which only the wall clock is read).
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +39,7 @@ PEER = "stable-baselines3"
 TARGETS = {"mlp": 2.0, "rpp": 1.5}
 SEEDS = 4
 MANY = f", {SEEDS} seeds"
+APART = " processes"
 BATCH, WIDTH, STEPS = 256, 256, 20
 UPDATES = "updates"
 GROUPS = {2: "left-right", 4: "Z4", 8: "D4"}  # of Ant, by their order
@@ -91,6 +95,39 @@ def steps(agent: SAC | list[Trainee]) -> Step:
     return run
 
 
+KINDS = {UPDATES: update, "steps": steps}
+
+
+class Apart:
+    """Steps of seeds that are shared out over processes of one thread each, all at the same time."""
+
+    def __init__(self, env: str, model: str, kind: str, processes: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipes = []
+        for i in range(processes):
+            here, there = context.Pipe()
+            context.Process(
+                target=serve, args=(there, env, model, kind, range(SEEDS)[i::processes]), daemon=True
+            ).start()
+            self._pipes.append(here)
+
+    def __call__(self) -> None:
+        for pipe in self._pipes:
+            pipe.send(None)
+        for pipe in self._pipes:
+            pipe.recv()
+
+
+def serve(pipe: Connection, env: str, model: str, kind: str, seeds: Sequence[int]) -> None:
+    """Run steps of these seeds, one after each message."""
+    torch.set_num_threads(1)
+    step = KINDS[kind](seeds_of(env, model, seeds))
+    while True:
+        pipe.recv()
+        step()
+        pipe.send(None)
+
+
 @contextmanager
 def precision(name: str):
     """Torch's matrix-product precision inside the block, put back afterwards."""
@@ -127,7 +164,7 @@ def report(title: str, timings: dict[str, Timing], unit: float) -> None:
     for t in timings.values():
         count = SEEDS if MANY in t.name else 1
         cells = []
-        for clock in ("wall", "cpu"):
+        for clock in ("wall",) if APART in t.name else ("wall", "cpu"):
             median = 1e3 * statistics.median(getattr(t, clock)) / unit / count
             against = spread([count * value for value in of_pairs(timings[t.peer], t, clock)])
             cells.append(f"{median:7.2f} {against!s:23}")
@@ -143,12 +180,14 @@ def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Timing]]:
     """Updates, then steps, of all agents in both precisions on one environment."""
     found: dict[str, SAC | list[Trainee]] = {name: build(env, name) for name in (PEER, *TARGETS)}
     for name in TARGETS:
-        found[name + MANY] = seeds_of(env, name, SEEDS)
+        found[name + MANY] = seeds_of(env, name, range(SEEDS))
     peer = found[PEER]
     least = products(peer.observation_space.shape[0], peer.action_space.shape[0])
     results = {}
-    kinds = [(UPDATES, update, rounds, 1)] + [("steps", steps, max(2, rounds // 8), STEPS)] * with_steps
-    for kind, step_of, count, unit in kinds:
+    threads = torch.get_num_threads()
+    kinds = [(UPDATES, rounds, 1)] + [("steps", max(2, rounds // 8), STEPS)] * with_steps
+    for kind, count, unit in kinds:
+        step_of = KINDS[kind]
         arms = {"products": (least, Timing("products", PEER))} if kind == UPDATES else {}
         for name, agent in found.items():
             target = TARGETS.get(name, 2.5 if MANY in name else None)
@@ -157,18 +196,21 @@ def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Timing]]:
                 fast = f"{name}, medium"
                 step = in_precision("medium", step_of(agent))
                 arms[fast] = step, Timing(fast, f"{PEER}, medium", 1.25 if name in TARGETS else None)
+        for model in TARGETS if threads > 1 else ():
+            name = f"{model}{MANY}, {threads}{APART}"
+            arms[name] = Apart(env, model, kind, threads), Timing(name, PEER, 2.5)
         timings = {name: timing for name, (_, timing) in arms.items()}
         interleave({name: step for name, (step, _) in arms.items()}, timings, count)
-        title = f"{env}, {kind}, {torch.get_num_threads()} threads"
+        title = f"{env}, {kind}, {threads} threads"
         report(title, timings, unit)
         results[title] = list(timings.values())
     print(f"  an update needs {least.flops / 1e9:.2f} GFLOP of products at the least")
     return results
 
 
-def seeds_of(env: str, model: str, count: int) -> list[Trainee]:
-    """Agents of the first seeds, in training."""
-    return [Trainee(partial(build, env, model, seed)) for seed in range(count)]
+def seeds_of(env: str, model: str, seeds: Sequence[int]) -> list[Trainee]:
+    """Agents of these seeds, in training."""
+    return [Trainee(partial(build, env, model, seed)) for seed in seeds]
 
 
 def in_precision(name: str, step: Step) -> Step:
@@ -203,7 +245,7 @@ def growths(rounds: int, quick: bool) -> list[Growth]:
     def at_once(count: int) -> dict[str, Step]:
         alone = build("Hopper-v5", PEER)
         found: dict[str, Step] = {PEER: lambda: [alone.train(1, BATCH) for _ in range(count)]}
-        return found | {model: update(seeds_of("Hopper-v5", model, count)) for model in TARGETS}
+        return found | {model: update(seeds_of("Hopper-v5", model, range(count))) for model in TARGETS}
 
     def over_group(order: int) -> dict[str, Step]:
         return agents("Ant-v5", ("mlp", "rpp", "emlp"), symmetry=GROUPS[order])

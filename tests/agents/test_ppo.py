@@ -140,6 +140,7 @@ def test_refusals_name_the_thing():
 
 
 BALANCE = """
+import gymnasium as gym
 from stable_baselines3 import PPO
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv
