@@ -19,11 +19,13 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Rollout
 from stable_baselines3.common.utils import should_collect_more_steps
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from rppdyn.agents import checkpoint, defaults
 from rppdyn.agents.images import GroupImages, refuse_changed_rewards
 from rppdyn.agents.networks import RPPActor, RPPCritic, draw_noise, new_generator
 from rppdyn.agents.policy import RPPPolicy
+from rppdyn.agents.precision import check_matmul_precision
 from rppdyn.agents.replay import DeviceReplayBuffer
 from rppdyn.agents.together import Together
 from rppdyn.agents.update import State, UpdateConfig
@@ -46,11 +48,14 @@ class RPPSAC(SAC):
             equivariant networks. Its expected gradient is that of a batch extended by all images (Abdolhosseini et al.
             2019, "duplicate tuples"), at the cost of none.
         mirror_loss: weight of |pi(g s) - g pi(s)|^2 in the actor's loss (Yu, Turk & Liu 2018), another baseline.
+        matmul_precision: of gradient updates, "highest", "high" or "medium" as in `torch.set_float32_matmul_precision`, set
+            around each and put back. On some processors "medium" computes the same twice as fast; on others it rounds more
+            coarsely, which is refused.
         policy_kwargs: RPPPolicy's arguments: model, hidden, num_layers, variances.
         **kwargs: stable-baselines3's own, with its defaults (`tau`, `target_entropy`, `learning_rate`, ...).
     Raises:
-        ValueError: no spec is known for the environment, spaces that the symmetry doesn't preserve, or `augment` with a
-            symmetry that changes the reward.
+        ValueError: no spec is known for the environment, spaces that the symmetry doesn't preserve, `augment` with a
+            symmetry that changes the reward, or a `matmul_precision` that is less accurate here.
 
     Two departures from SAC's bookkeeping: `target_update_interval` counts all gradient steps, not those since the last
     rollout; and callbacks see a transition after it was stored, so that a checkpoint taken by one is consistent.
@@ -74,6 +79,7 @@ class RPPSAC(SAC):
         max_gradient_norm: float | None = None,
         augment: bool = False,
         mirror_loss: float = 0.0,
+        matmul_precision: str = "highest",
         policy_kwargs: dict[str, Any] | None = None,
         _init_setup_model: bool = True,
         **kwargs: Any,
@@ -92,7 +98,9 @@ class RPPSAC(SAC):
         self.max_gradient_norm = max_gradient_norm
         self.augment = augment
         self.mirror_loss = mirror_loss
+        self.matmul_precision = matmul_precision
         super().__init__(policy, env, policy_kwargs=dict(policy_kwargs or {}), _init_setup_model=False, **kwargs)
+        check_matmul_precision(matmul_precision, self.device)
         if self.use_sde:
             raise ValueError("RPPSAC does not support use_sde=True (its noise would not transform); leave it out")
         self._collected_steps = self._collected_episodes = 0  # of the rollout under way
@@ -374,6 +382,11 @@ class RPPSAC(SAC):
         tb_log_name: str = "run",
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
+        check_matmul_precision(
+            self.matmul_precision, self.device
+        )  # a loaded agent's may have been that of another machine
+        if isinstance(self.replay_buffer, DeviceReplayBuffer):
+            self.replay_buffer.allocate()
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if reset_num_timesteps:
             self._collected_steps = self._collected_episodes = 0
@@ -415,6 +428,10 @@ class RPPSAC(SAC):
         if isinstance(path, (str, pathlib.Path)):
             _check_archive(pathlib.Path(path))
         return super().load(path, *args, **kwargs)
+
+    def get_parameters(self) -> dict[str, dict]:
+        """As in stable-baselines3, but copies: tensors of agents that are updated at once are views of what all share."""
+        return tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, super().get_parameters())
 
     def _excluded_save_params(self) -> list[str]:
         own = ["_generator", "_images", "_pending_log", "_collected_steps", "_collected_episodes"]

@@ -232,7 +232,13 @@ class RPPMBPO(RPPSAC):
         if not self._imagined or self._stored - self._fitted_at >= self.model_every:
             for name, value in self.fit_dynamics().items():
                 self.logger.record(name, value)
-            self._imagined.append(self.imagine())
+            imagined = self.imagine()
+            if not len(imagined.rewards):
+                raise ValueError(
+                    "the model of the dynamics has diverged: nothing that it imagines is finite; lower the learning_rate of "
+                    "dynamics_kwargs"
+                )
+            self._imagined.append(imagined)
 
     def _draw(self, batch_size: int) -> dict[str, Tensor]:
         real = max(1, round(self.real_ratio * batch_size)) if self.real_ratio > 0 else 0

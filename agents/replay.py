@@ -29,8 +29,6 @@ class DeviceReplayBuffer(ReplayBuffer):
     Args:
         buffer_size, observation_space, action_space, device, n_envs: as in stable-baselines3; spaces with one axis.
         optimize_memory_usage, handle_timeout_termination: accepted because stable-baselines3 passes them.
-    Raises:
-        ValueError: the device's memory does not hold so many transitions.
     """
 
     def __init__(
@@ -50,21 +48,37 @@ class DeviceReplayBuffer(ReplayBuffer):
         self.optimize_memory_usage, self.handle_timeout_termination = False, True
         n, m = observation_space.shape[0], self.action_dim
         self._widths = dict(zip(TRANSITIONS, (n, n, m, 1, 1, 1), strict=True))
-        self._allocate()
+        self._rows: Tensor | None = None  # until they are needed: an agent that is loaded to act has none
+        self._start_count()
         # seeded from NumPy's global generator, which a ReplayBuffer draws from and stable-baselines3 seeds
         self.generator.manual_seed(int(np.random.randint(2**63 - 1)))  # noqa: NPY002
 
-    def _allocate(self) -> None:
+    def allocate(self) -> None:
+        """Take the memory that all transitions need, which otherwise the first one does.
+
+        Raises:
+            ValueError: the device has not so much.
+        """
+        if self._rows is not None:
+            return
         dtype = torch.float64 if self.observation_space.dtype == np.float64 else torch.float32
         shape = self.buffer_size, self.n_envs, sum(self._widths.values())
         try:
-            self.rows = torch.zeros(shape, dtype=dtype, device=self.device)
+            self._rows = torch.zeros(shape, dtype=dtype, device=self.device)
         except torch.cuda.OutOfMemoryError:
             size = self.buffer_size * self.n_envs * shape[2] * dtype.itemsize / 2**30
             raise ValueError(
                 f"buffer_size={self.buffer_size * self.n_envs}: {size:.1f} GiB do not fit into the memory of {self.device}; "
                 "give a smaller one"
             ) from None
+
+    @property
+    def rows(self) -> Tensor:
+        """All transitions, (buffer_size, n_envs, numbers)."""
+        self.allocate()
+        return self._rows
+
+    def _start_count(self) -> None:
         self.count = torch.zeros((), dtype=torch.float64, device=self.device)  # of transitions
         self.generator = torch.Generator(self.device)
 
@@ -123,8 +137,8 @@ class DeviceReplayBuffer(ReplayBuffer):
     timeouts = property(lambda self: self.array("timeouts"))
 
     def __getstate__(self) -> dict[str, Any]:
-        tensors = ("rows", "count", "generator")
-        state = {name: value for name, value in self.__dict__.items() if name not in tensors}
+        tensors = ("_rows", "count", "generator")
+        state = {name: value for name, value in self.__dict__.items() if name not in tensors} | {"_rows": None}
         return state | {"_stored": self.rows[: self.size()].cpu(), "_random": self.generator.get_state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -132,7 +146,7 @@ class DeviceReplayBuffer(ReplayBuffer):
         self.__dict__.update(state)
         moved = self.device.type == "cuda" and not torch.cuda.is_available()
         self.device = torch.device("cpu") if moved else self.device
-        self._allocate()
+        self._start_count()
         self.rows[: len(stored)] = stored
         self.count.fill_(self.size() * self.n_envs)
         if not moved:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from operator import is_not
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,10 +18,15 @@ from rppdyn.agents import gaussian
 from rppdyn.agents.captured import Work, captured
 from rppdyn.agents.flat import flatten_
 from rppdyn.agents.functional import stacked
+from rppdyn.agents.precision import matmul_precision
 from rppdyn.agents.update import State, UpdateConfig, together, update_
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
+
+
+Drawn = tuple[dict[str, Tensor], dict[str, Tensor]]
+"""A batch and noise."""
 
 
 class Together:
@@ -31,14 +37,17 @@ class Together:
 
     Args:
         agents: agents of the same configuration and spaces.
-        states: the random states that each draws its batches from; None where each draws from the process's.
+        guards: make the contexts in which each agent does what it does for itself, with random states of its own; an error that
+            a guard keeps to itself takes its agent out, and no other. None: no context, and no random states but the process's.
     Raises:
         ValueError: agents that differ in more than what is drawn or learned.
     """
 
-    def __init__(self, agents: Sequence[RPPSAC], states: Sequence[AbstractContextManager] | None = None) -> None:
+    def __init__(
+        self, agents: Sequence[RPPSAC], guards: Sequence[Callable[[], AbstractContextManager]] | None = None
+    ) -> None:
         self.agents = list(agents)
-        self.states = [nullcontext()] * len(self.agents) if states is None else list(states)
+        self.guards = [nullcontext] * len(self.agents) if guards is None else list(guards)
         self.actors, self.critics = self.agents[0].actor.function, self.agents[0].critic.function
         if len(self.agents) > 1:
             self._check()
@@ -46,16 +55,13 @@ class Together:
             self.critics = stacked([net for agent in self.agents for net in agent.critic.q_networks])
         # where parameters are, what holds moments, and the state
         self._found: tuple[list[int], list[Any], State] | None = None
-        self._update = Replayed(self) if is_replayed(self.agents[0].device) else self._update_at_once
+        self.update = Replayed(self) if is_replayed(self.agents[0].device) else self._update_at_once
 
     def _check(self) -> None:
-        first, *others = ({**agent.identity(), **_fixed(agent.update_config(agent.tau))} for agent in self.agents)
+        first, *others = map(_configuration, self.agents)
         for other in others:
             for name, value in first.items():
-                if other[name] != value:
-                    raise ValueError(
-                        f"agents that are trained together have one configuration; {name} is {value} and {other[name]}"
-                    )
+                _refuse_different(name, value, other[name])
 
     def state(self) -> State:
         """The state that `update_` works on: vectors that share their memory with modules and optimisers.
@@ -92,37 +98,54 @@ class Together:
 
     def train(self, gradient_steps: int, batch_size: int) -> None:
         """Run gradient updates on batches from each agent's replay buffer, which then has their mean metrics."""
-        first = self.agents[0]
-        for agent, random_state in zip(self.agents, self.states, strict=True):
+        for agent in self.agents:
             agent.policy.set_training_mode(True)
             agent._update_learning_rate([o for o, _ in agent.trained_tensors().values() if o is not None])
-            if agent.prepare_updates is not None:
-                with random_state:
-                    agent.prepare_updates()
-        state, totals = self.state(), {}
-        for _ in range(gradient_steps):
-            moving = first._n_updates % first.target_update_interval == 0
-            metrics = self._update(state, self.config(first.tau if moving else 0.0), batch_size)
-            totals = {name: totals.get(name, 0.0) + value for name, value in metrics.items()}
-            for agent in self.agents:
-                agent._n_updates += 1
-        if totals:
-            means = torch.stack(list(totals.values())) / gradient_steps
-            for i, agent in enumerate(self.agents):
-                agent._means = list(totals), means[:, i]
+        rates = [agent.actor.optimizer.param_groups[0]["lr"] for agent in self.agents]
+        _refuse_different("learning_rate", min(rates), max(rates))
+        group, sums, metrics, drawn = self._each(_prepare)[0], None, {}, None
+        with matmul_precision(self.agents[0].matmul_precision):
+            for _ in range(gradient_steps):
+                if group is not None and not group.draws_in_update:
+                    group, kept, each = group._each(partial(_draw, batch_size=batch_size))
+                    drawn = _stacked(each)
+                    sums = None if sums is None else sums[:, kept]
+                if group is None:
+                    return
+                first = group.agents[0]
+                moving = first._n_updates % first.target_update_interval == 0
+                metrics = group.update(group.state(), group.config(first.tau if moving else 0.0), batch_size, drawn)
+                found = torch.stack(list(metrics.values()))
+                sums = found if sums is None else sums + found
+                for agent in group.agents:
+                    agent._n_updates += 1
+        if sums is not None:
+            means = sums / gradient_steps
+            for i, agent in enumerate(group.agents):
+                agent._means = list(metrics), means[:, i]
 
-    def _update_at_once(self, state: State, config: UpdateConfig, batch_size: int) -> dict[str, Tensor]:
-        return update_(state, *self.draw(batch_size), config)
+    def _each(self, work: Callable[[RPPSAC], Any]) -> tuple[Together | None, list[int], list[Any]]:
+        """What each agent does for itself: the group of those that came to its end (None without any), which, and results."""
+        found = {}
+        for i, (agent, guard) in enumerate(zip(self.agents, self.guards, strict=True)):
+            with guard():
+                found[i] = work(agent)
+        group = self
+        if len(found) < len(self.agents):
+            group = Together([self.agents[i] for i in found], [self.guards[i] for i in found]) if found else None
+        return group, list(found), list(found.values())
 
-    def draw(self, batch_size: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _update_at_once(self, state: State, config: UpdateConfig, batch_size: int, drawn: Drawn) -> dict[str, Tensor]:
+        return update_(state, *drawn, config)
+
+    @property
+    def draws_in_update(self) -> bool:
+        """Whether batches are drawn as part of an update that is replayed."""
+        return isinstance(self.update, Replayed) and all(agent.draws_on_device for agent in self.agents)
+
+    def draw(self, batch_size: int) -> Drawn:
         """A batch of each agent, and noise, as `update_` takes them."""
-        batches, noises = [], []
-        for agent, random_state in zip(self.agents, self.states, strict=True):
-            with random_state:
-                batch = agent.sample_batch(batch_size)
-            batches.append(batch)
-            noises.append({key: agent.draw_noise(batch["actions"]) for key in ("current", "next")})
-        return together(batches), together(noises)
+        return _stacked([_draw(agent, batch_size) for agent in self.agents])
 
     @torch.no_grad()
     def predict(self, observations: Sequence[NDArray]) -> list[NDArray]:
@@ -147,6 +170,21 @@ class Together:
                         optimiser.state[p].update({k: t.clone() for k, t in optimiser.state[p].items()})
 
 
+def _prepare(agent: RPPSAC) -> None:
+    if agent.prepare_updates is not None:
+        agent.prepare_updates()
+
+
+def _draw(agent: RPPSAC, batch_size: int) -> Drawn:
+    batch = agent.sample_batch(batch_size)
+    return batch, {name: agent.draw_noise(batch["actions"]) for name in ("current", "next")}
+
+
+def _stacked(each: Sequence[Drawn]) -> Drawn | None:
+    """Batches and noise of several agents; None of none."""
+    return tuple(together(parts) for parts in zip(*each, strict=True)) if each else None
+
+
 def is_replayed(device: torch.device) -> bool:
     """Whether updates on a device are replayed; only there is it faster."""
     return device.type == "cuda"
@@ -159,7 +197,7 @@ class _Recorded(NamedTuple):
     work: Work
     names: list[str]
     rate: Tensor
-    inputs: tuple[dict[str, Tensor], dict[str, Tensor]] | None
+    inputs: Drawn | None
 
 
 class Replayed:
@@ -173,9 +211,10 @@ class Replayed:
         self.group = group
         self._found: dict[Any, _Recorded] = {}
 
-    def __call__(self, state: State, config: UpdateConfig, batch_size: int) -> dict[str, Tensor]:
+    def __call__(
+        self, state: State, config: UpdateConfig, batch_size: int, drawn: Drawn | None = None
+    ) -> dict[str, Tensor]:
         agents = self.group.agents
-        drawn = None if all(agent.draws_on_device for agent in agents) else self.group.draw(batch_size)
         key = batch_size, tuple((k, v) for k, v in _fixed(config).items() if k != "learning_rate")
         reads = [*state.values(), *(t for agent in agents for t in agent.drawn_from()), *_priors(config)]
         found = self._found.get(key)
@@ -189,7 +228,7 @@ class Replayed:
         return dict(zip(found.names, found.work().clone(), strict=True))
 
     def _record(
-        self, state: State, config: UpdateConfig, batch_size: int, drawn: Any, reads: list[Tensor]
+        self, state: State, config: UpdateConfig, batch_size: int, drawn: Drawn | None, reads: list[Tensor]
     ) -> _Recorded:
         device = state["actor"].device
         rate = torch.zeros((), dtype=torch.float32, device=device)  # in which Adam's fused kernel reads it
@@ -218,6 +257,19 @@ def _moments(optimiser: torch.optim.Optimizer, p: Tensor) -> dict[str, Tensor]:
     # where the fused kernel reads it; torch.optim.Adam keeps it on the CPU
     moments["step"] = moments["step"].to(p.device)
     return moments
+
+
+def _configuration(agent: RPPSAC) -> dict[str, Any]:
+    """What agents that are updated at once have in common; a learning rate that falls is compared at every update."""
+    names = ("batch_size", "gradient_steps", "target_update_interval", "learning_starts", "augment", "matmul_precision")
+    fixed = _fixed(agent.update_config(agent.tau))
+    del fixed["learning_rate"]
+    return {**agent.identity(), **fixed, **{name: getattr(agent, name) for name in names}}
+
+
+def _refuse_different(name: str, one: Any, other: Any) -> None:
+    if one != other:
+        raise ValueError(f"agents that are trained together have one configuration; {name} is {one} and {other}")
 
 
 def _fixed(config: UpdateConfig) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from stable_baselines3.common.type_aliases import RolloutReturn, TrainFrequencyU
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents.together import Together
+from rppdyn.errors import by_user
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
@@ -79,18 +80,23 @@ class Trainee:
         self.has_begun = self.is_training = False
         self.asked: NDArray | None = None
         self._rollout: Generator[NDArray | None, NDArray | None, RolloutReturn] | None = None
-        with self.guarded():
+        with self.guarded(reported=False):
             self.agent = build()
 
     @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """The trainee's random states inside the block; an error ends its training, and goes no further."""
+    def guarded(self, reported: bool = True) -> Iterator[None]:
+        """The trainee's random states inside the block; an error ends its training, and goes no further than a warning."""
         try:
             with self.random:
                 yield
         except Exception as error:
-            logger.warning("%s: %s", self.name, error, exc_info=not isinstance(error, ValueError))
             self.error, self.is_training = error, False
+            if reported:
+                self.report()
+
+    def report(self) -> None:
+        """Warn of its error; with a traceback where that is needed to understand it."""
+        logger.warning("%s: %s", self.name, self.error, exc_info=None if by_user(self.error) else self.error)
 
     def begin(self, total_timesteps: int, **options: Any) -> None:
         """As `learn` begins, for as many steps as are missing."""
@@ -190,6 +196,9 @@ def train_together(trainees: Sequence[Trainee], total_timesteps: int) -> None:
 
     The process's random states are left as the last trainee's; those of each are in its `random`.
     """
+    for trainee in trainees:
+        if trainee.error is not None:
+            trainee.report()
     trainees = [trainee for trainee in trainees if trainee.error is None]
     for trainee in trainees:
         if trainee.agent.train_freq.unit != TrainFrequencyUnit.STEP:
@@ -206,7 +215,8 @@ def train_together(trainees: Sequence[Trainee], total_timesteps: int) -> None:
             if not due:
                 continue
             first = due[0].agent
-            count = first.gradient_steps if first.gradient_steps >= 0 else first.train_freq.frequency
+            steps = first.train_freq.frequency * first.n_envs
+            count = first.gradient_steps if first.gradient_steps >= 0 else steps
             if count > 0:
                 groups.of(due).train(count, first.batch_size)
     finally:
@@ -226,7 +236,7 @@ class Groups:
     def of(self, trainees: Sequence[Trainee]) -> Together:
         agents = [trainee.agent for trainee in trainees]
         if self._group is None or self._group.agents != agents:
-            self._group = Together(agents, [trainee.random for trainee in trainees])
+            self._group = Together(agents, [trainee.guarded for trainee in trainees])
         return self._group
 
 

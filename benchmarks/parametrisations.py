@@ -38,7 +38,7 @@ def updating(model: str, parametrisation: str, env: str, width: int) -> Step:
     """Updates of agents with random transitions in their buffers, all seeds at once."""
     network = {} if model == PEER else dict(parametrisation=parametrisation)
     trainees = [Trainee(partial(_agent, model, network, env, width, seed)) for seed in range(SEEDS)]
-    group = Together([trainee.agent for trainee in trainees], [trainee.random for trainee in trainees])
+    group = Together([trainee.agent for trainee in trainees], [trainee.guarded for trainee in trainees])
     return lambda: group.train(1, BATCH)
 
 

@@ -75,7 +75,7 @@ def update(agent: SAC | list[Trainee]) -> Step:
     """One update of an agent, or of several at once."""
     if isinstance(agent, SAC):
         return lambda: agent.train(1, agent.batch_size)
-    group = Together([trainee.agent for trainee in agent], [trainee.random for trainee in agent])
+    group = Together([trainee.agent for trainee in agent], [trainee.guarded for trainee in agent])
     return lambda: group.train(1, agent[0].agent.batch_size)
 
 

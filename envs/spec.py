@@ -142,12 +142,24 @@ class Space:
 
     def encode(self, y: Array) -> Array:
         """Features (..., f) of coordinates (..., n), of the same type and dtype."""
-        return self.encoding.encode(y if self.is_centred else y - _like(self.origin, y))
+        return self.encoding.encode(self._moved(y, -1.0))
 
     def decode(self, features: Array) -> Array:
         """Coordinates of features, the inverse of `encode`; angles in (-pi, pi], quaternions with w >= 0."""
-        y = self.encoding.decode(features)
-        return y if self.is_centred else y + _like(self.origin, y)
+        return self._moved(self.encoding.decode(features), 1.0)
+
+    def _moved(self, y: Array, sign: float) -> Array:
+        """Coordinates with the origin added or taken off, number by number: a device would be waited for to get a vector."""
+        if self.is_centred:
+            return y
+        if isinstance(y, torch.Tensor):
+            y = y.clone() if y.is_floating_point() else y.to(torch.get_default_dtype())
+        else:
+            y = y.astype(y.dtype if np.issubdtype(y.dtype, np.floating) else np.float64)
+        for i, value in enumerate(self.origin):
+            if value:
+                y[..., i] += sign * value
+        return y
 
     def transform(self, matrix, y: Array) -> Array:
         """Image of coordinates (..., n) under rho(g), an (f, f) matrix or a batch (..., f, f)."""
@@ -399,13 +411,6 @@ def _rho(rep: Rep, g, y: Array):
     if g.shape[-2:] != (rep.G.d, rep.G.d):
         raise ValueError(f"{tuple(g.shape)} is no element of {rep.G}; give a matrix {(rep.G.d, rep.G.d)} or a batch")
     return rep.rho(g) if isinstance(y, torch.Tensor) else rep.rho(g).numpy()
-
-
-def _like(values: tuple[float, ...], y: Array) -> Array:
-    """The values in the precision of y, which whole numbers lack."""
-    if isinstance(y, torch.Tensor):
-        return torch.tensor(values, dtype=y.dtype if y.is_floating_point() else None, device=y.device)
-    return np.array(values, dtype=y.dtype if np.issubdtype(y.dtype, np.floating) else np.float64)
 
 
 def _coefficient(c: float) -> str:

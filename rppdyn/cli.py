@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dis
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rppdyn._version import __version__
+from rppdyn.errors import by_user
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -118,28 +118,10 @@ def _dispatch(words: list[str]) -> int:
 
 def _report(error: Exception) -> int:
     """Say what a user did wrong in one line; raise again what wasn't the user."""
-    if not _by_user(error):
+    if not by_user(error):
         raise error
     print(f"rppdyn: error: {' '.join(str(error).split())}", file=sys.stderr)
     return USER_ERROR
-
-
-def _by_user(error: BaseException) -> bool:
-    """Whether an exception tells a user something: a `raise` statement of this package made it.
-
-    A ValueError of NumPy's, or of `int`, has its last Python frame in this package too, but no `raise` there.
-    """
-    if isinstance(error, OSError):
-        return error.filename is not None
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    if traceback is None:
-        return False
-    frame = traceback.tb_frame
-    module = str(frame.f_globals.get("__name__", ""))
-    ours = module == __name__ or module.split(".")[0] == "rppdyn"
-    return ours and frame.f_code.co_code[traceback.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
 # the verbs that train -----------------------------------------------------------------------------------------------
@@ -190,7 +172,7 @@ def _train(name: str, arguments: argparse.Namespace) -> int:
         return _train_one(name, compose.composed(name, words), resume=arguments.resume)
 
     configs = compose.composed_sweep(name, words)
-    folders = [config.folder() for config in configs]
+    folders = [own.folder() for config in configs for own in (config.each() if name == "train_agent" else [config])]
     for folder in folders:
         if folders.count(folder) > 1:
             raise UsageError(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 PARAMETRISATIONS = ("pathways", "dense")
+PRECISIONS = ("highest", "high", "medium")
 
 
 class ConfigError(ValueError):

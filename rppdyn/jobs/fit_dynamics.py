@@ -26,10 +26,11 @@ from rppdyn.equivariance import equivariance_error
 from rppdyn.equivariance.error import geometric_mean
 from rppdyn.groups import SO2eR3
 from rppdyn.jobs.checks import ConfigError
+from rppdyn.jobs.devices import device_of
 from rppdyn.jobs.fit_figures import draw_rollouts, fit_curves
 from rppdyn.jobs.fit_result import FitResult
 from rppdyn.jobs.fit_schema import FitDynamicsConfig
-from rppdyn.jobs.fitting import StackFit, build_stack, device_of, load_members, run_fit, task_group
+from rppdyn.jobs.fitting import StackFit, build_stack, load_members, run_fit, task_group
 from rppdyn.jobs.preflight import preflight
 from rppdyn.nn import Chained, Stack
 from rppdyn.reps import Scalar, V
@@ -87,7 +88,7 @@ class Dynamics:
         task = config.task
         self.pendulum = Pendulum(k2=task.k2, wind=task.wind)
         self.rep = self.pendulum.rep(task_group(task.group))
-        self.dtype, self.device = getattr(torch, config.dtype), device_of(config)
+        self.dtype, self.device = getattr(torch, config.dtype), device_of(config.device)
         self.data = [self._trajectories(seed) for seed in config.all_seeds]
         chunks = torch.stack([data.train for data in self.data]).to(device=self.device, dtype=self.dtype)
         self.chunk_times = self.data[0].chunk_times.to(device=self.device, dtype=self.dtype)

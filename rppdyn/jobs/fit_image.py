@@ -15,9 +15,10 @@ from rppdyn.equivariance.error import relative_difference
 from rppdyn.images import ImageModel
 from rppdyn.images.models import ARCHITECTURES
 from rppdyn.jobs.checks import ConfigError
+from rppdyn.jobs.devices import device_of
 from rppdyn.jobs.fit_figures import fit_curves
 from rppdyn.jobs.fit_result import FitResult
-from rppdyn.jobs.fitting import GAUSSIAN, Likelihood, StackFit, device_of, load_members, run_fit, stack_of
+from rppdyn.jobs.fitting import GAUSSIAN, Likelihood, StackFit, load_members, run_fit, stack_of
 from rppdyn.jobs.image_schema import FitImageConfig
 from rppdyn.jobs.preflight import preflight
 from rppdyn.nn import Stack
@@ -70,7 +71,7 @@ class ImageFit:
     def __init__(self, config: FitImageConfig):
         self.config = config
         self.data = [self._images(seed) for seed in config.all_seeds]
-        self.device = device_of(config)
+        self.device = device_of(config.device)
         train = [ImageSet(d.train.x[: config.task.train], d.train.y[: config.task.train]) for d in self.data]
         stack = stack_of(config, [self._model(seed) for seed in config.all_seeds])
         self.fit = StackFit(

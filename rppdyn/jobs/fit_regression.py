@@ -13,10 +13,11 @@ from rppdyn.envs.tasks import regression_task
 from rppdyn.equivariance import equivariance_error
 from rppdyn.equivariance.actions import act
 from rppdyn.equivariance.error import geometric_mean, relative_difference
+from rppdyn.jobs.devices import device_of
 from rppdyn.jobs.fit_figures import fit_curves
 from rppdyn.jobs.fit_result import FitResult
 from rppdyn.jobs.fit_schema import FitRegressionConfig
-from rppdyn.jobs.fitting import StackFit, build_stack, device_of, load_members, run_fit, task_group
+from rppdyn.jobs.fitting import StackFit, build_stack, load_members, run_fit, task_group
 from rppdyn.jobs.preflight import preflight
 from rppdyn.nn import Chained, InvariantNormaliser, Stack
 from rppdyn.runs import RunFolder
@@ -75,7 +76,7 @@ class Regression:
     def __init__(self, config: FitRegressionConfig):
         self.config = config
         self.task = regression_task(config.task.name, task_group(config.task.group), config.task.strength)
-        self.dtype, device = getattr(torch, config.dtype), device_of(config)
+        self.dtype, device = getattr(torch, config.dtype), device_of(config.device)
         data = [self.task.sample(config.task.train, torch.Generator().manual_seed(seed)) for seed in config.all_seeds]
         held_out = torch.Generator().manual_seed(TEST_SEED)
         self.validation = self.task.sample(config.task.validation, held_out)

@@ -21,9 +21,10 @@ from rppdyn.envs.tasks.transitions import Trajectories
 from rppdyn.equivariance import equivariance_error
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.jobs import agent_files, compose
+from rppdyn.jobs.devices import device_of
 from rppdyn.jobs.fit_figures import draw_horizons, fit_curves
 from rppdyn.jobs.fit_result import FitResult
-from rppdyn.jobs.fitting import LAPLACE, Likelihood, StackFit, build_stack, device_of, load_members, run_fit
+from rppdyn.jobs.fitting import LAPLACE, Likelihood, StackFit, build_stack, load_members, run_fit
 from rppdyn.jobs.preflight import preflight
 from rppdyn.jobs.transition_schema import FitTransitionConfig
 from rppdyn.nn import Chained
@@ -91,7 +92,7 @@ class Transition:
         ]
         states = torch.stack([chunks.states for chunks in drawn])
         actions = torch.stack([chunks.actions for chunks in drawn])
-        self.dtype, self.device = getattr(torch, config.dtype), device_of(config)
+        self.dtype, self.device = getattr(torch, config.dtype), device_of(config.device)
         self.model = build_model(config, self.spec).to(device=self.device, dtype=self.dtype)
         reward = torch.stack([chunks.rewards for chunks in drawn]) if config.model.reward else None
         self.model.observe(states[..., :-1, :], actions, states[..., 1:, :], reward)

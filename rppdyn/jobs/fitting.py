@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from rppdyn import priors
 from rppdyn.groups import Group
 from rppdyn.jobs import notation
-from rppdyn.jobs.checks import ConfigError
+from rppdyn.jobs.devices import device_of
 from rppdyn.jobs.evidence import Predict, PredictEach, VarianceLearning, weights_of
 from rppdyn.jobs.fit_result import FitResult
 from rppdyn.jobs.fit_schema import FitConfig, NetworkConfig
@@ -46,7 +46,6 @@ __all__ = [
     "StackFit",
     "build_network",
     "build_stack",
-    "device_of",
     "load_members",
     "run_fit",
     "stack_of",
@@ -99,20 +98,7 @@ def stack_of(config: FitConfig, nets: Sequence[nn.Module]) -> Stack:
         for net in nets:
             learn_variances(net)
     stack = Stack(nets)
-    return stack.to(device=device_of(config), dtype=getattr(torch, config.dtype))
-
-
-def device_of(config: FitConfig) -> torch.device:
-    """The configured device.
-
-    Raises:
-        ConfigError: there is none of that kind.
-    """
-    if config.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if config.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"device={config.device}: this machine offers no CUDA device; leave it out or use device=cpu")
-    return torch.device(config.device)
+    return stack.to(device=device_of(config.device), dtype=getattr(torch, config.dtype))
 
 
 class Likelihood(NamedTuple):

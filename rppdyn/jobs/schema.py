@@ -17,6 +17,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from rppdyn.jobs.checks import (
+    PRECISIONS,
     ConfigError,
     at_least,
     betas,
@@ -25,6 +26,7 @@ from rppdyn.jobs.checks import (
     flag,
     learning_rate_end,
     number,
+    one_of,
     parametrisation,
     positive,
     require,
@@ -159,6 +161,7 @@ class AgentConfig:
     max_gradient_norm: float | None = None
     augment: bool = False  # sampled transitions are replaced by images under random elements of the group
     mirror_loss: float = 0.0  # weight of |pi(g s) - g pi(s)|^2 in the actor's loss
+    matmul_precision: str = "highest"  # of gradient updates; "medium" is faster on some processors
     imagination: ImaginationConfig | None = None  # of agent=mbpo
 
     def __post_init__(self) -> None:
@@ -179,6 +182,7 @@ class AgentConfig:
             positive("agent.max_gradient_norm", self.max_gradient_norm)
         mirror = math.isfinite(self.mirror_loss) and self.mirror_loss >= 0
         require("agent.mirror_loss", self.mirror_loss, mirror, "zero (none) or positive")
+        one_of("agent.matmul_precision", self.matmul_precision, PRECISIONS)
 
 
 @dataclass
@@ -292,7 +296,9 @@ class TrainAgentConfig(RunConfig):
         return self.env.id.replace("/", "_").replace(":", "_"), name, f"seed{self.seed}"
 
     def identity(self) -> dict[str, Any]:
-        unused = ("agent.imagination",) if self.agent.imagination is None else ()  # as before there was such a key
+        usual = {"agent.imagination": None, "agent.matmul_precision": "highest"}  # as before there were such keys
+        agent = asdict(self.agent)
+        unused = [key for key, value in usual.items() if agent[key.removeprefix("agent.")] == value]
         return without(super().identity(), unused)
 
 

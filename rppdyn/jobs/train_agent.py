@@ -10,7 +10,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import torch
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import LinearSchedule
 
@@ -21,7 +20,7 @@ from rppdyn.envs import SymmetrySpec, certificate_for, make_env, symmetry_spec, 
 from rppdyn.envs.spec import VERDICTS
 from rppdyn.jobs import agent_files
 from rppdyn.jobs.agent_files import RunState
-from rppdyn.jobs.checks import ConfigError
+from rppdyn.jobs.devices import device_of
 from rppdyn.jobs.preflight import preflight
 from rppdyn.jobs.recorder import Events, Recorder
 from rppdyn.jobs.rollouts import Evaluator
@@ -129,8 +128,7 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **option
         options: of the agent, beside the configured ones.
     """
     model, agent = config.model, config.agent
-    if config.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"device={config.device}: this machine offers no CUDA device; leave it out or use device=cpu")
+    device = device_of(config.device)
     learning_rate: float | LinearSchedule = agent.learning_rate
     if agent.learning_rate_end is not None:
         learning_rate = LinearSchedule(agent.learning_rate, agent.learning_rate_end, 1.0)
@@ -151,8 +149,9 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **option
         max_gradient_norm=agent.max_gradient_norm,
         augment=agent.augment,
         mirror_loss=agent.mirror_loss,
+        matmul_precision=agent.matmul_precision,
         seed=config.seed,
-        device=config.device,
+        device=device,
         policy_kwargs=dict(
             model=model.kind,
             hidden=model.hidden,
@@ -239,10 +238,10 @@ class _Run:
 @contextmanager
 def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
     """Build a run's agent, or take it from its last checkpoint; the folder is held, and files are open, in the block."""
-    env = build_env(config)
     folder = RunFolder(config.folder())
-    spec = spec_of(config, folder, env)
     with ExitStack() as stack:
+        env = stack.enter_context(closing(build_env(config)))
+        spec = spec_of(config, folder, env)
         stepped, options = env, {}
         if config.workers:
             stepped = stack.enter_context(closing(WorkerEnv(partial(build_env, config))))

@@ -86,9 +86,13 @@ BAD = {
     "unknown architecture": (["train-agent", "model.architecture=tensors"], ["model.architecture=tensors", "'tensor'"]),
     "bilinear of no tensors": (["train-agent", "model=mlp", "model.bilinear=true"], ["bilinear=True", "equivariant"]),
     "unknown device": (["train-agent", "device=tpu"], ["device=tpu", "cpu"]),
+    "device that is not there": (["fit-regression", "device=cuda:9"], ["device=cuda:9", "this machine offers"]),
+    "device that no seed gets past": (["train-agent", "seeds=3", "device=cuda:9"], ["device=cuda:9", "device=cpu"]),
+    "unknown precision": (["train-agent", "agent.matmul_precision=fast"], ["agent.matmul_precision=fast", "medium"]),
     "several values": (["train-agent", "seed=0,1"], ["seed=0,1", "--multirun"]),
     "bad value in a sweep": (["train-agent", "--multirun", "seed=0,-1"], ["seed=-1"]),
     "sweep into one folder": (["train-agent", "--multirun", "seed=0,1", "run_dir=a"], ["several runs", "run_dir"]),
+    "sweep over seeds that meet": (["train-agent", "--multirun", "seed=0,1", "seeds=2"], ["several runs", "seed1-"]),
     "launcher that is not installed": (
         ["train-agent", "-m", "seed=0,1", "hydra/launcher=nonsense"],
         ["hydra/launcher=nonsense"],

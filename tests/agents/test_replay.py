@@ -111,7 +111,7 @@ def actor_penalty(agent: RPPSAC) -> float:
 def test_a_rate_that_falls_and_a_prior_that_changes(make_agent, recorded):
     agent = train(make_agent, learning_rate=lambda progress: 1e-3 * progress)
     assert len(recorded) == 1
-    (found,) = agent._group._update._found.values()
+    (found,) = agent._group.update._found.values()
     assert found.rate.item() == pytest.approx(agent.actor.optimizer.param_groups[0]["lr"], rel=1e-6)
     penalty = actor_penalty(agent)
     for pathway in agent.actor.function._pathways:
@@ -151,9 +151,9 @@ def test_several_agents_replayed_at_once_are_each_as_alone(make_agent, recorded)
         states_agree(trainee.agent, build(seed).learn(70), rtol=1e-10)
 
 
-@pytest.mark.parametrize("env, model", [("Hopper-v5", "rpp"), ("Ant-v5", "rpp"), ("Ant-v5", "emlp")])
+@pytest.mark.parametrize("env, model", [("Hopper-v5", "rpp"), ("InvertedPendulum-v5", "rpp"), ("Ant-v5", "emlp")])
 def test_a_replayed_update_looks_at_no_value_and_leaves_its_device_nowhere(make_agent, monkeypatch, env, model):
-    """On the meta device tensors have no values, and mixing it with the CPU is an error."""
+    """On the meta device tensors have no values, and mixing it with the CPU is an error; nor is one made of numbers."""
     meta = torch.device("meta")
     agent = make_agent(model, env, replay_buffer_class=DeviceReplayBuffer, max_gradient_norm=0.5)
     group = Together([agent])
@@ -178,24 +178,32 @@ def test_a_replayed_update_looks_at_no_value_and_leaves_its_device_nowhere(make_
         monkeypatch.setattr(torch, name, without_generator(getattr(torch, name)))
     agent.policy.to(meta)
     buffer = agent.replay_buffer
-    buffer.rows, buffer.count, buffer.device = buffer.rows.to(meta), buffer.count.to(meta), meta
+    buffer._rows, buffer.count, buffer.device = buffer.rows.to(meta), buffer.count.to(meta), meta
     monkeypatch.setattr(agent.replay_buffer, "generator", type("OnMeta", (), {"device": meta}))
 
     done = []
     monkeypatch.setattr(together_module, "captured", lambda work, *_: done.append(work) or work)
-    metrics = Replayed(group)({k: v.to(meta) for k, v in state.items()}, config, 32)
+    replayed, state = Replayed(group), {k: v.to(meta) for k, v in state.items()}
+
+    def waits(*_, **__):
+        raise AssertionError("a device is waited for to have a tensor that is made of numbers")
+
+    for name in ("tensor", "as_tensor", "from_numpy"):
+        monkeypatch.setattr(torch, name, waits)
+    metrics = replayed(state, config, 32)
     assert len(done) == 1 and len(stepped) == 2
     assert {dtype for dtypes in stepped for dtype in dtypes} == {torch.float32}  # what the fused kernel reads
     assert all(value.is_meta for value in metrics.values()) and {"actor_loss", "critic_loss"} <= set(metrics)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_gpu_graphs_do_what_their_work_does(monkeypatch, caplog):
+@pytest.mark.parametrize("env", ["Hopper-v5", "InvertedPendulum-v5"])
+def test_on_a_gpu_graphs_do_what_their_work_does(monkeypatch, caplog, env):
     def build(seed: int) -> RPPSAC:
         options = dict(
             learning_rate=lambda progress: 1e-3 * progress, learning_starts=50, batch_size=32, buffer_size=2000
         )
-        return RPPSAC("RPPPolicy", "Hopper-v5", policy_kwargs=dict(hidden=16), seed=seed, device="cuda", **options)
+        return RPPSAC("RPPPolicy", env, policy_kwargs=dict(hidden=16), seed=seed, device="cuda", **options)
 
     builds = [lambda seed=seed: build(seed) for seed in (0, 1)]
     graphs = train_many(builds, 60)

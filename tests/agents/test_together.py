@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gymnasium as gym
 import pytest
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC, train_many
 from rppdyn.agents.together import Together
@@ -27,8 +29,9 @@ class FailsAt(BaseCallback):
 
 @pytest.fixture
 def make(make_agent):
-    def build(seed: int, model: str = "rpp", **kwargs) -> RPPSAC:
-        agent = make_agent(model, HOPPER, seed=seed, learning_starts=10, policy_kwargs=dict(num_layers=1), **kwargs)
+    def build(seed: int, model: str = "rpp", env=HOPPER, **kwargs) -> RPPSAC:
+        options = dict(learning_starts=10, policy_kwargs=dict(num_layers=1)) | kwargs
+        agent = make_agent(model, env, seed=seed, **options)
         agent.policy.double()
         agent.log_ent_coef.data = agent.log_ent_coef.data.double()
         return agent
@@ -70,6 +73,77 @@ def test_one_that_fails_is_reported_and_the_others_go_on(make, caplog):
     assert_same(trainees[2].agent, make(2).learn(45))
 
 
+def test_one_whose_update_fails_is_reported_and_the_others_go_on_as_alone(make, caplog):
+    class FailsToPrepare(RPPSAC):
+        def prepare_updates(self) -> None:
+            if self.num_timesteps == 30:
+                raise RuntimeError("no model")
+
+    class FailsToDraw(RPPSAC):
+        def sample_batch(self, batch_size: int) -> dict[str, torch.Tensor]:
+            if self.num_timesteps == 34:
+                raise ValueError("no batch")
+            return super().sample_batch(batch_size)
+
+    def built(seed: int, kind: type[RPPSAC]) -> RPPSAC:
+        agent = make(seed, gradient_steps=2)
+        agent.__class__ = kind
+        return agent
+
+    kinds = (FailsToPrepare, RPPSAC, FailsToDraw, RPPSAC)
+    trainees = train_many([lambda n=n, kind=kind: built(n, kind) for n, kind in enumerate(kinds)], 45)
+    assert [trainee.agent.num_timesteps for trainee in trainees] == [30, 45, 34, 45]
+    assert [str(trainee.error) for trainee in trainees] == ["no model", "None", "no batch", "None"]
+    assert "agent 0: no model" in caplog.text and "agent 2: no batch" in caplog.text
+    for seed in (1, 3):
+        assert_same(trainees[seed].agent, make(seed, gradient_steps=2).learn(45))
+    alone = [lambda kind=kind: built(0, kind) for kind in (FailsToPrepare, FailsToDraw)]
+    assert all(trainee.error for trainee in train_many(alone, 45))
+
+
+def test_a_rate_that_falls_is_that_of_the_steps_that_each_has_taken(make):
+    """Also of agents that stand at different steps, and are to take more than was said at first."""
+    options = dict(learning_rate=lambda progress: 1e-3 * progress)
+    data = [make(seed, **options).learn(steps).capture() for seed, steps in ((0, 25), (1, 28))]
+
+    def resumed(seed: int) -> RPPSAC:
+        agent = make(seed, **options)
+        agent.restore(data[seed])
+        return agent
+
+    together = train_many([lambda seed=seed: resumed(seed) for seed in (0, 1)], 40)
+    for seed, trainee in enumerate(together):
+        assert trainee.error is None
+        alone = resumed(seed)
+        assert_same(trainee.agent, alone.learn(40 - alone.num_timesteps, reset_num_timesteps=False))
+    with pytest.raises(ValueError, match=r"one configuration; learning_rate is 0.0003 and 0.001"):
+        train_many([lambda: make(0), lambda: make(1, learning_rate=1e-3)], 30)
+
+
+def test_several_environments_have_as_many_updates_as_alone(make):
+    def build() -> RPPSAC:
+        vector = DummyVecEnv([lambda: gym.make("InvertedPendulum-v5")] * 2)
+        return make(0, env=vector, train_freq=2, gradient_steps=-1)
+
+    (trainee,) = train_many([build], 40)
+    alone = build().learn(40)
+    assert trainee.agent._n_updates == alone._n_updates > 20
+    assert_same(trainee.agent, alone)
+
+
+def test_what_one_saves_in_training_holds_nothing_of_the_others(make, tmp_path):
+    class Saves(BaseCallback):
+        def _on_step(self) -> bool:
+            if self.num_timesteps == 30:
+                self.model.save(tmp_path / "agent")
+            return True
+
+    train_many([lambda seed=seed: make(seed) for seed in range(4)], 32, [Saves(), None, None, None])
+    make(0).learn(30).save(tmp_path / "alone")
+    sizes = [(tmp_path / f"{name}.zip").stat().st_size for name in ("agent", "alone")]
+    assert sizes[0] < 1.05 * sizes[1]
+
+
 def test_those_that_are_behind_catch_up(make):
     whole = make(0).learn(40)
     halfway = make(0).learn(25).capture()
@@ -89,6 +163,14 @@ def test_agents_of_other_configurations_are_refused(make):
         ValueError, match=r"agents that are trained together have one configuration; gamma is 0.99 and 0.9"
     ):
         Together([make(0), make(1, gamma=0.9)])
+    for options in (
+        dict(batch_size=16),
+        dict(gradient_steps=2),
+        dict(target_update_interval=2),
+        dict(learning_starts=9),
+    ):
+        with pytest.raises(ValueError, match=f"one configuration; {next(iter(options))} is"):
+            Together([make(0), make(1, **options)])
     with pytest.raises(ValueError, match=r"one configuration; policy_kwargs is"):
         Together([make(0), make(1, "mlp")])
     with pytest.raises(ValueError, match=r"collect steps, not episodes"):

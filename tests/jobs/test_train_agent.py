@@ -207,6 +207,13 @@ def test_a_finished_run_that_goes_on_is_unfinished_again(config, tmp_path, monke
     assert played.source == "policy of the checkpoint at step 60"  # and not the earlier end's
 
 
+def test_a_precision_reaches_the_agent_and_the_usual_one_changes_no_folder(tmp_path):
+    usual, high = (compose.composed("train_agent", [*WORDS, *more]) for more in ([], ["agent.matmul_precision=high"]))
+    assert "matmul_precision" not in usual.identity()["agent"] and usual.folder() != high.folder()
+    env = train_agent.build_env(high)
+    assert train_agent.build_agent(high, env, symmetry_spec(env)).matmul_precision == "high"
+
+
 def test_the_baselines_reach_the_agent_and_a_mirror_loss_is_recorded(tmp_path):
     words = ["model=mlp", "agent.mirror_loss=0.5", f"run_dir={tmp_path / 'run'}"]
     result = train_agent.run(compose.composed("train_agent", [*WORDS, *words]))

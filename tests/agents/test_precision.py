@@ -1,0 +1,61 @@
+"""Faster matrix products are used inside updates only, and where they are as accurate."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rppdyn.agents import RPPSAC, precision, train_many
+from rppdyn.agents.precision import check_matmul_precision, matmul_precision, product_error
+
+CPU = torch.device("cpu")
+
+
+def test_it_is_put_back():
+    before = torch.get_float32_matmul_precision()
+    with pytest.raises(KeyError), matmul_precision("medium"):
+        assert torch.get_float32_matmul_precision() == "medium"
+        raise KeyError
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_the_error_is_that_of_a_product_in_single_precision():
+    assert 1e-8 < product_error("highest", CPU) < 1e-6
+
+
+def test_a_coarser_product_is_refused(monkeypatch):
+    def bfloat16(name: str, device: torch.device) -> float:
+        return 3e-3 if name == "medium" else 2e-7
+
+    monkeypatch.setattr(precision, "product_error", bfloat16)
+    check_matmul_precision("high", CPU)
+    with pytest.raises(
+        ValueError, match=r"matmul_precision=medium: on this cpu products have a relative error of 3e-03"
+    ):
+        check_matmul_precision("medium", CPU)
+    with pytest.raises(ValueError, match=r"matmul_precision='fast' is not one of highest, high, medium"):
+        check_matmul_precision("fast", CPU)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_updates_have_it_and_nothing_else_has(make_agent, monkeypatch, alone):
+    seen = {}
+
+    def noting(name: str, method):
+        def noted(self, *arguments, **options):
+            seen.setdefault(name, set()).add(torch.get_float32_matmul_precision())
+            return method(self, *arguments, **options)
+
+        return noted
+
+    for name in ("sample_batch", "draw_noise", "_store_transition"):
+        monkeypatch.setattr(RPPSAC, name, noting(name, getattr(RPPSAC, name)))
+    builds = [lambda seed=seed: make_agent(seed=seed, matmul_precision="high") for seed in range(1 if alone else 2)]
+    agents = [builds[0]().learn(60)] if alone else [trainee.agent for trainee in train_many(builds, 60)]
+    assert all(agent._n_updates == 10 for agent in agents)
+    assert seen == {"sample_batch": {"high"}, "draw_noise": {"high"}, "_store_transition": {"highest"}}
+
+
+def test_a_saved_agent_keeps_it(make_agent, tmp_path):
+    make_agent(matmul_precision="high").save(tmp_path / "agent")
+    assert RPPSAC.load(tmp_path / "agent", device="cpu").matmul_precision == "high"
