@@ -103,7 +103,9 @@ class Together:
             agent._update_learning_rate([o for o, _ in agent.trained_tensors().values() if o is not None])
         rates = [agent.actor.optimizer.param_groups[0]["lr"] for agent in self.agents]
         _refuse_different("learning_rate", min(rates), max(rates))
-        group, sums, metrics, drawn = self._each(_prepare)[0], None, {}, None
+        group, sums, metrics, drawn = self, None, {}, None
+        if any(agent.prepare_updates for agent in self.agents):
+            group = self._each(lambda agent: agent.prepare_updates and agent.prepare_updates())[0]
         with matmul_precision(self.agents[0].matmul_precision):
             for _ in range(gradient_steps):
                 if group is not None and not group.draws_in_update:
@@ -168,11 +170,6 @@ class Together:
                     p.data = p.data.clone()
                     if optimiser is not None:
                         optimiser.state[p].update({k: t.clone() for k, t in optimiser.state[p].items()})
-
-
-def _prepare(agent: RPPSAC) -> None:
-    if agent.prepare_updates is not None:
-        agent.prepare_updates()
 
 
 def _draw(agent: RPPSAC, batch_size: int) -> Drawn:

@@ -3,12 +3,12 @@ r"""Time RPP-SAC's gradient updates and steps beside those of stable-baselines3'
     OMP_NUM_THREADS=1 python benchmarks/sac.py --json docs/results/sac_cost.json --plot docs/results/sac_growth.png
     OMP_NUM_THREADS=2 python benchmarks/sac.py --threads 2 --updates
 
-Networks of two layers of 256, batches of 256, stable-baselines3's replay buffer and its own `train`. An update is
+Networks of two layers of 256 with swish, batches of 256, stable-baselines3's replay buffer and its own `train`. An update is
 `agent.train(1, 256)`, sampling included; a step is one of `agent.learn`, with the simulator's. Agents take turns in one
 process, one update or twenty steps each per round; a ratio is the peer's time over the agent's. "products" are the matrix
 products that an update needs at the least (two actors forward and one backward; two targets, critics and improved critics
 forward, critics backward and improved critics backward to their actions) and nothing else. "medium" stands for
-torch.set_float32_matmul_precision("medium"). "4 seeds" are trained at once; times are per seed. With more threads than one
+torch.set_float32_matmul_precision("medium") for both, or for the agent alone ("medium, alone"). "4 seeds" are trained at once; times are per seed. With more threads than one
 they are also shared out over as many processes of one thread each ("2 processes", of which only the wall clock is read).
 """
 
@@ -17,7 +17,8 @@ from __future__ import annotations
 import multiprocessing
 import statistics
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,6 +29,7 @@ from growth import Growth, draw, dress, figure, milliseconds, report_growth, sav
 from measuring import Step, Timing, begin, command_line, interleave, spread, write
 from stable_baselines3 import SAC
 from stable_baselines3.common.logger import Logger
+from torch import nn
 
 from rppdyn.agents import RPPSAC
 from rppdyn.agents.together import Together
@@ -51,7 +53,7 @@ def build(
     """An agent with random transitions in its buffer."""
     options = dict(batch_size=batch, buffer_size=50_000, learning_starts=0, seed=seed, device="cpu")
     if model == PEER:
-        agent = SAC("MlpPolicy", env, policy_kwargs=dict(net_arch=[width, width]), **options)
+        agent = SAC("MlpPolicy", env, policy_kwargs=dict(net_arch=[width, width], activation_fn=nn.SiLU), **options)
     else:
         spec = symmetry_spec(env, symmetry=symmetry)
         networks = dict(model=model, hidden=width, num_layers=2)
@@ -117,15 +119,21 @@ class Apart:
         for pipe in self._pipes:
             pipe.recv()
 
+    def close(self) -> None:
+        """End the processes."""
+        for pipe in self._pipes:
+            pipe.close()
+
 
 def serve(pipe: Connection, env: str, model: str, kind: str, seeds: Sequence[int]) -> None:
     """Run steps of these seeds, one after each message."""
     torch.set_num_threads(1)
     step = KINDS[kind](seeds_of(env, model, seeds))
-    while True:
-        pipe.recv()
-        step()
-        pipe.send(None)
+    with suppress(EOFError):  # the other end was closed
+        while True:
+            pipe.recv()
+            step()
+            pipe.send(None)
 
 
 @contextmanager
@@ -185,7 +193,7 @@ def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Timing]]:
     least = products(peer.observation_space.shape[0], peer.action_space.shape[0])
     results = {}
     threads = torch.get_num_threads()
-    kinds = [(UPDATES, rounds, 1)] + [("steps", max(2, rounds // 8), STEPS)] * with_steps
+    kinds = [(UPDATES, rounds, 1)] + [("steps", max(2, rounds // 3), STEPS)] * with_steps
     for kind, count, unit in kinds:
         step_of = KINDS[kind]
         arms = {"products": (least, Timing("products", PEER))} if kind == UPDATES else {}
@@ -201,6 +209,13 @@ def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Timing]]:
             arms[name] = Apart(env, model, kind, threads), Timing(name, PEER, 2.5)
         timings = {name: timing for name, (_, timing) in arms.items()}
         interleave({name: step for name, (step, _) in arms.items()}, timings, count)
+        for model, target in TARGETS.items():
+            timings[f"{model}, medium, alone"] = replace(
+                timings[f"{model}, medium"], name=f"{model}, medium, alone", peer=PEER, target=target
+            )
+        for step, _ in arms.values():
+            if isinstance(step, Apart):
+                step.close()
         title = f"{env}, {kind}, {threads} threads"
         report(title, timings, unit)
         results[title] = list(timings.values())
