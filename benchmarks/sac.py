@@ -8,8 +8,9 @@ Networks of two layers of 256 with swish, batches of 256, stable-baselines3's re
 process, one update or twenty steps each per round; a ratio is the peer's time over the agent's. "products" are the matrix
 products that an update needs at the least (two actors forward and one backward; two targets, critics and improved critics
 forward, critics backward and improved critics backward to their actions) and nothing else. "medium" stands for
-torch.set_float32_matmul_precision("medium") for both, or for the agent alone ("medium, alone"). "4 seeds" are trained at once; times are per seed. With more threads than one
-they are also shared out over as many processes of one thread each ("2 processes", of which only the wall clock is read).
+torch.set_float32_matmul_precision("medium") for both, or for the agent alone ("medium, alone"). "4 seeds" are trained at
+once; times are per seed. With more threads than one they are also shared out over as many processes of one thread each
+("2 processes", of which only the wall clock is read).
 """
 
 from __future__ import annotations
