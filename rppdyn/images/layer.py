@@ -23,7 +23,7 @@ PATHWAYS = (*MAPS, "pixel_bias")
 """Names of pathways, the most symmetric first; those that commute with rotations, with shifts, all but biases."""
 
 FREE_SCALE = 1e-2
-"""Initial size of pathways that don't commute with shifts, where there are some that do."""
+"""Initial size of pathways that commute with less than the most symmetric ones of their layer do."""
 
 
 class RelaxedImageLayer(nn.Module):
@@ -51,9 +51,11 @@ class RelaxedImageLayer(nn.Module):
     A residual pathway prior on images (RPP-Conv, Finzi 2023, 3.5.3) is ``{"conv": sigma_a**2, "fc": sigma_b**2}``. A
     variance of 0 leaves a pathway out.
 
-    Pathways that commute with shifts start with equal shares of an output of variance ``gain**2``; beside them the others start
-    at ``free_scale`` of that size, so that what they become, they become by the data. From equal shares they learn the training
-    set by heart before the prior has a say, and the marginal likelihood finds it hard to switch them off again.
+    The most symmetric pathways present (those that commute with rotations and shifts, else with shifts) start with equal shares of
+    an output of variance ``gain**2``; beside them the others start at ``free_scale`` of that size, so that what they become,
+    they become by the data. From equal shares free weights learn the training set by heart before the prior has a say,
+    convolutions beside group convolutions keep what they were drawn as, and the marginal likelihood finds it hard to switch
+    either off again.
 
     Args:
         size, out_size: of input and output maps; they differ only where ``out_size`` is (1, 1).
@@ -62,7 +64,7 @@ class RelaxedImageLayer(nn.Module):
         kernel_size: of convolutions; odd.
         orientations: of input and output, (1, 4), (4, 4) or (4, 1) where channels stand for orientations.
         gain: output standard deviation at initialisation for inputs of unit mean square.
-        free_scale: initial size of pathways that don't commute with shifts, relative to a layer of their own.
+        free_scale: initial size of all but the most symmetric pathways, relative to a layer of their own.
     Raises:
         ValueError: an unknown pathway, none at all, a kernel too large for the image, or an impossible output size.
     Source: Finzi, Benton & Wilson 2021; van der Ouderaa, Immer & van der Wilk 2023, Eq. 4.
@@ -100,11 +102,11 @@ class RelaxedImageLayer(nn.Module):
         self.kernel_size = 1 if self.pooled else kernel_size
         if self.kernel_size // 2 > min(size):
             raise ValueError(f"kernel_size={kernel_size} reaches around an image of {size} pixels: take a smaller one")
-        strict = [name for name in maps if name in STATIONARY]
+        kinds = [_symmetry(name) for name in maps]
         for name, variance in present.items():
-            share = 1 / math.sqrt(len(strict) if name in strict else len(maps) - len(strict) or 1)
-            scale = free_scale if strict and name not in strict else 1.0
-            start = dict(gain=gain * share * scale, generator=generator)
+            kind = _symmetry(name)
+            scale = free_scale if kind > min(kinds) else 1.0
+            start = dict(gain=gain * scale / math.sqrt(max(1, kinds.count(kind))), generator=generator)
             self.add_module(name, self._pathway(name, variance, start))
         if bias_variance != 0:
             shared = orientations[1] if any(name in ROTATIONAL for name in maps) else 1
@@ -142,3 +144,8 @@ class RelaxedImageLayer(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.in_channels} -> {self.out_channels} channels, {self.size} -> {self.out_size} pixels"
+
+
+def _symmetry(name: str) -> int:
+    """0 of pathways that commute with rotations and shifts, 1 of those that commute with shifts, 2 of others."""
+    return 0 if name in ROTATIONAL else 1 if name in STATIONARY else 2
