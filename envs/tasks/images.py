@@ -295,9 +295,11 @@ def image_data(
     for what, name, known in (("source", source, SOURCES), ("arrangement", arrangement, ARRANGEMENTS)):
         if name not in known:
             raise ValueError(f"{what}={name!r}: there are {', '.join(known)}")
-    if source in TABLES and arrangement not in ("upright", "scrambled"):
+    if shift is not None and shift < 0:
+        raise ValueError(f"shift={shift}: the largest shift in pixels can't be negative")
+    if source in TABLES and (arrangement not in ("upright", "scrambled") or shift):
         raise ValueError(
-            f"arrangement={arrangement!r}: pixels of the table {source} have a fixed place; take 'upright'"
+            f"arrangement={arrangement!r}, shift={shift}: pixels of the table {source} have a fixed place; take 'upright' and no shift"
         )
     found = SOURCES[source](None if folder is None else Path(folder))
     generator = torch.Generator().manual_seed(seed)

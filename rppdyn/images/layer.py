@@ -51,9 +51,9 @@ class RelaxedImageLayer(nn.Module):
     A residual pathway prior on images (RPP-Conv, Finzi 2023, 3.5.3) is ``{"conv": sigma_a**2, "fc": sigma_b**2}``. A
     variance of 0 leaves a pathway out.
 
-    The most symmetric pathways present (those that commute with rotations and shifts, else with shifts) start with equal shares of
-    an output of variance ``gain**2``; beside them the others start at ``free_scale`` of that size, so that what they become,
-    they become by the data. From equal shares free weights learn the training set by heart before the prior has a say,
+    The most symmetric pathways present (those that commute with rotations and shifts, else with shifts) start with equal
+    shares of an output of variance ``gain**2``; beside them the others start at ``free_scale`` of that size, so that what they
+    become, they become by the data. From equal shares free weights learn the training set by heart before the prior has a say,
     convolutions beside group convolutions keep what they were drawn as, and the marginal likelihood finds it hard to switch
     either off again.
 

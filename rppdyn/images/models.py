@@ -38,6 +38,10 @@ class LayerSpec:
     kernel_size: int = 3
     subsample: Literal["polyphase", "max"] | None = None
 
+    def __post_init__(self):
+        if self.subsample is not None and self.subsample not in SUBSAMPLING:
+            raise ValueError(f"subsample={self.subsample!r} is not one of {', '.join(SUBSAMPLING)}, or None")
+
 
 def ten_layers(width: int = 10) -> list[LayerSpec]:
     r"""The ten-layer network of van der Ouderaa, Immer & van der Wilk 2023, Table 6, with its width :math:`\alpha`.
@@ -110,7 +114,7 @@ class ImageModel(nn.Module):
         outputs: numbers for each image: classes, or targets.
         pathways: names and prior variances.
         bias_variance: prior variance of biases, shared over pixels (and orientations).
-        free_scale: initial size of pathways that don't commute with shifts beside those that do.
+        free_scale: initial size of all but the most symmetric pathways of a layer.
         generator: of the initial weights.
     Raises:
         ValueError: a size that can't be halved as often as the layers ask, or what a layer refuses.

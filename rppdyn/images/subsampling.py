@@ -15,10 +15,14 @@ class Subsampling(nn.Module):
 
     Args:
         stride: how many pixels become one, along both axes.
+    Raises:
+        ValueError: a stride below 1.
     """
 
     def __init__(self, stride: int = 2):
         super().__init__()
+        if stride < 1:
+            raise ValueError(f"stride={stride}: must be at least 1")
         self.stride = stride
 
     def out_size(self, size: tuple[int, int]) -> tuple[int, int]:

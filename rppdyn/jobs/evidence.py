@@ -20,6 +20,7 @@ BATCH = 256  # data whose curvature is computed at a time
 
 Predict = Callable[[RPPEMLP, Tensor], Tensor]
 PredictEach = Callable[[Stack, Weights, Tensor], Tensor]
+Member = tuple[Evidence, Callable[[Tensor], Tensor]]
 
 
 def weights_of(stack: Stack) -> list[nn.Parameter]:
@@ -41,6 +42,7 @@ class VarianceLearning:
 
     Attributes:
         effective: of each pathway, by name, the members' effective numbers of parameters at the last update.
+        negative_log: the members' -log p(D) per datum there.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class VarianceLearning:
         self.noise = torch.zeros(stack.members) if noise is None else noise.requires_grad_(learned)
         self.has_noise = noise is not None
         self.effective: dict[str, list[float]] = {}
+        self.negative_log: list[float] = []
         parameters = [*self.variances.values(), *([self.noise] if learned else [])]
         self.optimiser = torch.optim.Adam(parameters, lr=self.options.learning_rate)
 
@@ -83,19 +86,26 @@ class VarianceLearning:
         stood = self.noise.detach().clone()
         for _ in range(self.options.steps):
             self.optimiser.zero_grad()
-            total = torch.zeros((), dtype=torch.float64)
-            for index, (found, negative_log_likelihood) in enumerate(members):
-                s = self._log_variances(index, found)
-                noise = self.noise[index].double().cpu()
-                scale = (stood[index].double().cpu() - noise).exp()
-                total = total + found.negative_log(negative_log_likelihood(noise.exp()), s, scale)
-            total.backward()
+            self._negative_log(members, stood).sum().backward()
             self.optimiser.step()
         self._follow(weights)
         with torch.no_grad():
+            self.negative_log = [
+                float(value) / len(own)
+                for value, own in zip(self._negative_log(members, stood), self.inputs, strict=True)
+            ]
             each = [found.effective_parameters(self._log_variances(i, found)) for i, (found, _) in enumerate(members)]
         keys = [f"{p.layer}.{p.name}" for p in members[0][0].pathways]
         self.effective = dict(zip(keys, torch.stack(each, 1).tolist(), strict=True))
+
+    def _negative_log(self, members: list[Member], stood: Tensor) -> Tensor:
+        """-log p(D) of each member at the variances as they are; ``stood`` are the noise variances of their curvature."""
+        found = []
+        for index, (own, negative_log_likelihood) in enumerate(members):
+            noise = self.noise[index].double().cpu()
+            scale = (stood[index].double().cpu() - noise).exp()
+            found.append(own.negative_log(negative_log_likelihood(noise.exp()), self._log_variances(index, own), scale))
+        return torch.stack(found)
 
     def _log_variances(self, index: int, found: Evidence) -> Tensor:
         """A member's, in the order of its evidence."""
@@ -125,7 +135,7 @@ class VarianceLearning:
         """Of each member as it stands."""
         return [self._at(index, epoch)[0] for index in range(self.stack.members)]
 
-    def _at(self, index: int, epoch: int) -> tuple[Evidence, Callable[[Tensor], Tensor]]:
+    def _at(self, index: int, epoch: int) -> Member:
         """A member's evidence, and its negative log-likelihood of all data as a function of the noise variance."""
         net = self.stack.member(index)
         inputs, targets = self.inputs[index], self.targets[index]
@@ -146,18 +156,21 @@ class VarianceLearning:
         return evidence(net, blocks), lambda variance: share * self.density(variance).negative_log(outputs, wanted)
 
     def metrics(self) -> dict[str, list[float]]:
-        """Of each pathway the logarithm to base 10 of its variance and, after an update, its effective number of parameters."""
+        """Logarithms to base 10 of all variances and, after an update, the evidence and effective numbers of parameters."""
         named = {".".join(key): p for key, p in self.variances.items()}
         found = {f"log10_variance/{name}": (p.detach() / math.log(10)).tolist() for name, p in named.items()}
         if self.has_noise:
             found["log10_variance/noise"] = (self.noise.detach() / math.log(10)).tolist()
+        if self.negative_log:
+            found["marginal_likelihood/negative_log"] = self.negative_log
         return found | {f"effective/{name}": values for name, values in self.effective.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"noise": self.noise.detach(), "optimiser": self.optimiser.state_dict(), "effective": self.effective}
+        kept = {"effective": self.effective, "negative_log": self.negative_log}
+        return kept | {"noise": self.noise.detach(), "optimiser": self.optimiser.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         with torch.no_grad():
             self.noise.copy_(state["noise"])
         self.optimiser.load_state_dict(state["optimiser"])
-        self.effective = state["effective"]
+        self.effective, self.negative_log = state["effective"], state.get("negative_log", [])

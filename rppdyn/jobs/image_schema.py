@@ -68,7 +68,7 @@ class ImageModelConfig:
     architecture: str = "small"
     width: int | None = None  # channels of the first layer; null: the architecture's own
     bias_variance: float = 1.0
-    free_scale: float = 0.01  # initial size of pathways that know positions, beside others that don't
+    free_scale: float = 0.01  # initial size of all but the most symmetric pathways of a layer
 
     def __post_init__(self) -> None:
         positive("model.free_scale", self.free_scale)

@@ -18,6 +18,8 @@ from rppdyn.runs.figures import COLOURS
 __all__ = ["draw_pathways", "pathway_rows"]
 
 Rows = list[dict[str, Any]]
+BIASES = ("bias", "pixel_bias")
+"""Pathways that are no maps."""
 
 
 def pathway_rows(members: Sequence[Evidence]) -> Rows:
@@ -25,15 +27,15 @@ def pathway_rows(members: Sequence[Evidence]) -> Rows:
 
     ``precision`` :math:`\delta`, ``norm`` of the coefficients, ``effective`` their effective number :math:`\gamma` out of
     ``coefficients``, :math:`\gamma / P` as ``normalised``, and its share of the sum over the layer's pathways as ``relative``
-    (van der Ouderaa, Immer & van der Wilk 2023, Table 4).
+    (van der Ouderaa, Immer & van der Wilk 2023, Table 4), in which biases that are pathways of their own have no part.
     """
     pathways = members[0].pathways
     effective = np.array([one.effective_parameters().tolist() for one in members])  # (members, pathways)
     coefficients = members[0].counts.numpy()
     normalised = np.divide(effective, coefficients, out=np.zeros_like(effective), where=coefficients > 0)
-    layers = np.array([p.layer for p in pathways])
-    total = np.stack([normalised[:, layers == layer].sum(1) for layer in layers], 1)
-    relative = np.divide(normalised, total, out=np.zeros_like(total), where=total > 0)
+    layers, maps = np.array([p.layer for p in pathways]), np.array([p.name not in BIASES for p in pathways])
+    total = np.stack([normalised[:, (layers == layer) & maps].sum(1) for layer in layers], 1)
+    relative = np.divide(normalised, total, out=np.zeros_like(total), where=(total > 0) & maps)
     return [
         {
             "layer": p.layer,
@@ -54,8 +56,9 @@ def draw_pathways(rows: Rows, path: Path) -> Path:
     figure = Figure(figsize=(9.6, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     names = list(dict.fromkeys(row["pathway"] for row in rows))
-    per_layer = Counter(row["layer"] for row in rows if row["coefficients"])
-    competing = [row for row in rows if per_layer[row["layer"]] > 1]
+    maps = [row for row in rows if row["coefficients"] and row["pathway"] not in BIASES]
+    per_layer = Counter(row["layer"] for row in maps)
+    competing = [row for row in maps if per_layer[row["layer"]] > 1]
     panels = {"effective number of parameters": ("effective", rows), "relative, per parameter": ("relative", competing)}
     for axes, (title, (key, shown)) in zip(figure.subplots(1, 2), panels.items(), strict=True):
         layers = list(dict.fromkeys(row["layer"] for row in shown))

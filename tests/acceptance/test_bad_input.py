@@ -79,6 +79,10 @@ BAD = {
         ["fit-dynamics", "model.parametrisation=dense", "objective=marginal_likelihood"],
         ["objective=marginal_likelihood", "leave out one"],
     ),
+    "variances that would not be learned": (
+        ["fit-image", "objective=marginal_likelihood", "optimiser.epochs=8"],
+        ["marginal_likelihood.burn_in=10", "optimiser.epochs=8"],
+    ),
     "dense weight of an image model": (
         ["fit-image", "model.parametrisation=dense"],
         ["'model.parametrisation'", "fit-image"],

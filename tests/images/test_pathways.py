@@ -84,6 +84,14 @@ def test_free_pathways_start_small_beside_others(kind):
         assert abs(layer.get_submodule(kind)(x).std() / expected - 1) < 0.1
 
 
+def test_convolutions_beside_group_convolutions_start_small_too():
+    x = torch.randn(64, 16, 8, 8, generator=generator(3))
+    pathways = {"gconv": 1.0, "gconv_pointwise": 1.0, "conv": 1.0, "fc": 1.0}
+    layer = RelaxedImageLayer(16, 32, (8, 8), pathways, orientations=(4, 4), free_scale=0.03, generator=generator())
+    for name, expected in (("gconv", 0.5**0.5), ("gconv_pointwise", 0.5**0.5), ("conv", 0.03), ("fc", 0.03)):
+        assert abs(layer.get_submodule(name)(x).std() / expected - 1) < 0.1, name
+
+
 def test_initial_weights_are_never_wider_than_the_prior():
     wide, narrow = (FullyConnected(2, 2, SIZE, v, generator=generator()) for v in (1.0, 1e-6))
     assert abs(narrow.weight.std() - 1e-3) < 1e-4 < wide.weight.std()

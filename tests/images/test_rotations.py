@@ -69,7 +69,7 @@ def test_a_layer_is_as_symmetric_as_its_pathways():
     x = images()
     for free, least in ((0, 0.0), (1.0, 0.05)):
         layer = RelaxedImageLayer(
-            IN, OUT, SIZE, {"gconv": 1.0, "conv": free}, orientations=(4, 4), generator=generator()
+            IN, OUT, SIZE, {"gconv": 1.0, "conv": free}, orientations=(4, 4), free_scale=1.0, generator=generator()
         )
         layer = layer.double()
         torch.nn.init.normal_(layer.bias.bias, generator=generator(7))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from rppdyn.cli import main
 from rppdyn.jobs import compose, fit_image
 from rppdyn.jobs.checks import ConfigError
-from rppdyn.runs import RunFolder
+from rppdyn.runs import RunFolder, read_metrics
 
 WORDS = ("model.width=4", "task.train=600", "task.validation=100", "optimiser.epochs=12", "optimiser.batch_size=60",
          "marginal_likelihood.burn_in=2", "marginal_likelihood.every=2", "marginal_likelihood.data=200", "evaluation.every=6",
@@ -41,6 +43,14 @@ def test_variances_are_learned_and_the_models_load(tmp_path):
         assert all(0 <= effective <= row["coefficients"] for effective in row["effective"])
     (free,) = [row for row in result.pathways if (row["layer"], row["pathway"]) == ("blocks.0", "f_fc")]
     assert min(free["precision"]) > 1.5  # from 1: less of it is needed
+    for layer in {layer for layer, _ in names}:
+        shares = {row["pathway"]: row["relative"] for row in result.pathways if row["layer"] == layer}
+        assert shares.pop("bias") == [0.0, 0.0]
+        assert [sum(each) for each in zip(*shares.values(), strict=True)] == pytest.approx([1.0, 1.0])
+    # what the data cost, and what the model does: more than log(10) per image, since so little data pay for few weights
+    last = read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]
+    for evidence, nll in zip(last["marginal_likelihood/negative_log"], last["train/nll"], strict=True):
+        assert nll < evidence < 2 * math.log(10)
     folder = RunFolder.open(tmp_path / "run")
     images, models = fit_image.load_image_models(configured(tmp_path / "run", *words), folder)
     x, y = images.data[1].test.x, images.data[1].test.y
@@ -48,6 +58,17 @@ def test_variances_are_learned_and_the_models_load(tmp_path):
     assert float(wrong) == pytest.approx(result.test["test/error"][1], abs=1e-6)
     again = fit_image.run(configured(tmp_path / "run", *words), resume=True)
     assert again.test == result.test
+
+
+@pytest.mark.parametrize("model", ["gconv", "f_fc+conv+gconv"])
+def test_group_convolutions_live_through_their_first_steps(tmp_path, model):
+    """At a rate that is too high all rectifiers of a layer die, and every image has the same outputs."""
+    words = ("task=upright", f"model={model}", "optimiser.epochs=2", "evaluation.every=2")
+    result = fit_image.run(configured(tmp_path / "run", *words))
+    images, (network,) = fit_image.load_image_models(configured(tmp_path / "run", *words), RunFolder.open(result.run))
+    outputs = network(images.data[0].test.x)
+    assert (outputs - outputs[0]).abs().max() > 0.05
+    assert result.test["test/nll"][0] < math.log(10)
 
 
 def test_a_regression_on_a_table(tmp_path):
