@@ -24,6 +24,7 @@ __all__ = [
     "ImageSet",
     "image_data",
     "in_quadrants",
+    "mirrored",
     "on_canvas",
     "quarter_turned",
     "rotated",
@@ -112,6 +113,12 @@ def _shifted(x: Float[Tensor, "N C H W"], shift: Int[Tensor, "N 2"]) -> Float[Te
     rows = (torch.arange(height) - shift[:, :1]) % height
     columns = (torch.arange(width) - shift[:, 1:]) % width
     return x[torch.arange(len(x))[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def mirrored(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, "N C H W"]:
+    """Each image as it is or with left and right exchanged, with equal probability."""
+    flipped = torch.randint(2, (len(x), 1, 1, 1), generator=generator).bool()
+    return torch.where(flipped.to(x.device), x.flip(-1), x)
 
 
 def quarter_turned(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, "N C H W"]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.envs.tasks import image_data
-from rppdyn.envs.tasks.images import ImageData, ImageSet
+from rppdyn.envs.tasks.images import TABLES, ImageData, ImageSet, mirrored, quarter_turned, translated
 from rppdyn.equivariance.error import relative_difference
 from rppdyn.images import ImageModel
 from rppdyn.images.models import ARCHITECTURES
@@ -70,6 +70,10 @@ class ImageFit:
 
     def __init__(self, config: FitImageConfig):
         self.config = config
+        if config.task.source in TABLES and (given := config.task.augments):
+            raise ConfigError(
+                f"{', '.join(given)} with the table {config.task.source}: its pixels have a fixed place; leave it out"
+            )
         self.data = [self._images(seed) for seed in config.all_seeds]
         self.device = device_of(config.device)
         train = [ImageSet(d.train.x[: config.task.train], d.train.y[: config.task.train]) for d in self.data]
@@ -83,7 +87,24 @@ class ImageFit:
             predict_one=_call,
             evaluate=self._evaluate,
             likelihood=GAUSSIAN if self.data[0].regression else CATEGORICAL,
+            prepare=self._augment if config.task.augments else None,
         )
+
+    def _augment(
+        self, inputs: Float[Tensor, "members N C H W"], targets: Tensor, step: int
+    ) -> tuple[Float[Tensor, "members N C H W"], Tensor]:
+        """Images turned, mirrored and moved at random, as configured, each member's by a stream of its own."""
+        task, moved = self.config.task, []
+        for seed, x in zip(self.config.all_seeds, inputs, strict=True):
+            generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+            if task.augment_turn:
+                x = quarter_turned(x, generator)
+            if task.augment_flip:
+                x = mirrored(x, generator)
+            if task.augment_shift:
+                x = translated(x, task.augment_shift, generator)
+            moved.append(x)
+        return torch.stack(moved), targets
 
     def _images(self, seed: int) -> ImageData:
         task = self.config.task

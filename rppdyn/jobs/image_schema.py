@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from omegaconf import MISSING
 
 from rppdyn.jobs.checks import ConfigError, at_least, one_of, positive, require, variance
 from rppdyn.jobs.fit_schema import FitConfig
+from rppdyn.jobs.schema import without
 
+AUGMENTS = ("augment_shift", "augment_flip", "augment_turn")
 ARCHITECTURES = ("small", "small_max", "three_layers", "nine_layers", "ten_layers")
 
 
@@ -24,13 +27,22 @@ class ImageTaskConfig:
     canvas: int | None = None  # pixels; null: the arrangement's own
     shift: int | None = None  # largest, in pixels; null: the arrangement's own
     folder: str | None = None  # where torchvision has put its datasets
+    augment_shift: int = 0  # training images are moved by up to so many pixels, anew for each batch
+    augment_flip: bool = False  # ... and mirrored left to right, or not
+    augment_turn: bool = False  # ... and turned by a multiple of 90 degrees
 
     def __post_init__(self) -> None:
+        at_least("task.augment_shift", self.augment_shift, 0)
         at_least("task.train", self.train, 1)
         at_least("task.validation", self.validation, 0)
         for name in ("canvas", "shift"):
             if getattr(self, name) is not None:
                 at_least(f"task.{name}", getattr(self, name), 0)
+
+    @property
+    def augments(self) -> list[str]:
+        """The keys of how training images are changed."""
+        return [f"task.{name}" for name in AUGMENTS if getattr(self, name)]
 
 
 @dataclass
@@ -92,6 +104,10 @@ class FitImageConfig(FitConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require("dtype", self.dtype, self.dtype == "float32", "float32: images are stored so")
+
+    def identity(self) -> dict[str, Any]:
+        usual = [f"task.{name}" for name in AUGMENTS if f"task.{name}" not in self.task.augments]
+        return without(super().identity(), usual)  # as before there were such keys
 
     @property
     def model_name(self) -> str:

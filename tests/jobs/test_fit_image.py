@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rppdyn.cli import main
+from rppdyn.envs.tasks.images import translated
 from rppdyn.jobs import compose, fit_image
 from rppdyn.jobs.checks import ConfigError
 from rppdyn.runs import RunFolder, read_metrics
@@ -71,6 +72,31 @@ def test_group_convolutions_live_through_their_first_steps(tmp_path, model):
     assert result.test["test/nll"][0] < math.log(10)
 
 
+def test_augmented_images_are_moved_anew_for_each_batch(tmp_path):
+    """Pixels are kept and places are not; each member has a stream of its own, and the same again after a resume."""
+    words = ("task=upright", "model=fc", "model.architecture=three_layers", "seeds=2")
+    augment = ("task.augment_shift=2", "task.augment_turn=true", "task.augment_flip=true")
+    images = fit_image.ImageFit(configured(tmp_path, *words, *augment))
+    x, y = torch.randn(2, 5, 1, 8, 8), torch.arange(10).view(2, 5)
+    first, again, later = (images._augment(x, y, step) for step in (3, 3, 4))
+    assert torch.equal(first[0], again[0]) and not torch.equal(first[0], later[0]) and torch.equal(first[1], y)
+    torch.testing.assert_close(first[0].flatten(2).sort().values, x.flatten(2).sort().values, rtol=0, atol=0)
+    alone = fit_image.ImageFit(configured(tmp_path, *words[:3], "seed=1", *augment))
+    assert torch.equal(alone._augment(x[1:], y[1:], 3)[0][0], first[0][1])
+
+    wrong = []
+    for name, more in (("moved", ["task.augment_shift=1"]), ("plain", [])):
+        config = configured(tmp_path / name, *words[:3], *more)
+        result = fit_image.run(config)
+        images, (network,) = fit_image.load_image_models(config, RunFolder.open(result.run))
+        test = images.data[0].test
+        moved = translated(test.x, 1, torch.Generator().manual_seed(0))
+        wrong.append(float((network(moved).argmax(-1) != test.y).float().mean()))
+    assert wrong[0] < 0.7 * wrong[1]
+    usual = configured(tmp_path, *words).identity()["task"]
+    assert not any("augment" in key for key in usual)  # folders of earlier versions keep their names
+
+
 def test_a_regression_on_a_table(tmp_path):
     words = (
         "task=diabetes",
@@ -106,6 +132,8 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
         (("model.pathways.conv=0", "model=conv"), "leave no map"),
         (("model.pathways.cnv=1",), "model.pathways.cnv"),
         (("model.pathways.conv=-1",), "model.pathways.conv=-1"),
+        (("task.augment_shift=-1",), "task.augment_shift=-1"),
+        (("task=wine", "task.augment_flip=true", "model=fc"), "task.augment_flip with the table wine"),
         (("model.architecture=huge",), "model.architecture=huge"),
         (("task.train=2000",), "task.train=2000"),
         (("task=mnist",), "folder"),
