@@ -41,8 +41,7 @@ class VarianceLearning:
             likelihood without.
 
     Attributes:
-        effective: of each pathway, by name, the members' effective numbers of parameters at the last update.
-        negative_log: the members' -log p(D) per datum there.
+        found: metrics of the members at the last update, by name.
     """
 
     def __init__(
@@ -64,8 +63,7 @@ class VarianceLearning:
         learned = self.options.noise and noise is not None
         self.noise = torch.zeros(stack.members) if noise is None else noise.requires_grad_(learned)
         self.has_noise = noise is not None
-        self.effective: dict[str, list[float]] = {}
-        self.negative_log: list[float] = []
+        self.found: dict[str, list[float]] = {}
         parameters = [*self.variances.values(), *([self.noise] if learned else [])]
         self.optimiser = torch.optim.Adam(parameters, lr=self.options.learning_rate)
 
@@ -89,14 +87,18 @@ class VarianceLearning:
             self._negative_log(members, stood).sum().backward()
             self.optimiser.step()
         self._follow(weights)
-        with torch.no_grad():
-            self.negative_log = [
-                float(value) / len(own)
-                for value, own in zip(self._negative_log(members, stood), self.inputs, strict=True)
-            ]
-            each = [found.effective_parameters(self._log_variances(i, found)) for i, (found, _) in enumerate(members)]
-        keys = [f"{p.layer}.{p.name}" for p in members[0][0].pathways]
-        self.effective = dict(zip(keys, torch.stack(each, 1).tolist(), strict=True))
+        self.found = self._measured(members, self._negative_log(members, stood).detach())
+
+    @torch.no_grad()
+    def _measured(self, members: list[Member], negative_log: Tensor) -> dict[str, list[float]]:
+        """-log p(D) per datum; of each pathway the effective number of parameters and the norm of its coefficients."""
+        each = [own.effective_parameters(self._log_variances(i, own)) for i, (own, _) in enumerate(members)]
+        norms = [own.squared_norms.sqrt() for own, _ in members]
+        metrics = {"marginal_likelihood/negative_log": (negative_log / len(self.inputs[0])).tolist()}
+        for name, values in (("effective", each), ("norm", norms)):
+            keys = [f"{name}/{p.layer}.{p.name}" for p in members[0][0].pathways]
+            metrics |= dict(zip(keys, torch.stack(values, 1).tolist(), strict=True))
+        return metrics
 
     def _negative_log(self, members: list[Member], stood: Tensor) -> Tensor:
         """-log p(D) of each member at the variances as they are; ``stood`` are the noise variances of their curvature."""
@@ -161,16 +163,13 @@ class VarianceLearning:
         found = {f"log10_variance/{name}": (p.detach() / math.log(10)).tolist() for name, p in named.items()}
         if self.has_noise:
             found["log10_variance/noise"] = (self.noise.detach() / math.log(10)).tolist()
-        if self.negative_log:
-            found["marginal_likelihood/negative_log"] = self.negative_log
-        return found | {f"effective/{name}": values for name, values in self.effective.items()}
+        return found | self.found
 
     def state_dict(self) -> dict[str, Any]:
-        kept = {"effective": self.effective, "negative_log": self.negative_log}
-        return kept | {"noise": self.noise.detach(), "optimiser": self.optimiser.state_dict()}
+        return {"noise": self.noise.detach(), "optimiser": self.optimiser.state_dict(), "found": self.found}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         with torch.no_grad():
             self.noise.copy_(state["noise"])
         self.optimiser.load_state_dict(state["optimiser"])
-        self.effective, self.negative_log = state["effective"], state.get("negative_log", [])
+        self.found = state.get("found", {})

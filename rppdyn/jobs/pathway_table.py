@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -52,31 +54,37 @@ def pathway_rows(members: Sequence[Evidence]) -> Rows:
 
 
 def draw_pathways(rows: Rows, path: Path) -> Path:
-    """Draw effective numbers of parameters by layer, and relative ones where pathways compete: means, and a point a member."""
-    figure = Figure(figsize=(9.6, 3.6), layout="constrained")
+    """Draw what the table holds, by layer: means, and a point for each member; relative numbers where pathways compete."""
+    figure = Figure(figsize=(9.6, 6.6), layout="constrained")
     FigureCanvasAgg(figure)
-    names = list(dict.fromkeys(row["pathway"] for row in rows))
-    maps = [row for row in rows if row["coefficients"] and row["pathway"] not in BIASES]
+    rows = [row for row in rows if row["coefficients"]]
+    colours = dict(zip(dict.fromkeys(row["pathway"] for row in rows), cycle(COLOURS), strict=False))
+    maps = [row for row in rows if row["pathway"] not in BIASES]
     per_layer = Counter(row["layer"] for row in maps)
     competing = [row for row in maps if per_layer[row["layer"]] > 1]
-    panels = {"effective number of parameters": ("effective", rows), "relative, per parameter": ("relative", competing)}
-    for axes, (title, (key, shown)) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        layers = list(dict.fromkeys(row["layer"] for row in shown))
-        for k, (name, colour) in enumerate(zip(names, COLOURS, strict=False)):
-            own = [row for row in shown if row["pathway"] == name and row["coefficients"]]
-            width = 0.8 / len(names)
-            at = np.array([layers.index(row["layer"]) for row in own]) + (k - (len(names) - 1) / 2) * width
-            axes.bar(at, [np.mean(row[key]) for row in own], width, color=colour, alpha=0.75, label=name)
-            for x, row in zip(at, own, strict=True):
-                axes.plot([x] * len(row[key]), row[key], "k.", ms=3)
-        axes.set_xticks(range(len(layers)), layers, rotation=35, ha="right", fontsize="x-small")
-        axes.set_title(title, fontsize="medium")
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.axes[0].set_yscale("symlog", linthresh=1)
-    figure.axes[0].set_ylim(bottom=0)
-    figure.axes[1].set_ylim(-0.03, 1.03)
-    figure.legend(
-        *figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(names), frameon=False
-    )
+    effective, relative, precision, norm = figure.subplots(2, 2).flat
+    _draw(effective, "effective number of parameters", "effective", rows, colours)
+    _draw(relative, "relative, per parameter", "relative", competing, colours)
+    _draw(precision, "prior precision", "precision", rows, colours)
+    _draw(norm, "norm of the coefficients", "norm", rows, colours)
+    effective.set_yscale("symlog", linthresh=1)
+    effective.set_ylim(bottom=0)
+    relative.set_ylim(-0.03, 1.03)
+    precision.set_yscale("log")
+    figure.legend(*effective.get_legend_handles_labels(), loc="outside upper center", ncols=len(colours), frameon=False)
     return save(figure, path)
+
+
+def _draw(axes: Axes, title: str, key: str, rows: Rows, colours: dict[str, str]) -> None:
+    layers = list(dict.fromkeys(row["layer"] for row in rows))
+    width = 0.8 / len(colours)
+    for k, (name, colour) in enumerate(colours.items()):
+        own = [row for row in rows if row["pathway"] == name]
+        at = np.array([layers.index(row["layer"]) for row in own]) + (k - (len(colours) - 1) / 2) * width
+        axes.bar(at, [np.mean(row[key]) for row in own], width, color=colour, alpha=0.75, label=name)
+        for x, row in zip(at, own, strict=True):
+            axes.plot([x] * len(row[key]), row[key], "k.", ms=3)
+    axes.set_xticks(range(len(layers)), layers, rotation=35, ha="right", fontsize="x-small")
+    axes.set_title(title, fontsize="medium")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
