@@ -210,26 +210,31 @@ def test_curvature_of_a_convolution_with_one_place_is_exact():
     assert relative(kronecker(block, 1)[0], order) < 1e-12
 
 
-def test_curvature_of_a_convolution_is_that_of_curvlinops():
-    """Peer: KFAC-expand of a ``Conv2d`` without padding, on images that are padded already, of the same regression loss."""
+@pytest.mark.parametrize("kind", ["conv", "fc"])
+def test_curvature_is_that_of_curvlinops(kind):
+    """Peer: KFAC-expand of a layer of torch's, of the same regression loss; of images that are padded already."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit.script, in one of its requirements
         curvlinops = pytest.importorskip("curvlinops")
-    f, x = pathway("conv"), images(3)
-    conv, head = torch.nn.Conv2d(IN, OUT, 3, bias=False).double(), torch.nn.Linear(OUT * 16, 2).double()
-    conv.weight = f.weight
-    peer = torch.nn.Sequential(conv, torch.nn.Tanh(), torch.nn.Flatten(), head)
-    data = [(circular_pad(x, 3), torch.zeros(3, 2, dtype=torch.float64))]
-    kfac = curvlinops.KFACLinearOperator(
-        peer, torch.nn.MSELoss(reduction="sum"), [conv.weight], data, fisher_type="type-2", kfac_approx="expand"
+    f, x = pathway(kind), images(3)
+    layer = (
+        torch.nn.Conv2d(IN, OUT, 3, bias=False) if kind == "conv" else torch.nn.Linear(IN * 16, OUT * 16, bias=False)
     )
-    theirs = kfac @ torch.eye(conv.weight.numel(), dtype=torch.float64)
+    layer, head = layer.double(), torch.nn.Linear(OUT * 16, 2).double()
+    layer.weight = f.weight
+    peer = torch.nn.Sequential(layer, torch.nn.Tanh(), torch.nn.Flatten(), head)
+    data = [(circular_pad(x, 3) if kind == "conv" else x.flatten(1), torch.zeros(3, 2, dtype=torch.float64))]
+    kfac = curvlinops.KFACLinearOperator(
+        peer, torch.nn.MSELoss(reduction="sum"), [layer.weight], data, fisher_type="type-2", kfac_approx="expand"
+    )
+    vectors = torch.randn(layer.weight.numel(), 3, generator=generator(4), dtype=torch.float64)
+    theirs = kfac @ vectors
 
     y = f(x).detach().requires_grad_()
     outputs = head(torch.tanh(y).flatten(1))
     g = torch.stack([2**0.5 * torch.autograd.grad(outputs[:, k].sum(), y, retain_graph=True)[0] for k in range(2)])
     (block,) = f.curvature(x, g)
-    assert relative(torch.kron(block.G, block.A / 3), theirs) < 1e-12
+    assert relative(torch.kron(block.G, block.A / 3) @ vectors, theirs) < 1e-12
 
 
 def test_a_layer_is_the_sum_of_its_pathways():
