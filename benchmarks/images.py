@@ -1,4 +1,4 @@
-r"""Time image pathways beside a 3 x 3 convolution.
+r"""Time image pathways beside a 3 x 3 convolution, and an update of learned variances beside an epoch of training.
 
     OMP_NUM_THREADS=1 python benchmarks/images.py --json docs/results/images_cost.json     # on the CPU
     python benchmarks/images.py --device cuda
@@ -6,15 +6,20 @@ r"""Time image pathways beside a 3 x 3 convolution.
 A step is forward and backward, by inputs and weights, of one layer from given inputs and gradients: 20 channels, 32 x 32
 pixels, batch 64 on the CPU; 64 channels and batch 512 on a GPU. The peer is torch's own convolution, zero padding within the
 operation. Layers take turns, one step each per round, in one process; a ratio is the median over rounds, between quartiles.
+An update estimates the curvature of all pathways and takes twenty steps along the gradient of the marginal likelihood, as
+`rppdyn fit-image task=digit model=f_fc+conv objective=marginal_likelihood` does, from its default of 400 images and from 1,000.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 from measuring import Step, Timing, begin, command_line, interleave, report, write_times
 from torch import nn
 
 from rppdyn.images import RelaxedImageLayer
+from rppdyn.jobs import compose, fit_image
 
 SIZE = (32, 32)
 CASES = {"cpu": (20, 64), "cuda": (64, 512)}
@@ -63,6 +68,26 @@ def measure(device: str, rounds: int) -> list[Timing]:
     return list(timings.values())
 
 
+def measure_learning(device: str, rounds: int) -> list[Timing]:
+    """Time epochs and updates of one model with learned variances, which train it on the way."""
+    words = ["task=digit", "model=f_fc+conv", "objective=marginal_likelihood", f"device={device}"]
+    usual = fit_image.ImageFit(compose.composed("fit_image", words)).fit
+    more = fit_image.ImageFit(compose.composed("fit_image", [*words, "marginal_likelihood.data=1000"])).fit
+
+    def epoch() -> None:
+        for step in range(usual.steps_per_epoch):  # of the first epoch, before which no variance is learned
+            usual.step(step)
+
+    steps: dict[str, Step] = {"epoch": epoch}
+    for fit in (usual, more):
+        name = f"update, {fit.config.marginal_likelihood.data} images"
+        steps[name] = partial(fit.variances.update, 0, fit.optimiser)
+    timings = {name: Timing(name, "epoch", None if name == "epoch" else 1.0) for name in steps}
+    interleave(steps, timings, rounds)
+    report(f"digits in quadrants, {usual.inputs.shape[1]} to train on: f_fc+conv", list(timings.values()))
+    return list(timings.values())
+
+
 def main() -> None:
     """Parse arguments, measure, print, and write the raw times."""
     parser = command_line(__doc__, rounds=20, quick=8)
@@ -70,7 +95,9 @@ def main() -> None:
     arguments, where = begin(parser)
     if arguments.device == "cuda":
         where["device"] = torch.cuda.get_device_name()
-    write_times(arguments.json, where, {arguments.device: measure(arguments.device, arguments.rounds)})
+    found = {arguments.device: measure(arguments.device, arguments.rounds)}
+    found["learning"] = measure_learning(arguments.device, max(3, arguments.rounds // 4))
+    write_times(arguments.json, where, found)
 
 
 if __name__ == "__main__":
