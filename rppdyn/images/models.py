@@ -115,6 +115,8 @@ class ImageModel(nn.Module):
         pathways: names and prior variances.
         bias_variance: prior variance of biases, shared over pixels (and orientations).
         free_scale: initial size of all but the most symmetric pathways of a layer.
+        output_scale: initial size of outputs. What images have in common makes them as large as ten after several poolings;
+            where few channels have to take that back, all rectifiers of a layer may die in the first steps.
         generator: of the initial weights.
     Raises:
         ValueError: a size that can't be halved as often as the layers ask, or what a layer refuses.
@@ -134,6 +136,7 @@ class ImageModel(nn.Module):
         *,
         bias_variance: int | float = 1.0,
         free_scale: int | float = FREE_SCALE,
+        output_scale: int | float = 1.0,
         generator: torch.Generator | None = None,
     ):
         super().__init__()
@@ -153,7 +156,7 @@ class ImageModel(nn.Module):
             channels, before, gain = fields * spec.channels, fields, RECTIFIER_GAIN
         self.head = RelaxedImageLayer(
             channels, outputs, size, pathways_at(size, pathways), kernel_size=1, out_size=(1, 1),
-            orientations=(before, 1), gain=gain, **shared,
+            orientations=(before, 1), gain=gain * output_scale, **shared,
         )  # fmt: skip
 
     def layers(self) -> list[tuple[str, RelaxedImageLayer]]:

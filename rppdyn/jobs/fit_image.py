@@ -135,6 +135,7 @@ class ImageFit:
             model.pathways.present,
             bias_variance=model.bias_variance,
             free_scale=model.free_scale,
+            output_scale=model.output_scale,
             generator=torch.Generator().manual_seed(seed),
         )
 

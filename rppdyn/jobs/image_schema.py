@@ -81,9 +81,11 @@ class ImageModelConfig:
     width: int | None = None  # channels of the first layer; null: the architecture's own
     bias_variance: float = 1.0
     free_scale: float = 0.01  # initial size of all but the most symmetric pathways of a layer
+    output_scale: float = 1.0  # initial size of outputs
 
     def __post_init__(self) -> None:
         positive("model.free_scale", self.free_scale)
+        positive("model.output_scale", self.output_scale)
         one_of("model.architecture", self.architecture, ARCHITECTURES)
         variance("model.bias_variance", self.bias_variance)
         if self.width is not None:
@@ -107,6 +109,8 @@ class FitImageConfig(FitConfig):
 
     def identity(self) -> dict[str, Any]:
         usual = [f"task.{name}" for name in AUGMENTS if f"task.{name}" not in self.task.augments]
+        if self.model.output_scale == 1:
+            usual.append("model.output_scale")
         return without(super().identity(), usual)  # as before there were such keys
 
     @property
