@@ -23,6 +23,7 @@ LINKS = ("agents", "configs", "envs")
 # The floors of the house: a module imports its own floor and those below, never one above.
 FLOORS = {
     "_version": 0,
+    "errors": 0,
     "configs": 0,
     "groups": 1,
     "reps": 1,
