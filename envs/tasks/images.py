@@ -306,7 +306,8 @@ def image_data(
         raise ValueError(f"shift={shift}: the largest shift in pixels can't be negative")
     if source in TABLES and (arrangement not in ("upright", "scrambled") or shift):
         raise ValueError(
-            f"arrangement={arrangement!r}, shift={shift}: pixels of the table {source} have a fixed place; take 'upright' and no shift"
+            f"arrangement={arrangement!r}, shift={shift}: pixels of the table {source} have a fixed place; take 'upright' and "
+            "no shift"
         )
     found = SOURCES[source](None if folder is None else Path(folder))
     generator = torch.Generator().manual_seed(seed)

@@ -211,12 +211,6 @@ class FitConfig(RunConfig):
                 "objective=marginal_likelihood with model.parametrisation=dense: one weight has no pathways whose variances "
                 "could be learned; leave out one of the two"
             )
-        burn_in, epochs = self.marginal_likelihood.burn_in, self.optimiser.epochs
-        if self.objective == "marginal_likelihood" and burn_in >= epochs:
-            raise ConfigError(
-                f"marginal_likelihood.burn_in={burn_in} with optimiser.epochs={epochs}: no variance would be learned; give "
-                "fewer epochs before the first update"
-            )
 
     @property
     def all_seeds(self) -> list[int]:

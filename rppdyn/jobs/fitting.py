@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from rppdyn import priors
 from rppdyn.groups import Group
 from rppdyn.jobs import notation
+from rppdyn.jobs.checks import ConfigError
 from rppdyn.jobs.devices import device_of
 from rppdyn.jobs.evidence import Predict, PredictEach, VarianceLearning, weights_of
 from rppdyn.jobs.fit_result import FitResult
@@ -257,6 +258,12 @@ def run_fit(
         ConfigError, ValueError: what is configured can't be built; no folder has been made then.
     """
     start = time.monotonic()
+    burn_in, epochs = config.marginal_likelihood.burn_in, config.optimiser.epochs
+    if config.objective == "marginal_likelihood" and burn_in >= epochs:
+        raise ConfigError(
+            f"marginal_likelihood.burn_in={burn_in} with optimiser.epochs={epochs}: no variance would be learned; give fewer "
+            "epochs before the first update"
+        )
     with torch_threads(config.threads):
         subject = build()
         folder = RunFolder(config.folder())
