@@ -157,7 +157,7 @@ def extent(values: list[float]) -> str:
 def draw(tasks: dict[str, Runs]) -> Figure:
     """Accuracies of the tasks with learned variances, and effective numbers of parameters there, by layer."""
     shown = {task: models for task, models in tasks.items() if any(learned(run["config"]) for run in models.values())}
-    figure = Figure(figsize=(4.6 * len(shown), 7.2), layout="constrained")
+    figure = Figure(figsize=(4.6 * len(shown), 9.6), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(2, len(shown), squeeze=False)
     for (above, below), (task, models) in zip(panels.T, shown.items(), strict=True):
