@@ -49,8 +49,8 @@ class RPPSAC(SAC):
             2019, "duplicate tuples"), at the cost of none.
         mirror_loss: weight of |pi(g s) - g pi(s)|^2 in the actor's loss (Yu, Turk & Liu 2018), another baseline.
         matmul_precision: of gradient updates, "highest", "high" or "medium" as in `torch.set_float32_matmul_precision`, set
-            around each and put back. On some processors "medium" computes the same twice as fast; on others it rounds more
-            coarsely, which is refused.
+            around them and put back; None for the process's own. On some processors "medium" computes the same twice as
+            fast; on others it rounds more coarsely, which is refused.
         policy_kwargs: RPPPolicy's arguments: model, hidden, num_layers, variances.
         **kwargs: stable-baselines3's own, with its defaults (`tau`, `target_entropy`, `learning_rate`, ...).
     Raises:
@@ -79,7 +79,7 @@ class RPPSAC(SAC):
         max_gradient_norm: float | None = None,
         augment: bool = False,
         mirror_loss: float = 0.0,
-        matmul_precision: str = "highest",
+        matmul_precision: str | None = None,
         policy_kwargs: dict[str, Any] | None = None,
         _init_setup_model: bool = True,
         **kwargs: Any,
@@ -382,9 +382,7 @@ class RPPSAC(SAC):
         tb_log_name: str = "run",
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
-        check_matmul_precision(
-            self.matmul_precision, self.device
-        )  # a loaded agent's may have been that of another machine
+        check_matmul_precision(self.matmul_precision, self.device)  # a loaded agent may come from another machine
         if isinstance(self.replay_buffer, DeviceReplayBuffer):
             self.replay_buffer.allocate()
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)

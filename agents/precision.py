@@ -14,10 +14,10 @@ TOLERATED = 4.0
 
 
 @contextmanager
-def matmul_precision(name: str) -> Iterator[None]:
-    """`torch.set_float32_matmul_precision` inside the block, put back afterwards; the process is left as it was."""
+def matmul_precision(name: str | None) -> Iterator[None]:
+    """`torch.set_float32_matmul_precision` inside the block, put back afterwards; None leaves it as it is."""
     before = torch.get_float32_matmul_precision()
-    if name == before:
+    if name in (None, before):
         yield
         return
     torch.set_float32_matmul_precision(name)
@@ -27,7 +27,7 @@ def matmul_precision(name: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def check_matmul_precision(name: str, device: torch.device) -> None:
+def check_matmul_precision(name: str | None, device: torch.device) -> None:
     """Refuse a precision whose products have larger errors on this device.
 
     Where they mean another library for the same arithmetic, "high" and "medium" are as accurate as "highest", and may be twice
@@ -36,6 +36,8 @@ def check_matmul_precision(name: str, device: torch.device) -> None:
     Raises:
         ValueError: no such precision; a product's error is more than `TOLERATED` times that at "highest".
     """
+    if name is None:
+        return
     if name not in PRECISIONS:
         raise ValueError(f"matmul_precision={name!r} is not one of {', '.join(PRECISIONS)}")
     error, least = product_error(name, device), product_error("highest", device)

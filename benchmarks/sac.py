@@ -18,7 +18,7 @@ from __future__ import annotations
 import multiprocessing
 import statistics
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -33,6 +33,7 @@ from stable_baselines3.common.logger import Logger
 from torch import nn
 
 from rppdyn.agents import RPPSAC
+from rppdyn.agents.precision import matmul_precision
 from rppdyn.agents.together import Together
 from rppdyn.agents.trainees import Groups, Trainee, collect
 from rppdyn.envs import symmetry_spec
@@ -137,17 +138,6 @@ def serve(pipe: Connection, env: str, model: str, kind: str, seeds: Sequence[int
             pipe.send(None)
 
 
-@contextmanager
-def precision(name: str):
-    """Torch's matrix-product precision inside the block, put back afterwards."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(name)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 def products(n: int, m: int, width: int = WIDTH, batch: int = BATCH) -> Step:
     """The matrix products of one update, for n numbers observed and m acted on."""
     actor, critic = ((n, width), (width, width), (width, 2 * m)), ((n + m, width), (width, width), (width, 1))
@@ -233,7 +223,7 @@ def in_precision(name: str, step: Step) -> Step:
     """The step under a matrix-product precision."""
 
     def run() -> None:
-        with precision(name):
+        with matmul_precision(name):
             step()
 
     return run

@@ -161,7 +161,7 @@ class AgentConfig:
     max_gradient_norm: float | None = None
     augment: bool = False  # sampled transitions are replaced by images under random elements of the group
     mirror_loss: float = 0.0  # weight of |pi(g s) - g pi(s)|^2 in the actor's loss
-    matmul_precision: str = "highest"  # of gradient updates; "medium" is faster on some processors
+    matmul_precision: str | None = None  # of gradient updates: highest, high, medium; null: torch's own
     imagination: ImaginationConfig | None = None  # of agent=mbpo
 
     def __post_init__(self) -> None:
@@ -182,7 +182,8 @@ class AgentConfig:
             positive("agent.max_gradient_norm", self.max_gradient_norm)
         mirror = math.isfinite(self.mirror_loss) and self.mirror_loss >= 0
         require("agent.mirror_loss", self.mirror_loss, mirror, "zero (none) or positive")
-        one_of("agent.matmul_precision", self.matmul_precision, PRECISIONS)
+        if self.matmul_precision is not None:
+            one_of("agent.matmul_precision", self.matmul_precision, PRECISIONS)
 
 
 @dataclass
@@ -296,10 +297,8 @@ class TrainAgentConfig(RunConfig):
         return self.env.id.replace("/", "_").replace(":", "_"), name, f"seed{self.seed}"
 
     def identity(self) -> dict[str, Any]:
-        usual = {"agent.imagination": None, "agent.matmul_precision": "highest"}  # as before there were such keys
-        agent = asdict(self.agent)
-        unused = [key for key, value in usual.items() if agent[key.removeprefix("agent.")] == value]
-        return without(super().identity(), unused)
+        later = ("imagination", "matmul_precision")  # null, as before there were such keys
+        return without(super().identity(), [f"agent.{key}" for key in later if getattr(self.agent, key) is None])
 
 
 @dataclass

@@ -56,6 +56,18 @@ def test_updates_have_it_and_nothing_else_has(make_agent, monkeypatch, alone):
     assert seen == {"sample_batch": {"high"}, "draw_noise": {"high"}, "_store_transition": {"highest"}}
 
 
+def test_without_one_updates_have_what_the_process_has(make_agent, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        RPPSAC, "draw_noise",
+        lambda self, like, draw=RPPSAC.draw_noise: seen.append(torch.get_float32_matmul_precision()) or draw(self, like),
+    )  # fmt: skip
+    agent = make_agent().learn(55)
+    with matmul_precision("high"):
+        agent.learn(5, reset_num_timesteps=False)
+    assert agent.matmul_precision is None and seen == ["highest"] * 10 + ["high"] * 10
+
+
 def test_a_saved_agent_keeps_it(make_agent, tmp_path):
     make_agent(matmul_precision="high").save(tmp_path / "agent")
     assert RPPSAC.load(tmp_path / "agent", device="cpu").matmul_precision == "high"
