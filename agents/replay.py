@@ -139,7 +139,8 @@ class DeviceReplayBuffer(ReplayBuffer):
     def __getstate__(self) -> dict[str, Any]:
         tensors = ("_rows", "count", "generator")
         state = {name: value for name, value in self.__dict__.items() if name not in tensors} | {"_rows": None}
-        return state | {"_stored": self.rows[: self.size()].cpu(), "_random": self.generator.get_state()}
+        stored = self.rows[: self.size()].cpu() if self.size() else None  # an empty one has no need of memory
+        return state | {"_stored": stored, "_random": self.generator.get_state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         stored, random = state.pop("_stored"), state.pop("_random")
@@ -147,7 +148,8 @@ class DeviceReplayBuffer(ReplayBuffer):
         moved = self.device.type == "cuda" and not torch.cuda.is_available()
         self.device = torch.device("cpu") if moved else self.device
         self._start_count()
-        self.rows[: len(stored)] = stored
+        if stored is not None:
+            self.rows[: len(stored)] = stored
         self.count.fill_(self.size() * self.n_envs)
         if not moved:
             self.generator.set_state(random)

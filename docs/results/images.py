@@ -9,18 +9,17 @@ numbers of parameters.
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from reading import figure_arguments, read
+from reading import figure_arguments, keep, read
 
 from rppdyn.runs import RunFolder, bootstrap_interval, iqm
 from rppdyn.runs.figures import COLOURS
-from rppdyn.runs.files import write_json
 
 Runs = dict[str, dict[str, Any]]  # by label
 
@@ -39,10 +38,7 @@ def main() -> None:
         for name, run in models.items():
             if run["result"]["pathways"]:
                 print_pathways(f"{task}, {name}", run["result"]["pathways"])
-    if arguments.out:
-        draw(tasks).savefig(arguments.out, dpi=150)
-    if arguments.json:
-        write_json(Path(arguments.json), runs)
+    keep(arguments, runs, partial(draw, tasks))
 
 
 def label(config: dict[str, Any]) -> str:

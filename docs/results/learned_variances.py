@@ -8,18 +8,17 @@ which is more than a user could choose.
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from reading import figure_arguments, read
+from reading import figure_arguments, keep, read
 from scipy.stats import spearmanr
 
 from rppdyn.runs import RunFolder
 from rppdyn.runs.figures import COLOURS
-from rppdyn.runs.files import write_json
 
 
 def main() -> None:
@@ -55,10 +54,7 @@ def main() -> None:
     for name in ("effective", "equivariance"):
         correlation = spearmanr(strengths, [learned[s][name] for s in strengths])
         print(f"rank correlation of {name} with the strength: {correlation.statistic:.2f}")
-    if arguments.out:
-        draw(strengths, learned, grid, variances).savefig(arguments.out, dpi=150)
-    if arguments.json:
-        write_json(Path(arguments.json), runs)
+    keep(arguments, runs, partial(draw, strengths, learned, grid, variances))
 
 
 def draw(strengths: list[float], learned: dict[float, Any], grid: dict[float, Any], variances: list[float]) -> Figure:

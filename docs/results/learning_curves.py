@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
-from reading import figure_arguments, read
+from reading import figure_arguments, keep, read
 
 from rppdyn.runs import RunFolder
 from rppdyn.runs.figures import COLOURS, curve
-from rppdyn.runs.files import write_json
 from rppdyn.runs.metrics import read_metrics, series
 from rppdyn.runs.statistics import bootstrap_interval, iqm
 
@@ -58,9 +56,9 @@ def spread(values: NDArray) -> str:
 def more(values: NDArray, plain: NDArray) -> str:
     """By how much, with its interval, and how probably values are above those of the plain network."""
 
-    def difference(joined: NDArray, axis: int, centre: Any = iqm) -> NDArray:
+    def difference(joined: NDArray, axis: int) -> NDArray:
         ours, theirs = np.split(joined, [len(values)], axis=axis)
-        return centre(ours, axis=axis) - centre(theirs, axis=axis)
+        return iqm(ours, axis=axis) - iqm(theirs, axis=axis)
 
     def above(joined: NDArray, axis: int) -> NDArray:
         ours, theirs = np.split(joined, [len(values)], axis=axis)
@@ -121,10 +119,7 @@ def main() -> None:
             print(f"| {name} | {spread(last)} | {spread(average)} | {against} |")
     panels[0][0].set_ylabel("mean return")
     panels[1][0].set_ylabel("policy's equivariance error")
-    if arguments.out:
-        figure.savefig(arguments.out, dpi=150)
-    if arguments.json:
-        write_json(Path(arguments.json), runs)
+    keep(arguments, runs, lambda: figure)
 
 
 if __name__ == "__main__":

@@ -17,11 +17,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from reading import figure_arguments, read
+from reading import figure_arguments, keep, read
 
 from rppdyn.runs import RunFolder
 from rppdyn.runs.figures import COLOURS
-from rppdyn.runs.files import write_json
 from rppdyn.runs.metrics import read_metrics
 
 RATE = 3e-3  # of fits, unless another is given
@@ -122,10 +121,7 @@ def main() -> None:
             reached = curve.values[:, np.searchsorted(spent[name], least * 1.001, side="right") - 1].mean()
             each = ", ".join(f"{v:.3g}" for v in curve.values[:, -1])
             print(f"| {name} | {each} | {curve.values[:, -1].mean():.3g} | {reached:.3g} |")
-    if arguments.out:
-        figure.savefig(arguments.out, dpi=150)
-    if arguments.json:
-        write_json(Path(arguments.json), runs)
+    keep(arguments, runs, lambda: figure)
 
 
 if __name__ == "__main__":

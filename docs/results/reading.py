@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from rppdyn.runs import RunFolder
+from rppdyn.runs.files import write_json
 
 
 def figure_arguments(description: str | None, *files: str) -> argparse.Namespace:
@@ -25,4 +30,14 @@ def read(folder: RunFolder) -> dict[str, Any]:
     if result is None:
         raise ValueError(f"{folder.path} is unfinished: leave it out, or let it go on with --resume")
     config = {key: value for key, value in folder.config().items() if key not in ("run_dir", "runs_root")}
-    return {"config": config, "result": {key: value for key, value in result.items() if key != "run"}}
+    command = [word for word in result["provenance"]["command"] if not word.startswith("run_dir=")]
+    rest = {key: value for key, value in result.items() if key != "run"}
+    return {"config": config, "result": rest | {"provenance": rest["provenance"] | {"command": command}}}
+
+
+def keep(arguments: argparse.Namespace, runs: list[dict[str, Any]], draw: Callable[[], Figure]) -> None:
+    """Write the figure and the runs where the command line asks for them."""
+    if arguments.out:
+        draw().savefig(arguments.out, dpi=150)
+    if arguments.json:
+        write_json(Path(arguments.json), runs)

@@ -8,7 +8,7 @@ relative error over the steps of a rollout, a panel for each dataset.
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
-from reading import figure_arguments, read
+from reading import figure_arguments, keep, read
 
 from rppdyn.runs import RunFolder, bootstrap_interval, iqm
 from rppdyn.runs.figures import COLOURS
-from rppdyn.runs.files import write_json
 from rppdyn.runs.statistics import paired_ratio
 
 METRICS = {
@@ -44,10 +43,7 @@ def main() -> None:
     for name, results in datasets.items():
         datasets[name] = dict(sorted(results.items(), key=lambda item: MODELS.index(model(item[1]["config"]))))
         print_tables(name, datasets[name])
-    if arguments.out:
-        draw(datasets).savefig(arguments.out, dpi=150)
-    if arguments.json:
-        write_json(Path(arguments.json), runs)
+    keep(arguments, runs, partial(draw, datasets))
 
 
 def read_with_curves(folder: RunFolder) -> dict[str, Any]:

@@ -63,6 +63,13 @@ def test_a_pickled_buffer_goes_on_with_the_same_draws():
     assert len(again.rows) == 10 and torch.equal(again.rows, buffer.rows)
 
 
+def test_an_empty_buffer_is_pickled_without_memory_for_transitions():
+    empty = filled(DeviceReplayBuffer, 0)
+    again = pickle.loads(pickle.dumps(empty))
+    assert empty._rows is None and again._rows is None
+    assert again.size() == 0
+
+
 def record(patch: pytest.MonkeyPatch) -> list:
     """Make updates here what they are on a CUDA device; returns a list of what is recorded."""
     found = []

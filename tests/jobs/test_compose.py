@@ -10,10 +10,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from rppdyn.agents import MODELS as AGENT_MODELS
-from rppdyn.agents import defaults
+from rppdyn.agents import defaults, precision
 from rppdyn.envs import KNOWN_ENVIRONMENTS
 from rppdyn.jobs import compose
-from rppdyn.jobs.checks import PARAMETRISATIONS, ConfigError, did_you_mean
+from rppdyn.jobs.checks import PARAMETRISATIONS, PRECISIONS, ConfigError, did_you_mean
 from rppdyn.jobs.schema import MODELS, TrainAgentConfig, without
 from rppdyn.nn.linear import Parametrisation
 from rppdyn.runs import RunFolder
@@ -65,6 +65,7 @@ def test_the_names_in_files_schema_and_agent_agree():
     assert config.agent.noise_variance == defaults.NOISE_VARIANCE
     assert tuple(config.agent.betas) == defaults.ADAM_BETAS
     assert PARAMETRISATIONS == get_args(Parametrisation)
+    assert PRECISIONS == precision.PRECISIONS
 
 
 @pytest.mark.parametrize("experiment", compose.choices("experiment"))
