@@ -16,7 +16,7 @@ from rppdyn.jobs.equivariance import FORMAT
 from rppdyn.jobs.fit_schema import FitConfig
 from rppdyn.jobs.schema import TrainAgentConfig
 from rppdyn.runs import RunFolder, RunFolderError, bootstrap_interval, differences, iqm, read_metrics
-from rppdyn.runs.figures import COLOURS, Curve, curve, flattened
+from rppdyn.runs.figures import COLOURS, Curve, curve, flattened, setting
 from rppdyn.runs.files import plain
 
 PALETTE = tuple(colour for colour in COLOURS if colour != "#000000")  # black can't be seen on a dark page
@@ -179,7 +179,7 @@ def _subjects_apart(runs: Sequence[Run]) -> list[Run]:
     for run in runs:
         peers = [other.config for other in runs if other.subject == run.subject]
         varied = [key for key in TRUTH if len({repr(config.get(key)) for config in peers}) > 1]
-        parts = [f"{key.rpartition('.')[2]}={_written(run.config.get(key))}" for key in varied]
+        parts = [setting(key, _written(run.config.get(key))) for key in varied]
         found.append(replace(run, subject=" ".join([run.subject, *parts])))
     return found
 
@@ -199,8 +199,8 @@ def _names(runs: Sequence[Run]) -> list[str]:
         varied = {
             key for key in varied if key in own or not key.startswith("model.")
         }  # a model's own layers go without saying
-        settings = [f"{key.rpartition('.')[2]}={_written(run.config.get(key))}" for key in sorted(varied - NAMED)]
-        name = " ".join([run.name, *settings])
+        settings = [setting(key, _written(run.config.get(key))) for key in sorted(varied - NAMED)]
+        name = " ".join(filter(None, [run.name, *settings]))
         if len(name) > LONGEST_NAME:
             name = long.setdefault(name, f"{run.name} {_letters(len(long))}")
         names.append(name)
@@ -212,7 +212,9 @@ def _letters(i: int) -> str:
     return ("" if i < 26 else _letters(i // 26 - 1)) + chr(ord("A") + i % 26)
 
 
-def _written(value: Any) -> str:
+def _written(value: Any) -> bool | str:
+    if isinstance(value, bool):
+        return value
     return "null" if value is None else str(value).replace(" ", "")
 
 

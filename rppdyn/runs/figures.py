@@ -190,6 +190,14 @@ def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def setting(key: str, value: Any) -> str:
+    """A setting in a name: `leg_joint=0.5`; of what is switched on its name alone, of what is off nothing."""
+    name = key.rpartition(".")[2]
+    if isinstance(value, bool):
+        return name if value else ""
+    return f"{name}={value}"
+
+
 def _label(config: Mapping[str, Any], varied: set[str]) -> str:
     """Environment (where it varies) and model, and whatever else varies between the runs.
 
@@ -200,10 +208,10 @@ def _label(config: Mapping[str, Any], varied: set[str]) -> str:
         varied = {key for key in varied if not key.startswith(MODEL)} | {"agent"}
         config = {**config, "agent": "sac" if MODEL in config else "mbpo"}
     parts = [str(config.get("env.id"))] if "env.id" in varied or not varied else []
-    if "model.kind" in varied or not varied:
+    switches = all(isinstance(config.get(key), bool) for key in varied)
+    if "model.kind" in varied or switches:
         parts.append(str(config.get("model.kind")))
     if "agent" in varied:
         parts.append(str(config["agent"]))
-    for key in sorted(varied - {"env.id", "model.kind", "agent"}):
-        parts.append(f"{key.rpartition('.')[2]}={config.get(key, 'stock')}")
-    return " ".join(parts)
+    parts += [setting(key, config.get(key, "stock")) for key in sorted(varied - {"env.id", "model.kind", "agent"})]
+    return " ".join(filter(None, parts))

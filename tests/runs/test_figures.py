@@ -43,6 +43,13 @@ def test_a_weakened_actuator_is_told_apart(make_run):
     assert set(groups) == {"leg_joint=stock", "leg_joint=0.5"}
 
 
+def test_what_is_switched_on_is_named_and_what_is_off_is_not(make_run):
+    plain, mirrored = (make_run(name, agent={"augment": on}) for name, on in (("a", False), ("b", True)))
+    strict = make_run("c", kind="emlp", agent={"augment": False})
+    assert list(grouped([plain, mirrored])) == ["rpp", "rpp augment"]
+    assert list(grouped([plain, mirrored, strict])) == ["rpp", "rpp augment", "emlp"]
+
+
 def test_agents_with_a_model_of_the_environment_are_told_from_those_without(make_run):
     imagined = {"gradient_steps": 10, "imagination": {"kind": "rpp", "hidden": 64, "every": 125}}
     model, none = make_run("a", agent=imagined), make_run("b", agent={"gradient_steps": 1, "imagination": None})
