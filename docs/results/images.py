@@ -16,9 +16,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from reading import figure_arguments, keep, read
+from reading import figure_arguments, gather, keep
 
-from rppdyn.runs import RunFolder, bootstrap_interval, iqm
+from rppdyn.runs import bootstrap_interval, iqm
 from rppdyn.runs.figures import COLOURS
 
 Runs = dict[str, dict[str, Any]]  # by label
@@ -27,7 +27,7 @@ Runs = dict[str, dict[str, Any]]  # by label
 def main() -> None:
     """Print the tables, as Markdown; draw and write."""
     arguments = figure_arguments(__doc__)
-    runs = [read(RunFolder.open(run)) for run in arguments.runs]
+    runs = gather(arguments.runs)
     tasks: dict[str, Runs] = {}
     for run in runs:
         tasks.setdefault(run["config"]["task"]["name"], {})[label(run["config"])] = run

@@ -14,17 +14,16 @@ from typing import Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from reading import figure_arguments, keep, read
+from reading import figure_arguments, gather, keep
 from scipy.stats import spearmanr
 
-from rppdyn.runs import RunFolder
 from rppdyn.runs.figures import COLOURS
 
 
 def main() -> None:
     """Print the table, as Markdown; draw and write."""
     arguments = figure_arguments(__doc__)
-    runs = [read(RunFolder.open(run)) for run in arguments.runs]
+    runs = gather(arguments.runs)
     learned: dict[float, dict[str, Any]] = {}
     grid: dict[float, dict[float, float]] = {}
     for run in runs:

@@ -18,7 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
-from reading import figure_arguments, keep, read
+from reading import figure_arguments, gather, keep, read
 
 from rppdyn.runs import RunFolder
 from rppdyn.runs.figures import COLOURS, curve
@@ -30,6 +30,12 @@ KEPT = ("step", RETURN, ERROR, "equivariance/critic", "pathway/actor_free_share"
 PLAIN = "mlp"
 ORDER = (PLAIN, "mlp, mirrored replay", "rpp", "emlp", "rpp, published spec", "emlp, published spec")
 Runs = list[list[dict[str, Any]]]
+
+
+def read_with_metrics(folder: RunFolder) -> dict[str, Any]:
+    """What a finished run holds, with the metrics that are drawn."""
+    metrics = [{k: r[k] for k in KEPT if k in r} for r in read_metrics(folder.metrics.path)]
+    return read(folder) | {"metrics": metrics}
 
 
 def label(config: dict[str, Any]) -> str:
@@ -91,11 +97,7 @@ def draw(axes: Axes, models: dict[str, Runs], metric: str) -> None:
 def main() -> None:
     """Draw, print and write."""
     arguments = figure_arguments(__doc__)
-    folders = [RunFolder.open(run) for run in arguments.runs]
-    runs = [
-        read(folder) | {"metrics": [{k: r[k] for k in KEPT if k in r} for r in read_metrics(folder.metrics.path)]}
-        for folder in folders
-    ]
+    runs = gather(arguments.runs, read_with_metrics)
     found: dict[str, dict[str, Runs]] = defaultdict(partial(defaultdict, list))
     for run in sorted(runs, key=lambda run: ORDER.index(label(run["config"]))):
         found[run["config"]["env"]["id"]][label(run["config"])].append(run["metrics"])

@@ -17,7 +17,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from reading import figure_arguments, keep, read
+from reading import figure_arguments, gather, keep, read
 
 from rppdyn.runs import RunFolder
 from rppdyn.runs.figures import COLOURS
@@ -31,6 +31,11 @@ class Curve(NamedTuple):
 
     steps: np.ndarray
     values: np.ndarray  # (seeds, steps)
+
+
+def read_with_metrics(folder: RunFolder) -> dict[str, Any]:
+    """What a finished run holds, with all metrics."""
+    return read(folder) | {"metrics": read_metrics(folder.metrics.path)}
 
 
 def curves(runs: list[dict[str, Any]]) -> dict[str, dict[str, Curve]]:
@@ -94,8 +99,7 @@ def main() -> None:
     """Draw, print and write."""
     arguments = figure_arguments(__doc__, "--cost")
     times = json.loads(Path(arguments.cost).read_text(encoding="utf-8"))["times"]
-    folders = [RunFolder.open(run) for run in arguments.runs]
-    runs = [read(folder) | {"metrics": read_metrics(folder.metrics.path)} for folder in folders]
+    runs = gather(arguments.runs, read_with_metrics)
     found = curves(runs)
     figure = Figure(figsize=(3.1 * len(found), 6.2), layout="constrained")
     FigureCanvasAgg(figure)

@@ -1,9 +1,14 @@
-"""What the scripts of this folder share: their command line, and what a finished run holds."""
+"""What the scripts of this folder share: their command line, and what finished runs hold.
+
+Where they take the folders of runs they take files of raw data too, so that a table is made again without the runs, and a
+new run is added by naming the file and the run.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +21,7 @@ from rppdyn.runs.files import write_json
 def figure_arguments(description: str | None, *files: str) -> argparse.Namespace:
     """The command line ``RUNS... --out FIGURE --json FILE``, and options for other files that are needed."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="RUN")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, or a file of raw data")
     parser.add_argument("--out", metavar="FILE", help="the figure")
     parser.add_argument("--json", metavar="FILE", help="what the runs hold")
     for option in files:
@@ -33,6 +38,19 @@ def read(folder: RunFolder) -> dict[str, Any]:
     command = [word for word in result["provenance"]["command"] if not word.startswith("run_dir=")]
     rest = {key: value for key, value in result.items() if key != "run"}
     return {"config": config, "result": rest | {"provenance": rest["provenance"] | {"command": command}}}
+
+
+def gather(paths: Sequence[str], read: Callable[[RunFolder], dict[str, Any]] = read) -> list[dict[str, Any]]:
+    """What runs hold, by their folders and by files of raw data; of two with one configuration the one named last."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        of = (
+            json.loads(Path(path).read_text(encoding="utf-8"))
+            if path.endswith(".json")
+            else [read(RunFolder.open(path))]
+        )
+        found |= {json.dumps(run["config"], sort_keys=True): run for run in of}
+    return list(found.values())
 
 
 def keep(arguments: argparse.Namespace, runs: list[dict[str, Any]], draw: Callable[[], Figure]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from reading import read
+from reading import gather
 from scipy.stats import spearmanr
 
 from rppdyn.envs.tasks import Pendulum, load_trajectories
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import O2eR3
-from rppdyn.runs import RunFolder, bootstrap_interval, iqm
+from rppdyn.runs import bootstrap_interval, iqm
 from rppdyn.runs.figures import COLOURS
 from rppdyn.runs.files import write_json
 from rppdyn.runs.statistics import paired_ratio
@@ -38,7 +39,7 @@ def main() -> None:
     parser.add_argument("--out", required=True)
     parser.add_argument("--json")
     arguments = parser.parse_args()
-    runs = [read(RunFolder.open(run)) for run in arguments.runs]
+    runs = gather(arguments.runs)
     figure = wind(runs) if arguments.what == "wind" else data(runs)
     figure.savefig(arguments.out, dpi=150)
     if arguments.json:
@@ -46,11 +47,11 @@ def main() -> None:
 
 
 def curves(runs: list[dict[str, Any]], metric: str, key: str) -> Curves:
-    """A metric of each model over `task.KEY`."""
-    found: Curves = defaultdict(dict)
-    for run in runs:
+    """A metric of each model over `task.KEY`; runs of other seeds are put together."""
+    found: dict[str, dict[float, list[float]]] = defaultdict(partial(defaultdict, list))
+    for run in sorted(runs, key=lambda run: run["config"]["seed"]):
         name = run["config"]["model"]["kind"] + (", augmented" if run["config"]["task"].get("augment") else "")
-        found[name][run["config"]["task"][key]] = run["result"]["test"][metric]
+        found[name][run["config"]["task"][key]] += run["result"]["test"][metric]
     return {name: dict(sorted(points.items())) for name, points in sorted(found.items())}
 
 

@@ -11,9 +11,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from reading import read
+from reading import gather
 
-from rppdyn.runs import RunFolder, bootstrap_interval, iqm
+from rppdyn.runs import bootstrap_interval, iqm
 from rppdyn.runs.files import write_json
 from rppdyn.runs.statistics import paired_ratio
 
@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--metric", default="test/error", help="that ratios are of")
     parser.add_argument("--json", metavar="FILE", help="also write what the runs hold")
     arguments = parser.parse_args()
-    runs = [read(RunFolder.open(run)) for run in arguments.runs]
+    runs = gather(arguments.runs)
     levels: dict[str, dict[str, dict[str, Any]]] = {}
     for run in runs:
         levels.setdefault(level(run["config"]), {})[model(run["config"])] = run["result"]

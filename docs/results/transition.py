@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
-from reading import figure_arguments, keep, read
+from reading import figure_arguments, gather, keep, read
 
 from rppdyn.runs import RunFolder, bootstrap_interval, iqm
 from rppdyn.runs.figures import COLOURS
@@ -36,7 +36,7 @@ MODELS = ("mlp", "mlp, augmented", "emlp", "rpp", "emlp, published", "rpp, publi
 def main() -> None:
     """Print the tables, as Markdown; draw and write."""
     arguments = figure_arguments(__doc__)
-    runs = [read_with_curves(RunFolder.open(run)) for run in arguments.runs]
+    runs = gather(arguments.runs, read_with_curves)
     datasets: dict[str, dict[str, dict[str, Any]]] = {}
     for run in runs:
         datasets.setdefault(dataset(run["config"]), {})[label(run["config"])] = run
