@@ -1,0 +1,37 @@
+"""Tables of docs/results are those of the raw data beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from forked import run_code
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+CODE = """
+import runpy, sys
+script = sys.argv[1]
+sys.argv = sys.argv[1:]
+sys.path.insert(0, script.rpartition("/")[0])
+runpy.run_path(script, run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("page", "script", "words"),
+    [
+        ("dynamics.md", "symmetry_levels.py", ["inertia.json"]),
+        ("dynamics.md", "sweeps.py", ["data", "data.json", "--out", "figure.png"]),
+        ("dynamics.md", "learned_variances.py", ["learned_variances.json"]),
+        ("dynamics.md", "learned_variances.py", ["learned_variances_ode.json"]),
+        ("images.md", "images.py", ["images.json"]),
+        ("transition.md", "transition.py", ["transition.json"]),
+    ],
+)
+def test_tables_are_those_of_the_raw_data(page, script, words, tmp_path):
+    at = [str(RESULTS / word) if word.endswith(".json") else word for word in words]
+    run_code(CODE, str(RESULTS / script), *at, folder=tmp_path)
+    rows = [line for line in (tmp_path / "out").read_text().splitlines() if line.startswith("| ") and "---" not in line]
+    shown = (RESULTS / page).read_text(encoding="utf-8").splitlines()
+    assert len(rows) > 5
+    assert [row for row in rows if row not in shown] == []
