@@ -261,7 +261,9 @@ def network_builder(
     prefix: str = "",
 ) -> BuildNetwork:
     """(rep_in, rep_out, output_scale) -> a network of this kind, with a policy's arguments."""
-    variances = {k: v for k, v in pathway_variances(network, arguments, prefix).items() if v or network is RPPEMLP}
+    variances = pathway_variances(network, arguments, prefix)
+    if network is not RPPEMLP:  # one pathway has one variance, and zero is refused there
+        variances.pop("free_variance" if network is EMLP else "equivariant_variance")
     options = dict(arguments["network_kwargs"])
     if network is not RPPEMLP:  # one pathway has one parametrisation
         options.pop("parametrisation", None)

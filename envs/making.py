@@ -87,19 +87,33 @@ def stock_env(env_id: str, **options) -> gym.Env:
     """`gymnasium.make`, with errors of one line.
 
     Raises:
-        ValueError: an unknown environment or option, or a module ("module:EnvId") that can't be imported.
+        ValueError: an unknown environment, one that this Gymnasium has no more, a module ("module:EnvId") that can't be
+            imported, or an option that the environment does not know, or with which it can't be made or reset.
     """
     try:
-        return gym.make(env_id, **options)
+        env = gym.make(env_id, **options)
+        if options:  # some values are refused there alone
+            env.reset()
+        return env
     except gym.error.UnregisteredEnv as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"unknown environment {env_id!r}: {reason} (gymnasium.pprint_registry() lists them)") from None
+        raise ValueError(f"unknown environment {env_id!r}: {_first_line(error)} (gymnasium.pprint_registry() lists them)") from None
     except ModuleNotFoundError as error:
         raise ValueError(
             f"{env_id}: {error}; the part before the colon is a module to import: run in its folder, or set PYTHONPATH"
         ) from None
-    except TypeError as error:
-        raise ValueError(f"{env_id} refuses the options {sorted(options)}: {str(error).splitlines()[0]}") from None
+    except (ImportError, gym.error.Error) as error:
+        raise ValueError(
+            f"{env_id} can't be made: {_first_line(error)} (gymnasium.pprint_registry() lists what can)"
+        ) from error
+    except Exception as error:
+        if not options:
+            raise
+        given = ", ".join(f"{name}={value}" for name, value in options.items())
+        raise ValueError(f"{env_id} refuses the options {given}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def is_model_file(name: str | Path) -> bool:

@@ -163,6 +163,9 @@ def _train(name: str, arguments: argparse.Namespace) -> int:
     if run is not None:
         if arguments.multirun:
             raise UsageError(f"--resume {run} with --multirun: a folder is one run; leave out one of the two")
+        for word in words:
+            if word.startswith(("run_dir=", "runs_root=")):
+                raise UsageError(f"--resume {run} with {word}: it goes on where it is; leave out one of the two")
         config = compose.from_run(name, RunFolder.open(run), words)
         config.run_dir = run
         if name == "train_agent" and config.seeds > 1:

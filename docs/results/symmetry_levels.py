@@ -28,7 +28,12 @@ def main() -> None:
     runs = gather(arguments.runs)
     levels: dict[str, dict[str, dict[str, Any]]] = {}
     for run in runs:
-        levels.setdefault(level(run["config"]), {})[model(run["config"])] = run["result"]
+        own, name = levels.setdefault(level(run["config"]), {}), model(run["config"])
+        if name in own:
+            raise ValueError(
+                f"two runs of {level(run['config'])}, {name}, which differ in other settings: leave one out"
+            )
+        own[name] = run["result"]
     for name, results in sorted(levels.items()):
         print(f"\n**{name}**\n")
         names = [n for n in next(iter(results.values()))["test"] if "/" in n and n.split("/")[1][0] not in "hA"]

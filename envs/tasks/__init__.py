@@ -22,7 +22,7 @@ from rppdyn.envs.tasks.regression import (
     RegressionTask,
     regression_task,
 )
-from rppdyn.envs.tasks.trajectories import TASK_CACHE, TrajectoryData, load_trajectories
+from rppdyn.envs.tasks.trajectories import TASK_CACHE, OtherParametersError, TrajectoryData, load_trajectories
 from rppdyn.envs.tasks.transitions import TransitionData, draw_chunks, transition_data
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "ModifiedInertia",
     "ModifiedInertiaCode",
     "O5Invariant",
+    "OtherParametersError",
     "Pendulum",
     "RegressionTask",
     "TrajectoryData",

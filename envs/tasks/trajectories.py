@@ -19,7 +19,7 @@ from rppdyn.envs.tasks.pendulum import Pendulum
 from rppdyn.runs.array_cache import ArrayCache, decode, encode
 from rppdyn.runs.files import write_bytes
 
-__all__ = ["TASK_CACHE", "TrajectoryData", "load_trajectories"]
+__all__ = ["TASK_CACHE", "OtherParametersError", "TrajectoryData", "load_trajectories"]
 
 FORMAT_VERSION = 1
 """Of the files and of how trajectories are drawn and integrated: another number, and everything is made again."""
@@ -73,6 +73,16 @@ class TrajectoryData:
 
     def _about(self) -> dict[str, Any]:
         return {"format": FORMAT_VERSION, "parameters": dict(self.parameters)}
+
+
+class OtherParametersError(ValueError):
+    """A file of trajectories was made with other parameters than are asked for."""
+
+    def __init__(self, path: Path, name: str, found: Any, wanted: Any) -> None:
+        super().__init__(
+            f"{path} was made with {name}={found}, not {name}={wanted}: make them the same, or leave the file out"
+        )
+        self.path, self.name, self.found, self.wanted = path, name, found, wanted
 
 
 def load_trajectories(
@@ -194,10 +204,7 @@ def _read_file(path: Path, pendulum: Pendulum, parameters: Mapping[str, Any]) ->
         raise ValueError(f"{path} holds no trajectories ({e}); {remedy}") from e
     for name, wanted in parameters.items():
         if (found := stored.get(name)) != wanted:
-            raise ValueError(
-                f"{path.name} was made with {name} = {found}, and the configuration has {name} = {wanted}: "
-                "make them the same, or leave the file out"
-            )
+            raise OtherParametersError(path, name, found, wanted)
     try:
         return _parse(arrays, about, pendulum, parameters)
     except (ValueError, KeyError) as e:

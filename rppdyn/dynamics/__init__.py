@@ -1,6 +1,6 @@
 """Symmetric models of dynamics: Hamiltonian and neural-ODE models, their rollouts, and what they conserve."""
 
-from rppdyn.dynamics.integrate import METHODS, Trajectories, integrate
+from rppdyn.dynamics.integrate import METHODS, IntegrationError, Trajectories, integrate
 from rppdyn.dynamics.models import DynamicsModel, HamiltonianModel, NeuralODEModel, SeparableHamiltonian
 from rppdyn.dynamics.observables import noether_momenta, relative_drift, rollout_error
 from rppdyn.dynamics.planning import CrossEntropyPlanner
@@ -11,6 +11,7 @@ __all__ = [
     "CrossEntropyPlanner",
     "DynamicsModel",
     "HamiltonianModel",
+    "IntegrationError",
     "NeuralODEModel",
     "Rollout",
     "SeparableHamiltonian",

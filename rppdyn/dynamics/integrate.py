@@ -14,11 +14,17 @@ from torchdiffeq import odeint, odeint_adjoint
 
 from rppdyn.dynamics.models import DynamicsModel
 
-__all__ = ["METHODS", "Trajectories", "integrate"]
+__all__ = ["METHODS", "IntegrationError", "Trajectories", "integrate"]
 
 METHODS = ("dopri5", "rk4", "leapfrog")
 BOUND = 1e6
 """A state whose largest coordinate reaches this has diverged: its motion is stopped there."""
+MAX_STEPS = 10_000
+"""Of the adaptive method, between two times."""
+
+
+class IntegrationError(ValueError):
+    """The adaptive method finds no steps that keep to its tolerances."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,8 @@ class Trajectories:
 
     Attributes:
         times: ``(T,)``.
-        states: ``(*batch, T, n)``; of a trajectory that diverged, the states from then on are meaningless but finite.
+        states: ``(*batch, T, n)``; of a trajectory that diverged, the states from then on are meaningless but finite, and all
+            are constants: no gradient goes through any of them, so that the others' stay what they are.
         diverged_at: ``(*batch,)``, the index in ``times`` at which a trajectory was first found to have diverged; -1 for
             those that did not.
     """
@@ -79,8 +86,10 @@ def integrate(
         adjoint: gradients by integrating backwards, in memory that does not grow with the number of steps; not with leapfrog.
         weights: assembled before, see :class:`DynamicsModel`; not with ``adjoint``, which differentiates parameters.
     Raises:
-        ValueError: an unknown method, times that do not increase, a step that is not positive, leapfrog of a model not
-            declared separable.
+        ValueError: an unknown method, initial states that are no numbers, times that do not increase, a step that is not
+            positive, leapfrog of a model not declared separable.
+        IntegrationError: dopri5's steps become too small or too many, as where a field grows so fast that a trajectory ends
+            in finite time.
     """
     _check(model, z0, times, method, step, adjoint, weights)
     if not adjoint:
@@ -90,11 +99,19 @@ def integrate(
     if method == "leapfrog":
         states = _leapfrog(field, z0, fine)[kept]
     else:
-        options = dict(rtol=rtol, atol=atol) if method == "dopri5" else {}
+        options = dict(rtol=rtol, atol=atol, options=dict(max_num_steps=MAX_STEPS)) if method == "dopri5" else {}
         solve = partial(odeint_adjoint, adjoint_params=tuple(model.parameters())) if adjoint else odeint
-        states = solve(field, z0, fine, method=method, **options)[kept]
+        try:
+            states = solve(field, z0, fine, method=method, **options)[kept]
+        except AssertionError as error:  # torchdiffeq's, of its steps
+            raise IntegrationError(
+                f"dopri5 finds no steps that keep to rtol={rtol:g} and atol={atol:g} ({error}): use method='rk4', which stops "
+                "and reports trajectories that blow up, or wider tolerances"
+            ) from error
     states = states.movedim(0, -2)
-    return Trajectories(times, states, field.diverged_at(states, times))
+    diverged_at = field.diverged_at(states, times)
+    constant = states.detach().clamp(-BOUND, BOUND)
+    return Trajectories(times, torch.where((diverged_at >= 0)[..., None, None], constant, states), diverged_at)
 
 
 def _check(model, z0, times, method, step, adjoint, weights) -> None:
@@ -102,6 +119,9 @@ def _check(model, z0, times, method, step, adjoint, weights) -> None:
         raise ValueError(f"method={method!r}: choose one of {', '.join(METHODS)}")
     if times.ndim != 1 or len(times) < 2 or not bool((times.diff() > 0).all()):
         raise ValueError("times must increase and be two at least, the first that of the initial states")
+    if not bool(z0.isfinite().all()):
+        count = int((~z0.isfinite().all(-1)).sum())
+        raise ValueError(f"z0: {count} of the initial states are no numbers: leave them out")
     if step is not None and not (math.isfinite(step) and step > 0):
         raise ValueError(f"step={step}: must be a positive number, or None for one step per interval")
     if method == "leapfrog" and not model.separable:
@@ -116,19 +136,37 @@ def _out_of_bounds(z: Float[Tensor, "*batch n"]) -> Bool[Tensor, "*batch"]:
     return ~(z.detach().abs().amax(-1) < BOUND)  # a nan is not below either
 
 
+def _where(these: Bool[Tensor, "*batch"], a: Tensor, b: Tensor) -> Float[Tensor, "*batch n"]:
+    return torch.where(these.unsqueeze(-1), a, b)
+
+
 class _Guarded:
-    """A vector field, zero where the state has diverged: there a solver would take ever smaller steps, or hand on nan."""
+    """A vector field, zero where the state has diverged: there a solver would take ever smaller steps, or hand on nan.
+
+    The model never sees these states in a result that is kept. It is asked about where their trajectories began: masking what
+    it says of them would not do, as the zeros that go back through it, times an infinite derivative, are no numbers, and the
+    gradient of its weights is a sum over all states.
+    """
 
     def __init__(self, model: DynamicsModel, weights: Any):
         self.model, self.weights = model, weights
         self.lost_at: Tensor | None = None  # of each trajectory, the time at which its field was no number; or infinity
+        self._start: Tensor | None = None  # of each trajectory; or zero where that is out of bounds itself
 
     def __call__(self, t: Tensor, z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        field = self.model(t, z, self.weights)
-        beyond, lost = _out_of_bounds(z), ~field.detach().isfinite().all(-1)
+        beyond = _out_of_bounds(z)
+        begins = self._start is None
+        if begins:
+            self._start = _where(beyond, torch.zeros_like(z), z.detach())
+        field = self.model(t, _where(beyond, self._start, z), self.weights)
+        lost = ~field.detach().isfinite().all(-1)
+        if bool(lost.any()):
+            if begins:
+                self._start = _where(lost, torch.zeros_like(z), self._start)
+            field = self.model(t, _where(beyond | lost, self._start, z), self.weights)
         first = torch.where(lost & ~beyond, t.detach(), torch.inf)
         self.lost_at = first if self.lost_at is None else torch.minimum(self.lost_at, first)
-        return torch.where((beyond | lost).unsqueeze(-1), torch.zeros_like(field), field)
+        return _where(beyond | lost, torch.zeros_like(field), field)
 
     def diverged_at(self, states: Float[Tensor, "*batch T n"], times: Float[Tensor, " T"]) -> Int[Tensor, "*batch"]:
         assert self.lost_at is not None

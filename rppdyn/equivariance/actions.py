@@ -37,10 +37,14 @@ Action = Rep | Flow
 
 
 def act(action: Action, g: Tensor | float, x: Inexact[Tensor, "..."]) -> Inexact[Tensor, "..."]:
-    """The image of ``x`` under ``g``: an element ``(d, d)`` or one per input ``(batch, d, d)``; a time for a flow."""
+    """The image of ``x`` under ``g``: an element ``(d, d)`` or one per input ``(batch, d, d)``; a time for a flow.
+
+    Raises:
+        ValueError: complex matrices would act on real vectors.
+    """
     if isinstance(action, Flow):
         return action(x, g)
-    rho = action.rho(torch.as_tensor(g, dtype=action.G.dtype)).to(x)
+    rho = _for(x, action.rho(torch.as_tensor(g, dtype=action.G.dtype)), action)
     if x.ndim > 1 and rho.numel() == rho.shape[-1] ** 2:  # one element for all inputs: one product of matrices
         return x @ rho.reshape(rho.shape[-2:]).mT
     return (rho @ x[..., None])[..., 0]
@@ -55,7 +59,20 @@ def tangents(action: Action, x: Inexact[Tensor, "..."]) -> list[Tensor]:
     """The velocity of ``x`` along each generator of the Lie algebra; a flow has one."""
     if isinstance(action, Flow):
         return [action.field(x)]
-    return [x @ A.mT for A in action.lie_generators.to(x)]
+    return [x @ A.mT for A in _for(x, action.lie_generators, action)]
+
+
+def _for(x: Tensor, matrices: Tensor, rep: Rep) -> Tensor:
+    """Matrices of a representation where ``x`` is, in its dtype.
+
+    Raises:
+        ValueError: they are complex and ``x`` is real, where half of what they do would be lost.
+    """
+    if matrices.is_complex() and not x.is_complex():
+        if bool(matrices.imag.any()):
+            raise ValueError(f"{rep} of {rep.G} acts by complex matrices, and the vectors are real: give complex ones")
+        matrices = matrices.real
+    return matrices.to(x)
 
 
 def generator_names(action: Action, kind: str = "lie") -> tuple[str, ...]:

@@ -144,9 +144,12 @@ def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> 
             key = override.get_key_element().lstrip("+~")
             if override.is_sweep_override():
                 raise ConfigError(f"{override.input_line}: a sweep can't resume one run; resume each folder by itself")
-            if override.is_delete() or key not in known_keys(SCHEMAS[name]):
+            if key in groups(name):
+                raise ConfigError(f"{override.input_line}: a resumed run keeps its {key}; leave it out, or begin another run")
+            is_open = any(key.startswith(f"{mapping}.") for mapping in open_keys(SCHEMAS[name]))
+            if override.is_delete() or not (is_open or key in known_keys(SCHEMAS[name])):
                 raise ConfigError(_unknown_key(key, name))
-            OmegaConf.update(base, key, override.value())
+            OmegaConf.update(base, key, override.value(), force_add=is_open)
         assert isinstance(base, DictConfig)
         return as_config(name, base)
 

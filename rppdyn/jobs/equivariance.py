@@ -119,6 +119,11 @@ def _of_function(config: EquivarianceConfig, group: str, rep_in: str, rep_out: s
             raise ConfigError(f"--group {group}: {config.what} is a policy, which is measured with --env")
         G = notation.group(group)
         ends = notation.representation("--rep-in", rep_in, G), notation.representation("--rep-out", rep_out, G)
+        if G.is_complex:
+            raise ConfigError(
+                f"--group {group}: it is complex, and inputs are real here; call rppdyn.equivariance.equivariance_error with "
+                "complex ones, in Python"
+            )
         inputs, origin = inputs_of(config, ends[0].dim)
         function = subjects.plain_function(subject.call, *ends, None, torch.as_tensor(inputs[:2]))
         names = _generators(ends[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import shutil
 import sys
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from rppdyn.dynamics import (
     DynamicsModel,
     HamiltonianModel,
+    IntegrationError,
     NeuralODEModel,
     Trajectories,
     integrate,
@@ -21,14 +24,14 @@ from rppdyn.dynamics import (
     relative_drift,
     rollout_error,
 )
-from rppdyn.envs.tasks import Pendulum, TrajectoryData, load_trajectories
+from rppdyn.envs.tasks import OtherParametersError, Pendulum, TrajectoryData, load_trajectories
 from rppdyn.equivariance import equivariance_error
 from rppdyn.equivariance.error import geometric_mean
 from rppdyn.groups import SO2eR3
 from rppdyn.jobs.checks import ConfigError
 from rppdyn.jobs.devices import device_of
 from rppdyn.jobs.fit_figures import draw_rollouts, fit_curves
-from rppdyn.jobs.fit_result import FitResult
+from rppdyn.jobs.fit_result import FitResult, over_members
 from rppdyn.jobs.fit_schema import FitDynamicsConfig
 from rppdyn.jobs.fitting import StackFit, build_stack, load_members, run_fit, task_group
 from rppdyn.jobs.preflight import preflight
@@ -39,7 +42,10 @@ from rppdyn.runs.files import write_json
 
 __all__ = ["Dynamics", "load_models", "run"]
 
+logger = logging.getLogger(__name__)
 
+KEYS = {"dt": "task.time_step", "seed": "seed"}
+"""Of the configuration, for parameters of a dataset that have other names there."""
 INITIAL_SCALE = 0.1
 """Of the last layer's weights: at full size some networks, cubic in their inputs, throw first rollouts out of all bounds."""
 
@@ -124,21 +130,30 @@ class Dynamics:
 
     def _trajectories(self, seed: int) -> TrajectoryData:
         task = self.config.task
-        return load_trajectories(
-            self.pendulum,
-            n_train=task.train,
-            n_validation=task.validation,
-            n_test=task.test,
-            dt=task.time_step,
-            horizon=task.horizon,
-            chunk=task.chunk,
-            seed=seed,
-            file=task.file,
-        )
+        try:
+            return load_trajectories(
+                self.pendulum,
+                n_train=task.train,
+                n_validation=task.validation,
+                n_test=task.test,
+                dt=task.time_step,
+                horizon=task.horizon,
+                chunk=task.chunk,
+                seed=seed,
+                file=task.file,
+            )
+        except OtherParametersError as error:
+            key = KEYS.get(error.name, f"task.{error.name.removeprefix('n_')}")
+            raise ConfigError(
+                f"task.file={task.file} was made with {key}={error.found}, not {error.wanted}: make them the same, or leave "
+                "the file out"
+            ) from error
+
+    def _solve(self, model: DynamicsModel, weights: Any, z0: Tensor) -> Trajectories:
+        return integrate(model, z0, self.chunk_times, method="rk4", step=self.config.rollout.step, weights=weights)
 
     def _rollout(self, model: DynamicsModel, weights: Any, z0: Tensor) -> Tensor:
-        step = self.config.rollout.step
-        return integrate(model, z0, self.chunk_times, method="rk4", step=step, weights=weights).states[..., 1:, :]
+        return self._solve(model, weights, z0).states[..., 1:, :]
 
     def _rollout_each(self, stack: Stack, weights: Any, z0: Float[Tensor, "N n"]) -> Float[Tensor, "N T n"]:
         """Rollouts of as many models as there are initial states."""
@@ -154,17 +169,19 @@ class Dynamics:
         weights = self.model.assemble()
         for split in ("validation", "test"):
             chunks = torch.stack([getattr(data, split) for data in self.data]).to(device=self.device, dtype=self.dtype)
-            found = torch.cat([chunks[:, :, :1], self._rollout(self.model, weights, chunks[:, :, 0])], 2)
-            metrics[f"{split}/error"] = geometric_mean(rollout_error(found, chunks).flatten(1), 1).tolist()
+            found = self._solve(self.model, weights, chunks[:, :, 0])
+            errors = zip(rollout_error(found.states, chunks), ~found.diverged, strict=True)
+            metrics[f"{split}/error"] = [_mean(of[kept]) for of, kept in errors]
+            metrics[f"{split}/diverged"] = found.diverged.double().mean(1).tolist()
         members = zip(self.members(), self.data, strict=True)
-        metrics["equivariance/error"] = [self._equivariance(m, data).get("error", float("nan")) for m, data in members]
+        metrics["equivariance/error"] = [self._equivariance(m, data)["error"] for m, data in members]
         return metrics
 
     def _equivariance(self, member: DynamicsModel, data: TrajectoryData) -> dict[str, float]:
         """The vector field's error under the group: that of the model, since a Hamiltonian has a constant of no meaning."""
         z = data.test[: self.config.evaluation.states, 0]
         if not member.vector_field(z).isfinite().all():
-            return {}
+            return {"error": math.nan}
         weights = member.assemble()
         error = equivariance_error(lambda z: member.vector_field(z, weights), self.rep, self.rep, z, n_samples=4)
         return {"error": error.mean} | error.per_generator
@@ -175,34 +192,38 @@ class Dynamics:
         ``rollout/error`` is the geometric mean over time and trajectories of the relative error; ``rollout/energy_drift``
         that of the true energy, ``rollout/momentum_drift`` that of the angular momentum about the vertical, along the
         model's rollouts. Trajectories that diverged are left out of these and counted in ``rollout/diverged``; where all
-        did, there is no number.
+        did, there is no number. So it is with ``test/error`` and ``test/diverged``, of the test data's chunks.
         """
-        measured: dict[str, list[Any]] = {}
+        measured: list[dict[str, Any]] = []
         metrics = self._evaluate()
         self.curves = {"times": self.data[0].times.tolist(), "error": [], "energy_drift": [], "momentum_drift": []}
         for index, (member, data) in enumerate(zip(self.members(), self.data, strict=True)):
             truth = data.rollouts[: self.config.rollout.trajectories]
             found = self.roll_out(member, truth[:, 0], data.times)
             kept = ~found.diverged
-            values: dict[str, Any] = {name: metrics[name][index] for name in ("validation/error", "test/error")}
+            values: dict[str, Any] = {
+                name: metrics[name][index] for name in ("validation/error", "test/error", "test/diverged")
+            }
             values["rollout/diverged"] = float(found.diverged.double().mean())
             values["rollout/first_divergence"] = _first_divergence(found)
             for name, errors in self._errors(found.states[kept], truth[kept]).items():
-                values[f"rollout/{name}"] = float(geometric_mean(errors.flatten())) if kept.any() else None
+                values[f"rollout/{name}"] = _mean(errors)
                 self.curves[name].append(geometric_mean(errors).tolist() if kept.any() else None)
             values |= {f"equivariance/{name}": value for name, value in self._equivariance(member, data).items()}
-            for name, value in values.items():
-                measured.setdefault(name, []).append(value)
+            measured.append(values)
             if index == 0:
                 self.example = {"times": data.times, "truth": truth[0], "found": found.states[0]}
-        return measured
+        return over_members(measured)
 
     def roll_out(self, member: DynamicsModel, z0: Float[Tensor, "n 12"], times: Float[Tensor, " T"]) -> Trajectories:
-        """Solutions of a model by the configured method of the test rollouts."""
+        """Solutions of a model by the configured method of the test rollouts; by rk4 where dopri5 finds no steps."""
         rollout = self.config.rollout
-        if rollout.method == "rk4":
-            return integrate(member, z0, times, method="rk4", step=rollout.test_step)
-        return integrate(member, z0, times, rtol=rollout.tolerance, atol=rollout.tolerance)
+        if rollout.method == "dopri5":
+            try:
+                return integrate(member, z0, times, rtol=rollout.tolerance, atol=rollout.tolerance)
+            except IntegrationError as error:
+                logger.warning("%s. Measured by rk4 in steps of %g", error, rollout.test_step)
+        return integrate(member, z0, times, method="rk4", step=rollout.test_step)
 
     def _errors(self, found: Float[Tensor, "n T d"], truth: Float[Tensor, "n T d"]) -> dict[str, Float[Tensor, "n t"]]:
         """Relative errors and drifts at each time but the first."""
@@ -227,6 +248,11 @@ def load_models(config: FitDynamicsConfig, folder: RunFolder) -> tuple[Dynamics,
 
 def _system(config: FitDynamicsConfig, net: nn.Module) -> DynamicsModel:
     return HamiltonianModel(net) if config.model.system == "hamiltonian" else NeuralODEModel(net)
+
+
+def _mean(errors: Tensor) -> float:
+    """The geometric mean; nan of none."""
+    return float(geometric_mean(errors.flatten())) if errors.numel() else math.nan
 
 
 def _first_divergence(found: Trajectories) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from rppdyn.equivariance.actions import act
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.jobs.devices import device_of
 from rppdyn.jobs.fit_figures import fit_curves
-from rppdyn.jobs.fit_result import FitResult
+from rppdyn.jobs.fit_result import FitResult, over_members
 from rppdyn.jobs.fit_schema import FitRegressionConfig
 from rppdyn.jobs.fitting import StackFit, build_stack, load_members, run_fit, task_group
 from rppdyn.jobs.preflight import preflight
@@ -107,29 +108,26 @@ class Regression:
         for member in self.members():
             metrics["validation/error"].append(_relative_error(member, *self.validation))
             metrics["test/error"].append(_relative_error(member, *self.held_out))
-            metrics["equivariance/error"].append(self._equivariance(member, x).get("error", float("nan")))
+            metrics["equivariance/error"].append(self._equivariance(member, x)["error"])
         return metrics
 
     def test(self) -> dict[str, Any]:
         """Errors and equivariance errors of the members on the test data, lists with one value per seed."""
-        measured: dict[str, list[float | None]] = {}
+        measured: list[dict[str, float]] = []
         x, y = self.held_out
         for member in self.members():
-            finite = bool(member(x).isfinite().all())
-            values: dict[str, float | None] = {
-                "test/error": _relative_error(member, x, y) if finite else None,
-                "test/mse": float((member(x) - y).square().mean()) if finite else None,
-                "validation/error": _relative_error(member, *self.validation) if finite else None,
+            values = {
+                "test/error": _relative_error(member, x, y),
+                "test/mse": float((member(x) - y).square().mean()),
+                "validation/error": _relative_error(member, *self.validation),
             }
             equivariance = self._equivariance(member, x[: self.config.evaluation.states])
-            values |= {f"equivariance/{name}": value for name, value in equivariance.items()}
-            for name, value in values.items():
-                measured.setdefault(name, []).append(value)
-        return measured
+            measured.append(values | {f"equivariance/{name}": value for name, value in equivariance.items()})
+        return over_members(measured)
 
     def _equivariance(self, member: Regressor, x: Tensor) -> dict[str, float]:
         if not member(x).isfinite().all():
-            return {}
+            return {"error": math.nan}
         error = equivariance_error(member, self.task.rep_in, self.task.rep_out, x, n_samples=4)
         return {"error": error.mean} | error.per_generator
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,13 @@ class FitResult:
         else:
             lines.append(f"  {'curves':34} {Path(self.run) / 'figures' / 'curves.png'}")
         return "\n".join(lines)
+
+
+def over_members(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Values by name, one for each member; None where a member has none, or what it has is no number."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    values = {name: [row.get(name) for row in rows] for name in names}
+    return {name: [None if v is None or not math.isfinite(v) else v for v in of] for name, of in values.items()}
 
 
 def _pathway_table(rows: list[dict[str, Any]]) -> list[str]:

@@ -13,6 +13,7 @@ from rppdyn.jobs.schema import ARCHITECTURES, RunConfig, without
 
 NETWORKS = ("rpp", "emlp", "mlp")
 SYSTEMS = ("hamiltonian", "ode")
+PENDULUMS = ("pendulum", "windy_pendulum")
 SCHEDULES = ("cosine", "constant")
 DTYPES = ("float32", "float64")
 OBJECTIVES = ("map", "marginal_likelihood")
@@ -147,6 +148,7 @@ class PendulumTaskConfig:
     file: str | None = None  # a stored dataset with these parameters; null: made once and kept in the cache
 
     def __post_init__(self) -> None:
+        one_of("task.name", self.name, PENDULUMS)
         positive("task.k2", self.k2)
         require("task.wind", self.wind, math.isfinite(self.wind), "a number")
         for name in ("train", "validation", "test", "chunk"):
@@ -154,7 +156,8 @@ class PendulumTaskConfig:
         positive("task.time_step", self.time_step)
         positive("task.horizon", self.horizon)
         longest = self.chunk * self.time_step
-        require("task.horizon", self.horizon, self.horizon >= longest, f"at least task.chunk steps, {longest:g}")
+        enough = self.horizon >= longest * (1 - 1e-9)  # 3 * 0.2 is more than 0.6
+        require("task.horizon", self.horizon, enough, f"at least task.chunk steps, {longest:g}")
 
 
 @dataclass
@@ -175,7 +178,7 @@ class RolloutConfig:
 
     step: float | None = None  # longest step of rk4 while training; null: one per time step
     method: str = "rk4"  # of the test rollouts; or dopri5, which takes forever where a model is wild
-    test_step: float = 0.05  # of rk4: 1e-6 of the state after 30 s
+    test_step: float = 0.05  # of rk4: about 1e-5 of the state after 30 s
     tolerance: float = 1e-6  # of dopri5, relative and absolute
     trajectories: int = 100  # how many test trajectories are rolled out to the horizon
 
@@ -204,6 +207,8 @@ class FitConfig(RunConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("seeds", self.seeds, 1)
+        enough = self.seed + self.seeds <= 2**31
+        require("seeds", self.seeds, enough, f"at most {2**31 - self.seed}: the last seed is 2^31 - 1")
         one_of("dtype", self.dtype, DTYPES)
         one_of("objective", self.objective, OBJECTIVES)
         if self.objective == "marginal_likelihood" and getattr(self.model, "parametrisation", "") == "dense":
@@ -262,6 +267,14 @@ class FitDynamicsConfig(FitConfig):
     compile: bool = False  # the vector field by torch.compile, for training; a minute or two once, and a C++ compiler
 
     verb = "fit-dynamics"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.task.file is not None and self.seeds > 1:
+            raise ConfigError(
+                f"task.file={self.task.file} with seeds={self.seeds}: a file holds the data of one seed; fit one, or leave the "
+                "file out, and each seed has its own"
+            )
 
     def identity(self) -> dict[str, Any]:
         return without(super().identity(), () if self.compile else ("compile",))  # as before there was such a key

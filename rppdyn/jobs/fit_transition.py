@@ -23,7 +23,7 @@ from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.jobs import agent_files, compose
 from rppdyn.jobs.devices import device_of
 from rppdyn.jobs.fit_figures import draw_horizons, fit_curves
-from rppdyn.jobs.fit_result import FitResult
+from rppdyn.jobs.fit_result import FitResult, over_members
 from rppdyn.jobs.fitting import LAPLACE, Likelihood, StackFit, build_stack, load_members, run_fit
 from rppdyn.jobs.preflight import preflight
 from rppdyn.jobs.transition_schema import FitTransitionConfig
@@ -201,7 +201,7 @@ class Transition:
         features; ``rollout/diverged`` the share of trajectories that leave all bounds, whose error then counts as 1.
         ``equivariance/error`` is that of the learned change, ``equivariance/rollout`` that of the states along rollouts.
         """
-        measured: dict[str, list[Any]] = {}
+        measured: list[dict[str, Any]] = []
         truth, length = self.data.test, self.config.task.length
         horizons = [h for h in HORIZONS if h <= length]
         std = self.model.states.std.double().cpu()
@@ -221,14 +221,13 @@ class Transition:
             values["equivariance/rollout"] = self._equivariance_of_rollouts(member)
             off = ((found - truth.states[:, 1:]).abs() / std).nan_to_num(nan=torch.inf)
             components.append([off[:, h - 1].quantile(0.5, 0).tolist() for h in horizons])
-            for name, value in values.items():
-                measured.setdefault(name, []).append(value)
+            measured.append(values)
         self.curves["components"] = {
             "names": list(self.spec.feature_names),
             "horizons": horizons,
             "errors": np.median(components, axis=0).tolist(),
         }
-        return measured
+        return over_members(measured)
 
 
 @torch.no_grad()

@@ -100,13 +100,24 @@ class ModelConfig:
             variance("model.critic_equivariant_variance", self.critic_equivariant_variance)
         if self.critic_free_variance is not None:
             variance("model.critic_free_variance", self.critic_free_variance)
-        if self.kind.startswith("rpp") and self.equivariant_variance + self.free_variance == 0:
-            raise ConfigError(
-                "model.equivariant_variance=0 and model.free_variance=0: no pathway is left; make one of them positive"
-            )
+        self._require_pathways("actor", "", self.kind.startswith("rpp"))
+        self._require_pathways("critics", "critic_", self.kind == "rpp")
         of = ("", "critic_") if self.kind == "rpp" else ("",)
         names = [f"{who}{name}_variance" for who in of for name in ("equivariant", "free")]
         parametrisation(self.parametrisation, self.kind, {name: getattr(self, name) for name in names})
+
+    def _require_pathways(self, who: str, prefix: str, relaxed: bool) -> None:
+        """Refuse networks of which no pathway is left; those with one pathway have the variance that is called equivariant."""
+        zero = []
+        for name in ("equivariant_variance", "free_variance") if relaxed else ("equivariant_variance",):
+            key = name if getattr(self, prefix + name) is None else prefix + name
+            if getattr(self, key):
+                return
+            zero.append(f"model.{key}=0")
+        which = "one of them" if relaxed else "it"
+        raise ConfigError(
+            f"{' and '.join(zero)}: no pathway of the {who} is left (model={self.kind}); make {which} positive"
+        )
 
 
 @dataclass

@@ -65,15 +65,16 @@ class RunFolder:
         folder = cls(path)
         folder.refuse_existing()
         parent = folder.path.parent
-        parent.mkdir(parents=True, exist_ok=True)
         temporary = parent / f".{folder.path.name}.{os.getpid()}"
-        temporary.mkdir()
         try:
+            temporary.mkdir(parents=True)
             write_text(temporary / "config.yaml", _yaml(config))
             os.rename(temporary, folder.path)
         except OSError as error:
             folder.refuse_existing()  # another process made it in the meantime
-            raise RunFolderError(f"can't create run folder {folder.path}: {error.strerror or error}") from error
+            raise RunFolderError(
+                f"can't create run folder {folder.path} ({error.strerror or error}): choose another place with run_dir=FOLDER"
+            ) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         flush_to_disk(parent)
@@ -105,8 +106,10 @@ class RunFolder:
             raise RunFolderError(
                 f"run folder {self.path} exists: add --resume to continue that run, or run_dir=FOLDER to put this one elsewhere"
             )
-        if self.path.exists() and not self.path.is_dir():
-            raise RunFolderError(f"run folder {self.path} is a file: choose another place with run_dir=FOLDER")
+        existing = next((path for path in (self.path, *self.path.parents) if path.exists()), self.path)
+        if existing.exists() and not existing.is_dir():
+            where = "is" if existing == self.path else f"can't be made: {existing} is"
+            raise RunFolderError(f"run folder {self.path} {where} a file: choose another place with run_dir=FOLDER")
 
     def config(self) -> dict[str, Any]:
         """The stored configuration.

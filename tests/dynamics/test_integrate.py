@@ -9,7 +9,18 @@ import pytest
 import torch
 from torch import nn
 
-from rppdyn.dynamics import METHODS, DynamicsModel, HamiltonianModel, SeparableHamiltonian, integrate
+from rppdyn.dynamics import (
+    METHODS,
+    DynamicsModel,
+    HamiltonianModel,
+    IntegrationError,
+    NeuralODEModel,
+    SeparableHamiltonian,
+    integrate,
+)
+from rppdyn.groups import O2eR3
+from rppdyn.nn import EMLP
+from rppdyn.reps import V
 
 
 class Pendulum(nn.Module):
@@ -134,6 +145,41 @@ def test_a_divergent_trajectory_is_reported_with_its_time_and_harms_no_other(met
     assert "2 diverged, the first by t = 1" in repr(found)
 
 
+@pytest.mark.parametrize("times_larger", [1e2, 1e3, 3e4, 9e5, 1e8])
+def test_gradients_of_the_others_are_what_they_are_without_a_trajectory_that_diverges(times_larger):
+    """A network of degree eight in float32: its values, or their derivatives, are infinite far out."""
+    rep = 4 * V(O2eR3())
+    net = EMLP(rep, rep, O2eR3(), hidden=32, num_layers=3, generator=torch.Generator().manual_seed(0))
+    model = NeuralODEModel(net)
+    z0 = torch.randn(4, 12, generator=torch.Generator().manual_seed(1))
+    times = torch.linspace(0, 1, 6)
+
+    def gradient(z0):
+        kept = integrate(model, z0, times, method="rk4")
+        return kept, torch.autograd.grad(kept.states[~kept.diverged].square().mean(), list(net.parameters()))
+
+    _, expected = gradient(z0[1:])
+    far = z0.clone()
+    far[0, 0] *= times_larger
+    found, gradients = gradient(far)
+    assert found.diverged.tolist() == [True, False, False, False]
+    assert found.states.isfinite().all() and found.states.abs().max() <= 1e6
+    for a, b in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6 * float(b.abs().max()) + 1e-12)
+
+
+def test_the_adaptive_method_says_that_it_finds_no_steps():
+    with pytest.raises(IntegrationError, match=r"dopri5 finds no steps .*underflow in dt.*use method='rk4'"):
+        integrate(Field(lambda z: z.square().exp()), torch.tensor([[1.0], [0.1]]), torch.linspace(0, 1, 5))
+    assert integrate(
+        Field(lambda z: z.square().exp()),
+        torch.tensor([[1.0], [0.1]]),
+        torch.linspace(0, 0.5, 5),
+        method="rk4",
+        step=0.01,
+    ).diverged.tolist() == [True, False]
+
+
 def test_a_field_that_is_no_number_is_a_divergence():
     found = integrate(
         Field(lambda z: (0.5 - z).sqrt()), torch.zeros(1, 1), torch.linspace(0, 3, 4), method="rk4", step=0.1
@@ -148,6 +194,8 @@ def test_bad_arguments_are_named():
     for times in (TIMES.flip(0), TIMES[:1], torch.zeros(2)):
         with pytest.raises(ValueError, match="times must increase"):
             integrate(pendulum(), Z0, times)
+    with pytest.raises(ValueError, match="z0: 1 of the initial states are no numbers"):
+        integrate(pendulum(), torch.tensor([[0.0, 1.0], [math.nan, 0.0]]), TIMES.float())
     with pytest.raises(ValueError, match=f"'euler': choose one of {', '.join(METHODS)}"):
         integrate(pendulum(), Z0, TIMES, method="euler")
     for step in (0.0, -1.0, math.nan):

@@ -295,11 +295,9 @@ def test_files(tmp_path, generated):
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    assert refusal(Pendulum()).startswith(
-        "pendulum.safetensors was made with k2 = 2.0, and the configuration has k2 = 1.0: "
-    )
-    assert "made with wind = 0.0, and the configuration has wind = 0.01" in refusal(Pendulum(k2=2.0, wind=0.01))
-    assert "made with n_train = 6, and the configuration has n_train = 7" in refusal(n_train=7)
+    assert "pendulum.safetensors was made with k2=2.0, not k2=1.0: make them the same" in refusal(Pendulum())
+    assert "made with wind=0.0, not wind=0.01: " in refusal(Pendulum(k2=2.0, wind=0.01))
+    assert "made with n_train=6, not n_train=7: " in refusal(n_train=7)
     assert "absent.safetensors cannot be read (No such file" in refusal(file=tmp_path / "absent.safetensors")
     (tmp_path / "text.safetensors").write_text("no trajectories at all")
     assert "text.safetensors holds no trajectories" in refusal(file=tmp_path / "text.safetensors")

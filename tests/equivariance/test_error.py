@@ -9,7 +9,7 @@ import torch
 from registry import generator
 
 from rppdyn.equivariance import equivariance_error, error_by_input, lie_derivative, summarise
-from rppdyn.groups import SO, D, O, S, SO2eR3
+from rppdyn.groups import SO, D, O, S, SO2eR3, U
 from rppdyn.nn import EMLP, MLP
 from rppdyn.reps import Pseudoscalar, Scalar, T, V
 
@@ -39,6 +39,19 @@ def test_error_of_a_reflection_broken_map_is_its_analytic_value():
     invariant = equivariance_error(lambda x: x[:, :1] + c, V(G), Scalar(G), x)
     # (x + c) against (c - x): 2x / 2c.
     assert invariant.per_generator["h0"] == pytest.approx((x[:, 0] / c).mean().item())
+
+
+def test_complex_groups_act_on_complex_vectors_alone():
+    G, x = U(2), torch.randn(20, 2, generator=generator(3), dtype=torch.complex128)
+    linear = equivariance_error(lambda x: (1 + 2j) * x, V(G), V(G), x)
+    assert linear.mean < 1e-14 and max(linear.per_generator.values()) < 1e-14
+    assert min(equivariance_error(torch.sin, V(G), V(G), x).per_generator.values()) > 0.1
+    for measure in (equivariance_error, lie_derivative):
+        with pytest.raises(
+            ValueError, match=r"U\(2\) acts by complex matrices, and the vectors are real: give complex"
+        ):
+            measure(torch.sin, V(G), V(G), x.real)
+    assert equivariance_error(torch.sin, 2 * Scalar(G), 2 * Scalar(G), x.real).mean == 0
 
 
 def test_blame_falls_on_the_broken_generator():

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from rppdyn.cli import main
+from rppdyn.envs.tasks import Pendulum, load_trajectories
 from rppdyn.jobs import compose, fit_dynamics, fit_regression
 from rppdyn.jobs.checks import ConfigError
 from rppdyn.nn import hidden_representation
@@ -129,9 +130,44 @@ def test_members_that_diverge_are_counted_and_give_no_number(tmp_path):
     stored = json.loads((tmp_path / "wild" / "result.json").read_text())
     lost = [share == 1.0 for share in result.test["rollout/diverged"]]
     assert any(lost), result.test
-    for name in ("rollout/error", "rollout/energy_drift", "rollout/momentum_drift"):
-        assert [value is None for value in stored["test"][name]] == lost
+    for name in ("rollout/error", "rollout/energy_drift", "rollout/momentum_drift", "test/error", "validation/error"):
+        assert [value is None for value in stored["test"][name]] == lost, name
+    assert stored["test"]["test/diverged"] == [float(of) for of in lost]
+    assert all(len(values) == 2 for values in stored["test"].values())
     assert "diverged" in str(result) and "nan" not in str(result)
+
+
+def test_a_dataset_of_other_parameters_is_refused_by_the_configurations_keys(tmp_path):
+    data = load_trajectories(Pendulum(), n_train=100, n_validation=30, n_test=30, horizon=2.0)
+    data.save(tmp_path / "p.st")
+    file = f"task.file={tmp_path / 'p.st'}"
+    assert torch.equal(fit_dynamics.Dynamics(dynamics(tmp_path, "model=mlp_hnn", file)).data[0].test, data.test)
+    for word, message in (
+        ("task.train=99", r"made with task\.train=100, not 99"),
+        ("task.k2=2", r"made with task\.k2=1\.0, not 2\.0"),
+        ("task.time_step=0.1", r"made with task\.time_step=0\.2, not 0\.1"),
+        ("seed=1", r"made with seed=0, not 1"),
+        ("seeds=2", r"with seeds=2: a file holds the data of one seed"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            fit_dynamics.Dynamics(dynamics(tmp_path, "model=mlp_hnn", file, word))
+
+
+@pytest.mark.parametrize("verb", ["dynamics", "regression"])
+def test_a_member_without_numbers_keeps_its_place_and_has_none(tmp_path, verb):
+    """Values of the others stay theirs: lists are by seed."""
+    if verb == "dynamics":
+        subject = fit_dynamics.Dynamics(dynamics(tmp_path, "model=mlp_ode", "seeds=3"))
+    else:
+        subject = fit_regression.Regression(regression(tmp_path, "model=mlp", "seeds=3"))
+    with torch.no_grad():
+        expected = subject.test()
+        for parameter in subject.fit.stack.parameters():
+            parameter[0] = torch.nan
+        found = subject.test()
+    assert found.keys() == expected.keys()
+    for name in ("test/error", "validation/error", "equivariance/error", "equivariance/h0"):
+        assert found[name] == [None, *expected[name][1:]], name
 
 
 def test_a_fit_from_the_command_line(tmp_path, monkeypatch, capsys):
