@@ -90,11 +90,17 @@ def clip_(gradient: Tensor, max_norm: float | None) -> Tensor:
     return gradient
 
 
-def with_prior(gradient: Tensor, vectors: Tensor, prior: Prior, share: Tensor) -> tuple[Tensor, Tensor]:
-    """Adds the gradients of the negative log priors times `share` (N,) to gradients (N, n); the priors times it, (N,)."""
+def with_prior(
+    gradient: Tensor, vectors: Tensor, prior: Prior, share: Tensor, weight: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Adds the gradients of the negative log priors times `share` and `weight`, (N,), to gradients (N, n).
+
+    Returns:
+        those, and the priors times `share` alone, (N,).
+    """
     pull = prior.pull(vectors)
     value = (0.5 * torch.linalg.vecdot(pull, vectors) + prior.constant) * share
-    return gradient.addcmul_(pull, share.unsqueeze(1)), value
+    return gradient.addcmul_(pull, (share if weight is None else share * weight).unsqueeze(1)), value
 
 
 def update_(
@@ -189,8 +195,8 @@ def _actor_gradient(
         pull = torch.cat([pull, torch.zeros_like(pull)], 1).add_(by_mirror, alpha=config.mirror_loss)
     gradient = back.parameters(pull)
     # alpha scales the prior's gradient, see the objective; the metric is without it
-    gradient, prior = with_prior(gradient, state["actor"], config.actors.prior(), share * alpha.squeeze(1))
-    return gradient, log_prob, metrics | {"actor_prior": prior / alpha.squeeze(1)}
+    gradient, prior = with_prior(gradient, state["actor"], config.actors.prior(), share, alpha.squeeze(1))
+    return gradient, log_prob, metrics | {"actor_prior": prior}
 
 
 def _mirror_loss(output: Tensor, action_maps: Tensor, blocks: Tensor | None) -> tuple[Tensor, Tensor]:

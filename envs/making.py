@@ -96,7 +96,9 @@ def stock_env(env_id: str, **options) -> gym.Env:
             env.reset()
         return env
     except gym.error.UnregisteredEnv as error:
-        raise ValueError(f"unknown environment {env_id!r}: {_first_line(error)} (gymnasium.pprint_registry() lists them)") from None
+        raise ValueError(
+            f"unknown environment {env_id!r}: {_first_line(error)} (gymnasium.pprint_registry() lists them)"
+        ) from None
     except ModuleNotFoundError as error:
         raise ValueError(
             f"{env_id}: {error}; the part before the colon is a module to import: run in its folder, or set PYTHONPATH"

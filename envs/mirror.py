@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rppdyn.envs.spec import Entry, Matrix, Space, Symmetry, SymmetrySpec
+from rppdyn.envs.spec import NOT_CERTIFIED, Entry, Matrix, Space, Symmetry, SymmetrySpec
 from rppdyn.groups import Group
 
 __all__ = ["mirror_group", "mirror_spec"]
@@ -28,8 +28,8 @@ def mirror_spec(
     obs_origin: Sequence[float] = (),
     qpos_origin: Sequence[float] = (),
     name: str = "mirror",
-    verdict: str = "approximate",
-    reward_symmetric: bool = False,
+    verdict: str = NOT_CERTIFIED,
+    reward_symmetric: bool | None = None,
     note: str = "",
 ) -> SymmetrySpec:
     """A mirror symmetry (Z_2) of your own, from permutations and signs.
@@ -40,7 +40,7 @@ def mirror_spec(
 
     Args:
         obs_origin, qpos_origin: fixed point of the mirror, zero if left out.
-        verdict, reward_symmetric, note: what you know of the symmetry; `certify` measures it.
+        verdict, reward_symmetric, note: what you know of the symmetry, if you do; `certify` measures it.
     Raises:
         ValueError: lists of different lengths, not a permutation, a sign other than 1 and -1, or a map that is not its
             own inverse.

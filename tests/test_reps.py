@@ -314,3 +314,53 @@ def test_images_of_elements_leave_the_global_random_states_alone():
 def test_errors(bad):
     with pytest.raises((ValueError, TypeError)):
         bad()
+
+
+J = torch.tensor([[0.0, -1], [1, 0]], dtype=torch.float64)
+QUARTER = torch.linalg.matrix_exp(math.pi / 2 * J)
+HALF_TURN = Group("half turn", lie_algebra=SO(4).lie_algebra, discrete_generators=[-torch.eye(4, dtype=torch.float64)])
+
+
+@pytest.mark.parametrize(
+    ("G", "lie", "discrete", "message"),
+    [
+        (Group("r", lie_algebra=[J, J]), [J, 2 * J], [], r"lie_algebra\[0\] depends linearly"),
+        (Group("z", lie_algebra=[J, 0 * J]), [J, torch.eye(2)], [], r"lie_algebra\[1\] depends linearly"),
+        (
+            Group("c", lie_algebra=[J], discrete_generators=[QUARTER]),
+            [J],
+            [torch.eye(2)],
+            r"discrete_generators\[0\] is a product of exponentials",
+        ),
+        (
+            HALF_TURN,
+            torch.zeros(6, 1, 1),
+            [-torch.ones(1, 1)],
+            r"discrete_generators\[0\] is a product of exponentials",
+        ),
+        (Group("p", lie_algebra=SO(3).lie_algebra[:2]), [J, 0 * J], [], r"give the group a basis of its whole Lie alg"),
+    ],
+    ids=["redundant", "zero", "quarter turn", "half turn", "not closed"],
+)
+def test_images_that_no_representation_has_are_refused(G, lie, discrete, message):
+    with pytest.raises(ValueError, match=message):
+        Rep.from_generators(G, lie, discrete or None)
+
+
+def test_images_of_redundant_generators_that_agree_are_taken():
+    Rep.from_generators(Group("r", lie_algebra=[J, 2 * J]), [3 * J, 6 * J]).check()
+    G = Group("c", lie_algebra=[J], discrete_generators=[QUARTER])
+    Rep.from_generators(G, [2 * J], [-torch.eye(2)]).check()
+    Rep.from_generators(HALF_TURN, HALF_TURN.lie_algebra, HALF_TURN.discrete_generators).check()
+
+
+def test_a_function_of_half_the_angle_is_refused():
+    """A spinor: right near the identity, and two-valued."""
+
+    def half(g):
+        angle = torch.atan2(g[1, 0], g[0, 0]) / 2
+        return torch.stack([torch.stack([angle.cos(), -angle.sin()]), torch.stack([angle.sin(), angle.cos()])])
+
+    with pytest.raises(ValueError, match=r"differs from rho\(g1\) rho\(g2\)|full turn"):
+        Rep.from_function(SO(2), 2, half)
+    assert Rep.from_function(SO(2), 2, lambda g: g @ g).dim == 2

@@ -50,7 +50,8 @@ def solve_iterative(problem: Problem, seed: int = 0) -> tuple[DenseSubspace, Cer
         new = sigma > PRESENT * scale
         if (sigma[~new] > ABSENT * scale).any():
             raise NotCertified(
-                f"no certified basis of {problem.name}: a projected vector is neither new nor zero (iterative)"
+                f"no certified basis of {problem.name}: a projected vector is neither new nor zero (iterative); "
+                "give the generators in a basis in which compact ones are skew-symmetric, or split the representation"
             )
         if new.any():
             fresh = _deflate(_project(problem, left[:, new]), q)  # a second pass removes what the scaling magnified
@@ -99,7 +100,8 @@ def _solve_normal(problem: Problem, b: Array) -> Array:
         rho = fresh
     raise NotCertified(
         f"no certified basis of {problem.name}: conjugate gradients did not converge in {MAX_STEPS} steps, "
-        "its constraints are too ill-conditioned; rescale or reduce the generators"
+        "its constraints are too ill-conditioned; give the generators in a basis in which compact ones are skew-symmetric, or "
+        "split the representation"
     )
 
 

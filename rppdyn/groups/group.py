@@ -181,7 +181,8 @@ class Group:
         Uniform for a finite group of order at most ``MAX_ORDER``. Otherwise the product of
         :math:`\exp(\sum_i a_i A_i)`, :math:`a_i \sim N(0, s^2)`, with a random word of 64 letters in the discrete
         generators and the identity; :math:`s = 1` for a compact group and :math:`1/\sqrt{D}` otherwise, which keeps
-        boosts and shears well conditioned. Not the Haar measure, but every element is reached.
+        boosts and shears well conditioned. Not the Haar measure, and of some groups not all
+        elements are reached: -diag(2, 1/2) of SL(2) is no exponential of a real matrix.
         """
         if n < 0:
             raise ValueError(f"samples(n={n}): n must not be negative")

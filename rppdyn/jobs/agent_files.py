@@ -99,9 +99,10 @@ def load_policy(agent: RPPSAC, folder: RunFolder) -> str:
         weights = _load(folder.policy_file, RunFolderError)
         try:
             agent.policy.load_state_dict(weights)
-        except (RuntimeError, KeyError) as error:
+        except (RuntimeError, KeyError, TypeError) as error:
             raise RunFolderError(
-                f"{folder.policy_file} is of another network than config.yaml says: {error}"
+                f"{folder.policy_file} is of another network than config.yaml says; delete {folder.result_file} and write it "
+                f"again with rppdyn train-agent --resume {folder.path}"
             ) from error
         return "final policy"
     return f"policy of the checkpoint at step {load_checkpoint(agent, folder).step}"

@@ -145,7 +145,9 @@ def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> 
             if override.is_sweep_override():
                 raise ConfigError(f"{override.input_line}: a sweep can't resume one run; resume each folder by itself")
             if key in groups(name):
-                raise ConfigError(f"{override.input_line}: a resumed run keeps its {key}; leave it out, or begin another run")
+                raise ConfigError(
+                    f"{override.input_line}: a resumed run keeps its {key}; leave it out, or begin another run"
+                )
             is_open = any(key.startswith(f"{mapping}.") for mapping in open_keys(SCHEMAS[name]))
             if override.is_delete() or not (is_open or key in known_keys(SCHEMAS[name])):
                 raise ConfigError(_unknown_key(key, name))
@@ -343,7 +345,9 @@ def _check_keys(node: DictConfig, schema: type, configuration: str, prefix: str 
             raise ConfigError(_unknown_key(full, configuration))
     for name, kind in get_type_hints(schema).items():
         if name not in node:
-            raise ConfigError(f"key {prefix + name!r} was removed: leave out the override that starts with ~")
+            raise ConfigError(
+                f"key {prefix + name!r} is missing: leave out the override that starts with ~, where there is one"
+            )
         if is_dataclass(kind):
             _check_keys(node[name], kind, configuration, f"{prefix}{name}.")
 

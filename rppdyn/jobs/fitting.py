@@ -332,4 +332,6 @@ def load_members(module: nn.Module, folder: RunFolder) -> None:
     try:
         module.load_state_dict(load_tensors(path))
     except RuntimeError as error:
-        raise RunFolderError(f"{path} is of another network than config.yaml says: {error}") from error
+        raise RunFolderError(
+            f"{path} is of another network than config.yaml says: delete the folder and fit again"
+        ) from error

@@ -263,6 +263,12 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
         _describe_symmetry(folder, spec, env)
         folder.metrics.rewind(state.step)
         folder.timing.rewind(state.step)
+        if (last := folder.metrics.last().get("step", -1)) < state.evaluated:
+            logger.warning(
+                "%s ends at step %d, and the run was evaluated at step %d: records are lost, and what comes is measured anew",
+                folder.metrics.path, last, state.evaluated,
+            )  # fmt: skip
+            state.evaluated = last
         writer = Events(folder.events, after=state.step)
         stack.callback(writer.close)
         agent.set_logger(Logger(folder=None, output_formats=[writer]))

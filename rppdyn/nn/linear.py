@@ -27,7 +27,8 @@ def bind(rep: Rep | RepType, group: Group | None) -> Rep:
     """``rep`` as a representation of ``group``: types are bound to it, representations of a factor lifted to it.
 
     Raises:
-        ValueError: the representation belongs to another group, the group is complex, or there is none to bind to.
+        ValueError: the representation belongs to another group, or has no coordinates, the group is complex, or there is
+            none to bind to.
     """
     if isinstance(rep, RepType):
         if group is None:
@@ -41,6 +42,8 @@ def bind(rep: Rep | RepType, group: Group | None) -> Rep:
             f"networks are real and {group} is complex: write it as a real group on twice the dimensions, "
             "[[Re A, -Im A], [Im A, Re A]]"
         )
+    if rep.dim == 0:
+        raise ValueError(f"{rep} has no coordinates, of which nothing can be a function: leave it out")
     return rep if rep.G == group else rep.lift(group)
 
 

@@ -25,8 +25,8 @@ class InvariantNormaliser(ExactBuffers):
 
     The mean is projected onto the invariants of the representation (a vector's mean is zero under rotations, whatever
     the data). The variance about it is pooled over the coordinates that the symmetry mixes: the connected components of
-    the generators' non-zero patterns, on each of which ``std`` is one number. Both are what the data averaged over the
-    group would have.
+    the generators' non-zero patterns, on each of which ``std`` is one number. Both commute with
+    the group; of an irreducible part they are what the data averaged over the group would have.
 
     Statistics change in :meth:`update` only, which data collection calls; one normaliser is shared by actor, critics and
     targets. They are merged by counts (Chan, Golub & LeVeque 1983) in float64 buffers, so that batches of any sizes

@@ -296,20 +296,57 @@ def _full_turn(A: Tensor) -> float | None:
     return next((t for t in turns if near(torch.linalg.matrix_exp(t * A), eye)), None)
 
 
+def _in_identity_component(rep: GeneratedRep, g: Tensor) -> Tensor | None:
+    """The image of an element as products of exponentials have it; None where it is none, or none was found."""
+    if not len(rep._lie):
+        return None
+    for X, image_X in rep._steps:
+        coefficients = _logarithm(g @ torch.linalg.inv(X), rep.G)
+        if coefficients is not None:
+            return _exp(coefficients, rep._lie) @ image_X
+    return None
+
+
+def check_full_turns(rep: Rep) -> None:
+    """Generators whose exponential comes back to the identity have images whose exponential does."""
+    for i, (A, image) in enumerate(zip(rep.G.lie_algebra, rep.lie_generators, strict=True)):
+        t = _full_turn(A)
+        if t is not None and not near(torch.linalg.matrix_exp(t * image), torch.eye(rep.dim, dtype=rep.dtype), 1e-7):
+            raise ValueError(
+                f"{rep} is no representation of {rep.G}: lie_algebra[{i}] turns by a full turn to the identity, and its image "
+                "does not"
+            )
+
+
 def _check_relations(rep: GeneratedRep) -> None:
-    """Brackets, adjoint action, full turns, and the relations of the group (of large ones the orders of short words)."""
+    """Linearity, brackets, adjoint action, the identity component, full turns, and the relations of the group.
+
+    Of large discrete groups the orders of short words alone.
+    """
     G, lie, discrete = rep.G, rep.lie_generators, rep.discrete_generators
     A, h = G.lie_algebra, G.discrete_generators
     for i in range(len(A)):
+        if not near(rep.drho(A[i]), lie[i], 1e-7):
+            raise ValueError(
+                f"{rep} is no representation of {G}: lie_algebra[{i}] depends linearly on the others, and its image does not"
+            )
         for j in range(i):
-            c, residual = coefficients_in((A[i] @ A[j] - A[j] @ A[i])[None], G)
-            if residual.max() < 1e-6 or (A[i] @ A[j] - A[j] @ A[i]).abs().max() < 1e-9:
-                expected = torch.einsum("i,ijk->jk", c[0], lie)
-                if not near(lie[i] @ lie[j] - lie[j] @ lie[i], expected, 1e-7):
-                    raise ValueError(
-                        f"{rep} is no representation of {G}: it breaks [lie_algebra[{j}], lie_algebra[{i}]]"
-                    )
+            bracket = A[i] @ A[j] - A[j] @ A[i]
+            c, residual = coefficients_in(bracket[None], G)
+            if residual.max() >= 1e-6 and bracket.abs().max() >= 1e-9:
+                raise ValueError(
+                    f"{rep} of {G}: [lie_algebra[{j}], lie_algebra[{i}]] is no sum of the Lie algebra's generators, so it "
+                    "has no image; give the group a basis of its whole Lie algebra"
+                )
+            if not near(lie[i] @ lie[j] - lie[j] @ lie[i], torch.einsum("i,ijk->jk", c[0], lie), 1e-7):
+                raise ValueError(f"{rep} is no representation of {G}: it breaks [lie_algebra[{j}], lie_algebra[{i}]]")
     for k in range(len(h)):
+        image = _in_identity_component(rep, h[k])
+        if image is not None and not near(image, discrete[k], 1e-7):
+            raise ValueError(
+                f"{rep} is no representation of {G}: discrete_generators[{k}] is a product of exponentials of the Lie algebra, "
+                "and its image is not that of the same product"
+            )
         if torch.linalg.matrix_rank(discrete[k]) < rep.dim:
             raise ValueError(f"{rep} is no representation of {G}: the image of discrete_generators[{k}] is singular")
         if len(A):
@@ -319,13 +356,7 @@ def _check_relations(rep: GeneratedRep) -> None:
                 raise ValueError(
                     f"{rep} is no representation of {G}: discrete_generators[{k}] breaks the adjoint action"
                 )
-    for i in range(len(A)):
-        t = _full_turn(A[i])
-        if t is not None and not near(torch.linalg.matrix_exp(t * lie[i]), torch.eye(rep.dim, dtype=rep.dtype), 1e-7):
-            raise ValueError(
-                f"{rep} is no representation of {G}: lie_algebra[{i}] turns by a full turn to the identity, and its image "
-                "does not"
-            )
+    check_full_turns(rep)
     if rep._table is not None:  # which raises where a relation is broken
         return
     for k in range(len(h)):

@@ -275,7 +275,8 @@ class Rep(Algebra, ABC):
         r"""Verify on samples that this is a representation.
 
         :math:`\rho(h_k g) = \rho(h_k) \rho(g)` for each discrete generator, and for each Lie generator
-        :math:`\rho(\exp tA_i) = \exp t\,d\rho(A_i)` and :math:`\rho(\exp(tA_i) g) = \rho(\exp tA_i)\rho(g)`.
+        :math:`\rho(\exp tA_i) = \exp t\,d\rho(A_i)` and :math:`\rho(\exp(tA_i) g) = \rho(\exp tA_i)\rho(g)`; for pairs
+        of samples :math:`\rho(g_1 g_2) = \rho(g_1) \rho(g_2)`; and that a full turn goes to the identity.
 
         Raises:
             ValueError: naming the first generator for which one of them fails.
@@ -300,6 +301,11 @@ class Rep(Algebra, ABC):
                 raise ValueError(
                     f"{self} of {self.G}: rho(g1 g2) differs from rho(g1) rho(g2) for g1 = discrete_generators[{k}]"
                 )
+        if not near(self.rho(g @ g.roll(1, 0)), self.rho(g) @ self.rho(g.roll(1, 0)), 1e-7):
+            raise ValueError(
+                f"{self} of {self.G}: rho(g1 g2) differs from rho(g1) rho(g2) for elements g1, g2 of the group"
+            )
+        given.check_full_turns(self)
 
     @staticmethod
     def from_generators(G: Group, lie_algebra=None, discrete_generators=None, name: str | None = None) -> Rep:

@@ -98,7 +98,7 @@ class Checkpoints:
         return self.folder / f"step-{step:012d}"
 
     def _found(self) -> list[Path]:
-        return sorted(path for path in self.folder.glob("step-*") if path.is_dir())
+        return sorted(path for path in self.folder.glob("step-*") if path.is_dir() and path.name[5:].isdecimal())
 
     def _remove_leftovers(self) -> None:
         for path in [*self.folder.glob(".writing-*"), *self.folder.glob(".replaced-*"), *self.folder.glob(".old-*")]:

@@ -132,7 +132,10 @@ class RunFolder:
     def result(self) -> dict[str, Any] | None:
         """What the finished run wrote, None while it is unfinished."""
         try:
-            return json.loads(self.result_file.read_text(encoding="utf-8"))
+            result = json.loads(self.result_file.read_text(encoding="utf-8"))
+            if not (isinstance(result, dict) and result):
+                raise ValueError("no result")
+            return result
         except FileNotFoundError:
             return None
         except ValueError as error:
