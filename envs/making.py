@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -91,10 +92,11 @@ def stock_env(env_id: str, **options) -> gym.Env:
             imported, or an option that the environment does not know, or with which it can't be made or reset.
     """
     try:
-        env = gym.make(env_id, **options)
-        if options:  # some values are refused there alone
-            env.reset()
-        return env
+        with warnings.catch_warnings(record=True) as remarks:
+            warnings.simplefilter("always")
+            env = gym.make(env_id, **options)
+            if options:  # some values are refused there alone
+                env.reset()
     except gym.error.UnregisteredEnv as error:
         raise ValueError(
             f"unknown environment {env_id!r}: {_first_line(error)} (gymnasium.pprint_registry() lists them)"
@@ -112,6 +114,9 @@ def stock_env(env_id: str, **options) -> gym.Env:
             raise
         given = ", ".join(f"{name}={value}" for name, value in options.items())
         raise ValueError(f"{env_id} refuses the options {given}: {_first_line(error)}") from error
+    for remark in remarks:  # of an environment that can't be made, none
+        warnings.warn_explicit(remark.message, remark.category, remark.filename, remark.lineno)
+    return env
 
 
 def _first_line(error: Exception) -> str:

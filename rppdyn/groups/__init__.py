@@ -1,6 +1,6 @@
 r"""Matrix groups, given by a basis of their Lie algebra and by discrete generators.
 
-Every element of the groups treated here is a product :math:`\exp(\sum_i a_i A_i) \prod_k h_k` of the exponential of
+Elements of the groups treated here are products :math:`\exp(\sum_i a_i A_i) \prod_k h_k` of the exponential of
 the Lie algebra and a word in the discrete generators (Finzi 2023, Eq. A.10), so a linear map commutes with the whole
 group if and only if it commutes with each :math:`A_i` and each :math:`h_k`.
 """

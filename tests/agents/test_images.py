@@ -184,7 +184,7 @@ def test_a_symmetry_that_changes_the_reward_is_refused_for_augmentation_only(mak
     bare = mirror_spec(
         "Pendulum-v1", obs_permutation=range(3), obs_signs=[1, -1, -1], action_permutation=[0], action_signs=[-1]
     )
-    with pytest.raises(ValueError, match=r"'mirror', which changes the reward.*state reward_symmetric=True"):
+    with pytest.raises(ValueError, match=r"needs to know that 'mirror' keeps the reward.*state reward_symmetric=True"):
         make_agent("mlp", "Pendulum-v1", spec=bare, augment=True)
     with pytest.raises(ValueError, match=r"mirror_loss=-1 must be positive, or 0"):
         make_agent("mlp", mirror_loss=-1)
