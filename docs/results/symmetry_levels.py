@@ -37,6 +37,8 @@ def main() -> None:
     for name, results in sorted(levels.items()):
         print(f"\n**{name}**\n")
         names = [n for n in next(iter(results.values()))["test"] if "/" in n and n.split("/")[1][0] not in "hA"]
+        lost = {n for n in names if any(any(result["test"].get(n) or []) for result in results.values())}
+        names = [n for n in names if "diverge" not in n or n in lost - {"rollout/first_divergence"}]
         print("| model | " + " | ".join(f"`{n}`" for n in names) + " |\n" + "| --- " * (len(names) + 1) + "|")
         for key, result in sorted(results.items()):
             print(f"| {key} | " + " | ".join(over_seeds(result["test"][n]) for n in names) + " |")
