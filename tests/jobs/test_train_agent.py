@@ -13,6 +13,7 @@ from PIL import Image
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC
+from rppdyn.cli import main
 from rppdyn.envs import certify, save_certificate, symmetry_spec
 from rppdyn.jobs import agent_files, compose, evaluate_agent, train_agent
 from rppdyn.jobs.checks import ConfigError
@@ -205,6 +206,36 @@ def test_a_finished_run_that_goes_on_is_unfinished_again(config, tmp_path, monke
     assert RunFolder.open(first.run_dir).result() is None
     played = evaluate_agent.run(EvaluateAgentConfig(run=first.run_dir, episodes=1))
     assert played.source == "policy of the checkpoint at step 60"  # and not the earlier end's
+
+
+def test_a_run_whose_metrics_were_lost_is_measured_anew(tmp_path, caplog):
+    config = compose.composed("train_agent", [*WORDS, f"run_dir={tmp_path / 'run'}"])
+    whole = train_agent.run(config).metrics
+    folder = RunFolder.open(tmp_path / "run")
+    lines = folder.metrics.path.read_text().splitlines(keepends=True)
+    for kept in (lines[:1], []):
+        folder.metrics.path.write_text("".join(kept))
+        folder.result_file.unlink()
+        again = train_agent.run(config, resume=True)
+        assert again.metrics["step"] == 50 and again.metrics["eval/returns"] == whole["eval/returns"]
+        assert f"ends at step {0 if kept else -1}, and the run was evaluated at step 50" in caplog.text
+        caplog.clear()
+
+
+def test_a_resumed_run_takes_its_own_words_and_keeps_its_place(config, result, monkeypatch, capsys):
+    run = result.run
+    assert main(["train-agent", "--resume", run, "env.actuator_scale.slider=0.5"]) == 0
+    assert "finished before" in capsys.readouterr().out
+    for word, expected in (
+        ("env.actuator_scale.slider=0.25", "env.actuator_scale.slider=0.5, not 0.25"),
+        ("model=mlp", "model=mlp: a resumed run keeps its model"),
+        ("env=Walker2d-v5", "env=Walker2d-v5: a resumed run keeps its env"),
+        ("run_dir=elsewhere", "with run_dir=elsewhere: it goes on where it is"),
+        ("env.nonsense.x=1", "unknown key 'env.nonsense.x'"),
+    ):
+        assert main(["train-agent", "--resume", run, word]) == 2
+        err = capsys.readouterr().err
+        assert expected in err and err.count("\n") == 1, err
 
 
 def test_a_precision_reaches_the_agent_and_the_usual_one_changes_no_folder(tmp_path):

@@ -111,6 +111,11 @@ def test_the_same_step_can_be_written_again(checkpoints):
     assert content(checkpoints.latest()) == "second"
 
 
+def test_other_folders_are_none(checkpoints):
+    (checkpoints.folder / "step-foo").mkdir(parents=True)
+    assert checkpoints.latest() is None
+
+
 def test_newer_ones_are_discarded(checkpoints):
     for step in (1, 2):
         checkpoints.save(step, write(str(step)))

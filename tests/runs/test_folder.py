@@ -28,8 +28,10 @@ def test_an_existing_folder_is_refused_with_both_remedies(tmp_path):
 
 def test_a_file_in_its_place_is_refused(tmp_path):
     (tmp_path / "run").write_text("")
-    with pytest.raises(RunFolderError, match="is a file"):
+    with pytest.raises(RunFolderError, match="run is a file: choose another place with run_dir=FOLDER"):
         RunFolder.create(tmp_path / "run", CONFIG)
+    with pytest.raises(RunFolderError, match="below can't be made: .*run is a file: choose another place"):
+        RunFolder.create(tmp_path / "run" / "below", CONFIG)
 
 
 def test_an_empty_folder_may_be_used(tmp_path):
@@ -57,9 +59,10 @@ def test_results(tmp_path):
     assert folder.result() is None
     folder.write_result({"steps": 3, "nan": float("nan")})
     assert folder.result() == {"steps": 3, "nan": None}
-    folder.result_file.write_text("{")
-    with pytest.raises(RunFolderError, match=r"result\.json is damaged"):
-        folder.result()
+    for text in ("{", "{}", "[]", "null"):
+        folder.result_file.write_text(text)
+        with pytest.raises(RunFolderError, match=r"result\.json is damaged"):
+            folder.result()
 
 
 def test_a_folder_is_written_by_one_process_at_a_time(tmp_path):
