@@ -30,7 +30,7 @@ def test_a_file_in_its_place_is_refused(tmp_path):
     (tmp_path / "run").write_text("")
     with pytest.raises(RunFolderError, match="run is a file: choose another place with run_dir=FOLDER"):
         RunFolder.create(tmp_path / "run", CONFIG)
-    with pytest.raises(RunFolderError, match="below can't be made: .*run is a file: choose another place"):
+    with pytest.raises(RunFolderError, match=r"below can't be made: .*run is a file: choose another place"):
         RunFolder.create(tmp_path / "run" / "below", CONFIG)
 
 
