@@ -262,7 +262,11 @@ def network_builder(
 ) -> BuildNetwork:
     """(rep_in, rep_out, output_scale) -> a network of this kind, with a policy's arguments."""
     variances = pathway_variances(network, arguments, prefix)
-    if network is not RPPEMLP:  # one pathway has one variance, and zero is refused there
+    if not any(variances.values()):
+        keys = ("equivariant_variance", "free_variance") if network is RPPEMLP else ("equivariant_variance",)
+        given = " and ".join(f"{key if arguments.get(prefix + key) is None else prefix + key}=0" for key in keys)
+        raise ValueError(f"{given}: no pathway of the network is left; give a positive variance")
+    if network is not RPPEMLP:  # one pathway has one variance
         variances.pop("free_variance" if network is EMLP else "equivariant_variance")
     options = dict(arguments["network_kwargs"])
     if network is not RPPEMLP:  # one pathway has one parametrisation

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import gymnasium as gym
@@ -14,6 +15,10 @@ from gymnasium.envs.mujoco import MujocoEnv
 from rppdyn.envs.state import Resumable
 
 __all__ = ["ScaledActuators", "is_model_file", "load_model", "make_env", "stock_env"]
+
+
+_SAID: dict = {}
+"""Which of Gymnasium's remarks have been made, as Python's warnings keep it."""
 
 
 class ScaledActuators(gym.Wrapper, gym.utils.RecordConstructorArgs):
@@ -91,12 +96,15 @@ def stock_env(env_id: str, **options) -> gym.Env:
         ValueError: an unknown environment, one that this Gymnasium has no more, a module ("module:EnvId") that can't be
             imported, or an option that the environment does not know, or with which it can't be made or reset.
     """
+    own = {name: value for name, value in options.items() if name != "disable_env_checker"}  # which is Gymnasium's
+    given = " with " + ", ".join(f"{name}={value}" for name, value in own.items()) if own else ""
     try:
         with warnings.catch_warnings(record=True) as remarks:
             warnings.simplefilter("always")
             env = gym.make(env_id, **options)
-            if options:  # some values are refused there alone
-                env.reset()
+            if own:  # some values are refused there alone
+                with _closed_on_error(env):
+                    env.reset()
     except gym.error.UnregisteredEnv as error:
         raise ValueError(
             f"unknown environment {env_id!r}: {_first_line(error)} (gymnasium.pprint_registry() lists them)"
@@ -105,18 +113,24 @@ def stock_env(env_id: str, **options) -> gym.Env:
         raise ValueError(
             f"{env_id}: {error}; the part before the colon is a module to import: run in its folder, or set PYTHONPATH"
         ) from None
-    except (ImportError, gym.error.Error) as error:
-        raise ValueError(
-            f"{env_id} can't be made: {_first_line(error)} (gymnasium.pprint_registry() lists what can)"
-        ) from error
+    except (ImportError, TypeError, gym.error.Error) as error:
+        raise ValueError(f"{env_id} can't be made{given}: {_first_line(error)}") from error
     except Exception as error:
-        if not options:
+        if not own:
             raise
-        given = ", ".join(f"{name}={value}" for name, value in options.items())
-        raise ValueError(f"{env_id} refuses the options {given}: {_first_line(error)}") from error
+        raise ValueError(f"{env_id} can't be made or reset{given}: {_first_line(error)}") from error
     for remark in remarks:  # of an environment that can't be made, none
-        warnings.warn_explicit(remark.message, remark.category, remark.filename, remark.lineno)
+        warnings.warn_explicit(remark.message, remark.category, remark.filename, remark.lineno, registry=_SAID)
     return env
+
+
+@contextmanager
+def _closed_on_error(env: gym.Env) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        env.close()
+        raise
 
 
 def _first_line(error: Exception) -> str:

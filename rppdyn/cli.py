@@ -164,7 +164,7 @@ def _train(name: str, arguments: argparse.Namespace) -> int:
         if arguments.multirun:
             raise UsageError(f"--resume {run} with --multirun: a folder is one run; leave out one of the two")
         for word in words:
-            if word.startswith(("run_dir=", "runs_root=")):
+            if word.lstrip("+").startswith(("run_dir=", "runs_root=")):
                 raise UsageError(f"--resume {run} with {word}: it goes on where it is; leave out one of the two")
         config = compose.from_run(name, RunFolder.open(run), words)
         config.run_dir = run

@@ -354,6 +354,22 @@ def test_images_of_redundant_generators_that_agree_are_taken():
     Rep.from_generators(HALF_TURN, HALF_TURN.lie_algebra, HALF_TURN.discrete_generators).check()
 
 
+def test_generators_that_commute_up_to_rounding_have_representations():
+    basis = torch.linalg.qr(torch.randn(6, 6, generator=generator(3)))[0]  # in single precision
+    planes = [torch.zeros(6, 6) for _ in range(2)]
+    for i, plane in enumerate(planes):
+        plane[2 * i, 2 * i + 1], plane[2 * i + 1, 2 * i] = -1.0, 1.0
+    torus = Group("torus", lie_algebra=[basis @ plane @ basis.mT for plane in planes])
+    for images in (torus.lie_algebra, torch.zeros(2, 1, 1)):
+        assert Rep.from_generators(torus, images).dim == len(images[0])
+
+
+def test_a_boost_among_the_discrete_generators_has_its_image():
+    boost = torch.linalg.matrix_exp(4 * SO13().lie_algebra[0])
+    G = Group("boosted", lie_algebra=SO13().lie_algebra, discrete_generators=[boost])
+    assert Rep.from_generators(G, G.lie_algebra, G.discrete_generators).dim == 4
+
+
 def test_a_function_of_half_the_angle_is_refused():
     """A spinor: right near the identity, and two-valued."""
 

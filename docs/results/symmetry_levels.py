@@ -36,12 +36,13 @@ def main() -> None:
         own[name] = run["result"]
     for name, results in sorted(levels.items()):
         print(f"\n**{name}**\n")
-        names = [n for n in next(iter(results.values()))["test"] if "/" in n and n.split("/")[1][0] not in "hA"]
+        known = dict.fromkeys(n for result in results.values() for n in result["test"])
+        names = [n for n in known if "/" in n and n.split("/")[1][0] not in "hA"]
         lost = {n for n in names if any(any(result["test"].get(n) or []) for result in results.values())}
         names = [n for n in names if "diverge" not in n or n in lost - {"rollout/first_divergence"}]
         print("| model | " + " | ".join(f"`{n}`" for n in names) + " |\n" + "| --- " * (len(names) + 1) + "|")
         for key, result in sorted(results.items()):
-            print(f"| {key} | " + " | ".join(over_seeds(result["test"][n]) for n in names) + " |")
+            print(f"| {key} | " + " | ".join(over_seeds(result["test"].get(n, [])) for n in names) + " |")
         print(f"\n| ratio of `{arguments.metric}` | |\n| --- | --- |")
         for first in sorted(key for key in results if key.startswith("rpp")):
             for second in sorted(key for key in results if not key.startswith("rpp")):

@@ -94,24 +94,55 @@ def integrate(
     _check(model, z0, times, method, step, adjoint, weights)
     if not adjoint:
         weights = model.assemble() if weights is None else weights
-    field = _Guarded(model, weights)
+    options = dict(rtol=rtol, atol=atol, options=dict(max_num_steps=MAX_STEPS)) if method == "dopri5" else {}
+    solve = partial(_solve, model, weights, times, method, step, adjoint, options)
+    states, diverged_at = solve(z0)
+    lost = diverged_at >= 0
+    constant = states.detach().clamp(-BOUND, BOUND)
+    if states.requires_grad and bool(lost.any()):
+        # Masked they would still be in the graph: the zeros that go back through them, times infinite derivatives, are nan in
+        # the gradient of the weights, which is a sum over all trajectories. So the others are solved again without them.
+        states = constant if bool(lost.all()) else solve(_stand_ins(z0, lost))[0]
+    return Trajectories(times, torch.where(lost[..., None, None], constant, states), diverged_at)
+
+
+def _solve(
+    model: DynamicsModel,
+    weights: Any,
+    times: Float[Tensor, " T"],
+    method: str,
+    step: float | None,
+    adjoint: bool,
+    options: dict[str, Any],
+    z0: Float[Tensor, "*batch n"],
+) -> tuple[Float[Tensor, "*batch T n"], Int[Tensor, "*batch"]]:
+    """States, and where they diverged."""
+    field = _Guarded(model, weights, retries=method == "dopri5")
     fine, kept = (times, slice(None)) if method == "dopri5" else _subdivided(times, step)
     if method == "leapfrog":
         states = _leapfrog(field, z0, fine)[kept]
     else:
-        options = dict(rtol=rtol, atol=atol, options=dict(max_num_steps=MAX_STEPS)) if method == "dopri5" else {}
-        solve = partial(odeint_adjoint, adjoint_params=tuple(model.parameters())) if adjoint else odeint
+        solver = partial(odeint_adjoint, adjoint_params=tuple(model.parameters())) if adjoint else odeint
         try:
-            states = solve(field, z0, fine, method=method, **options)[kept]
-        except AssertionError as error:  # torchdiffeq's, of its steps
+            states = solver(field, z0, fine, method=method, **options)[kept]
+        except AssertionError as error:
+            if not str(error).startswith(("underflow in dt", "max_num_steps exceeded")):
+                raise
+            remedy = (
+                "give times in between, wider tolerances" if "max_num_steps" in str(error) else "give wider tolerances"
+            )
             raise IntegrationError(
-                f"dopri5 finds no steps that keep to rtol={rtol:g} and atol={atol:g} ({error}): use method='rk4', which stops "
-                "and reports trajectories that blow up, or wider tolerances"
+                f"dopri5 finds no steps that keep to rtol={options['rtol']:g} and atol={options['atol']:g} ({error}): {remedy}"
+                ", or use method='rk4', which stops and reports trajectories that blow up"
             ) from error
     states = states.movedim(0, -2)
-    diverged_at = field.diverged_at(states, times)
-    constant = states.detach().clamp(-BOUND, BOUND)
-    return Trajectories(times, torch.where((diverged_at >= 0)[..., None, None], constant, states), diverged_at)
+    return states, field.diverged_at(states, times)
+
+
+def _stand_ins(z0: Float[Tensor, "*batch n"], lost: Bool[Tensor, "*batch"]) -> Float[Tensor, "*batch n"]:
+    """Initial states, for those of lost trajectories one of a neighbour that is kept."""
+    kept = (~lost).to(torch.int64).argmax(-1, keepdim=True)
+    return torch.where(lost.unsqueeze(-1), torch.take_along_dim(z0, kept.unsqueeze(-1), -2).detach(), z0)
 
 
 def _check(model, z0, times, method, step, adjoint, weights) -> None:
@@ -136,37 +167,31 @@ def _out_of_bounds(z: Float[Tensor, "*batch n"]) -> Bool[Tensor, "*batch"]:
     return ~(z.detach().abs().amax(-1) < BOUND)  # a nan is not below either
 
 
-def _where(these: Bool[Tensor, "*batch"], a: Tensor, b: Tensor) -> Float[Tensor, "*batch n"]:
-    return torch.where(these.unsqueeze(-1), a, b)
-
-
 class _Guarded:
     """A vector field, zero where the state has diverged: there a solver would take ever smaller steps, or hand on nan.
 
-    The model never sees these states in a result that is kept. It is asked about where their trajectories began: masking what
-    it says of them would not do, as the zeros that go back through it, times an infinite derivative, are no numbers, and the
-    gradient of its weights is a sum over all states.
+    Args:
+        retries: of a solver that takes a step again where it was too long: a trajectory whose field was no number is not lost
+            if it is one later on.
     """
 
-    def __init__(self, model: DynamicsModel, weights: Any):
-        self.model, self.weights = model, weights
+    def __init__(self, model: DynamicsModel, weights: Any, retries: bool = False):
+        self.model, self.weights, self.retries = model, weights, retries
         self.lost_at: Tensor | None = None  # of each trajectory, the time at which its field was no number; or infinity
-        self._start: Tensor | None = None  # of each trajectory; or zero where that is out of bounds itself
 
     def __call__(self, t: Tensor, z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        beyond = _out_of_bounds(z)
-        begins = self._start is None
-        if begins:
-            self._start = _where(beyond, torch.zeros_like(z), z.detach())
-        field = self.model(t, _where(beyond, self._start, z), self.weights)
-        lost = ~field.detach().isfinite().all(-1)
-        if bool(lost.any()):
-            if begins:
-                self._start = _where(lost, torch.zeros_like(z), self._start)
-            field = self.model(t, _where(beyond | lost, self._start, z), self.weights)
+        field = self.model(t, z, self.weights)
+        beyond, lost = _out_of_bounds(z), ~field.detach().isfinite().all(-1)
         first = torch.where(lost & ~beyond, t.detach(), torch.inf)
-        self.lost_at = first if self.lost_at is None else torch.minimum(self.lost_at, first)
-        return _where(beyond | lost, torch.zeros_like(field), field)
+        if self.lost_at is None:
+            self.lost_at = first
+        elif self.retries:
+            self.lost_at = torch.where(
+                (self.lost_at <= t.detach()) & ~lost, torch.inf, torch.minimum(self.lost_at, first)
+            )
+        else:
+            self.lost_at = torch.minimum(self.lost_at, first)
+        return torch.where((beyond | lost).unsqueeze(-1), torch.zeros_like(field), field)
 
     def diverged_at(self, states: Float[Tensor, "*batch T n"], times: Float[Tensor, " T"]) -> Int[Tensor, "*batch"]:
         assert self.lost_at is not None

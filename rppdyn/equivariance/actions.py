@@ -69,7 +69,7 @@ def _for(x: Tensor, matrices: Tensor, rep: Rep) -> Tensor:
         ValueError: they are complex and ``x`` is real, where half of what they do would be lost.
     """
     if matrices.is_complex() and not x.is_complex():
-        if bool(matrices.imag.any()):
+        if bool((matrices.imag.abs() > 1e-9 * matrices.abs().max()).any()):
             raise ValueError(f"{rep} of {rep.G} acts by complex matrices, and the vectors are real: give complex ones")
         matrices = matrices.real
     return matrices.to(x)

@@ -148,10 +148,14 @@ def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> 
                 raise ConfigError(
                     f"{override.input_line}: a resumed run keeps its {key}; leave it out, or begin another run"
                 )
+            if override.is_delete():
+                raise ConfigError(
+                    f"{override.input_line}: a resumed run keeps its keys; leave it out, or begin another run"
+                )
             is_open = any(key.startswith(f"{mapping}.") for mapping in open_keys(SCHEMAS[name]))
-            if override.is_delete() or not (is_open or key in known_keys(SCHEMAS[name])):
+            if not (is_open or key in known_keys(SCHEMAS[name])):
                 raise ConfigError(_unknown_key(key, name))
-            OmegaConf.update(base, key, override.value(), force_add=is_open)
+            OmegaConf.update(base, key, override.value(), merge=False, force_add=is_open)
         assert isinstance(base, DictConfig)
         return as_config(name, base)
 

@@ -202,7 +202,9 @@ class Dynamics:
             found = self.roll_out(member, truth[:, 0], data.times)
             kept = ~found.diverged
             values: dict[str, Any] = {
-                name: metrics[name][index] for name in ("validation/error", "test/error", "test/diverged")
+                f"{split}/{name}": metrics[f"{split}/{name}"][index]
+                for split in ("validation", "test")
+                for name in ("error", "diverged")
             }
             values["rollout/diverged"] = float(found.diverged.double().mean())
             values["rollout/first_divergence"] = _first_divergence(found)

@@ -177,7 +177,7 @@ class RolloutConfig:
     """How vector fields are solved: with fixed steps while training, with an accurate method afterwards."""
 
     step: float | None = None  # longest step of rk4 while training; null: one per time step
-    method: str = "rk4"  # of the test rollouts; or dopri5, which takes forever where a model is wild
+    method: str = "rk4"  # of the test rollouts; or dopri5, and rk4 where it finds no steps
     test_step: float = 0.05  # of rk4: about 1e-5 of the state after 30 s
     tolerance: float = 1e-6  # of dopri5, relative and absolute
     trajectories: int = 100  # how many test trajectories are rolled out to the horizon

@@ -44,6 +44,7 @@ def _times(ratio: float) -> str | Markup:
 
 TESTED: Mapping[str, tuple[str, Write]] = {
     "test/error": ("test error", scientific),
+    "test/diverged": ("test chunks diverged", _percent),
     "test/mse": ("mean squared error", scientific),
     "test/nll": ("negative log-likelihood", scientific),
     **{f"test/error_{steps}": (f"error over {steps} steps", scientific) for steps in HORIZONS},
@@ -104,8 +105,8 @@ def _task(k: int, subject: str, groups: Sequence[Group]) -> Markup:
 
 def _tested(subject: str, groups: Sequence[Group]) -> Markup:
     shown = [name for name in TESTED if any(group.test(name) for group in groups)]
-    if not any(any(run.test.get("rollout/diverged") for run in group.runs) for group in groups):
-        shown = [name for name in shown if name != "rollout/diverged"]
+    lost = {name for name in shown if any(run.test.get(name) for group in groups for run in group.runs)}
+    shown = [name for name in shown if name in lost or not name.endswith("/diverged")]
     if not shown:
         return tag("p", "None of the runs has finished.")
     rows = [[labelled(group), *(estimate(group.test(name), TESTED[name][1]) for name in shown)] for group in groups]

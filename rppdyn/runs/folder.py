@@ -64,6 +64,8 @@ class RunFolder:
         """
         folder = cls(path)
         folder.refuse_existing()
+        if folder.path.resolve() == Path.cwd():
+            raise RunFolderError(f"run folder {path} is the folder you are in: choose one below it with run_dir=FOLDER")
         parent = folder.path.parent
         temporary = parent / f".{folder.path.name}.{os.getpid()}"
         try:

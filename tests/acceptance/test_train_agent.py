@@ -31,7 +31,7 @@ def test_the_run_folder_is_complete(trained):
     run, _, _, _ = trained
     config = OmegaConf.load(run / "config.yaml")
     assert config.total_steps == 230
-    assert config.agent.tau == 0.005
+    assert config.agent.tau == 0.02
     records = read_metrics(run / "metrics.jsonl")
     assert [record["step"] for record in records] == [0, 100, 200, 230]
     names = records[-1].keys()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib import import_module
 from itertools import pairwise
 
 import pytest
@@ -168,9 +169,41 @@ def test_gradients_of_the_others_are_what_they_are_without_a_trajectory_that_div
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6 * float(b.abs().max()) + 1e-12)
 
 
-def test_the_adaptive_method_says_that_it_finds_no_steps():
+@pytest.mark.parametrize("far", [[1e7, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]], ids=["out of bounds", "at the centre"])
+@pytest.mark.parametrize("method", ["rk4", "dopri5"])
+def test_so_they_are_of_a_field_that_is_singular_at_the_origin(method, far):
+    a = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
+    kepler = Field(lambda z: torch.cat([z[..., 2:], -a * z[..., :2] / z[..., :2].norm(dim=-1, keepdim=True) ** 3], -1))
+    z0, times = torch.tensor([[1.0, 0, 0, 1], far], dtype=torch.float64), torch.linspace(0, 1, 11, dtype=torch.float64)
+    found = integrate(kepler, z0, times, method=method)
+    assert found.diverged.tolist() == [False, True]
+    alone = integrate(kepler, z0[:1], times, method=method)
+    expected = torch.autograd.grad(alone.states[0, -1].sum(), a)[0]
+    torch.testing.assert_close(torch.autograd.grad(found.states[0, -1].sum(), a)[0], expected, rtol=1e-4, atol=0)
+    lost = integrate(kepler, z0[1:], times, method=method)
+    assert lost.diverged.all() and not lost.states.requires_grad
+
+
+def test_a_step_that_is_taken_again_loses_nothing():
+    """dz/dt = -10 log z: a first step of the adaptive method goes below zero, where there is no logarithm."""
+    times = torch.linspace(0, 1, 5, dtype=torch.float64)
+    found = integrate(Field(lambda z: -10 * z.log()), torch.tensor([[2.0]]).double(), times, rtol=1e-2, atol=1e-2)
+    assert not found.diverged.any() and abs(float(found.states[0, -1, 0]) - 1) < 0.05
+
+
+def test_the_adaptive_method_says_that_it_finds_no_steps(monkeypatch):
     with pytest.raises(IntegrationError, match=r"dopri5 finds no steps .*underflow in dt.*use method='rk4'"):
         integrate(Field(lambda z: z.square().exp()), torch.tensor([[1.0], [0.1]]), torch.linspace(0, 1, 5))
+    monkeypatch.setattr(import_module("rppdyn.dynamics.integrate"), "MAX_STEPS", 100)
+    times = torch.tensor([0.0, 20], dtype=torch.float64)
+    with pytest.raises(IntegrationError, match=r"max_num_steps exceeded.*give times in between"):
+        integrate(pendulum(), Z0, times, rtol=1e-10, atol=1e-10)
+
+    def refusing(z):
+        raise AssertionError("my model wants three coordinates")
+
+    with pytest.raises(AssertionError, match="three coordinates"):
+        integrate(Field(refusing), Z0, TIMES)
     assert integrate(
         Field(lambda z: z.square().exp()),
         torch.tensor([[1.0], [0.1]]),

@@ -11,6 +11,7 @@ import pytest
 from refusals import refused
 
 from rppdyn.envs import ScaledActuators, make_env
+from rppdyn.envs.making import stock_env
 
 
 def gears(env):
@@ -74,3 +75,37 @@ def test_seeded_environments_agree():
 def test_errors(call, parts):
     with refused(*parts):
         call()
+
+
+class Sized(gym.Env):
+    """Needs a size, and can be reset where it is positive."""
+
+    observation_space = action_space = gym.spaces.Box(-1, 1, (1,))
+    closed = 0
+
+    def __init__(self, size):
+        self.size = size
+
+    def reset(self, *, seed=None, options=None):
+        if self.size < 0:
+            raise OverflowError("too small")
+        return np.zeros(1, np.float32), {}
+
+    def close(self):
+        Sized.closed += 1
+
+
+def test_what_an_environment_refuses_is_said_in_one_line():
+    gym.register("Sized-v0", Sized)
+    gym.register("Small-v0", Sized, kwargs={"size": -1})
+    try:
+        with refused("Sized-v0 can't be made: ", "size"):
+            stock_env("Sized-v0")
+        with refused("Sized-v0 can't be made or reset with size=-1: too small"):
+            stock_env("Sized-v0", size=-1)
+        assert Sized.closed == 1
+        assert stock_env("Sized-v0", size=1).unwrapped.size == 1
+        with pytest.raises(OverflowError):  # of what nobody asked for, the error is the environment's own
+            stock_env("Small-v0", disable_env_checker=True).reset()
+    finally:
+        del gym.registry["Sized-v0"], gym.registry["Small-v0"]

@@ -52,6 +52,8 @@ def test_complex_groups_act_on_complex_vectors_alone():
         ):
             measure(torch.sin, V(G), V(G), x.real)
     assert equivariance_error(torch.sin, 2 * Scalar(G), 2 * Scalar(G), x.real).mean == 0
+    phase = V(U(1)) * V(U(1)).T  # real, up to rounding
+    assert equivariance_error(torch.sin, phase, phase, x.real[:, :1]).mean < 1e-14
 
 
 def test_blame_falls_on_the_broken_generator():
