@@ -43,7 +43,8 @@ def main() -> None:
         print("| model | " + " | ".join(f"`{n}`" for n in names) + " |\n" + "| --- " * (len(names) + 1) + "|")
         for key, result in sorted(results.items()):
             print(f"| {key} | " + " | ".join(over_seeds(result["test"].get(n, [])) for n in names) + " |")
-        print(f"\n| ratio of `{arguments.metric}` | |\n| --- | --- |")
+        if any(key.startswith("rpp") for key in results):
+            print(f"\n| ratio of `{arguments.metric}` | |\n| --- | --- |")
         for first in sorted(key for key in results if key.startswith("rpp")):
             for second in sorted(key for key in results if not key.startswith("rpp")):
                 pairs = zip(*(results[key]["test"][arguments.metric] for key in (first, second)), strict=False)
