@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 KEYS = {"dt": "task.time_step", "seed": "seed"}
 """Of the configuration, for parameters of a dataset that have other names there."""
+LONGEST = 10.0
+"""Times its running mean that a gradient may be long: one trajectory that all but diverges has one 1e8 times as long."""
 INITIAL_SCALE = 0.1
 """Of the last layer's weights: at full size some networks, cubic in their inputs, throw first rollouts out of all bounds."""
 
@@ -110,6 +112,7 @@ class Dynamics:
             predict_one=lambda net, z0: self._rollout(_system(config, Chained(net)), None, z0),
             predict_each=self._rollout_each if is_hamiltonian else None,
             evaluate=self._evaluate,
+            longest=LONGEST,
         )
         self.curves: dict[str, Any] = {}
         self.example: dict[str, Any] = {}

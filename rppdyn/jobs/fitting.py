@@ -144,6 +144,9 @@ class StackFit:
         prepare: what is done to a batch before it is used, ``(inputs, targets, step) -> (inputs, targets)``.
         likelihood: of the targets; normal, with the configured variance, unless another is given.
         module: what is saved of the finished fit, where that is more than the stack.
+        longest: how many times as long as the running mean of its lengths a member's gradient may be; longer ones are
+            shortened to that, and those that are no numbers left out. Adam's next ten steps would all go where one such
+            gradient points, however long it is.
     """
 
     def __init__(
@@ -159,6 +162,7 @@ class StackFit:
         prepare: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]] | None = None,
         likelihood: Likelihood = GAUSSIAN,
         module: nn.Module | None = None,
+        longest: float | None = None,
     ):
         self.config, self.stack = config, stack
         self.module = stack if module is None else module
@@ -171,6 +175,8 @@ class StackFit:
         if config.objective == "marginal_likelihood":
             density, noise = self.likelihood.density, self.noise if self.likelihood.noise else None
             self.variances = VarianceLearning(config, stack, inputs, targets, predict_one, density, noise, predict_each)
+        self.longest = longest
+        self.lengths = torch.full((stack.members,), math.nan).to(inputs)  # of gradients, the running mean
         self.loss = torch.full((stack.members,), math.nan)
         self._order: Tensor | None = None
         self._ordered = -1  # the epoch it is of
@@ -198,7 +204,21 @@ class StackFit:
         errors = self.likelihood.loss(self.predict(inputs), targets).flatten(1).mean(1)
         self.loss = errors.detach()
         (errors + self.prior_scale * self.stack.per_member(negative_log_prior)).sum().backward()
+        if self.longest is not None:
+            self._shorten(self.longest)
         self.optimiser.step()
+
+    def _shorten(self, longest: float) -> None:
+        """Of gradients that are too long, see `longest`."""
+        gradients = [p.grad for group in self.optimiser.param_groups for p in group["params"] if p.grad is not None]
+        lengths = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
+        finite = lengths.isfinite()
+        scale = torch.where(finite, (longest * self.lengths / lengths).nan_to_num(1.0).clamp(max=1.0), 0.0)
+        for gradient in gradients:
+            each = (-1,) + (1,) * (gradient.ndim - 1)
+            gradient.copy_(torch.where(finite.view(each), gradient * scale.view(each), 0.0))
+        kept = torch.where(finite, lengths * scale, self.lengths)
+        self.lengths = torch.where(self.lengths.isnan(), kept, self.lengths.lerp(kept, 0.1))
 
     def _batch(self, epoch: int, batch: int) -> tuple[Tensor, Tensor]:
         """A batch of each member, in an order that follows from its seed and the epoch."""
@@ -233,12 +253,14 @@ class StackFit:
 
     def state_dict(self) -> dict[str, Any]:
         state = {"stack": self.stack.state_dict(), "optimiser": self.optimiser.state_dict(), "loss": self.loss}
+        state |= {} if self.longest is None else {"lengths": self.lengths}
         return state if self.variances is None else state | {"variances": self.variances.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.stack.load_state_dict(state["stack"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.loss = state["loss"]
+        self.lengths = state.get("lengths", self.lengths)
         if self.variances is not None:
             self.variances.load_state_dict(state["variances"])
 

@@ -137,6 +137,28 @@ def test_members_that_diverge_are_counted_and_give_no_number(tmp_path):
     assert "diverged" in str(result) and "nan" not in str(result)
 
 
+def test_a_gradient_that_is_much_too_long_is_shortened_for_its_member_alone(tmp_path):
+    subject = fit_dynamics.Dynamics(dynamics(tmp_path, "model=mlp_hnn", "seeds=3")).fit
+    weights = [p for group in subject.optimiser.param_groups for p in group["params"]]
+    generator = torch.Generator().manual_seed(0)
+
+    def shortened(*factors):
+        for p in weights:
+            p.grad = torch.randn(p.shape, generator=generator)
+        before = [p.grad.clone() for p in weights]
+        for p in weights:
+            p.grad.mul_(torch.tensor(factors).view(-1, *[1] * (p.ndim - 1)))
+        subject._shorten(10.0)
+        norms = lambda gradients: torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).norm(dim=0)  # noqa: E731
+        return (norms([p.grad for p in weights]) / norms(before)).tolist()
+
+    assert shortened(1.0, 1.0, 1.0) == pytest.approx([1, 1, 1])  # the first is taken as it is
+    assert shortened(1.0, 1e6, 5.0) == pytest.approx([1, 10, 5], rel=0.1)
+    assert shortened(1.0, torch.nan, 1.0) == pytest.approx([1, 0, 1])
+    assert shortened(1.0, 1.0, 1.0) == pytest.approx([1, 1, 1])
+    assert torch.equal(subject.state_dict()["lengths"], subject.lengths)
+
+
 def test_a_dataset_of_other_parameters_is_refused_by_the_configurations_keys(tmp_path):
     data = load_trajectories(Pendulum(), n_train=100, n_validation=30, n_test=30, horizon=2.0)
     data.save(tmp_path / "p.st")
