@@ -1,9 +1,10 @@
 """What a symmetric prior did for agents: `python docs/results/learning_curves.py RUNS... --out FIGURE --json FILE`.
 
 Above returns, below the policy's equivariance error, a panel for each environment: interquartile means over seeds with 95 %
-bootstrap intervals. Printed are returns at the end and averaged over all evaluations after the first, and what they are more
-than the plain network's: the difference of interquartile means (seeds of both are resampled), and the probability that a
-run's average is above one of the plain network's (Agarwal et al. 2021, section 4.3).
+bootstrap intervals, and of three seeds or fewer means and points. Printed are returns at the end and averaged over all
+evaluations after the first, and what they are more than the plain network's: the difference of interquartile means (seeds of
+both are resampled), and the probability that a run's average is above one of the plain network's (Agarwal et al. 2021,
+section 4.3).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from rppdyn.runs.statistics import bootstrap_interval, iqm
 RETURN, ERROR = "eval/return_mean", "equivariance/policy"
 KEPT = ("step", RETURN, ERROR, "equivariance/critic", "pathway/actor_free_share", "pathway/critic_free_share")
 PLAIN = "mlp"
+FEW = 3  # seeds, of which no interval is made
 ORDER = (PLAIN, "mlp, mirrored replay", "rpp", "emlp", "rpp, published spec", "emlp, published spec")
 Runs = list[list[dict[str, Any]]]
 
@@ -54,7 +56,9 @@ def of(runs: Runs) -> tuple[NDArray, NDArray]:
 
 
 def spread(values: NDArray) -> str:
-    """An interquartile mean with its interval."""
+    """An interquartile mean with its interval; of few seeds the mean, and each."""
+    if len(values) <= FEW:
+        return f"{values.mean():.0f} ({', '.join(f'{value:.0f}' for value in sorted(values))})"
     low, high = bootstrap_interval(values)
     return f"{iqm(values):.0f} ({low:.0f} to {high:.0f})"
 
@@ -88,7 +92,10 @@ def draw(axes: Axes, models: dict[str, Runs], metric: str) -> None:
             continue
         look = dict(color=COLOURS[ORDER.index(name) % len(COLOURS)])
         axes.plot(drawn.steps, drawn.centre, label=name, **look)
-        axes.fill_between(drawn.steps, drawn.lower, drawn.upper, alpha=0.15, lw=0, **look)
+        if len(runs) > FEW:
+            axes.fill_between(drawn.steps, drawn.lower, drawn.upper, alpha=0.15, lw=0, **look)
+        for records in runs if len(runs) <= FEW else ():
+            axes.plot(*series(records, metric), ".", ms=3, alpha=0.5, **look)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -117,7 +124,7 @@ def main() -> None:
         )
         for name, each in models.items():
             last, average = of(each)
-            against = " | " if name == PLAIN or PLAIN not in models else more(average, of(models[PLAIN])[1])
+            against = " | " if name == PLAIN or len(average) <= FEW else more(average, of(models[PLAIN])[1])
             print(f"| {name} | {spread(last)} | {spread(average)} | {against} |")
     panels[0][0].set_ylabel("mean return")
     panels[1][0].set_ylabel("policy's equivariance error")
