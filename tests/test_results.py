@@ -26,6 +26,7 @@ runpy.run_path(script, run_name="__main__")
         ("dynamics.md", "sweeps.py", ["data", "data.json", "--out", "figure.png"]),
         ("dynamics.md", "learned_variances.py", ["learned_variances.json"]),
         ("dynamics.md", "learned_variances.py", ["learned_variances_ode.json"]),
+        ("rl.md", "learning_curves.py", ["learning_curves.json"]),
         ("images.md", "images.py", ["images.json"]),
         ("transition.md", "transition.py", ["transition.json"]),
     ],
