@@ -81,12 +81,12 @@ def wind(runs: list[dict[str, Any]]) -> Figure:
     draw(left, errors, "test error", "wind, eps")
     draw(right, broken, "equivariance error of the vector field", "wind, eps")
     right.plot(list(truth), list(truth.values()), "k:", lw=1.2)
-    right.annotate("truth", list(truth.items())[-1], xytext=(-2, -14), textcoords="offset points", ha="right")
+    right.annotate("truth", list(truth.items())[-1], xytext=(0, 4), textcoords="offset points", ha="right")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     for axes in (left, right):
         axes.set_xscale("symlog", linthresh=0.01)
         axes.set_xlim(left=-0.001)
-        axes.set_xticks(list(errors["rpp"]), [f"{eps:g}" for eps in errors["rpp"]], fontsize="small")
+        axes.set_xticks(list(errors["rpp"]), [f"{eps:g}" for eps in errors["rpp"]], fontsize="x-small")
         axes.xaxis.minorticks_off()
     right.set_yscale("linear")
     learned = {eps: float(iqm(values)) for eps, values in broken["rpp"].items()}
