@@ -345,10 +345,8 @@ def _check_relations(rep: GeneratedRep) -> None:
             if not near(lie[i] @ lie[j] - lie[j] @ lie[i], torch.einsum("i,ijk->jk", c[0], lie), 1e-7):
                 raise ValueError(f"{rep} is no representation of {G}: it breaks [lie_algebra[{j}], lie_algebra[{i}]]")
     for k in range(len(h)):
-        image = _in_identity_component(rep, h[k])
-        if image is not None and not near(
-            image, discrete[k], 1e-7 * float(torch.linalg.cond(h[k]))
-        ):  # its logarithm's error
+        image, tolerance = _in_identity_component(rep, h[k]), 1e-7 * float(torch.linalg.cond(h[k]))  # of its logarithm
+        if image is not None and not near(image, discrete[k], tolerance):
             raise ValueError(
                 f"{rep} is no representation of {G}: discrete_generators[{k}] is a product of exponentials of the Lie algebra, "
                 "and its image is not that of the same product"
