@@ -250,7 +250,7 @@ def _evaluate_agent_arguments(parser: _Parser) -> None:
 
 
 def _evaluate_agent(arguments: argparse.Namespace) -> int:
-    from rppdyn.jobs.schema import EvaluateAgentConfig
+    from rppdyn.jobs.command_schema import EvaluateAgentConfig
     from rppdyn.runs import RunFolder
 
     config = EvaluateAgentConfig(
@@ -311,7 +311,7 @@ def _equivariance_arguments(parser: _Parser) -> None:
 
 
 def _equivariance(arguments: argparse.Namespace) -> int:
-    from rppdyn.jobs.schema import EquivarianceConfig
+    from rppdyn.jobs.command_schema import EquivarianceConfig
     from rppdyn.runs import RunFolder
 
     config = EquivarianceConfig(**vars(arguments))
@@ -360,7 +360,7 @@ def _collect_arguments(parser: _Parser) -> None:
 
 def _collect(arguments: argparse.Namespace) -> int:
     from rppdyn.jobs import compose
-    from rppdyn.jobs.schema import CollectConfig
+    from rppdyn.jobs.command_schema import CollectConfig
     from rppdyn.runs import RunFolder
 
     options = {key: value for key, value in vars(arguments).items() if key not in ("overrides", "random")}
@@ -381,7 +381,7 @@ def _report_arguments(parser: _Parser) -> None:
 
 
 def _report_runs(arguments: argparse.Namespace) -> int:
-    from rppdyn.jobs.schema import ReportConfig
+    from rppdyn.jobs.command_schema import ReportConfig
     from rppdyn.runs import RunFolder
 
     config = ReportConfig(**vars(arguments))
@@ -411,7 +411,7 @@ def _certify_arguments(parser: _Parser) -> None:
 
 
 def _certify(arguments: argparse.Namespace) -> int:
-    from rppdyn.jobs.schema import CertifyConfig
+    from rppdyn.jobs.command_schema import CertifyConfig
 
     config = CertifyConfig(**vars(arguments))
     if not config.what.lower().endswith((".xml", ".mjcf", ".urdf")):

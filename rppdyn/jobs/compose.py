@@ -20,10 +20,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rppdyn.jobs.agent_schema import EnvConfig, TrainAgentConfig
 from rppdyn.jobs.checks import ConfigError, did_you_mean
 from rppdyn.jobs.fit_schema import FitDynamicsConfig, FitRegressionConfig
 from rppdyn.jobs.image_schema import FitImageConfig
-from rppdyn.jobs.schema import EnvConfig, TrainAgentConfig
 from rppdyn.jobs.transition_schema import FitTransitionConfig
 from rppdyn.runs import RunFolder
 

@@ -16,13 +16,13 @@ from rppdyn.envs.spec import align
 from rppdyn.equivariance.actions import generator_names
 from rppdyn.jobs import compose, notation, subjects
 from rppdyn.jobs.checks import ConfigError
+from rppdyn.jobs.command_schema import EquivarianceConfig
 from rppdyn.jobs.equivariance_figure import draw
 from rppdyn.jobs.evaluate_agent import agent_of
 from rppdyn.jobs.fit_subjects import Member, open_fit
 from rppdyn.jobs.loading import load_function, load_policy, load_program
 from rppdyn.jobs.measured import Measured, Rollouts, finite, measure, measure_rollouts, over_members
 from rppdyn.jobs.rollouts import Evaluator
-from rppdyn.jobs.schema import EquivarianceConfig
 from rppdyn.jobs.states import evenly, inputs_of, states_of
 from rppdyn.jobs.subjects import Function, Subject
 from rppdyn.jobs.train_agent import process_state

@@ -8,8 +8,9 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from rppdyn.jobs.agent_schema import ARCHITECTURES
 from rppdyn.jobs.checks import ConfigError, at_least, one_of, parametrisation, positive, require, variance
-from rppdyn.jobs.schema import ARCHITECTURES, RunConfig, without
+from rppdyn.jobs.run_schema import RunConfig, without
 
 NETWORKS = ("rpp", "emlp", "mlp")
 SYSTEMS = ("hamiltonian", "ode")

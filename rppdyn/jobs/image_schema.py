@@ -9,7 +9,7 @@ from omegaconf import MISSING
 
 from rppdyn.jobs.checks import ConfigError, at_least, one_of, positive, require, variance
 from rppdyn.jobs.fit_schema import FitConfig
-from rppdyn.jobs.schema import without
+from rppdyn.jobs.run_schema import without
 
 AUGMENTS = ("augment_shift", "augment_flip", "augment_turn")
 ARCHITECTURES = ("small", "small_max", "three_layers", "nine_layers", "ten_layers")

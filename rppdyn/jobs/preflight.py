@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rppdyn.jobs import compose
-from rppdyn.jobs.schema import RunConfig
+from rppdyn.jobs.run_schema import RunConfig
 from rppdyn.runs import RunFolder, RunFolderError, differences
 from rppdyn.runs.files import plain
 

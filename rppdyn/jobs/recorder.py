@@ -14,8 +14,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from rppdyn.agents import RPPSAC, AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
 from rppdyn.jobs.agent_files import RunState, kept_random_state, write_checkpoint
+from rppdyn.jobs.agent_schema import TrainAgentConfig
 from rppdyn.jobs.rollouts import Evaluator
-from rppdyn.jobs.schema import TrainAgentConfig
 from rppdyn.runs import Progress, RunFolder, StopRequest
 
 

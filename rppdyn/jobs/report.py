@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rppdyn._version import __version__
 from rppdyn.jobs import report_agents, report_fits
+from rppdyn.jobs.command_schema import ReportConfig
 from rppdyn.jobs.html import Markup, joined, page, table, tag
 from rppdyn.jobs.report_data import Group, Run, read_groups
 from rppdyn.jobs.report_words import MISSING, count, folded, labelled, setting
-from rppdyn.jobs.schema import ReportConfig
 from rppdyn.runs.files import write_text
 
 

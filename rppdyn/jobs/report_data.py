@@ -12,9 +12,9 @@ import numpy as np
 
 from rppdyn.envs import Certificate, SymmetrySpec
 from rppdyn.jobs import compose
+from rppdyn.jobs.agent_schema import TrainAgentConfig
 from rppdyn.jobs.equivariance import FORMAT
 from rppdyn.jobs.fit_schema import FitConfig
-from rppdyn.jobs.schema import TrainAgentConfig
 from rppdyn.runs import RunFolder, RunFolderError, bootstrap_interval, differences, iqm, read_metrics
 from rppdyn.runs.figures import COLOURS, Curve, curve, flattened, setting
 from rppdyn.runs.files import plain

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from rppdyn.envs import SymmetrySpec
 from rppdyn.jobs import subjects
 from rppdyn.jobs.checks import ConfigError
+from rppdyn.jobs.command_schema import EquivarianceConfig
 from rppdyn.jobs.rollouts import noisy
-from rppdyn.jobs.schema import EquivarianceConfig
 from rppdyn.jobs.subjects import Subject
 
 

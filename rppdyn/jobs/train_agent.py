@@ -20,11 +20,11 @@ from rppdyn.envs import SymmetrySpec, certificate_for, make_env, symmetry_spec, 
 from rppdyn.envs.spec import VERDICTS
 from rppdyn.jobs import agent_files
 from rppdyn.jobs.agent_files import RunState
+from rppdyn.jobs.agent_schema import EVALUATION_SEED, ImaginationConfig, ModelConfig, TrainAgentConfig
 from rppdyn.jobs.devices import device_of
 from rppdyn.jobs.preflight import preflight
 from rppdyn.jobs.recorder import Events, Recorder
 from rppdyn.jobs.rollouts import Evaluator
-from rppdyn.jobs.schema import EVALUATION_SEED, ImaginationConfig, ModelConfig, TrainAgentConfig
 from rppdyn.jobs.threads import torch_threads
 from rppdyn.jobs.training_result import TrainAgentResult, TrainManyResult
 from rppdyn.runs import Progress, RunFolder, RunFolderError, StopRequest, provenance, stop_on_signals

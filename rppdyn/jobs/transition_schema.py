@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
+from rppdyn.jobs.agent_schema import VARIANTS
 from rppdyn.jobs.checks import ConfigError, at_least, require
 from rppdyn.jobs.fit_schema import FitConfig, FitEvaluationConfig, NetworkConfig
-from rppdyn.jobs.schema import VARIANTS
 
 PROTOCOLS = ("standard", "published")
 

@@ -13,8 +13,9 @@ from rppdyn.agents import MODELS as AGENT_MODELS
 from rppdyn.agents import defaults, precision
 from rppdyn.envs import KNOWN_ENVIRONMENTS
 from rppdyn.jobs import compose
+from rppdyn.jobs.agent_schema import MODELS, TrainAgentConfig
 from rppdyn.jobs.checks import PARAMETRISATIONS, PRECISIONS, ConfigError, did_you_mean
-from rppdyn.jobs.schema import MODELS, TrainAgentConfig, without
+from rppdyn.jobs.run_schema import without
 from rppdyn.nn.linear import Parametrisation
 from rppdyn.runs import RunFolder
 

@@ -20,10 +20,10 @@ from rppdyn.agents import RPPSAC
 from rppdyn.envs import symmetry_spec
 from rppdyn.jobs import equivariance, subjects
 from rppdyn.jobs.checks import ConfigError
+from rppdyn.jobs.command_schema import EquivarianceConfig
 from rppdyn.jobs.loading import load_policy
 from rppdyn.jobs.measured import measure
 from rppdyn.jobs.rollouts import Evaluator
-from rppdyn.jobs.schema import EquivarianceConfig
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import T
 

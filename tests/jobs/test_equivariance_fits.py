@@ -19,11 +19,11 @@ from rppdyn.dynamics import integrate
 from rppdyn.equivariance import rollout_equivariance_error
 from rppdyn.jobs import compose, equivariance, fit_dynamics, fit_regression
 from rppdyn.jobs.checks import ConfigError
+from rppdyn.jobs.command_schema import EquivarianceConfig
 from rppdyn.jobs.fit_dynamics import load_models
 from rppdyn.jobs.fit_regression import load_regressors
 from rppdyn.jobs.fitting import save_members
 from rppdyn.jobs.measured import over_members
-from rppdyn.jobs.schema import EquivarianceConfig
 from rppdyn.runs import RunFolder, RunFolderError, iqm, read_metrics
 
 REGRESSION = ("model.hidden=8", "model.num_layers=1", "task.train=60", "task.validation=20", "task.test=40",

@@ -12,8 +12,8 @@ import pytest
 from pages import Page, browse, needs_browser, probed, rows_of
 
 from rppdyn.jobs import compose, report
+from rppdyn.jobs.command_schema import ReportConfig
 from rppdyn.jobs.report_data import read_groups
-from rppdyn.jobs.schema import ReportConfig
 from rppdyn.runs import RunFolder, RunFolderError, bootstrap_interval, iqm, paired_ratio
 from rppdyn.runs.files import write_json
 

@@ -17,7 +17,7 @@ from rppdyn.cli import main
 from rppdyn.envs import certify, save_certificate, symmetry_spec
 from rppdyn.jobs import agent_files, compose, evaluate_agent, train_agent
 from rppdyn.jobs.checks import ConfigError
-from rppdyn.jobs.schema import EvaluateAgentConfig
+from rppdyn.jobs.command_schema import EvaluateAgentConfig
 from rppdyn.jobs.training_result import summary
 from rppdyn.runs import RunFolder, RunFolderError, StopRequest
 
