@@ -25,8 +25,8 @@ class Certificate:
             smallest of the eigenvalue gaps, link strengths and loop strengths that the upper bound on the rank rests
             on. Iterative: the smallest non-zero singular value found by inverse iteration. Orbits: 1, the rank is
             counted in integers.
-        strategy: "orbits", "isotypic", "dense" or "iterative"; several, joined by "+", for a representation of
-            several blocks.
+        strategy: "orbits", "isotypic", "dense" or "iterative", with "similar" where it was taken in other coordinates;
+            several, joined by "+", for a representation of several blocks.
     """
 
     residual: float

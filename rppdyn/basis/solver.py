@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rppdyn.basis import cache as disk
@@ -15,6 +16,7 @@ from rppdyn.basis.isotypic import solve_isotypic
 from rppdyn.basis.iterative import solve_iterative
 from rppdyn.basis.orbits import solve_orbits
 from rppdyn.basis.problem import Problem
+from rppdyn.basis.similar import solve_similar
 from rppdyn.basis.subspace import Subspace
 
 if TYPE_CHECKING:
@@ -32,7 +34,8 @@ def solve(rep: Rep, *, cache: bool = True) -> Basis:
 
     The representation is split into distinct products of leaves and each is solved once, also across calls: signed
     permutations by orbits, small blocks by singular values, self-adjoint algebras (all compact, classical and Lorentz
-    groups) by isotypic decomposition, the rest by singular values or, beyond 1200 dimensions, by conjugate gradients.
+    groups) by isotypic decomposition, in other coordinates where the generators need them, the rest by singular values
+    or, beyond 1200 dimensions, by conjugate gradients.
 
     Args:
         rep: a bound representation; for maps use `rep_in >> rep_out`, whose invariants are row-major vec(W).
@@ -58,17 +61,20 @@ def solve_problem(problem: Problem) -> Solution:
     """Solve one block with the first strategy that applies and certifies its answer.
 
     Raises:
-        NotCertified: none does.
+        NotCertified: none does; the numbers are those of the strategy that always applies.
     """
-    if (orbits := solve_orbits(problem)) is not None:
-        return _certified(problem, orbits)
-    if problem.dim > DENSE_FIRST:
+    general = solve_dense if problem.dim <= DENSE_LIMIT else solve_iterative
+    similar = partial(solve_similar, solve=solve_problem)
+    others = (general, similar) if problem.dim <= DENSE_FIRST else (solve_isotypic, similar, general)
+    refused: NotCertified | None = None
+    for strategy in (solve_orbits, *others):
         try:
-            if (isotypic := solve_isotypic(problem)) is not None:
-                return _certified(problem, isotypic)
-        except NotCertified:
-            pass  # the generic strategies below give the answer, or the error with its numbers
-    return _certified(problem, solve_dense(problem) if problem.dim <= DENSE_LIMIT else solve_iterative(problem))
+            if (found := strategy(problem)) is not None:
+                return _certified(problem, found)
+        except NotCertified as error:
+            if refused is None or strategy is general:
+                refused = error
+    raise refused
 
 
 def _certified(problem: Problem, solution: Solution) -> Solution:

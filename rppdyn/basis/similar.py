@@ -1,0 +1,172 @@
+r"""Invariants of groups that are self-adjoint in other coordinates: rotations in skewed or scaled axes, lattice symmetries.
+
+Maps :math:`P_f` are sought, one for each factor f, after which the generated algebra is closed under conjugate
+transposition. Of all groups similar to a given one those have the shortest generators (Kempf & Ness 1979; Richardson &
+Slodowy 1990): with Lie generators taken together over the factors, :math:`A_i = \oplus_f A_{if}`, and likewise :math:`h_k`, the
+function
+
+.. math:: \Phi(P) = \tfrac12 \log\det_{ij} \langle P^{-1} A_i P, P^{-1} A_j P\rangle
+    + \tfrac12 \sum_k \log |P^{-1} h_k P|^2 + \log |P^{-1} h_k^{-1} P|^2
+
+is convex along :math:`P e^{tX}`, X Hermitian, and has its minima there if there are such coordinates (compact, classical and
+Lorentz groups in any; unipotent ones have none). Then :math:`v = (\otimes_f P_f)\, v'` for invariants :math:`v'` in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rppdyn.basis.certificate import Certificate
+from rppdyn.basis.problem import Array, Factor, Problem, chain_apply
+from rppdyn.basis.sampling import adjoint_map
+from rppdyn.basis.subspace import DenseSubspace, Subspace
+
+MAX_UNKNOWNS = 400  # entries of all P_f; with 400 a step takes a tenth of a second
+MAX_STEPS = 40
+LONGEST_STEP = 1.0  # of X, spectral
+FARTHEST = 1e6  # condition of a P at which there is none: the function falls for ever
+CONVERGED = 1e-13  # length of the gradient
+FLAT = 1e-9  # curvatures below this share of the largest are none: maps that commute with the group change nothing
+ROUNDING = 1e-14
+
+Maps = dict[Factor, Array]
+
+
+def self_adjoint_coordinates(factors: Sequence[Factor]) -> Maps | None:
+    """P for each of the distinct factors of one group, in whose coordinates the generated algebra is self-adjoint.
+
+    None where it is already, where there are no such coordinates, and where the factors are too large to look.
+    """
+    if sum(f.dim**2 for f in factors) > MAX_UNKNOWNS or adjoint_map(factors) is not None:
+        return None
+    maps = {f: np.eye(f.dim, dtype=f.lie.dtype) for f in factors}
+    for _ in range(MAX_STEPS):
+        converged = _improve(maps) < CONVERGED
+        if converged or max(np.linalg.cond(p) for p in maps.values()) > FARTHEST:
+            break
+    return None if adjoint_map([_moved(f, p) for f, p in maps.items()]) is None else maps
+
+
+def solve_similar(
+    problem: Problem, solve: Callable[[Problem], tuple[Subspace, Certificate]]
+) -> tuple[DenseSubspace, Certificate] | None:
+    """Invariants by `solve` in self-adjoint coordinates, or None where there is no need or no way to change to such.
+
+    The certificate's rank gap is the one found there, where it says more; a change of coordinates keeps the rank.
+
+    Raises:
+        NotCertified: `solve` does.
+    """
+    maps = self_adjoint_coordinates(list(dict.fromkeys(problem.factors)))
+    if maps is None:
+        return None
+    moved = {f: _moved(f, p) for f, p in maps.items()}
+    found, certificate = solve(replace(problem, factors=tuple(moved[f] for f in problem.factors)))
+    q = np.zeros((problem.dim, 0), problem.dtype)
+    if found.rank:
+        q = np.linalg.qr(chain_apply([maps[f] for f in problem.factors], found.dense().numpy()))[0]
+    orthonormality = float(np.abs(q.conj().T @ q - np.eye(q.shape[1])).max(initial=0.0))
+    strategy = f"{certificate.strategy}+similar"
+    return DenseSubspace(q), Certificate(problem.residual(q), orthonormality, certificate.rank_gap, strategy)
+
+
+def _moved(factor: Factor, p: Array) -> Factor:
+    inverse = np.linalg.inv(p)
+    return Factor(inverse @ factor.lie @ p, inverse @ factor.discrete @ p)
+
+
+def _improve(maps: Maps) -> float:
+    r"""One step of Newton's method, at most `LONGEST_STEP` long; returns the gradient's length before it.
+
+    With an orthonormal basis :math:`E_i` of the Lie algebra as it is, and S, T of entries
+    :math:`\langle E_i, [E_j, X] \rangle` and :math:`\langle [E_i, X], [E_j, X] \rangle`, its part of the function is
+    tr S + tr T - tr S^2 to second order in X; that of a discrete element of unit length is the same with one E.
+    """
+    moved = [_moved(f, p) for f, p in maps.items()]
+    dims = [f.dim for f in moved]
+    units = [_hermitian_units(f.dim, f.lie.dtype.kind == "c") for f in moved]
+    lie = _span(_flat([f.lie for f in moved]))
+    words = _flat([np.concatenate([f.discrete, np.linalg.inv(f.discrete)]) for f in moved])
+    words /= np.linalg.norm(words, axis=1, keepdims=True)
+
+    along, over = _commutators(lie, dims, units), _commutators(words, dims, units)
+    s, t = np.einsum("is,jus->uij", lie.conj(), along), np.einsum("js,jus->uj", words.conj(), over).real
+    gradient = np.einsum("uii->u", s).real + t.sum(1)
+    hessian = 2 * sum(np.einsum("jus,jvs->uv", c.conj(), c).real for c in (along, over))
+    hessian -= 2 * (np.einsum("uij,vij->uv", s.conj(), s).real + t @ t.T)
+
+    values, vectors = np.linalg.eigh(hessian)
+    curved = values > FLAT * values[-1]
+    step = -vectors[:, curved] @ ((vectors.T @ gradient)[curved] / values[curved])
+    longest = max(np.linalg.norm(x, 2) for x in _exponents(step, units))
+    step *= min(1.0, LONGEST_STEP / max(longest, 1e-300))
+    while _change(lie, words, dims, _exponents(step, units)) > ROUNDING:
+        step /= 2
+    for f, x in zip(maps, _exponents(step, units), strict=True):
+        maps[f] = maps[f] @ _exp(x)
+    return float(np.linalg.norm(gradient))
+
+
+def _change(lie: Array, words: Array, dims: Sequence[int], exponents: Sequence[Array]) -> float:
+    """The function's value after a step, less that before."""
+    p, inverse = [_exp(x) for x in exponents], [_exp(-x) for x in exponents]
+    a, h = (
+        _flat([m @ g @ n for m, g, n in zip(inverse, _blocks(rows, dims), p, strict=True)]) for rows in (lie, words)
+    )
+    return float(np.linalg.slogdet(a @ a.conj().T)[1] / 2 + np.log(np.linalg.norm(h, axis=1)).sum())
+
+
+def _flat(of: Sequence[Array]) -> Array:
+    """Elements on all factors, (J, n, n) each, as rows of numbers."""
+    return np.concatenate([g.reshape(len(g), g.shape[1] ** 2) for g in of], axis=1)
+
+
+def _blocks(rows: Array, dims: Sequence[int]) -> list[Array]:
+    """The elements on each factor."""
+    parts = np.split(rows, np.cumsum([n * n for n in dims])[:-1], axis=1)
+    return [part.reshape(-1, n, n) for part, n in zip(parts, dims, strict=True)]
+
+
+def _span(rows: Array) -> Array:
+    """An orthonormal basis of the span of the rows."""
+    _, sigma, vh = np.linalg.svd(rows, full_matrices=False)
+    return vh[sigma > 1e-10 * sigma.max(initial=0.0)]
+
+
+def _hermitian_units(n: int, complex_: bool) -> Array:
+    """An orthonormal basis of the Hermitian matrices."""
+    i, j = np.triu_indices(n)
+    units = np.zeros((len(i), n, n))
+    units[np.arange(len(i)), i, j] = 0.5**0.5
+    units = (units + units.transpose(0, 2, 1)) * np.where(i == j, 0.5**0.5, 1.0)[:, None, None]
+    if not complex_:
+        return units
+    k = np.flatnonzero(i != j)
+    skew = np.triu(units[k]) - np.tril(units[k])
+    return np.concatenate([units, 1j * skew])
+
+
+def _commutators(rows: Array, dims: Sequence[int], units: Sequence[Array]) -> Array:
+    """[E_j, X_u] for all elements and units, (J, U, S); a unit acts on its own factor."""
+    found = np.zeros((len(rows), sum(map(len, units)), rows.shape[1]), np.result_type(rows, *units))
+    u = s = 0
+    for g, unit in zip(_blocks(rows, dims), units, strict=True):
+        bracket = g[:, None] @ unit - unit @ g[:, None]
+        found[:, u : u + len(unit), s : s + unit[0].size] = bracket.reshape(len(g), len(unit), unit[0].size)
+        u, s = u + len(unit), s + unit[0].size
+    return found
+
+
+def _exponents(x: Array, units: Sequence[Array]) -> list[Array]:
+    """X of each factor."""
+    parts = np.split(x, np.cumsum([len(unit) for unit in units])[:-1])
+    return [np.tensordot(part, unit, 1) for part, unit in zip(parts, units, strict=True)]
+
+
+def _exp(x: Array) -> Array:
+    """The exponential of a Hermitian matrix."""
+    values, vectors = np.linalg.eigh(x)
+    return (vectors * np.exp(values)) @ vectors.conj().T

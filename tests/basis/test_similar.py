@@ -1,0 +1,106 @@
+"""Groups in coordinates in which they are not self-adjoint: the same ranks, and the same invariants carried along."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from registry import GALILEI, SHEAR
+
+from rppdyn.basis import isotypic, solve
+from rppdyn.basis.problem import Problem
+from rppdyn.basis.similar import self_adjoint_coordinates
+from rppdyn.groups import O13, SO, SU, D, DkeR3, Group, O, S, SO13p, Sp, Z
+from rppdyn.reps import Scalar, T, V
+
+GROUPS = [SO(3), O(3), SO(5), S(4), Z(5), D(6), DkeR3(3), SO13p(), O13(), Sp(2)]
+
+
+def skew(G: Group, seed: int) -> tuple[torch.Tensor, Group]:
+    """Random coordinates, of a condition between 2 and 30, and the group in them."""
+    P = torch.randn(G.d, G.d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return P, moved(G, P)
+
+
+def moved(G: Group, P: torch.Tensor) -> Group:
+    inverse = torch.linalg.inv(P)
+    return Group(
+        f"skewed {G}", lie_algebra=P @ G.lie_algebra @ inverse, discrete_generators=P @ G.discrete_generators @ inverse
+    )
+
+
+def power(P: torch.Tensor, k: int) -> torch.Tensor:
+    product = torch.ones(1, 1, dtype=P.dtype)
+    for _ in range(k):
+        product = torch.kron(product, P)
+    return product
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("G", GROUPS, ids=str)
+def test_invariants_are_those_of_the_group_carried_along(G, seed):
+    P, H = skew(G, seed)
+    for k in (2, 3, 4):
+        found, known = solve(T(k)(H), cache=False), solve(T(k)(G), cache=False)
+        assert found.rank == known.rank
+        carried = torch.linalg.qr(power(P, k) @ known.dense())[0]
+        assert (found.project(carried) - carried).norm() < 1e-9
+        assert found.certificate.residual <= 1e-10 and found.certificate.orthonormality <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("G", "k", "rank"), [(SO(3), 7, 36), (SO13p(), 6, 25), (S(4), 6, 187), (D(6), 10, 171)], ids=str
+)
+def test_large_powers(G, k, rank):
+    _, H = skew(G, 0)
+    basis = solve(T(k)(H), cache=False)
+    assert basis.rank == rank and basis.certificate.strategy == "isotypic+similar"
+
+
+def test_units_as_far_apart_as_metres_and_millimetres():
+    H = moved(SO(3), torch.diag(torch.tensor([1.0, 30.0, 1000.0], dtype=torch.float64)))
+    assert [solve(T(k)(H), cache=False).rank for k in (2, 3, 4, 5)] == [1, 1, 3, 6]
+
+
+def test_small_blocks_that_singular_values_leave_undecided():
+    P = torch.tensor([[1.0, 0.97], [0.97, 1.0]], dtype=torch.float64)
+    for k, rank in ((2, 1), (3, 0), (4, 4), (5, 0)):
+        basis = solve(T(k)(moved(D(4), P)), cache=False)
+        assert basis.rank == rank
+    assert basis.certificate.strategy == "dense+similar"
+
+
+def test_maps_between_sums_and_duals():
+    G = O13()
+    for rep in (T(2, 2), T(1, 3), (V + V**2) >> (V**2 + Scalar)):
+        assert solve(rep(skew(G, 0)[1]), cache=False).rank == solve(rep(G), cache=False).rank
+
+
+@pytest.mark.parametrize("G", [SO(3), O(3), S(4), D(6), DkeR3(3)], ids=str)
+def test_coordinates_make_compact_groups_orthogonal(G):
+    (factor,) = Problem.from_rep(V(skew(G, 0)[1])).factors
+    p = self_adjoint_coordinates([factor])[factor]
+    inverse = np.linalg.inv(p)
+    a, h = inverse @ factor.lie @ p, inverse @ factor.discrete @ p
+    assert np.abs(a + a.transpose(0, 2, 1)).max(initial=0) < 1e-12
+    assert np.abs(h @ h.transpose(0, 2, 1) - np.eye(G.d)).max(initial=0) < 1e-12
+
+
+def test_unitary_groups_in_complex_coordinates():
+    G = DkeR3(3)
+    P = torch.complex(*torch.randn(2, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    H = moved(Group("complex", discrete_generators=G.discrete_generators.to(P)), P)
+    basis = solve(T(4)(H), cache=False)
+    assert basis.rank == solve(T(4)(G), cache=False).rank and basis.certificate.strategy == "isotypic+similar"
+
+
+@pytest.mark.parametrize("G", [SO(3), O13(), SU(2)], ids=str)
+def test_no_need_where_the_group_is_self_adjoint(G):
+    assert self_adjoint_coordinates(list(Problem.from_rep(T(1, 1)(G)).factors)) is None
+
+
+@pytest.mark.parametrize("G", [SHEAR, GALILEI], ids=str)
+def test_unipotent_groups_have_no_such_coordinates(G):
+    assert self_adjoint_coordinates(list(Problem.from_rep(V(G)).factors)) is None
+    with pytest.raises(ValueError, match="not closed under transposition"):
+        isotypic([V(G)])
