@@ -7,6 +7,7 @@ drawn from one seed: which images are held out, and how each is placed.
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,6 +208,10 @@ def _table(name: str) -> Callable[[Path | None], _Source]:
     return load
 
 
+DAMAGED = (RuntimeError, AssertionError, ValueError, LookupError, EOFError, OSError, pickle.UnpicklingError)
+"""What torchvision raises of files that are missing, cut off, or others."""
+
+
 def _torchvision(name: str) -> Callable[[Path | None], _Source]:
     def load(folder: Path | None) -> _Source:
         if folder is None:
@@ -219,9 +224,11 @@ def _torchvision(name: str) -> Callable[[Path | None], _Source]:
         for train in (True, False):
             try:
                 part = getattr(datasets, name)(folder, train=train, download=False)
-            except RuntimeError as error:
+            except DAMAGED as error:
+                said = " ".join(str(error).split()) or type(error).__name__
                 raise ValueError(
-                    f"no {name} in folder {str(folder)!r}: torchvision's own layout is expected"
+                    f"no {name} in folder {str(folder)!r}, or not all of it: torchvision's own layout is expected, and its own "
+                    f"files (torchvision: {said}); put them there again"
                 ) from error
             x = torch.as_tensor(part.data)
             xs.append((x[:, None] if x.ndim == 3 else x.permute(0, 3, 1, 2)).float() / 255)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rppdyn.images.factored import FactoredFullyConnected
 from rppdyn.images.group_convolution import GroupConvolution, Orientations, SeparableGroupConvolution
-from rppdyn.images.pathways import Convolution, FullyConnected, ImagePathway, PixelBias, SharedBias, Size
+from rppdyn.images.pathways import Convolution, FullyConnected, ImagePathway, PixelBias, SharedBias, Size, check_reach
 from rppdyn.images.sparse import SparseConvolution, SparseFullyConnected
 
 __all__ = ["FREE_SCALE", "PATHWAYS", "ROTATIONAL", "STATIONARY", "RelaxedImageLayer"]
@@ -88,6 +88,11 @@ class RelaxedImageLayer(nn.Module):
         super().__init__()
         if unknown := [name for name in pathways if name not in PATHWAYS]:
             raise ValueError(f"no image pathway {unknown[0]!r}; there are {', '.join(PATHWAYS)}")
+        for name, count in ("in_channels", in_channels), ("out_channels", out_channels):
+            if count < 1:
+                raise ValueError(f"{name}={count}: give a positive number")
+        if not gain > 0:
+            raise ValueError(f"gain={gain}: give a positive number")
         present = {name: pathways[name] for name in PATHWAYS if pathways.get(name, 0) != 0}
         maps = [name for name in present if name in MAPS]
         if not maps:
@@ -100,8 +105,8 @@ class RelaxedImageLayer(nn.Module):
             )
         self.pooled = self.out_size != size
         self.kernel_size = 1 if self.pooled else kernel_size
-        if self.kernel_size // 2 > min(size):
-            raise ValueError(f"kernel_size={kernel_size} reaches around an image of {size} pixels: take a smaller one")
+        if any(name in STATIONARY for name in maps):
+            check_reach(self.kernel_size, size)
         kinds = [_symmetry(name) for name in maps]
         for name, variance in present.items():
             kind = _symmetry(name)

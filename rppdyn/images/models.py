@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.images.group_convolution import ROTATIONS
-from rppdyn.images.layer import FREE_SCALE, ROTATIONAL, STATIONARY, RelaxedImageLayer
+from rppdyn.images.layer import FREE_SCALE, MAPS, ROTATIONAL, STATIONARY, RelaxedImageLayer
 from rppdyn.images.pathways import Size
 from rppdyn.images.subsampling import MaxSubsampling, PolyphaseSubsampling
 
@@ -173,5 +173,8 @@ def pathways_at(size: Size, pathways: Mapping[str, int | float]) -> dict[str, in
     """Of maps of one pixel only the pathways that commute with shifts, as all maps do there; "conv" in place of none."""
     if size != (1, 1):
         return dict(pathways)
-    kept = {name: variance for name, variance in pathways.items() if name in STATIONARY and variance != 0}
-    return kept or {"conv": next(variance for variance in pathways.values() if variance != 0)}
+    maps = {name: pathways[name] for name in MAPS if pathways.get(name, 0) != 0}
+    kept = {name: variance for name, variance in maps.items() if name in STATIONARY}
+    if kept or not maps:
+        return kept
+    return {"conv": next(iter(maps.values()))}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
@@ -52,9 +53,10 @@ class ImagePathway(Pathway):
             g: gradients by this pathway's outputs of the S square-root factors of the loss's Hessian.
         """
 
-    def draw(self, *shape: int, std: float, generator: torch.Generator | None) -> nn.Parameter:
-        """Initial weights, normal; never wider than the prior."""
-        return nn.Parameter(torch.randn(shape, generator=generator) * min(std, math.sqrt(self.variance)))
+    def draw(self, *shape: int, std: float, generator: torch.Generator | None, has_prior: bool = True) -> nn.Parameter:
+        """Initial weights, normal; never wider than the prior, where they have one."""
+        widest = math.sqrt(self.variance) if has_prior else math.inf
+        return nn.Parameter(torch.randn(shape, generator=generator) * min(std, widest))
 
     def extra_repr(self) -> str:
         return f"{self.num_coefficients} coefficients, variance={self.variance.item():.4g}"
@@ -67,7 +69,7 @@ def moments(rows: Float[Tensor, "*blocks rows n"]) -> Float[Tensor, "*blocks n n
 
 def circular_pad(x: Float[Tensor, "N C H W"], kernel_size: int) -> Float[Tensor, "N C H_padded W_padded"]:
     """What a convolution on a torus reads; explicit, because tools for curvature pass over a layer's ``padding_mode``."""
-    margin = kernel_size // 2
+    margin = check_reach(kernel_size, x.shape[-2:])
     return F.pad(x, [margin] * 4, mode="circular") if margin else x
 
 
@@ -199,6 +201,15 @@ class PixelBias(ImagePathway):
 def pool(x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C 1 1"]:
     """The mean over pixels."""
     return x.mean((-2, -1), keepdim=True)
+
+
+def check_reach(kernel_size: int, size: Sequence[int]) -> int:
+    """How far a kernel reaches beyond a pixel; not around the image."""
+    if kernel_size // 2 > min(size):
+        raise ValueError(
+            f"kernel_size={kernel_size} reaches around an image of {tuple(size)} pixels: take a smaller one"
+        )
+    return kernel_size // 2
 
 
 def check_kernel(kernel_size: int, pooled: bool) -> int:

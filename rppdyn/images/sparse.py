@@ -69,6 +69,10 @@ class SparsePathway(ImagePathway):
             raise ValueError(f"prior={prior!r} of a sparse pathway: choose 'anchors' or 'lengthscales'")
         self.prior = prior
 
+    def draw_values(self, *shape: int, std: float, generator: torch.Generator | None) -> nn.Parameter:
+        """Initial anchor values; lengthscales, which begin at one, are not drawn."""
+        return self.draw(*shape, std=std, generator=generator, has_prior=self.prior == "anchors")
+
     @property
     @abstractmethod
     def bases(self) -> tuple[ExponentialBasis, ...]:
@@ -100,7 +104,7 @@ class SparseConvolution(SparsePathway):
         self.kernel_size = check_kernel(kernel_size, pooled=False)
         self.basis = ExponentialBasis((kernel_size, kernel_size))
         std = self.basis.anchor_std(gain / math.sqrt(in_channels * kernel_size**2))
-        self.u = self.draw(out_channels, in_channels, len(self.basis.omega), std=std, generator=generator)
+        self.u = self.draw_values(out_channels, in_channels, len(self.basis.omega), std=std, generator=generator)
 
     @property
     def bases(self) -> tuple[ExponentialBasis, ...]:
@@ -147,7 +151,9 @@ class SparseFullyConnected(SparsePathway):
         self.basis_in, self.basis_out = ExponentialBasis(size), ExponentialBasis(self.out_size)
         stds = math.sqrt(gain / math.prod(size)), math.sqrt(gain / in_channels)
         self.u, self.v = (
-            self.draw(out_channels, in_channels, len(basis.omega), std=basis.anchor_std(std), generator=generator)
+            self.draw_values(
+                out_channels, in_channels, len(basis.omega), std=basis.anchor_std(std), generator=generator
+            )
             for basis, std in zip(self.bases, stds, strict=True)
         )
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rppdyn.jobs.fit_schema import FitConfig
+from rppdyn.jobs.pathway_table import shares
 from rppdyn.nn import RPPEMLP, Stack
 from rppdyn.nn.networks import Weights
 from rppdyn.priors import Evidence, Likelihood, curvature, evidence, gradient_curvature
@@ -87,27 +88,34 @@ class VarianceLearning:
             self._negative_log(members, stood).sum().backward()
             self.optimiser.step()
         self._follow(weights)
-        self.found = self._measured(members, self._negative_log(members, stood).detach())
+        self.found = self._measured(members, stood)
 
     @torch.no_grad()
-    def _measured(self, members: list[Member], negative_log: Tensor) -> dict[str, list[float]]:
-        """-log p(D) per datum; of each pathway the effective number of parameters and the norm of its coefficients."""
-        each = [own.effective_parameters(self._log_variances(i, own)) for i, (own, _) in enumerate(members)]
-        norms = [own.squared_norms.sqrt() for own, _ in members]
-        metrics = {"marginal_likelihood/negative_log": (negative_log / len(self.inputs[0])).tolist()}
-        for name, values in (("effective", each), ("norm", norms)):
+    def _measured(self, members: list[Member], stood: Tensor) -> dict[str, list[float]]:
+        """-log p(D) per datum; of each pathway the norm of its coefficients and its :func:`shares`."""
+        metrics = {
+            "marginal_likelihood/negative_log": (self._negative_log(members, stood) / len(self.inputs[0])).tolist()
+        }
+        each = [
+            {"norm": own.squared_norms.sqrt()} | shares(own, self._log_variances(i, own), self._scale(i, stood))
+            for i, (own, _) in enumerate(members)
+        ]
+        for name in each[0]:
             keys = [f"{name}/{p.layer}.{p.name}" for p in members[0][0].pathways]
-            metrics |= dict(zip(keys, torch.stack(values, 1).tolist(), strict=True))
+            metrics |= dict(zip(keys, torch.stack([values[name] for values in each], 1).tolist(), strict=True))
         return metrics
 
     def _negative_log(self, members: list[Member], stood: Tensor) -> Tensor:
         """-log p(D) of each member at the variances as they are; ``stood`` are the noise variances of their curvature."""
         found = []
         for index, (own, negative_log_likelihood) in enumerate(members):
-            noise = self.noise[index].double().cpu()
-            scale = (stood[index].double().cpu() - noise).exp()
-            found.append(own.negative_log(negative_log_likelihood(noise.exp()), self._log_variances(index, own), scale))
+            of_data = negative_log_likelihood(self.noise[index].double().cpu().exp())
+            found.append(own.negative_log(of_data, self._log_variances(index, own), self._scale(index, stood)))
         return torch.stack(found)
+
+    def _scale(self, index: int, stood: Tensor) -> Tensor:
+        """What a member's curvature is multiplied by since the noise variance was ``stood``."""
+        return (stood[index] - self.noise[index]).double().cpu().exp()
 
     def _log_variances(self, index: int, found: Evidence) -> Tensor:
         """A member's, in the order of its evidence."""

@@ -36,6 +36,7 @@ def fit_curves(folder: RunFolder) -> Path:
     figure = Figure(figsize=(4.4 * len(PANELS), 3.4), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, (title, names) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
+        names = [name for name in names if name in records[-1]]
         for colour, name in zip(COLOURS, names, strict=False):
             steps, values = _over_steps(records, name)
             draw_members(axes, steps, values, colour, label=name.split("/")[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.envs.tasks import image_data
-from rppdyn.envs.tasks.images import TABLES, ImageData, ImageSet, mirrored, quarter_turned, translated
+from rppdyn.envs.tasks.images import ARRANGEMENTS, TABLES, ImageData, ImageSet, mirrored, quarter_turned, translated
 from rppdyn.equivariance.error import relative_difference
 from rppdyn.images import ImageModel
 from rppdyn.images.models import ARCHITECTURES
@@ -70,10 +71,12 @@ class ImageFit:
 
     def __init__(self, config: FitImageConfig):
         self.config = config
-        if config.task.source in TABLES and (given := config.task.augments):
-            raise ConfigError(
-                f"{', '.join(given)} with the table {config.task.source}: its pixels have a fixed place; leave it out"
-            )
+        if given := config.task.augments:
+            where = f"{', '.join(given)} with {config.task.name}"
+            if config.task.source in TABLES:
+                raise ConfigError(f"{where}: pixels of the table {config.task.source} have a fixed place; leave it out")
+            if ARRANGEMENTS[config.task.arrangement].quadrant_is_asked:
+                raise ConfigError(f"{where}: the quadrant is asked, and would be another one; leave it out")
         self.data = [self._images(seed) for seed in config.all_seeds]
         self.device = device_of(config.device)
         train = [ImageSet(d.train.x[: config.task.train], d.train.y[: config.task.train]) for d in self.data]
@@ -108,15 +111,11 @@ class ImageFit:
 
     def _images(self, seed: int) -> ImageData:
         task = self.config.task
-        data = image_data(
-            task.source,
-            task.arrangement,
-            seed,
-            validation=task.validation,
-            canvas=task.canvas,
-            shift=task.shift,
-            folder=task.folder,
-        )
+        placed = dict(canvas=task.canvas, shift=task.shift, folder=task.folder)
+        try:
+            data = image_data(task.source, task.arrangement, seed, validation=task.validation, **placed)
+        except ValueError as error:
+            raise ConfigError(re.sub(rf"\b({'|'.join(vars(task))})=", r"task.\1=", str(error))) from error
         if len(data.train) < task.train:
             raise ConfigError(
                 f"task.train={task.train}: {task.source} has {len(data.train)} images to train on beside {task.validation} to "
@@ -127,17 +126,23 @@ class ImageFit:
     def _model(self, seed: int) -> ImageModel:
         model, data = self.config.model, self.data[0]
         width = () if model.width is None else (model.width,)
-        return ImageModel(
-            ARCHITECTURES[model.architecture](*width),
-            data.channels,
-            data.size,
-            data.outputs,
-            model.pathways.present,
-            bias_variance=model.bias_variance,
-            free_scale=model.free_scale,
-            output_scale=model.output_scale,
-            generator=torch.Generator().manual_seed(seed),
-        )
+        try:
+            return ImageModel(
+                ARCHITECTURES[model.architecture](*width),
+                data.channels,
+                data.size,
+                data.outputs,
+                model.pathways.present,
+                bias_variance=model.bias_variance,
+                free_scale=model.free_scale,
+                output_scale=model.output_scale,
+                generator=torch.Generator().manual_seed(seed),
+            )
+        except ValueError as error:
+            raise ConfigError(
+                f"model.architecture={model.architecture} on images of {data.size}: {error}; give another, or a larger "
+                "task.canvas"
+            ) from error
 
     @torch.no_grad()
     def _outputs(self, x: Float[Tensor, "members N C H W"]) -> Float[Tensor, "members N outputs"]:
@@ -154,8 +159,8 @@ class ImageFit:
 
     def _errors(self, split: str) -> dict[str, list[float]]:
         sets = [getattr(data, split) for data in self.data]
-        if not len(sets[0]):
-            return {"error": [float("nan")] * len(sets), "nll": [float("nan")] * len(sets)}
+        if not len(sets[0]):  # validation images are a choice
+            return {}
         outputs, targets = self._outputs(torch.stack([s.x for s in sets])), torch.stack([s.y for s in sets])
         if self.data[0].regression:
             squares = (outputs - targets).square().flatten(1).mean(1)

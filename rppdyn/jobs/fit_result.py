@@ -71,14 +71,14 @@ def _pathway_table(rows: list[dict[str, Any]]) -> list[str]:
     """Means over seeds, a line for each pathway."""
     if not rows:
         return []
-    lines = [f"  {'pathway':34} {'precision':>10} {'norm':>8} {'effective':>17} {'relative':>8}"]
+    lines = [f"  {'pathway':34} {'precision':>10} {'norm':>8} {'effective':>17} {'normalised':>10} {'relative':>8}"]
     for row in rows:
-        precision, norm, effective, relative = (
-            float(iqm(row[key])) for key in ("precision", "norm", "effective", "relative")
+        precision, norm, effective, normalised, relative = (
+            float(iqm(row[key])) for key in ("precision", "norm", "effective", "normalised", "relative")
         )
         share = f"{effective:.0f} of {row['coefficients']}"
         name = f"{row['layer']}.{row['pathway']}"
-        lines.append(f"  {name:34} {precision:10.3g} {norm:8.3g} {share:>17} {relative:8.2f}")
+        lines.append(f"  {name:34} {precision:10.3g} {norm:8.3g} {share:>17} {normalised:10.2g} {relative:8.2f}")
     return lines
 
 

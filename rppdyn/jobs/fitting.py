@@ -36,7 +36,7 @@ from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
 from rppdyn.nn.hidden import component_major
 from rppdyn.priors import learn_variances, negative_log_prior
 from rppdyn.reps import Rep
-from rppdyn.runs import Progress, RunFolder, RunFolderError, provenance, stop_on_signals
+from rppdyn.runs import CheckpointError, Progress, RunFolder, RunFolderError, provenance, stop_on_signals
 from rppdyn.runs.files import flush_to_disk
 from rppdyn.runs.fitting import fit, load_tensors
 
@@ -249,7 +249,8 @@ class StackFit:
         return metrics | means
 
     def headline(self, metrics: dict[str, Any]) -> dict[str, float]:
-        return {"validation": metrics["validation/error_mean"]}
+        name = "validation" if "validation/error_mean" in metrics else "test"
+        return {name: metrics[f"{name}/error_mean"]}
 
     def state_dict(self) -> dict[str, Any]:
         state = {"stack": self.stack.state_dict(), "optimiser": self.optimiser.state_dict(), "loss": self.loss}
@@ -345,14 +346,17 @@ def load_members(module: nn.Module, folder: RunFolder) -> None:
     """Give a stack, or what contains one, the parameters of a finished run.
 
     Raises:
-        RunFolderError: the run is unfinished, or the file is of another network.
-        CheckpointError: the file is damaged.
+        RunFolderError: the run is unfinished, or the file is damaged or of another network.
     """
     path = folder.path / MEMBERS
     if folder.result() is None or not path.is_file():
         raise RunFolderError(f"{folder.path} is unfinished: let it go on with --resume {folder.path}")
     try:
         module.load_state_dict(load_tensors(path))
+    except CheckpointError as error:
+        raise RunFolderError(
+            f"{path} is damaged: delete it and {folder.result_file}, and use --resume {folder.path} to write both again"
+        ) from error
     except RuntimeError as error:
         raise RunFolderError(
             f"{path} is of another network than config.yaml says: delete the folder and fit again"

@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from rppdyn.jobs.fit_figures import save
 from rppdyn.priors import Evidence
 from rppdyn.runs.figures import COLOURS
 
-__all__ = ["draw_pathways", "pathway_rows"]
+__all__ = ["draw_pathways", "pathway_rows", "shares"]
 
 Rows = list[dict[str, Any]]
 BIASES = ("bias", "pixel_bias")
@@ -25,53 +28,64 @@ BIASES = ("bias", "pixel_bias")
 
 
 def pathway_rows(members: Sequence[Evidence]) -> Rows:
-    r"""A row for each pathway, its numbers lists over members.
-
-    ``precision`` :math:`\delta`, ``norm`` of the coefficients, ``effective`` their effective number :math:`\gamma` out of
-    ``coefficients``, :math:`\gamma / P` as ``normalised``, and its share of the sum over the layer's pathways as ``relative``
-    (van der Ouderaa, Immer & van der Wilk 2023, Table 4), in which biases that are pathways of their own have no part.
-    """
-    pathways = members[0].pathways
-    effective = np.array([one.effective_parameters().tolist() for one in members])  # (members, pathways)
-    coefficients = members[0].counts.numpy()
-    normalised = np.divide(effective, coefficients, out=np.zeros_like(effective), where=coefficients > 0)
-    layers, maps = np.array([p.layer for p in pathways]), np.array([p.name not in BIASES for p in pathways])
-    total = np.stack([normalised[:, (layers == layer) & maps].sum(1) for layer in layers], 1)
-    relative = np.divide(normalised, total, out=np.zeros_like(total), where=(total > 0) & maps)
+    """A row for each pathway, its numbers lists over members: ``precision``, ``norm`` of the coefficients, :func:`shares`."""
+    each = [shares(one) for one in members]
     return [
         {
             "layer": p.layer,
             "pathway": p.name,
-            "coefficients": int(coefficients[i]),
+            "coefficients": int(members[0].counts[i]),
             "precision": [float(np.exp(-one.pathways[i].log_variance)) for one in members],
             "norm": [one.pathways[i].squared_norm ** 0.5 for one in members],
-            "effective": effective[:, i].tolist(),
-            "normalised": normalised[:, i].tolist(),
-            "relative": relative[:, i].tolist(),
         }
-        for i, p in enumerate(pathways)
+        | {name: [float(values[name][i]) for values in each] for name in each[0]}
+        for i, p in enumerate(members[0].pathways)
     ]
+
+
+def shares(
+    found: Evidence, log_variances: Float[Tensor, " pathways"] | None = None, curvature_scale: float | Tensor = 1.0
+) -> dict[str, Float[Tensor, " pathways"]]:
+    r"""How much the data determine of each pathway (van der Ouderaa, Immer & van der Wilk 2023, Table 4).
+
+    ``effective`` is the number :math:`\gamma` of the P coefficients, ``normalised`` is :math:`\gamma / P`, and ``relative``
+    its share of the sum over the layer's pathways, in which biases that are pathways of their own have no part.
+
+    Args:
+        log_variances, curvature_scale: as of :meth:`~rppdyn.priors.Evidence.effective_parameters`.
+    """
+    effective = found.effective_parameters(log_variances, curvature_scale)
+    normalised = effective / found.counts.clamp_min(1)
+    maps = torch.tensor([p.name not in BIASES for p in found.pathways])
+    together = torch.tensor([[p.layer == q.layer for q in found.pathways] for p in found.pathways])
+    total = (together & maps).to(normalised) @ normalised
+    relative = torch.where(maps & (total > 0), normalised / total, 0.0)
+    return {"effective": effective, "normalised": normalised, "relative": relative}
 
 
 def draw_pathways(rows: Rows, path: Path) -> Path:
     """Draw what the table holds, by layer: means, and a point for each member; relative numbers where pathways compete."""
-    figure = Figure(figsize=(9.6, 6.6), layout="constrained")
+    figure = Figure(figsize=(13.2, 6.6), layout="constrained")
     FigureCanvasAgg(figure)
     rows = [row for row in rows if row["coefficients"]]
     colours = dict(zip(dict.fromkeys(row["pathway"] for row in rows), cycle(COLOURS), strict=False))
     maps = [row for row in rows if row["pathway"] not in BIASES]
     per_layer = Counter(row["layer"] for row in maps)
     competing = [row for row in maps if per_layer[row["layer"]] > 1]
-    effective, relative, precision, norm = figure.subplots(2, 2).flat
+    effective, normalised, relative, precision, norm, empty = figure.subplots(2, 3).flat
     _draw(effective, "effective number of parameters", "effective", rows, colours)
-    _draw(relative, "relative, per parameter", "relative", competing, colours)
+    _draw(normalised, "effective number per parameter", "normalised", rows, colours)
+    _draw(relative, "relative to the layer's", "relative", competing, colours)
     _draw(precision, "prior precision", "precision", rows, colours)
     _draw(norm, "norm of the coefficients", "norm", rows, colours)
     effective.set_yscale("symlog", linthresh=1)
     effective.set_ylim(bottom=0)
+    normalised.set_yscale("symlog", linthresh=1e-3)
+    normalised.set_ylim(0, 1)
     relative.set_ylim(-0.03, 1.03)
     precision.set_yscale("log")
-    figure.legend(*effective.get_legend_handles_labels(), loc="outside upper center", ncols=len(colours), frameon=False)
+    empty.set_axis_off()
+    empty.legend(*effective.get_legend_handles_labels(), loc="center", frameon=False)
     return save(figure, path)
 
 

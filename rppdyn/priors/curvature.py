@@ -43,7 +43,8 @@ def curvature(
     it (:class:`~rppdyn.nn.curvature.Kronecker`). Layers that are used several times, along a rollout for instance, are treated
     like weights that are shared between places.
 
-    Layers are watched while they run: each must be called as a module (`RPPEMLP.chained`), once or more, with its input first.
+    Layers are watched while they run: each must be called as a module, once or more, with its input first (an `RPPEMLP`
+    inside :class:`~rppdyn.nn.Chained`).
 
     Args:
         module: what contains the layers.
@@ -55,12 +56,19 @@ def curvature(
             for each factor of the Hessian, as many as there are outputs.
     Returns:
         Factors of all pathways that have curvature, in float64, ``A`` a mean over data and ``G`` a sum over ``total`` of them.
+    Raises:
+        ValueError: there are no data, or `predict` calls no layer with such pathways.
     """
     sums: Blocks = {}
     count = 0
     for batch in batches:
         with torch.enable_grad(), _watched(module) as uses:
             outputs = predict(batch)
+            if not uses:
+                raise ValueError(
+                    f"predict called no layer of {type(module).__name__} that has pathways with curvature: of an RPPEMLP, "
+                    "predict with rppdyn.nn.Chained(net)"
+                )
             factors = likelihood.factors(outputs.detach(), generator)
             found = [(name, x, y) for name, calls in uses.items() for x, y in calls]
             gradients = [_gradients(outputs, [y for *_, y in found], factor) for factor in factors]
@@ -70,6 +78,8 @@ def curvature(
         for key, blocks in by_layer.items():
             _add(sums, key, blocks)
         count += len(outputs)
+    if not count:
+        raise ValueError("curvature of no data: give one batch or more")
     scale = 1.0 if total is None else total / count
     return {key: [b._replace(A=b.A / count, G=b.G * scale) for b in blocks] for key, blocks in sums.items()}
 

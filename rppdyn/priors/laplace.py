@@ -44,9 +44,15 @@ class Evidence:
 
     Args:
         pathways: one or more.
+    Raises:
+        ValueError: there is none.
     """
 
     def __init__(self, pathways: list[PathwayEvidence]):
+        if not pathways:
+            raise ValueError(
+                "no pathway has curvature: give the blocks of a module that has pathways, by rppdyn.priors.curvature"
+            )
         self.pathways = pathways
         self.squared_norms = torch.tensor([p.squared_norm for p in pathways], dtype=torch.float64)
         self.counts = torch.tensor([len(p.eigenvalues) for p in pathways], dtype=torch.float64)
@@ -76,11 +82,14 @@ class Evidence:
         )
 
     def effective_parameters(
-        self, log_variances: Float[Tensor, " pathways"] | None = None
+        self, log_variances: Float[Tensor, " pathways"] | None = None, curvature_scale: float | Tensor = 1.0
     ) -> Float[Tensor, " pathways"]:
-        r""":math:`\gamma_p = \sum_i \lambda_{pi} / (\lambda_{pi} + \delta_p)`: how many the data determine (MacKay 1992)."""
-        s = self.log_variances if log_variances is None else log_variances
-        deltas = (-s).exp()
+        r""":math:`\gamma_p = \sum_i \lambda_{pi} / (\lambda_{pi} + \delta_p)`: how many the data determine (MacKay 1992).
+
+        Args:
+            log_variances, curvature_scale: as of :meth:`negative_log`.
+        """
+        deltas = (-(self.log_variances if log_variances is None else log_variances)).exp() / curvature_scale
         return torch.stack(
             [(p.eigenvalues / (p.eigenvalues + d)).sum() for p, d in zip(self.pathways, deltas, strict=True)]
         )

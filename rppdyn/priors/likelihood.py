@@ -40,7 +40,7 @@ class Gaussian:
     """
 
     def __init__(self, variance: float | Tensor):
-        self.variance = torch.as_tensor(variance, dtype=torch.float64)
+        self.variance = _positive(variance)
 
     def negative_log(self, outputs: Float[Tensor, "N *out"], targets: Float[Tensor, "N *out"]) -> Float[Tensor, ""]:
         squares = (outputs - targets).double().square().sum()
@@ -68,7 +68,7 @@ class Laplace:
     """
 
     def __init__(self, variance: float | Tensor):
-        self.variance = torch.as_tensor(variance, dtype=torch.float64)
+        self.variance = _positive(variance)
 
     def negative_log(self, outputs: Float[Tensor, "N *out"], targets: Float[Tensor, "N *out"]) -> Float[Tensor, ""]:
         b = (self.variance / 2).sqrt()
@@ -95,3 +95,9 @@ class Categorical:
             drawn = torch.multinomial(p.cpu(), 1, generator=generator).squeeze(-1).to(p.device)
             return (p - each[drawn])[None]
         return p.sqrt().mT.unsqueeze(-1) * (each[:, None] - p)
+
+
+def _positive(variance: float | Tensor) -> Float[Tensor, ""]:
+    if not variance > 0:
+        raise ValueError(f"variance={float(variance)} of a likelihood: give a positive number")
+    return torch.as_tensor(variance, dtype=torch.float64)

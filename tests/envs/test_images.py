@@ -206,6 +206,24 @@ def test_folders_of_torchvision(name, tmp_path, monkeypatch):
     assert abs(data.train.x.mean()) < 1e-4
 
 
+@pytest.mark.parametrize("damage", ["empty", "cut", "half", "magic"])
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_damaged_files_are_one_line(name, damage, tmp_path, monkeypatch):
+    pytest.importorskip("torchvision", exc_type=(ImportError, RuntimeError))
+    if name == "cifar10":
+        write_cifar(tmp_path, 6, monkeypatch)
+        path = tmp_path / "cifar-10-batches-py" / "data_batch_2"
+    else:
+        write_idx(tmp_path / "MNIST" / "raw", 30, 10)
+        path = tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte"
+    content = path.read_bytes()
+    left = {"empty": b"", "cut": content[:2], "half": content[: len(content) // 2], "magic": b"\x07" + content[1:]}
+    path.write_bytes(left[damage])
+    with pytest.raises(ValueError, match=r"not all of it: .* put them there again") as info:
+        image_data(name, "upright", folder=tmp_path)
+    assert "\n" not in str(info.value)
+
+
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_missing_folder_is_one_line(name, tmp_path):
     pytest.importorskip("torchvision", exc_type=(ImportError, RuntimeError))

@@ -10,6 +10,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from rppdyn.images import ARCHITECTURES, ImageModel, LayerSpec, RelaxedImageLayer, nine_layers, small, ten_layers
 from rppdyn.images.layer import MAPS
+from rppdyn.images.pathways import Convolution
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import Categorical, curvature, evidence, negative_log_prior
 
@@ -156,3 +157,28 @@ def test_the_marginal_likelihood_takes_every_pathway(kind):
 def test_refusals(size, words):
     with pytest.raises(ValueError, match=words):
         ImageModel(small(2), 1, size, 10, {"conv": 1.0})
+
+
+def test_on_maps_of_one_pixel_the_map_keeps_the_variance_of_a_map():
+    model = ImageModel([LayerSpec(3)], 1, (1, 1), 2, {"pixel_bias": 1e-4, "fc": 0.5})
+    assert model.blocks[0].conv.variance == 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (dict(out_channels=0), "out_channels=0"),
+        (dict(gain=-1.0), "gain=-1"),
+        (dict(kernel_size=9), "kernel_size=9 reaches around"),
+    ],
+)
+def test_layers_refuse_by_name(arguments, words):
+    options = dict(in_channels=1, out_channels=2, size=(3, 3), pathways={"conv": 1.0})
+    with pytest.raises(ValueError, match=words):
+        RelaxedImageLayer(**(options | arguments))
+
+
+def test_a_kernel_matters_only_to_what_convolves():
+    RelaxedImageLayer(1, 2, (3, 3), {"fc": 1.0}, kernel_size=9)
+    with pytest.raises(ValueError, match="kernel_size=9 reaches around"):
+        Convolution(1, 1, kernel_size=9)(torch.zeros(1, 1, 3, 3))

@@ -60,6 +60,19 @@ def test_the_prior_is_on_one_of_the_two():
         assert {name for name, p in f.named_parameters() if id(p) in own} == names
 
 
+@pytest.mark.parametrize("variance", [1.0, 1e-6])
+def test_a_prior_on_lengthscales_leaves_anchor_values_their_size(variance):
+    x = images(64, 4, size=(6, 6))
+    maps = (
+        SparseFullyConnected(4, 32, (6, 6), variance, prior="lengthscales", generator=generator()),
+        SparseConvolution(4, 32, variance, prior="lengthscales", generator=generator()),
+    )
+    for f in maps:
+        assert 0.7 < f.double()(x).detach().std() < 1.4
+    narrow = SparseConvolution(4, 32, 1e-6, prior="anchors", generator=generator())
+    assert narrow.u.detach().std() == pytest.approx(1e-3, rel=0.1)
+
+
 def test_initial_filters_have_the_size_of_dense_ones():
     f = SparseConvolution(64, 64, generator=generator())
     assert abs(f.filters(f.basis()).square().mean().sqrt() * 24 - 1) < 0.05

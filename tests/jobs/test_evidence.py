@@ -35,7 +35,7 @@ def test_a_symmetry_that_the_data_have_is_kept_and_a_wrong_one_is_left(tmp_path)
     assert effective(wrong, "free") > 2 * effective(right, "free")
     assert effective(right, "equivariant") > effective(wrong, "equivariant")
     table = str(right)
-    assert "head.equivariant" in table and " of " in table and "relative" in table
+    assert "head.equivariant" in table and " of " in table and "normalised" in table and "relative" in table
     assert (tmp_path / "right" / "figures" / "pathways.png").stat().st_size > 10_000
     stored = json.loads((tmp_path / "right" / "result.json").read_text())
     assert stored["pathways"] == right.pathways
@@ -82,6 +82,21 @@ def test_units_follow_variances_without_changing_the_function(tmp_path):
     torch.testing.assert_close(named["head.free.unit"] / unit, ratio.expand(1), rtol=1e-6, atol=0)
     moved = named["head.free.unit"] * state["exp_avg"] / state["exp_avg_sq"].sqrt()
     torch.testing.assert_close(moved, ratio * step, rtol=1e-6, atol=1e-15)
+
+
+def test_effective_numbers_are_those_at_the_noise_that_was_learned(tmp_path):
+    words = ("marginal_likelihood.steps=20", "marginal_likelihood.learning_rate=0.5", "marginal_likelihood.data=200")
+    fit = fit_regression.Regression(configured(tmp_path / "run", *words)).fit
+    noise = fit.variances.noise.clone()
+    fit.variances.update(2, fit.optimiser)
+    assert (fit.variances.noise - noise).abs().min() > 0.5
+    (now,) = fit.variances.evidence(2)
+    for name, effective in zip(now.pathways, now.effective_parameters().tolist(), strict=True):
+        key = f"{name.layer}.{name.name}"
+        assert fit.variances.found[f"effective/{key}"] == pytest.approx([effective], rel=1e-6)
+        assert fit.variances.found[f"normalised/{key}"] == pytest.approx([effective / len(name.eigenvalues)], rel=1e-6)
+    relative = [fit.variances.found[f"relative/head.{pathway}"][0] for pathway in ("equivariant", "free")]
+    assert sum(relative) == pytest.approx(1) and min(relative) > 0
 
 
 @pytest.mark.parametrize(

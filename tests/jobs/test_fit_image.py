@@ -11,7 +11,7 @@ from rppdyn.cli import main
 from rppdyn.envs.tasks.images import translated
 from rppdyn.jobs import compose, fit_image
 from rppdyn.jobs.checks import ConfigError
-from rppdyn.runs import RunFolder, read_metrics
+from rppdyn.runs import RunFolder, RunFolderError, read_metrics
 
 WORDS = ("model.width=4", "task.train=600", "task.validation=100", "optimiser.epochs=12", "optimiser.batch_size=60",
          "marginal_likelihood.burn_in=2", "marginal_likelihood.every=2", "marginal_likelihood.data=200", "evaluation.every=6",
@@ -109,6 +109,23 @@ def test_a_regression_on_a_table(tmp_path):
     assert 0.5 < result.test["test/error"][0] < 1.2  # of targets of variance one
 
 
+def test_a_damaged_file_of_members_can_be_written_again(tmp_path):
+    words = [*WORDS, "task=upright", "model=conv", "model.architecture=three_layers", "task.validation=0"]
+    config = configured(tmp_path / "run", *words)
+    whole = fit_image.run(config)
+    assert "validation" not in str(whole) and "test/error" in str(whole)
+    path = tmp_path / "run" / "members.pt"
+    content = path.read_bytes()
+    path.write_bytes(content[:500])
+    with pytest.raises(RunFolderError, match=r"members\.pt is damaged: delete it and .*result\.json") as error:
+        fit_image.load_image_models(config, RunFolder.open(tmp_path / "run"))
+    assert "\n" not in str(error.value)
+    path.unlink()
+    (tmp_path / "run" / "result.json").unlink()
+    assert fit_image.run(config, resume=True).test == whole.test
+    assert path.read_bytes() == content
+
+
 def test_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = [*WORDS, "task=upright", "model=s_conv", "model.architecture=three_layers", "run_dir=run"]
@@ -133,11 +150,21 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
         (("model.pathways.cnv=1",), "model.pathways.cnv"),
         (("model.pathways.conv=-1",), "model.pathways.conv=-1"),
         (("task.augment_shift=-1",), "task.augment_shift=-1"),
-        (("task=wine", "task.augment_flip=true", "model=fc"), "task.augment_flip with the table wine"),
+        (("task=wine", "task.augment_flip=true", "model=fc"), "task.augment_flip with wine: pixels of the table"),
         (("model.architecture=huge",), "model.architecture=huge"),
         (("task.train=2000",), "task.train=2000"),
-        (("task=mnist",), "folder"),
-        (("task.canvas=4",), "canvas=4"),
+        (("task.canvas=4",), "task.canvas=4"),
+        (("task=mnist",), r"give task\.folder="),
+        (("task.validation=3000",), "task.validation=3000"),
+        (
+            ("task=digit_quadrant", "task.augment_turn=true"),
+            "task.augment_turn with digit_quadrant: the quadrant is asked",
+        ),
+        (
+            ("task=digit_quadrant", "task.augment_shift=4"),
+            "task.augment_shift with digit_quadrant: the quadrant is asked",
+        ),
+        (("task=upright", "model.architecture=ten_layers"), "model.architecture=ten_layers on images of .*task.canvas"),
     ],
 )
 def test_bad_input(words, said, tmp_path):

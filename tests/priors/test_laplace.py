@@ -12,7 +12,7 @@ from torch.func import functional_call, jacrev
 from rppdyn.dynamics import HamiltonianModel, integrate
 from rppdyn.groups import SO, D, O, O2eR3, SO2eR3, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Chained, RelaxedLinear, named_pathways
-from rppdyn.priors import Categorical, Gaussian, curvature, evidence, gradient_curvature
+from rppdyn.priors import Categorical, Gaussian, Laplace, curvature, evidence, gradient_curvature
 from rppdyn.reps import Scalar, T, V
 
 LAYERS = {
@@ -181,6 +181,19 @@ def test_the_chain_is_the_network():
     for net in (RPPEMLP(V, V, SO(3), 24, 2), EMLP(V, V, Z(4), 128, 2), MLP(V, V, Z(2), 8)):
         x = normal(5, net.rep_in.dim).float()
         torch.testing.assert_close(Chained(net)(x), net(x), rtol=1e-5, atol=1e-6)
+
+
+def test_refusals():
+    net = RPPEMLP(V, V, SO(3), hidden=12, num_layers=1)
+    with pytest.raises(ValueError, match=r"predict with rppdyn\.nn\.Chained"):
+        curvature(net, net, [torch.randn(3, 3)], Gaussian(1.0))
+    with pytest.raises(ValueError, match="no data"):
+        curvature(net, Chained(net), [], Gaussian(1.0))
+    with pytest.raises(ValueError, match="no pathway has curvature"):
+        evidence(net, {})
+    for likelihood in (Gaussian, Laplace):
+        with pytest.raises(ValueError, match="variance=0"):
+            likelihood(0.0)
 
 
 def test_the_evidence_prefers_symmetry_where_the_data_have_it():
