@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import pathlib
-import zipfile
 from collections.abc import Callable, Generator
 from typing import Any, ClassVar
 
@@ -17,11 +16,11 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.utils import should_collect_more_steps
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
+from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from rppdyn.agents import checkpoint, defaults
+from rppdyn.agents import checkpoint, defaults, refusals
 from rppdyn.agents.images import GroupImages, refuse_changed_rewards
 from rppdyn.agents.networks import RPPActor, RPPCritic, draw_noise, new_generator
 from rppdyn.agents.policy import RPPPolicy
@@ -54,8 +53,9 @@ class RPPSAC(SAC):
         policy_kwargs: RPPPolicy's arguments: model, hidden, num_layers, variances.
         **kwargs: stable-baselines3's own, with its defaults (`tau`, `target_entropy`, `learning_rate`, ...).
     Raises:
-        ValueError: no spec is known for the environment, spaces that the symmetry doesn't preserve, `augment` with a
-            symmetry that changes the reward, or a `matmul_precision` that is less accurate here.
+        ValueError: a policy that is none of these or has no such arguments, no spec for the environment, spaces that the
+            symmetry doesn't preserve, `augment` with a symmetry that changes the reward, a negative temperature, or a
+            `matmul_precision` that is less accurate here.
 
     Two departures from SAC's bookkeeping: `target_update_interval` counts all gradient steps, not those since the last
     rollout; and callbacks see a transition after it was stored, so that a checkpoint taken by one is consistent.
@@ -90,6 +90,7 @@ class RPPSAC(SAC):
             raise ValueError(f"max_gradient_norm={max_gradient_norm} must be positive, or None for no clipping")
         if not mirror_loss >= 0:
             raise ValueError(f"mirror_loss={mirror_loss} must be positive, or 0 for none")
+        refusals.check_policy(policy, self.policy_aliases, policy_kwargs or {})
         if spec is not None and not isinstance(spec, SymmetrySpec):
             raise ValueError(
                 f"spec={spec!r} is no SymmetrySpec; make one with symmetry_spec or mirror_spec of rppdyn.envs"
@@ -118,12 +119,14 @@ class RPPSAC(SAC):
         return self.policy.spec
 
     def _setup_model(self) -> None:
-        _refuse_scaled_observations(self._vec_normalize_env)
+        refusals.check_wrapper(self._vec_normalize_env)
         chosen = self.replay_buffer_class
         if self._replays_on_device():
             self.replay_buffer_class = DeviceReplayBuffer
         super()._setup_model()
         self.replay_buffer_class = chosen  # a saved agent's buffer follows from where it is loaded
+        if self.ent_coef_optimizer is None and not self.ent_coef_tensor >= 0:
+            raise ValueError(f"ent_coef={self.ent_coef}: give a temperature of 0 or more, or 'auto' to learn it")
         if self.ent_coef_optimizer is not None:
             self.ent_coef_optimizer = torch.optim.Adam(
                 [self.log_ent_coef], lr=self.lr_schedule(1), **self.policy.optimizer_kwargs
@@ -150,22 +153,27 @@ class RPPSAC(SAC):
         Raises:
             ValueError: a VecNormalize that scales observations.
         """
-        _refuse_scaled_observations(unwrap_vec_normalize(env))
+        refusals.check_wrapper(unwrap_vec_normalize(env))
         super().set_env(env, force_reset)
 
     # -- gradient updates ---------------------------------------------------------------------------------------------
 
     def trained_tensors(self) -> dict[str, tuple[torch.optim.Optimizer | None, list[Tensor]]]:
         """The parameters behind each vector of the update's state, and their optimiser."""
-        if self.log_ent_coef is None and self._log_alpha is None:
-            self._log_alpha = self.ent_coef_tensor.log().view(1)  # always the same, for updates that are captured
-        log_alpha = [self._log_alpha if self.log_ent_coef is None else self.log_ent_coef]
+        log_alpha = [self._fixed_log_alpha() if self.log_ent_coef is None else self.log_ent_coef]
         return {
             "actor": (self.actor.optimizer, self.actor.function.parameters),
             "critic": (self.critic.optimizer, self.critic.function.parameters),
             "target": (None, self.critic_target.function.parameters),
             "log_alpha": (self.ent_coef_optimizer, log_alpha),
         }
+
+    def _fixed_log_alpha(self) -> Tensor:
+        """Of a temperature that is not learned, as it is now; always in one place, for updates that are captured."""
+        now = self.ent_coef_tensor.double().log().view(1).to(self.policy.features_extractor.like.dtype)
+        if self._log_alpha is None or self._log_alpha.dtype != now.dtype:
+            self._log_alpha = now
+        return self._log_alpha.copy_(now)
 
     def update_state(self) -> State:
         """The state that `update_` works on, which shares its memory with modules and optimisers."""
@@ -223,10 +231,10 @@ class RPPSAC(SAC):
             "next_features": features[batch_size:],
             "actions": data.actions.to(features.dtype),
             "rewards": data.rewards.squeeze(-1).to(features.dtype),
-            "dones": data.dones.squeeze(-1).to(features.dtype),
+            "dones": data.dones.squeeze(-1),  # as stored: discounts are rounded as stable-baselines3's are
         }
         if data.discounts is not None:
-            batch["discounts"] = data.discounts.squeeze(-1).to(features.dtype)
+            batch["discounts"] = data.discounts.squeeze(-1)
         return batch
 
     def _shared_over(self, like: Tensor) -> Tensor:
@@ -269,7 +277,10 @@ class RPPSAC(SAC):
         self._group.train(gradient_steps, batch_size)
 
     def record_updates(self) -> None:
-        """Record the mean metrics of the last gradient updates, if there were any since the last time."""
+        """Record the mean metrics of the last gradient updates, if there were any since the last time.
+
+        On the CPU every call of `train` ends with it; elsewhere they are waited for when the log is written.
+        """
         if self._means is None:
             return
         names, values = self._means
@@ -383,6 +394,7 @@ class RPPSAC(SAC):
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
         check_matmul_precision(self.matmul_precision, self.device)  # a loaded agent may come from another machine
+        refusals.check_optimisers(self)
         if isinstance(self.replay_buffer, DeviceReplayBuffer):
             self.replay_buffer.allocate()
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
@@ -424,7 +436,7 @@ class RPPSAC(SAC):
             ValueError: the file is truncated or no saved agent.
         """
         if isinstance(path, (str, pathlib.Path)):
-            _check_archive(pathlib.Path(path))
+            refusals.check_archive(pathlib.Path(path))
         return super().load(path, *args, **kwargs)
 
     def get_parameters(self) -> dict[str, dict]:
@@ -435,25 +447,3 @@ class RPPSAC(SAC):
         own = ["_generator", "_images", "_pending_log", "_collected_steps", "_collected_episodes"]
         own += ["_group", "_means", "_log_alpha"]
         return super()._excluded_save_params() + own
-
-
-def _refuse_scaled_observations(wrapper: VecNormalize | None) -> None:
-    if wrapper is not None and wrapper.norm_obs:
-        raise ValueError(
-            "VecNormalize scales each observation by itself, which breaks the symmetry; use "
-            "VecNormalize(env, norm_obs=False): RPPPolicy normalises observations in a way that commutes with it"
-        )
-
-
-def _check_archive(path: pathlib.Path) -> None:
-    """Refuse a file that is not whole; stable-baselines3 opens one cut off inside a member that is itself an archive."""
-    path = path if path.exists() else path.with_name(f"{path.name}.zip")
-    if not path.exists():
-        return  # stable-baselines3 says so
-    try:
-        with zipfile.ZipFile(path) as archive:
-            whole = {"data", "policy.pth"} <= set(archive.namelist()) and archive.testzip() is None
-    except zipfile.BadZipFile:
-        whole = False
-    if not whole:
-        raise ValueError(f"{path} is truncated or not an agent written by save(); load another copy")

@@ -70,6 +70,11 @@ def restore(agent: RPPSAC, data: dict[str, Any]) -> None:
     for key, here in identity(agent).items():
         if (there := data["identity"].get(key)) != here:
             raise ValueError(f"the state was captured from an agent with {key}={there}, this one has {here}")
+    if set(data["variables"]) != set(agent._get_torch_save_params()[1]):
+        there, here = ("learned", "fixed") if agent.log_ent_coef is None else ("fixed", "learned")
+        raise ValueError(
+            f"the state was captured from an agent with a {there} temperature, this one's is {here} (ent_coef)"
+        )
     agent.set_parameters(copy.deepcopy(data["parameters"]), exact_match=True, device=agent.device)
     with torch.no_grad():
         for name, value in data["variables"].items():

@@ -125,6 +125,8 @@ class Together:
             means = sums / gradient_steps
             for i, agent in enumerate(group.agents):
                 agent._means = list(metrics), means[:, i]
+                if means.device.type == "cpu":  # nothing to wait for
+                    agent.record_updates()
 
     def _each(self, work: Callable[[RPPSAC], Any]) -> tuple[Together | None, list[int], list[Any]]:
         """What each agent does for itself: the group of those that came to its end (None without any), which, and results."""

@@ -1,6 +1,7 @@
 """Agents that differ in their seed alone, trained at once: each comes out as it would have alone.
 
     trainees = train_many([lambda seed=seed: RPPSAC("RPPPolicy", "Walker2d-v5", seed=seed) for seed in range(10)], 100_000)
+    trainees = train_many(trainees, 200_000)    # go on
 
 `trainees[0].agent` is an ordinary agent. What is computed at once is in `rppdyn.agents.together`.
 """
@@ -11,6 +12,7 @@ import logging
 import random
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +45,10 @@ class RandomState:
         # NumPy's legacy generator is what stable-baselines3 draws from
         self._states = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state()  # noqa: NPY002
 
+    def same(self, other: RandomState) -> bool:
+        """Whether the same numbers will be drawn."""
+        return self._states[0] == other._states[0] and torch.equal(self._states[2], other._states[2])
+
     def put(self) -> None:
         """Put the states in place."""
         random.setstate(self._states[0])
@@ -57,7 +63,7 @@ class RandomState:
 
 
 class Trainee:
-    """One of several agents in training.
+    """One of several agents in training. Called, it gives its agent, with its random states in place: so it goes on.
 
     Attributes:
         agent: the agent; None where it could not be built.
@@ -82,6 +88,10 @@ class Trainee:
         self._rollout: Generator[NDArray | None, NDArray | None, RolloutReturn] | None = None
         with self.guarded(reported=False):
             self.agent = build()
+
+    def __call__(self) -> RPPSAC:
+        self.random.put()
+        return self.agent
 
     @contextmanager
     def guarded(self, reported: bool = True) -> Iterator[None]:
@@ -171,12 +181,14 @@ def train_many(
     out as it would have, to rounding. One that fails is reported by a warning and in `error`; the others go on.
 
     Args:
-        builds: functions that build the agents, for example by restoring what `capture` returned.
+        builds: functions that build the agents, for example by restoring what `capture` returned; or the trainees of an
+            earlier call, which go on.
         callbacks: one per agent, as `learn` takes them.
     Returns:
         The trainees, in order: `agent`, `error`, and `random`.
     Raises:
-        ValueError: agents of different configurations, or that collect whole episodes.
+        ValueError: agents of different configurations, that collect whole episodes, or that have trained before and would all
+            draw the same random numbers now.
     """
     callbacks = [None] * len(builds) if callbacks is None else callbacks
     outer = RandomState()
@@ -185,10 +197,21 @@ def train_many(
             Trainee(build, callback, f"agent {i}")
             for i, (build, callback) in enumerate(zip(builds, callbacks, strict=True))
         ]
+        _refuse_one_stream([t for t in trainees if t.error is None and t.agent.num_timesteps])
         train_together(trainees, total_timesteps)
     finally:
         outer.put()
     return trainees
+
+
+def _refuse_one_stream(trained: Sequence[Trainee]) -> None:
+    """New agents are seeded as they are built; of others it is seen to by who builds them."""
+    for one, other in pairwise(trained):
+        if one.random.same(other.random):
+            raise ValueError(
+                f"{one.name} and {other.name} have trained before, and would draw the same random numbers: to go on, give the "
+                "trainees that train_many returned, or build each agent with restore(...)"
+            )
 
 
 def train_together(trainees: Sequence[Trainee], total_timesteps: int) -> None:

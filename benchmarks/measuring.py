@@ -13,6 +13,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
@@ -110,7 +111,18 @@ def command_line(doc: str, *, rounds: int, quick: int, plot: bool = False) -> ar
 def begin(parser: argparse.ArgumentParser, *packages: str) -> tuple[argparse.Namespace, dict[str, Any]]:
     """Read the command line, set torch's threads, and print and return what the numbers will depend on."""
     arguments = parser.parse_args()
-    arguments.rounds = arguments.rounds or arguments.rounds_of[arguments.quick]
+    if arguments.rounds is None:
+        arguments.rounds = arguments.rounds_of[arguments.quick]
+    for name in ("rounds", "threads"):
+        if getattr(arguments, name) < 1:
+            parser.error(f"--{name} {getattr(arguments, name)}: give a positive number")
+    for name in ("json", "plot"):
+        if (path := getattr(arguments, name, None)) is not None:
+            try:  # before anything is measured
+                path.parent.mkdir(parents=True, exist_ok=True)
+                tempfile.TemporaryFile(dir=path.parent).close()
+            except OSError as error:
+                parser.error(f"--{name} {path}: {error.strerror} ({path.parent}); choose another place")
     torch.set_num_threads(arguments.threads)
     where = conditions(*packages)
     print("  ".join(f"{name} {value}" for name, value in where.items()), flush=True)

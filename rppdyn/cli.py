@@ -116,11 +116,11 @@ def _dispatch(words: list[str]) -> int:
     return 0
 
 
-def _report(error: Exception) -> int:
-    """Say what a user did wrong in one line; raise again what wasn't the user."""
+def _report(error: Exception, of: str = "") -> int:
+    """Say what a user did wrong, and in which of several runs, in one line; raise again what wasn't the user."""
     if not by_user(error):
         raise error
-    print(f"rppdyn: error: {' '.join(str(error).split())}", file=sys.stderr)
+    print(f"rppdyn: error: {of}{' '.join(str(error).split())}", file=sys.stderr)
     return USER_ERROR
 
 
@@ -178,13 +178,21 @@ def _train(name: str, arguments: argparse.Namespace) -> int:
     folders = [own.folder() for config in configs for own in (config.each() if name == "train_agent" else [config])]
     for folder in folders:
         if folders.count(folder) > 1:
-            raise UsageError(
-                f"several runs of this sweep share the folder {folder}: leave out run_dir=, or sweep over it"
-            )
+            raise UsageError(f"several runs of this sweep share the folder {folder}: {_apart(configs)}")
         if not arguments.resume:
             RunFolder(folder).refuse_existing()
     statuses = compose.sweep(name, words, _SweepTask(name, resume=arguments.resume))
     return max(statuses, default=0)
+
+
+def _apart(configs: Sequence[Any]) -> str:
+    """What keeps the folders of a sweep apart."""
+    seeds = max(getattr(config, "seeds", 1) for config in configs)
+    if seeds > 1 and all(config.run_dir is None for config in configs):
+        return (
+            f"with seeds={seeds} a run has the seeds from seed= on; sweep over seed=0,{seeds},... or leave out seeds="
+        )
+    return "leave out run_dir=, or sweep over it"
 
 
 class _SweepTask:
@@ -202,11 +210,13 @@ class _SweepTask:
     def __call__(self, node: Any) -> int:
         from rppdyn.jobs import compose
 
+        config = None
         try:
             with contextlib.chdir(self.folder):
-                status = _train_one(self.__name__, compose.as_config(self.__name__, node), resume=self.resume)
+                config = compose.as_config(self.__name__, node)
+                status = _train_one(self.__name__, config, resume=self.resume)
         except (ValueError, OSError) as error:  # said here, so that the jobs after this one still run
-            return _report(error)
+            return _report(error, of="" if config is None else f"{config.folder()}: ")
         if status == INTERRUPTED:
             raise KeyboardInterrupt
         return status

@@ -35,6 +35,17 @@ def test_a_script_says_what_it_does(name, monkeypatch, capsys):
     assert stopped.value.code == 0 and "--" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "words", [("--rounds", "0"), ("--rounds", "-2"), ("--threads", "0"), ("--json", "/dev/null/x.json")], ids=" ".join
+)
+def test_what_can_t_be_measured_or_written_is_refused_first(words, monkeypatch, capsys):
+    measuring = importlib.import_module("measuring")
+    monkeypatch.setattr(sys, "argv", ["images.py", *words])
+    with pytest.raises(SystemExit) as stopped:
+        measuring.begin(measuring.command_line("", rounds=3, quick=1))
+    assert stopped.value.code == 2 and " ".join(words) in capsys.readouterr().err
+
+
 def test_make_bench_runs_scripts_that_have_a_quick_form():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     names = re.search(r"^BENCHMARKS \?= (.*)$", makefile, re.MULTILINE).group(1).split()

@@ -67,8 +67,16 @@ def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool =
     """
     found: dict[int, TrainAgentResult] = {}
     waiting: list[TrainAgentConfig] = []
+    errors: dict[int, Exception] = {}
     for own in config.each():
-        finished = preflight(own, resume)
+        try:
+            finished = preflight(own, resume)
+        except RunFolderError as error:
+            if not resume:
+                raise
+            errors[own.seed] = error
+            logger.warning("seed %d: %s", own.seed, error)
+            continue
         if finished is None:
             waiting.append(own)
         else:
@@ -91,7 +99,7 @@ def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool =
                 if trainees[seed].error is None:
                     with trainees[seed].guarded():
                         found[seed] = run.finish()
-    errors = {seed: trainee.error for seed, trainee in trainees.items() if trainee.error is not None}
+    errors |= {seed: trainee.error for seed, trainee in trainees.items() if trainee.error is not None}
     if errors and not found:
         raise next(iter(errors.values()))
     return TrainManyResult([found[seed] for seed in sorted(found)], {seed: str(e) for seed, e in errors.items()})

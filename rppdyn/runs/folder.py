@@ -122,7 +122,10 @@ class RunFolder:
         try:
             content = OmegaConf.to_container(OmegaConf.load(self.config_file))
         except (OSError, ValueError, OmegaConfBaseException, *_yaml_errors()) as error:
-            raise RunFolderError(f"{self.config_file} can't be read: {str(error).splitlines()[0]}") from error
+            raise RunFolderError(
+                f"{self.config_file} can't be read: {str(error).splitlines()[0]}; put it back, or delete the folder to "
+                "start again"
+            ) from error
         if not isinstance(content, dict):
             raise RunFolderError(f"{self.config_file} holds no configuration: delete the folder to start again")
         return content

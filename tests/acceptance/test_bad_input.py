@@ -129,7 +129,10 @@ BAD = {
     "several values": (["train-agent", "seed=0,1"], ["seed=0,1", "--multirun"]),
     "bad value in a sweep": (["train-agent", "--multirun", "seed=0,-1"], ["seed=-1"]),
     "sweep into one folder": (["train-agent", "--multirun", "seed=0,1", "run_dir=a"], ["several runs", "run_dir"]),
-    "sweep over seeds that meet": (["train-agent", "--multirun", "seed=0,1", "seeds=2"], ["several runs", "seed1-"]),
+    "sweep over seeds that meet": (
+        ["train-agent", "--multirun", "seed=0,1", "seeds=2"],
+        ["several runs", "seed=0,2"],
+    ),
     "launcher that is not installed": (
         ["train-agent", "-m", "seed=0,1", "hydra/launcher=nonsense"],
         ["hydra/launcher=nonsense"],

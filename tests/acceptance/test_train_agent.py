@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import zipfile
 
@@ -149,3 +150,12 @@ def test_multirun_runs_two_seeds(rppdyn, tmp_path):
     assert [json.loads(path.read_text())["seed"] for path in results] == [0, 1]
     assert out.count("60 of 60 steps") == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
+
+
+def test_a_run_of_a_sweep_that_fails_is_named_and_the_others_go_on(rppdyn, tmp_path):
+    words = ("total_steps=200", "agent.learning_rate=1e30,1e-3", "--multirun")
+    status, out, err = rppdyn("train-agent", *SMALL, *words, cwd=tmp_path)
+    (line,) = [line for line in err.splitlines() if "training diverged" in line]
+    assert status == 2 and out.count("200 of 200 steps") == 1
+    folder = re.match(r"rppdyn: error: (runs/train-agent/\S+): training diverged", line)[1]
+    assert OmegaConf.load(tmp_path / folder / "config.yaml").agent.learning_rate == 1e30

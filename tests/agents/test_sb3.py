@@ -6,9 +6,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback
+from stable_baselines3 import SAC
+from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback, EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.logger import configure
+from stable_baselines3.common.logger import Logger, configure
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
@@ -169,3 +170,108 @@ def test_the_caller_keeps_its_arguments(make_agent):
     mine = dict(model="emlp", hidden=16)
     RPPSAC("RPPPolicy", PENDULUM, policy_kwargs=mine, buffer_size=100, device="cpu")
     assert mine == dict(model="emlp", hidden=16)
+
+
+def weights_of(agent) -> dict[str, torch.Tensor]:
+    modules = dict(actor=agent.actor, critic=agent.critic, target=agent.critic_target)
+    found = {name: torch.cat([p.detach().flatten() for p in m.parameters()]).double() for name, m in modules.items()}
+    return found | ({} if agent.log_ent_coef is None else {"log_alpha": agent.log_ent_coef.detach().double().clone()})
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-10), (torch.float32, 1e-4)], ids=["double", "single"])
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("mlp", {}),
+        ("rpp", {}),
+        ("emlp", {}),
+        ("rpp_policy_only", {}),
+        ("rpp", dict(ent_coef=0.3)),
+        ("rpp", dict(n_steps=3, gamma=0.97, tau=0.1, target_update_interval=3)),
+    ],
+    ids=str,
+)
+def test_updates_are_those_of_stable_baselines3s_own_train(make_agent, model, options, dtype, rtol):
+    """`SAC.train` of an agent like it, on its replay buffer; priors, which it doesn't have, are shared out over 1e30."""
+
+    def twin() -> RPPSAC:
+        agent = make_agent(model, "Hopper-v5", learning_starts=10**9, **options).learn(150)
+        agent.set_logger(Logger(None, []))
+        agent.policy.to(dtype)
+        if agent.log_ent_coef is not None:
+            agent.log_ent_coef.data = agent.log_ent_coef.data.to(dtype)
+        agent.learning_starts = 10**30
+        return agent
+
+    fast, slow = twin(), twin()
+    before = weights_of(fast)
+    slow.actor.generator.set_state(fast._generator.get_state())
+    for train in (fast.train, lambda *args: SAC.train(slow, *args)):
+        np.random.seed(1)  # noqa: NPY002  what replay buffers draw from
+        train(100, 32)
+    found, expected = weights_of(fast), weights_of(slow)
+    for name, value in expected.items():
+        assert (found[name] - value).norm() <= rtol * value.norm()
+        assert (value - before[name]).norm() > 1e-3 * value.norm()
+
+
+def test_a_fixed_temperature_is_what_it_is_now(make_agent):
+    agent = make_agent("mlp", PENDULUM, ent_coef=0.5).learn(60)
+    agent.ent_coef_tensor = torch.tensor(0.01)
+    agent.train(1, 16)
+    assert agent.logger.name_to_value["train/ent_coef"] == pytest.approx(0.01)
+    other = make_agent("mlp", PENDULUM, ent_coef=0.9).learn(60)
+    other.restore(agent.capture())
+    other.learn(20, reset_num_timesteps=False)
+    assert other._fixed_log_alpha().exp() == pytest.approx(0.01)
+    with pytest.raises(ValueError, match="a fixed temperature, this one's is learned"):
+        make_agent("mlp", PENDULUM).restore(agent.capture())
+    with pytest.raises(ValueError, match=r"ent_coef=-0\.1"):
+        make_agent("mlp", PENDULUM, ent_coef=-0.1)
+
+
+def test_callbacks_see_the_metrics_of_the_last_update(make_agent):
+    class Sees(BaseCallback):
+        seen = 0
+
+        def _on_step(self) -> bool:
+            self.seen += "train/critic_loss" in self.logger.name_to_value
+            return True
+
+    callback = Sees()
+    make_agent("rpp", PENDULUM).learn(90, callback=callback, log_interval=10**6)
+    assert callback.seen >= 39
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda a: a.critic.optimizer.param_groups[0].update(eps=1.0), r"the critic's optimiser has eps=1\.0"),
+        (
+            lambda a: a.actor.optimizer.param_groups[0].update(weight_decay=0.1),
+            r"the actor's optimiser has weight_decay=0\.1",
+        ),
+        (lambda a: setattr(a.critic, "optimizer", torch.optim.SGD(a.critic.parameters(), 1e-3)), "optimiser is SGD"),
+        (lambda a: a.actor.requires_grad_(False), "parameters of the actor require no gradients"),
+    ],
+    ids=["eps", "weight decay", "SGD", "frozen"],
+)
+def test_what_updates_would_pass_over_is_refused(make_agent, change, said):
+    agent = make_agent("rpp", PENDULUM)
+    change(agent)
+    with pytest.raises(ValueError, match=said):
+        agent.learn(10)
+
+
+@pytest.mark.parametrize(
+    ("policy", "arguments", "said"),
+    [
+        ("MlpPolicy", {}, "policy='MlpPolicy': choose 'RPPPolicy'"),
+        ("RPPPolicy", dict(net_arch=[16, 16]), "net_arch, which RPPPolicy hasn't: it has hidden= and num_layers="),
+        ("RPPPolicy", dict(optimizer_class=torch.optim.SGD), "optimizer_class, which RPPPolicy hasn't: it has Adam"),
+        ("RPPPolicy", dict(hiden=3), "hiden, which RPPPolicy hasn't: it has one of spec, model, hidden"),
+    ],
+)
+def test_names_of_stable_baselines3_that_don_t_apply_are_refused(policy, arguments, said):
+    with pytest.raises(ValueError, match=said):
+        RPPSAC(policy, PENDULUM, policy_kwargs=arguments, device="cpu")

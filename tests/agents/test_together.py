@@ -158,6 +158,21 @@ def test_those_that_are_behind_catch_up(make):
     assert_same(second.agent, make(1).learn(40))
 
 
+def test_trainees_go_on_with_the_random_numbers_that_each_had(make):
+    whole = train_many([lambda seed=seed: make(seed) for seed in (0, 1)], 45)
+    half = train_many([lambda seed=seed: make(seed) for seed in (0, 1)], 30)
+    again = train_many(half, 45)
+    for one, other in zip(again, whole, strict=True):
+        assert_same(one.agent, other.agent)
+
+
+def test_agents_that_would_draw_the_same_numbers_are_refused(make):
+    trainees = train_many([lambda seed=seed: make(seed) for seed in (0, 1)], 20)
+    with pytest.raises(ValueError, match="agent 0 and agent 1 have trained before, and would draw the same"):
+        train_many([lambda t=t: t.agent for t in trainees], 30)
+    assert [t.agent.num_timesteps for t in trainees] == [20, 20]
+
+
 def test_agents_of_other_configurations_are_refused(make):
     with pytest.raises(
         ValueError, match=r"agents that are trained together have one configuration; gamma is 0.99 and 0.9"

@@ -346,6 +346,16 @@ def test_several_seeds_at_once_are_the_runs_they_would_be_alone(tmp_path, monkey
         compose.composed("train_agent", [*WORDS, "seeds=0"])
 
 
+def test_a_seed_whose_configuration_is_damaged_leaves_the_others_going_on(tmp_path, caplog):
+    words = [*WORDS, "seeds=2", f"run_dir={tmp_path / 'run'}"]
+    train_agent.run_many(compose.composed("train_agent", words))
+    (tmp_path / "run" / "seed0" / "config.yaml").write_text("{")
+    found = train_agent.run_many(compose.composed("train_agent", [*words, "total_steps=60"]), resume=True)
+    assert [(result.seed, result.steps) for result in found.results] == [(1, 60)]
+    assert "config.yaml can't be read" in found.errors[0] and "delete the folder to start again" in found.errors[0]
+    assert "seed 0: " in caplog.text
+
+
 def test_a_stop_writes_a_checkpoint_of_every_seed_and_they_go_on_bit_identically(tmp_path, monkeypatch):
     class Stop(StopRequest):
         """Asked for in the middle of a round: the second seed sees it a step before the first one."""

@@ -1,0 +1,95 @@
+"""What agents refuse, in one line each: policies, optimisers, wrappers and files that they would pass over or misread."""
+
+from __future__ import annotations
+
+import inspect
+import pathlib
+import zipfile
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from stable_baselines3.common.vec_env import VecNormalize
+
+if TYPE_CHECKING:
+    from rppdyn.agents.algorithm import RPPSAC
+
+INSTEAD = {
+    "net_arch": "hidden= and num_layers=",
+    "activation_fn": "networks that are equivariant, with swish",
+    "optimizer_class": "Adam, with optimizer_kwargs=",
+    "features_extractor_class": "the spec's own features",
+}
+"""What policies here have in the place of stable-baselines3's arguments."""
+
+
+def check_policy(policy: str | type, aliases: Mapping[str, type], arguments: Mapping[str, Any]) -> None:
+    """Refuse names that no policy has, and arguments that this one hasn't.
+
+    Raises:
+        ValueError: naming it, and what there is.
+    """
+    if isinstance(policy, str) and policy not in aliases:
+        raise ValueError(f"policy={policy!r}: choose {' or '.join(map(repr, aliases))}, or a subclass of it")
+    kind = aliases[policy] if isinstance(policy, str) else policy
+    known = inspect.signature(kind).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        return
+    for name in arguments:
+        if name not in known:
+            there = INSTEAD.get(name, f"one of {', '.join(list(known)[3:])}")
+            raise ValueError(f"policy_kwargs has {name}, which {kind.__name__} hasn't: it has {there}")
+
+
+PLAIN_ADAM = {"weight_decay": 0, "amsgrad": False, "maximize": False}
+
+
+def check_optimisers(agent: RPPSAC) -> None:
+    """Refuse what updates, which are written out, would pass over.
+
+    Raises:
+        ValueError: an optimiser other than Adam, options that differ between optimisers or are no part of the step that is
+            written out, or parameters that are not to be trained.
+    """
+    actor, critic = agent.actor, agent.critic
+    common = actor.optimizer.param_groups[0]
+    expected = {"betas": common["betas"], "eps": common["eps"], **PLAIN_ADAM}
+    optimisers = {"actor": actor.optimizer, "critic": critic.optimizer, "temperature": agent.ent_coef_optimizer}
+    for name, optimiser in optimisers.items():
+        if optimiser is not None and type(optimiser) is not torch.optim.Adam:
+            raise ValueError(
+                f"the {name}'s optimiser is {type(optimiser).__name__}, and updates are Adam's: put it back"
+            )
+        for group in [] if optimiser is None else optimiser.param_groups:
+            for key, value in expected.items():
+                if group[key] != value:
+                    raise ValueError(
+                        f"the {name}'s optimiser has {key}={group[key]}, and updates are computed with {value}: give betas and "
+                        "eps for all networks, as policy_kwargs=dict(optimizer_kwargs=...)"
+                    )
+    for name, network in (("actor", actor), ("critic", critic)):
+        if not all(p.requires_grad for p in network.function.parameters):
+            raise ValueError(f"parameters of the {name} require no gradients, and updates train all of them: let them")
+
+
+def check_wrapper(wrapper: VecNormalize | None) -> None:
+    """Refuse a wrapper that scales observations."""
+    if wrapper is not None and wrapper.norm_obs:
+        raise ValueError(
+            "VecNormalize scales each observation by itself, which breaks the symmetry; use "
+            "VecNormalize(env, norm_obs=False): RPPPolicy normalises observations in a way that commutes with it"
+        )
+
+
+def check_archive(path: pathlib.Path) -> None:
+    """Refuse a file that is not whole; stable-baselines3 opens one cut off inside a member that is itself an archive."""
+    path = path if path.exists() else path.with_name(f"{path.name}.zip")
+    if not path.exists():
+        return  # stable-baselines3 says so
+    try:
+        with zipfile.ZipFile(path) as archive:
+            whole = {"data", "policy.pth"} <= set(archive.namelist()) and archive.testzip() is None
+    except zipfile.BadZipFile:
+        whole = False
+    if not whole:
+        raise ValueError(f"{path} is truncated or not an agent written by save(); load another copy")
