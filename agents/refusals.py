@@ -23,6 +23,10 @@ INSTEAD = {
 """What policies here have in the place of stable-baselines3's arguments."""
 
 
+PLAIN_ADAM = {"weight_decay": 0, "amsgrad": False, "maximize": False}
+"""The options of Adam that the step that is written out doesn't have."""
+
+
 def check_policy(policy: str | type, aliases: Mapping[str, type], arguments: Mapping[str, Any]) -> None:
     """Refuse names that no policy has, and arguments that this one hasn't.
 
@@ -41,9 +45,6 @@ def check_policy(policy: str | type, aliases: Mapping[str, type], arguments: Map
             raise ValueError(f"policy_kwargs has {name}, which {kind.__name__} hasn't: it has {there}")
 
 
-PLAIN_ADAM = {"weight_decay": 0, "amsgrad": False, "maximize": False}
-
-
 def check_optimisers(agent: RPPSAC) -> None:
     """Refuse what updates, which are written out, would pass over.
 
@@ -58,7 +59,7 @@ def check_optimisers(agent: RPPSAC) -> None:
     for name, optimiser in optimisers.items():
         if optimiser is not None and type(optimiser) is not torch.optim.Adam:
             raise ValueError(
-                f"the {name}'s optimiser is {type(optimiser).__name__}, and updates are Adam's: put it back"
+                f"the {name}'s optimiser is {type(optimiser).__name__}, and updates are Adam's: give torch.optim.Adam"
             )
         for group in [] if optimiser is None else optimiser.param_groups:
             for key, value in expected.items():

@@ -12,7 +12,7 @@ import logging
 import random
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,7 +47,10 @@ class RandomState:
 
     def same(self, other: RandomState) -> bool:
         """Whether the same numbers will be drawn."""
-        return self._states[0] == other._states[0] and torch.equal(self._states[2], other._states[2])
+        (python, numpy, torchs), (others, numpys, theirs) = self._states, other._states
+        key, keys = numpy["state"]["key"], numpys["state"]["key"]
+        drawn = numpy["state"]["pos"] == numpys["state"]["pos"] and np.array_equal(key, keys)
+        return python == others and drawn and torch.equal(torchs, theirs)
 
     def put(self) -> None:
         """Put the states in place."""
@@ -90,6 +93,8 @@ class Trainee:
             self.agent = build()
 
     def __call__(self) -> RPPSAC:
+        if self.error is not None:
+            raise self.error
         self.random.put()
         return self.agent
 
@@ -182,13 +187,13 @@ def train_many(
 
     Args:
         builds: functions that build the agents, for example by restoring what `capture` returned; or the trainees of an
-            earlier call, which go on.
+            earlier call, which go on, those without an error; their callbacks are to be given again.
         callbacks: one per agent, as `learn` takes them.
     Returns:
         The trainees, in order: `agent`, `error`, and `random`.
     Raises:
-        ValueError: agents of different configurations, that collect whole episodes, or that have trained before and would all
-            draw the same random numbers now.
+        ValueError: agents of different configurations, that collect whole episodes, or that have trained before and would
+            draw the same random numbers as another now.
     """
     callbacks = [None] * len(builds) if callbacks is None else callbacks
     outer = RandomState()
@@ -206,7 +211,7 @@ def train_many(
 
 def _refuse_one_stream(trained: Sequence[Trainee]) -> None:
     """New agents are seeded as they are built; of others it is seen to by who builds them."""
-    for one, other in pairwise(trained):
+    for one, other in combinations(trained, 2):
         if one.random.same(other.random):
             raise ValueError(
                 f"{one.name} and {other.name} have trained before, and would draw the same random numbers: to go on, give the "

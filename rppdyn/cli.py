@@ -216,7 +216,8 @@ class _SweepTask:
                 config = compose.as_config(self.__name__, node)
                 status = _train_one(self.__name__, config, resume=self.resume)
         except (ValueError, OSError) as error:  # said here, so that the jobs after this one still run
-            return _report(error, of="" if config is None else f"{config.folder()}: ")
+            known = config is None or str(config.folder()) in str(error)
+            return _report(error, of="" if known else f"{config.folder()}: ")
         if status == INTERRUPTED:
             raise KeyboardInterrupt
         return status

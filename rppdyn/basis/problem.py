@@ -44,7 +44,7 @@ def chain_apply(matrices: Sequence[Array], v: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """One tensor factor of a block, by its generators.
+    """One tensor factor of a block, by its generators; equal where their bytes are.
 
     Args:
         lie: (D, n, n), drho of the group's Lie generators; real generators are float64, complex ones complex128.
@@ -67,6 +67,12 @@ class Factor:
             h.update(f"{a.dtype.str}{a.shape}".encode())
             h.update(np.ascontiguousarray(a + 0.0).tobytes())  # + 0.0 makes -0.0 and 0.0 the same content
         return h.digest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Factor) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
 
     @cached_property
     def lie_norms(self) -> Array:

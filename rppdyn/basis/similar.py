@@ -8,14 +8,17 @@ function
 .. math:: \Phi(P) = \tfrac12 \log\det_{ij} \langle P^{-1} A_i P, P^{-1} A_j P\rangle
     + \tfrac12 \sum_k \log |P^{-1} h_k P|^2 + \log |P^{-1} h_k^{-1} P|^2
 
-is convex along :math:`P e^{tX}`, X Hermitian, and has its minima there if there are such coordinates (compact, classical and
-Lorentz groups in any; unipotent ones have none). Then :math:`v = (\otimes_f P_f)\, v'` for invariants :math:`v'` in them.
+is convex along :math:`P e^{tX}`, X Hermitian, and has its minima there for groups that have such coordinates (compact,
+classical and Lorentz groups in any; unipotent ones have none). Then :math:`v = (\otimes_f P_f)\, v'` for invariants
+:math:`v'` in them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -24,30 +27,39 @@ from rppdyn.basis.problem import Array, Factor, Problem, chain_apply
 from rppdyn.basis.sampling import adjoint_map
 from rppdyn.basis.subspace import DenseSubspace, Subspace
 
-MAX_UNKNOWNS = 400  # entries of all P_f; with 400 a step takes a tenth of a second
+MAX_NUMBERS = 5e6  # of commutators; so many take a fifth of a second a step (SO(16) has 4 million)
 MAX_STEPS = 40
 LONGEST_STEP = 1.0  # of X, spectral
 FARTHEST = 1e6  # condition of a P at which there is none: the function falls for ever
-CONVERGED = 1e-13  # length of the gradient
 FLAT = 1e-9  # curvatures below this share of the largest are none: maps that commute with the group change nothing
-ROUNDING = 1e-14
+NEAR = 1e-6  # gradient from which a step of Newton's takes away what rounding lets it
+HALVINGS = 30
 
 Maps = dict[Factor, Array]
 
 
-def self_adjoint_coordinates(factors: Sequence[Factor]) -> Maps | None:
-    """P for each of the distinct factors of one group, in whose coordinates the generated algebra is self-adjoint.
+@lru_cache(maxsize=64)
+def self_adjoint_coordinates(factors: tuple[Factor, ...]) -> Maps | None:
+    """P for each of the distinct factors of one group, in whose coordinates the generated algebra is seen to be self-adjoint.
 
-    None where it is already, where there are no such coordinates, and where the factors are too large to look.
+    None where it is already, where none are found, and where the factors are too large to look. Rounding of generators is
+    magnified by the square of P's condition: general axes are found up to a condition of about 100, units further.
     """
-    if sum(f.dim**2 for f in factors) > MAX_UNKNOWNS or adjoint_map(factors) is not None:
+    unknowns, numbers = sum(f.dim * (f.dim + 1) // 2 for f in factors), sum(f.dim**2 for f in factors)
+    count = len(factors[0].lie) + 2 * len(factors[0].discrete)
+    if count * unknowns * numbers > MAX_NUMBERS or adjoint_map(factors) is not None:
         return None
     maps = {f: np.eye(f.dim, dtype=f.lie.dtype) for f in factors}
-    for _ in range(MAX_STEPS):
-        converged = _improve(maps) < CONVERGED
-        if converged or max(np.linalg.cond(p) for p in maps.values()) > FARTHEST:
-            break
-    return None if adjoint_map([_moved(f, p) for f, p in maps.items()]) is None else maps
+    with suppress(np.linalg.LinAlgError):
+        for _ in range(MAX_STEPS):
+            near = _improve(maps) < NEAR
+            if max(np.linalg.cond(p) for p in maps.values()) > FARTHEST:
+                return None
+            if near:
+                _improve(maps)
+                break
+        return None if adjoint_map([_moved(f, p) for f, p in maps.items()]) is None else maps
+    return None
 
 
 def solve_similar(
@@ -60,7 +72,7 @@ def solve_similar(
     Raises:
         NotCertified: `solve` does.
     """
-    maps = self_adjoint_coordinates(list(dict.fromkeys(problem.factors)))
+    maps = self_adjoint_coordinates(tuple(dict.fromkeys(problem.factors)))
     if maps is None:
         return None
     moved = {f: _moved(f, p) for f, p in maps.items()}
@@ -93,25 +105,35 @@ def _improve(maps: Maps) -> float:
     words /= np.linalg.norm(words, axis=1, keepdims=True)
 
     along, over = _commutators(lie, dims, units), _commutators(words, dims, units)
-    s, t = np.einsum("is,jus->uij", lie.conj(), along), np.einsum("js,jus->uj", words.conj(), over).real
-    gradient = np.einsum("uii->u", s).real + t.sum(1)
-    hessian = 2 * sum(np.einsum("jus,jvs->uv", c.conj(), c).real for c in (along, over))
-    hessian -= 2 * (np.einsum("uij,vij->uv", s.conj(), s).real + t @ t.T)
+    s = along @ lie.conj().T  # (J, U, I)
+    t = np.einsum("jus,js->uj", over, words.conj()).real
+    gradient = np.einsum("juj->u", s).real + t.sum(1)
+    hessian = 2 * (_inner(along) + _inner(over) - _inner(s) - t @ t.T)
 
     values, vectors = np.linalg.eigh(hessian)
     curved = values > FLAT * values[-1]
     step = -vectors[:, curved] @ ((vectors.T @ gradient)[curved] / values[curved])
     longest = max(np.linalg.norm(x, 2) for x in _exponents(step, units))
     step *= min(1.0, LONGEST_STEP / max(longest, 1e-300))
-    while _change(lie, words, dims, _exponents(step, units)) > ROUNDING:
+    before = _value(lie, words, dims, _exponents(0 * step, units))
+    rounding = np.finfo(float).eps * (lie.size + words.size)
+    for _ in range(HALVINGS):
+        if _value(lie, words, dims, _exponents(step, units)) <= before + rounding:
+            break
         step /= 2
     for f, x in zip(maps, _exponents(step, units), strict=True):
         maps[f] = maps[f] @ _exp(x)
     return float(np.linalg.norm(gradient))
 
 
-def _change(lie: Array, words: Array, dims: Sequence[int], exponents: Sequence[Array]) -> float:
-    """The function's value after a step, less that before."""
+def _inner(c: Array) -> Array:
+    """Real inner products (U, U) of the slices of (J, U, S)."""
+    rows = c.transpose(1, 0, 2).reshape(c.shape[1], c.shape[0] * c.shape[2])
+    return (rows @ rows.conj().T).real
+
+
+def _value(lie: Array, words: Array, dims: Sequence[int], exponents: Sequence[Array]) -> float:
+    """The function after a step; of no step it is zero but for rounding."""
     p, inverse = [_exp(x) for x in exponents], [_exp(-x) for x in exponents]
     a, h = (
         _flat([m @ g @ n for m, g, n in zip(inverse, _blocks(rows, dims), p, strict=True)]) for rows in (lie, words)

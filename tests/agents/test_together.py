@@ -166,11 +166,23 @@ def test_trainees_go_on_with_the_random_numbers_that_each_had(make):
         assert_same(one.agent, other.agent)
 
 
+def test_trainees_that_failed_stay_where_they_are(make, caplog):
+    def broken():
+        raise ValueError("no simulator")
+
+    half = train_many([lambda: make(0), broken, lambda: make(2)], 20, [None, None, FailsAt(15)])
+    again = train_many(half, 30)
+    assert [str(t.error) for t in again[1:]] == ["no simulator", "no more"] and again[0].error is None
+    assert_same(again[0].agent, make(0).learn(30))
+    assert half[2].agent.num_timesteps == 15 and "agent 2: no more" in caplog.text
+
+
 def test_agents_that_would_draw_the_same_numbers_are_refused(make):
-    trainees = train_many([lambda seed=seed: make(seed) for seed in (0, 1)], 20)
-    with pytest.raises(ValueError, match="agent 0 and agent 1 have trained before, and would draw the same"):
-        train_many([lambda t=t: t.agent for t in trainees], 30)
-    assert [t.agent.num_timesteps for t in trainees] == [20, 20]
+    trainees = train_many([lambda seed=seed: make(seed) for seed in (0, 1, 2)], 20)
+    one, other, third = trainees
+    with pytest.raises(ValueError, match="agent 0 and agent 2 have trained before, and would draw the same"):
+        train_many([lambda: one.agent, other, lambda: third.agent], 30)
+    assert [t.agent.num_timesteps for t in trainees] == [20, 20, 20]
 
 
 def test_agents_of_other_configurations_are_refused(make):

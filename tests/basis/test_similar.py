@@ -7,7 +7,7 @@ import pytest
 import torch
 from registry import GALILEI, SHEAR
 
-from rppdyn.basis import isotypic, solve
+from rppdyn.basis import NotCertified, isotypic, similar, solve
 from rppdyn.basis.problem import Problem
 from rppdyn.basis.similar import self_adjoint_coordinates
 from rppdyn.groups import O13, SO, SU, D, DkeR3, Group, O, S, SO13p, Sp, Z
@@ -79,7 +79,7 @@ def test_maps_between_sums_and_duals():
 @pytest.mark.parametrize("G", [SO(3), O(3), S(4), D(6), DkeR3(3)], ids=str)
 def test_coordinates_make_compact_groups_orthogonal(G):
     (factor,) = Problem.from_rep(V(skew(G, 0)[1])).factors
-    p = self_adjoint_coordinates([factor])[factor]
+    p = self_adjoint_coordinates((factor,))[factor]
     inverse = np.linalg.inv(p)
     a, h = inverse @ factor.lie @ p, inverse @ factor.discrete @ p
     assert np.abs(a + a.transpose(0, 2, 1)).max(initial=0) < 1e-12
@@ -94,13 +94,55 @@ def test_unitary_groups_in_complex_coordinates():
     assert basis.rank == solve(T(4)(G), cache=False).rank and basis.certificate.strategy == "isotypic+similar"
 
 
+@pytest.mark.parametrize("n", [4, 8, 9, 10, 11, 12])
+@pytest.mark.parametrize("kind", [SO, S])
+def test_few_steps_lead_there(kind, n, monkeypatch):
+    """Newton's, ten or so, each with a value before and one after; rounding grows with n, and must not be followed."""
+    counted = {"_improve": 0, "_value": 0}
+
+    def count(name, function):
+        def counting(*arguments):
+            counted[name] += 1
+            return function(*arguments)
+
+        return counting
+
+    for name in counted:
+        monkeypatch.setattr(similar, name, count(name, getattr(similar, name)))
+    for seed in range(3):
+        P, H = skew(kind(n), seed)
+        if torch.linalg.cond(P) < 100:
+            counted.update(_improve=0, _value=0)
+            assert self_adjoint_coordinates(Problem.from_rep(V(H)).factors) is not None
+            assert counted["_improve"] <= 16 and counted["_value"] <= 3 * counted["_improve"]
+
+
+def test_products_of_groups():
+    G = SO(3) * Z(4)
+    for rep in (V * V, V**3, V >> V):
+        H = skew(G, 0)[1]
+        assert solve(rep(H), cache=False).rank == solve(rep(G), cache=False).rank
+
+
+@pytest.mark.parametrize("condition", [1e2, 1e3, 1e4])
+def test_further_away_the_answer_is_right_or_refused(condition):
+    left, right = (torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(k)))[0]
+                   for k in (0, 1))  # fmt: skip
+    P = left @ torch.diag(torch.tensor([1.0, condition**0.5, condition], dtype=torch.float64)) @ right
+    for k, rank in ((2, 1), (3, 1), (4, 3), (5, 6)):
+        try:
+            assert solve(T(k)(moved(SO(3), P)), cache=False).rank == rank
+        except NotCertified:
+            assert condition > 1e2
+
+
 @pytest.mark.parametrize("G", [SO(3), O13(), SU(2)], ids=str)
 def test_no_need_where_the_group_is_self_adjoint(G):
-    assert self_adjoint_coordinates(list(Problem.from_rep(T(1, 1)(G)).factors)) is None
+    assert self_adjoint_coordinates(Problem.from_rep(T(1, 1)(G)).factors) is None
 
 
 @pytest.mark.parametrize("G", [SHEAR, GALILEI], ids=str)
 def test_unipotent_groups_have_no_such_coordinates(G):
-    assert self_adjoint_coordinates(list(Problem.from_rep(V(G)).factors)) is None
+    assert self_adjoint_coordinates(Problem.from_rep(V(G)).factors) is None
     with pytest.raises(ValueError, match="not closed under transposition"):
         isotypic([V(G)])
