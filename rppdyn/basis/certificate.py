@@ -7,6 +7,10 @@ from dataclasses import asdict, dataclass
 RESIDUAL_LIMIT = 1e-10
 ORTHONORMALITY_LIMIT = 1e-12
 RANK_GAP_LIMIT = 1e-6
+ZERO = 1e-12
+"""Relative singular values up to here are rounding. Those between here and the gap's limit leave the rank undecided: they
+may be those of invariants under generators that are not given to full precision, or of vectors that badly skewed axes make
+all but invariant."""
 
 
 class NotCertified(ValueError):

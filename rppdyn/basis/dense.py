@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 
-from rppdyn.basis.certificate import RESIDUAL_LIMIT, Certificate
+from rppdyn.basis.certificate import ZERO, Certificate
 from rppdyn.basis.problem import Problem
 from rppdyn.basis.subspace import DenseSubspace
 
@@ -14,9 +14,8 @@ def solve_dense(problem: Problem) -> tuple[DenseSubspace, Certificate]:
     """Invariants of a block of a few hundred dimensions, singular values and all.
 
     Constraints enter one after another, each reduced to a triangle first, so that memory stays at two matrices of the
-    block's size. Singular values below the residual limit are taken as zero; the certificate's rank gap is the
-    smallest other one, so a value between the residual limit and the gap's limit makes the answer uncertified rather
-    than wrong.
+    block's size. Singular values up to `ZERO` are taken as zero; the certificate's rank gap is the smallest other one, so a
+    value between that and the gap's limit makes the answer uncertified rather than wrong.
     """
     n = problem.dim
     count = len(problem.scales)
@@ -32,7 +31,7 @@ def solve_dense(problem: Problem) -> tuple[DenseSubspace, Certificate]:
     _, sigma, vh = np.linalg.svd(stack, full_matrices=len(stack) < n)  # all n right vectors, and no needless left ones
     sigma = np.concatenate([sigma, np.zeros(n - len(sigma))])
     scale = max(float(sigma.max(initial=0.0)), 1e-300)
-    null = sigma <= RESIDUAL_LIMIT * scale
+    null = sigma <= ZERO * scale
     q = vh[null].conj().T
     gap = float(sigma[~null].min(initial=scale) / scale)
     orthonormality = float(np.abs(q.conj().T @ q - np.eye(q.shape[1])).max(initial=0.0))

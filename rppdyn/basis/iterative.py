@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rppdyn.basis.certificate import Certificate, NotCertified
+from rppdyn.basis.certificate import ZERO, Certificate, NotCertified
 from rppdyn.basis.problem import Array, Problem
 from rppdyn.basis.subspace import DenseSubspace
 
@@ -60,8 +60,13 @@ def solve_iterative(problem: Problem, seed: int = 0) -> tuple[DenseSubspace, Cer
             break
         width *= 2
     q = np.linalg.qr(q)[0] if q.shape[1] else q
+    if (residual := problem.residual(q)) > ZERO:
+        raise NotCertified(
+            f"no certified basis of {problem.name}: a vector is invariant but for {residual:.1e}, which is neither rounding "
+            "nor enough to leave it out (iterative); give the generators to full float64 precision, in less skewed axes"
+        )
     orthonormality = float(np.abs(q.conj().T @ q - np.eye(q.shape[1])).max(initial=0.0))
-    return DenseSubspace(q), Certificate(problem.residual(q), orthonormality, _gap(problem, q, rng), "iterative")
+    return DenseSubspace(q), Certificate(residual, orthonormality, _gap(problem, q, rng), "iterative")
 
 
 def _normals(rng: np.random.Generator, n: int, width: int, dtype: np.dtype) -> Array:

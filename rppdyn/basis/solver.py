@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 DENSE_FIRST = 48  # up to here a singular value decomposition beats the random draws of the isotypic strategy
 DENSE_LIMIT = 1200  # up to here it takes seconds
+MAX_STRETCH = 1e10  # of vectors by a discrete generator; beside that, moved by their own length is all but left alone
 WORTH_KEEPING = 5e-3  # seconds; what is solved faster than this is not written to disk
 
 Solution = tuple[Subspace, Certificate]
@@ -63,18 +64,27 @@ def solve_problem(problem: Problem) -> Solution:
     Raises:
         NotCertified: none does; the numbers are those of the strategy that always applies.
     """
-    general = solve_dense if problem.dim <= DENSE_LIMIT else solve_iterative
     similar = partial(solve_similar, solve=solve_problem)
-    others = (general, similar) if problem.dim <= DENSE_FIRST else (solve_isotypic, similar, general)
+    others = (_general, similar) if problem.dim <= DENSE_FIRST else (solve_isotypic, similar, _general)
     refused: NotCertified | None = None
     for strategy in (solve_orbits, *others):
         try:
             if (found := strategy(problem)) is not None:
                 return _certified(problem, found)
         except NotCertified as error:
-            if refused is None or strategy is general:
+            if refused is None or strategy is _general:
                 refused = error
     raise refused
+
+
+def _general(problem: Problem) -> Solution:
+    """The strategies that always apply."""
+    if (stretch := float(problem.scales[problem.num_lie :].max(initial=0.0))) > MAX_STRETCH:
+        raise NotCertified(
+            f"no certified basis of {problem.name}: discrete generators stretch its vectors {stretch:.0e} times, beside which "
+            "rounding hides what they leave alone; give them in less skewed axes"
+        )
+    return solve_dense(problem) if problem.dim <= DENSE_LIMIT else solve_iterative(problem)
 
 
 def _certified(problem: Problem, solution: Solution) -> Solution:
