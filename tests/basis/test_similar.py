@@ -7,7 +7,7 @@ import pytest
 import torch
 from registry import GALILEI, SHEAR
 
-from rppdyn.basis import NotCertified, isotypic, similar, solve
+from rppdyn.basis import isotypic, similar, solve
 from rppdyn.basis.problem import Problem
 from rppdyn.basis.similar import self_adjoint_coordinates
 from rppdyn.groups import O13, SO, SU, D, DkeR3, Group, O, S, SO13p, Sp, Z
@@ -132,7 +132,7 @@ def test_further_away_the_answer_is_right_or_refused(condition):
     for G, k, rank in ((SO(3), 2, 1), (SO(3), 3, 1), (SO(3), 4, 3), (SO(3), 5, 6), (O(3), 4, 3), (O(3), 5, 0)):
         try:
             assert solve(T(k)(moved(G, P)), cache=False).rank == rank
-        except NotCertified:
+        except ValueError:  # NotCertified, or a generator that is singular to rounding
             assert condition > 1e2
 
 
