@@ -34,22 +34,32 @@ def main() -> None:
     runs = gather(arguments.runs)
     tasks = {name: [run for run in runs if run["config"]["task"]["name"] == name] for name in TASKS}
     tasks = {name: sorted(own, key=lambda run: run["config"]["seed"]) for name, own in tasks.items() if own}
-    print(
-        "| digits | accuracy, % | gconv, % | more than on upright ones | conv, % | f_fc, % | of all effective | -log p(D) |"
+    heads = (
+        "accuracy, %",
+        "gconv, %",
+        "more than upright",
+        "conv, %",
+        "f_fc, %",
+        "gconv of all, %",
+        "more than upright",
     )
-    print("| --- |" + " ---: |" * 7)
-    upright = shares(tasks["upright"], "relative").mean(1)
+    print(f"| digits | {' | '.join(heads)} | -log p(D) |\n| --- |" + " ---: |" * (len(heads) + 1))
+    upright = relative_and_absolute(tasks["upright"])
     for name, own in tasks.items():
         accuracy = 100 * (1 - np.concatenate([run["result"]["test"]["test/error"] for run in own]))
-        relative, effective = shares(own, "relative").mean(1), shares(own, "effective").sum(1)
-        total = 100 * effective / effective.sum(0)
         evidence = np.concatenate([run["result"]["metrics"]["marginal_likelihood/negative_log"] for run in own])
-        more = "" if name == "upright" else interval(100 * (relative[0] - upright[0]))
-        cells = [interval(100 * values) for values in relative]
-        parts = ", ".join(f"{float(iqm(values)):.0f}" for values in total)
-        columns = [TASKS[name], interval(accuracy), cells[0], more, *cells[1:], parts, f"{float(iqm(evidence)):.2f}"]
-        print(f"| {' | '.join(columns)} |")
+        found = relative_and_absolute(own)
+        more = ["" if name == "upright" else interval(a[0] - b[0]) for a, b in zip(found, upright, strict=True)]
+        gconv, conv, f_fc = map(interval, found[0])
+        cells = [TASKS[name], interval(accuracy), gconv, more[0], conv, f_fc, interval(found[1][0]), more[1]]
+        print(f"| {' | '.join(cells)} | {float(iqm(evidence)):.2f} |")
     keep(arguments, runs, partial(draw, tasks))
+
+
+def relative_and_absolute(runs: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """In percent, (pathways, seeds): relative numbers, means over layers; and shares of all effective parameters."""
+    effective = shares(runs, "effective").sum(1)
+    return 100 * shares(runs, "relative").mean(1), 100 * effective / effective.sum(0)
 
 
 def shares(runs: list[dict[str, Any]], key: str) -> np.ndarray:
