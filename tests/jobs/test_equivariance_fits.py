@@ -192,6 +192,8 @@ def test_every_metric_of_fits_is_documented_and_every_documented_one_is_there(ru
         "test/nll",
         "log10_variance/LAYER.PATHWAY",
         "effective/LAYER.PATHWAY",
+        "normalised/LAYER.PATHWAY",
+        "relative/LAYER.PATHWAY",
         "norm/LAYER.PATHWAY",
         "marginal_likelihood/negative_log",
         "test/error_10",
