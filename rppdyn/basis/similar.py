@@ -22,7 +22,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from rppdyn.basis.certificate import Certificate
+from rppdyn.basis.certificate import Certificate, NotCertified
+from rppdyn.basis.iterative import MAX_BYTES
 from rppdyn.basis.problem import Array, Factor, Problem, chain_apply
 from rppdyn.basis.sampling import adjoint_map
 from rppdyn.basis.subspace import DenseSubspace, Subspace
@@ -70,13 +71,18 @@ def solve_similar(
     The certificate's rank gap is the one found there, where it says more; a change of coordinates keeps the rank.
 
     Raises:
-        NotCertified: `solve` does.
+        NotCertified: `solve` does, or the basis would not fit in memory.
     """
     maps = self_adjoint_coordinates(tuple(dict.fromkeys(problem.factors)))
     if maps is None:
         return None
     moved = {f: _moved(f, p) for f, p in maps.items()}
     found, certificate = solve(replace(problem, factors=tuple(moved[f] for f in problem.factors)))
+    if (needed := 4 * problem.dim * found.rank * found.itemsize) > MAX_BYTES:
+        raise NotCertified(
+            f"no certified basis of {problem.name}: its dimension {problem.dim} and its rank {found.rank} need {needed} bytes "
+            f"to be carried to its own coordinates, more than {MAX_BYTES}; give skew-symmetric or orthogonal generators"
+        )
     q = np.zeros((problem.dim, 0), problem.dtype)
     if found.rank:
         q = np.linalg.qr(chain_apply([maps[f] for f in problem.factors], found.dense().numpy()))[0]

@@ -7,9 +7,10 @@ import pytest
 import torch
 from registry import GALILEI, SHEAR
 
-from rppdyn.basis import isotypic, similar, solve
+from rppdyn.basis import NotCertified, isotypic, similar, solve
 from rppdyn.basis.problem import Problem
 from rppdyn.basis.similar import self_adjoint_coordinates
+from rppdyn.basis.solver import solve_problem
 from rppdyn.groups import O13, SO, SU, D, DkeR3, Group, O, S, SO13p, Sp, Z
 from rppdyn.reps import Scalar, T, V
 
@@ -55,6 +56,12 @@ def test_large_powers(G, k, rank):
     _, H = skew(G, 0)
     basis = solve(T(k)(H), cache=False)
     assert basis.rank == rank and basis.certificate.strategy == "isotypic+similar"
+
+
+def test_a_basis_that_would_not_fit_is_refused_by_name(monkeypatch):
+    monkeypatch.setattr(similar, "MAX_BYTES", 10_000)
+    with pytest.raises(NotCertified, match=r"T6: its dimension 729 and its rank 15 need 349920 bytes"):
+        similar.solve_similar(Problem.from_rep(T(6)(skew(SO(3), 0)[1])), solve_problem)
 
 
 def test_units_as_far_apart_as_metres_and_millimetres():
