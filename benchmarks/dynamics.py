@@ -163,8 +163,8 @@ WAYS: dict[str, Callable[[nn.Module], DynamicsModel]] = {
 }
 
 
-def ways(rounds: int, with_compile: bool, batch: int) -> list[Timing]:
-    """Training steps by each way, of one seed and of ten."""
+def ways(rounds: int, with_compile: bool) -> list[Timing]:
+    """Training steps by each way, of one seed and of ten, in batches of 100."""
     found: list[Timing] = []
     candidates = WAYS | ({"compiled": compiled} if with_compile else {})
     for name in ("MLP", "RPP"):
@@ -172,11 +172,11 @@ def ways(rounds: int, with_compile: bool, batch: int) -> list[Timing]:
         for members in MEMBERS:
             for way, system in candidates.items():
                 key = f"{name} x {members}, {way}"
-                steps[key] = pendulum(HAMILTONIANS[name], members, 128, batch, system)
+                steps[key] = pendulum(HAMILTONIANS[name], members, 128, 100, system)
                 timings[key] = Timing(key, f"{name} x {members}, {next(iter(WAYS))}")
         interleave(steps, timings, rounds, warm_up=1)
         found += timings.values()
-    report(f"Ways to the gradient of a Hamiltonian: batch {batch}, width 128", found)
+    report("Ways to the gradient of a Hamiltonian: batch 100, width 128", found)
     return found
 
 
@@ -225,7 +225,7 @@ def main() -> None:
     arguments, where = begin(parser, "torchdiffeq")
     n = arguments.rounds
     if arguments.compile:
-        write(arguments.json, where, {"times": {"ways": ways(n, True, arguments.batch)}})
+        write(arguments.json, where, {"times": {"ways": ways(n, True)}})
         return
     ode = partial(pendulum, system=NeuralODEModel)
     times = {"Hamiltonian, batch 100": measure("Hamiltonian", HAMILTONIANS, pendulum, n, hidden=128, batch=100)}
@@ -233,7 +233,7 @@ def main() -> None:
         times["Hamiltonian, batch 500"] = measure("Hamiltonian", HAMILTONIANS, pendulum, n, hidden=128, batch=500)
         times["neural ODE, batch 500"] = measure("Neural ODE", ODES, ode, n, hidden=128, batch=500)
     times["regression, batch 500"] = measure("Regression", PLAIN, regression, 3 * n, hidden=128, batch=500)
-    times["ways"] = ways(n, False, arguments.batch)
+    times["ways"] = ways(n, False)
     found = growths(n, arguments.quick)
     write(arguments.json, where, {"times": times, "growth": found})
     if arguments.plot:

@@ -35,6 +35,17 @@ def test_a_script_says_what_it_does(name, monkeypatch, capsys):
     assert stopped.value.code == 0 and "--" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if name not in SHARED])
+def test_a_script_reads_no_option_that_it_has_not(name):
+    """Options are read where everything else has been measured."""
+    sources = [(ROOT / "benchmarks" / f"{source}.py").read_text(encoding="utf-8") for source in (name, *SHARED)]
+    declared = {
+        found.replace("-", "_") for text in sources for found in re.findall(r'add_argument\(\s*"-*([\w-]+)"', text)
+    }
+    used = set(re.findall(r"\barguments\.(\w+)", sources[0]))
+    assert used <= declared | {"rounds_of"}
+
+
 @pytest.mark.parametrize(
     "words", [("--rounds", "0"), ("--rounds", "-2"), ("--threads", "0"), ("--json", "/dev/null/x.json")], ids=" ".join
 )
