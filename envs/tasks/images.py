@@ -96,7 +96,7 @@ def on_canvas(x: Float[Tensor, "N C H W"], side: int) -> Float[Tensor, "N C S S"
 
 def in_quadrants(
     x: Float[Tensor, "N C H W"], generator: Generator
-) -> tuple[Float[Tensor, "N C H2 W2"], Int[Tensor, "N"]]:
+) -> tuple[Float[Tensor, "N C H2 W2"], Int[Tensor, " N"]]:
     """Each image in one of the four quadrants of a canvas of twice its size, drawn at random, and which (row by row)."""
     height, width = x.shape[-2:]
     quadrant = torch.randint(4, (len(x),), generator=generator)
@@ -358,7 +358,7 @@ def _arranged(
     return translated(x, pixels, generator) if pixels else x, y, classes
 
 
-def _standardised(values: Tensor, train: Int[Tensor, "n"], dims: tuple[int, ...]) -> Tensor:
+def _standardised(values: Tensor, train: Int[Tensor, " n"], dims: tuple[int, ...]) -> Tensor:
     """Zero mean and unit variance over the training set; what is constant there becomes 0."""
     fit = values[train]
     centred, std = values - fit.mean(dims, keepdim=True), fit.std(dims, keepdim=True)
