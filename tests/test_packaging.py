@@ -37,8 +37,9 @@ FLOORS = {
     "envs": 5,
     "agents": 6,
     "jobs": 7,
-    "cli": 8,
-    "__main__": 9,
+    "verbs": 8,
+    "cli": 9,
+    "__main__": 10,
 }
 # Imports that go up, each with its reason. They stand inside a function or under TYPE_CHECKING.
 UPWARDS = {("reps", "basis"): "rep.solve() and rep.equivariant_basis() are how users reach the solver"}

@@ -1,0 +1,1 @@
+"""The words after `rppdyn`: their arguments, and what they do with them."""

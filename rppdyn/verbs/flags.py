@@ -1,0 +1,204 @@
+"""The verbs that take flags: a run, an environment or a file, and what is asked of it."""
+
+from __future__ import annotations
+
+import argparse
+
+from rppdyn.verbs.verb import Parser
+
+
+def evaluate_agent_arguments(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the folder of a run of train-agent")
+    parser.add_argument("--episodes", type=int, default=10, help="how many (10)")
+    parser.add_argument(
+        "--seed", type=int, default=10_000, help="of the first episode's reset; the others follow (10000)"
+    )
+    parser.add_argument("--video", metavar="FILE", default=None, help="film the first episode: a .gif or .mp4")
+
+
+def evaluate_agent(arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs.command_schema import EvaluateAgentConfig
+    from rppdyn.runs import RunFolder
+
+    config = EvaluateAgentConfig(
+        run=arguments.run, episodes=arguments.episodes, seed=arguments.seed, video=arguments.video
+    )
+    RunFolder.open(config.run)
+    if config.video is not None:  # before MuJoCo is imported, which fails where MUJOCO_GL names what is not there
+        from rppdyn.jobs.film import require_format
+
+        require_format(config.video)
+    from rppdyn.jobs import evaluate_agent
+
+    print(evaluate_agent.table(evaluate_agent.run(config, progress=True)))
+    return 0
+
+
+def equivariance_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "what",
+        metavar="WHAT",
+        help="a run's folder, a stable-baselines3 .zip, a torch.export .pt2, or module:function (n inputs to n outputs)",
+    )
+    parser.add_argument("--env", metavar="ENV", help="the environment that a policy, or a function like one, is for")
+    parser.add_argument(
+        "--symmetry", metavar="NAME", help="which one, for example D4 (the run's own, or the default one)"
+    )
+    parser.add_argument(
+        "--group", metavar="GROUP", help='in place of --env, or of the group that a fit was given, for example "SO(3)"'
+    )
+    parser.add_argument(
+        "--rep-in", metavar="REP", help='how inputs transform under --group, for example "5*T(0)+5*T(1)"'
+    )
+    parser.add_argument("--rep-out", metavar="REP", help='how outputs do, for example "T(2)"')
+    parser.add_argument(
+        "--from",
+        dest="states_from",
+        metavar="SOURCE",
+        help="where states come from: rollouts (exploring episodes of its own; the default), reset, normal (standard "
+        "normal inputs), test (of a fit; its default), or a .npy or .npz file",
+    )
+    parser.add_argument("--states", type=int, default=2000, help="how many, evenly spaced in what there is (2000)")
+    parser.add_argument("--episodes", type=int, default=10, help="how many episodes they are taken from (10)")
+    parser.add_argument(
+        "--seed", type=int, default=10_000, help="of the first episode's reset; the others follow (10000)"
+    )
+    parser.add_argument(
+        "--trust", action="store_true", help="load a file or module that may run code: you know where it is from"
+    )
+    parser.add_argument(
+        "--vecnormalize",
+        metavar="FILE",
+        help="what VecNormalize.save wrote beside a .zip, whose policy saw such observations",
+    )
+    parser.add_argument("--json", metavar="FILE", help="where the result goes (RUN/equivariance.json)")
+    parser.add_argument(
+        "--figure", metavar="FILE", help="where it is drawn: png, svg, pdf (RUN/figures/equivariance.png)"
+    )
+
+
+def equivariance(arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs.command_schema import EquivarianceConfig
+    from rppdyn.runs import RunFolder
+
+    config = EquivarianceConfig(**vars(arguments))
+    if config.kind == "run":
+        RunFolder.open(config.what)
+    if config.env is not None:
+        from rppdyn.jobs.compose import require_environment
+
+        require_environment(config.env)
+    from rppdyn.jobs import equivariance
+
+    print(equivariance.table(equivariance.run(config)))
+    return 0
+
+
+def collect_arguments(parser: Parser) -> None:
+    parser.usage = f"{parser.prog} [env=ENV ...] (--from SOURCE | --random) [options]"
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="the environment: env=, env.kwargs.NAME=, env.actuator_scale.NAME= (a run has its own)",
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--from", dest="source", metavar="SOURCE", help="a run of train-agent, or a stable-baselines3 .zip"
+    )
+    source.add_argument("--random", action="store_true", help="actions drawn uniformly within their bounds")
+    parser.add_argument(
+        "--play",
+        choices=("exploring", "deterministic"),
+        help="episodes of the policy, in place of a run's replay buffer; a .zip explores unless told otherwise",
+    )
+    parser.add_argument(
+        "--steps", type=int, help="how many at least, in whole episodes (50000, or all that a replay buffer holds)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of resets and actions, or of which episodes are drawn (0)")
+    parser.add_argument("--name", metavar="ID", help="the dataset's Minari id (rppdyn/ENV/SOURCE-v0)")
+    parser.add_argument("--trust", action="store_true", help="load a file that may run code: you know where it is from")
+    parser.add_argument(
+        "--vecnormalize",
+        metavar="FILE",
+        help="what VecNormalize.save wrote beside a .zip, whose policy saw such observations",
+    )
+
+
+def collect(arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs import compose
+    from rppdyn.jobs.command_schema import CollectConfig
+    from rppdyn.runs import RunFolder
+
+    options = {key: value for key, value in vars(arguments).items() if key not in ("overrides", "random")}
+    config = CollectConfig(env=compose.environment(arguments.overrides), **options)
+    if config.kind == "run":
+        RunFolder.open(str(config.source))
+    from rppdyn.jobs import collect
+
+    print(collect.run(config, progress=True))
+    return 0
+
+
+def report_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="run folders; those that differ in the seed alone go together"
+    )
+    parser.add_argument("--out", metavar="FILE", default="report.html", help="the page (report.html)")
+
+
+def report_runs(arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs.command_schema import ReportConfig
+    from rppdyn.runs import RunFolder
+
+    config = ReportConfig(**vars(arguments))
+    for run in config.runs:
+        RunFolder.open(run)
+    from rppdyn.jobs import report
+
+    print(report.run(config))
+    return 0
+
+
+def certify_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "what", metavar="WHAT", help="an environment's identifier, for example Walker2d-v5, or an .xml or .urdf file"
+    )
+    parser.add_argument("--symmetry", metavar="NAME", help="which one, for example D4 (the default one); several: a+b")
+    parser.add_argument(
+        "--variant", choices=("derived", "published"), default="derived", help="published: as the papers have it"
+    )
+    parser.add_argument("--states", type=int, default=400, help="how many are mirrored, stepped and compared (400)")
+    parser.add_argument("--seed", type=int, default=0, help="of the states and actions that are compared (0)")
+    parser.add_argument(
+        "--solver", choices=("stock", "tight"), default="stock", help="tight: solve contact forces to rounding"
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write the certificate to FILE")
+    parser.add_argument("--figure", metavar="FILE", help="also draw it (png, svg or pdf)")
+
+
+def certify(arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs.command_schema import CertifyConfig
+
+    config = CertifyConfig(**vars(arguments))
+    if not config.what.lower().endswith((".xml", ".mjcf", ".urdf")):
+        from rppdyn.jobs.compose import require_environment
+
+        require_environment(config.what)
+    from rppdyn.jobs import certify
+
+    print(certify.run(config, progress=True).table())
+    return 0
+
+
+def cache_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "--clear", action="store_true", help="remove them; bases are solved again and datasets made again when needed"
+    )
+
+
+def cache(arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs import cache
+
+    print(cache.run(clear=arguments.clear))
+    return 0

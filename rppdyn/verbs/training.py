@@ -1,0 +1,134 @@
+"""The verbs that train something into a run folder: Hydra overrides, sweeps, and runs that go on."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rppdyn.verbs.verb import INTERRUPTED, USER_ERROR, Parser, UsageError, Verb, report_error
+
+
+def training_verb(name: str, summary: str) -> Verb:
+    """The verb of a configuration whose job trains something into a run folder."""
+    return Verb(summary, partial(_training_arguments, name), partial(_train, name))
+
+
+def _training_arguments(name: str, parser: Parser) -> None:
+    def describe() -> str:
+        from rppdyn.jobs import compose
+
+        return compose.describe(name)
+
+    parser.describe = describe
+    parser.usage = f"{parser.prog} [--resume [RUN]] [--multirun] [KEY=VALUE ...]"
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes to the configuration below")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on from the last checkpoint, of the run RUN or of this configuration's",
+    )
+    parser.add_argument(
+        "-m",
+        "--multirun",
+        action="store_true",
+        help="run every combination of values such as seed=0,1,2 (Hydra's sweep)",
+    )
+
+
+def _train(name: str, arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs import compose
+    from rppdyn.runs import RunFolder
+
+    words: list[str] = arguments.overrides
+    run, words = _run_argument(words) if arguments.resume else (None, words)
+    if run is not None:
+        if arguments.multirun:
+            raise UsageError(f"--resume {run} with --multirun: a folder is one run; leave out one of the two")
+        for word in words:
+            if word.lstrip("+").startswith(("run_dir=", "runs_root=")):
+                raise UsageError(f"--resume {run} with {word}: it goes on where it is; leave out one of the two")
+        config = compose.from_run(name, RunFolder.open(run), words)
+        config.run_dir = run
+        if name == "train_agent" and config.seeds > 1:
+            raise UsageError(f"--resume {run} with seeds={config.seeds}: a folder is one run; leave out one of the two")
+        return _train_one(name, config, resume=True)
+    if not arguments.multirun:
+        return _train_one(name, compose.composed(name, words), resume=arguments.resume)
+
+    configs = compose.composed_sweep(name, words)
+    folders = [own.folder() for config in configs for own in (config.each() if name == "train_agent" else [config])]
+    for folder in folders:
+        if folders.count(folder) > 1:
+            raise UsageError(f"several runs of this sweep share the folder {folder}: {_apart(configs)}")
+        if not arguments.resume:
+            RunFolder(folder).refuse_existing()
+    statuses = compose.sweep(name, words, _SweepTask(name, resume=arguments.resume))
+    return max(statuses, default=0)
+
+
+def _apart(configs: Sequence[Any]) -> str:
+    """What keeps the folders of a sweep apart."""
+    seeds = max(getattr(config, "seeds", 1) for config in configs)
+    if seeds > 1 and all(config.run_dir is None for config in configs):
+        return (
+            f"with seeds={seeds} a run has the seeds from seed= on; sweep over seed=0,{seeds},... or leave out seeds="
+        )
+    return "leave out run_dir=, or sweep over it"
+
+
+class _SweepTask:
+    """One job of a sweep, as Hydra's launchers call it; picklable, since some start it in another process or machine.
+
+    Attributes:
+        folder: where the sweep was started, in which the job's relative paths are; some launchers' workers are elsewhere.
+    """
+
+    def __init__(self, name: str, resume: bool):
+        self.__name__ = name  # what Hydra calls the job
+        self.resume = resume
+        self.folder = Path.cwd()
+
+    def __call__(self, node: Any) -> int:
+        from rppdyn.jobs import compose
+
+        config = None
+        try:
+            with contextlib.chdir(self.folder):
+                config = compose.as_config(self.__name__, node)
+                status = _train_one(self.__name__, config, resume=self.resume)
+        except (ValueError, OSError) as error:  # said here, so that the jobs after this one still run
+            known = config is None or str(config.folder()) in str(error)
+            return report_error(error, of="" if known else f"{config.folder()}: ")
+        if status == INTERRUPTED:
+            raise KeyboardInterrupt
+        return status
+
+
+def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
+    """The run's folder among the words after --resume, if one is given, and the overrides."""
+    folders = [word for word in words if "=" not in word or Path(word).is_dir()]
+    if len(folders) > 1:
+        raise UsageError(f"--resume takes one run, and {', '.join(folders)} were given; resume each by itself")
+    return (folders[0] if folders else None), [word for word in words if word not in folders]
+
+
+def _train_one(name: str, config: Any, resume: bool) -> int:
+    from rppdyn.jobs.preflight import preflight
+
+    if name == "train_agent" and config.seeds > 1:
+        several = import_module("rppdyn.jobs.train_agent").run_many(config, resume=resume, progress=True)
+        print(several)
+        return INTERRUPTED if several.interrupted else USER_ERROR if several.errors else 0
+    finished = preflight(config, resume)
+    if finished is not None:
+        results = import_module("rppdyn.jobs.training_result" if name == "train_agent" else "rppdyn.jobs.fit_result")
+        result = (results.TrainAgentResult if name == "train_agent" else results.FitResult).from_dict(finished)
+    else:
+        result = import_module(f"rppdyn.jobs.{name}").run(config, resume=resume, progress=True)
+    print(result)
+    return INTERRUPTED if result.interrupted else 0
