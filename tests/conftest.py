@@ -6,9 +6,10 @@ import gc
 import os
 import sys
 import types
+from pathlib import Path
 
 import pytest
-from jaxtyping import install_import_hook
+from jaxtyping import config, install_import_hook
 
 # Public signatures carry shapes (jaxtyping); from here on a call that breaks its own is an error. Modules are checked
 # when they are first imported, so the hook stands before any import of the package.
@@ -16,7 +17,18 @@ CHECKED = ["rppdyn.groups", "rppdyn.reps", "rppdyn.basis", "rppdyn.nn", "rppdyn.
            "rppdyn.dynamics", "rppdyn.images", "rppdyn.envs.tasks"]  # fmt: skip
 install_import_hook(CHECKED, "beartype.beartype")
 
+# Whole jobs call the mathematics many thousand times, and a check takes longer than most of what it checks: it was half of
+# their time. What they call is checked in the tests of its own folder.
+UNCHECKED = ("acceptance", "agents", "jobs")
+
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item):
+    """A test with its fixtures, with shapes checked or without."""
+    config.update("jaxtyping_disable", item.path.relative_to(Path(__file__).parent).parts[0] in UNCHECKED)
+    return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -107,7 +107,7 @@ def wind(runs: list[dict[str, Any]]) -> Figure:
 def true_error(eps: float) -> float:
     """The equivariance error of the pendulum's own vector field, measured as that of the models is, on seed 0's test data."""
     pendulum = Pendulum(k2=2.0, wind=eps)
-    z, rep = load_trajectories(pendulum).test[:200, 0], pendulum.rep(O2eR3())
+    z, rep = load_trajectories(pendulum, n_train=0, n_validation=0).test[:200, 0], pendulum.rep(O2eR3())
     return equivariance_error(pendulum.vector_field, rep, rep, z, n_samples=4).mean
 
 
