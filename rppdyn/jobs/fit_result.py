@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rppdyn.jobs.run_result import RunResult
 from rppdyn.runs.statistics import bootstrap_interval, iqm
 
 FIRST_DIVERGENCE = "rollout/first_divergence"  # null where none did, which is no loss of a number
 
 
 @dataclass
-class FitResult:
+class FitResult(RunResult):
     """What a run of fit-regression or fit-dynamics ends with, and what `result.json` holds.
 
     Attributes:
@@ -23,7 +24,6 @@ class FitResult:
         pathways: where variances were learned, the rows of :func:`rppdyn.jobs.pathway_table.pathway_rows`.
     """
 
-    run: str
     verb: str
     task: str
     model: str
@@ -35,11 +35,6 @@ class FitResult:
     seconds: float = 0.0  # of this process
     interrupted: bool = False
     note: str = ""
-
-    @classmethod
-    def from_dict(cls, result: dict[str, Any]) -> FitResult:
-        """What a finished run wrote."""
-        return cls(**{name: result[name] for name in cls.__dataclass_fields__ if name in result})
 
     def __str__(self) -> str:
         seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"seeds {self.seeds[0]} to {self.seeds[-1]}"

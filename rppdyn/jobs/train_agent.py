@@ -102,7 +102,7 @@ def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool =
     errors |= {seed: trainee.error for seed, trainee in trainees.items() if trainee.error is not None}
     if errors and not found:
         raise next(iter(errors.values()))
-    return TrainManyResult([found[seed] for seed in sorted(found)], {seed: str(e) for seed, e in errors.items()})
+    return TrainManyResult([found[seed] for seed in sorted(found)], errors)
 
 
 def build_env(config: TrainAgentConfig, **options: Any) -> Any:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rppdyn.jobs.run_result import RunResult
+
 
 @dataclass
-class TrainAgentResult:
+class TrainAgentResult(RunResult):
     """What a run ends with, and what `result.json` holds."""
 
-    run: str
     env: str
     model: str
     seed: int
@@ -21,11 +22,6 @@ class TrainAgentResult:
     seconds: float = 0.0  # of this process; a resumed run's earlier ones are in timing.jsonl
     interrupted: bool = False
     note: str = ""
-
-    @classmethod
-    def from_dict(cls, result: dict[str, Any]) -> TrainAgentResult:
-        """What a finished run wrote."""
-        return cls(**{name: result[name] for name in cls.__dataclass_fields__ if name in result})
 
     def __str__(self) -> str:
         return summary(self)
@@ -41,7 +37,7 @@ class TrainManyResult:
     """
 
     results: list[TrainAgentResult]
-    errors: dict[int, str] = field(default_factory=dict)
+    errors: dict[int, Exception] = field(default_factory=dict)
 
     @property
     def interrupted(self) -> bool:

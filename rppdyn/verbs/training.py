@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from rppdyn.errors import by_user
 from rppdyn.verbs.verb import INTERRUPTED, USER_ERROR, Parser, UsageError, Verb, report_error
 
 
@@ -123,7 +124,9 @@ def _train_one(name: str, config: Any, resume: bool) -> int:
     if name == "train_agent" and config.seeds > 1:
         several = import_module("rppdyn.jobs.train_agent").run_many(config, resume=resume, progress=True)
         print(several)
-        return INTERRUPTED if several.interrupted else USER_ERROR if several.errors else 0
+        if several.interrupted:
+            return INTERRUPTED
+        return 0 if not several.errors else USER_ERROR if all(map(by_user, several.errors.values())) else 1
     finished = preflight(config, resume)
     if finished is not None:
         results = import_module("rppdyn.jobs.training_result" if name == "train_agent" else "rppdyn.jobs.fit_result")
