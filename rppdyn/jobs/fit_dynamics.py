@@ -25,7 +25,6 @@ from rppdyn.dynamics import (
     rollout_error,
 )
 from rppdyn.envs.tasks import OtherParametersError, Pendulum, TrajectoryData, load_trajectories
-from rppdyn.equivariance import equivariance_error
 from rppdyn.equivariance.error import geometric_mean
 from rppdyn.groups import SO2eR3
 from rppdyn.jobs.checks import ConfigError
@@ -33,7 +32,7 @@ from rppdyn.jobs.devices import device_of
 from rppdyn.jobs.fit_figures import draw_rollouts, fit_curves
 from rppdyn.jobs.fit_result import FitResult, over_members
 from rppdyn.jobs.fit_schema import FitDynamicsConfig
-from rppdyn.jobs.fitting import StackFit, build_stack, load_members, run_fit, task_group
+from rppdyn.jobs.fitting import StackFit, build_stack, equivariance_metrics, load_members, run_fit, task_group
 from rppdyn.jobs.preflight import preflight
 from rppdyn.nn import Chained, Stack
 from rppdyn.reps import Scalar, V
@@ -183,11 +182,8 @@ class Dynamics:
     def _equivariance(self, member: DynamicsModel, data: TrajectoryData) -> dict[str, float]:
         """The vector field's error under the group: that of the model, since a Hamiltonian has a constant of no meaning."""
         z = data.test[: self.config.evaluation.states, 0]
-        if not member.vector_field(z).isfinite().all():
-            return {"error": math.nan}
         weights = member.assemble()
-        error = equivariance_error(lambda z: member.vector_field(z, weights), self.rep, self.rep, z, n_samples=4)
-        return {"error": error.mean} | error.per_generator
+        return equivariance_metrics(lambda z: member.vector_field(z, weights), self.rep, self.rep, z)
 
     def test(self) -> dict[str, Any]:
         """What the members' rollouts to the horizon are worth, lists with one value per seed.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,14 +10,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn.envs.tasks import regression_task
-from rppdyn.equivariance import equivariance_error
 from rppdyn.equivariance.actions import act
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.jobs.devices import device_of
 from rppdyn.jobs.fit_figures import fit_curves
 from rppdyn.jobs.fit_result import FitResult, over_members
 from rppdyn.jobs.fit_schema import FitRegressionConfig
-from rppdyn.jobs.fitting import StackFit, build_stack, load_members, run_fit, task_group
+from rppdyn.jobs.fitting import StackFit, build_stack, equivariance_metrics, load_members, run_fit, task_group
 from rppdyn.jobs.preflight import preflight
 from rppdyn.nn import Chained, InvariantNormaliser, Stack
 from rppdyn.runs import RunFolder
@@ -126,10 +124,7 @@ class Regression:
         return over_members(measured)
 
     def _equivariance(self, member: Regressor, x: Tensor) -> dict[str, float]:
-        if not member(x).isfinite().all():
-            return {"error": math.nan}
-        error = equivariance_error(member, self.task.rep_in, self.task.rep_out, x, n_samples=4)
-        return {"error": error.mean} | error.per_generator
+        return equivariance_metrics(member, self.task.rep_in, self.task.rep_out, x)
 
     def _augment(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets moved by random elements of the group, which both normalisations commute with."""

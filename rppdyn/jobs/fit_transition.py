@@ -18,13 +18,12 @@ from rppdyn.dynamics.transition import INITIAL_SCALE
 from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec
 from rppdyn.envs.tasks import draw_chunks, transition_data
 from rppdyn.envs.tasks.transitions import Trajectories
-from rppdyn.equivariance import equivariance_error
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.jobs import agent_files, compose
 from rppdyn.jobs.devices import device_of
 from rppdyn.jobs.fit_figures import draw_horizons, fit_curves
 from rppdyn.jobs.fit_result import FitResult, over_members
-from rppdyn.jobs.fitting import LAPLACE, Likelihood, StackFit, build_stack, load_members, run_fit
+from rppdyn.jobs.fitting import LAPLACE, Likelihood, StackFit, build_stack, equivariance_metrics, load_members, run_fit
 from rppdyn.jobs.preflight import preflight
 from rppdyn.jobs.transition_schema import FitTransitionConfig
 from rppdyn.nn import Chained
@@ -179,8 +178,7 @@ class Transition:
         inputs, n = torch.cat([x, u], -1)[::every], x.shape[-1]
         weights = member.assemble()
         reps = TransitionModel.rep_in(self.spec.obs_rep, self.spec.action_rep), self.spec.obs_rep
-        error = equivariance_error(lambda z: member.change(z[..., :n], z[..., n:], weights), *reps, inputs, n_samples=4)
-        return {"error": error.mean} | error.per_generator
+        return equivariance_metrics(lambda z: member.change(z[..., :n], z[..., n:], weights), *reps, inputs)
 
     def _equivariance_of_rollouts(self, member: TransitionModel) -> float:
         """The geometric mean, over steps, trajectories and elements of the group, of Eq. 3.3 for states along rollouts."""

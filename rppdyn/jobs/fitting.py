@@ -23,6 +23,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn import priors
+from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import Group
 from rppdyn.jobs import notation
 from rppdyn.jobs.checks import ConfigError
@@ -47,6 +48,7 @@ __all__ = [
     "StackFit",
     "build_network",
     "build_stack",
+    "equivariance_metrics",
     "load_members",
     "run_fit",
     "stack_of",
@@ -59,6 +61,16 @@ MEMBERS = "members.pt"
 def task_group(text: str | None) -> Group | None:
     """The group that a task's configuration names."""
     return None if text is None else notation.group(text, "task.group")
+
+
+def equivariance_metrics(
+    function: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Float[Tensor, "N n"]
+) -> dict[str, float]:
+    """A member's equivariance error and that of each generator; nan of one whose outputs are no numbers any more."""
+    if not function(x).isfinite().all():
+        return {"error": math.nan}
+    error = equivariance_error(function, rep_in, rep_out, x, n_samples=4)
+    return {"error": error.mean} | error.per_generator
 
 
 def build_network(config: NetworkConfig, rep_in: Rep, rep_out: Rep, seed: int, output_scale: float = 1.0) -> RPPEMLP:

@@ -190,3 +190,12 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, capsys, words, messa
     assert captured.count("\n") == 1
     assert re.search(message, captured), captured
     assert not (tmp_path / "run").exists()
+
+
+def test_members_that_diverge_have_no_number_and_the_run_ends(tmp_path):
+    words = ("model=mlp", "optimiser.epochs=2", "optimiser.learning_rate=1e30", "seeds=2")
+    result = fit_transition.run(configured(tmp_path / "wild", *words))
+    stored = json.loads((tmp_path / "wild" / "result.json").read_text())["test"]
+    assert stored["rollout/diverged"] == [1.0, 1.0] == stored["test/error_10"]  # a trajectory that is lost counts as 1
+    assert stored["equivariance/error"] == [None, None]
+    assert "2 of 2 diverged" in str(result) and "nan" not in str(result)
