@@ -433,11 +433,16 @@ class RPPSAC(SAC):
         """Load a saved agent; arguments as in stable-baselines3. Neither environment nor model file is needed.
 
         Raises:
-            ValueError: the file is truncated or no saved agent.
+            ValueError: the file is truncated, or no saved agent of this class.
         """
         if isinstance(path, (str, pathlib.Path)):
             refusals.check_archive(pathlib.Path(path))
-        return super().load(path, *args, **kwargs)
+        try:
+            return super().load(path, *args, **kwargs)
+        except KeyError as error:  # of what it saves by name
+            raise ValueError(
+                f"{path} has no {error} and is no agent of {cls.__name__}: load it by the class that saved it"
+            ) from error
 
     def get_parameters(self) -> dict[str, dict]:
         """As in stable-baselines3, but copies: tensors of agents that are updated at once are views of what all share."""

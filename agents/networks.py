@@ -104,6 +104,18 @@ class RPPActor(BasePolicy):
             return self.net(features)
         return self.function(features.unsqueeze(0), self.function.current()).squeeze(0)
 
+    def get_action_dist_params(self, obs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Mean and log standard deviation before squashing, each (B, dim), as stable-baselines3's actor gives them."""
+        return *gaussian.split(self.output(obs), self.blocks), {}
+
+    def save(self, path: str) -> None:
+        """Refused, since an actor is not built without its policy.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(f"{type(self).__name__} is saved with its policy: agent.policy.save({path!r})")
+
     def forward(self, observations: Tensor, deterministic: bool = False) -> Tensor:
         """Actions in [-1, 1]."""
         output = self.output(observations)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +26,11 @@ from rppdyn.agents.networks import (
 from rppdyn.envs import SymmetrySpec
 from rppdyn.nn import EMLP, MLP, RPPEMLP
 from rppdyn.reps import Rep
+
+GIVEN = (
+    "rep_in", "rep_out", "group", "hidden", "num_layers", "equivariant_variance", "free_variance", "output_scale", "generator"
+)  # fmt: skip
+"""Arguments of networks that follow from the spec, or are the policy's own."""
 
 
 class Pathways(NamedTuple):
@@ -73,6 +79,9 @@ class SymmetricPolicy:
             raise ValueError(f"model={model!r} is not one of {', '.join(MODELS)}")
         self.spec = spec if isinstance(spec, SymmetrySpec) else SymmetrySpec.from_dict(dict(spec))
         check_spaces(self.spec, observation_space, action_space)
+        known = [name for name in inspect.signature(RPPEMLP).parameters if name not in GIVEN]
+        if unknown := [name for name in network_kwargs or {} if name not in known]:
+            raise ValueError(f"network_kwargs has {unknown[0]!r}: networks here take {', '.join(known)}")
         own = dict(spec=self.spec.to_dict(), model=model, network_kwargs=dict(network_kwargs or {}))
         self._arguments = own | arguments
 
@@ -103,7 +112,7 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         output_scale: scale of the actor's last layer at the start.
         n_critics: number of critics, of which targets take the minimum.
         optimizer_kwargs: Adam's `betas` and `eps`; betas default to (0.5, 0.999).
-        network_kwargs: further arguments of the networks (see `rppdyn.nn.RPPEMLP`), such as their hidden representation or
+        network_kwargs: further arguments of the networks (see `rppdyn.nn.RPPEMLP`), such as their architecture or
             their parametrisation.
         use_sde: accepted because stable-baselines3 passes it; must be False.
     Raises:

@@ -36,6 +36,12 @@ def check_policy(policy: str | type, aliases: Mapping[str, type], arguments: Map
     if isinstance(policy, str) and policy not in aliases:
         raise ValueError(f"policy={policy!r}: choose {' or '.join(map(repr, aliases))}, or a subclass of it")
     kind = aliases[policy] if isinstance(policy, str) else policy
+    if not issubclass(kind, tuple(aliases.values())):
+        names = " or ".join(dict.fromkeys(known.__name__ for known in aliases.values()))
+        raise ValueError(
+            f"{kind.__name__} is no {names}, which is what is trained here: derive it from that; a file that another algorithm "
+            "saved is loaded by that algorithm's class"
+        )
     known = inspect.signature(kind).parameters
     if any(p.kind is p.VAR_KEYWORD for p in known.values()):
         return

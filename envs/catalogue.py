@@ -6,8 +6,9 @@ them to the raw observation, and `rppdyn.envs.certify` says what the simulator t
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -18,6 +19,7 @@ import gymnasium as gym
 import mujoco
 import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
+from gymnasium.envs.registration import WrapperSpec
 
 from rppdyn.envs.certification.store import find_certificate, model_digest, spec_digest
 from rppdyn.envs.derivation import Derivation, derive, state_spaces, symmetry_group
@@ -171,7 +173,7 @@ def _model_of(env) -> mujoco.MjModel:
     if not isinstance(env.unwrapped, MujocoEnv):
         raise ValueError(
             f"no symmetry spec for {env_name(env)}: it is no Gymnasium MuJoCo environment to derive one from, and offers "
-            "none; describe its symmetry with rppdyn.envs.mirror_spec or SymmetrySpec and pass it as spec="
+            "none; give it a method symmetry_spec(symmetry), or pass spec=, made with rppdyn.envs.mirror_spec or SymmetrySpec"
         )
     return env.unwrapped.model
 
@@ -183,11 +185,29 @@ def _of_vectorised(env, symmetry: str | None, variant: str) -> Found:
     registered = env.get_attr("spec", indices=[0])[0]
     if registered is None:
         raise ValueError(f"{env} has environments without an id to find their symmetry by; pass spec=")
+    registered = copy.copy(registered)
+    registered.additional_wrappers = tuple(_made_again(registered.additional_wrappers))
     single = gym.make(registered, disable_env_checker=True)
     try:
         return _of_env(single, symmetry, variant)
     finally:
         single.close()
+
+
+def _made_again(wrappers: Iterable[WrapperSpec]) -> Iterator[WrapperSpec]:
+    """Without stable-baselines3's `Monitor`, which can't be made from its spec, and changes neither observations nor actions.
+
+    Raises:
+        ValueError: another wrapper that can't be made from its spec.
+    """
+    for wrapper in wrappers:
+        if wrapper.kwargs is not None:
+            yield wrapper
+        elif wrapper.entry_point != "stable_baselines3.common.monitor:Monitor":
+            raise ValueError(
+                f"the environments are in other processes, and their wrapper {wrapper.name} can't be made again here to find "
+                "their symmetry: derive it from gymnasium.utils.RecordConstructorArgs, or pass spec="
+            )
 
 
 def _of_model(model, name: str, symmetry: str | None, variant: str) -> Found:

@@ -117,13 +117,17 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
         """A random state, or the one in the options.
 
         Raises:
-            ValueError: the options hold a state that is not 12 finite numbers.
+            ValueError: the options hold a state that is not 12 finite numbers, or in which a spring has no length.
         """
         super().reset(seed=seed)
         generator = torch.Generator().manual_seed(int(self.np_random.integers(2**63 - 1)))
         self._z = self.pendulum.initial_state(1, generator)[0]
         if options and "state" in options:
             self._z = _numbers(options["state"], 12, "state")
+            if not self.pendulum.force(self._z[:6]).isfinite().all():
+                raise ValueError(
+                    f"{WINDY_PENDULUM}: in state {self._z.tolist()} a spring has no length, so its force has no direction"
+                )
         self._torque = torch.zeros(3, dtype=torch.float64)
         if self._figure is not None:
             self._figure.forget()

@@ -6,6 +6,7 @@ import copy
 import math
 import pickle
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -114,6 +115,22 @@ def test_restriction():
         V(SO2eR3()).restrict(SO(3))
     with pytest.raises(ValueError, match=r"discrete_generators\[0\] is not an element"):
         V(D(3)).restrict(Group("quarter", discrete_generators=[[[0.0, -1], [1, 0]]]))
+    # of groups that can't be enumerated: S(5), SO(3), SL(2)
+    assert T(2)(S(5)).restrict(Z(5)) == T(2)(Z(5)) and V(O(3)).restrict(S(3)) == V(S(3))
+    with pytest.raises(ValueError, match=r"O\(3\) is no subgroup of SO\(3\): discrete_generators\[0\]"):
+        T(2)(SO(3)).restrict(O(3))
+    with pytest.raises(ValueError, match=r"no subgroup of S\(5\): it is not a group of permutations"):
+        V(S(5)).restrict(Group("minus", discrete_generators=[-torch.eye(5)]))
+    with pytest.raises(ValueError, match=r"no subgroup of SL\(2\): discrete_generators\[0\]"):
+        V(SL(2)).restrict(Group("doubled", discrete_generators=[2 * torch.eye(2)]))
+
+
+def test_sizes_may_be_numpys_and_not_booleans(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # annotations say int
+    assert Z(np.int64(3)) == Z(3) and T(np.int64(2))(SO(np.int32(3))) == T(2)(SO(3))
+    for size in (True, 2.0):
+        with pytest.raises(ValueError, match="must be an integer of at least 1"):
+            Z(size)
 
 
 def test_signed_permutations_are_recognised():

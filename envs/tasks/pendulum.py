@@ -99,12 +99,14 @@ class Pendulum:
     def rep(self, group: Group | None = None) -> Rep:
         """How a group acts on states ``(x_1, x_2, p_1, p_2)``: ``4 * V``, of O2eR3 unless another one is given.
 
+        Momenta are covectors: of a group that is not orthogonal it is ``2 * V + 2 * V.T``.
+
         Raises:
             ValueError: the group does not act on vectors of R^3.
         """
         group = O2eR3() if group is None else group
         check_acts_on(group, 3, "the pendulum", O2eR3())
-        return 4 * V(group)
+        return 4 * V(group) if group.is_orthogonal else 2 * V(group) + 2 * V(group).T
 
     # -- energy and equations of motion -------------------------------------------------------------------------------
 
@@ -177,9 +179,13 @@ class Pendulum:
         Args:
             times: increasing, s.
         Raises:
-            ValueError: times that don't increase, a state that is not finite, or a spring that shrinks to a point, where
-                its force has no direction.
+            ValueError: times that don't increase or are rounded to float32, a state that is not finite, or a spring that
+                shrinks to a point, where its force has no direction.
         """
+        if isinstance(times, Tensor) and times.is_floating_point() and times.dtype != torch.float64:
+            raise ValueError(
+                f"times are {times.dtype}, whose rounding moves the states by far more than their error: give float64"
+            )
         times = torch.as_tensor(times, dtype=torch.float64)
         if times.ndim != 1 or not len(times) or not bool((times.diff() > 0).all()):
             raise ValueError(f"times of shape {tuple(times.shape)} must be a list of increasing numbers")
@@ -199,7 +205,7 @@ class Pendulum:
         c = self._constants(z)
         x, p = symplectic_step(self.force, c["masses"], *z.split(6, dim=-1), h)
         before, after = self.energy(z), torch.cat([x, p], dim=-1)
-        size = before.abs() + _kinetic(p, c)
+        size = before.abs() + _kinetic(p, c) + (c["load"] * x).abs().sum(-1)  # of the terms that cancel in H
         poor = ~((self.energy(after) - before).abs() <= ENERGY_TOLERANCE * size)  # nan is poor, too
         if poor.any():
             if halvings == HALVINGS:

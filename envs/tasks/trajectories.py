@@ -190,6 +190,8 @@ def _parse(
         n = parameters["n_test" if name == "rollouts" else f"n_{name}"]
         if arrays[name].shape != (n, states[name], 12) or arrays[name].dtype != np.float64:
             raise ValueError(f"its {name} are {arrays[name].dtype} of shape {arrays[name].shape}")
+        if not np.isfinite(arrays[name]).all():
+            raise ValueError(f"its {name} hold values that are not finite")
     return TrajectoryData(pendulum, parameters, *(torch.from_numpy(arrays[name]) for name in ARRAYS))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rppdyn.basis.certificate import Certificate, NotCertified
+from rppdyn.basis.certificate import ZERO, Certificate, NotCertified
 from rppdyn.basis.decomposition import Ambiguous, decompose
 from rppdyn.basis.problem import Factor, Problem, as_numpy
 from rppdyn.basis.sampling import adjoint_map
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rppdyn.reps import Rep
 
 MAX_HALF = 3000  # an eigenproblem of this size takes about ten seconds on two cores
+ROUNDING = 3e-14  # of a residual, for each dimension of the larger half
 KINDS = {1: "real", 2: "complex", 4: "quaternionic"}
 
 
@@ -73,6 +74,11 @@ def solve_isotypic(problem: Problem) -> tuple[IsotypicSubspace, Certificate] | N
                 SharedType(t.dim, t.units, t.starts[0], t.multiplicities[0], t.starts[last], t.multiplicities[last])
             )
             residual = max(residual, float(found.residual[0, k, 0] + found.residual[last, k, 1]))
+    if residual > max(ZERO, ROUNDING * size):
+        raise NotCertified(
+            f"no certified basis of {problem.name}: a vector is invariant but for {residual:.1e}, neither rounding nor enough "
+            "to leave it out (isotypic); give the generators to full float64 precision, and none that nearly coincide"
+        )
     subspace = IsotypicSubspace(found.u[0], found.u[last], tuple(shared))
     return subspace, Certificate(residual, 2 * found.orthonormality, found.gap, "isotypic")
 

@@ -38,7 +38,7 @@ def solve_iterative(problem: Problem, seed: int = 0) -> tuple[DenseSubspace, Cer
         if (needed := 4 * n * (q.shape[1] + width) * q.itemsize) > MAX_BYTES:
             raise NotCertified(
                 f"no certified basis of {problem.name}: its dimension {n} and a rank above {q.shape[1]} need {needed} bytes of "
-                f"work space, more than {MAX_BYTES}; split the representation, or give self-adjoint generators"
+                f"work space, more than {MAX_BYTES}; use a lower tensor power, or split the representation"
             )
         if width == 0:
             break

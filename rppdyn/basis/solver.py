@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 DENSE_FIRST = 48  # up to here a singular value decomposition beats the random draws of the isotypic strategy
 DENSE_LIMIT = 1200  # up to here it takes seconds
 MAX_STRETCH = 1e10  # of vectors by a discrete generator; beside that, moved by their own length is all but left alone
+MAX_BYTES = 2**33  # that a representation's coordinates may take while it is split into its parts,
+COUNTING = 64  # bytes each
 WORTH_KEEPING = 5e-3  # seconds; what is solved faster than this is not written to disk
 
 Solution = tuple[Subspace, Certificate]
@@ -45,7 +47,13 @@ def solve(rep: Rep, *, cache: bool = True) -> Basis:
         `Basis` with `rank`, `blocks`, `matmul`, `rmatmul`, `sparse`, `dense`, `project` and `certificate`.
     Raises:
         NotCertified: the invariants could not be told from near-invariants.
+        ValueError: so many coordinates that counting them alone would not fit in memory.
     """
+    if (needed := COUNTING * rep.dim) > MAX_BYTES:
+        raise ValueError(
+            f"the basis of {rep} of {rep.G} needs about {needed} bytes to keep account of its {rep.dim} coordinates, more than "
+            f"{MAX_BYTES}; use a lower tensor power"
+        )
     solved: dict[str, Solution] = {}
     blocks = []
     for part, index in rep.blocks():

@@ -86,12 +86,12 @@ def integrate(
         adjoint: gradients by integrating backwards, in memory that does not grow with the number of steps; not with leapfrog.
         weights: assembled before, see :class:`DynamicsModel`; not with ``adjoint``, which differentiates parameters.
     Raises:
-        ValueError: an unknown method, initial states that are no numbers, times that do not increase, a step that is not
-            positive, leapfrog of a model not declared separable.
+        ValueError: an unknown method, no initial states or some that are no numbers, times that do not increase, a step that is
+            not positive, a tolerance that is negative, leapfrog of a model not declared separable.
         IntegrationError: dopri5's steps become too small or too many, as where a field grows so fast that a trajectory ends
             in finite time.
     """
-    _check(model, z0, times, method, step, adjoint, weights)
+    _check(model, z0, times, method, step, rtol, atol, adjoint, weights)
     if not adjoint:
         weights = model.assemble() if weights is None else weights
     options = dict(rtol=rtol, atol=atol, options=dict(max_num_steps=MAX_STEPS)) if method == "dopri5" else {}
@@ -140,12 +140,15 @@ def _solve(
 
 
 def _stand_ins(z0: Float[Tensor, "*batch n"], lost: Bool[Tensor, "*batch"]) -> Float[Tensor, "*batch n"]:
-    """Initial states, for those of lost trajectories one of a neighbour that is kept."""
-    kept = (~lost).to(torch.int64).argmax(-1, keepdim=True)
-    return torch.where(lost.unsqueeze(-1), torch.take_along_dim(z0, kept.unsqueeze(-1), -2).detach(), z0)
+    """Initial states, for those of lost trajectories one that is kept: of the same row (a stack's member) if it has one."""
+    kept = (~lost).to(torch.int64)
+    neighbours = torch.take_along_dim(z0, kept.argmax(-1, keepdim=True).unsqueeze(-1), -2)
+    first = z0.reshape(-1, z0.shape[-1])[kept.flatten().argmax()]
+    others = torch.where(kept.any(-1)[..., None, None], neighbours, first)
+    return torch.where(lost.unsqueeze(-1), others.detach(), z0)
 
 
-def _check(model, z0, times, method, step, adjoint, weights) -> None:
+def _check(model, z0, times, method, step, rtol, atol, adjoint, weights) -> None:
     if method not in METHODS:
         raise ValueError(f"method={method!r}: choose one of {', '.join(METHODS)}")
     if times.ndim != 1 or len(times) < 2 or not bool((times.diff() > 0).all()):
@@ -153,6 +156,13 @@ def _check(model, z0, times, method, step, adjoint, weights) -> None:
     if not bool(z0.isfinite().all()):
         count = int((~z0.isfinite().all(-1)).sum())
         raise ValueError(f"z0: {count} of the initial states are no numbers: leave them out")
+    if not z0.numel():
+        raise ValueError(f"z0 of shape {tuple(z0.shape)}: give one initial state at least")
+    for name, tolerance in (("rtol", rtol), ("atol", atol)):
+        if not 0 <= tolerance < math.inf:
+            raise ValueError(f"{name}={tolerance}: must be a number of at least 0")
+    if rtol == atol == 0:
+        raise ValueError("rtol=0 and atol=0: no step is that exact; give one of them")
     if step is not None and not (math.isfinite(step) and step > 0):
         raise ValueError(f"step={step}: must be a positive number, or None for one step per interval")
     if method == "leapfrog" and not model.separable:

@@ -29,7 +29,7 @@ def discrete_inconsistency(
 
     Source: Zhang 2019; Finzi 2023, A.3.3.3.
     """
-    here = f(x).argmax(-1)
+    here = f(x.clone()).argmax(-1)
     flows = ((translation("x"), x.shape[-1]), (translation("y"), x.shape[-2]))
     changed = [f(flow(x, pixels / size)).argmax(-1) != here for flow, size in flows]
     return float(torch.stack(changed).double().mean())
@@ -56,7 +56,7 @@ def expected_group_sample(
     Source: Hutchinson et al. 2021; Finzi 2023, A.3.3.3.
     """
     generator = generator if generator is not None else torch.Generator().manual_seed(0)
-    y, sizes = f(x), []
+    y, sizes = f(x.clone()), []
     for t in radius * (2 * torch.rand(n_samples, generator=generator, dtype=torch.float64) - 1):
         difference = act(flow_out, inverse(t), f(act(flow_in, t, x))) - y
         sizes.append(torch.linalg.vector_norm(difference.flatten(1), dim=1))
@@ -131,7 +131,7 @@ def _translation_error(
         raise ValueError(f"max_shift={max_shift}: a share of the image between 0 and 0.5")
     generator = generator if generator is not None else torch.Generator().manual_seed(0)
     along_x, along_y = translation("x", interpolation), translation("y", interpolation)
-    y, totals = f(x), []
+    y, totals = f(x.clone()), []
     rows, columns = y.shape[-2:] if y.ndim == 4 else x.shape[-2:]
     grid = torch.tensor([columns, rows], dtype=torch.float64)
     inside = (slice(None),) * 2

@@ -85,7 +85,7 @@ def error_by_input(
     moves = [(_move(rep_in, g), _move(rep_out, g)) for g in elements]
 
     def error(inputs: Tensor) -> float:
-        here = f(inputs)
+        here = f(inputs.clone())
         pairs = ((move_out(here), f(move_in(inputs))) for move_in, move_out in moves)
         return sum(float(torch.linalg.vector_norm((a - b).double(), dim=-1).sum()) for a, b in pairs)
 

@@ -148,7 +148,7 @@ def check_inputs(f: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Te
     check_actions(rep_in, rep_out, x)
     if x.ndim != 2 or not len(x):
         raise ValueError(f"x has shape {tuple(x.shape)}; give at least one input, as (batch, {rep_in.dim})")
-    y = f(x)
+    y = f(x.clone())  # a function may write into what it is given, here and wherever it is called
     if y.shape != (len(x), rep_out.dim):
         raise ValueError(f"f(x) has shape {tuple(y.shape)}; rep_out ({rep_out}) asks for {(len(x), rep_out.dim)}")
     check_finite(y, "f(x)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import combinations
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ def _rotations(d: int) -> list[Tensor]:
 
 
 def _check_size(name: str, n: int, least: int = 1) -> int:
-    if not isinstance(n, int) or n < least:
+    if not isinstance(n, Integral) or isinstance(n, bool) or n < least:
         raise ValueError(f"{name}({n!r}): the size must be an integer of at least {least}")
     return n
 

@@ -350,7 +350,8 @@ def _check_keys(node: DictConfig, schema: type, configuration: str, prefix: str 
     for name, kind in get_type_hints(schema).items():
         if name not in node:
             raise ConfigError(
-                f"key {prefix + name!r} is missing: leave out the override that starts with ~, where there is one"
+                f"key {prefix + name!r} is missing: leave out the override that starts with ~; a file that was damaged needs "
+                "another copy"
             )
         if is_dataclass(kind):
             _check_keys(node[name], kind, configuration, f"{prefix}{name}.")

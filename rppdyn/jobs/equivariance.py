@@ -156,9 +156,10 @@ def _of_fit(config: EquivarianceConfig, folder: RunFolder) -> EquivarianceResult
             kept.append(member)
             measured.append(measure(member.function, inputs, None, names))
     if not kept:
-        raise ConfigError(
-            f"{config.what}: no member gives finite numbers; fit again with a smaller optimiser.learning_rate"
-        )
+        remedy = "fit again with a smaller optimiser.learning_rate"
+        if config.states_from not in (None, "test"):
+            remedy += f", unless it is what {origin} holds"
+        raise ConfigError(f"{config.what}: no member gives finite numbers; {remedy}")
     name, seeds = kept[0].function.name, [member.seed for member in kept]
     rollouts = None
     if fit.times is not None:

@@ -100,9 +100,21 @@ def _hidden(hidden: int | str | list, G: Group) -> Any:
 
 
 def build_stack(config: FitConfig, rep_in: Rep, rep_out: Rep, output_scale: float = 1.0) -> Stack:
-    """A member for each seed."""
-    nets = [build_network(config.model, rep_in, rep_out, seed, output_scale) for seed in config.all_seeds]
-    return stack_of(config, nets)
+    """A member for each seed.
+
+    Raises:
+        ConfigError: their weights don't fit in memory.
+    """
+    try:
+        nets = [build_network(config.model, rep_in, rep_out, seed, output_scale) for seed in config.all_seeds]
+        return stack_of(config, nets)
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error) and not isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise ConfigError(
+            f"model.hidden={config.model.hidden}, {len(config.all_seeds)} of them: the weights don't fit in memory; give fewer "
+            "channels"
+        ) from error
 
 
 def stack_of(config: FitConfig, nets: Sequence[nn.Module]) -> Stack:

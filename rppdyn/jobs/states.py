@@ -69,6 +69,8 @@ def inputs_of(config: EquivarianceConfig, dim: int) -> tuple[NDArray, str]:
     array = _array(source)
     if array.ndim != 2 or array.shape[1] != dim or not len(array):
         raise ConfigError(f"{source} holds an array of shape {array.shape}: it must be (n, {dim}), one input a row")
+    if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
+        raise ConfigError(f"{source} holds {array.dtype}: it must hold real numbers")
     if not np.isfinite(array).all():
         raise ConfigError(f"{source} holds values that are not finite: remove those rows")
     return evenly(array, config.states), f"{source}"

@@ -10,6 +10,7 @@ from typing import Literal
 from rppdyn.groups import Group
 from rppdyn.nn.linear import bind
 from rppdyn.reps import Rep, RepType, Scalar, T, regular
+from rppdyn.reps.algebra import is_int
 
 __all__ = [
     "Architecture",
@@ -40,7 +41,7 @@ def hidden_representation(width: int | Rep | RepType, group: Group, architecture
         raise ValueError(f"architecture={architecture!r}: choose 'auto', 'regular' or 'tensor'")
     if isinstance(width, (Rep, RepType)):
         return bind(width, group)
-    if not isinstance(width, int) or isinstance(width, bool) or width < 1:
+    if not is_int(width) or width < 1:
         raise ValueError(
             f"hidden={width!r}: give a number of channels of at least 1, a representation, or a list of these"
         )

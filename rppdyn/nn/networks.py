@@ -19,6 +19,7 @@ from rppdyn.nn.hidden import Architecture, gated, hidden_representation, is_poin
 from rppdyn.nn.linear import FREE_SCALE, Parametrisation, RelaxedLinear, bind
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.reps import Rep, RepType, Scalar
+from rppdyn.reps.algebra import is_int
 
 __all__ = ["RPPEMLP", "EMLP", "MLP", "Block", "Chained"]
 
@@ -203,9 +204,13 @@ class RPPEMLP(nn.Module):
         """The network's output with weights from :meth:`assemble`. (A function in place of ``x`` is ``nn.Module.apply``.)
 
         Weights of several networks (:class:`~rppdyn.nn.Stack`) have one leading axis, and so has ``x`` then.
+
+        Raises:
+            ValueError: inputs of another size.
         """
         if weights is None and not isinstance(x, Tensor):
             return super().apply(x)
+        self._check(x)
         weights = self.assemble() if weights is None else weights
         if self.fourier is not None:
             return self.fourier(x, weights)
@@ -215,6 +220,14 @@ class RPPEMLP(nn.Module):
         if self.blocks and isinstance(self.blocks[-1].gate, Gate):
             return _affine(_samples_last(x, head[0]), *head).mT.contiguous().view(*x.shape[:-1], self.rep_out.dim)
         return _samples_first(x, *head)
+
+    def _check(self, x: Tensor) -> None:
+        """Refuse inputs of another size."""
+        if x.shape[-1] != self.rep_in.dim:
+            raise ValueError(
+                f"inputs of shape {tuple(x.shape)}: the last axis must have {self.rep_in.dim} entries, which transform as "
+                f"{self.rep_in} of {self.group}"
+            )
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
         return self.apply(x, self.assemble())
@@ -226,12 +239,13 @@ class RPPEMLP(nn.Module):
         vector field is in training, or transformed by ``torch.func``, that takes less time than through ``torch.func.grad``.
 
         Raises:
-            ValueError: the network has several outputs.
+            ValueError: the network has several outputs, or inputs have another size.
         """
         if self.rep_out.dim != 1:
             raise ValueError(
                 f"a gradient is of one number, and the output is {self.rep_out}, {self.rep_out.dim} of them"
             )
+        self._check(x)
         weights = self.assemble() if weights is None else weights
         if self.fourier is not None:
             return torch.func.grad(lambda x: self.fourier(x, weights).sum())(x)
@@ -304,7 +318,7 @@ def _per_layer(hidden: Hidden | Sequence[Hidden], num_layers: int | None) -> lis
             raise ValueError(f"num_layers={num_layers} but hidden lists {len(hidden)} layers: give one of them")
         return list(hidden)
     num_layers = 3 if num_layers is None else num_layers
-    if not isinstance(num_layers, int) or num_layers < 0:
+    if not is_int(num_layers) or num_layers < 0:
         raise ValueError(f"num_layers={num_layers!r}: give a number of hidden layers, 0 or more")
     return [hidden] * num_layers
 
@@ -337,5 +351,5 @@ class MLP(RPPEMLP):
         super().__init__(rep_in, rep_out, group, hidden, num_layers, 0.0, free_variance, **options)
 
     def _hidden(self, hidden: Hidden, architecture: Architecture) -> Rep:
-        channels = hidden if isinstance(hidden, int) else hidden_representation(hidden, self.group, architecture).dim
+        channels = int(hidden) if is_int(hidden) else hidden_representation(hidden, self.group, architecture).dim
         return channels * Scalar(self.group)

@@ -33,7 +33,7 @@ def negative_log_prior(module: nn.Module, log_variances: LogVariances | None = N
     Returns:
         A scalar, in the dtype of the weights.
     Raises:
-        ValueError: ``log_variances`` names a layer or pathway that the module does not have.
+        ValueError: ``log_variances`` names a layer or pathway that the module does not have, or it has none at all.
     """
     given = {(layer, name): s for layer, inner in (log_variances or {}).items() for name, s in inner.items()}
     squares, logs, counts = [], [], []
@@ -50,7 +50,9 @@ def negative_log_prior(module: nn.Module, log_variances: LogVariances | None = N
             f"log_variances for {'.'.join(next(iter(given)))}: no such pathway; there are {', '.join(known) or 'none'}"
         )
     if not squares:
-        return torch.zeros(())
+        raise ValueError(
+            f"{type(module).__name__} has no pathways, and so no prior: give a network of rppdyn.nn, before layers are merged"
+        )
     w2, s = torch.stack(squares), torch.stack(logs)  # a few operations for all pathways together
     normaliser = torch.stack([n * log for n, log in zip(counts, logs, strict=True)]).sum()
     return 0.5 * ((w2 * (-s).exp()).sum() + normaliser + sum(counts) * math.log(2 * math.pi))

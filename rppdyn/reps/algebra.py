@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from numbers import Integral
 
 
 class Algebra:
@@ -34,7 +35,7 @@ class Algebra:
 
 
 def is_int(value) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def check_multiplicity(n: int, rep) -> int:

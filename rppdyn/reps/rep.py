@@ -214,8 +214,9 @@ class Rep(Algebra, ABC):
         """This representation, restricted to a subgroup ``H`` whose elements are the same matrices.
 
         Raises:
-            ValueError: the Lie algebra of ``H`` is not inside the group's, a discrete generator of ``H`` is not an
-                element of an enumerable group, or ``H`` acts on another dimension.
+            ValueError: ``H`` acts on another dimension, its Lie algebra is not inside the group's, or a discrete generator of
+                it is no element of the group. Of groups that can't be enumerated it is asked whether it is orthogonal or a
+                (signed) permutation where all elements are, and has a determinant of 1 where all have.
         """
         _check_subgroup(H, self.G)
         return self._rebind(H)
@@ -333,18 +334,34 @@ def near(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> bool:
     return a.numel() == 0 or bool((a - b).abs().max() <= tolerance * max(1.0, a.abs().max().item()))
 
 
+KINDS = {
+    "is_orthogonal": "orthogonal",
+    "is_signed_permutation": "a group of signed permutations",
+    "is_permutation": "a group of permutations",
+}
+"""What every subgroup of such a group is, too."""
+
+
 def _check_subgroup(H: Group, G: Group) -> None:
     if H.d != G.d:
         raise ValueError(f"{H} acts on {H.d} dimensions and {G} on {G.d}: not a subgroup of the same matrices")
     for i, A in enumerate(H.lie_algebra):
         if coefficients_in(A[None], G)[1].max() > TOLERANCE:
             raise ValueError(f"{H} is no subgroup of {G}: lie_algebra[{i}] is not in the Lie algebra of {G}")
-    if G.is_orthogonal and not H.is_orthogonal:
-        raise ValueError(f"{H} is no subgroup of {G}: it is not orthogonal")
+    for kind, what in KINDS.items():
+        if getattr(G, kind) and not getattr(H, kind):
+            raise ValueError(f"{H} is no subgroup of {G}: it is not {what}")
+    for k, h in enumerate(H.discrete_generators):
+        if not _may_belong(h, G):
+            raise ValueError(f"{H} is no subgroup of {G}: discrete_generators[{k}] is not an element of {G}")
+
+
+def _may_belong(h: Tensor, G: Group) -> bool:
+    """Whether a matrix is an element of a group that can be enumerated; of others, whether its determinant may be one's."""
     if G.order is not None:
-        for k, h in enumerate(H.discrete_generators):
-            if (G.elements() - h).abs().amax((1, 2)).min() > 1e-6:
-                raise ValueError(f"{H} is no subgroup of {G}: discrete_generators[{k}] is not an element of {G}")
+        return bool((G.elements() - h).abs().amax((1, 2)).min() <= 1e-6)
+    volumes = torch.cat([G.lie_algebra.diagonal(dim1=1, dim2=2).sum(1), torch.linalg.det(G.discrete_generators) - 1])
+    return bool((volumes.abs() > TOLERANCE).any()) or abs(torch.linalg.det(h).item() - 1) <= 1e-6
 
 
 def coefficients_in(A: Tensor, G: Group) -> tuple[Tensor, Tensor]:

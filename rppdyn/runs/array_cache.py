@@ -127,7 +127,7 @@ class ArrayCache:
 
     def _files(self, suffix: str) -> list[Path]:
         try:
-            return sorted(p for p in self.location.iterdir() if p.name.endswith(suffix))
+            return sorted(p for p in self.location.iterdir() if p.name.endswith(suffix) and not p.is_dir())
         except OSError:
             return []
 

@@ -24,9 +24,9 @@ def flush_to_disk(path: Path) -> None:
 def cache_folder(name: str) -> Path:
     """The user's folder of cached files, and in it `name`: $RPPDYN_CACHE_DIR, $XDG_CACHE_HOME/rppdyn or ~/.cache/rppdyn."""
     if root := os.environ.get("RPPDYN_CACHE_DIR"):
-        return Path(root) / name
+        return Path(root).expanduser() / name
     if root := os.environ.get("XDG_CACHE_HOME"):
-        return Path(root) / "rppdyn" / name
+        return Path(root).expanduser() / "rppdyn" / name
     return Path("~/.cache/rppdyn").expanduser() / name
 
 

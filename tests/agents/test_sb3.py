@@ -8,14 +8,15 @@ import pytest
 import torch
 from stable_baselines3 import SAC
 from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback, EvalCallback
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import Logger, configure
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.noise import NormalActionNoise
-from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
-from rppdyn.agents import RPPSAC, RPPPolicy, policy_equivariance_error
-from rppdyn.envs import mirror_spec
+from rppdyn.agents import RPPMBPO, RPPSAC, RPPPolicy, policy_equivariance_error
+from rppdyn.envs import mirror_spec, symmetry_spec
 
 PENDULUM = "InvertedPendulum-v5"
 
@@ -277,3 +278,52 @@ def test_what_updates_would_pass_over_is_refused(make_agent, change, said):
 def test_names_of_stable_baselines3_that_don_t_apply_are_refused(policy, arguments, said):
     with pytest.raises(ValueError, match=said):
         RPPSAC(policy, PENDULUM, policy_kwargs=arguments, device="cpu")
+
+
+def test_environments_of_make_vec_env_in_processes_of_their_own(make_agent):
+    env = make_vec_env("Swimmer-v5", 2, vec_env_cls=SubprocVecEnv, vec_env_kwargs={"start_method": "forkserver"})
+    try:
+        agent = make_agent("rpp", env).learn(60)
+        assert agent.spec == symmetry_spec("Swimmer-v5") and agent.num_timesteps == 60
+    finally:
+        env.close()
+
+
+class Shifted(gym.ObservationWrapper):
+    """A wrapper without a spec."""
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        return observation + 1.0
+
+
+def test_a_wrapper_that_cannot_be_made_again_is_named(make_agent):
+    env = SubprocVecEnv([lambda: Shifted(gym.make(PENDULUM))], start_method="forkserver")
+    try:
+        with pytest.raises(ValueError, match=r"wrapper Shifted can't be made again here.*pass spec="):
+            make_agent("rpp", env)
+    finally:
+        env.close()
+
+
+def test_files_of_other_algorithms_are_refused_by_name(make_agent, tmp_path):
+    SAC("MlpPolicy", PENDULUM, policy_kwargs=dict(net_arch=[4])).save(tmp_path / "sac.zip")
+    with pytest.raises(ValueError, match=r"SACPolicy is no RPPPolicy.*loaded by that algorithm's class"):
+        RPPSAC.load(tmp_path / "sac.zip")
+    make_agent("rpp", PENDULUM).save(tmp_path / "rpp.zip")
+    with pytest.raises(ValueError, match=r"rpp.zip.*no agent of RPPMBPO: load it by the class that saved it"):
+        RPPMBPO.load(tmp_path / "rpp.zip")
+
+
+def test_the_actor_gives_the_parameters_of_its_distribution(make_agent):
+    agent = make_agent("rpp", "Hopper-v5")
+    observations = torch.randn(5, 11, generator=torch.Generator().manual_seed(0))
+    mean, log_std, rest = agent.actor.get_action_dist_params(observations)
+    assert mean.shape == log_std.shape == (5, 3) and rest == {}
+    torch.testing.assert_close(torch.tanh(mean), agent.actor(observations, deterministic=True))
+    with pytest.raises(ValueError, match=r"saved with its policy: agent.policy.save\('actor.pt'\)"):
+        agent.actor.save("actor.pt")
+
+
+def test_an_argument_that_networks_lack_is_named(make_agent):
+    with pytest.raises(ValueError, match=r"network_kwargs has 'width': networks here take architecture, bilinear"):
+        make_agent("rpp", PENDULUM, policy_kwargs=dict(network_kwargs=dict(width=4)))

@@ -279,3 +279,22 @@ def test_answers_are_repeatable_and_leave_global_state_alone():
 def test_scale_of_the_generators_does_not_matter(scale):
     G = Group("scaled", lie_algebra=scale * SO(3).lie_algebra)
     assert [solve(T(k)(G), cache=False).rank for k in range(1, 6)] == [0, 1, 1, 3, 6]
+
+
+def test_what_would_take_too_much_memory_is_refused_before_it_does():
+    for rep in (T(30)(SO(3)), T(14)(S(5)), T(18)(SO(3))):
+        with pytest.raises(ValueError, match=rf"the basis of {rep} of .* to keep account of its {rep.dim} coordinates"):
+            solve(rep)
+
+
+@pytest.mark.parametrize("turn", [1e-6, 1e-9, 2 * np.pi / 6 * (1 + 1e-11), 2 * np.pi / 6 * (1 + 1e-9)])
+def test_a_turn_that_is_all_but_none_is_not_certified(turn):
+    """Vectors that it moves by 1e-11 are neither invariant nor moved."""
+    c, s = np.cos(turn), np.sin(turn)
+    with pytest.raises(NotCertified):
+        solve(T(6)(Group("turn", discrete_generators=[[[c, -s], [s, c]]])), cache=False)
+
+
+def test_ranks_of_a_turn_below_rounding_are_those_of_all_turns():
+    G = Group("turn", discrete_generators=[[[1, -1e-12], [1e-12, 1]]])
+    assert [solve(T(n)(G), cache=False).rank for n in (2, 4, 6)] == [2, 6, 20]

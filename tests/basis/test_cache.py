@@ -78,6 +78,8 @@ def test_location(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache.location() == tmp_path / "home" / ".cache" / "rppdyn" / "basis"
+    monkeypatch.setenv("RPPDYN_CACHE_DIR", "~/kept")
+    assert cache.location() == tmp_path / "home" / "kept" / "basis"
 
 
 def test_what_is_faster_to_solve_than_to_read_is_not_kept(monkeypatch):

@@ -169,6 +169,34 @@ def test_gradients_of_the_others_are_what_they_are_without_a_trajectory_that_div
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6 * float(b.abs().max()) + 1e-12)
 
 
+@pytest.mark.parametrize("adjoint", [False, True])
+def test_so_they_are_where_a_whole_row_diverges(adjoint):
+    model = NeuralODEModel(Cubed())
+    z0 = torch.tensor([[[50.0], [60.0]], [[0.1], [0.2]]], dtype=torch.float64)
+    times = torch.linspace(0, 1, 6, dtype=torch.float64)
+
+    def gradient(z0):
+        found = integrate(model, z0, times, method="rk4", step=0.05, adjoint=adjoint)
+        return found.diverged, torch.autograd.grad(found.states.sum(), model.net.a)[0]
+
+    _, expected = gradient(z0[1])
+    for rows in (z0, z0.flatten(0, 1), z0.unsqueeze(2)):
+        diverged, found = gradient(rows)
+        assert diverged.flatten().tolist() == [True, True, False, False]
+        torch.testing.assert_close(found, expected)
+
+
+class Cubed(torch.nn.Module):
+    """exp((a z)^3) - 1, which is infinite far out."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
+
+    def forward(self, z):
+        return torch.exp((self.a * z) ** 3) - 1
+
+
 @pytest.mark.parametrize("far", [[1e7, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]], ids=["out of bounds", "at the centre"])
 @pytest.mark.parametrize("method", ["rk4", "dopri5"])
 def test_so_they_are_of_a_field_that_is_singular_at_the_origin(method, far):
@@ -234,5 +262,12 @@ def test_bad_arguments_are_named():
     for step in (0.0, -1.0, math.nan):
         with pytest.raises(ValueError, match=r"step=.*: must be a positive number"):
             integrate(pendulum(), Z0, TIMES, method="rk4", step=step)
+    for tolerance in (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match=r"rtol=.*: must be a number of at least 0"):
+            integrate(pendulum(), Z0, TIMES, rtol=tolerance)
+    with pytest.raises(ValueError, match="rtol=0 and atol=0"):
+        integrate(pendulum(), Z0, TIMES, rtol=0.0, atol=0.0)
+    with pytest.raises(ValueError, match="give one initial state at least"):
+        integrate(pendulum(), Z0[:0], TIMES)
     with pytest.raises(ValueError, match="adjoint=True goes with"):
         integrate(pendulum(), Z0, TIMES, method="leapfrog", adjoint=True)

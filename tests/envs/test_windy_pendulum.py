@@ -69,7 +69,7 @@ def test_without_a_torque_it_is_the_pendulum():
     assert (pendulum.wind, pendulum.k2) == (0.02, 2.0)
     z0, _ = env.reset(seed=1)
     states = torch.from_numpy(np.array([z0] + [env.step(np.zeros(3))[0] for _ in range(200)]))
-    truth = pendulum.trajectories(torch.from_numpy(z0)[None], torch.arange(21) * 0.1)[0]
+    truth = pendulum.trajectories(torch.from_numpy(z0)[None], torch.arange(21).double() * 0.1)[0]
     assert torch.allclose(states[:21], truth, rtol=1e-6, atol=1e-6)
     energy = pendulum.energy(states)
     assert ((energy - energy[0]).abs() / energy[0].abs()).max() < 1e-6
@@ -181,6 +181,7 @@ def test_spec():
         (lambda: WindyPendulum(k2=-1.0), "k2=-1.0: give 0 or more"),
         (lambda: WindyPendulum().step(np.zeros(2)), "action .* must be 3 finite numbers"),
         (lambda: WindyPendulum().step(np.full(3, np.nan)), "action .* must be 3 finite numbers"),
+        (lambda: WindyPendulum().reset(options={"state": np.zeros(12)}), "a spring has no length"),
         (lambda: WindyPendulum().reset(options={"state": [1.0]}), "state .* must be 12 finite numbers"),
     ],
 )

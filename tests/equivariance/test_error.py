@@ -8,7 +8,7 @@ import pytest
 import torch
 from registry import generator
 
-from rppdyn.equivariance import equivariance_error, error_by_input, lie_derivative, summarise
+from rppdyn.equivariance import equivariance_error, error_by_input, error_by_output, lie_derivative, summarise
 from rppdyn.groups import SO, D, O, S, SO2eR3, U
 from rppdyn.nn import EMLP, MLP
 from rppdyn.reps import Pseudoscalar, Scalar, T, V
@@ -135,6 +135,22 @@ def test_a_broken_function_without_a_derivative_has_the_same_lie_derivative():
     assert not lie_derivative(lambda x: torch.ones(50, 1), V(G), Scalar(G), X).any()  # constant, so invariant
 
 
+def test_a_function_may_write_into_its_input():
+    x, G = X.clone(), O(3)
+    for rewriting, pure in (
+        (torch.nn.ReLU(inplace=True), torch.nn.ReLU()),
+        (lambda x: x.mul_(2.0), lambda x: 2.0 * x),
+    ):
+        for measure in (
+            lambda f: equivariance_error(f, V(G), V(G), x).mean,
+            lambda f: error_by_input(f, V(G), V(G), x, ["x", "y", "z"])["x, y, z"],
+            lambda f: error_by_output(f, V(G), V(G), x, ["x", "y", "z"])["x"],
+            lambda f: float(lie_derivative(f, V(G), V(G), x).norm()),
+        ):
+            assert measure(rewriting) == pytest.approx(measure(pure), rel=1e-9, abs=1e-12, nan_ok=True)
+        assert torch.equal(x, X)
+
+
 def test_the_output_may_have_another_dtype_than_the_input():
     G = O(3)
     error = equivariance_error(lambda x: (x * x.norm(dim=-1, keepdim=True)).float(), V(G), V(G), X)
@@ -193,7 +209,7 @@ def test_outputs_that_are_not_finite_are_refused():
     with pytest.raises(ValueError, match=r"f\(x\) has entries that are not finite"):
         equivariance_error(lambda x: x / 0, V(SO(3)), V(SO(3)), X)
     with pytest.raises(ValueError, match=r"f\(g x\) has entries that are not finite"):  # finite at x alone
-        equivariance_error(lambda x: x.clone() if x is X else x / 0, V(SO(3)), V(SO(3)), X)
+        equivariance_error(lambda x: x if torch.equal(x, X) else x / 0, V(SO(3)), V(SO(3)), X)
 
 
 def test_given_elements_are_used_for_every_input():

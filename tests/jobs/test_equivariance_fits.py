@@ -267,6 +267,16 @@ def test_trajectories_that_diverge_are_counted(run, tmp_path):
 # -- bad input --------------------------------------------------------------------------------------------------------
 
 
+def test_files_of_inputs_that_cannot_be_used(run, tmp_path):
+    for name, array, match in (
+        ("complex", np.ones((5, 12)) + 1j, "complex.npy holds complex128: it must hold real numbers"),
+        ("huge", np.full((5, 12), 1e308), "no member gives finite numbers.*unless it is what .*huge.npy holds"),
+    ):
+        np.save(tmp_path / f"{name}.npy", array)
+        with pytest.raises(ValueError, match=match):
+            equivariance.run(EquivarianceConfig(str(run("hnn")), states_from=str(tmp_path / f"{name}.npy")))
+
+
 @pytest.mark.parametrize(
     ("name", "options", "match"),
     [

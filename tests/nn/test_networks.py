@@ -431,6 +431,17 @@ def test_the_gradient_is_that_of_autograd_and_differentiates_in_every_way(cls, G
         torch.testing.assert_close(transform(found), transform(expected))
 
 
+def test_inputs_of_another_size_are_refused_by_name():
+    net = EMLP(2 * V + Scalar, V, SO(3), hidden=40)
+    for call in (net, net.apply):
+        with pytest.raises(
+            ValueError, match=r"shape \(7, 3\): the last axis must have 7 entries, .* 2\*T1 \+ T0 of SO\(3\)"
+        ):
+            call(torch.randn(7, 3))
+    with pytest.raises(ValueError, match="the last axis must have 6 entries"):
+        MLP(2 * V, Scalar, SO(3), hidden=8).gradient(torch.randn(7, 3))
+
+
 def test_a_gradient_of_several_outputs_is_refused():
     with pytest.raises(ValueError, match="a gradient is of one number"):
         build(MLP, Z(2)).gradient(torch.randn(3, 5))

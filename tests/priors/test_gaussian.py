@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributions import MultivariateNormal, Normal
 
 from rppdyn.groups import SO, SO13, D, S, Z
-from rppdyn.nn import EMLP, MLP, RPPEMLP, RelaxedLinear, named_pathways
+from rppdyn.nn import EMLP, MLP, RPPEMLP, RelaxedLinear, merge, named_pathways
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Scalar, T, V
 
@@ -130,11 +130,16 @@ def test_unknown_pathways_are_refused_by_name():
         negative_log_prior(build(MLP, Z(4)), {"blocks.7.linear": {"free": torch.zeros(())}})
 
 
+def test_a_module_without_pathways_is_refused():
+    for module in (torch.nn.Linear(2, 2), merge(build(MLP, Z(4)))):
+        with pytest.raises(ValueError, match=r"has no pathways, and so no prior"):
+            negative_log_prior(module)
+
+
 def test_it_takes_the_dtype_of_the_weights_and_any_module():
     net = RPPEMLP(V, V, Z(4), hidden=8, num_layers=1)
     assert negative_log_prior(net).dtype == torch.float32
     both = nn.ModuleDict({"actor": net, "critic": MLP(V, Scalar, Z(4), hidden=8)})
     torch.testing.assert_close(negative_log_prior(both), negative_log_prior(net) + negative_log_prior(both["critic"]))
-    assert negative_log_prior(nn.Linear(2, 2)) == 0
     layer = RelaxedLinear((V + T(2))(SO(3)), V(SO(3)))
     assert torch.isfinite(negative_log_prior(layer))
