@@ -80,11 +80,12 @@ def build_network(config: NetworkConfig, rep_in: Rep, rep_out: Rep, seed: int, o
         hidden=_hidden(config.hidden, rep_in.G),
         num_layers=config.num_layers,
         architecture=config.architecture,
+        bilinear=config.bilinear,
         generator=torch.Generator().manual_seed(seed),
     )
     if config.kind == "mlp":
         return MLP(rep_in, rep_out, rep_in.G, free_variance=config.free_variance, **options)
-    options |= dict(equivariant_variance=config.equivariant_variance, bilinear=config.bilinear)
+    options["equivariant_variance"] = config.equivariant_variance
     if config.kind == "emlp":
         return EMLP(rep_in, rep_out, rep_in.G, **options)
     options |= dict(free_variance=config.free_variance, parametrisation=config.parametrisation)

@@ -145,7 +145,9 @@ def test_a_trajectory_does_not_depend_on_its_neighbours_nor_on_other_times():
     z0 = P.initial_state(40, generator(2))
     z = P.trajectories(z0, TIMES[:51])
     assert torch.allclose(P.trajectories(z0[7:8], TIMES[:51])[0], z[7], rtol=1e-11, atol=1e-11)
-    assert torch.allclose(P.trajectories(z0, torch.tensor([0.0, 3.3, 10.0]).double())[:, 2], z[:, 50], rtol=1e-9, atol=1e-9)
+    assert torch.allclose(
+        P.trajectories(z0, torch.tensor([0.0, 3.3, 10.0]).double())[:, 2], z[:, 50], rtol=1e-9, atol=1e-9
+    )
 
 
 def test_angular_momentum_about_z_is_conserved_without_wind_only():

@@ -231,6 +231,8 @@ def test_hidden_layers_are_given_as_text_or_one_by_one(tmp_path):
             dynamics(tmp_path / "no", f"model.hidden={hidden}")
     with pytest.raises(ValueError, match=r"model\.hidden 3\*X: unknown 'X'"):
         fit_dynamics.run(dynamics(tmp_path / "no", 'model.hidden="3*X"'))
-    with pytest.raises(ValueError, match=r"model\.hidden=900000000, 2 of them: the weights don't fit in memory"):
-        fit_dynamics.run(dynamics(tmp_path / "no", "model=mlp_hnn", "seeds=2", "model.hidden=900000000"))
+    with pytest.raises(ValueError, match="bilinear=True needs the equivariant pathway"):
+        fit_dynamics.run(dynamics(tmp_path / "no", "model=mlp_hnn", "model.bilinear=true"))
+    with pytest.raises(ValueError, match=r"model\.hidden=1000000000000, 2 of them: the weights don't fit in memory"):
+        fit_dynamics.run(dynamics(tmp_path / "no", "model=mlp_hnn", "seeds=2", "model.hidden=1000000000000"))
     assert not (tmp_path / "no").exists()
