@@ -56,9 +56,8 @@ def lie_derivative(
 def derivative(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """``f(x)`` and its derivative along ``v``."""
     try:
-        return torch.func.jvp(
-            lambda x: f(x.clone()), (x,), (v,), strict=True
-        )  # strict: a detached output raises, it is no constant
+        # strict: a detached output raises, it is no constant
+        return torch.func.jvp(lambda x: f(x.clone()), (x,), (v,), strict=True)
     except RuntimeError:  # (or f is at fault, and raises again below)
         y, t = f(x.clone()), torch.finfo(x.dtype).eps ** 0.2
         near, far = (f(x + s * v) - f(x - s * v) for s in (t, 2 * t))
