@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -249,14 +250,15 @@ def pathway_variances(network: type[nn.Module], arguments: Mapping[str, Any], pr
     """Prior variances of both pathways of a network, 0 for one that it lacks; those with a prefix where they are given.
 
     Raises:
-        ValueError: a variance is negative.
+        ValueError: a variance is negative, or no number.
     """
     variances = {}
     for key in ("equivariant_variance", "free_variance"):
         own = arguments[prefix + key] if prefix else None
-        variances[key] = float(arguments[key] if own is None else own)
-        if not variances[key] >= 0:
-            raise ValueError(f"{prefix}{key}={variances[key]:g} must be at least 0")
+        value = arguments[key] if own is None else own
+        if not isinstance(value, Real) or not value >= 0:
+            raise ValueError(f"{prefix}{key}={value!r} must be a number of at least 0")
+        variances[key] = float(value)
     if network is MLP:  # the baseline's only pathway is under the wide prior
         return {"equivariant_variance": 0.0, "free_variance": variances["equivariant_variance"]}
     return variances | {"free_variance": 0.0} if network is EMLP else variances

@@ -151,8 +151,11 @@ def test_refusals_name_the_thing_and_the_remedy(make_agent):
         make_agent("rpp", "Pendulum-v1")
     with pytest.raises(ValueError, match=r"model='rp' is not one of rpp, emlp, mlp, rpp_policy_only"):
         make_agent("rp")
-    with pytest.raises(ValueError, match=r"free_variance=-1 must be at least 0"):
+    with pytest.raises(ValueError, match=r"free_variance=-1.0 must be a number of at least 0"):
         make_agent("rpp", policy_kwargs=dict(free_variance=-1.0))
+    for value in ("wide", None):
+        with pytest.raises(ValueError, match=rf"equivariant_variance={value!r} must be a number of at least 0"):
+            make_agent("rpp", policy_kwargs=dict(equivariant_variance=value))
     with pytest.raises(ValueError, match=r"'slider force'.*\[-3, 2\], not symmetric about 0; wrap.*RescaleAction"):
         make_agent("rpp", Bounds(gym.make(PENDULUM), [-3], [2]))
     bounds = [1, 1, 1, 2, 1, 1]
