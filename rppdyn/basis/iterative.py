@@ -20,6 +20,7 @@ CONVERGED = 1e-13  # residual relative to the right-hand side
 FLOOR = 1e-16  # residual below which a right-hand side (of unit-length columns) is rounding
 PRESENT = 1e-5  # a projected random vector at least this long (of 1) carries something new
 MAX_BYTES = 2**33
+MAX_DIM = 2**23  # conjugate gradients take seconds for each vector
 ABSENT = 1e-9  # one at most this long carries nothing
 
 
@@ -27,10 +28,15 @@ def solve_iterative(problem: Problem, seed: int = 0) -> tuple[DenseSubspace, Cer
     """Invariants through Kronecker-structured products only.
 
     Raises:
-        NotCertified: conjugate gradients did not converge, or a projected vector is neither new nor zero.
+        NotCertified: too many dimensions; conjugate gradients did not converge, or a projected vector is neither new nor zero.
     """
     rng = np.random.default_rng(seed)
     n = problem.dim
+    if n > MAX_DIM:
+        raise NotCertified(
+            f"no certified basis of {problem.name}: its dimension {n} is more than {MAX_DIM} (iterative); use a lower tensor "
+            "power, or split the representation"
+        )
     q = np.zeros((n, 0), problem.dtype)
     width = 8
     while True:

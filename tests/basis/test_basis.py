@@ -285,6 +285,8 @@ def test_what_would_take_too_much_memory_is_refused_before_it_does():
     for rep in (T(30)(SO(3)), T(14)(S(5)), T(18)(SO(3))):
         with pytest.raises(ValueError, match=rf"the basis of {rep} of .* to keep account of its {rep.dim} coordinates"):
             solve(rep)
+    with pytest.raises(NotCertified, match=r"T15: its dimension 14348907 is more than .* use a lower tensor power"):
+        solve(T(15)(SO(3)))
 
 
 @pytest.mark.parametrize("turn", [1e-6, 1e-9, 2 * np.pi / 6 * (1 + 1e-11), 2 * np.pi / 6 * (1 + 1e-9)])
