@@ -43,8 +43,9 @@ def installed(launcher: str) -> pytest.MarkDecorator:
     "launcher",
     [pytest.param("joblib", marks=installed("joblib")), pytest.param("submitit_local", marks=installed("submitit"))],
 )
-def test_several_at_a_time(rppdyn, one_after_the_other, launcher, tmp_path):
-    status, _, err = rppdyn(*SWEEP, f"hydra/launcher={launcher}", cwd=tmp_path)
+def test_several_at_a_time(fresh, one_after_the_other, launcher, tmp_path):
+    """In an interpreter of its own: a forked one waits at its end until joblib's workers have been idle for five minutes."""
+    status, _, err = fresh(*SWEEP, f"hydra/launcher={launcher}", cwd=tmp_path)
     assert status == 0, err
     assert_same_sweep(tmp_path, one_after_the_other)
 
