@@ -7,12 +7,24 @@ import argparse
 from rppdyn.verbs.verb import Parser
 
 
-def evaluate_agent_arguments(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the folder of a run of train-agent")
-    parser.add_argument("--episodes", type=int, default=10, help="how many (10)")
+def _seed_of_episodes(parser: Parser) -> None:
     parser.add_argument(
         "--seed", type=int, default=10_000, help="of the first episode's reset; the others follow (10000)"
     )
+
+
+def _vecnormalize(parser: Parser) -> None:
+    parser.add_argument(
+        "--vecnormalize",
+        metavar="FILE",
+        help="what VecNormalize.save wrote beside a .zip, whose policy saw such observations",
+    )
+
+
+def evaluate_agent_arguments(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the folder of a run of train-agent")
+    parser.add_argument("--episodes", type=int, default=10, help="how many (10)")
+    _seed_of_episodes(parser)
     parser.add_argument("--video", metavar="FILE", default=None, help="film the first episode: a .gif or .mp4")
 
 
@@ -60,17 +72,11 @@ def equivariance_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--states", type=int, default=2000, help="how many, evenly spaced in what there is (2000)")
     parser.add_argument("--episodes", type=int, default=10, help="how many episodes they are taken from (10)")
-    parser.add_argument(
-        "--seed", type=int, default=10_000, help="of the first episode's reset; the others follow (10000)"
-    )
+    _seed_of_episodes(parser)
     parser.add_argument(
         "--trust", action="store_true", help="load a file or module that may run code: you know where it is from"
     )
-    parser.add_argument(
-        "--vecnormalize",
-        metavar="FILE",
-        help="what VecNormalize.save wrote beside a .zip, whose policy saw such observations",
-    )
+    _vecnormalize(parser)
     parser.add_argument("--json", metavar="FILE", help="where the result goes (RUN/equivariance.json)")
     parser.add_argument(
         "--figure", metavar="FILE", help="where it is drawn: png, svg, pdf (RUN/figures/equivariance.png)"
@@ -118,11 +124,7 @@ def collect_arguments(parser: Parser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of resets and actions, or of which episodes are drawn (0)")
     parser.add_argument("--name", metavar="ID", help="the dataset's Minari id (rppdyn/ENV/SOURCE-v0)")
     parser.add_argument("--trust", action="store_true", help="load a file that may run code: you know where it is from")
-    parser.add_argument(
-        "--vecnormalize",
-        metavar="FILE",
-        help="what VecNormalize.save wrote beside a .zip, whose policy saw such observations",
-    )
+    _vecnormalize(parser)
 
 
 def collect(arguments: argparse.Namespace) -> int:
