@@ -165,7 +165,7 @@ def plain_function(
 
 
 def tried(call: Callable[[Tensor], Tensor], sample: Tensor, outputs: int) -> Callable[[Tensor], Tensor]:
-    """A callable in the precision that it computes in: double where it accepts that, else single.
+    """A callable in the precision that it computes in: double where it accepts that, else single; it may write into its inputs.
 
     Raises:
         ConfigError: it accepts neither, or its output is no (n, outputs) tensor.
@@ -173,7 +173,7 @@ def tried(call: Callable[[Tensor], Tensor], sample: Tensor, outputs: int) -> Cal
     failure: Exception | None = None
     for dtype in (torch.float64, torch.float32):
         try:
-            y = call(sample.to(dtype))
+            y = call(sample.to(dtype, copy=True))
         except (RuntimeError, ValueError, TypeError, AssertionError) as error:
             failure = failure or error
             continue
@@ -183,7 +183,7 @@ def tried(call: Callable[[Tensor], Tensor], sample: Tensor, outputs: int) -> Cal
                 f"the function returns {what} for inputs {tuple(sample.shape)}: it must map (n, {sample.shape[1]}) to "
                 f"(n, {outputs}), for every n"
             )
-        return lambda x: call(x.to(dtype))
+        return lambda x: call(x.to(dtype, copy=True))
     line = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__
     raise ConfigError(
         f"the function fails on inputs of shape {tuple(sample.shape)} ({line[:120]}): it must take (n, {sample.shape[1]}) "

@@ -218,6 +218,10 @@ ALONG_Z = """
     def wrong_size(x):
         return x
 
+    def doubled(x):
+        x *= 2
+        return x
+
     three = 3
 """
 
@@ -240,6 +244,11 @@ def test_the_generator_that_is_broken_is_blamed(function):
     expected = sorted(np.mean(np.abs(0.3 * x[:, k]) / (2 * np.abs(f))) for k in (0, 1))
     found = sorted(e.published for name, e in m.per_generator.items() if name not in kept)
     assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_function_that_writes_into_its_input_is_given_one_of_its_own(function):
+    m = measured(f"{function}:doubled", group="O(3)", rep_in="V", rep_out="V", states_from="normal", states=100)
+    assert max(e.error for e in m.functions["function"].per_generator.values()) < 1e-12
 
 
 def test_an_exported_program(tmp_path):
