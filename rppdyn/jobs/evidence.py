@@ -14,6 +14,7 @@ from rppdyn.jobs.pathway_table import shares
 from rppdyn.nn import RPPEMLP, Stack
 from rppdyn.nn.networks import Weights
 from rppdyn.priors import Evidence, Likelihood, curvature, evidence, gradient_curvature
+from rppdyn.runs.streams import stream
 
 __all__ = ["Predict", "PredictEach", "VarianceLearning", "weights_of"]
 
@@ -149,7 +150,7 @@ class VarianceLearning:
         """A member's evidence, and its negative log-likelihood of all data as a function of the noise variance."""
         net = self.stack.member(index)
         inputs, targets = self.inputs[index], self.targets[index]
-        generator = torch.Generator().manual_seed(self.config.all_seeds[index] * 1_000_003 + epoch)
+        generator = stream(self.config.all_seeds[index], epoch)
         chosen = torch.randperm(len(inputs), generator=generator)[: self.options.data].to(inputs.device)
         predict = lambda batch: self.predict(net, batch)  # noqa: E731
         blocks = (curvature if self.predict_each is None else gradient_curvature)(

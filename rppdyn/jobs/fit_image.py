@@ -25,6 +25,7 @@ from rppdyn.jobs.preflight import preflight
 from rppdyn.nn import Stack
 from rppdyn.priors import Categorical
 from rppdyn.runs import RunFolder
+from rppdyn.runs.streams import stream
 
 __all__ = ["ImageFit", "load_image_models", "run"]
 
@@ -99,7 +100,7 @@ class ImageFit:
         """Images turned, mirrored and moved at random, as configured, each member's by a stream of its own."""
         task, moved = self.config.task, []
         for seed, x in zip(self.config.all_seeds, inputs, strict=True):
-            generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+            generator = stream(seed, step)
             if task.augment_turn:
                 x = quarter_turned(x, generator)
             if task.augment_flip:

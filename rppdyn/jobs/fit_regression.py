@@ -20,6 +20,7 @@ from rppdyn.jobs.fitting import StackFit, build_stack, equivariance_metrics, loa
 from rppdyn.jobs.preflight import preflight
 from rppdyn.nn import Chained, InvariantNormaliser, Stack
 from rppdyn.runs import RunFolder
+from rppdyn.runs.streams import data_stream, stream
 
 __all__ = ["Regression", "Regressor", "load_regressors", "run"]
 
@@ -76,7 +77,7 @@ class Regression:
         self.config = config
         self.task = regression_task(config.task.name, task_group(config.task.group), config.task.strength)
         self.dtype, device = getattr(torch, config.dtype), device_of(config.device)
-        data = [self.task.sample(config.task.train, torch.Generator().manual_seed(seed)) for seed in config.all_seeds]
+        data = [self.task.sample(config.task.train, data_stream(seed)) for seed in config.all_seeds]
         held_out = torch.Generator().manual_seed(TEST_SEED)
         self.validation = self.task.sample(config.task.validation, held_out)
         self.held_out = self.task.sample(config.task.test, held_out)
@@ -130,7 +131,7 @@ class Regression:
         """Inputs and targets moved by random elements of the group, which both normalisations commute with."""
         moved: list[list[Tensor]] = [[], []]
         for seed, x, y in zip(self.config.all_seeds, inputs, targets, strict=True):
-            g = self.task.group.samples(len(x), torch.Generator().manual_seed(seed * 1_000_003 + step))
+            g = self.task.group.samples(len(x), stream(seed, step))
             for rep, values, out in ((self.task.rep_in, x, moved[0]), (self.task.rep_out, y, moved[1])):
                 out.append(act(rep, g.to(values), values))
         return torch.stack(moved[0]), torch.stack(moved[1])

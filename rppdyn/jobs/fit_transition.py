@@ -29,6 +29,7 @@ from rppdyn.jobs.transition_schema import FitTransitionConfig
 from rppdyn.nn import Chained
 from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.runs.files import write_json
+from rppdyn.runs.streams import stream
 
 __all__ = ["Transition", "load_transition_model", "load_transitions", "run"]
 
@@ -143,9 +144,8 @@ class Transition:
     def _augment(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Chunks moved by random elements of the group, one for each."""
         n = self.spec.feature_dim
-        seeds = [seed * 1_000_003 + step for seed in self.config.all_seeds]
         index = torch.stack(
-            [self.images.draw(inputs.shape[1], torch.Generator().manual_seed(seed), identity=True) for seed in seeds]
+            [self.images.draw(inputs.shape[1], stream(seed, step), identity=True) for seed in self.config.all_seeds]
         )
         states, actions = (maps[index.to(maps.device)].mT for maps in (self.images.obs_maps, self.images.action_maps))
         moved = torch.cat([targets[..., :n] @ states, targets[..., n:]], -1)  # rewards stay

@@ -40,6 +40,7 @@ from rppdyn.reps import Rep
 from rppdyn.runs import CheckpointError, Progress, RunFolder, RunFolderError, provenance, stop_on_signals
 from rppdyn.runs.files import flush_to_disk
 from rppdyn.runs.fitting import fit, load_tensors
+from rppdyn.runs.streams import stream
 
 __all__ = [
     "GAUSSIAN",
@@ -251,7 +252,7 @@ class StackFit:
         if size >= count:
             return self.inputs, self.targets
         if self._order is None or self._ordered != epoch:
-            generators = [torch.Generator().manual_seed(seed * 1_000_003 + epoch) for seed in self.config.all_seeds]
+            generators = [stream(seed, epoch) for seed in self.config.all_seeds]
             order = [torch.randperm(count, generator=generator) for generator in generators]
             self._order, self._ordered = torch.stack(order).to(self.inputs.device), epoch
         chosen = self._order[:, batch * size : (batch + 1) * size]

@@ -44,6 +44,17 @@ def test_seeds_trained_together_are_those_trained_alone(tmp_path):
     assert len(set(together.test["test/error"])) == 3
 
 
+def test_initial_weights_are_not_the_training_inputs(tmp_path):
+    for task in ("lorentz", "inertia"):
+        made = fit_regression.Regression(regression(tmp_path, f"task={task}", "model=rpp"))
+        x = made.fit.inputs[0].flatten()
+        for name, weight in made.fit.stack.member(0).named_parameters():
+            k = min(weight.numel(), len(x))
+            if k > 30:
+                correlation = np.corrcoef(weight.detach().flatten()[:k], x[:k])[0, 1]
+                assert abs(correlation) < 0.6, (task, name, correlation)
+
+
 def test_an_equivariant_network_learns_inertia_faster_and_stays_equivariant(tmp_path):
     words = ("optimiser.epochs=60", "optimiser.learning_rate=1e-2", "task.train=500", "optimiser.batch_size=250",
              "model.hidden=128", "dtype=float32", "evaluation.every=60", "task.test=200")  # fmt: skip
