@@ -22,6 +22,8 @@ def nearest_rotation(M: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d 
     The derivative is that of the polar factor, :math:`U\,\frac{U^T dM\,V - (\ldots)^T}{s_i + s_j}\,V^T`, which exists where
     that of ``U`` and ``V`` does not: at rotations all singular values are equal.
 
+    Of a matrix with an entry that is no finite number it is nan, and so is its derivative; the others of a batch keep theirs.
+
     Source: Kabsch 1976; the derivative by differentiating :math:`M = QP`, ``P`` symmetric.
     """
     return _NearestRotation.apply(M)
@@ -30,10 +32,11 @@ def nearest_rotation(M: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d 
 class _NearestRotation(torch.autograd.Function):
     @staticmethod
     def forward(ctx, M):
-        U, S, Vh = torch.linalg.svd(M)
+        finite = M.isfinite().all((-2, -1), keepdim=True)
+        U, S, Vh = torch.linalg.svd(torch.where(finite, M, torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)))
         sign = torch.ones_like(S)
         sign[..., -1] = torch.linalg.det(U @ Vh).sign()
-        U = U * sign.unsqueeze(-2)
+        U = torch.where(finite, U * sign.unsqueeze(-2), torch.nan)
         ctx.save_for_backward(U, S * sign, Vh)
         return U @ Vh
 

@@ -43,6 +43,18 @@ def test_nearest_rotation_commutes_with_mirrors_and_has_its_derivative():
     assert torch.autograd.gradcheck(nearest_rotation, exactly)
 
 
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+def test_a_matrix_that_has_diverged_has_no_nearest_rotation_and_harms_no_other(number):
+    M = torch.randn(4, 3, 3, dtype=torch.float64, generator=seeded()).requires_grad_()
+    lost = torch.zeros_like(M)
+    lost[1, 0, 2] = number
+    R, alone = nearest_rotation(M + lost), nearest_rotation(M)
+    kept = torch.tensor([True, False, True, True])
+    assert R[1].isnan().all() and torch.equal(R[kept], alone[kept])
+    found, expected = (torch.autograd.grad((r[kept] * M[kept].detach().exp()).sum(), M)[0] for r in (R, alone))
+    assert torch.equal(found[kept], expected[kept])
+
+
 def ant_model(cls=EMLP, **options) -> tuple[TransitionModel, object]:
     with closing(make_env("Ant-v5", include_cfrc_ext_in_observation=False)) as env:
         spec = symmetry_spec(env, symmetry="D4")
@@ -73,6 +85,15 @@ def test_rollouts_of_ant_commute_with_every_element_of_D4(cls, equivariant):
         moved = model.rollout(x[:8] @ rho_x.T, u @ rho_u.T).states
         error = (moved - states @ rho_x.T).abs().max() / (states - x[:8, None]).abs().max()
         assert (error < 1e-12) == equivariant, error
+
+
+def test_rollouts_of_a_model_that_has_diverged_are_no_numbers():
+    model, spec = ant_model()
+    x, u, after = ant_transitions(spec)
+    model.observe(x, u, after)
+    with torch.no_grad():
+        next(model.net.head.parameters()).fill_(torch.nan)
+    assert not model.rollout(x[:8], u.view(8, 5, 8)).states[:, 1:].isfinite().any()
 
 
 def test_a_linear_system_is_rolled_out_exactly():
