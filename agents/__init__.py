@@ -22,12 +22,14 @@ from rppdyn.agents.policy import MODELS, RPPPolicy
 from rppdyn.agents.ppo import RPPActorCriticPolicy
 from rppdyn.agents.trainees import train_many
 from rppdyn.agents.update import UpdateConfig, update
+from rppdyn.agents.variances import LearnVariances
 
 __all__ = [
     "MODELS",
     "RPPMBPO",
     "RPPSAC",
     "AgentEquivarianceError",
+    "LearnVariances",
     "RPPActorCriticPolicy",
     "RPPPolicy",
     "UpdateConfig",

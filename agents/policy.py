@@ -271,8 +271,17 @@ def network_builder(
     generator: torch.Generator,
     prefix: str = "",
 ) -> BuildNetwork:
-    """(rep_in, rep_out, output_scale) -> a network of this kind, with a policy's arguments."""
+    """(rep_in, rep_out, output_scale) -> a network of this kind, with a policy's arguments.
+
+    Raises:
+        ValueError: no pathway is left; a variance is given of one that the network hasn't.
+    """
     variances = pathway_variances(network, arguments, prefix)
+    key, usual = f"{prefix}free_variance", None if prefix else defaults.FREE_VARIANCE
+    if network is MLP and arguments[key] != usual:
+        raise ValueError(
+            f"{key}={arguments[key]}: an mlp has one pathway, under {prefix}equivariant_variance; give that"
+        )
     if not any(variances.values()):
         keys = ("equivariant_variance", "free_variance") if network is RPPEMLP else ("equivariant_variance",)
         given = " and ".join(f"{key if arguments.get(prefix + key) is None else prefix + key}=0" for key in keys)

@@ -74,8 +74,18 @@ def test_docstring_examples(module):
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_relative_links_resolve(page):
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    targets = [link.split("#")[0] for link in LINK.findall(text) if not re.match(r"[a-z]+:|#", link)]
-    assert [t for t in targets if not (page.parent / t).exists()] == []
+    links = [link for link in LINK.findall(text) if not re.match(r"[a-z]+:", link)]
+    assert [link for link in links if not (page.parent / link.split("#")[0]).exists()] == []
+    anchors = [link.partition("#")[::2] for link in links if "#" in link]
+    targets = [(page.parent / other if other else page, anchor) for other, anchor in anchors]
+    assert [t for t in targets if t[0].suffix == ".md" and t[1] not in headings(t[0])] == []
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors that GitHub gives a page's headings: small letters, hyphens for spaces, no other signs."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_every_page_is_reached_from_the_readme():

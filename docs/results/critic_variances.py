@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from rppdyn.agents import RPPSAC, critic_equivariance_error, policy_equivariance_error
-from rppdyn.agents.variances import LearnVariances
+from rppdyn.agents import RPPSAC, LearnVariances, critic_equivariance_error, policy_equivariance_error
 from rppdyn.envs import make_env
 from rppdyn.runs.files import write_json
 from rppdyn.runs.provenance import provenance

@@ -50,7 +50,7 @@ def compare_equivariance(runs: Sequence[str | os.PathLike[str]], out: str | os.P
     """Draw the equivariance errors of fits through training: every member a thin line, their interquartile mean a thick one.
 
     Args:
-        runs: folders of fit-regression or fit-dynamics; one colour each.
+        runs: folders of fits; one colour each.
         out: the picture; its suffix is the format (png, svg, pdf).
     Raises:
         ValueError: no runs, or a folder that is no fit's run or has no metrics yet.
@@ -64,7 +64,7 @@ def compare_equivariance(runs: Sequence[str | os.PathLike[str]], out: str | os.P
         folder = RunFolder.open(run)
         config = compose.from_run(compose.name_of_run(folder), folder)
         if not isinstance(config, FitConfig):
-            raise ConfigError(f"{run} is a run of {config.verb}: give runs of fit-regression or fit-dynamics")
+            raise ConfigError(f"{run} is a run of {config.verb}: give runs of fits")
         records = read_metrics(folder.metrics.path) if folder.metrics.path.exists() else []
         if not records:
             raise ConfigError(f"{run} has no metrics yet: leave it out, or let it run first")

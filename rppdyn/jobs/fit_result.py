@@ -16,7 +16,7 @@ FIRST_DIVERGENCE = "rollout/first_divergence"  # null where none did, which is n
 
 @dataclass
 class FitResult(RunResult):
-    """What a run of fit-regression or fit-dynamics ends with, and what `result.json` holds.
+    """What a fit ends with, and what `result.json` holds.
 
     Attributes:
         metrics: the last record of `metrics.jsonl`; lists have one value per seed.

@@ -74,6 +74,14 @@ BAD = {
         ["train-agent", "model=mlp", "model.equivariant_variance=0"],
         ["model.equivariant_variance=0", "no pathway of the actor", "positive"],
     ),
+    "variance that an mlp has no use for": (
+        ["train-agent", "env=InvertedPendulum-v5", "model=mlp", "model.free_variance=1e-3"],
+        ["free_variance=0.001", "one pathway, under equivariant_variance"],
+    ),
+    "and one that mlp critics have none for": (
+        ["train-agent", "env=InvertedPendulum-v5", "model=rpp_policy_only", "model.critic_free_variance=1e-3"],
+        ["critic_free_variance=0.001", "one pathway, under critic_equivariant_variance"],
+    ),
     "variances of the critics": (
         ["train-agent", "model.critic_equivariant_variance=0", "model.critic_free_variance=0"],
         ["model.critic_equivariant_variance=0 and model.critic_free_variance=0", "critics"],

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rppdyn.agents import RPPSAC
-from rppdyn.agents.variances import LearnVariances
+from rppdyn.agents import RPPSAC, LearnVariances
 from rppdyn.nn import Chained
 from rppdyn.priors import Gaussian, curvature, evidence
 
