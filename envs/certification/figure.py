@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW, LEVELS, Certificate, GeneratorReport
-from rppdyn.runs.figures import COLOURS
+from rppdyn.runs.figures import COLOURS, save
 
 __all__ = ["draw", "picture_format"]
 
@@ -50,7 +49,7 @@ def draw(certificate: Certificate, path: Path) -> Path:
     """
     figure = Figure(figsize=(13, 8), layout="constrained")
     FigureCanvasAgg(figure)
-    suffix = picture_format(path)
+    picture_format(path)
     (steps, components), (rollouts, visits) = figure.subplots(2, 2, width_ratios=(1.15, 1))
     parts = {"state in contact": "-", "state out of contact": "--", "observation": ":", "reward": "-."}
     keys = {"state in contact": "state contact", "state out of contact": "state free"}
@@ -87,10 +86,7 @@ def draw(certificate: Certificate, path: Path) -> Path:
     visits.legend(loc="best", framealpha=0.85, edgecolor="none", fontsize="small")
     verdicts = ", ".join(f"{g.name} {g.dynamics_verdict}" for g in certificate.generators)
     figure.suptitle(f"{certificate.env_id}: {verdicts} ({certificate.n_states} states, {certificate.solver} solver)")
-    temporary = path.with_name(f".writing-{path.name}")
-    figure.savefig(temporary, dpi=150, format=suffix)
-    os.replace(temporary, path)
-    return path
+    return save(figure, path)
 
 
 def _components(axes: Axes, reports: tuple[GeneratorReport, ...]) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from rppdyn.agents import RPPSAC
 from rppdyn.envs import SymmetrySpec
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError
-from rppdyn.runs.files import flush_to_disk, write_json
+from rppdyn.runs.files import replacing, write_json
 
 AGENT = "agent.pt"
 STATE = "state.json"
@@ -64,8 +63,10 @@ def save_model(agent: RPPSAC, folder: RunFolder) -> None:
 
     The second is for `RPPSAC.load`; stable-baselines3 writes parts of it as pickles, so load it from people you trust.
     """
-    _replace(folder.policy_file, lambda path: torch.save(agent.policy.state_dict(), path))
-    _replace(folder.model_file, agent.save)
+    with replacing(folder.policy_file) as path:
+        torch.save(agent.policy.state_dict(), path)
+    with replacing(folder.model_file) as path:
+        agent.save(path)
 
 
 def save_spec(folder: RunFolder, spec: SymmetrySpec) -> None:
@@ -155,10 +156,3 @@ def _load(path: Path, error_type: type[ValueError]) -> Any:
             if error_type is RunFolderError
             else f"{path} is damaged: delete the folder {path.parent} to use the checkpoint before it"
         ) from error
-
-
-def _replace(path: Path, write: Callable[[str], Any]) -> None:
-    temporary = path.with_name(f".writing-{path.name}")  # the suffix stays: stable-baselines3 would add one
-    write(os.fspath(temporary))
-    flush_to_disk(temporary)
-    os.replace(temporary, path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from rppdyn.jobs.fit_figures import draw_members
-from rppdyn.runs.figures import COLOURS, SMALLEST
+from rppdyn.runs.figures import COLOURS, SMALLEST, save
 
 Result = Mapping[str, Any]
 """What `equivariance.json` holds."""
@@ -28,11 +27,7 @@ ROUNDING = 1e-17  # what a logarithmic axis begins at; smaller values are drawn 
 
 def draw(result: Result, out: Path) -> Path:
     """Write the picture of a result, a dictionary as in `equivariance.json`; the suffix is the format."""
-    figure = figure_of(result)
-    temporary = out.with_name(f".writing-{out.name}")
-    figure.savefig(temporary, dpi=150)
-    os.replace(temporary, out)
-    return out
+    return save(figure_of(result), out)
 
 
 def figure_of(result: Result) -> Figure:

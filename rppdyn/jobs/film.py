@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from rppdyn.jobs.checks import ConfigError
 from rppdyn.runs import Progress
+from rppdyn.runs.files import replacing
 
 MAX_RATE = 30.0
 """Frames per second; robots that are simulated faster leave frames out, and the film still runs in real time."""
@@ -60,11 +61,10 @@ def film(make: Callable[[], gymnasium.Env], policy: Policy, seed: int, path: Pat
     with drawing(make) as env:
         rate = float(env.metadata.get("render_fps") or MAX_RATE)
         every = math.ceil(rate / MAX_RATE)
-        path.parent.mkdir(parents=True, exist_ok=True)
         write = _gif if path.suffix.lower() == ".gif" else _mp4
         limit = (env.spec.max_episode_steps if env.spec else None) or 0
-        with Progress(limit, description="film", unit="step", enabled=progress) as bar:
-            return write(path, _frames(env, policy, seed, every, bar), rate / every)
+        with Progress(limit, description="film", unit="step", enabled=progress) as bar, replacing(path) as temporary:
+            return write(temporary, _frames(env, policy, seed, every, bar), rate / every)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from rppdyn.jobs import compose
 from rppdyn.jobs.checks import ConfigError
 from rppdyn.jobs.fit_schema import FitConfig
 from rppdyn.runs import RunFolder, read_metrics
-from rppdyn.runs.figures import COLOURS
+from rppdyn.runs.figures import COLOURS, save
 from rppdyn.runs.statistics import bootstrap_interval, iqm
 
 __all__ = ["compare_equivariance", "draw_horizons", "draw_members", "draw_rollouts", "fit_curves"]
@@ -100,15 +100,6 @@ def draw_members(
     axes.plot(x, iqm(values), style, marker=marker, color=colour, lw=2.2 if each else 1.6, label=label)
     if len(values) > 1:
         axes.fill_between(x, *bootstrap_interval(values), color=colour, alpha=0.18, lw=0)
-
-
-def save(figure: Figure, path: Path) -> Path:
-    """Write a figure in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".writing-{path.name}")
-    figure.savefig(temporary, dpi=150)
-    os.replace(temporary, path)
-    return path
 
 
 def _over_steps(records: Sequence[Mapping[str, Any]], name: str) -> tuple[NDArray, NDArray]:

@@ -12,7 +12,6 @@ the factor before the priors are others (:class:`Likelihood`).
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -38,7 +37,7 @@ from rppdyn.nn.hidden import component_major
 from rppdyn.priors import learn_variances, negative_log_prior
 from rppdyn.reps import Rep
 from rppdyn.runs import CheckpointError, Progress, RunFolder, RunFolderError, provenance, stop_on_signals
-from rppdyn.runs.files import flush_to_disk
+from rppdyn.runs.files import replacing
 from rppdyn.runs.fitting import fit, load_tensors
 from rppdyn.runs.streams import stream
 
@@ -361,11 +360,8 @@ def run_fit(
 
 def save_members(module: nn.Module, folder: RunFolder) -> None:
     """The fitted members' parameters, tensors alone."""
-    path = folder.path / MEMBERS
-    temporary = path.with_name(f".writing-{path.name}")
-    torch.save(module.state_dict(), temporary)
-    flush_to_disk(temporary)
-    os.replace(temporary, path)
+    with replacing(folder.path / MEMBERS) as path:
+        torch.save(module.state_dict(), path)
 
 
 def load_members(module: nn.Module, folder: RunFolder) -> None:

@@ -16,9 +16,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from rppdyn.jobs.fit_figures import save
 from rppdyn.priors import Evidence
-from rppdyn.runs.figures import COLOURS
+from rppdyn.runs.figures import COLOURS, save
 
 __all__ = ["draw_pathways", "pathway_rows", "shares"]
 

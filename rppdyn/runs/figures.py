@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
+from rppdyn.runs.files import replacing
 from rppdyn.runs.folder import RunFolder, differences
 from rppdyn.runs.metrics import read_metrics, series
 from rppdyn.runs.statistics import bootstrap_interval, iqm
@@ -97,11 +98,14 @@ def learning_curves(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLi
         figure.supxlabel(note, fontsize="small", color="0.35")
     title = next(iter(groups)) if len(groups) == 1 else ""
     figure.suptitle(title, fontsize="medium")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out.with_name(f".writing-{out.name}")
-    figure.savefig(temporary, dpi=150)
-    os.replace(temporary, out)
-    return out
+    return save(figure, out)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write a figure in one step; the suffix is the format (png, svg, pdf)."""
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=150)
+    return path
 
 
 def raw_data(runs: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:

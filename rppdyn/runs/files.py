@@ -30,18 +30,27 @@ def cache_folder(name: str) -> Path:
     return Path("~/.cache/rppdyn").expanduser() / name
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a file in one step: a reader sees the old content or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write a file in the block, with the same suffix; it takes its place, whole, once the block has ended.
+
+    A reader sees the old content or the new one, never a part; a block that fails leaves the old one.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
     try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
+        flush_to_disk(temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     flush_to_disk(path.parent)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace a file in one step."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
 
 
 def write_text(path: Path, text: str) -> None:

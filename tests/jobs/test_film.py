@@ -109,3 +109,15 @@ def test_mujoco_draws_the_robot(tmp_path):
         images.seek(images.n_frames - 1)
         last = np.asarray(images.convert("RGB"), float)
     assert first.std() > 5 and np.abs(first - last).max() > 10
+
+
+def test_an_interrupted_film_leaves_the_old_one(tmp_path):
+    film(lambda: Counter(20), policy, seed=3, path=tmp_path / "film.gif")
+    before = (tmp_path / "film.gif").read_bytes()
+
+    def interrupted(observations):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        film(lambda: Counter(20), interrupted, seed=3, path=tmp_path / "film.gif")
+    assert (tmp_path / "film.gif").read_bytes() == before and len(list(tmp_path.iterdir())) == 1
