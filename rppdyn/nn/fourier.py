@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -33,15 +33,6 @@ __all__ = ["FourierStack", "regular_copies"]
 LEAST_WIDTH = 128  # narrower layers are bound by the number of operations, and dense ones have fewer
 
 Features = tuple[Tensor, Tensor | None]  # (k, copies, batch) and, where there are trivial channels, (channels, batch)
-
-
-class _Tied(NamedTuple):
-    """The parameters of a strict layer, and which of them stands where in its dense weight and bias."""
-
-    weight: Tensor
-    bias: Tensor
-    weight_index: Tensor
-    bias_index: Tensor
 
 
 @dataclass(frozen=True)
@@ -77,11 +68,21 @@ def _copies(rep: Rep) -> tuple[int, int]:
     return copies
 
 
-def _tied(layer: RelaxedLinear) -> _Tied:
+def _tied(layer: RelaxedLinear) -> tuple[Tensor, Tensor]:
+    """The parameters of a strict layer's weight and bias."""
     pathway = layer.equivariant
-    if pathway is None or pathway.weight is None or pathway.bias is None or pathway.bias_map is None:
+    weight, bias = (None, None) if pathway is None else (pathway.weight, pathway.bias)
+    if weight is None or bias is None:
         raise ValueError(f"the layer {layer} has no equivariant weights and biases: run it as it is")
-    return _Tied(pathway.weight, pathway.bias, pathway.weight_map.index, pathway.bias_map.index)
+    return weight, bias
+
+
+def _places(layer: RelaxedLinear) -> tuple[Tensor, Tensor]:
+    """Which parameter stands where in a strict layer's dense weight ``(out, in)`` and bias."""
+    pathway = layer.equivariant
+    if pathway is None or pathway.bias_map is None:
+        raise ValueError(f"the layer {layer} has no equivariant weights and biases: run it as it is")
+    return pathway.weight_map.index.view(layer.rep_out.dim, layer.rep_in.dim), pathway.bias_map.index
 
 
 class FourierStack(ExactBuffers):
@@ -138,7 +139,7 @@ class FourierStack(ExactBuffers):
     def _convolution(self, i: int, layer: RelaxedLinear) -> Tensor:
         """``table[g', g]``: which of the ``k`` coefficients of a pair of copies is at that place of its block."""
         k, (m, _), (n, _) = self.order, self.copies[i + 1], self.copies[i]
-        index = _tied(layer).weight_index.view(layer.rep_out.dim, layer.rep_in.dim)
+        index, _ = _places(layer)
         index = index[: k * m, : k * n].view(k, m, k, n).permute(1, 3, 0, 2)  # (m, n, k, k)
         first = index[0, 0].min()
         pairs = torch.arange(m * n).view(m, n, 1, 1)
@@ -148,8 +149,7 @@ class FourierStack(ExactBuffers):
 
     def _register_trivial(self, i: int, layer: RelaxedLinear) -> None:
         k, (m, s), (n, r) = self.order, self.copies[i + 1], self.copies[i]
-        tied = _tied(layer)
-        index, bias = tied.weight_index.view(layer.rep_out.dim, layer.rep_in.dim), tied.bias_index
+        index, bias = _places(layer)
         assert (torch.cat([bias[:m], bias[k * m :]]) == torch.arange(m + s)).all(), "biases run over the copies first"
         self.register_buffer(f"from_trivial_{i}", index[:m, k * n :].clone() if r else None)  # (m, r)
         self.register_buffer(
@@ -162,7 +162,7 @@ class FourierStack(ExactBuffers):
 
     def _blocks(self, i: int, layer: RelaxedLinear) -> tuple:
         k, (m, s), (n, r) = self.order, self.copies[i + 1], self.copies[i]
-        (theta, bias, *_), start = _tied(layer), self.starts[i]
+        (theta, bias), start = _tied(layer), self.starts[i]
         convolution = theta[start : start + k * m * n] if r or s else theta
         rows = self.coefficients @ convolution.view(k, m * n)  # (sum of d^2, m * n)
         root = k**0.5
