@@ -119,7 +119,7 @@ def _improve(maps: Maps) -> float:
     values, vectors = np.linalg.eigh(hessian)
     curved = values > FLAT * values[-1]
     step = -vectors[:, curved] @ ((vectors.T @ gradient)[curved] / values[curved])
-    longest = max(np.linalg.norm(x, 2) for x in _exponents(step, units))
+    longest = max(float(np.linalg.norm(x, 2)) for x in _exponents(step, units))
     step *= min(1.0, LONGEST_STEP / max(longest, 1e-300))
     before = _value(lie, words, dims, _exponents(0 * step, units))
     rounding = np.finfo(float).eps * (lie.size + words.size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ COUNTING = 64  # bytes each
 WORTH_KEEPING = 5e-3  # seconds; what is solved faster than this is not written to disk
 
 Solution = tuple[Subspace, Certificate]
+Strategy = Callable[[Problem], Solution | None]
 
 
 def solve(rep: Rep, *, cache: bool = True) -> Basis:
@@ -73,16 +75,16 @@ def solve_problem(problem: Problem) -> Solution:
         NotCertified: none does; the numbers are those of the strategy that always applies.
     """
     similar = partial(solve_similar, solve=solve_problem)
+    others: tuple[Strategy, ...]
     others = (_general, similar) if problem.dim <= DENSE_FIRST else (solve_isotypic, similar, _general)
-    refused: NotCertified | None = None
+    refused: dict[Strategy, NotCertified] = {}
     for strategy in (solve_orbits, *others):
         try:
             if (found := strategy(problem)) is not None:
                 return _certified(problem, found)
         except NotCertified as error:
-            if refused is None or strategy is _general:
-                refused = error
-    raise refused
+            refused[strategy] = error
+    raise refused[_general]
 
 
 def _general(problem: Problem) -> Solution:

@@ -34,7 +34,8 @@ class DynamicsModel(nn.Module, ABC):
 
     def assemble(self) -> Any:
         """The network's dense weights; None for a module that has none to assemble."""
-        return self.net.assemble() if hasattr(self.net, "assemble") else None
+        assemble = getattr(self.net, "assemble", None)
+        return None if assemble is None else assemble()
 
     @abstractmethod
     def vector_field(self, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch n"]:
@@ -44,7 +45,8 @@ class DynamicsModel(nn.Module, ABC):
         return self.vector_field(z, weights)
 
     def _apply_net(self, z: Tensor, weights: Any) -> Tensor:
-        return self.net(z) if weights is None else self.net.apply(z, weights)
+        net: Any = self.net  # what was assembled knows how to be applied
+        return net(z) if weights is None else net.apply(z, weights)
 
 
 class NeuralODEModel(DynamicsModel):

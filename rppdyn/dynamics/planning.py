@@ -81,7 +81,8 @@ class CrossEntropyPlanner:
     @torch.no_grad()
     def plan(self, x: Float[Tensor, " n"]) -> Float[Tensor, "horizon m"]:
         """The best sequence's mean from a state, after which :meth:`act` would go on."""
-        mean, std, kept = self.mean, ((self.high - self.low) / 2).expand(self.horizon, -1), []
+        mean, std = self.mean, ((self.high - self.low) / 2).expand(self.horizon, -1)
+        kept: list[Tensor] = []
         for _ in range(self.iterations):
             noise = torch.randn(self.samples, *mean.shape, generator=self.generator).to(mean)
             actions = torch.minimum(torch.maximum(mean + std * noise, self.low), self.high)
@@ -105,8 +106,10 @@ class CrossEntropyPlanner:
         total = states.new_zeros(states.shape[:-1])
         alive = torch.ones_like(total)
         for t, u in enumerate(actions.unbind(-2)):
-            after, _, learned = self.model.step(states, u, self.weights)
-            reward = learned if self.reward is None else self.reward(states, u, after)
+            after, _, reward = self.model.step(states, u, self.weights)
+            if self.reward is not None:
+                reward = self.reward(states, u, after)
+            assert reward is not None, "the constructor refuses a model without rewards where none is given"
             total += self.discount**t * alive * reward
             if self.ends is not None:
                 alive = alive * ~self.ends(after)

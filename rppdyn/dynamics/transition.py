@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from rppdyn.dynamics.rotations import nearest_rotation
 from rppdyn.nn import InvariantNormaliser
+from rppdyn.nn.assembling import Network
 from rppdyn.nn.deviation import blocks_of, deviation_rep
 from rppdyn.reps import Rep, Scalar
 
@@ -71,7 +72,7 @@ class TransitionModel(nn.Module):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: Network,
         state_rep: Rep,
         action_rep: Rep,
         *,
@@ -143,8 +144,9 @@ class TransitionModel(nn.Module):
         for action in u.unbind(-2):
             x, _, reward = self.step(x, action, weights)
             states.append(x)
-            rewards.append(reward)
-        return Rollout(torch.stack(states, -2), torch.stack(rewards, -1) if self.reward else None)
+            if reward is not None:
+                rewards.append(reward)
+        return Rollout(torch.stack(states, -2), torch.stack(rewards, -1) if rewards else None)
 
     def log_likelihood(
         self, step: Step, after: Float[Tensor, "*batch n"], reward: Float[Tensor, "*batch"] | None = None

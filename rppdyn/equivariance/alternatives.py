@@ -134,14 +134,12 @@ def _translation_error(
     y, totals = f(x.clone()), []
     rows, columns = y.shape[-2:] if y.ndim == 4 else x.shape[-2:]
     grid = torch.tensor([columns, rows], dtype=torch.float64)
-    inside = (slice(None),) * 2
-    if y.ndim == 4:
-        inside = tuple(slice(int(max_shift * n) + 1, n - int(max_shift * n) - 1) for n in (rows, columns))
+    inner_rows, inner_columns = (slice(int(max_shift * n) + 1, n - int(max_shift * n) - 1) for n in (rows, columns))
     for t in max_shift * (2 * torch.rand(n_samples, 2, generator=generator, dtype=torch.float64) - 1):
         t = (t * grid).round() / grid if whole else t
         image = f(along_y(along_x(x, t[0]), t[1]))
         error = (along_x(along_y(image, -t[1]), -t[0]) - y).square()
-        error = error[(..., *inside)] if y.ndim == 4 else error
+        error = error[..., inner_rows, inner_columns] if y.ndim == 4 else error
         totals.append(error.flatten(1).sum(1).double().mean())
     total, entries = float(torch.stack(totals).mean()), error[0].numel()
     return TranslationError(total, total / entries**0.5, total / entries)

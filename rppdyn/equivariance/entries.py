@@ -97,9 +97,9 @@ def error_by_input(
         names.setdefault(tuple(torch.isin(component, touched).nonzero()[:, 0].tolist()), []).append(name)
     whole, shares = error(x), {}
     rounding = ROUNDING * torch.finfo(y.dtype).eps * len(elements) * float(torch.linalg.vector_norm(y, dim=-1).sum())
-    for index, group in names.items():
+    for completed, group in names.items():
         held = x.clone()
-        held[:, list(index)] = neutral[list(index)]
+        held[:, list(completed)] = neutral[list(completed)]
         shares[", ".join(group)] = float("nan") if whole <= rounding else 1 - error(held) / whole
     return shares
 

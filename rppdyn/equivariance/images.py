@@ -18,6 +18,7 @@ periodic image exactly; take it wherever aliasing is the question.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -50,7 +51,7 @@ class AffineFlow(Flow):
             return x
         height, width = x.shape[-2:]
         t = torch.as_tensor(t, dtype=torch.float64, device=x.device)
-        options = dict(dtype=torch.float64, device=x.device)
+        options: dict[str, Any] = dict(dtype=torch.float64, device=x.device)
         rows, columns = torch.meshgrid(torch.arange(height, **options), torch.arange(width, **options), indexing="ij")
         centre = torch.tensor([(width - 1) / 2, (height - 1) / 2], **options)
         pixels = torch.stack([columns, rows], -1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -12,12 +12,13 @@ from rppdyn.equivariance.actions import Action, Flow
 from rppdyn.nn import MLP, RPPEMLP, RelaxedLinear, gated
 from rppdyn.reps import Rep
 
-__all__ = ["Layer", "layers_of"]
+__all__ = ["KnownLayer", "Layer", "layers_of"]
 
 Hidden = Flow | Mapping[str, Action]
 
 
-class Layer(NamedTuple):
+@dataclass(frozen=True)
+class Layer:
     """One link of a chain: a function, and how the symmetry acts on its output (None where nobody says)."""
 
     name: str
@@ -28,9 +29,16 @@ class Layer(NamedTuple):
         return self.function(x.clone())  # a layer that works in place would change what the others are judged on
 
 
+@dataclass(frozen=True)
+class KnownLayer(Layer):
+    """A layer of which somebody has said how the symmetry acts on its output."""
+
+    action: Action
+
+
 def layers_of(
     network: Callable[[Tensor], Tensor] | Sequence[Layer], rep_out: Action, hidden: Hidden | None = None
-) -> list[Layer]:
+) -> list[KnownLayer]:
     """The layers of a network whose hidden actions are known.
 
     * ``RPPEMLP`` and ``EMLP`` come apart into linear layers, bilinear layers and gates: their representations are known.
@@ -47,14 +55,14 @@ def layers_of(
     """
     layers = _apart(network)
     if isinstance(hidden, Flow):
-        layers = [layer._replace(action=hidden) for layer in layers]
+        layers = [replace(layer, action=hidden) for layer in layers]
     else:
         names = [layer.name for layer in layers]
         for name in hidden or {}:
             if name not in names[:-1]:
                 raise ValueError(f"hidden names {name!r}, and the hidden layers are {', '.join(names[:-1]) or 'none'}")
-        layers = [layer._replace(action=(hidden or {}).get(layer.name, layer.action)) for layer in layers]
-    layers[-1] = layers[-1]._replace(action=rep_out)
+        layers = [replace(layer, action=(hidden or {}).get(layer.name, layer.action)) for layer in layers]
+    layers[-1] = replace(layers[-1], action=rep_out)
     for layer in layers:
         if isinstance(layer.action, Rep) and isinstance(rep_out, Rep) and layer.action.G != rep_out.G:
             raise ValueError(
@@ -64,7 +72,7 @@ def layers_of(
     return _joined(layers)
 
 
-def _apart(network) -> list[Layer]:
+def _apart(network: Callable[[Tensor], Tensor] | Sequence[Layer]) -> list[Layer]:
     if isinstance(network, RPPEMLP):
         return _blocks_and_head(network, known=not isinstance(network, MLP))
     if isinstance(network, nn.Sequential):
@@ -79,7 +87,7 @@ def _apart(network) -> list[Layer]:
 
 
 def _blocks_and_head(network: RPPEMLP, known: bool) -> list[Layer]:
-    layers = []
+    layers: list[Layer] = []
     for i, (block, rep) in enumerate(zip(network.blocks, network.hidden, strict=True)):
         own, wide = (rep, gated(rep)) if known else (None, None)
         layers.append(Layer(f"blocks.{i}.linear", _linear(block.linear), wide))
@@ -89,30 +97,29 @@ def _blocks_and_head(network: RPPEMLP, known: bool) -> list[Layer]:
     return [*layers, Layer("head", _linear(network.head))]
 
 
-def _linear(layer: nn.Module) -> Callable[[Tensor], Tensor]:
+def _linear(layer: RelaxedLinear | nn.Linear) -> Callable[[Tensor], Tensor]:
     """The layer with its weights assembled once, not at each of many calls."""
     weights = layer.assemble() if isinstance(layer, RelaxedLinear) else (layer.weight, layer.bias)
     return lambda x: F.linear(x, *weights)
 
 
-def _joined(layers: list[Layer]) -> list[Layer]:
+def _joined(layers: list[Layer]) -> list[KnownLayer]:
     """Layers without an action become one with the next layer that has one."""
-    joined: list[Layer] = []
+    joined: list[KnownLayer] = []
     pending: list[Layer] = []
     for layer in layers:
         pending.append(layer)
         if layer.action is not None:
-            joined.append(layer if len(pending) == 1 else _composed(pending))
+            name, function = (layer.name, layer.function) if len(pending) == 1 else _composed(pending)
+            joined.append(KnownLayer(name, function, layer.action))
             pending = []
     return joined
 
 
-def _composed(parts: list[Layer]) -> Layer:
-    chain = tuple(parts)
-
+def _composed(parts: list[Layer]) -> tuple[str, Callable[[Tensor], Tensor]]:
     def function(x: Tensor) -> Tensor:
-        for layer in chain:
+        for layer in parts:
             x = layer(x)
         return x
 
-    return Layer(" + ".join(layer.name for layer in chain), function, chain[-1].action)
+    return " + ".join(layer.name for layer in parts), function

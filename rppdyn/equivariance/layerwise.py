@@ -17,14 +17,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float, Inexact
 from torch import Tensor
 
-from rppdyn.equivariance.actions import Action, act, check_actions, check_finite, generator_names, inverse, tangents
-from rppdyn.equivariance.layers import Hidden, Layer, layers_of
+from rppdyn.equivariance.actions import (
+    Action,
+    Flow,
+    act,
+    check_actions,
+    check_finite,
+    generator_names,
+    inverse,
+    tangents,
+)
+from rppdyn.equivariance.layers import Hidden, KnownLayer, Layer, layers_of
 from rppdyn.equivariance.lie import derivative, lie_derivative
+from rppdyn.reps import Rep
 
 __all__ = ["Attribution", "layerwise_difference", "layerwise_lie_derivative"]
 
@@ -99,7 +110,7 @@ def layerwise_lie_derivative(
     chain = layers_of(network, rep_out, hidden)
     check_actions(rep_in, rep_out, x)
     names = generator_names(rep_in)
-    if not names:
+    if isinstance(rep_in, Rep) and not names:
         raise ValueError(f"{rep_in.G} has no continuous generator: use layerwise_difference for its discrete ones")
     total = lie_derivative(_whole(network, chain), rep_in, rep_out, x)
     check_finite(total, "the Lie derivative")
@@ -140,36 +151,33 @@ def layerwise_difference(
     """
     chain = layers_of(network, rep_out, hidden)
     check_actions(rep_in, rep_out, x)
-    names = generator_names(rep_in, "discrete")
     if elements is not None:
         names = tuple(f"g{k}" for k in range(len(elements)))
-    elif names:
-        elements = list(rep_in.G.discrete_generators)
+    else:
+        names = generator_names(rep_in, "discrete")
+        elements = [] if isinstance(rep_in, Flow) else list(rep_in.G.discrete_generators)
     if not names:
         raise ValueError("no elements, and no discrete generators to take instead: give elements=[g, ...]")
 
-    whole, contributions, total = _whole(network, chain), [], []
+    whole, contributions, totals = _whole(network, chain), [], []
     for g in elements:
-        changes, transformed_before = [], None
+        transformed: list[Tensor] = []  # at each layer and nowhere before
         y, action = x, rep_in
         for i in range(len(chain) + 1):
             z = act(action, g, y)
             for layer in chain[i:]:
                 z = layer(z)
-            z = act(rep_out, inverse(g), z)
-            if i:
-                changes.append(transformed_before - z)
-            transformed_before = z
+            transformed.append(act(rep_out, inverse(g), z))
             if i < len(chain):
                 y, action = chain[i](y), chain[i].action
-        contributions.append(torch.stack(changes))
-        total.append(act(rep_out, inverse(g), whole(act(rep_in, g, x))) - y)
-    total = torch.stack(total)
+        contributions.append(torch.stack([before - after for before, after in pairwise(transformed)]))
+        totals.append(act(rep_out, inverse(g), whole(act(rep_in, g, x))) - y)
+    total = torch.stack(totals)
     check_finite(total, "the difference")
     return _attribution(names, chain, total, torch.stack(contributions))
 
 
-def _whole(network: Network, chain: list[Layer]) -> Callable[[Tensor], Tensor]:
+def _whole(network: Network, chain: list[KnownLayer]) -> Callable[[Tensor], Tensor]:
     if callable(network):
         return network
 
@@ -181,7 +189,7 @@ def _whole(network: Network, chain: list[Layer]) -> Callable[[Tensor], Tensor]:
     return composed
 
 
-def _attribution(names: tuple[str, ...], chain: list[Layer], total: Tensor, contributions: Tensor) -> Attribution:
+def _attribution(names: tuple[str, ...], chain: list[KnownLayer], total: Tensor, contributions: Tensor) -> Attribution:
     vectors = contributions.flatten(3) if contributions.ndim > 3 else contributions[..., None]  # (D, N, batch, out)
     size = torch.linalg.vector_norm(vectors, dim=-1)
     whole = vectors.sum(1, keepdim=True)
@@ -199,7 +207,7 @@ def _attribution(names: tuple[str, ...], chain: list[Layer], total: Tensor, cont
 
 
 def _by_probes(
-    chain: list[Layer], rep_in: Action, x: Tensor, names: tuple[str, ...], total: Tensor, probes: int, generator
+    chain: list[KnownLayer], rep_in: Action, x: Tensor, names: tuple[str, ...], total: Tensor, probes: int, generator
 ) -> Attribution:
     if probes < 2:
         raise ValueError(f"probes={probes}: give at least two, or None for exact values")

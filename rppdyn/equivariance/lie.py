@@ -10,6 +10,7 @@ from jaxtyping import Float, Inexact
 from torch import Tensor
 
 from rppdyn.equivariance.actions import Action, check_actions, generator_names, tangents
+from rppdyn.reps import Rep
 
 __all__ = ["LocalEquivarianceError", "derivative", "lie_derivative", "local_equivariance_error"]
 
@@ -50,14 +51,16 @@ def lie_derivative(
     for k, velocity in enumerate(tangents(rep_in, x)):
         y, pushed = derivative(f, x, velocity)
         derivatives.append(pushed - tangents(rep_out, y)[k])
-    return torch.stack(derivatives) if derivatives else x.new_zeros(0, *x.shape[:-1], rep_out.dim)
+    if isinstance(rep_out, Rep) and not derivatives:
+        return x.new_zeros(0, *x.shape[:-1], rep_out.dim)
+    return torch.stack(derivatives)
 
 
 def derivative(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """``f(x)`` and its derivative along ``v``."""
     try:
         # strict: a detached output raises, it is no constant
-        return torch.func.jvp(lambda x: f(x.clone()), (x,), (v,), strict=True)
+        return torch.func.jvp(lambda x: f(x.clone()), (x,), (v,), strict=True)[:2]
     except RuntimeError:  # (or f is at fault, and raises again below)
         y, t = f(x.clone()), torch.finfo(x.dtype).eps ** 0.2
         near, far = (f(x + s * v) - f(x - s * v) for s in (t, 2 * t))

@@ -79,7 +79,7 @@ def rollout_equivariance_error(
         raise ValueError(f"horizon={horizon}: give at least one step")
     if (controls is None) != (rep_control is None):
         raise ValueError("controls and rep_control belong together: give both or neither")
-    if controls is not None:
+    if controls is not None and rep_control is not None:
         check_actions(rep_control, rep_state, controls)
         if controls.shape[:2] != (horizon, len(x)):
             raise ValueError(f"controls of shape {tuple(controls.shape)} for {horizon} steps of {len(x)} trajectories")
@@ -87,8 +87,10 @@ def rollout_equivariance_error(
     def rollout(g: Tensor | None) -> Tensor:
         state, states = x if g is None else act(rep_state, g, x), []
         for t in range(horizon):
-            inputs = () if controls is None else (controls[t] if g is None else act(rep_control, g, controls[t]),)
-            state = step(state, *inputs)
+            if controls is None or rep_control is None:
+                state = step(state)
+            else:
+                state = step(state, controls[t] if g is None else act(rep_control, g, controls[t]))
             check_finite(state, f"the state after {t + 1} steps")
             states.append(state)
         return torch.stack(states)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +14,9 @@ from torch import Tensor
 
 MAX_ORDER = 64
 """Finite groups up to this order are enumerated (``Group.order``, ``Group.elements``, the regular representation)."""
+
+Matrices = Tensor | np.ndarray | Sequence[Any]
+"""Square matrices ``(n, d, d)``: an array, or a sequence of arrays or of rows of numbers."""
 
 _TOLERANCE = 1e-9
 _WORD_LENGTH = 64
@@ -38,11 +43,19 @@ class Group:
 
     name: str
     d: int
+    _lie: Tensor
+    _discrete: Tensor
+    _digest: bytes
+    _elements: Tensor | None
+    _factors: tuple[Group, ...] | None
 
-    def __init__(self, name: str, *, lie_algebra=None, discrete_generators=None):
+    def __init__(
+        self, name: str, *, lie_algebra: Matrices | None = None, discrete_generators: Matrices | None = None
+    ) -> None:
         lie = _as_matrices(lie_algebra, f"lie_algebra of {name}")
         discrete = _as_matrices(discrete_generators, f"discrete_generators of {name}")
-        if lie is None and discrete is None:
+        given = [part for part in (lie, discrete) if part is not None]
+        if not given:
             raise ValueError(
                 f"group {name!r} has no generators: pass lie_algebra or discrete_generators, or use Trivial(d)"
             )
@@ -51,15 +64,12 @@ class Group:
                 f"group {name!r}: lie_algebra acts on {lie.shape[-1]} dimensions, "
                 f"discrete_generators on {discrete.shape[-1]}; give both the same size"
             )
-        self._set(name, lie, discrete, factors=None)
+        none = given[0][:0]
+        self._set(name, none if lie is None else lie, none if discrete is None else discrete, factors=None)
 
-    def _set(self, name: str, lie: Tensor | None, discrete: Tensor | None, factors: tuple[Group, ...] | None) -> None:
-        d = (lie if lie is not None else discrete).shape[-1]
-        dtype = torch.promote_types(*((x if x is not None else torch.empty(0, dtype=torch.float64)).dtype
-                                      for x in (lie, discrete)))  # fmt: skip
-        empty = torch.zeros(0, d, d, dtype=dtype)
-        lie = empty if lie is None else lie.to(dtype)
-        discrete = empty if discrete is None else discrete.to(dtype)
+    def _set(self, name: str, lie: Tensor, discrete: Tensor, factors: tuple[Group, ...] | None) -> None:
+        dtype = torch.promote_types(lie.dtype, discrete.dtype)
+        lie, discrete = lie.to(dtype), discrete.to(dtype)
         if len(discrete):
             # An invertible matrix may be badly scaled, so singularity is judged by the condition number.
             singular = torch.linalg.svdvals(discrete)
@@ -73,7 +83,7 @@ class Group:
         for factor in factors or ():
             digest.update(factor._digest)
         for key, value in dict(
-            name=str(name), d=int(d), _lie=lie, _discrete=discrete, _digest=digest.digest(), _elements=None,
+            name=str(name), d=lie.shape[-1], _lie=lie, _discrete=discrete, _digest=digest.digest(), _elements=None,
             _factors=factors,
         ).items():  # fmt: skip
             object.__setattr__(self, key, value)
@@ -171,9 +181,11 @@ class Group:
     def _enumerate(self) -> Tensor | None:
         if len(self._lie) or ((torch.linalg.det(self._discrete).abs() - 1).abs() > 1e-4).any():
             return None  # powers of a contraction would come too near to each other to be told apart
-        if self._elements is None:
-            object.__setattr__(self, "_elements", _closure(self._discrete, self.d))
-        return self._elements if len(self._elements) else None
+        elements = self._elements
+        if elements is None:
+            elements = _closure(self._discrete, self.d)
+            object.__setattr__(self, "_elements", elements)
+        return elements if len(elements) else None
 
     def samples(self, n: int, generator: torch.Generator | None = None) -> Inexact[Tensor, "n d d"]:
         r"""``n`` random elements, ``(n, d, d)``.
@@ -186,8 +198,9 @@ class Group:
         """
         if n < 0:
             raise ValueError(f"samples(n={n}): n must not be negative")
-        if self.order is not None:
-            return self._elements[torch.randint(self.order, (n,), generator=generator)]
+        elements = self._enumerate()
+        if elements is not None:
+            return elements[torch.randint(len(elements), (n,), generator=generator)]
         g = torch.eye(self.d, dtype=self.dtype).expand(n, -1, -1)
         if len(self._lie):
             scale = 1.0 if self.is_orthogonal else 1 / math.sqrt(len(self._lie))
@@ -226,12 +239,12 @@ def _rebuild(name, lie, discrete, factors) -> Group:
     return group
 
 
-def as_tensor(value) -> Tensor:
+def as_tensor(value: Any) -> Tensor:
     """A tensor of anything array-like; unlike ``torch.as_tensor``, lists of Python numbers keep double precision."""
     return value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
 
 
-def _as_matrices(value, what: str) -> Tensor | None:
+def _as_matrices(value: Matrices | None, what: str) -> Tensor | None:
     """``(n, d, d)`` float64 or complex128 copy of ``value``; ``None`` where it is ``None`` or empty."""
     if value is None or len(value) == 0:
         return None

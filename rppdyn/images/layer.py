@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TypedDict
 
 import torch
 from jaxtyping import Float
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from rppdyn.images.factored import FactoredFullyConnected
 from rppdyn.images.group_convolution import GroupConvolution, Orientations, SeparableGroupConvolution
 from rppdyn.images.pathways import Convolution, FullyConnected, ImagePathway, PixelBias, SharedBias, Size, check_reach
-from rppdyn.images.sparse import SparseConvolution, SparseFullyConnected
+from rppdyn.images.sparse import SparseConvolution, SparseFullyConnected, SparsePrior
 
 __all__ = ["FREE_SCALE", "PATHWAYS", "ROTATIONAL", "STATIONARY", "RelaxedImageLayer"]
 
@@ -24,6 +25,13 @@ PATHWAYS = (*MAPS, "pixel_bias")
 
 FREE_SCALE = 1e-2
 """Initial size of pathways that commute with less than the most symmetric ones of their layer do."""
+
+
+class _Start(TypedDict):
+    """The size of initial weights and their source, as all maps take them."""
+
+    gain: float
+    generator: torch.Generator | None
 
 
 class RelaxedImageLayer(nn.Module):
@@ -111,32 +119,35 @@ class RelaxedImageLayer(nn.Module):
         for name, variance in present.items():
             kind = _symmetry(name)
             scale = free_scale if kind > min(kinds) else 1.0
-            start = dict(gain=gain * scale / math.sqrt(max(1, kinds.count(kind))), generator=generator)
+            start = _Start(gain=gain * scale / math.sqrt(max(1, kinds.count(kind))), generator=generator)
             self.add_module(name, self._pathway(name, variance, start))
         if bias_variance != 0:
             shared = orientations[1] if any(name in ROTATIONAL for name in maps) else 1
             self.bias = SharedBias(out_channels, self.out_size, bias_variance, orientations=shared)
 
-    def _pathway(self, name: str, variance: int | float, start: dict) -> ImagePathway:
-        channels, kernel = (self.in_channels, self.out_channels), dict(kernel_size=self.kernel_size)
-        sizes = dict(size=self.size, out_size=self.out_size)
-        name, prior = (name.removesuffix("_lengthscales"), "lengthscales" if "_lengthscales" in name else "anchors")
-        match name:
-            case "s_conv" if self.kernel_size > 1:
-                return SparseConvolution(*channels, variance, prior=prior, **kernel, **start)
+    def _pathway(self, name: str, variance: int | float, start: _Start) -> ImagePathway:
+        inputs, outputs, kernel, pooled = self.in_channels, self.out_channels, self.kernel_size, self.pooled
+        prior: SparsePrior = "lengthscales" if name.endswith("_lengthscales") else "anchors"
+        match name.removesuffix("_lengthscales"):
+            case "s_conv" if kernel > 1:
+                return SparseConvolution(inputs, outputs, variance, prior=prior, kernel_size=kernel, **start)
             case "conv" | "s_conv":
-                return Convolution(*channels, variance, pooled=self.pooled, **kernel, **start)
-            case "gconv_separable" if self.kernel_size > 1 and self.orientations == (4, 4):
-                return SeparableGroupConvolution(*channels, variance, **kernel, **start)
+                return Convolution(inputs, outputs, variance, pooled=pooled, kernel_size=kernel, **start)
+            case "gconv_separable" if kernel > 1 and self.orientations == (4, 4):
+                return SeparableGroupConvolution(inputs, outputs, variance, kernel_size=kernel, **start)
             case "gconv" | "gconv_pointwise" | "gconv_separable":
-                options = dict(orientations=self.orientations, pointwise=name == "gconv_pointwise", pooled=self.pooled)
-                return GroupConvolution(*channels, variance, **options, **kernel, **start)
+                return GroupConvolution(
+                    inputs, outputs, variance, orientations=self.orientations, pointwise=name == "gconv_pointwise",
+                    pooled=pooled, kernel_size=kernel, **start,
+                )  # fmt: skip
             case "s_fc":
-                return SparseFullyConnected(*channels, variance=variance, prior=prior, **sizes, **start)
+                return SparseFullyConnected(
+                    inputs, outputs, self.size, variance, prior=prior, out_size=self.out_size, **start
+                )
             case "f_fc":
-                return FactoredFullyConnected(*channels, variance=variance, **sizes, **start)
+                return FactoredFullyConnected(inputs, outputs, self.size, variance, out_size=self.out_size, **start)
             case "fc":
-                return FullyConnected(*channels, variance=variance, **sizes, **start)
+                return FullyConnected(inputs, outputs, self.size, variance, out_size=self.out_size, **start)
             case _:
                 return PixelBias(self.out_channels, self.out_size, variance)
 

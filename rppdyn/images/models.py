@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -16,12 +16,13 @@ from torch.nn import functional as F
 from rppdyn.images.group_convolution import ROTATIONS
 from rppdyn.images.layer import FREE_SCALE, MAPS, ROTATIONAL, STATIONARY, RelaxedImageLayer
 from rppdyn.images.pathways import Size
-from rppdyn.images.subsampling import MaxSubsampling, PolyphaseSubsampling
+from rppdyn.images.subsampling import MaxSubsampling, PolyphaseSubsampling, Subsampling
+from rppdyn.nn.assembling import ModuleList
 
 __all__ = ["ARCHITECTURES", "ImageModel", "LayerSpec", "nine_layers", "small", "ten_layers", "three_layers"]
 
 RECTIFIER_GAIN = math.sqrt(2)
-SUBSAMPLING = {"polyphase": PolyphaseSubsampling, "max": MaxSubsampling}
+SUBSAMPLING: dict[str, type[Subsampling]] = {"polyphase": PolyphaseSubsampling, "max": MaxSubsampling}
 
 
 @dataclass(frozen=True)
@@ -49,16 +50,15 @@ def ten_layers(width: int = 10) -> list[LayerSpec]:
     Several printed sizes contradict their neighbours; these give the 338,770 parameters that the paper reports of
     convolutions with :math:`\alpha = 10`. Images of 32 x 32 pixels end as one.
     """
-    halving = dict(subsample="polyphase")
     return [
         LayerSpec(width),
-        LayerSpec(2 * width, **halving),
+        LayerSpec(2 * width, subsample="polyphase"),
         LayerSpec(2 * width),
-        LayerSpec(4 * width, **halving),
+        LayerSpec(4 * width, subsample="polyphase"),
         LayerSpec(4 * width),
-        LayerSpec(8 * width, **halving),
-        LayerSpec(8 * width, **halving),
-        LayerSpec(16 * width, **halving),
+        LayerSpec(8 * width, subsample="polyphase"),
+        LayerSpec(8 * width, subsample="polyphase"),
+        LayerSpec(16 * width, subsample="polyphase"),
         LayerSpec(64 * width, kernel_size=1),
     ]
 
@@ -126,6 +126,8 @@ class ImageModel(nn.Module):
     torch.Size([5, 10])
     """
 
+    blocks: ModuleList[RelaxedImageLayer]
+
     def __init__(
         self,
         layers: Sequence[LayerSpec],
@@ -141,8 +143,8 @@ class ImageModel(nn.Module):
     ):
         super().__init__()
         fields = ROTATIONS if any(pathways.get(name, 0) != 0 for name in ROTATIONAL) else 1
-        shared = dict(bias_variance=bias_variance, free_scale=free_scale, generator=generator)
-        self.blocks, self.subsampling = nn.ModuleList(), nn.ModuleList()
+        shared: dict[str, Any] = dict(bias_variance=bias_variance, free_scale=free_scale, generator=generator)
+        self.blocks, self.subsampling = ModuleList(), nn.ModuleList()
         channels, before, gain = in_channels, 1, 1.0
         for spec in layers:
             self.blocks.append(
@@ -151,8 +153,12 @@ class ImageModel(nn.Module):
                     orientations=(before, fields), gain=gain, **shared,
                 )
             )  # fmt: skip
-            self.subsampling.append(SUBSAMPLING[spec.subsample]() if spec.subsample else nn.Identity())
-            size = self.subsampling[-1].out_size(size) if spec.subsample else size
+            if spec.subsample is None:
+                self.subsampling.append(nn.Identity())
+            else:
+                subsampling = SUBSAMPLING[spec.subsample]()
+                self.subsampling.append(subsampling)
+                size = subsampling.out_size(size)
             channels, before, gain = fields * spec.channels, fields, RECTIFIER_GAIN
         self.head = RelaxedImageLayer(
             channels, outputs, size, pathways_at(size, pathways), kernel_size=1, out_size=(1, 1),

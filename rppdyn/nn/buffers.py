@@ -34,16 +34,17 @@ class ExactBuffers(nn.Module):
     def drop_exact(self, name: str) -> Tensor:
         """Keep ``name`` no longer, neither in float64 nor cast; returns what it was in float64."""
         kept = f"{name}_exact" if f"{name}_exact" in self._exact else name
-        working, value = self._exact.pop(kept), self._buffers[kept]
-        for buffer in {kept, working} - {None}:
-            del self._buffers[buffer]
+        working, value = self._exact.pop(kept), self.get_buffer(kept)
+        del self._buffers[kept]
+        if working is not None:
+            del self._buffers[working]
         return value
 
     def _apply(self, fn, recurse=True):
-        exact = {name: self._buffers[name] for name in self._exact if name in self._buffers}
+        exact = {name: self.get_buffer(name) for name in self._exact if name in self._buffers}
         super()._apply(fn, recurse)
         for name, value in exact.items():
-            self._buffers[name] = value.to(self._buffers[name].device)  # moved like the others, but not cast
+            self._buffers[name] = value.to(self.get_buffer(name).device)  # moved like the others, but not cast
         self._derive()
         return self
 
@@ -54,5 +55,5 @@ class ExactBuffers(nn.Module):
     def _derive(self) -> None:
         for name, working in self._exact.items():
             if working is not None:
-                exact, old = self._buffers[name], self._buffers[working]
+                exact, old = self.get_buffer(name), self.get_buffer(working)
                 self._buffers[working] = exact.to(device=old.device, dtype=old.dtype)

@@ -154,8 +154,8 @@ class Plan(Arithmetic):
             [pieces[number].view(*stack, i, k, *j, samples) for number, i, k in of_group] for of_group in self.reads
         ]
 
-    def plain(self, index, x, weight):
-        xs = self.parts(x)
+    def plain(self, index, x, *parameters):
+        xs, (weight,) = self.parts(x), parameters
         ys = list(xs)
         matrices = self.matrices(x.index_select(-2, index), 1)
         for group, w, Ms in zip(self.groups, self.weights(weight), matrices, strict=True):

@@ -15,7 +15,8 @@ from rppdyn.nn.pathways import (
     FreePathway,
     LinearPathway,
     PriorTerm,
-    squared_norm,
+    added,
+    summed_squares,
 )
 
 __all__ = ["DensePathway"]
@@ -58,24 +59,24 @@ class DensePathway(LinearPathway):
     def constrained(self) -> list[tuple[str, Tensor, CoefficientMap]]:
         """Each parameter by name, and the map whose image is its equivariant subspace."""
         both = ("weight", self.weight, self.weight_map), ("bias", self.bias, self.bias_map)
-        return [(name, p, basis) for name, p, basis in both if p is not None]
+        return [(name, p, basis) for name, p, basis in both if p is not None and basis is not None]
 
     def coefficients(self) -> tuple[Tensor, ...]:
         """Weight and bias; under this prior their entries are correlated."""
         return tuple(p for _, p, _ in self.constrained)
 
-    def dense(self, onto: AffineMap = (None, None)) -> AffineMap:
-        pairs = zip((self.weight, self.bias), onto, strict=True)
-        return tuple(own if other is None else other if own is None else own + other for own, other in pairs)
+    def dense(self, onto: AffineMap | None = None) -> AffineMap:
+        return added((self.weight, self.bias), onto)
 
     def log_variances(self, name: str) -> dict[str, Tensor]:
         return {"equivariant": self.log_equivariant_variance, "free": self.log_variance}
 
-    def prior_terms(self, log_equivariant: Tensor, log_free: Tensor) -> list[PriorTerm]:
+    def prior_terms(self, *log_variances: Tensor) -> list[PriorTerm]:
         """Norms are taken in float64: what is outside of the subspace is a small difference of large numbers."""
+        log_equivariant, log_free = log_variances
         exact = [(p.double(), basis) for _, p, basis in self.constrained]
-        inside = sum(squared_norm(basis.transpose(p)) for p, basis in exact)
-        outside = sum(squared_norm(p) for p, _ in exact) - inside
+        inside = summed_squares(basis.transpose(p) for p, basis in exact)
+        outside = summed_squares(p for p, _ in exact) - inside
         rank = sum(basis.rank for _, basis in exact)
         return [
             PriorTerm(inside.to(self.weight.dtype), torch.logaddexp(log_equivariant, log_free), rank),
@@ -87,9 +88,9 @@ class DensePathway(LinearPathway):
         """The posterior means of both pathways given their sum, ``E[A | W]`` and ``W - E[A | W]``; biases likewise."""
         share = torch.sigmoid(self.log_equivariant_variance - self.log_variance)
         found = {name: share.to(p) * basis(basis.theta(p)) for name, p, basis in self.constrained}
-        equivariant = found["weight"], found.get("bias")
-        own = zip((self.weight, self.bias), equivariant, strict=True)
-        return equivariant, tuple(None if p is None else p - a for p, a in own)
+        weight, bias = found["weight"], found.get("bias")
+        free_bias = None if self.bias is None or bias is None else self.bias - bias
+        return (weight, bias), (self.weight - weight, free_bias)
 
     def norms(self, name: str) -> dict[str, Tensor]:
         """Of the posterior means, :meth:`pathways`."""
@@ -110,7 +111,9 @@ class DensePathway(LinearPathway):
         """Refused, as :meth:`learn_variance` is."""
         self.learn_variance()
 
-    def gradient_curvature(self, weight: Float[Tensor, "K out in"], bias: Float[Tensor, "K out"] | None) -> NoReturn:
+    def gradient_curvature(
+        self, weight: Float[Tensor, "K out in"], bias: Float[Tensor, "K out"] | None = None
+    ) -> NoReturn:
         """Refused, as :meth:`learn_variance` is."""
         self.learn_variance()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -74,7 +74,7 @@ def evaluate_vjp(arithmetic: Arithmetic, index: Tensor, x: Tensor, *parameters: 
 
 def plain_vjp(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, PullBack]:
     """The same of any function, by autograd."""
-    y, pull_back = torch.func.vjp(f, x)
+    y, pull_back = torch.func.vjp(f, x)[:2]
     return y, lambda g: pull_back(g)[0]
 
 
@@ -83,7 +83,7 @@ def _left_to_autograd(x: Tensor) -> bool:
 
 
 class _Task(NamedTuple):
-    """What to compute from ``tensors``, which are ``count`` inputs and then what the orders before kept.
+    """What to compute from ``tensors``, which are ``num_inputs`` and then what the orders before kept.
 
     Order 0 is the value at ``(x, *parameters)``; each further order has a cotangent more and is the gradient of the first
     result of the order before, times that cotangent, by the inputs of that order: by all of them with ``every``, or by ``x``.
@@ -91,17 +91,17 @@ class _Task(NamedTuple):
 
     arithmetic: Arithmetic
     order: int
-    count: int
+    num_inputs: int
     every: bool = True
     again: bool = True
 
     @property
     def num_results(self) -> int:
-        return self.count - 1 if self.order and self.every else 1
+        return self.num_inputs - 1 if self.order and self.every else 1
 
     def compute(self, index: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensors, Tensors]:
         """The results, and what is kept."""
-        inputs, kept = tuple(tensors[: self.count]), tuple(tensors[self.count :])
+        inputs, kept = tuple(tensors[: self.num_inputs]), tuple(tensors[self.num_inputs :])
         if self.order == 0:
             return self.arithmetic.value(index, inputs)
         if self.order == 1:
@@ -112,9 +112,9 @@ class _Task(NamedTuple):
         """The results by autograd."""
         if self.order == 0:
             return (self.arithmetic.plain(index, *inputs),)
-        *inputs, cotangent = inputs
-        before = self._replace(order=self.order - 1, count=self.count - 1)
-        gradients = torch.func.vjp(lambda *xs: before.plain(index, *xs)[0], *inputs)[1](cotangent)
+        *own, cotangent = inputs
+        before = self._replace(order=self.order - 1, num_inputs=self.num_inputs - 1)
+        gradients = torch.func.vjp(lambda *xs: before.plain(index, *xs)[0], *own)[1](cotangent)
         return gradients[: self.num_results]
 
 
@@ -136,30 +136,30 @@ class _Derivative(torch.autograd.Function):
         ctx.num_tensors, ctx.num_kept = len(tensors), len(output) - results
 
     @staticmethod
-    def backward(ctx, *cotangents):
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         task, (index, *tensors) = ctx.task, ctx.saved_tensors
-        inputs, kept = tensors[: task.count], tensors[task.count :]
+        inputs, kept = tensors[: task.num_inputs], tensors[task.num_inputs :]
         first, *others = cotangents[: task.num_results]
         if all(c is None for c in cotangents):
-            gradients = []
+            gradients: Tensors = ()
         elif task.order < 2 and all(c is None for c in others):
-            every = task.order > 0 or any(ctx.needs_input_grad[3 : 2 + task.count])
+            every = task.order > 0 or any(ctx.needs_input_grad[3 : 2 + task.num_inputs])
             again = torch.is_grad_enabled()
-            following = _Task(task.arithmetic, task.order + 1, task.count + 1, every, again)
+            following = _Task(task.arithmetic, task.order + 1, task.num_inputs + 1, every, again)
             arguments = *inputs, first, *kept
             results = (
                 _Derivative.apply(following, index, *arguments) if again else following.compute(index, arguments)[0]
             )
             gradients = results[: following.num_results]
         else:
-            outputs, pull_back = torch.func.vjp(lambda *xs: task.plain(index, *xs), *inputs)
+            outputs, pull_back = torch.func.vjp(lambda *xs: task.plain(index, *xs), *inputs)[:2]
             gradients = pull_back(tuple(_or_zero(c, y) for c, y in zip(cotangents, outputs, strict=False)))
         return None, None, *gradients, *[None] * (ctx.num_tensors - len(gradients))
 
     @staticmethod
     def jvp(ctx, *tangents):
         task, (index, *tensors) = ctx.task, ctx.saved_tensors
-        inputs = tuple(x.contiguous() for x in tensors[: task.count])  # dual numbers refuse expanded tensors
+        inputs = tuple(x.contiguous() for x in tensors[: task.num_inputs])  # dual numbers refuse expanded tensors
         tangents = tuple(_or_zero(t, x).contiguous() for t, x in zip(tangents[2:], inputs, strict=False))
         return *torch.func.jvp(lambda *xs: task.plain(index, *xs), inputs, tangents)[1], *[None] * ctx.num_kept
 
@@ -167,7 +167,9 @@ class _Derivative(torch.autograd.Function):
     def vmap(info, in_dims, task, index, *tensors):
         dims = in_dims[2:]
         if in_dims[1] is not None:  # networks with indices of their own
-            out = torch.vmap(task.plain, in_dims=(in_dims[1], *dims[: task.count]))(index, *tensors[: task.count])
+            out = torch.vmap(task.plain, in_dims=(in_dims[1], *dims[: task.num_inputs]))(
+                index, *tensors[: task.num_inputs]
+            )
         else:
             stacked = [
                 t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)

@@ -59,6 +59,32 @@ def regular_copies(rep: Rep) -> tuple[int, int] | None:
     return (n, r) if R.dim > 1 and (order == torch.arange(rep.dim)).all() else None
 
 
+def _copies(rep: Rep) -> tuple[int, int]:
+    copies = regular_copies(rep)
+    if copies is None:
+        raise ValueError(
+            f"{rep} is not copies of the regular representation and then scalars: run the layers as they are"
+        )
+    return copies
+
+
+def _tied(layer: RelaxedLinear) -> tuple[Tensor, Tensor]:
+    """The parameters of a strict layer's weight and bias."""
+    pathway = layer.equivariant
+    weight, bias = (None, None) if pathway is None else (pathway.weight, pathway.bias)
+    if weight is None or bias is None:
+        raise ValueError(f"the layer {layer} has no equivariant weights and biases: run it as it is")
+    return weight, bias
+
+
+def _places(layer: RelaxedLinear) -> tuple[Tensor, Tensor]:
+    """Which parameter stands where in a strict layer's dense weight ``(out, in)`` and bias."""
+    pathway = layer.equivariant
+    if pathway is None or pathway.bias_map is None:
+        raise ValueError(f"the layer {layer} has no equivariant weights and biases: run it as it is")
+    return pathway.weight_map.index.view(layer.rep_out.dim, layer.rep_in.dim), pathway.bias_map.index
+
+
 class FourierStack(ExactBuffers):
     """The layers of a strict network whose hidden representations are all regular, with swish in between.
 
@@ -71,8 +97,8 @@ class FourierStack(ExactBuffers):
 
     def __init__(self, group: Group, layers: Sequence[RelaxedLinear]):
         super().__init__()
-        self.order = group.order
-        self.copies = [regular_copies(layer.rep_out) for layer in layers[:-1]]
+        self.order = len(group.elements())
+        self.copies = [_copies(layer.rep_out) for layer in layers[:-1]]
         adapted = isotypic([regular(group)])
         columns, self.types = [], []
         start = offset = 0
@@ -89,7 +115,7 @@ class FourierStack(ExactBuffers):
         self.register_exact("transform", transform.T)
         self.register_exact("back", transform)
         self.starts: list[int] = []
-        tables = [self._convolution(layer) for layer in layers[1:-1]]
+        tables = [self._convolution(i, layer) for i, layer in enumerate(layers[1:-1])]
         assert all((table == tables[0]).all() for table in tables), "one group has one convolution"
         places = F.one_hot(tables[0], self.order).double()
         blocks = []
@@ -110,10 +136,10 @@ class FourierStack(ExactBuffers):
             and all(rep.dim >= LEAST_WIDTH and regular_copies(rep) is not None for rep in hidden)
         )
 
-    def _convolution(self, layer: RelaxedLinear) -> Tensor:
+    def _convolution(self, i: int, layer: RelaxedLinear) -> Tensor:
         """``table[g', g]``: which of the ``k`` coefficients of a pair of copies is at that place of its block."""
-        k, (m, _), (n, _) = self.order, regular_copies(layer.rep_out), regular_copies(layer.rep_in)
-        index = layer.equivariant.weight_map.index.view(layer.rep_out.dim, layer.rep_in.dim)
+        k, (m, _), (n, _) = self.order, self.copies[i + 1], self.copies[i]
+        index, _ = _places(layer)
         index = index[: k * m, : k * n].view(k, m, k, n).permute(1, 3, 0, 2)  # (m, n, k, k)
         first = index[0, 0].min()
         pairs = torch.arange(m * n).view(m, n, 1, 1)
@@ -122,9 +148,8 @@ class FourierStack(ExactBuffers):
         return (index[0, 0] - first) // (m * n)
 
     def _register_trivial(self, i: int, layer: RelaxedLinear) -> None:
-        k, (m, s), (n, r) = self.order, regular_copies(layer.rep_out), regular_copies(layer.rep_in)
-        index = layer.equivariant.weight_map.index.view(layer.rep_out.dim, layer.rep_in.dim)
-        bias = layer.equivariant.bias_map.index
+        k, (m, s), (n, r) = self.order, self.copies[i + 1], self.copies[i]
+        index, bias = _places(layer)
         assert (torch.cat([bias[:m], bias[k * m :]]) == torch.arange(m + s)).all(), "biases run over the copies first"
         self.register_buffer(f"from_trivial_{i}", index[:m, k * n :].clone() if r else None)  # (m, r)
         self.register_buffer(
@@ -137,7 +162,7 @@ class FourierStack(ExactBuffers):
 
     def _blocks(self, i: int, layer: RelaxedLinear) -> tuple:
         k, (m, s), (n, r) = self.order, self.copies[i + 1], self.copies[i]
-        theta, start = layer.equivariant.weight, self.starts[i]
+        (theta, bias), start = _tied(layer), self.starts[i]
         convolution = theta[start : start + k * m * n] if r or s else theta
         rows = self.coefficients @ convolution.view(k, m * n)  # (sum of d^2, m * n)
         root = k**0.5
@@ -157,7 +182,6 @@ class FourierStack(ExactBuffers):
             part.view(t.d, t.d, m, n).transpose(1, 2).reshape(t.d * m, t.d * n)
             for t, part in zip(self.types[self.lines :], others, strict=True)
         ]
-        bias = layer.equivariant.bias
         bias = torch.cat([root * bias[:m], bias[m:]]) if s else root * bias
         return corner, lines, blocks, bias
 

@@ -42,9 +42,9 @@ class GatePathway(Pathway):
         used = used.reshape(*g.shape[:2], -1, g.shape[-1]).sum(2).square().sum((0, 1))
         return [Kronecker(torch.full_like(used, len(x))[:, None, None], used[:, None, None])]
 
-    def gradient_curvature(self, gradient: Float[Tensor, "K channels"]) -> list[Kronecker]:
-        """One number for each channel, exact."""
-        return [of_gradients(gradient.mT[..., None, None])]
+    def gradient_curvature(self, weight: Float[Tensor, "K channels"], bias: Tensor | None = None) -> list[Kronecker]:
+        """One number for each channel, exact; there is no bias."""
+        return [of_gradients(weight.mT[..., None, None])]
 
     def extra_repr(self) -> str:
         return f"{self.weight.numel()} channels, variance={self.variance.item():.4g}"
@@ -102,16 +102,17 @@ class Gate(nn.Module):
     gates: Tensor
     order: Tensor | None
     inverse: Tensor | None
+    free: GatePathway | None
 
     def __init__(self, rep: Rep, *, free_variance: int | float = 0.0, free_scale: int | float = FREE_SCALE,
                  generator: torch.Generator | None = None):  # fmt: skip
         super().__init__()
         self.rep, self.rep_in = rep, gated(rep)
         parts = rep.blocks()
-        pointwise = [index.flatten() for part, index in parts if is_pointwise(part)]
+        own = [index.flatten() for part, index in parts if is_pointwise(part)]
         others = [index.T for part, index in parts if not is_pointwise(part)]  # (components, copies)
-        pointwise = torch.cat(pointwise).sort().values if pointwise else torch.empty(0, dtype=torch.int64)
-        shapes = tuple(tuple(index.shape) for index in others)
+        pointwise = torch.cat(own).sort().values if own else torch.empty(0, dtype=torch.int64)
+        shapes = tuple((len(index), index.shape[1]) for index in others)
         self.gating = Gating(len(pointwise), shapes)
         n = self.gating.gates
         order = torch.cat([pointwise, *(index.flatten() for index in others)])

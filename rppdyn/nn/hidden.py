@@ -93,14 +93,13 @@ def tensor_hidden(width: int, group: Group) -> Rep:
         for r in range(R + 1):
             counts[r] = counts.get(r, 0) + d ** (R - r)
         left -= (R + 1) * d**R
-    rep = 0
+    terms: list[RepType] = []
     for r in sorted(counts):
         if group.is_orthogonal:
-            rep = rep + counts[r] * T(r)
+            terms.append(counts[r] * T(r))
         else:
-            for q, n in enumerate(_binomial_split(counts[r], r)):
-                rep = rep + n * T(r - q, q) if n else rep
-    return rep(group)
+            terms += [n * T(r - q, q) for q, n in enumerate(_binomial_split(counts[r], r)) if n]
+    return reduce(add, terms)(group)
 
 
 def _binomial_split(n: int, r: int) -> list[int]:

@@ -117,7 +117,7 @@ class RelaxedLinear(nn.Module):
                 unit=None if alone else prior_unit(free_variance, self.rep_in.dim),
                 generator=generator,
             )
-        if parametrisation == "dense":
+        if parametrisation == "dense" and equivariant is not None and free is not None:
             dense = DensePathway(equivariant, free)
             equivariant = free = None
         self.equivariant, self.free, self.dense = equivariant, free, dense
@@ -129,8 +129,9 @@ class RelaxedLinear(nn.Module):
 
     def assemble(self) -> AffineMap:
         """The dense weight and bias, summed over the pathways."""
-        total: AffineMap = (None, None)
-        for pathway in reversed(self.linear_pathways):
+        *others, last = self.linear_pathways
+        total = last.dense()
+        for pathway in reversed(others):
             total = pathway.dense(total)
         return total
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from rppdyn.nn.linear import RelaxedLinear
+from rppdyn.nn.networks import RPPEMLP
 
 __all__ = ["merge"]
 
@@ -25,7 +26,7 @@ def merge(net: nn.Module) -> nn.Module:
         for name, child in parent.named_children():
             if isinstance(child, RelaxedLinear):
                 setattr(parent, name, _merged(child))
-        if getattr(parent, "fourier", None) is not None:
+        if isinstance(parent, RPPEMLP):
             parent.fourier = None  # its layers are dense now
     return merged
 

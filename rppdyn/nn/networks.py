@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypedDict, Unpack
 
 import torch
 from jaxtyping import Float
@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.groups import Group
+from rppdyn.nn.assembling import ModuleList, Network
 from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.derivatives import PullBack
 from rppdyn.nn.fourier import FourierStack
 from rppdyn.nn.gate import Gate, Pointwise
 from rppdyn.nn.hidden import Architecture, gated, hidden_representation, is_pointwise
 from rppdyn.nn.linear import FREE_SCALE, Parametrisation, RelaxedLinear, bind
-from rppdyn.nn.pathways import named_pathways
+from rppdyn.nn.pathways import AffineMap, named_pathways
 from rppdyn.reps import Rep, RepType, Scalar
 from rppdyn.reps.algebra import is_int
 
@@ -25,12 +26,16 @@ __all__ = ["RPPEMLP", "EMLP", "MLP", "Block", "Chained"]
 
 SWISH_GAIN = 1.6766  # E[swish(z)^2] = 0.3557 for z ~ N(0, 1): keeps the mean square of hidden features near one
 
-Weights = list
+Weights = list[Any]
 Hidden = int | Rep | RepType
 
 
 class Block(nn.Module):
     """Linear into ``gated(rep_out)``, then the bilinear layer (identity and contractions) where there is one, then the gate."""
+
+    linear: RelaxedLinear  # in whose place `merge` puts an nn.Linear
+    bilinear: Bilinear | None
+    gate: Gate | Pointwise
 
     def __init__(self, rep_in: Rep, rep_out: Rep, *, equivariant_variance: int | float, free_variance: int | float,
                  bilinear: bool, gain: int | float, free_scale: int | float, parametrisation: Parametrisation,
@@ -82,7 +87,7 @@ class Block(nn.Module):
         return y, pull_back
 
 
-def _assemble(layer: nn.Module) -> tuple[Tensor, Tensor | None]:
+def _assemble(layer: RelaxedLinear | nn.Linear) -> AffineMap:
     return layer.assemble() if isinstance(layer, RelaxedLinear) else (layer.weight, layer.bias)
 
 
@@ -110,7 +115,7 @@ def _samples_first(x: Float[Tensor, "*batch in"], weight: Tensor, bias: Tensor |
     return _affine(_samples_last(x, weight), weight, bias).mT.reshape(*x.shape[:-1], weight.shape[-2])
 
 
-class RPPEMLP(nn.Module):
+class RPPEMLP(Network):
     r"""An equivariant multilayer perceptron with a residual pathway prior (Finzi 2023, 2.6 and 3.4).
 
     Every linear layer is a sum of an equivariant pathway with prior variance :math:`\sigma_a^2` and a free one with
@@ -145,6 +150,10 @@ class RPPEMLP(nn.Module):
     torch.Size([7, 4])
     """
 
+    blocks: ModuleList[Block]
+    head: RelaxedLinear  # in whose place `merge` puts an nn.Linear
+    fourier: FourierStack | None
+
     def __init__(
         self,
         rep_in: Rep | RepType,
@@ -168,9 +177,11 @@ class RPPEMLP(nn.Module):
         self.hidden = [self._hidden(h, architecture) for h in _per_layer(hidden, num_layers)]
         if bilinear and equivariant_variance == 0:
             raise ValueError("bilinear=True needs the equivariant pathway: raise equivariant_variance or leave it out")
-        shared = dict(equivariant_variance=equivariant_variance, free_variance=free_variance, free_scale=free_scale,
-                      parametrisation=parametrisation, generator=generator)  # fmt: skip
-        self.blocks = nn.ModuleList()
+        shared: dict[str, Any] = dict(
+            equivariant_variance=equivariant_variance, free_variance=free_variance, free_scale=free_scale,
+            parametrisation=parametrisation, generator=generator,
+        )  # fmt: skip
+        self.blocks = ModuleList()
         rep = self.rep_in
         for i, rep_hidden in enumerate(self.hidden):
             contracts = equivariant_variance != 0 and any(not is_pointwise(part) for part, _ in rep_hidden.blocks())
@@ -192,26 +203,15 @@ class RPPEMLP(nn.Module):
     def assemble(self) -> Weights:
         """The weights of all layers, assembled: a list of nested tuples of tensors, for :meth:`apply`.
 
-        They are dense matrices, except in wide strict networks over a finite group, which run in its Fourier basis.
+        They are dense matrices, except in wide strict networks over a finite group, which run in its Fourier basis. Those of
+        several networks (:class:`~rppdyn.nn.Stack`) have one leading axis, and so have the inputs that they are applied to.
         """
         if self.fourier is not None:
             return self.fourier.assemble(self._linears)
-        return [block.assemble() for block in self.blocks] + [_assemble(self.head)]
+        return [*(block.assemble() for block in self.blocks), _assemble(self.head)]
 
-    def apply(
-        self, x: Float[Tensor, "*batch in"] | Callable[[nn.Module], object], weights: Weights | None = None
-    ) -> Float[Tensor, "*batch out"] | nn.Module:
-        """The network's output with weights from :meth:`assemble`. (A function in place of ``x`` is ``nn.Module.apply``.)
-
-        Weights of several networks (:class:`~rppdyn.nn.Stack`) have one leading axis, and so has ``x`` then.
-
-        Raises:
-            ValueError: inputs of another size.
-        """
-        if weights is None and not isinstance(x, Tensor):
-            return super().apply(x)
+    def _run(self, x: Float[Tensor, "*batch in"], weights: Weights) -> Float[Tensor, "*batch out"]:
         self._check(x)
-        weights = self.assemble() if weights is None else weights
         if self.fourier is not None:
             return self.fourier(x, weights)
         *hidden, head = weights
@@ -230,7 +230,7 @@ class RPPEMLP(nn.Module):
             )
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
-        return self.apply(x, self.assemble())
+        return self._run(x, self.assemble())
 
     def gradient(self, x: Float[Tensor, "*batch in"], weights: Weights | None = None) -> Float[Tensor, "*batch in"]:
         """The gradient by ``x`` of a network with one output, such as a Hamiltonian; with weights from :meth:`assemble`.
@@ -247,8 +247,9 @@ class RPPEMLP(nn.Module):
             )
         self._check(x)
         weights = self.assemble() if weights is None else weights
-        if self.fourier is not None:
-            return torch.func.grad(lambda x: self.fourier(x, weights).sum())(x)
+        fourier = self.fourier
+        if fourier is not None:
+            return torch.func.grad(lambda x: fourier(x, weights).sum())(x)
         *hidden, (weight, _) = weights
         y, steps = _samples_last(x, weight if not hidden else hidden[0][0][0]), []
         for block, block_weights in zip(self.blocks, hidden, strict=True):
@@ -288,7 +289,7 @@ class RPPEMLP(nn.Module):
         return f"{self.rep_in} -> {self.rep_out}, {self.group}"
 
 
-class Chained(nn.Module):
+class Chained(Network):
     """A network as the chain of its layers, each called as a module, so that hooks see what it is given; else the same.
 
     It takes more time than the network: layers assemble their own weights at each call.
@@ -301,15 +302,13 @@ class Chained(nn.Module):
     def assemble(self) -> None:
         """Nothing: each layer assembles its own."""
 
-    def apply(self, x: Float[Tensor, "*batch in"] | Callable[[nn.Module], object], weights: None = None) -> Any:
-        if not isinstance(x, Tensor):
-            return super().apply(x)
+    def _run(self, x: Float[Tensor, "*batch in"], weights: None = None) -> Float[Tensor, "*batch out"]:
         for _, layer in self.net.layers():
             x = layer(x)
         return x
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
-        return self.apply(x)
+        return self._run(x)
 
 
 def _per_layer(hidden: Hidden | Sequence[Hidden], num_layers: int | None) -> list[Hidden]:
@@ -330,12 +329,23 @@ def _nested(triples) -> dict[str, dict[str, float]]:
     return result
 
 
+class Options(TypedDict, total=False):
+    """What :class:`EMLP` and :class:`MLP` hand on to :class:`RPPEMLP`, which says what it is."""
+
+    architecture: Architecture
+    bilinear: bool | None
+    output_scale: int | float
+    free_scale: int | float
+    parametrisation: Parametrisation
+    generator: torch.Generator | None
+
+
 class EMLP(RPPEMLP):
     """An exactly equivariant multilayer perceptron: :class:`RPPEMLP` without free pathways."""
 
     def __init__(self, rep_in: Rep | RepType, rep_out: Rep | RepType, group: Group,
                  hidden: Hidden | Sequence[Hidden] = 384, num_layers: int | None = None,
-                 equivariant_variance: int | float = 1e5, **options):  # fmt: skip
+                 equivariant_variance: int | float = 1e5, **options: Unpack[Options]):  # fmt: skip
         super().__init__(rep_in, rep_out, group, hidden, num_layers, equivariant_variance, 0.0, **options)
 
 
@@ -347,7 +357,7 @@ class MLP(RPPEMLP):
 
     def __init__(self, rep_in: Rep | RepType, rep_out: Rep | RepType, group: Group,
                  hidden: Hidden | Sequence[Hidden] = 384, num_layers: int | None = None,
-                 free_variance: int | float = 1.0, **options):  # fmt: skip
+                 free_variance: int | float = 1.0, **options: Unpack[Options]):  # fmt: skip
         super().__init__(rep_in, rep_out, group, hidden, num_layers, 0.0, free_variance, **options)
 
     def _hidden(self, hidden: Hidden, architecture: Architecture) -> Rep:

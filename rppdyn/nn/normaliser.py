@@ -44,7 +44,7 @@ class InvariantNormaliser(ExactBuffers):
 
     component: Tensor
     component_size: Tensor
-    is_radial: Tensor
+    is_radial: Tensor | None
     count: Tensor
     raw_mean: Tensor
     raw_m2: Tensor
@@ -63,8 +63,9 @@ class InvariantNormaliser(ExactBuffers):
         labels = torch.from_numpy(labels).to(torch.int64)
         self.register_buffer("component", labels)
         self.register_exact("component_size", torch.bincount(labels, minlength=count), working_copy=False)
-        self.register_buffer("is_radial", self._radial(count) if clip is not None else None)
-        self._any_radial = clip is not None and bool(self.is_radial.any())  # known to Python: no device is asked
+        radial = None if clip is None else self._radial(count)
+        self.register_buffer("is_radial", radial)
+        self._any_radial = radial is not None and bool(radial.any())  # known to Python: no device is asked
         for name in ("count", "raw_mean", "raw_m2", "mean"):
             value = torch.zeros((), dtype=torch.float64) if name == "count" else torch.zeros(rep.dim)
             self.register_exact(name, value, working_copy=False)
@@ -141,12 +142,13 @@ class InvariantNormaliser(ExactBuffers):
         y = (x - self.mean.to(x.dtype)) / self.std.to(x.dtype)
         if self.clip is None:
             return y
-        if not self._any_radial:
+        is_radial = self.is_radial if self._any_radial else None
+        if is_radial is None:
             return y.clamp(-self.clip, self.clip)
         squares = y.new_zeros(*y.shape[:-1], len(self.component_size)).index_add(-1, self.component, y**2)
         norm = (squares / self.component_size.to(y.dtype)).sqrt()
         shrunk = y * (self.clip / norm.clamp_min(self.clip)).index_select(-1, self.component)
-        return torch.where(self.is_radial[self.component], shrunk, y.clamp(-self.clip, self.clip))
+        return torch.where(is_radial[self.component], shrunk, y.clamp(-self.clip, self.clip))
 
     def inverse(self, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """What :meth:`forward` takes to ``y`` where it does not clip."""

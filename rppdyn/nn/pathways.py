@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -32,20 +32,21 @@ __all__ = [
     "EquivariantPathway",
     "FreePathway",
     "named_pathways",
+    "added",
     "prior_unit",
-    "squared_norm",
+    "summed_squares",
 ]
 
-AffineMap = tuple[Tensor | None, Tensor | None]
-"""A dense weight ``(out, in)`` and a bias ``(out,)``; None stands for zero."""
+AffineMap = tuple[Tensor, Tensor | None]
+"""A dense weight ``(out, in)`` and a bias ``(out,)``, None where there is none."""
 
 
 class PriorTerm(NamedTuple):
-    """Independent normal numbers of one variance: the sum of their squares, the logarithm of the variance, their count."""
+    """Independent normal numbers of one variance: the sum of their squares, the logarithm of the variance, how many."""
 
     square: Tensor
     log_variance: Tensor
-    count: int
+    size: int
 
 
 class Pathway(ExactBuffers, ABC):
@@ -59,6 +60,7 @@ class Pathway(ExactBuffers, ABC):
     """
 
     log_variance: Tensor
+    unit: Tensor | None
     has_unit = False
 
     def __init__(self, variance: int | float):
@@ -107,6 +109,16 @@ class Pathway(ExactBuffers, ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no curvature: its variance is not learned")
 
+    def gradient_curvature(
+        self, weight: Float[Tensor, "K ..."], bias: Float[Tensor, "K ..."] | None = None
+    ) -> list[Kronecker]:
+        """Curvature in the blocks of :meth:`curvature`, from K gradients by what the layer assembles: a weight and a bias.
+
+        Raises:
+            NotImplementedError: as :meth:`curvature`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no curvature: its variance is not learned")
+
     @property
     def has_curvature(self) -> bool:
         """Whether :meth:`curvature` is known, so that the variance can be learned."""
@@ -125,10 +137,10 @@ class Pathway(ExactBuffers, ABC):
         """:meth:`norm` by pathway, under the names of :meth:`log_variances`."""
         return {name: self.norm()}
 
-    def prior_terms(self, log_variance: Tensor) -> list[PriorTerm]:
+    def prior_terms(self, *log_variances: Tensor) -> list[PriorTerm]:
         r"""What the negative log-prior is made of, for the :math:`\log\sigma^2` of :meth:`log_variances` in their order."""
-        own = self.coefficients()
-        return [PriorTerm(sum(map(squared_norm, own)), log_variance, sum(c.numel() for c in own))] if own else []
+        own, (log_variance,) = self.coefficients(), log_variances
+        return [PriorTerm(summed_squares(own), log_variance, sum(c.numel() for c in own))] if own else []
 
     def norm(self) -> Float[Tensor, ""]:
         """Root of the sum of squared coefficients, which is the Frobenius norm of the dense tensors they describe."""
@@ -139,7 +151,7 @@ class LinearPathway(Pathway):
     """A pathway of a linear layer: an affine map with a dense weight."""
 
     @abstractmethod
-    def dense(self, onto: AffineMap = (None, None)) -> AffineMap:
+    def dense(self, onto: AffineMap | None = None) -> AffineMap:
         """Weight and bias, assembled from the parameters; added to those of ``onto``, which saves passes over memory."""
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
@@ -148,7 +160,7 @@ class LinearPathway(Pathway):
 
     @abstractmethod
     def gradient_curvature(
-        self, weight: Float[Tensor, "K out in"], bias: Float[Tensor, "K out"] | None
+        self, weight: Float[Tensor, "K out in"], bias: Float[Tensor, "K out"] | None = None
     ) -> list[Kronecker]:
         """Curvature in the blocks of :meth:`curvature`, from K gradients by the layer's dense weight and bias.
 
@@ -179,20 +191,21 @@ class EquivariantPathway(LinearPathway):
         std = self.weight_map.initial_std(gain)
         draw = torch.randn(len(std), generator=generator, dtype=torch.float64) * std
         self.weight = nn.Parameter(draw.to(torch.get_default_dtype())) if len(std) else None
-        has_bias = bias and self.bias_map.rank > 0
-        self.bias = nn.Parameter(torch.zeros(self.bias_map.rank)) if has_bias else None
+        rank = 0 if self.bias_map is None else self.bias_map.rank
+        self.bias = nn.Parameter(torch.zeros(rank)) if rank else None
 
     def coefficients(self) -> tuple[Tensor, ...]:
         parts = (self.weight_map, self.weight), (self.bias_map, self.bias)
-        return tuple(m.beta(theta) for m, theta in parts if theta is not None)
+        return tuple(m.beta(theta) for m, theta in parts if m is not None and theta is not None)
 
-    def dense(self, onto: AffineMap = (None, None)) -> AffineMap:
-        weight, bias = onto
+    def dense(self, onto: AffineMap | None = None) -> AffineMap:
+        weight, bias = (None, None) if onto is None else onto
         if self.weight is not None:
             weight = self.weight_map(self.weight, weight)
         elif weight is None:
             weight = self.weight_map.scale.new_zeros(self.weight_map.shape)
-        return weight, bias if self.bias is None else self.bias_map(self.bias, bias)
+        own, bias_map = self.bias, self.bias_map
+        return weight, bias if own is None or bias_map is None else bias_map(own, bias)
 
     def curvature(self, x: Float[Tensor, "N *places in"], g: Float[Tensor, "S N *places out"]) -> list[Kronecker]:
         r"""One pair of factors for each irreducible type k, of dimension :math:`d_k`.
@@ -213,13 +226,13 @@ class EquivariantPathway(LinearPathway):
         return blocks
 
     def gradient_curvature(
-        self, weight: Float[Tensor, "K out in"], bias: Float[Tensor, "K out"] | None
+        self, weight: Float[Tensor, "K out in"], bias: Float[Tensor, "K out"] | None = None
     ) -> list[Kronecker]:
         r"""One pair of factors for each type, from gradients by :math:`\sqrt{d_k} W_{ku}`: inner products of
         :math:`J_{ku} / \sqrt{d_k}` with the type's part of :math:`U_{out}^T M U_{in}`."""
         has_bias = self.bias is not None
         adapted = _adapted(self.rep_in, self.rep_out, has_bias)
-        M = _with_bias(weight, bias, has_bias)
+        M = _with_bias(weight, bias if has_bias else None)
         M = adapted.u[1].to(M).mT @ M @ adapted.u[0].to(M)
         blocks = []
         for kind, inputs, outputs in _types(adapted):
@@ -253,28 +266,34 @@ class FreePathway(LinearPathway):
     def coefficients(self) -> tuple[Tensor, ...]:
         return tuple(self.in_units(p) for p in (self.weight, self.bias) if p is not None)
 
-    def dense(self, onto: AffineMap = (None, None)) -> AffineMap:
-        own = (None if p is None else self.in_units(p) for p in (self.weight, self.bias))
-        pairs = zip(own, onto, strict=True)
-        return tuple(own if other is None else other if own is None else own + other for own, other in pairs)
+    def dense(self, onto: AffineMap | None = None) -> AffineMap:
+        return added((self.in_units(self.weight), None if self.bias is None else self.in_units(self.bias)), onto)
 
     def curvature(self, x: Float[Tensor, "N *places in"], g: Float[Tensor, "S N *places out"]) -> list[Kronecker]:
         """One pair of factors; the bias is the weight of an input of one."""
         return [of_linear(F.pad(x, (0, 1), value=1.0) if self.bias is not None else x, g)]
 
     def gradient_curvature(
-        self, weight: Float[Tensor, "K out in"], bias: Float[Tensor, "K out"] | None
+        self, weight: Float[Tensor, "K out in"], bias: Float[Tensor, "K out"] | None = None
     ) -> list[Kronecker]:
-        return [of_gradients(_with_bias(weight, bias, self.bias is not None))]
+        return [of_gradients(_with_bias(weight, None if self.bias is None else bias))]
 
     def extra_repr(self) -> str:
         return _count(self)
 
 
-def squared_norm(x: Tensor) -> Float[Tensor, ""]:
-    """The sum of the squares of all entries."""
-    x = x.reshape(-1)
-    return x @ x
+def added(own: AffineMap, onto: AffineMap | None) -> AffineMap:
+    """The sum of two affine maps, the second of which may be zero."""
+    if onto is None:
+        return own
+    (weight, bias), (other, other_bias) = own, onto
+    return weight + other, other_bias if bias is None else bias if other_bias is None else bias + other_bias
+
+
+def summed_squares(tensors: Iterable[Tensor]) -> Float[Tensor, ""]:
+    """The sum of the squares of all entries of one tensor or more."""
+    flat = (x.reshape(-1) for x in tensors)
+    return functools.reduce(torch.add, (x @ x for x in flat))
 
 
 def prior_unit(variance: int | float, fan_in: int = 1) -> float:
@@ -301,12 +320,12 @@ def _types(adapted: Isotypic) -> Iterator[tuple[IrreducibleType, slice, slice]]:
             yield kind, slice(i, i + n * d), slice(j, j + m * d)
 
 
-def _with_bias(weight: Tensor, bias: Tensor | None, has_bias: bool) -> Float[Tensor, "K out in"]:
+def _with_bias(weight: Tensor, bias: Tensor | None) -> Float[Tensor, "K out in"]:
     """Gradients of a weight whose last input is one, where there is a bias."""
-    return torch.cat([weight, bias.unsqueeze(-1)], -1) if has_bias else weight
+    return weight if bias is None else torch.cat([weight, bias.unsqueeze(-1)], -1)
 
 
-def _count(pathway: LinearPathway) -> str:
+def _count(pathway: EquivariantPathway | FreePathway) -> str:
     weight, bias = (0 if p is None else p.numel() for p in (pathway.weight, pathway.bias))
     return f"{weight} weights, {bias} biases, variance={pathway.variance.item():.4g}"
 

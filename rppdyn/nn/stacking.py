@@ -10,12 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rppdyn.nn.assembling import Network
 from rppdyn.nn.networks import Weights
 
 __all__ = ["Stack"]
 
 
-class Stack(nn.Module):
+class Stack(Network):
     r"""Networks that differ in their parameters alone: ten seeds, or the members of an ensemble.
 
     The parameters of all members are one tensor each, ``(members, ...)``, and no member's numbers depend on another's: one
@@ -38,6 +39,8 @@ class Stack(nn.Module):
     >>> Stack(nets)(torch.ones(3, 5, 3)).shape
     torch.Size([3, 5, 3])
     """
+
+    net: Any  # the first network; of what class, and what can be asked of it, is the user's affair
 
     def __init__(self, nets: Sequence[nn.Module]):
         super().__init__()
@@ -74,22 +77,14 @@ class Stack(nn.Module):
         """The weights of all members, ``(members, ...)`` each, beside the indices that they share; for :meth:`apply`."""
         form: list[Any] = []
 
-        def weights(net: nn.Module) -> list[Tensor]:
+        def weights(net: Any) -> list[Tensor]:
             form[:] = net.assemble()
             return list(_weights(form))
 
         return _filled(form, iter(self.per_member(weights)))
 
-    def apply(
-        self, x: Float[Tensor, "members *batch in"] | Callable, weights: Weights | None = None
-    ) -> Float[Tensor, "members *batch out"] | nn.Module:
-        """The members' outputs, each for its own inputs; with weights from :meth:`assemble`.
-
-        (A function in place of ``x`` is ``nn.Module.apply``.)
-        """
-        if weights is None and not isinstance(x, Tensor):
-            return super().apply(x)
-        return self.net.apply(x, self.assemble() if weights is None else weights)
+    def _run(self, x: Float[Tensor, "members *batch in"], weights: Weights) -> Float[Tensor, "members *batch out"]:
+        return self.net.apply(x, weights)
 
     def gradient(
         self, x: Float[Tensor, "members *batch in"], weights: Weights | None = None
@@ -98,7 +93,7 @@ class Stack(nn.Module):
         return self.net.gradient(x, self.assemble() if weights is None else weights)
 
     def forward(self, x: Float[Tensor, "members *batch in"]) -> Float[Tensor, "members *batch out"]:
-        return self.apply(x, self.assemble())
+        return self._run(x, self.assemble())
 
     def member(self, index: int) -> nn.Module:
         """A network of its own, with the parameters of one member."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rppdyn.nn.curvature import Kronecker
 from rppdyn.nn.networks import RPPEMLP, Weights
-from rppdyn.nn.pathways import Pathway
+from rppdyn.nn.pathways import AffineMap, Pathway
 from rppdyn.nn.stacking import Stack
 from rppdyn.priors.likelihood import Likelihood
 
@@ -118,20 +118,20 @@ def gradient_curvature(
             outputs = predict(stack, weights, batch)
             for factor in likelihood.factors(outputs.detach(), generator):
                 gradients = iter(_gradients(outputs, leaves, factor))
-                for name, own in layers.items():
-                    by_weight = [None if w is None else next(gradients) for w in own]
+                for name, (_, bias) in layers.items():
+                    by_weight, by_bias = next(gradients), None if bias is None else next(gradients)
                     for pathway_name, pathway in _curved(net.get_submodule(name)):
-                        _add(sums, (name, pathway_name), pathway.gradient_curvature(*by_weight))
+                        _add(sums, (name, pathway_name), pathway.gradient_curvature(by_weight, by_bias))
         count += len(outputs)
     scale = 1.0 if total is None else total / count
     return {key: [b._replace(A=b.A / _traces(b.A), G=b.G * scale) for b in blocks] for key, blocks in sums.items()}
 
 
-def _leaves(net: RPPEMLP, weights: Weights) -> dict[str, tuple[Tensor | None, ...]]:
+def _leaves(net: RPPEMLP, weights: Weights) -> dict[str, AffineMap]:
     """The assembled weights of the layers that have pathways with curvature."""
     found = {"head": weights[-1]}
     for i, (linear, _, gate) in enumerate(weights[:-1]):
-        found |= {f"blocks.{i}.linear": linear, f"blocks.{i}.gate": (gate,)}
+        found |= {f"blocks.{i}.linear": linear, f"blocks.{i}.gate": (gate, None)}
     return {name: own for name, own in found.items() if _curved(net.get_submodule(name))}
 
 

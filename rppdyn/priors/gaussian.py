@@ -44,7 +44,7 @@ def negative_log_prior(module: nn.Module, log_variances: LogVariances | None = N
         for term in pathway.prior_terms(*(given.pop((layer, part), s) for part, s in stored.items())):
             squares.append(term.square)
             logs.append(term.log_variance.to(term.square.dtype))
-            counts.append(term.count)
+            counts.append(term.size)
     if given:
         raise ValueError(
             f"log_variances for {'.'.join(next(iter(given)))}: no such pathway; there are {', '.join(known) or 'none'}"

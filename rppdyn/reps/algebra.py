@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import reduce
 from numbers import Integral
+from typing import TypeGuard
 
 
-class Algebra:
+class Algebra(ABC):
     """The operators that bound and unbound representations share."""
+
+    @property
+    @abstractmethod
+    def T(self) -> Algebra:
+        """The dual."""
+
+    @abstractmethod
+    def _sum(self, other, swap: bool): ...
+
+    @abstractmethod
+    def _product(self, other, swap: bool): ...
+
+    @abstractmethod
+    def _multiple(self, n: int): ...
+
+    @abstractmethod
+    def _one(self): ...
 
     def __add__(self, other):
         return self._sum(other, swap=False)
@@ -34,7 +53,7 @@ class Algebra:
         return self * other.T
 
 
-def is_int(value) -> bool:
+def is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 

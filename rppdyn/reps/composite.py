@@ -30,6 +30,8 @@ def direct_sum(G: Group, terms: Iterable[tuple[Rep, int]]) -> Rep:
 class SumRep(Rep):
     """A direct sum, in the order in which it was written."""
 
+    _terms: tuple[tuple[Rep, int], ...]
+
     def __init__(self, G: Group, terms: tuple[tuple[Rep, int], ...]):
         self._set(G=G, dim=sum(r.dim * n for r, n in terms), _terms=terms)
 
@@ -101,6 +103,8 @@ def tensor_product(G: Group, factors: Iterable[Rep]) -> Rep:
 class ProductRep(Rep):
     """A tensor product, coordinates in row-major order of the factors' coordinates."""
 
+    _factors: tuple[Rep, ...]
+
     def __init__(self, G: Group, factors: tuple[Rep, ...]):
         self._set(G=G, dim=math.prod(r.dim for r in factors), _factors=factors)
 
@@ -136,8 +140,8 @@ class ProductRep(Rep):
     def _leaves(self):
         return (leaf for rep in self._factors for leaf in rep._leaves())
 
-    def _expand(self):
-        parts = [((), torch.zeros(1, 1, dtype=torch.int64))]
+    def _expand(self) -> list[tuple[tuple[Rep, ...], Tensor]]:
+        parts: list[tuple[tuple[Rep, ...], Tensor]] = [((), torch.zeros(1, 1, dtype=torch.int64))]
         for rep in self._factors:
             parts = [
                 (

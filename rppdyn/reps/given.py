@@ -26,6 +26,9 @@ MAX_WORDS = 128
 class FunctionRep(Rep):
     """A representation given by a function of the group element."""
 
+    function: Callable[[Tensor], Tensor]
+    name: str
+
     def __init__(self, G: Group, dim: int, rho: Callable[[Tensor], Tensor], name: str | None = None):
         self._set(G=G, dim=dim, function=rho, name=name or f"rho({dim})")
         image = rho(torch.eye(G.d, dtype=G.dtype))
@@ -43,9 +46,9 @@ class FunctionRep(Rep):
         if g.ndim == 2:
             image = self.function(g)
             return image.to(g.dtype) if g.is_complex() else image
-        flat = [self.rho(h) for h in g.reshape(-1, *g.shape[-2:])]
-        flat = torch.stack(flat) if flat else g.new_zeros(0, self.dim, self.dim)
-        return flat.reshape(*g.shape[:-2], self.dim, self.dim)
+        one_by_one = [self.rho(h) for h in g.reshape(-1, *g.shape[-2:])]
+        images = torch.stack(one_by_one) if one_by_one else g.new_zeros(0, self.dim, self.dim)
+        return images.reshape(*g.shape[:-2], self.dim, self.dim)
 
     def _content(self):
         return _digest(self.lie_generators, self.discrete_generators)
@@ -63,6 +66,10 @@ class FunctionRep(Rep):
 
 class GeneratedRep(Rep):
     """A representation given by the images of the group's generators."""
+
+    _lie: Tensor
+    _discrete: Tensor
+    name: str
 
     def __init__(self, G: Group, lie_algebra=None, discrete_generators=None, name: str | None = None):
         lie, discrete = (_images(x, what) for x, what in

@@ -97,6 +97,8 @@ class VectorRep(Rep):
 class DualRep(Rep):
     """The dual of a leaf, ``rho(g)^-T``."""
 
+    of: Rep
+
     def __init__(self, of: Rep):
         self._set(G=of.G, dim=of.dim, of=of)
 
@@ -126,6 +128,8 @@ class DualRep(Rep):
 class AbsRep(Rep):
     """``|rho|`` of a signed-permutation leaf."""
 
+    of: Rep
+
     def __init__(self, of: Rep):
         self._set(G=of.G, dim=of.dim, of=of)
 
@@ -154,6 +158,9 @@ class AbsRep(Rep):
 
 class LiftedRep(Rep):
     """A leaf of one factor of a direct product, acting through that factor's diagonal block."""
+
+    of: Rep
+    offset: int
 
     def __init__(self, of: Rep, G: Group, offset: int):
         self._set(G=G, dim=of.dim, of=of, offset=offset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from jaxtyping import Inexact, Int
 from torch import Tensor
 
 from rppdyn.groups import Group, is_signed_permutation
+from rppdyn.groups.group import Matrices
 from rppdyn.reps.algebra import Algebra, check_multiplicity
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-9
 
 
-class Rep(Algebra, ABC):
+class Rep(Algebra):
     """A representation of a group: immutable, and equal to another if it has the same group and the same content."""
 
     G: Group
@@ -34,8 +35,8 @@ class Rep(Algebra, ABC):
         """The matrix of a Lie-algebra element, by default the derivative of ``rho`` along it at the identity."""
         eye = torch.eye(self.G.d, dtype=A.dtype, device=A.device)
         flat = A.reshape(-1, self.G.d, self.G.d)
-        images = [torch.func.jvp(self.rho, (eye,), (a,))[1] for a in flat]
-        images = torch.stack(images) if images else flat.new_zeros(0, self.dim, self.dim)
+        along = [torch.func.jvp(self.rho, (eye,), (a,))[1] for a in flat]
+        images = torch.stack(along) if along else flat.new_zeros(0, self.dim, self.dim)
         return images.reshape(*A.shape[:-2], self.dim, self.dim)
 
     @abstractmethod
@@ -50,6 +51,18 @@ class Rep(Algebra, ABC):
     @abstractmethod
     def T(self) -> Rep:
         """The dual, ``rho(g)^-T``."""
+
+    if TYPE_CHECKING:  # what the operators of `Algebra` give
+
+        def __add__(self, other: Rep | types.RepType) -> Rep: ...
+
+        def __mul__(self, other: Rep | types.RepType | int) -> Rep: ...
+
+        def __rmul__(self, other: int) -> Rep: ...
+
+        def __pow__(self, n: int) -> Rep: ...
+
+        def __rshift__(self, other: Rep | types.RepType) -> Rep: ...
 
     # -- identity -----------------------------------------------------------------------------------------------------
 
@@ -309,7 +322,12 @@ class Rep(Algebra, ABC):
         given.check_full_turns(self)
 
     @staticmethod
-    def from_generators(G: Group, lie_algebra=None, discrete_generators=None, name: str | None = None) -> Rep:
+    def from_generators(
+        G: Group,
+        lie_algebra: Matrices | None = None,
+        discrete_generators: Matrices | None = None,
+        name: str | None = None,
+    ) -> Rep:
         """A representation given by the matrices of the group's generators.
 
         Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, overload
 
 from rppdyn.groups import Group
 from rppdyn.reps.algebra import Algebra, check_multiplicity, is_int
@@ -41,6 +42,36 @@ class RepType(Algebra):
     @property
     def T(self) -> RepType:
         return RepType("dual", (self,))
+
+    if TYPE_CHECKING:  # what the operators of `Algebra` give
+
+        @overload
+        def __add__(self, other: RepType) -> RepType: ...
+
+        @overload
+        def __add__(self, other: Rep) -> Rep: ...
+
+        def __add__(self, other): ...
+
+        @overload
+        def __mul__(self, other: RepType | int) -> RepType: ...
+
+        @overload
+        def __mul__(self, other: Rep) -> Rep: ...
+
+        def __mul__(self, other): ...
+
+        def __rmul__(self, other: int) -> RepType: ...
+
+        def __pow__(self, n: int) -> RepType: ...
+
+        @overload
+        def __rshift__(self, other: RepType) -> RepType: ...
+
+        @overload
+        def __rshift__(self, other: Rep) -> Rep: ...
+
+        def __rshift__(self, other): ...
 
     def __abs__(self) -> RepType:
         return RepType("abs", (self,))

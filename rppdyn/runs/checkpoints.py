@@ -73,7 +73,7 @@ class Checkpoints:
         Raises:
             CheckpointError: there are checkpoints, and every one is damaged.
         """
-        problems = []
+        problems: list[str] = []
         for path in reversed(self._found()):
             problem = _problem(path)
             if problem is None:

@@ -121,14 +121,14 @@ class RunFolder:
         """
         try:
             content = OmegaConf.to_container(OmegaConf.load(self.config_file))
-        except (OSError, ValueError, OmegaConfBaseException, *_yaml_errors()) as error:
+        except _loading_errors() as error:
             raise RunFolderError(
                 f"{self.config_file} can't be read: {str(error).splitlines()[0]}; put it back, or delete the folder to "
                 "start again"
             ) from error
         if not isinstance(content, dict):
             raise RunFolderError(f"{self.config_file} holds no configuration: delete the folder to start again")
-        return content
+        return {str(key): value for key, value in content.items()}
 
     def replace_config(self, config: dict[str, Any]) -> None:
         """Store another configuration (a longer run)."""
@@ -188,7 +188,7 @@ def _yaml(config: dict[str, Any]) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(plain(config)))
 
 
-def _yaml_errors() -> tuple[type[Exception], ...]:
+def _loading_errors() -> tuple[type[Exception], ...]:
     from yaml import YAMLError  # OmegaConf's own dependency
 
-    return (YAMLError,)
+    return OSError, ValueError, OmegaConfBaseException, YAMLError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def series(records: Iterable[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+def series(records: Iterable[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
     """Steps and values of one metric, from the records that have it."""
     points = [(record["step"], record[name]) for record in records if record.get(name) is not None]
     return [step for step, _ in points], [value for _, value in points]

@@ -33,7 +33,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
 
     def ask(number: int, _frame: object) -> None:
         request.signal = number
-        signal.signal(number, previous[number] or signal.SIG_DFL)
+        signal.signal(number, previous[signal.Signals(number)] or signal.SIG_DFL)
 
     previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in previous:

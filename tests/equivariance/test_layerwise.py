@@ -131,6 +131,7 @@ def test_a_sequential_network_gets_layers_from_the_representations_given():
     as_layers = [Layer("0", first, strict.hidden[0]), Layer("1", model[1], strict.hidden[1]), Layer("2", last, None)]
     torch.testing.assert_close(layerwise_difference(as_layers, *ends, x).contributions, known.contributions)
     assert layerwise_difference(lambda x: model(x), *ends, x).layers == ("f",)
+    assert layerwise_difference(Layer("alone", model), *ends, x).layers == ("f",)  # it is a function, and no sequence
 
 
 def smooth_network(channels=3):
