@@ -113,7 +113,7 @@ def symmetry_choices(source: str | Path | gym.Env | mujoco.MjModel) -> dict[str,
     """
     if isinstance(source, str) and (named := _TASKS.get(_task_name(source))):
         return dict(named)
-    if isinstance(source, str | Path) and is_model_file(source):
+    if isinstance(source, Path) or (isinstance(source, str) and is_model_file(source)):
         source = load_model(source)
     if isinstance(source, str):
         with closing(stock_env(source, disable_env_checker=True)) as env:
@@ -222,9 +222,9 @@ def _of_model(model, name: str, symmetry: str | None, variant: str) -> Found:
 
 
 def _choose(named: Mapping[str, Choice], derivation: Derivation, symmetry: str | None, name: str) -> Choice:
-    if symmetry in named:
-        return named[symmetry]
     if symmetry is not None:
+        if symmetry in named:
+            return named[symmetry]
         parts = [part.strip() for part in symmetry.split("+")]
         if unknown := [part for part in parts if part not in derivation.names]:
             known = ", ".join(dict.fromkeys([*named, *derivation.names])) or "none"
@@ -267,8 +267,11 @@ def _with_verdicts(spec: SymmetrySpec, model: mujoco.MjModel | None) -> Symmetry
         reports = [(g.name, g.dynamics_verdict, g.keeps_reward) for g in certificate.generators]
     else:
         reports = _shipped_verdicts().get(verdict_key(model_digest(model), spec), [])
-    found = {name: dict(verdict=verdict, reward_symmetric=reward) for name, verdict, reward in reports}
-    return replace(spec, symmetries=tuple(s._replace(**found.get(s.name, {})) for s in spec.symmetries))
+    found = {name: (verdict, reward) for name, verdict, reward in reports}
+    symmetries = (
+        Symmetry(s.name, *found.get(s.name, (s.verdict, s.reward_symmetric)), s.note) for s in spec.symmetries
+    )
+    return replace(spec, symmetries=tuple(symmetries))
 
 
 @cache

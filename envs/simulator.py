@@ -83,7 +83,7 @@ def tight_solver(model) -> Iterator[None]:
 class Outcome(NamedTuple):
     """One step: simulator state and observation before and after it, reward, termination, and whether bodies touched.
 
-    Stacked over states, each is an array with the states first. A bare model has an empty observation and no reward (nan).
+    Stacked over states, each array has the states first. A bare model has an empty observation and no reward (nan).
     """
 
     qpos: np.ndarray
@@ -94,9 +94,9 @@ class Outcome(NamedTuple):
     next_qvel: np.ndarray
     next_act: np.ndarray
     next_obs: np.ndarray
-    reward: float | np.ndarray
-    terminated: bool | np.ndarray
-    contact: bool | np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    contact: np.ndarray
 
 
 class Simulator:
@@ -180,7 +180,7 @@ class Simulator:
         contact = data.ncon > 0
         obs, reward, terminated = self.advance(action)
         after = data.qpos.copy(), data.qvel.copy(), data.act.copy(), obs
-        return Outcome(*before, *after, reward, terminated, contact or data.ncon > 0)
+        return Outcome(*before, *after, *map(np.array, (reward, terminated, contact or data.ncon > 0)))
 
     def steps(self, states: np.ndarray, actions: np.ndarray, tick: Callable[[int], None] = lambda n: None) -> Outcome:
         """One step from each state, stacked; `tick` is told how many steps were taken."""
@@ -216,7 +216,8 @@ class Simulator:
     ) -> tuple[np.ndarray, np.ndarray]:
         """States (n, .) and uniformly random actions (n, m), every `stride` steps of episodes of at most `horizon`."""
         low, high = self.action_bounds
-        states, actions = [], []
+        states: list[np.ndarray] = []
+        actions: list[np.ndarray] = []
         step, t = 0, horizon
         while len(states) < n:
             if t >= horizon:

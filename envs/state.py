@@ -9,6 +9,7 @@ its state is: its method `simulator_state()` returns plain data, and `restore_si
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -114,8 +115,8 @@ class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
 # -- the layers -------------------------------------------------------------------------------------------------------
 
 
-def _layers(env) -> tuple[list[gym.Wrapper], gym.Env]:
-    """Wrappers from the outermost to the innermost, and the environment inside."""
+def _layers(env) -> tuple[list[Any], Any]:
+    """Wrappers from the outermost to the innermost, and the environment inside, of whatever classes."""
     layers = []
     while isinstance(env, gym.Wrapper):
         if type(env).__name__ not in WRAPPERS:
@@ -133,13 +134,13 @@ def _layers(env) -> tuple[list[gym.Wrapper], gym.Env]:
     return layers, env
 
 
-def _simulator_state(base: gym.Env) -> dict:
+def _simulator_state(base: Any) -> dict:
     if not isinstance(base, MujocoEnv):
         return {"simulator": _plain(base.simulator_state())}
     return {"simulator": get_integration_state(base.model, base.data), "derived": get_derived(base.data)}
 
 
-def _restore_simulator(base: gym.Env, state: dict) -> None:
+def _restore_simulator(base: Any, state: dict) -> None:
     if not isinstance(base, MujocoEnv):
         base.restore_simulator_state(_plain(state["simulator"]))
         return
@@ -152,7 +153,7 @@ def _restore_simulator(base: gym.Env, state: dict) -> None:
     set_derived(base.data, {name: np.asarray(value) for name, value in state["derived"].items()})
 
 
-def _wrapper_state(layer: gym.Wrapper) -> dict:
+def _wrapper_state(layer: Any) -> dict:
     name = type(layer).__name__
     saved = {"type": name, "attributes": {key: _plain(getattr(layer, key)) for key in WRAPPERS[name]}}
     saved["random"] = {key: _bits(space.np_random) for key, space in _own_spaces(layer).items()}
@@ -161,7 +162,7 @@ def _wrapper_state(layer: gym.Wrapper) -> dict:
     return saved
 
 
-def _restore_wrapper(layer: gym.Wrapper, saved: dict) -> None:
+def _restore_wrapper(layer: Any, saved: dict) -> None:
     for key, value in saved["attributes"].items():
         setattr(layer, key, _plain(value))
     for key, space in _own_spaces(layer).items():
@@ -204,10 +205,10 @@ def _bits(generator: np.random.Generator) -> dict:
     return _map(generator.bit_generator.state, lambda x: {"int": str(x)} if type(x) is int and abs(x) >= 2**63 else x)
 
 
-def _own_bits(saved: dict) -> dict:
-    if set(saved) == {"int"}:
-        return int(saved["int"])
-    return {key: _own_bits(value) if isinstance(value, dict) else value for key, value in saved.items()}
+def _own_bits(saved: Any) -> Any:
+    if not isinstance(saved, dict):
+        return saved
+    return int(saved["int"]) if set(saved) == {"int"} else {key: _own_bits(value) for key, value in saved.items()}
 
 
 def _map(value, leaf):
