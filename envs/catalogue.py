@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import gymnasium as gym
 import mujoco
@@ -29,6 +30,9 @@ from rppdyn.envs.observation.action import notes, space_of
 from rppdyn.envs.observation.recognition import observation_of, recognise
 from rppdyn.envs.published import published_spec
 from rppdyn.envs.spec import Space, Symmetry, SymmetrySpec
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecEnv
 
 __all__ = ["KNOWN_ENVIRONMENTS", "VARIANTS", "Choice", "symmetry_choices", "symmetry_spec"]
 
@@ -69,7 +73,7 @@ KNOWN_ENVIRONMENTS: tuple[str, ...] = tuple(f"{task}-v5" for task in _TASKS)
 
 
 def symmetry_spec(
-    source: str | Path | gym.Env | mujoco.MjModel,
+    source: str | Path | gym.Env | VecEnv | mujoco.MjModel,
     *,
     symmetry: str | Sequence[str] | None = None,
     variant: str = "derived",

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import mujoco
@@ -72,7 +73,7 @@ def make_env(
     *,
     actuator_scale: Mapping[str, float] | None = None,
     monitor: bool = True,
-    **options,
+    **options: Any,
 ) -> gym.Env:
     """An environment whose state can be captured, also inside a `SubprocVecEnv` (pass `functools.partial(make_env, ...)`).
 
@@ -94,7 +95,7 @@ def make_env(
     return Resumable(env)
 
 
-def stock_env(env_id: str, **options) -> gym.Env:
+def stock_env(env_id: str, **options: Any) -> gym.Env:
     """`gymnasium.make`, with errors of one line.
 
     Raises:

@@ -83,7 +83,7 @@ class Space:
 
     def __init__(
         self,
-        entries: Iterable[Iterable[Any]],
+        entries: Iterable[Entry | Sequence[Any]],
         discrete_generators: Iterable[ArrayLike] = (),
         lie_algebra: Iterable[ArrayLike] = (),
         origin: Iterable[float] = (),
@@ -170,7 +170,7 @@ class Space:
                 y[..., i] += sign * value
         return y
 
-    def transform(self, matrix, y: Array) -> Array:
+    def transform(self, matrix: Any, y: Array) -> Array:
         """Image of coordinates (..., n) under rho(g), an (f, f) matrix or a batch (..., f, f)."""
         z = self.encode(y)
         if isinstance(z, torch.Tensor):
@@ -284,7 +284,7 @@ class SymmetrySpec:
 
     # -- the action of the group --------------------------------------------------------------------------------------
 
-    def transform_observation(self, g, obs: Array) -> Array:
+    def transform_observation(self, g: ArrayLike | torch.Tensor, obs: Array) -> Array:
         """Image of raw observations under g.
 
         Args:
@@ -295,7 +295,7 @@ class SymmetrySpec:
         self._check(obs, self.obs.dim, "observation")
         return self.obs.transform(_rho(self.obs_rep, g, obs), obs)
 
-    def transform_action(self, g, action: Array) -> Array:
+    def transform_action(self, g: ArrayLike | torch.Tensor, action: Array) -> Array:
         """Image of raw actions (..., m) under g; arguments as in `transform_observation`."""
         self._check(action, self.action.dim, "action")
         return self.action.transform(_rho(self.action_rep, g, action), action)
@@ -414,7 +414,7 @@ def _representation(group: Group, space: Space, name: str) -> Rep:
     return Rep.from_generators(group, name=name, **parts)
 
 
-def _rho(rep: Rep, g, y: Array):
+def _rho(rep: Rep, g: ArrayLike | torch.Tensor, y: Array) -> Any:
     """rho(g), a tensor if y is one, otherwise an array."""
     g = torch.as_tensor(g, dtype=rep.dtype, device="cpu")
     if g.shape[-2:] != (rep.G.d, rep.G.d):

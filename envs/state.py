@@ -9,13 +9,17 @@ its state is: its method `simulator_state()` returns plain data, and `restore_si
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 
 from rppdyn.envs.simulator import get_derived, get_integration_state, set_derived, set_integration_state
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecEnv
 
 __all__ = ["Resumable", "capture_state", "restore_state"]
 
@@ -46,7 +50,7 @@ WRAPPERS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def capture_state(env) -> dict:
+def capture_state(env: gym.Env | VecEnv) -> dict[str, Any]:
     """Everything that determines how an environment goes on, as plain data.
 
     Args:
@@ -68,7 +72,7 @@ def capture_state(env) -> dict:
     }
 
 
-def restore_state(env, state: dict) -> None:
+def restore_state(env: gym.Env | VecEnv, state: Mapping[str, Any]) -> None:
     """Put an environment, made as the captured one was, into a state that `capture_state` returned.
 
     Raises:
@@ -105,10 +109,10 @@ class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
         gym.utils.RecordConstructorArgs.__init__(self)
         gym.Wrapper.__init__(self, env)
 
-    def capture_state(self) -> dict:
+    def capture_state(self) -> dict[str, Any]:
         return capture_state(self)
 
-    def restore_state(self, state: dict) -> None:
+    def restore_state(self, state: Mapping[str, Any]) -> None:
         restore_state(self, state)
 
 
@@ -140,7 +144,7 @@ def _simulator_state(base: Any) -> dict:
     return {"simulator": get_integration_state(base.model, base.data), "derived": get_derived(base.data)}
 
 
-def _restore_simulator(base: Any, state: dict) -> None:
+def _restore_simulator(base: Any, state: Mapping[str, Any]) -> None:
     if not isinstance(base, MujocoEnv):
         base.restore_simulator_state(_plain(state["simulator"]))
         return
@@ -233,7 +237,7 @@ def _plain(value):
 # -- vectorised environments ------------------------------------------------------------------------------------------
 
 
-def _is_vectorised(env) -> bool:
+def _is_vectorised(env: gym.Env | VecEnv) -> TypeGuard[VecEnv]:
     return hasattr(env, "num_envs") and hasattr(env, "env_method")
 
 
