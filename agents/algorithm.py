@@ -9,10 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3 import SAC
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.utils import should_collect_more_steps
@@ -26,7 +28,7 @@ from rppdyn.agents.networks import RPPActor, RPPCritic, draw_noise, new_generato
 from rppdyn.agents.policy import RPPPolicy
 from rppdyn.agents.precision import check_matmul_precision
 from rppdyn.agents.replay import DeviceReplayBuffer
-from rppdyn.agents.together import Together
+from rppdyn.agents.together import Together, Trained
 from rppdyn.agents.update import State, UpdateConfig
 from rppdyn.envs import SymmetrySpec, symmetry_spec
 
@@ -63,6 +65,9 @@ class RPPSAC(SAC):
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"RPPPolicy": RPPPolicy}
     policy: RPPPolicy
+    action_space: spaces.Box
+    train_freq: TrainFreq  # type: ignore[assignment]  # as stable-baselines3 converts what it is given
+    _last_obs: NDArray | None
     actor: RPPActor  # type: ignore[assignment]
     critic: RPPCritic  # type: ignore[assignment]
     critic_target: RPPCritic  # type: ignore[assignment]
@@ -100,7 +105,13 @@ class RPPSAC(SAC):
         self.augment = augment
         self.mirror_loss = mirror_loss
         self.matmul_precision = matmul_precision
-        super().__init__(policy, env, policy_kwargs=dict(policy_kwargs or {}), _init_setup_model=False, **kwargs)
+        super().__init__(
+            policy,
+            env,  # type: ignore[arg-type]  # None, too, as load() of stable-baselines3 gives it
+            policy_kwargs=dict(policy_kwargs or {}),
+            _init_setup_model=False,
+            **kwargs,
+        )
         check_matmul_precision(matmul_precision, self.device)
         if self.use_sde:
             raise ValueError("RPPSAC does not support use_sde=True (its noise would not transform); leave it out")
@@ -127,7 +138,7 @@ class RPPSAC(SAC):
         self.replay_buffer_class = chosen  # a saved agent's buffer follows from where it is loaded
         if self.ent_coef_optimizer is None and not self.ent_coef_tensor >= 0:
             raise ValueError(f"ent_coef={self.ent_coef}: give a temperature of 0 or more, or 'auto' to learn it")
-        if self.ent_coef_optimizer is not None:
+        if self.log_ent_coef is not None:
             self.ent_coef_optimizer = torch.optim.Adam(
                 [self.log_ent_coef], lr=self.lr_schedule(1), **self.policy.optimizer_kwargs
             )
@@ -153,12 +164,13 @@ class RPPSAC(SAC):
         Raises:
             ValueError: a VecNormalize that scales observations.
         """
-        refusals.check_wrapper(unwrap_vec_normalize(env))
+        if isinstance(env, VecEnv):
+            refusals.check_wrapper(unwrap_vec_normalize(env))
         super().set_env(env, force_reset)
 
     # -- gradient updates ---------------------------------------------------------------------------------------------
 
-    def trained_tensors(self) -> dict[str, tuple[torch.optim.Optimizer | None, list[Tensor]]]:
+    def trained_tensors(self) -> dict[str, Trained]:
         """The parameters behind each vector of the update's state, and their optimiser."""
         log_alpha = [self._fixed_log_alpha() if self.log_ent_coef is None else self.log_ent_coef]
         return {
@@ -170,7 +182,7 @@ class RPPSAC(SAC):
 
     def _fixed_log_alpha(self) -> Tensor:
         """Of a temperature that is not learned, as it is now; always in one place, for updates that are captured."""
-        now = self.ent_coef_tensor.double().log().view(1).to(self.policy.features_extractor.like.dtype)
+        now = self.ent_coef_tensor.double().log().view(1).to(self.policy.features_extractor.dtype)
         if self._log_alpha is None or self._log_alpha.dtype != now.dtype:
             self._log_alpha = now
         return self._log_alpha.copy_(now)
@@ -313,8 +325,8 @@ class RPPSAC(SAC):
         env: VecEnv,
         callback: BaseCallback,
         train_freq: TrainFreq,
-        replay_buffer,
-        action_noise=None,
+        replay_buffer: ReplayBuffer,
+        action_noise: ActionNoise | None = None,
         learning_starts: int = 0,
         log_interval: int | None = None,
     ) -> RolloutReturn:
@@ -337,8 +349,8 @@ class RPPSAC(SAC):
         env: VecEnv,
         callback: BaseCallback,
         train_freq: TrainFreq,
-        replay_buffer,
-        action_noise=None,
+        replay_buffer: ReplayBuffer,
+        action_noise: ActionNoise | None = None,
         learning_starts: int = 0,
         log_interval: int | None = None,
     ) -> Generator[NDArray | None, NDArray | None, RolloutReturn]:
@@ -355,8 +367,10 @@ class RPPSAC(SAC):
         while should_collect_more_steps(train_freq, self._collected_steps, self._collected_episodes):
             if self.num_timesteps < learning_starts:
                 chosen = np.array([self.action_space.sample() for _ in range(env.num_envs)])
+            elif (sent := (yield self._last_obs)) is None:
+                raise ValueError("a rollout was sent None for its observations; send it the policy's actions")
             else:
-                chosen = yield self._last_obs
+                chosen = sent
             buffer_actions = self.policy.scale_action(chosen)
             if action_noise is not None:
                 buffer_actions = np.clip(buffer_actions + action_noise(), -1, 1)
@@ -429,7 +443,7 @@ class RPPSAC(SAC):
         checkpoint.restore(self, data)
 
     @classmethod
-    def load(cls, path: str | pathlib.Path | io.BufferedIOBase, *args: Any, **kwargs: Any) -> RPPSAC:  # type: ignore[override]
+    def load(cls, path: str | pathlib.Path | io.BufferedIOBase, *args: Any, **kwargs: Any) -> RPPSAC:
         """Load a saved agent; arguments as in stable-baselines3. Neither environment nor model file is needed.
 
         Raises:

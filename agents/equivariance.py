@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rppdyn.agents.policy import SymmetricPolicy
 from rppdyn.equivariance.error import differences
 
 if TYPE_CHECKING:
@@ -68,14 +69,17 @@ def policy_equivariance_error(
         dtype: the precision in which the network is evaluated; None leaves its own.
     Returns:
         The error; vacuous where the root mean square action is below 1e-6 of the actions' upper bound.
+    Raises:
+        ValueError: the agent's policy is none of these, or there are no states.
     """
-    spec, act = model.policy.spec, model.policy.action_function(dtype)
+    policy = _symmetric_policy(model)
+    spec, act = policy.spec, policy.action_function(dtype)
     obs = _tensor(observations)
     here = act(obs)
     pairs = [
         (name, act(spec.transform_observation(g, obs)), spec.transform_action(g, here)) for name, g in _elements(spec)
     ]
-    high = torch.as_tensor(model.action_space.high, dtype=torch.float64)
+    high = torch.as_tensor(policy.action_space.high, dtype=torch.float64)
     return _ratio(pairs, (here / high).square().mean().sqrt().item())
 
 
@@ -100,8 +104,11 @@ def critic_equivariance_error(
         dtype: the precision in which the networks are evaluated; None leaves their own.
     Returns:
         The error; vacuous where the values vary by less than 1e-6 of the larger of 1 and their root mean square.
+    Raises:
+        ValueError: the agent's policy is none of these, there are no states, or not as many actions.
     """
-    spec, q = model.policy.spec, model.policy.value_function(dtype)
+    policy = _symmetric_policy(model)
+    spec, q = policy.spec, policy.value_function(dtype)
     obs, raw = _tensor(observations), _tensor(actions).double()
     if len(obs) != len(raw):
         raise ValueError(f"{len(obs)} states and {len(raw)} actions; give one action per state")
@@ -112,6 +119,15 @@ def critic_equivariance_error(
         for name, g in _elements(spec)
     ]
     return _ratio(pairs, ((here - centre).square().mean().sqrt() / here.square().mean().sqrt().clamp(min=1.0)).item())
+
+
+def _symmetric_policy(model: BaseAlgorithm) -> SymmetricPolicy:
+    if not isinstance(model.policy, SymmetricPolicy):
+        raise ValueError(
+            f"{type(model.policy).__name__} has no symmetry spec of its own: give an agent with an RPPPolicy or an "
+            "RPPActorCriticPolicy, or use rppdyn equivariance"
+        )
+    return model.policy
 
 
 def _tensor(array: np.ndarray) -> Tensor:

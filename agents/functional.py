@@ -110,7 +110,7 @@ class Networks(ABC):
         parameters: the trainable parameters of all networks, in the order of the flattened vectors.
     """
 
-    def __init__(self, nets: Sequence[nn.Module], names: Sequence[str]) -> None:
+    def __init__(self, nets: Sequence[RPPEMLP], names: Sequence[str]) -> None:
         self.nets = list(nets)
         self.names = list(names)
         own = [dict(net.named_parameters()) for net in self.nets]
@@ -118,7 +118,7 @@ class Networks(ABC):
         self._shapes = [own[0][name].shape for name in self.names]
         self._sizes = [shape.numel() for shape in self._shapes]
         self._pathways = [pathway for net in self.nets for _, _, pathway in named_pathways(net)]
-        self._prior: tuple[Any, Prior | None] = None, None
+        self._prior: tuple[Any, Prior] | None = None  # and what it was computed from
 
     @abstractmethod
     def weights(self, vectors: Tensor, trained: bool = False) -> Any:
@@ -145,7 +145,7 @@ class Networks(ABC):
         like = self.parameters[0]
         variances = [s for p in self._pathways for s in p.log_variances("").values()]
         state = like.dtype, like.device, *((s.data_ptr(), s._version) for s in variances)
-        if self._prior[0] != state:
+        if self._prior is None or self._prior[0] != state:
             vector, found = torch.ones(sum(self._sizes), dtype=like.dtype, device=like.device), []
             for net in self.nets:
                 value = lambda v, net=net: self._at(net, v, negative_log_prior)  # noqa: E731
@@ -190,7 +190,7 @@ class _Call(nn.Module):
         return self.function(self.net)
 
 
-def stacked(nets: Sequence[nn.Module]) -> Networks:
+def stacked(nets: Sequence[RPPEMLP]) -> Networks:
     """Networks with the same arguments, as functions of their parameter vectors."""
     return Perceptrons.of(nets) or Others(nets)
 
@@ -206,7 +206,7 @@ def _trainable(net: nn.Module) -> list[str]:
 class Others(Networks):
     """Networks of any kind, by autograd."""
 
-    def __init__(self, nets: Sequence[nn.Module]) -> None:
+    def __init__(self, nets: Sequence[RPPEMLP]) -> None:
         super().__init__(nets, _trainable(nets[0]))
 
     def weights(self, vectors: Tensor, trained: bool = False) -> list[tuple[Tensor, Any]]:
@@ -243,6 +243,10 @@ class _Recorded(Back):
         return torch.autograd.grad(self.y, self.x, g)[0][..., start:]
 
 
+class _NoMap(Exception):
+    """An assembly that is not one multiple of a tied parameter plus one of a free one."""
+
+
 class Perceptrons(Networks):
     r"""Chains of relaxed linear layers and swish, all networks in one batched product per layer, gradients written out.
 
@@ -251,7 +255,7 @@ class Perceptrons(Networks):
     product, :math:`D_i = f_i \theta_{\pi(i)} + u_i \phi_i`.
     """
 
-    def __init__(self, nets: Sequence[nn.Module]) -> None:
+    def __init__(self, nets: Sequence[RPPEMLP]) -> None:
         trainable = _trainable(nets[0])
         tied = [name for name in trainable if ".equivariant." in name]
         super().__init__(nets, [*tied, *(name for name in trainable if name not in tied)])
@@ -260,22 +264,26 @@ class Perceptrons(Networks):
         exact.fourier = None
         layers = _linear(exact.assemble())
         self._layers = [tuple(weight.shape) for weight, _ in layers]
-        self._map = None if any(bias is None for _, bias in layers) else self._entries(exact)
+        if any(bias is None for _, bias in layers):
+            raise _NoMap
+        self._map = self._entries(exact)
         self._maps: dict[tuple, tuple[Tensor | None, ...]] = {}
 
     @classmethod
-    def of(cls, nets: Sequence[nn.Module]) -> Perceptrons | None:
+    def of(cls, nets: Sequence[RPPEMLP]) -> Perceptrons | None:
         """The networks as such chains, each weight a multiple of one tied parameter plus one of a free one; None else."""
         for net in nets:
             if not isinstance(net, RPPEMLP) or (net.fourier is not None and _width(net) > DENSE):
                 return None
             if any(block.bilinear is not None or not isinstance(block.gate, Pointwise) for block in net.blocks):
                 return None
-        found = cls(nets)
-        return None if found._map is None else found
+        try:
+            return cls(nets)
+        except _NoMap:
+            return None
 
-    def _entries(self, exact: nn.Module) -> tuple[Tensor, Tensor, Tensor] | None:
-        r""":math:`\pi, f, u`, found by assembling in double precision; None where the assembly is no such map."""
+    def _entries(self, exact: nn.Module) -> tuple[Tensor, Tensor, Tensor]:
+        r""":math:`\pi, f, u`, found by assembling in double precision."""
         n = self._size
         tied = torch.arange(n) < self._tied
         assembled = lambda v: _flat(self._at(exact, v, lambda net: net.assemble()))  # noqa: E731
@@ -284,13 +292,15 @@ class Perceptrons(Networks):
             numbered = assembled(torch.arange(1, n + 1, dtype=torch.float64) * tied)
             index = torch.where(factor == 0, 0, numbered / factor - 1).round().long()
             if not (index.ge(0).all() and index.lt(max(self._tied, 1)).all() and n - self._tied in (0, len(unit))):
-                return None
+                raise _NoMap
             v = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
             expected = factor * v[index] if self._tied else torch.zeros_like(factor)
             if n > self._tied:
                 expected = expected + unit * v[self._tied :]
             found = assembled(v)
-        return (index, factor, unit) if torch.allclose(found, expected, rtol=1e-12, atol=1e-12) else None
+        if not torch.allclose(found, expected, rtol=1e-12, atol=1e-12):
+            raise _NoMap
+        return index, factor, unit
 
     def _assembly(self, like: Tensor) -> tuple[Tensor | None, ...]:
         """The map in a vector's dtype and on its device; None for what there is not, or is 1 throughout."""

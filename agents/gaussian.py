@@ -85,7 +85,8 @@ def sample_vjp(
         with torch.enable_grad():
             output = output.detach().requires_grad_()
             found = sample(output, noise, blocks)
-        return *(t.detach() for t in found), lambda *gs: torch.autograd.grad(found, output, gs)[0]
+        action, log_prob = (t.detach() for t in found)
+        return action, log_prob, lambda *gs: torch.autograd.grad(found, output, gs)[0]
     action, log_prob = sample(output, noise)
     log_std = output[..., action.shape[-1] :]
 

@@ -109,8 +109,8 @@ class RPPMBPO(RPPSAC):
         super()._setup_model()
         spec, options = self.spec, dict(self.dynamics_kwargs)
         cls, learning_rate = NETWORKS[options.pop("kind")], options.pop("learning_rate")
-        for name in {EMLP: ("free_variance",), MLP: ("equivariant_variance",)}.get(cls, ()):
-            options.pop(name)
+        if cls is not RPPEMLP:  # one pathway has one variance
+            options.pop("free_variance" if cls is EMLP else "equivariant_variance")
         x, u = spec.obs_rep, spec.action_rep
         reps = TransitionModel.rep_in(x, u), TransitionModel.rep_out(x, gaussian=True, reward=True)
         generator = new_generator()
@@ -118,8 +118,9 @@ class RPPMBPO(RPPSAC):
             cls(*reps, spec.group, output_scale=INITIAL_SCALE, generator=generator, **options)
             for _ in range(self.members)
         ]
+        self._ensemble = Stack(nets)
         self.dynamics = TransitionModel(
-            Stack(nets),
+            self._ensemble,
             x,
             u,
             gaussian=True,
@@ -127,7 +128,7 @@ class RPPMBPO(RPPSAC):
             rotations=spec.obs.encoding.rotations,
             circles=spec.obs.encoding.circles,
         ).to(self.device)
-        self.dynamics_optimiser = torch.optim.Adam(self.dynamics.net.parameters(), lr=learning_rate)
+        self.dynamics_optimiser = torch.optim.Adam(self._ensemble.parameters(), lr=learning_rate)
         self._dynamics_generator = new_generator()
         self._imagined: deque[Imagined] = deque(maxlen=self.kept_fits)
         self._stored = self._seen = self._fitted_at = 0  # steps: in the buffer, in the statistics, at the last fit
@@ -151,7 +152,7 @@ class RPPMBPO(RPPSAC):
     def _ends(self) -> Termination:
         if self._terminates is not None:
             return self._terminates
-        envs = getattr(self.env.unwrapped, "envs", None)
+        envs = None if self.env is None else getattr(self.env.unwrapped, "envs", None)
         if not envs:
             raise ValueError(
                 "environments in other processes don't say when they end; give terminates=, or use DummyVecEnv"
@@ -192,7 +193,7 @@ class RPPMBPO(RPPSAC):
             step = self.dynamics.step(data.states, data.actions)
             entries = -self.dynamics.log_likelihood(step, data.after, data.rewards)
             nll = entries.sum(-1).mean(-1)
-            prior = self.dynamics.net.per_member(negative_log_prior) / count
+            prior = self._ensemble.per_member(negative_log_prior) / count
             self.dynamics_optimiser.zero_grad(set_to_none=True)
             (nll + prior).sum().backward()
             self.dynamics_optimiser.step()
@@ -211,6 +212,7 @@ class RPPMBPO(RPPSAC):
         for _ in range(self.rollout_length):
             actions = self._explore(states)
             step = self.dynamics.step(states, actions, weights)
+            assert step.log_std is not None and step.reward is not None  # as the model was built
             noise = draw_noise(step.log_std.shape, self._dynamics_generator, states) * step.log_std.exp()
             after = self.dynamics.project(step.mean + noise[..., :-1])
             ended = ends(self.spec.decode(after))
@@ -297,5 +299,5 @@ class RPPMBPO(RPPSAC):
         return [*modules, "dynamics", "dynamics_optimiser"], variables
 
     def _excluded_save_params(self) -> list[str]:
-        own = ["dynamics", "dynamics_optimiser", "_dynamics_generator", "_imagined", "_terminates"]
+        own = ["dynamics", "_ensemble", "dynamics_optimiser", "_dynamics_generator", "_imagined", "_terminates"]
         return super()._excluded_save_params() + own

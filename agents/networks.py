@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.policies import BaseModel, BasePolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import Tensor, nn
 
 from rppdyn.agents import gaussian
 from rppdyn.agents.functional import stacked
 from rppdyn.envs import SymmetrySpec
-from rppdyn.nn import InvariantNormaliser
+from rppdyn.nn import RPPEMLP, InvariantNormaliser
 from rppdyn.nn.deviation import blocks_of, deviation_rep
 from rppdyn.reps import Scalar
 
@@ -25,8 +27,10 @@ CLIP = 10.0
 MOVED = ("count", "raw_mean", "raw_m2", "mean", "std")
 """What observations move in an `InvariantNormaliser`."""
 
-BuildNetwork = Callable[..., nn.Module]
+BuildNetwork = Callable[..., RPPEMLP]
 """(rep_in, rep_out, output_scale) -> a relaxed network."""
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class SymmetricFeatures(BaseFeaturesExtractor):
@@ -35,6 +39,8 @@ class SymmetricFeatures(BaseFeaturesExtractor):
     The normaliser's statistics lie in the invariant subspace, so `features(g . obs) = obs_rep(g) features(obs)`. One
     instance is shared by actor, critics and targets; `observe` is the only thing that moves its statistics.
     """
+
+    like: Tensor
 
     def __init__(self, observation_space: spaces.Box, spec: SymmetrySpec) -> None:
         super().__init__(observation_space, features_dim=spec.feature_dim)
@@ -79,6 +85,10 @@ class RPPActor(BasePolicy):
 
     Exploration noise is drawn from `generator` (on the CPU, seeded from torch's global one at construction).
     """
+
+    action_space: spaces.Box
+    features_extractor: SymmetricFeatures
+    blocks: Tensor | None
 
     def __init__(
         self,
@@ -132,12 +142,14 @@ class RPPActor(BasePolicy):
         """Noise for outputs (B, .) of the network, (B, dim)."""
         return draw_noise((len(output), self.action_space.shape[0]), self.generator, output)
 
-    def _predict(self, observation: Tensor, deterministic: bool = False) -> Tensor:
+    def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
         return self(observation, deterministic)
 
 
 class RPPCritic(BaseModel):
     """Observation and action in [-1, 1] to a value, `n_critics` times: networks from obs_rep + action_rep to a scalar."""
+
+    features_extractor: SymmetricFeatures
 
     def __init__(
         self,
@@ -150,8 +162,9 @@ class RPPCritic(BaseModel):
         super().__init__(observation_space, action_space, features_extractor=features_extractor)
         spec = features_extractor.spec
         rep_in, rep_out = spec.obs_rep + spec.action_rep, Scalar(spec.group)
-        self.q_networks = nn.ModuleList(build(rep_in, rep_out) for _ in range(n_critics))
-        self.function = stacked(self.q_networks)
+        nets = [build(rep_in, rep_out) for _ in range(n_critics)]
+        self.q_networks = nn.ModuleList(nets)
+        self.function = stacked(nets)
 
     def forward(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, ...]:
         """One (B, 1) value per critic."""
@@ -175,7 +188,7 @@ def draw_noise(shape: tuple[int, ...], generator: torch.Generator, like: Tensor)
     return noise.to(device=like.device, dtype=like.dtype, non_blocking=True)
 
 
-def in_precision(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
+def in_precision(module: Module, dtype: torch.dtype | None) -> Module:
     """A copy of a module in another precision; the module itself for None."""
     return module if dtype is None else copy.deepcopy(module).to(dtype)
 
@@ -188,10 +201,8 @@ def check_spaces(spec: SymmetrySpec, observation_space: spaces.Space, action_spa
             or has a fixed point other than zero; action bounds that the symmetry doesn't preserve.
     """
     name = spec.env_id
-    for what, space, dim in (
-        ("observation", observation_space, len(spec.obs_names)),
-        ("action", action_space, len(spec.action_names)),
-    ):
+
+    def vectors(what: str, space: spaces.Space, dim: int) -> spaces.Box:
         if not isinstance(space, spaces.Box) or len(space.shape) != 1:
             raise ValueError(f"{name}: the {what} space is {space}; RPPPolicy needs a Box with one axis")
         if space.shape[0] != dim:
@@ -199,6 +210,10 @@ def check_spaces(spec: SymmetrySpec, observation_space: spaces.Space, action_spa
                 f"{name}: the {what} space has {space.shape[0]} entries and the symmetry spec {dim}; "
                 "give the environment's own spec as spec="
             )
+        return space
+
+    vectors("observation", observation_space, len(spec.obs_names))
+    actions = vectors("action", action_space, len(spec.action_names))
     if not spec.action_rep.is_orthogonal:
         raise ValueError(
             f"{name}: the action representation {spec.action_rep} is not orthogonal, and a Gaussian with one standard "
@@ -210,7 +225,7 @@ def check_spaces(spec: SymmetrySpec, observation_space: spaces.Space, action_spa
         )
     if not spec.action.is_centred:
         raise ValueError(f"{name}: the symmetry fixes the action {spec.action.origin}, not zero; shift the actions")
-    low, high = action_space.low.astype(np.float64), action_space.high.astype(np.float64)
+    low, high = actions.low.astype(np.float64), actions.high.astype(np.float64)
     if wrong := np.flatnonzero(low != -high).tolist():
         i = wrong[0]
         raise ValueError(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import inspect
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
 from gymnasium import spaces
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.sac.policies import SACPolicy
-from torch import Tensor, nn
+from torch import Tensor
 
 from rppdyn.agents import defaults
 from rppdyn.agents.networks import (
@@ -37,8 +39,8 @@ GIVEN = (
 class Pathways(NamedTuple):
     """Which network the actor is and which the critics are."""
 
-    actor: type[nn.Module]
-    critic: type[nn.Module]
+    actor: type[RPPEMLP]
+    critic: type[RPPEMLP]
 
 
 MODELS = {
@@ -50,12 +52,21 @@ MODELS = {
 """`model=` of RPPPolicy. The last is the ablation of Finzi et al. 2021, appendix A.2.2."""
 
 
-class SymmetricPolicy:
+class SymmetricPolicy(BasePolicy):
     """What a stable-baselines3 policy over one symmetry spec consists of, beside stable-baselines3's own base class."""
 
     spec: SymmetrySpec
-    observation_space: spaces.Space
-    action_space: spaces.Space
+    observation_space: spaces.Box
+    action_space: spaces.Box
+    features_extractor: SymmetricFeatures
+
+    @abstractmethod
+    def action_function(self, dtype: torch.dtype | None) -> Callable[[Tensor], Tensor]:
+        """Raw observations to deterministic actions in the environment's units, by networks in a precision; for measures."""
+
+    @abstractmethod
+    def value_function(self, dtype: torch.dtype | None) -> Callable[[Tensor, Tensor], Tensor]:
+        """Raw observations and actions to values (n_critics, n), by networks in a precision; for measures."""
 
     def _keep(
         self,
@@ -223,10 +234,10 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
 
     def pathway_statistics(self) -> dict[str, float]:
         """Norms of the pathways of actor and critics, and shares of the free ones; see `pathway_statistics`."""
-        return pathway_statistics({"actor": [self.actor.net], "critic": list(self.critic.q_networks)})
+        return pathway_statistics({"actor": [self.actor.net], "critic": self.critic.function.nets})
 
 
-def pathway_statistics(networks: Mapping[str, Sequence[nn.Module]]) -> dict[str, float]:
+def pathway_statistics(networks: Mapping[str, Sequence[RPPEMLP]]) -> dict[str, float]:
     """Per name: the norms of the pathways, and the share of the free one, pooled over the networks of that name.
 
     share = ||B||_F^2 / (||A||_F^2 + ||B||_F^2), with norms of the dense weights over all layers: 0 for an
@@ -246,7 +257,7 @@ def pathway_statistics(networks: Mapping[str, Sequence[nn.Module]]) -> dict[str,
     return statistics
 
 
-def pathway_variances(network: type[nn.Module], arguments: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+def pathway_variances(network: type[RPPEMLP], arguments: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Prior variances of both pathways of a network, 0 for one that it lacks; those with a prefix where they are given.
 
     Raises:
@@ -256,7 +267,7 @@ def pathway_variances(network: type[nn.Module], arguments: Mapping[str, Any], pr
     for key in ("equivariant_variance", "free_variance"):
         own = arguments[prefix + key] if prefix else None
         value = arguments[key] if own is None else own
-        if not isinstance(value, Real) or not value >= 0:
+        if not isinstance(value, Real) or not float(value) >= 0:
             raise ValueError(f"{prefix}{key}={value!r} must be a number of at least 0")
         variances[key] = float(value)
     if network is MLP:  # the baseline's only pathway is under the wide prior
@@ -265,7 +276,7 @@ def pathway_variances(network: type[nn.Module], arguments: Mapping[str, Any], pr
 
 
 def network_builder(
-    network: type[nn.Module],
+    network: type[RPPEMLP],
     spec: SymmetrySpec,
     arguments: Mapping[str, Any],
     generator: torch.Generator,
@@ -288,11 +299,11 @@ def network_builder(
         raise ValueError(f"{given}: no pathway of the network is left; give a positive variance")
     if network is not RPPEMLP:  # one pathway has one variance
         variances.pop("free_variance" if network is EMLP else "equivariant_variance")
-    options = dict(arguments["network_kwargs"])
+    options: dict[str, Any] = variances | dict(arguments["network_kwargs"])
     if network is not RPPEMLP:  # one pathway has one parametrisation
         options.pop("parametrisation", None)
 
-    def build(rep_in: Rep, rep_out: Rep, **kwargs: Any) -> nn.Module:
+    def build(rep_in: Rep, rep_out: Rep, **kwargs: Any) -> RPPEMLP:
         return network(
             rep_in,
             rep_out,
@@ -300,7 +311,6 @@ def network_builder(
             hidden=arguments["hidden"],
             num_layers=arguments["num_layers"],
             generator=generator,
-            **variances,
             **options,
             **kwargs,
         )

@@ -22,7 +22,7 @@ from rppdyn.agents import defaults
 from rppdyn.agents.networks import SymmetricFeatures, in_precision, new_generator
 from rppdyn.agents.policy import MODELS, SymmetricPolicy, network_builder, pathway_statistics, pathway_variances
 from rppdyn.envs import SymmetrySpec
-from rppdyn.nn import RelaxedLinear
+from rppdyn.nn import RPPEMLP, RelaxedLinear
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Scalar
 
@@ -57,6 +57,9 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
     Raises:
         ValueError: an unknown model, a negative variance, or spaces that the spec doesn't fit.
     """
+
+    action_net: RPPEMLP
+    value_net: RPPEMLP  # type: ignore[assignment]  # stable-baselines3's own is an nn.Linear
 
     def __init__(
         self,
@@ -125,15 +128,23 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         build_value = network_builder(pathways.critic, spec, self._arguments, generator, prefix="critic_")
         self.value_net = build_value(spec.obs_rep, Scalar(spec.group))
         variances = pathway_variances(pathways.actor, self._arguments)
-        self.log_std_layer = RelaxedLinear(Scalar(spec.group), abs(spec.action_rep), bias=False, **variances)
+        self.log_std_layer = RelaxedLinear(
+            Scalar(spec.group),
+            abs(spec.action_rep),
+            bias=False,
+            equivariant_variance=variances["equivariant_variance"],
+            free_variance=variances["free_variance"],
+        )
         with torch.no_grad():
             for parameter in self.log_std_layer.parameters():
                 parameter.zero_()
-        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+        self.optimizer = self.optimizer_class(  # type: ignore[call-arg]  # every optimiser of torch's has lr=
+            self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs
+        )
         self.optimizer.register_step_pre_hook(self._add_prior)
 
     @property
-    def log_std(self) -> Tensor:
+    def log_std(self) -> Tensor:  # type: ignore[override]  # stable-baselines3's own is a parameter
         """The logarithm of the standard deviation, one number per action."""
         weight, _ = self.log_std_layer.assemble()
         return self.log_std_init + weight[:, 0]
@@ -158,15 +169,16 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
 
     def negative_log_prior(self) -> Tensor:
         """Of the parameters of mean, value and standard deviation; a scalar."""
-        return sum(negative_log_prior(net) for net in (self.action_net, self.value_net, self.log_std_layer))
+        mean, value, log_std = map(negative_log_prior, (self.action_net, self.value_net, self.log_std_layer))
+        return mean + value + log_std
 
     def _add_prior(self, *_: Any) -> None:
-        parameters = [p for p in self.parameters() if p.grad is not None]
+        gradients = {p: p.grad for p in self.parameters() if p.grad is not None}
         transitions = 1 if self._trained_on is None else len(self._trained_on)
         with torch.enable_grad():
-            gradients = torch.autograd.grad(self.negative_log_prior() / transitions, parameters)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad += gradient
+            of_prior = torch.autograd.grad(self.negative_log_prior() / transitions, list(gradients))
+        for gradient, added in zip(gradients.values(), of_prior, strict=True):
+            gradient += added
 
     def action_function(self, dtype: torch.dtype | None) -> Callable[[Tensor], Tensor]:
         """Raw observations to the mean action within its bounds, by networks in a precision; for measures."""

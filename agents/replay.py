@@ -46,21 +46,21 @@ class DeviceReplayBuffer(ReplayBuffer):
         super(ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs)
         self.buffer_size = max(buffer_size // n_envs, 1)
         self.optimize_memory_usage, self.handle_timeout_termination = False, True
-        n, m = observation_space.shape[0], self.action_dim
+        n, m = spaces.flatdim(observation_space), self.action_dim
         self._widths = dict(zip(TRANSITIONS, (n, n, m, 1, 1, 1), strict=True))
         self._rows: Tensor | None = None  # until they are needed: an agent that is loaded to act has none
         self._start_count()
         # seeded from NumPy's global generator, which a ReplayBuffer draws from and stable-baselines3 seeds
         self.generator.manual_seed(int(np.random.randint(2**63 - 1)))  # noqa: NPY002
 
-    def allocate(self) -> None:
-        """Take the memory that all transitions need, which otherwise the first one does.
+    def allocate(self) -> Tensor:
+        """Take the memory that all transitions need, which otherwise the first one does, unless it has been taken.
 
         Raises:
             ValueError: the device has not so much.
         """
         if self._rows is not None:
-            return
+            return self._rows
         dtype = torch.float64 if self.observation_space.dtype == np.float64 else torch.float32
         shape = self.buffer_size, self.n_envs, sum(self._widths.values())
         try:
@@ -71,12 +71,12 @@ class DeviceReplayBuffer(ReplayBuffer):
                 f"buffer_size={self.buffer_size * self.n_envs}: {size:.1f} GiB do not fit into the memory of {self.device}; "
                 "give a smaller one"
             ) from None
+        return self._rows
 
     @property
     def rows(self) -> Tensor:
         """All transitions, (buffer_size, n_envs, numbers)."""
-        self.allocate()
-        return self._rows
+        return self.allocate()
 
     def _start_count(self) -> None:
         self.count = torch.zeros((), dtype=torch.float64, device=self.device)  # of transitions

@@ -19,11 +19,15 @@ from rppdyn.agents.captured import Work, captured
 from rppdyn.agents.flat import flatten_
 from rppdyn.agents.functional import stacked
 from rppdyn.agents.precision import matmul_precision
+from rppdyn.agents.replay import DeviceReplayBuffer
 from rppdyn.agents.update import State, UpdateConfig, together, update_
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
 
+
+Trained = tuple[torch.optim.Optimizer | None, Sequence[Tensor]]
+"""Parameters, and their optimiser where they have one."""
 
 Drawn = tuple[dict[str, Tensor], dict[str, Tensor]]
 """A batch and noise."""
@@ -52,7 +56,7 @@ class Together:
         if len(self.agents) > 1:
             self._check()
             self.actors = stacked([agent.actor.net for agent in self.agents])
-            self.critics = stacked([net for agent in self.agents for net in agent.critic.q_networks])
+            self.critics = stacked([net for agent in self.agents for net in agent.critic.function.nets])
         # where parameters are, what holds moments, and the state
         self._found: tuple[list[int], list[Any], State] | None = None
         self.update = Replayed(self) if is_replayed(self.agents[0].device) else self._update_at_once
@@ -77,7 +81,7 @@ class Together:
             self._found = where, holders, state
         return self._found[2]
 
-    def _gathered(self, tensors: Sequence[dict[str, tuple[torch.optim.Optimizer | None, list[Tensor]]]]) -> State:
+    def _gathered(self, tensors: Sequence[dict[str, Trained]]) -> State:
         state: State = {}
         count = len(self.agents)
         for name in tensors[0]:
@@ -103,14 +107,16 @@ class Together:
             agent._update_learning_rate([o for o, _ in agent.trained_tensors().values() if o is not None])
         rates = [agent.actor.optimizer.param_groups[0]["lr"] for agent in self.agents]
         _refuse_different("learning_rate", min(rates), max(rates))
-        group, sums, metrics, drawn = self, None, {}, None
+        group: Together | None = self
+        drawn: Drawn | None = None
+        sums, metrics = None, {}
         if any(agent.prepare_updates for agent in self.agents):
             group = self._each(lambda agent: agent.prepare_updates and agent.prepare_updates())[0]
         with matmul_precision(self.agents[0].matmul_precision):
             for _ in range(gradient_steps):
                 if group is not None and not group.draws_in_update:
                     group, kept, each = group._each(partial(_draw, batch_size=batch_size))
-                    drawn = _stacked(each)
+                    drawn = _stacked(each) if each else None
                     sums = None if sums is None else sums[:, kept]
                 if group is None:
                     return
@@ -121,7 +127,7 @@ class Together:
                 sums = found if sums is None else sums + found
                 for agent in group.agents:
                     agent._n_updates += 1
-        if sums is not None:
+        if group is not None and sums is not None:
             means = sums / gradient_steps
             for i, agent in enumerate(group.agents):
                 agent._means = list(metrics), means[:, i]
@@ -134,13 +140,15 @@ class Together:
         for i, (agent, guard) in enumerate(zip(self.agents, self.guards, strict=True)):
             with guard():
                 found[i] = work(agent)
-        group = self
+        group: Together | None = self
         if len(found) < len(self.agents):
             group = Together([self.agents[i] for i in found], [self.guards[i] for i in found]) if found else None
         return group, list(found), list(found.values())
 
-    def _update_at_once(self, state: State, config: UpdateConfig, batch_size: int, drawn: Drawn) -> dict[str, Tensor]:
-        return update_(state, *drawn, config)
+    def _update_at_once(
+        self, state: State, config: UpdateConfig, batch_size: int, drawn: Drawn | None = None
+    ) -> dict[str, Tensor]:
+        return update_(state, *(drawn or self.draw(batch_size)), config)
 
     @property
     def draws_in_update(self) -> bool:
@@ -179,9 +187,10 @@ def _draw(agent: RPPSAC, batch_size: int) -> Drawn:
     return batch, {name: agent.draw_noise(batch["actions"]) for name in ("current", "next")}
 
 
-def _stacked(each: Sequence[Drawn]) -> Drawn | None:
-    """Batches and noise of several agents; None of none."""
-    return tuple(together(parts) for parts in zip(*each, strict=True)) if each else None
+def _stacked(each: Sequence[Drawn]) -> Drawn:
+    """Batches and noise of several agents."""
+    batches, noise = zip(*each, strict=True)
+    return together(batches), together(noise)
 
 
 def is_replayed(device: torch.device) -> bool:
@@ -239,7 +248,8 @@ class Replayed:
             names[:] = metrics
             return torch.stack(list(metrics.values()))
 
-        generators = [] if drawn else [agent.replay_buffer.generator for agent in self.group.agents]
+        buffers = [] if drawn else [agent.replay_buffer for agent in self.group.agents]
+        generators = [buffer.generator for buffer in buffers if isinstance(buffer, DeviceReplayBuffer)]
         return _Recorded(reads, captured(work, device, list(state.values()), generators), names, rate, drawn)
 
 

@@ -110,8 +110,9 @@ class Trainee:
                 self.report()
 
     def report(self) -> None:
-        """Warn of its error; with a traceback where that is needed to understand it."""
-        logger.warning("%s: %s", self.name, self.error, exc_info=None if by_user(self.error) else self.error)
+        """Warn of its error, if there is one; with a traceback where that is needed to understand it."""
+        if self.error is not None:
+            logger.warning("%s: %s", self.name, self.error, exc_info=None if by_user(self.error) else self.error)
 
     def begin(self, total_timesteps: int, **options: Any) -> None:
         """As `learn` begins, for as many steps as are missing."""
@@ -141,12 +142,14 @@ class Trainee:
 
     def go_on(self, actions: NDArray | None) -> None:
         """Up to where the rollout waits again, given the policy's actions if it asked for them."""
-        waits = False
+        rollout, waits = self._rollout, False
+        if rollout is None:
+            return
         with self.guarded():
             try:
-                self.asked = self._rollout.send(actions)
+                self.asked = rollout.send(actions)
                 while self.asked is None and self._steps_here:
-                    self.asked = self._rollout.send(None)
+                    self.asked = rollout.send(None)
                 waits = True
             except StopIteration as end:
                 self.is_training = end.value.continue_training
@@ -225,8 +228,7 @@ def train_together(trainees: Sequence[Trainee], total_timesteps: int) -> None:
     The process's random states are left as the last trainee's; those of each are in its `random`.
     """
     for trainee in trainees:
-        if trainee.error is not None:
-            trainee.report()
+        trainee.report()
     trainees = [trainee for trainee in trainees if trainee.error is None]
     for trainee in trainees:
         if trainee.agent.train_freq.unit != TrainFrequencyUnit.STEP:
@@ -273,8 +275,8 @@ def collect(trainees: Sequence[Trainee], groups: Groups) -> None:
     for trainee in trainees:
         trainee.start()
     while going := [trainee for trainee in trainees if trainee.is_collecting]:
-        asking = [trainee for trainee in going if trainee.asked is not None]
-        found = groups.of(asking).predict([trainee.asked for trainee in asking]) if asking else []
+        asking = {trainee: trainee.asked for trainee in going if trainee.asked is not None}
+        found = groups.of(list(asking)).predict(list(asking.values())) if asking else []
         actions = dict(zip(asking, found, strict=True))
         for trainee in going:
             trainee.go_on(actions.get(trainee))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
 
 from rppdyn.nn import RPPEMLP, Chained, DensePathway
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import Gaussian, curvature, evidence
+
+if TYPE_CHECKING:
+    from rppdyn.agents.algorithm import RPPSAC
 
 __all__ = ["LearnVariances"]
 
@@ -37,6 +42,8 @@ class LearnVariances(BaseCallback):
         ValueError: a number that is not positive, or a rate above 1; critics whose pathways are one dense weight.
     """
 
+    model: RPPSAC
+
     def __init__(self, every: int = 2000, data: int = 1024, rate: float = 0.5):
         super().__init__()
         for name, value in (("every", every), ("data", data), ("rate", rate)):
@@ -64,7 +71,7 @@ class LearnVariances(BaseCallback):
         batch = agent.sample_batch(self.data)
         x = torch.cat([batch["features"], batch["actions"]], -1)
         found: dict[str, float] = {}
-        for index, net in enumerate(agent.critic.q_networks):
+        for index, net in enumerate(agent.critic.function.nets):
             found |= {f"critic{index}.{name}": v for name, v in self._move(net, x, int(batch["transitions"])).items()}
         return found
 

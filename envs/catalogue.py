@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import gymnasium as gym
 import mujoco
@@ -29,6 +30,9 @@ from rppdyn.envs.observation.action import notes, space_of
 from rppdyn.envs.observation.recognition import observation_of, recognise
 from rppdyn.envs.published import published_spec
 from rppdyn.envs.spec import Space, Symmetry, SymmetrySpec
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecEnv
 
 __all__ = ["KNOWN_ENVIRONMENTS", "VARIANTS", "Choice", "symmetry_choices", "symmetry_spec"]
 
@@ -69,7 +73,7 @@ KNOWN_ENVIRONMENTS: tuple[str, ...] = tuple(f"{task}-v5" for task in _TASKS)
 
 
 def symmetry_spec(
-    source: str | Path | gym.Env | mujoco.MjModel,
+    source: str | Path | gym.Env | VecEnv | mujoco.MjModel,
     *,
     symmetry: str | Sequence[str] | None = None,
     variant: str = "derived",
@@ -113,7 +117,7 @@ def symmetry_choices(source: str | Path | gym.Env | mujoco.MjModel) -> dict[str,
     """
     if isinstance(source, str) and (named := _TASKS.get(_task_name(source))):
         return dict(named)
-    if isinstance(source, str | Path) and is_model_file(source):
+    if isinstance(source, Path) or (isinstance(source, str) and is_model_file(source)):
         source = load_model(source)
     if isinstance(source, str):
         with closing(stock_env(source, disable_env_checker=True)) as env:
@@ -222,9 +226,9 @@ def _of_model(model, name: str, symmetry: str | None, variant: str) -> Found:
 
 
 def _choose(named: Mapping[str, Choice], derivation: Derivation, symmetry: str | None, name: str) -> Choice:
-    if symmetry in named:
-        return named[symmetry]
     if symmetry is not None:
+        if symmetry in named:
+            return named[symmetry]
         parts = [part.strip() for part in symmetry.split("+")]
         if unknown := [part for part in parts if part not in derivation.names]:
             known = ", ".join(dict.fromkeys([*named, *derivation.names])) or "none"
@@ -267,8 +271,11 @@ def _with_verdicts(spec: SymmetrySpec, model: mujoco.MjModel | None) -> Symmetry
         reports = [(g.name, g.dynamics_verdict, g.keeps_reward) for g in certificate.generators]
     else:
         reports = _shipped_verdicts().get(verdict_key(model_digest(model), spec), [])
-    found = {name: dict(verdict=verdict, reward_symmetric=reward) for name, verdict, reward in reports}
-    return replace(spec, symmetries=tuple(s._replace(**found.get(s.name, {})) for s in spec.symmetries))
+    found = {name: (verdict, reward) for name, verdict, reward in reports}
+    symmetries = (
+        Symmetry(s.name, *found.get(s.name, (s.verdict, s.reward_symmetric)), s.note) for s in spec.symmetries
+    )
+    return replace(spec, symmetries=tuple(symmetries))
 
 
 @cache

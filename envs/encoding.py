@@ -150,7 +150,7 @@ def quaternion(matrix: Array) -> Array:
     ], -2)  # fmt: skip
     diagonal = lib.stack([rows[..., i, i] for i in range(4)], -1)
     best = diagonal.argmax(-1)
-    if lib is torch:
+    if isinstance(matrix, torch.Tensor):
         q = torch.take_along_dim(rows, best[..., None, None], dim=-2).squeeze(-2)
     else:
         q = np.take_along_axis(rows, best[..., None, None], axis=-2).squeeze(-2)

@@ -106,8 +106,7 @@ class EpisodeDataset:
             try:
                 spec = symmetry_spec(env)
             except ValueError:
-                sizes = env.observation_space.shape[0], env.action_space.shape[0]
-                return tuple(tuple(f"[{i}]" for i in range(size)) for size in sizes)  # type: ignore[return-value]
+                return _numbered(env.observation_space), _numbered(env.action_space)
         return spec.obs.names, spec.action.names
 
 
@@ -300,6 +299,10 @@ def _exactly(values: NDArray, dtype: Any) -> NDArray:
     """The values in a space's precision, or as they are where that would round them."""
     cast = values.astype(dtype)
     return cast if np.array_equal(cast, values) else values
+
+
+def _numbered(space: gym.Space) -> tuple[str, ...]:
+    return tuple(f"[{i}]" for i in range(spaces.flatdim(space)))
 
 
 # -- Minari -----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import mujoco
@@ -35,9 +36,7 @@ class ScaledActuators(gym.Wrapper, gym.utils.RecordConstructorArgs):
         scale = {str(name): float(factor) for name, factor in scale.items()}
         gym.utils.RecordConstructorArgs.__init__(self, scale=scale)
         gym.Wrapper.__init__(self, env)
-        if not isinstance(env.unwrapped, MujocoEnv):
-            raise ValueError(f"{env_name(env)} is no Gymnasium MuJoCo environment; it has no actuators to scale")
-        model = env.unwrapped.model
+        model = self._model()
         names = _actuators(model)
         for name, factor in scale.items():
             if name not in names:
@@ -52,9 +51,16 @@ class ScaledActuators(gym.Wrapper, gym.utils.RecordConstructorArgs):
             raise ValueError(f"actuator_scale {scale} names one actuator twice; use its name or its joint, not both")
         self._apply()
 
+    def _model(self) -> mujoco.MjModel:
+        base = self.env.unwrapped
+        if not isinstance(base, MujocoEnv):
+            raise ValueError(f"{env_name(self.env)} is no Gymnasium MuJoCo environment; it has no actuators to scale")
+        return base.model
+
     def _apply(self) -> None:
+        model = self._model()
         for i, gear in self._gear.items():
-            self.env.unwrapped.model.actuator_gear[i] = gear
+            model.actuator_gear[i] = gear
 
     def __setstate__(self, state: dict) -> None:
         # Gymnasium's environments are pickled by their constructor's arguments, so a copy has the stock model.
@@ -67,7 +73,7 @@ def make_env(
     *,
     actuator_scale: Mapping[str, float] | None = None,
     monitor: bool = True,
-    **options,
+    **options: Any,
 ) -> gym.Env:
     """An environment whose state can be captured, also inside a `SubprocVecEnv` (pass `functools.partial(make_env, ...)`).
 
@@ -89,7 +95,7 @@ def make_env(
     return Resumable(env)
 
 
-def stock_env(env_id: str, **options) -> gym.Env:
+def stock_env(env_id: str, **options: Any) -> gym.Env:
     """`gymnasium.make`, with errors of one line.
 
     Raises:

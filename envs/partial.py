@@ -17,8 +17,6 @@ image of a state has the legs mirrored and the arms as they were, so the legs' d
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import mujoco
 import numpy as np
 
@@ -67,7 +65,7 @@ def without(spec: SymmetrySpec, *names: str, model: mujoco.MjModel | None = None
         )
     note = f"{', '.join(names)} left free."
     symmetries = tuple(Symmetry(s.name, note=f"{s.note} {note}".strip()) for s in spec.symmetries)
-    return replace(spec, symmetries=symmetries, **spaces)
+    return SymmetrySpec(spec.env_id, spec.group, symmetries=symmetries, **spaces)
 
 
 def _freed(space: Space, entries: set[int]) -> Space:
@@ -91,7 +89,7 @@ def _freed(space: Space, entries: set[int]) -> Space:
         matrix[free] = np.eye(space.feature_dim)[free]
     for matrix in lie:
         matrix[free] = 0
-    return replace(space, entries=tuple(kept), discrete_generators=tuple(discrete), lie_algebra=tuple(lie))
+    return Space(kept, discrete, lie, space.origin, space.angles, space.quaternions)
 
 
 def _below(model: mujoco.MjModel, names: tuple[str, ...]) -> tuple[set[str], set[str]]:

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.backends import BackendFilter, backend_registry
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from mpl_toolkits.mplot3d import Axes3D
 
 from rppdyn.envs.tasks.pendulum import Pendulum
 
@@ -46,12 +47,13 @@ class PendulumFigure:
             self.figure = pyplot.figure(figsize=size, dpi=DPI)
         else:
             self.figure = Figure(figsize=size, dpi=DPI)
-            FigureCanvasAgg(self.figure)
+            self._pixels = FigureCanvasAgg(self.figure)
         self._trail: deque[np.ndarray] = deque(maxlen=TRAIL)
         self._scene(pendulum)
 
     def _scene(self, pendulum: Pendulum) -> None:
-        axes = self.axes = self.figure.add_axes((0, 0, 1, 1), projection="3d")
+        axes: Axes3D = self.figure.add_axes((0, 0, 1, 1), projection="3d")
+        self.axes = axes
         axes.set(xlim=(-REACH, REACH), ylim=(-REACH, REACH), zlim=(-DEPTH, 0.5))
         axes.set_box_aspect((2 * REACH, 2 * REACH, DEPTH + 0.5), zoom=1.15)
         axes.set_axis_off()
@@ -63,8 +65,8 @@ class PendulumFigure:
         plate = 0.35 * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1], [-1, -1]])
         axes.plot(plate[:, 0], plate[:, 1], 0, color=SPRING, lw=2.5)
         w = np.multiply(pendulum.wind, pendulum.w)
-        if np.linalg.norm(w):
-            arrow = w / np.linalg.norm(w) * (0.6 + 8 * min(np.linalg.norm(w), 0.2))
+        if force := float(np.linalg.norm(w)):
+            arrow = w / force * (0.6 + 8 * min(force, 0.2))
             right = np.array([-np.sin(np.radians(AZIMUTH)), np.cos(np.radians(AZIMUTH)), 0.0])  # in the picture
             centre = 0.7 * REACH * right - np.array([0, 0, 1.2])
             axes.quiver(*(centre - arrow / 2), *arrow, color=WIND, lw=2, arrow_length_ratio=0.25)
@@ -91,8 +93,8 @@ class PendulumFigure:
 
             pyplot.pause(pause)
             return None
-        self.figure.canvas.draw()
-        return np.asarray(self.figure.canvas.buffer_rgba())[..., :3].copy()
+        self._pixels.draw()
+        return np.asarray(self._pixels.buffer_rgba())[..., :3].copy()
 
     def forget(self) -> None:
         """Begin another trail."""

@@ -10,7 +10,7 @@ lateral velocity, Ant's cycles the legs without the signs of the ankles, Humanoi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -87,14 +87,14 @@ def published_spec(spec: SymmetrySpec, task: str) -> SymmetrySpec:
         raise ValueError(f"no representation was published for {spec.env_id}; there is one for {', '.join(PUBLISHED)}")
     published = PUBLISHED[task]
     state = {key: _signed_permutation(published, getattr(spec, key).features) for key in ("qpos", "qvel", "action")}
-    features = [*spec.qpos.features, *spec.qvel.features]
+    features = [feature for key in ("qpos", "qvel") for feature in getattr(spec, key).features]
     whole = np.zeros((len(features), len(features)))
-    n = len(spec.qpos.features)
+    n = len(state["qpos"])
     whole[:n, :n], whole[n:, n:] = state["qpos"], state["qvel"]
     spaces = {key: _with_generator(getattr(spec, key), matrix) for key, matrix in state.items()}
     spaces["obs"] = _with_generator(spec.obs, _restricted(whole, features, spec.obs.features))
-    note = "As published with the residual-pathway work."
-    return replace(spec, group=published.group, symmetries=(Symmetry(published.name, note=note),), **spaces)
+    symmetry = Symmetry(published.name, note="As published with the residual-pathway work.")
+    return SymmetrySpec(spec.env_id, published.group, act=spec.act, symmetries=(symmetry,), **spaces)
 
 
 def _signed_permutation(published: _Published, features: tuple[Entry, ...]) -> np.ndarray:
@@ -133,4 +133,4 @@ def _restricted(whole: np.ndarray, features: list[Entry], observed: tuple[Entry,
 
 
 def _with_generator(space: Space, matrix: np.ndarray) -> Space:
-    return replace(space, discrete_generators=(matrix,), lie_algebra=(), origin=())
+    return Space(space.entries, (matrix,), angles=space.angles, quaternions=space.quaternions)

@@ -26,14 +26,14 @@ CONTROL_INTERVAL = 0.02  # seconds; a bare model's random control is held so lon
 START_SPREAD = 0.1  # width of a bare model's random starts, in radians or metres and their rates
 
 
-def get_integration_state(model, data) -> np.ndarray:
+def get_integration_state(model: mujoco.MjModel, data: mujoco.MjData) -> np.ndarray:
     """MuJoCo's full integration state: time, positions, velocities, controls and the solver's warm start."""
     state = np.empty(mujoco.mj_stateSize(model, INTEGRATION))
     mujoco.mj_getState(model, data, state, INTEGRATION)
     return state
 
 
-def set_integration_state(model, data, state: np.ndarray) -> None:
+def set_integration_state(model: mujoco.MjModel, data: mujoco.MjData, state: np.ndarray) -> None:
     """Put the simulator into a state, derived quantities (positions of bodies, contacts) included."""
     mujoco.mj_setState(model, data, state, INTEGRATION)
     mujoco.mj_forward(model, data)
@@ -41,7 +41,7 @@ def set_integration_state(model, data, state: np.ndarray) -> None:
     mujoco.mj_setState(model, data, state, INTEGRATION)
 
 
-def get_derived(data) -> dict[str, np.ndarray]:
+def get_derived(data: mujoco.MjData) -> dict[str, np.ndarray]:
     """What the simulator last computed of its state: poses and velocities of bodies, forces, sensor readings.
 
     After a step most of these belong to the beginning of the step, and observations and rewards read them so (Ant's and
@@ -56,14 +56,14 @@ def get_derived(data) -> dict[str, np.ndarray]:
     return found
 
 
-def set_derived(data, derived: Mapping[str, np.ndarray]) -> None:
+def set_derived(data: mujoco.MjData, derived: Mapping[str, np.ndarray]) -> None:
     """Put back what `get_derived` returned."""
     for name, value in derived.items():
         getattr(data, name)[...] = value
 
 
 @contextmanager
-def tight_solver(model) -> Iterator[None]:
+def tight_solver(model: mujoco.MjModel) -> Iterator[None]:
     """Solve the contact forces to rounding while the block runs: Newton's method, without the stock tolerances.
 
     The friction cone, the integrator and every physical parameter stay; all options are put back afterwards.
@@ -83,7 +83,7 @@ def tight_solver(model) -> Iterator[None]:
 class Outcome(NamedTuple):
     """One step: simulator state and observation before and after it, reward, termination, and whether bodies touched.
 
-    Stacked over states, each is an array with the states first. A bare model has an empty observation and no reward (nan).
+    Stacked over states, each array has the states first. A bare model has an empty observation and no reward (nan).
     """
 
     qpos: np.ndarray
@@ -94,9 +94,9 @@ class Outcome(NamedTuple):
     next_qvel: np.ndarray
     next_act: np.ndarray
     next_obs: np.ndarray
-    reward: float | np.ndarray
-    terminated: bool | np.ndarray
-    contact: bool | np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    contact: np.ndarray
 
 
 class Simulator:
@@ -180,7 +180,7 @@ class Simulator:
         contact = data.ncon > 0
         obs, reward, terminated = self.advance(action)
         after = data.qpos.copy(), data.qvel.copy(), data.act.copy(), obs
-        return Outcome(*before, *after, reward, terminated, contact or data.ncon > 0)
+        return Outcome(*before, *after, *map(np.array, (reward, terminated, contact or data.ncon > 0)))
 
     def steps(self, states: np.ndarray, actions: np.ndarray, tick: Callable[[int], None] = lambda n: None) -> Outcome:
         """One step from each state, stacked; `tick` is told how many steps were taken."""
@@ -216,7 +216,8 @@ class Simulator:
     ) -> tuple[np.ndarray, np.ndarray]:
         """States (n, .) and uniformly random actions (n, m), every `stride` steps of episodes of at most `horizon`."""
         low, high = self.action_bounds
-        states, actions = [], []
+        states: list[np.ndarray] = []
+        actions: list[np.ndarray] = []
         step, t = 0, horizon
         while len(states) < n:
             if t >= horizon:

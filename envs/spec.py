@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from rppdyn.envs.encoding import Array, Encoding
 from rppdyn.envs.rounding import rounded
@@ -80,19 +81,27 @@ class Space:
     angles: tuple[int, ...] = ()
     quaternions: tuple[int, ...] = ()
 
-    def __post_init__(self):
-        object.__setattr__(self, "entries", tuple(Entry(*entry) for entry in self.entries))
+    def __init__(
+        self,
+        entries: Iterable[Entry | Sequence[Any]],
+        discrete_generators: Iterable[ArrayLike] = (),
+        lie_algebra: Iterable[ArrayLike] = (),
+        origin: Iterable[float] = (),
+        angles: Iterable[int] = (),
+        quaternions: Iterable[int] = (),
+    ):
+        object.__setattr__(self, "entries", tuple(Entry(*entry) for entry in entries))
         n = len(self.entries)
-        object.__setattr__(self, "origin", tuple(map(float, self.origin)) or (0.0,) * n)
+        object.__setattr__(self, "origin", tuple(map(float, origin)) or (0.0,) * n)
         if len(self.origin) != n or not np.isfinite(self.origin).all():
             raise ValueError(f"origin {self.origin} must hold {n} finite numbers, one per entry")
-        for key in ("angles", "quaternions"):
-            object.__setattr__(self, key, getattr(self.encoding, key))
-        if any(self.origin[i] for i in range(n) if len(self.encoding.features_of(i)) > 1):
+        encoding = Encoding(n, tuple(angles), tuple(quaternions))
+        object.__setattr__(self, "angles", encoding.angles)
+        object.__setattr__(self, "quaternions", encoding.quaternions)
+        if any(self.origin[i] for i in range(n) if len(encoding.features_of(i)) > 1):
             raise ValueError(f"origin {self.origin} must be zero where a coordinate is encoded")
-        for key in ("discrete_generators", "lie_algebra"):
-            matrices = tuple(_matrix(m, self.encoding.feature_dim, key) for m in getattr(self, key))
-            object.__setattr__(self, key, matrices)
+        for key, matrices in {"discrete_generators": discrete_generators, "lie_algebra": lie_algebra}.items():
+            object.__setattr__(self, key, tuple(_matrix(m, encoding.feature_dim, key) for m in matrices))
 
     @cached_property
     def encoding(self) -> Encoding:
@@ -114,7 +123,7 @@ class Space:
     @cached_property
     def features(self) -> tuple[Entry, ...]:
         """A name for every feature: the entry's own, ``cos``, ``sin`` of an angle, ``R[i,j]`` of a rotation matrix."""
-        found = []
+        found: list[Entry] = []
         for kind, raw, _ in self.encoding.blocks:
             first = self.entries[raw.start]
             if kind == "linear":
@@ -161,7 +170,7 @@ class Space:
                 y[..., i] += sign * value
         return y
 
-    def transform(self, matrix, y: Array) -> Array:
+    def transform(self, matrix: Any, y: Array) -> Array:
         """Image of coordinates (..., n) under rho(g), an (f, f) matrix or a batch (..., f, f)."""
         z = self.encode(y)
         if isinstance(z, torch.Tensor):
@@ -275,7 +284,7 @@ class SymmetrySpec:
 
     # -- the action of the group --------------------------------------------------------------------------------------
 
-    def transform_observation(self, g, obs: Array) -> Array:
+    def transform_observation(self, g: ArrayLike | torch.Tensor, obs: Array) -> Array:
         """Image of raw observations under g.
 
         Args:
@@ -286,7 +295,7 @@ class SymmetrySpec:
         self._check(obs, self.obs.dim, "observation")
         return self.obs.transform(_rho(self.obs_rep, g, obs), obs)
 
-    def transform_action(self, g, action: Array) -> Array:
+    def transform_action(self, g: ArrayLike | torch.Tensor, action: Array) -> Array:
         """Image of raw actions (..., m) under g; arguments as in `transform_observation`."""
         self._check(action, self.action.dim, "action")
         return self.action.transform(_rho(self.action_rep, g, action), action)
@@ -337,7 +346,7 @@ class SymmetrySpec:
                 env_id=data["env_id"],
                 group=Group(group["name"], **parts),
                 symmetries=tuple(Symmetry(**s) for s in data["symmetries"]),
-                **{key: _space_from_dict(data[key]) for key in SPACES},
+                **{key: Space(**data[key]) for key in SPACES if data[key] is not None},
             )
         except KeyError as error:
             raise ValueError(f"symmetry spec lacks the key {error}; write it with SymmetrySpec.to_dict") from None
@@ -405,7 +414,7 @@ def _representation(group: Group, space: Space, name: str) -> Rep:
     return Rep.from_generators(group, name=name, **parts)
 
 
-def _rho(rep: Rep, g, y: Array):
+def _rho(rep: Rep, g: ArrayLike | torch.Tensor, y: Array) -> Any:
     """rho(g), a tensor if y is one, otherwise an array."""
     g = torch.as_tensor(g, dtype=rep.dtype, device="cpu")
     if g.shape[-2:] != (rep.G.d, rep.G.d):
@@ -428,7 +437,3 @@ def _space_to_dict(space: Space | None) -> dict | None:
         "angles": list(space.angles),
         "quaternions": list(space.quaternions),
     }
-
-
-def _space_from_dict(data: dict | None) -> Space | None:
-    return None if data is None else Space(**data)

@@ -9,12 +9,17 @@ its state is: its method `simulator_state()` returns plain data, and `restore_si
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 
 from rppdyn.envs.simulator import get_derived, get_integration_state, set_derived, set_integration_state
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecEnv
 
 __all__ = ["Resumable", "capture_state", "restore_state"]
 
@@ -45,7 +50,7 @@ WRAPPERS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def capture_state(env) -> dict:
+def capture_state(env: gym.Env | VecEnv) -> dict[str, Any]:
     """Everything that determines how an environment goes on, as plain data.
 
     Args:
@@ -67,7 +72,7 @@ def capture_state(env) -> dict:
     }
 
 
-def restore_state(env, state: dict) -> None:
+def restore_state(env: gym.Env | VecEnv, state: Mapping[str, Any]) -> None:
     """Put an environment, made as the captured one was, into a state that `capture_state` returned.
 
     Raises:
@@ -104,18 +109,18 @@ class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
         gym.utils.RecordConstructorArgs.__init__(self)
         gym.Wrapper.__init__(self, env)
 
-    def capture_state(self) -> dict:
+    def capture_state(self) -> dict[str, Any]:
         return capture_state(self)
 
-    def restore_state(self, state: dict) -> None:
+    def restore_state(self, state: Mapping[str, Any]) -> None:
         restore_state(self, state)
 
 
 # -- the layers -------------------------------------------------------------------------------------------------------
 
 
-def _layers(env) -> tuple[list[gym.Wrapper], gym.Env]:
-    """Wrappers from the outermost to the innermost, and the environment inside."""
+def _layers(env) -> tuple[list[Any], Any]:
+    """Wrappers from the outermost to the innermost, and the environment inside, of whatever classes."""
     layers = []
     while isinstance(env, gym.Wrapper):
         if type(env).__name__ not in WRAPPERS:
@@ -133,13 +138,13 @@ def _layers(env) -> tuple[list[gym.Wrapper], gym.Env]:
     return layers, env
 
 
-def _simulator_state(base: gym.Env) -> dict:
+def _simulator_state(base: Any) -> dict:
     if not isinstance(base, MujocoEnv):
         return {"simulator": _plain(base.simulator_state())}
     return {"simulator": get_integration_state(base.model, base.data), "derived": get_derived(base.data)}
 
 
-def _restore_simulator(base: gym.Env, state: dict) -> None:
+def _restore_simulator(base: Any, state: Mapping[str, Any]) -> None:
     if not isinstance(base, MujocoEnv):
         base.restore_simulator_state(_plain(state["simulator"]))
         return
@@ -152,7 +157,7 @@ def _restore_simulator(base: gym.Env, state: dict) -> None:
     set_derived(base.data, {name: np.asarray(value) for name, value in state["derived"].items()})
 
 
-def _wrapper_state(layer: gym.Wrapper) -> dict:
+def _wrapper_state(layer: Any) -> dict:
     name = type(layer).__name__
     saved = {"type": name, "attributes": {key: _plain(getattr(layer, key)) for key in WRAPPERS[name]}}
     saved["random"] = {key: _bits(space.np_random) for key, space in _own_spaces(layer).items()}
@@ -161,7 +166,7 @@ def _wrapper_state(layer: gym.Wrapper) -> dict:
     return saved
 
 
-def _restore_wrapper(layer: gym.Wrapper, saved: dict) -> None:
+def _restore_wrapper(layer: Any, saved: dict) -> None:
     for key, value in saved["attributes"].items():
         setattr(layer, key, _plain(value))
     for key, space in _own_spaces(layer).items():
@@ -204,10 +209,10 @@ def _bits(generator: np.random.Generator) -> dict:
     return _map(generator.bit_generator.state, lambda x: {"int": str(x)} if type(x) is int and abs(x) >= 2**63 else x)
 
 
-def _own_bits(saved: dict) -> dict:
-    if set(saved) == {"int"}:
-        return int(saved["int"])
-    return {key: _own_bits(value) if isinstance(value, dict) else value for key, value in saved.items()}
+def _own_bits(saved: Any) -> Any:
+    if not isinstance(saved, dict):
+        return saved
+    return int(saved["int"]) if set(saved) == {"int"} else {key: _own_bits(value) for key, value in saved.items()}
 
 
 def _map(value, leaf):
@@ -232,7 +237,7 @@ def _plain(value):
 # -- vectorised environments ------------------------------------------------------------------------------------------
 
 
-def _is_vectorised(env) -> bool:
+def _is_vectorised(env: gym.Env | VecEnv) -> TypeGuard[VecEnv]:
     return hasattr(env, "num_envs") and hasattr(env, "env_method")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import gymnasium as gym
 import torch
@@ -46,15 +47,15 @@ def termination(env: gym.Env) -> Termination:
     return lambda observations: ends(observations) | ~observations.isfinite().all(-1)
 
 
-def _never(base: gym.Env) -> Termination:
+def _never(base: Any) -> Termination:
     return lambda observations: torch.zeros(observations.shape[:-1], dtype=torch.bool, device=observations.device)
 
 
-def _pendulum(base: gym.Env) -> Termination:
+def _pendulum(base: Any) -> Termination:
     return lambda observations: observations[..., 1].abs() > 0.2
 
 
-def _double_pendulum(base: gym.Env) -> Termination:
+def _double_pendulum(base: Any) -> Termination:
     """The tip is at 1 m or lower; the observation has sines and cosines of both joints."""
 
     def ends(observations: Tensor) -> Tensor:
@@ -64,7 +65,7 @@ def _double_pendulum(base: gym.Env) -> Termination:
     return ends
 
 
-def _planar(base: gym.Env) -> Termination:
+def _planar(base: Any) -> Termination:
     """Height and pitch within their ranges; Hopper bounds all other entries of the state too, after clipping speeds at 10."""
     if not base._terminate_when_unhealthy:
         return _never(base)
@@ -80,7 +81,7 @@ def _planar(base: gym.Env) -> Termination:
     return ends
 
 
-def _floating(base: gym.Env) -> Termination:
+def _floating(base: Any) -> Termination:
     """The torso's height within its range."""
     if not base._terminate_when_unhealthy:
         return _never(base)

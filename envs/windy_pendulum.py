@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +15,9 @@ from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
 from rppdyn.envs.tasks.pendulum import Pendulum
 from rppdyn.envs.tasks.symplectic import symplectic_step
 from rppdyn.groups import DkeR3, Group, O2eR3, SO2eR3
+
+if TYPE_CHECKING:
+    from rppdyn.envs.pendulum_figure import PendulumFigure
 
 __all__ = ["WINDY_PENDULUM", "WindyPendulum"]
 
@@ -95,7 +98,10 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
     Version history: v0, the first.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["human", "rgb_array"], "render_fps": round(1 / TIME_STEP)}
+    metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]  # Gymnasium annotates it as an instance's
+        "render_modes": ["human", "rgb_array"],
+        "render_fps": round(1 / TIME_STEP),
+    }
 
     symmetry_choices: ClassVar[Mapping[str, tuple[str, ...]]] = {name: names for name, (_, names) in _CHOICES.items()}
     """The symmetries to choose from, the default first, and the names of each one's generators."""
@@ -109,7 +115,7 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
         self.action_space = spaces.Box(-MAX_TORQUE, MAX_TORQUE, (3,), np.float32)
         self._z = torch.zeros(12, dtype=torch.float64)
         self._torque = torch.zeros(3, dtype=torch.float64)
-        self._figure = None
+        self._figure: PendulumFigure | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

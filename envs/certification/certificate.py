@@ -212,11 +212,12 @@ class GeneratorReport:
     @classmethod
     def from_dict(cls, data: dict) -> GeneratorReport:
         """The report that `to_dict` described."""
-        defects = {key: Defect(**data[key]) if data[key] else None for key in ("state", "observation", "reward")}
         return cls(
             name=data["name"],
             expected=data["expected"],
-            **defects,
+            state=Defect(**data["state"]),
+            observation=_defect_from_dict(data["observation"]),
+            reward=_defect_from_dict(data["reward"]),
             contact={key: Defect(**values) for key, values in data["contact"].items()},
             free={key: Defect(**values) for key, values in data["free"].items()},
             n_states=data["n_states"],
@@ -339,6 +340,10 @@ def _defect_to_dict(defect: Defect | None) -> dict | None:
     return None if defect is None else defect._asdict()
 
 
+def _defect_from_dict(data: dict | None) -> Defect | None:
+    return None if data is None else Defect(**data)
+
+
 # -- the table --------------------------------------------------------------------------------------------------------
 
 
@@ -354,8 +359,8 @@ def _report_lines(g: GeneratorReport) -> list[str]:
                 rows.append(_row(f"  {where} ({n})", by[what], judged=n >= ENOUGH))
     share = "" if g.termination is None else f"{g.termination:.1%}"
     rows.append(["termination", "", "", "", share, g.termination_verdict])
-    where = [f"KS {g.reset:.2f}", g.reset_coordinate] if g.reset is not None else ["", ""]
-    rows.append(["reset", "", "", *where, g.reset_verdict])
+    distance = "" if g.reset is None else f"KS {g.reset:.2f}"
+    rows.append(["reset", "", "", distance, g.reset_coordinate, g.reset_verdict])
     off = sorted(
         (c for c in g.components if c[1].verdict != "exact"), key=lambda c: -np.nan_to_num(c[1].p95, nan=np.inf)
     )

@@ -66,30 +66,30 @@ class Examination:
         state, observation = self.evidence.compared(elements, m)
         values = {"state": state.relative}
         components = dict(state.components)
-        moved = dict(zip(state.names, state.moved.any(0), strict=True))
+        moved = dict(zip(state.names, np.any(state.moved, axis=0), strict=True))
         if observation is not None:
             values["observation"] = observation.relative
             values["reward"] = np.abs(m.reward - s.reward) / (np.std(s.reward) or np.sqrt(np.mean(s.reward**2)) or 1.0)
-            moved |= dict(zip(observation.names, observation.moved.any(0), strict=True))
+            moved |= dict(zip(observation.names, np.any(observation.moved, axis=0), strict=True))
             for name, defect in observation.components.items():
                 # A coordinate that is both in the state and observed is listed once, with its worse showing.
                 components[name] = max(defect, components.get(name, defect), key=lambda d: d.p95)
-        distance, p_value, coordinate = self._compare_resets(elements) if self.resets else (None, None, "")
+        distance, p_value, coordinate = self._compare_resets(elements, self.resets) if self.resets else (None, None, "")
         found, near, far = support(*self._features(elements), self._names(spec))
         symmetry = spec.symmetries[k] if spec.symmetries else None
         quantiles = values | {"visited": near, "images": far}
-        quantiles |= {f"state {where}": state.relative[mask] for where, mask in self._contact.items() if mask.any()}
+        masks = {"contact": s.contact, "free": ~s.contact}
+        quantiles |= {f"state {where}": state.relative[mask] for where, mask in masks.items() if mask.any()}
+        defects = {what: Defect.of(v) for what, v in values.items()}
         entries = [e for key in (*self.evidence.state_keys, "obs") for e in getattr(spec, key).features if e.free]
         return GeneratorReport(
             name=spec.generator_names[k],
             expected=symmetry.verdict if symmetry else "",
-            **{
-                what: Defect.of(values[what]) if what in values else None for what in ("state", "observation", "reward")
-            },
-            **{
-                where: {what: Defect.of(v[mask]) for what, v in values.items() if mask.any()}
-                for where, mask in self._contact.items()
-            },
+            state=defects["state"],
+            observation=defects.get("observation"),
+            reward=defects.get("reward"),
+            contact={what: Defect.of(v[s.contact]) for what, v in values.items() if s.contact.any()},
+            free={what: Defect.of(v[~s.contact]) for what, v in values.items() if not s.contact.all()},
             n_states=len(self.evidence.states),
             n_contact=int(s.contact.sum()),
             termination=float(np.mean(m.terminated != s.terminated)) if self.evidence.simulator.is_task else None,
@@ -105,10 +105,6 @@ class Examination:
         )
 
     # -- parts of the report ------------------------------------------------------------------------------------------
-
-    @property
-    def _contact(self) -> dict[str, np.ndarray]:
-        return {"contact": self.evidence.outcome.contact, "free": ~self.evidence.outcome.contact}
 
     def _names(self, spec: SymmetrySpec) -> tuple[str, ...]:
         return tuple(e.name for key in self.evidence.state_keys for e in getattr(spec, key).features if not e.free)
@@ -142,13 +138,13 @@ class Examination:
             others.append(space.encode(other)[:, counted])
         return np.hstack(visited), np.hstack(images), np.hstack(others)
 
-    def _compare_resets(self, elements: Elements) -> tuple[float, float, str]:
+    def _compare_resets(self, elements: Elements, resets: list[np.ndarray]) -> tuple[float, float, str]:
         """Largest distance between the marginals of one half of the resets and of the images of the other half."""
         from scipy.stats import ks_2samp  # here: every command would wait for it otherwise
 
-        half = len(self.resets[0]) // 2
+        half = len(resets[0]) // 2
         tests = []
-        for key, values in zip(self.evidence.state_keys, self.resets, strict=False):
+        for key, values in zip(self.evidence.state_keys, resets, strict=False):
             space = getattr(elements.spec, key)
             z = space.encode(values)
             images = elements.image(key, z[half:])

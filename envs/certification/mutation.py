@@ -16,7 +16,7 @@ import numpy as np
 
 from rppdyn.envs.certification.elements import Elements
 from rppdyn.envs.certification.evidence import Comparison, Evidence
-from rppdyn.envs.simulator import Outcome
+from rppdyn.envs.simulator import Outcome, Simulator
 from rppdyn.envs.spec import SPACES, SymmetrySpec
 
 __all__ = ["Mutation", "MutationCount", "mutations", "refute_mutations"]
@@ -84,7 +84,7 @@ def mutations(spec: SymmetrySpec) -> Iterator[Mutation]:
                         yield mutation
 
 
-def refute_mutations(simulator, spec: SymmetrySpec, *, n_states: int = 100, seed: int = 0) -> MutationCount:
+def refute_mutations(simulator: Simulator, spec: SymmetrySpec, *, n_states: int = 100, seed: int = 0) -> MutationCount:
     """Certify every mutation of an exact spec, and count what is found.
 
     Args:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import gymnasium as gym
 import mujoco
 import numpy as np
 
@@ -75,7 +76,7 @@ def save_certificate(certificate: Certificate) -> Path | None:
     return path
 
 
-def certificate_for(env, spec: SymmetrySpec) -> tuple[Certificate | None, str]:
+def certificate_for(env: gym.Env | mujoco.MjModel, spec: SymmetrySpec) -> tuple[Certificate | None, str]:
     """The stored certificate of a spec for an environment's model, and what keeps one from relying on it.
 
     Args:

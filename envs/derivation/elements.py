@@ -65,7 +65,8 @@ def match_elements(skeleton: Skeleton, trees: TreeMatch) -> Match | None:
     if driven is None:
         return None
     equalities = _match_equalities(skeleton, trees, sites, tendons)
-    return Match(trees, dofs, geoms, sites, tendons, tendon_signs, *driven, equalities)
+    actuators, signs, controls, activations = driven
+    return Match(trees, dofs, geoms, sites, tendons, tendon_signs, actuators, signs, controls, activations, equalities)
 
 
 def dof_matrix(skeleton: Skeleton, trees: TreeMatch) -> np.ndarray:

@@ -142,15 +142,15 @@ def _closure(generators: Sequence[_State]) -> list[_State]:
     for element in elements:  # which grows meanwhile
         for generator in generators:
             product = generator @ element
-            if _find(elements, product) is None:
+            if not any(element.equals(product) for element in elements):
                 elements.append(product)
                 if len(elements) > MAX_ORDER:
                     raise ValueError(f"the chosen symmetries generate more than {MAX_ORDER} elements; choose fewer")
     return elements
 
 
-def _find(elements: Sequence[_State], one: _State) -> int | None:
-    return next((i for i, element in enumerate(elements) if element.equals(one)), None)
+def _find(elements: Sequence[_State], one: _State) -> int:
+    return next(i for i, element in enumerate(elements) if element.equals(one))
 
 
 def _turn(n: int) -> np.ndarray:

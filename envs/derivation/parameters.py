@@ -91,11 +91,11 @@ def _deviation(skeleton: Skeleton, parameter: Parameter, i: int, j: int) -> Devi
     carried = parameter.carry(i, parameter.values[i])
     if np.isnan(carried).any():
         return Deviation(element, partner, parameter.name, "turned", _text(there), 1.0)
-    size = max(np.linalg.norm(carried), np.linalg.norm(there))
+    size = max(float(np.linalg.norm(carried)), float(np.linalg.norm(there)), parameter.floor)
     gap = float(np.linalg.norm(carried - there))
-    if gap <= TOLERANCE * max(size, parameter.floor):
+    if gap <= TOLERANCE * size:
         return None
-    return Deviation(element, partner, parameter.name, _text(carried), _text(there), gap / max(size, parameter.floor))
+    return Deviation(element, partner, parameter.name, _text(carried), _text(there), gap / size)
 
 
 def _text(values: np.ndarray) -> str:
@@ -148,9 +148,9 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     shift, zero = np.zeros(m.njnt), np.where(np.isin(m.jnt_type, (HINGE, SLIDE)), m.qpos0[m.jnt_qposadr], 0.0)
     place = {int(j): n for n, j in enumerate(scalars)}
     for j in scalars:
-        column, to = trees.matrix[:, place[int(j)]], place[int(trees.joints[j])]
-        signs[j] = np.sign(column[to]) if abs(abs(column[to]) - 1) < 1e-6 else 0.0
-        shift[j] = trees.shift[to]
+        column, image = trees.matrix[:, place[int(j)]], place[int(trees.joints[j])]
+        signs[j] = np.sign(column[image]) if abs(abs(column[image]) - 1) < 1e-6 else 0.0
+        shift[j] = trees.shift[image]
 
     def about_zero(carry: Carry) -> Carry:
         """Positions are measured from the reference pose, and shifted."""
@@ -168,7 +168,7 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         M = trees.frames[m.jnt_bodyid[i]]
         if i == last or m.jnt_type[last] != HINGE or not shift[last]:
             return M
-        return rotation_about(m.jnt_axis[trees.joints[last]], shift[last]) @ M
+        return rotation_about(m.jnt_axis[trees.joints[last]], float(shift[last])) @ M
 
     def local(i: int, row: np.ndarray) -> np.ndarray:
         return frame(i) @ row

@@ -127,7 +127,10 @@ def derive_reversal(model: mujoco.MjModel) -> Reversal | None:
     if driven is None:
         return None
     geoms = _match_geoms(skeleton, best)
-    match = Match(trees, dofs, geoms, none, none, none, *driven, none)
+    actuators, actuator_signs, controls, activations = driven
+    match = Match(
+        trees, dofs, geoms, none, none, none, actuators, actuator_signs, controls, activations, equalities=none
+    )
     found = deviations(skeleton, match, _parameters(skeleton, match, best))
     R = trees.isometry.rotation
     return Reversal(chain, trees.bodies, R, trees.frames, best.offsets, trees.joints, signs, match.controls, found)
@@ -236,7 +239,9 @@ def _match_geoms(skeleton: Skeleton, fit: _Fit) -> np.ndarray:
     fixed = m.body_weldid[m.geom_bodyid] == 0
     partners[fixed] = np.flatnonzero(fixed)
     for b in np.unique(m.geom_bodyid[~fixed]):
-        left, right = (np.flatnonzero(skeleton.shaped & (m.geom_bodyid == x)) for x in (b, fit.trees.bodies[b]))
+        left, right = (
+            np.flatnonzero(skeleton.shaped & (m.geom_bodyid == x)).tolist() for x in (b, fit.trees.bodies[b])
+        )
         cost = np.full((len(left), len(right)), 1e6)
         for n, k in np.ndindex(*cost.shape):
             if m.geom_type[left[n]] == m.geom_type[right[k]]:

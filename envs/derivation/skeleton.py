@@ -112,8 +112,8 @@ class Skeleton:
     def size(self) -> float:
         """A length that says what is far: the largest distance between moving bodies' origins and joint anchors, or 1."""
         moving = self.model.body_weldid != 0
-        points = [self.data.xipos[moving], self.data.xpos[moving], self.data.xanchor]
-        points = np.concatenate(points) if moving.any() else np.zeros((1, 3))
+        places = (self.data.xipos[moving], self.data.xpos[moving], self.data.xanchor)
+        points = np.concatenate(places) if moving.any() else np.zeros((1, 3))
         roots = {int(self.model.body_rootid[b]) for b in np.flatnonzero(moving)}
         spread = max((self._spread(r) for r in roots), default=0.0)
         return spread if spread > 1e-9 else max(float(np.ptp(points, axis=0).max()), 1e-3)

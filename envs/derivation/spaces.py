@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import mujoco
 
@@ -38,7 +39,7 @@ def state_spaces(model: mujoco.MjModel, symmetries: Sequence[ModelSymmetry]) -> 
             continue
         seen = (field, *(fields[key] for key in ("cosine and sine",) if key in fields))  # of hinges, if there are any
         sources = tuple(Source(((i, 1.0),)) for i in range(len(field.entries)))
-        observed = Observation(name, model, data, lambda name=name: getattr(data, name), seen, sources)
+        observed = Observation(name, model, data, partial(getattr, data, name), seen, sources)
         spaces[key] = space_of(observed, symmetries)
     if "action" in spaces:
         spaces["action"] = replace(spaces["action"], entries=_controls(model))

@@ -83,6 +83,9 @@ def match_trees(skeleton: Skeleton, isometry: Isometry) -> TreeMatch | None:
     return _Matcher(skeleton, isometry).run()
 
 
+Block = tuple[tuple[int, ...], tuple[int, ...], np.ndarray, np.ndarray]  # joints of b, of c, P, delta
+
+
 @dataclass
 class _Pair:
     """One body on another: its frame, its joints and what is below."""
@@ -90,7 +93,7 @@ class _Pair:
     b: int
     c: int
     frame: np.ndarray
-    blocks: list[tuple[tuple[int, ...], tuple[int, ...], np.ndarray, np.ndarray]]  # joints of b, of c, P, delta
+    blocks: list[Block]
     gap: np.ndarray
     misfit: float
     below: list[_Pair] = field(default_factory=list)
@@ -160,7 +163,7 @@ class _Matcher:
                 M = self.isometry.turned[b]
             else:
                 M = self.s.world[c].T @ self.isometry.rotation @ self.s.world[b]
-            blocks = [((self.s.joints[b][0],), (self.s.joints[c][0],), np.zeros((0, 0)), np.zeros(0))]
+            blocks: list[Block] = [((self.s.joints[b][0],), (self.s.joints[c][0],), np.zeros((0, 0)), np.zeros(0))]
             gap = np.zeros(3)
         else:
             offset = self.isometry.translation if at_root and m.body_parentid[b] == 0 else np.zeros(3)

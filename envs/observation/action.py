@@ -125,12 +125,12 @@ class _Features:
         sources, fields = observation.sources, observation.fields
         home = [(k, i) for k, field in enumerate(fields) for i in range(len(field.entries))]
         turns = next((k for k, field in enumerate(fields) if field.name == "cosine and sine"), 0)
-        used = {home[column][0] for source in sources if source is not None for column, _ in source.terms}
-        used = tuple(sorted(used | ({turns} if angles else set())))
+        needed = {home[column][0] for source in sources if source is not None for column, _ in source.terms}
+        used = tuple(sorted(needed | ({turns} if angles else set())))
         start, total = {}, 0
         for k in used:
             start[k], total = total, total + fields[k].encoding.feature_dim
-        unexplained = {i: total + n for n, i in enumerate(observation.unexplained)}
+        unexplained = {i: total + n for n, i in enumerate(observation.unexplained)}  # entries that have no source
         total += len(unexplained)
 
         def place(column: int) -> int:
@@ -142,7 +142,7 @@ class _Features:
         S, b = np.zeros((encoding.feature_dim, total)), np.zeros(encoding.feature_dim)
         for i, source in enumerate(sources):
             rows = encoding.features_of(i)
-            if i in unexplained:
+            if source is None:
                 S[rows[0], unexplained[i]] = 1.0
             elif i in angles:
                 ((column, s),) = source.terms
@@ -204,7 +204,7 @@ def _common_fixed_point(symmetries, actions, b: np.ndarray) -> tuple[np.ndarray,
     c is fixed by a discrete symmetry if (1 - rho) c = (1 - rho) b + S a, by a continuous one if rho c = rho b - S a.
     """
     n = len(b)
-    found, without = np.zeros(n), set()
+    found, without = np.zeros(n), set[int]()
     if not actions:
         return found, without
     equations = [(rho, -shift) if s.is_continuous else (np.eye(n) - rho, shift)
@@ -242,23 +242,21 @@ def _quaternions(observation: Observation, home: list[tuple[int, int]]) -> list[
     Raises:
         ValueError: a component is observed without the others, scaled, or in another order than w, x, y, z.
     """
-    sources, found = observation.sources, []
+    sources = observation.sources
+    found: list[int] = []
     component = {}
     for column, (k, i) in enumerate(home):
         for first in observation.fields[k].quaternions:
             if first <= i < first + 4:
                 component[column] = i - first
-    inside = {
-        i
-        for i, source in enumerate(sources)
-        if source is not None and any(column in component for column, _ in source.terms)
-    }
-    for i in sorted(inside):
+    for i, source in enumerate(sources):
+        if source is None or not any(column in component for column, _ in source.terms):
+            continue
         if found and i < found[-1] + 4:
             continue
-        column = sources[i].terms[0][0]
+        column = source.terms[0][0]
         expected = [((column + n, 1.0),) for n in range(4)]
-        seen = [source.terms if source is not None and not source.is_clipped else None for source in sources[i : i + 4]]
+        seen = [s.terms if s is not None and not s.is_clipped else None for s in sources[i : i + 4]]
         if component.get(column) != 0 or seen != expected:
             raise ValueError(
                 f"{observation.name}: {observation.describe(i)} is a part of a quaternion, and the entries from there on "
@@ -291,8 +289,8 @@ def _is_signed_unit(row: np.ndarray) -> bool:
 
 def _list(numbers: Sequence[int]) -> str:
     """Numbers with runs of them as first-last."""
-    numbers, runs = sorted(numbers), []
-    for i in numbers:
+    runs: list[list[int]] = []
+    for i in sorted(numbers):
         if runs and i == runs[-1][1] + 1:
             runs[-1][1] = i
         else:

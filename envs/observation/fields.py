@@ -20,7 +20,7 @@ A continuous symmetry acts by the derivative of these formulas. `rppdyn.envs.obs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -180,7 +180,7 @@ def element_field(
     read: Callable[[mujoco.MjData], np.ndarray],
     images: Callable[[ModelSymmetry], np.ndarray],
     frame: Callable[[ModelSymmetry, int, int], np.ndarray],
-    still: Sequence[int] = (),
+    still: Iterable[int] = (),
 ) -> Field:
     """A field that consists of parts, element by element.
 
@@ -192,7 +192,8 @@ def element_field(
         frame: the map from the axes of element i to those of element j, its image.
         still: elements whose numbers never change, whatever is done to the robot.
     """
-    entries, starts, quaternions = [], [0], []
+    entries: list[Entry] = []
+    starts, quaternions = [0], []
     for element, blocks in zip(names, parts, strict=True):
         for part in blocks:
             if part.kind == "quaternion":
@@ -204,8 +205,8 @@ def element_field(
         A, a = np.zeros((starts[-1], starts[-1])), np.zeros(starts[-1])
         reached = set(still)
         for i in still:
-            here = np.arange(starts[i], starts[i + 1])
-            A[here, here] = 1.0
+            own = np.arange(starts[i], starts[i + 1])
+            A[own, own] = 1.0
         for i, j in enumerate(images(symmetry)):
             if i in still or j < 0 or [part.kind for part in parts[i]] != [part.kind for part in parts[j]]:
                 continue

@@ -83,7 +83,7 @@ def _explaining(y: np.ndarray, varies: bool, candidates: Candidates, tolerance: 
         return np.zeros(X.shape[1], dtype=bool)
     if not candidates.scaled:
         probe = np.flatnonzero(free)[:2]  # nearly every column fails on the first two samples
-        possible = _close(y[probe, None], X[probe], np.abs(X).max(0), tolerance).all(0)
+        possible = np.all(_close(y[probe, None], X[probe], np.abs(X).max(0), tolerance), axis=0)
     else:
         possible = _varies(X[free], tolerance)
     columns = np.flatnonzero(possible)

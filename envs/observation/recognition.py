@@ -120,7 +120,8 @@ def observation_of(env: gym.Env) -> Observation:
         if isinstance(base, gym.ObservationWrapper):
             layers.append(base)
         base = base.env
-    name = base.spec.id if getattr(base, "spec", None) else type(base).__name__
+    spec = getattr(base, "spec", None)
+    name = spec.id if spec else type(base).__name__
     if not isinstance(base, MujocoEnv) or not hasattr(base, "_get_obs"):
         raise ValueError(
             f"{name} is no Gymnasium MuJoCo environment with the method _get_obs; pass its model, data and observation "
@@ -286,8 +287,8 @@ def _explain(
             break
         for i, source in explain(values, candidates, open_, tolerance).items():
             found[i] = source
-    for i, source in enumerate(found):
-        if source is None and np.ptp(values[:, i]) == 0:
+    for i, known in enumerate(found):
+        if known is None and np.ptp(values[:, i]) == 0:
             found[i] = Source((), float(values[0, i]))
     return found
 
@@ -298,9 +299,9 @@ def _candidates(fields: tuple[Field, ...], columns: np.ndarray) -> Iterator[Cand
     first = dict(zip((field.name for field in fields), np.cumsum([0, *sizes]), strict=False))
     starts = np.zeros(sum(sizes), dtype=bool)
     starts[[first[field.name] for field in fields]] = True
-    terms = tuple(((j, 1.0),) for j in range(sum(sizes)))
-    yield Candidates(columns, terms, starts, scaled=False)
-    yield Candidates(columns, terms, starts, scaled=True)
+    single = tuple(((j, 1.0),) for j in range(sum(sizes)))
+    yield Candidates(columns, single, starts, scaled=False)
+    yield Candidates(columns, single, starts, scaled=True)
 
     size = dict(zip((field.name for field in fields), sizes, strict=True))
     places = [range(j, j + 3) for key in _PLACES if key in first for j in range(first[key], first[key] + size[key], 3)]

@@ -8,6 +8,7 @@ are fitted (`rppdyn.envs.observation.action`).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 import mujoco
 import numpy as np
@@ -20,12 +21,14 @@ from rppdyn.envs.spec import Entry
 
 __all__ = ["sensor_fields"]
 
+Rule = TypeVar("Rule")
 
-def _types(**rules) -> dict[int, object]:
+
+def _types(**rules: Rule) -> dict[int, Rule]:
     return {int(getattr(mujoco.mjtSensor, f"mjSENS_{name}")): rule for name, rule in rules.items()}
 
 
-_ATTACHED: dict[int, Part] = _types(
+_ATTACHED = _types(
     TOUCH=Part("scalar", "", "N"),
     ACCELEROMETER=Part("own vector", "", "m/s^2"),
     VELOCIMETER=Part("own vector", "", "m/s"),
@@ -47,7 +50,7 @@ _ATTACHED: dict[int, Part] = _types(
 )  # fmt: skip
 
 # What acts on readings of joints and actuators, and whether positions are shifted with them.
-_DRIVEN: dict[int, tuple[str, bool]] = _types(
+_DRIVEN = _types(
     JOINTPOS=("joint_matrix", True),
     JOINTVEL=("joint_matrix", False),
     JOINTACTFRC=("joint_matrix", False),

@@ -332,8 +332,9 @@ def image_data(
     x = _standardised(x, train, (0,) if source in TABLES else (0, 2, 3))
     if classes is None:
         y = _standardised(y, train, (0,))
-    parts = [ImageSet(x[index], y[index]) for index in (train, validated, test)]
-    return ImageData(*parts, outputs=y.shape[1] if classes is None else classes, regression=classes is None)
+    outputs = y.shape[1] if classes is None else classes
+    train_set, validation_set, test_set = (ImageSet(x[index], y[index]) for index in (train, validated, test))
+    return ImageData(train_set, validation_set, test_set, outputs, regression=classes is None)
 
 
 def _arranged(
@@ -350,7 +351,7 @@ def _arranged(
     x = on_canvas(x, side // 2 if how.quadrants else side)
     if how.quadrants:
         x, quadrant = in_quadrants(x, generator)
-        if how.quadrant_is_asked:
+        if how.quadrant_is_asked and classes is not None:  # only classes are asked so
             y, classes = y + classes * quadrant, 4 * classes
     elif how.place is not None:
         x = how.place(x, generator)

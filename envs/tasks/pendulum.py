@@ -203,7 +203,7 @@ class Pendulum:
     def _step(self, z: Float[Tensor, "n 12"], h: float, halvings: int = 0) -> Float[Tensor, "n 12"]:
         """States after ``h`` seconds, in one step or, where that spoils the energy, in halves."""
         c = self._constants(z)
-        x, p = symplectic_step(self.force, c["masses"], *z.split(6, dim=-1), h)
+        x, p = symplectic_step(self.force, c["masses"], z[..., :6], z[..., 6:], h)
         before, after = self.energy(z), torch.cat([x, p], dim=-1)
         size = before.abs() + _kinetic(p, c) + (c["load"] * x).abs().sum(-1)  # of the terms that cancel in H
         poor = ~((self.energy(after) - before).abs() <= ENERGY_TOLERANCE * size)  # nan is poor, too

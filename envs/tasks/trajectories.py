@@ -169,8 +169,9 @@ def _generate(pendulum: Pendulum, parameters: Mapping[str, Any]) -> TrajectoryDa
     z = pendulum.trajectories(torch.cat(initial), _grid(parameters["dt"], _steps(parameters) + 1))
     index = torch.cat(starts)[:, None] + torch.arange(parameters["chunk"] + 1)
     chunks = torch.take_along_dim(z, index[..., None], dim=1).split([len(part) for part in initial])
+    train, validation, test = (part.clone() for part in chunks)
     rollouts = z[len(z) - parameters["n_test"] :].clone()
-    return TrajectoryData(pendulum, parameters, *(part.clone() for part in chunks), rollouts)
+    return TrajectoryData(pendulum, parameters, train, validation, test, rollouts)
 
 
 def _parse(

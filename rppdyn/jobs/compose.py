@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from importlib import resources
-from typing import Any, get_type_hints
+from typing import Any, TypeGuard, get_type_hints
 
 from hydra import compose, initialize_config_module
 from hydra.core.config_store import ConfigStore
@@ -24,10 +24,11 @@ from rppdyn.jobs.agent_schema import EnvConfig, TrainAgentConfig
 from rppdyn.jobs.checks import ConfigError, did_you_mean
 from rppdyn.jobs.fit_schema import FitDynamicsConfig, FitRegressionConfig
 from rppdyn.jobs.image_schema import FitImageConfig
+from rppdyn.jobs.run_schema import RunConfig
 from rppdyn.jobs.transition_schema import FitTransitionConfig
 from rppdyn.runs import RunFolder
 
-SCHEMAS: dict[str, type] = {
+SCHEMAS: dict[str, type[RunConfig]] = {
     "train_agent": TrainAgentConfig,
     "fit_regression": FitRegressionConfig,
     "fit_dynamics": FitDynamicsConfig,
@@ -207,16 +208,26 @@ def choices(group: str, name: str = "train_agent") -> list[str]:
 def known_keys(schema: type, prefix: str = "") -> list[str]:
     """The dotted keys of a configuration dataclass."""
     keys: list[str] = []
-    for name, kind in get_type_hints(schema).items():
-        keys += known_keys(kind, f"{prefix}{name}.") if is_dataclass(kind) else [f"{prefix}{name}"]
+    for name, kind in _kinds(schema).items():
+        keys += known_keys(kind, f"{prefix}{name}.") if _is_section(kind) else [f"{prefix}{name}"]
     return keys
+
+
+def _kinds(schema: type) -> dict[str, Any]:
+    """The type of each field of a configuration dataclass."""
+    hints = get_type_hints(schema)
+    return {item.name: hints[item.name] for item in fields(schema)}
+
+
+def _is_section(kind: Any) -> TypeGuard[type]:
+    return is_dataclass(kind)
 
 
 def open_keys(schema: type, prefix: str = "") -> list[str]:
     """The dotted keys whose values are dictionaries with names of the user's own."""
     keys: list[str] = []
-    for name, kind in get_type_hints(schema).items():
-        if is_dataclass(kind):
+    for name, kind in _kinds(schema).items():
+        if _is_section(kind):
             keys += open_keys(kind, f"{prefix}{name}.")
         elif getattr(kind, "__origin__", None) is dict:
             keys.append(f"{prefix}{name}")
@@ -225,8 +236,7 @@ def open_keys(schema: type, prefix: str = "") -> list[str]:
 
 def groups(name: str) -> list[str]:
     """The keys that are chosen by name, and the group of experiments where there is one."""
-    hints = get_type_hints(SCHEMAS[name])
-    keys = [key for key, kind in hints.items() if is_dataclass(kind)]
+    keys = [key for key, kind in _kinds(SCHEMAS[name]).items() if _is_section(kind)]
     return [key for key in (*keys, "experiment") if choices(key, name)]
 
 
@@ -342,18 +352,17 @@ def _is_hydra(override: str) -> bool:
 
 def _check_keys(node: DictConfig, schema: type, configuration: str, prefix: str = "") -> None:
     """Refuse what Hydra lets through: keys added with `+` that the dataclass lacks, keys removed with `~`."""
-    names = {item.name for item in fields(schema)}
-    for key in node:
-        if key not in names:
-            full = f"{prefix}{key}"
-            raise ConfigError(_unknown_key(full, configuration))
-    for name, kind in get_type_hints(schema).items():
+    kinds = _kinds(schema)
+    for key in map(str, node):
+        if key not in kinds:
+            raise ConfigError(_unknown_key(f"{prefix}{key}", configuration))
+    for name, kind in kinds.items():
         if name not in node:
             raise ConfigError(
                 f"key {prefix + name!r} is missing: leave out the override that starts with ~; a file that was damaged needs "
                 "another copy"
             )
-        if is_dataclass(kind):
+        if _is_section(kind):
             _check_keys(node[name], kind, configuration, f"{prefix}{name}.")
 
 
@@ -376,8 +385,8 @@ def _explain(error: Exception, name: str) -> str:
         group, choice = match.groups()
         if group.startswith("hydra/"):
             plugin = LAUNCHERS.get(choice.partition("_")[0])
-            known = f"pip install {plugin}" if plugin else f"known are {', '.join(LAUNCHERS)}"
-            return f"{group}={choice}: not installed; {known}, or leave it out"
+            remedy = f"pip install {plugin}" if plugin else f"known are {', '.join(LAUNCHERS)}"
+            return f"{group}={choice}: not installed; {remedy}, or leave it out"
         known = choices(group, name)
         return f"{group}={choice}: no such choice{did_you_mean(choice, known)}; choose one of {', '.join(known)}"
     match = re.search(r"Could not override '([^']+)'", text)

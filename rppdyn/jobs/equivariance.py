@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -163,7 +163,8 @@ def _of_fit(config: EquivarianceConfig, folder: RunFolder) -> EquivarianceResult
     name, seeds = kept[0].function.name, [member.seed for member in kept]
     rollouts = None
     if fit.times is not None:
-        rollouts = measure_rollouts([m.solve for m in kept], fit.rep_in, [m.starts for m in kept], fit.times)
+        rolled = [m.rollout for m in kept if m.rollout is not None]
+        rollouts = measure_rollouts([r.solve for r in rolled], fit.rep_in, [r.starts for r in rolled], fit.times)
     return _result(
         config,
         fit.source,
@@ -205,12 +206,12 @@ def _subject(config: EquivarianceConfig) -> Iterator[Subject]:
     if config.kind == "run":
         if config.env is not None:
             raise ConfigError(f"--env {config.env}: a run brings its environment; leave it out")
-        with agent_of(config.what, config.episodes, config.seed) as (agent, source, evaluator):
-            yield Subject(source, agent.policy, evaluator=lambda: evaluator, spec=agent.policy.spec)
+        with agent_of(config.what, config.episodes, config.seed) as (agent, source, its_evaluator):
+            yield Subject(source, agent.policy, evaluator=lambda: its_evaluator, spec=agent.policy.spec)
         return
-    evaluator = None
-    if config.env is not None:
-        evaluator = lambda: Evaluator(lambda: make_env(config.env), config.episodes, config.seed)  # noqa: E731
+    evaluator: Callable[[], Evaluator] | None = None
+    if (env_id := config.env) is not None:
+        evaluator = lambda: Evaluator(lambda: make_env(env_id), config.episodes, config.seed)  # noqa: E731
     if config.kind == "stable-baselines3 file":
         policy = load_policy(config.what, config.vecnormalize)
         name = f"{type(policy).__module__.split('.')[0]}'s {type(policy).__name__}"
@@ -235,7 +236,7 @@ def _spec(config: EquivarianceConfig, subject: Subject) -> SymmetrySpec:
 
 
 def _functions(subject: Subject, spec: SymmetrySpec, observations: NDArray) -> list[Function]:
-    if subject.policy is not None:
+    if subject.call is None:
         return subjects.policy_functions(subject.policy, spec)
     sample = torch.as_tensor(observations[:2], dtype=torch.float64)
     return [subjects.plain_function(subject.call, spec.obs_rep, spec.action_rep, spec, sample)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from rppdyn.jobs.fit_figures import draw_members
 from rppdyn.runs.figures import COLOURS, SMALLEST, save
@@ -35,7 +37,7 @@ def figure_of(result: Result) -> Figure:
     panels = panels_of(result)
     columns = min(COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(4.8 * columns, 3.3 * rows + 0.3), layout="constrained")
+    figure = Figure(figsize=(4.8 * columns, 3.3 * rows + 0.3), layout=ConstrainedLayoutEngine(h_pad=0.1))
     FigureCanvasAgg(figure)
     every = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, (title, paint) in zip(every, panels, strict=False):
@@ -46,7 +48,6 @@ def figure_of(result: Result) -> Figure:
         axes.set_axisbelow(True)
     for axes in every[len(panels) :]:
         axes.set_axis_off()
-    figure.get_layout_engine().set(h_pad=0.1)
     figure.suptitle(f"{result['what']}: {result['symmetry']}", fontsize="medium")
     return figure
 
@@ -60,14 +61,14 @@ def panels_of(result: Result) -> list[Panel]:
         panels.append(("error along rollouts", lambda axes: _along_rollouts(axes, rollouts)))
     for name, m in functions.items():
         if (outputs := _finite(m["by_output"])) and name != "critics":
-            panels.append((f"{name}: error of each output", lambda axes, v=outputs: _bars(axes, v, "error", log=True)))
+            panels.append((f"{name}: error of each output", partial(_bars, values=outputs, label="error", log=True)))
         if inputs := _finite(m["by_input"]):
             largest = dict(sorted(inputs.items(), key=lambda item: -item[1])[:MOST_PARTS])
             title = f"{name}: share by part of the input"
-            panels.append((title, lambda axes, v=largest: _bars(axes, v, "share of the error", log=False)))
+            panels.append((title, partial(_bars, values=largest, label="share of the error", log=False)))
         if layers := m["layers"]:
             whose = next(iter(layers)) if len(layers) == 1 else name
-            panels.append((f"{whose}: contribution of each layer", lambda axes, v=layers: _by_layer(axes, v)))
+            panels.append((f"{whose}: contribution of each layer", partial(_by_layer, networks=layers)))
     return panels
 
 
@@ -82,13 +83,15 @@ def _by_generator(axes: Axes, functions: Mapping[str, Any], members: Mapping[str
             [max(0.0, e - max(low, ROUNDING)) for e, (low, _) in zip(errors, spans, strict=True)],
             [max(0.0, high - e) for e, (_, high) in zip(errors, spans, strict=True)],
         ]
-        style = dict(
+        axes.barh(
+            places,
+            errors,
+            height * 0.9,
             xerr=around,
             color=COLOURS[k],
             label=name,
             error_kw=dict(lw=1, capsize=2, ecolor=matplotlib.rcParams["axes.edgecolor"]),
         )
-        axes.barh(places, errors, height * 0.9, **style)
         if len(own := members.get(name, [])) > 1:
             for i, g in enumerate(names):
                 each = [max(member["per_generator"][g]["error"], ROUNDING) for member in own]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from rppdyn.jobs.fit_schema import FitConfig
 from rppdyn.jobs.pathway_table import shares
-from rppdyn.nn import RPPEMLP, Stack
+from rppdyn.nn import Stack
 from rppdyn.nn.networks import Weights
 from rppdyn.priors import Evidence, Likelihood, curvature, evidence, gradient_curvature
 from rppdyn.runs.streams import stream
@@ -20,7 +21,7 @@ __all__ = ["Predict", "PredictEach", "VarianceLearning", "weights_of"]
 
 BATCH = 256  # data whose curvature is computed at a time
 
-Predict = Callable[[RPPEMLP, Tensor], Tensor]
+Predict = Callable[[Any, Tensor], Tensor]  # of a network of whatever class the stack consists of
 PredictEach = Callable[[Stack, Weights, Tensor], Tensor]
 Member = tuple[Evidence, Callable[[Tensor], Tensor]]
 
@@ -148,14 +149,17 @@ class VarianceLearning:
 
     def _at(self, index: int, epoch: int) -> Member:
         """A member's evidence, and its negative log-likelihood of all data as a function of the noise variance."""
-        net = self.stack.member(index)
+        net: Any = self.stack.member(index)
         inputs, targets = self.inputs[index], self.targets[index]
         generator = stream(self.config.all_seeds[index], epoch)
         chosen = torch.randperm(len(inputs), generator=generator)[: self.options.data].to(inputs.device)
         predict = lambda batch: self.predict(net, batch)  # noqa: E731
-        blocks = (curvature if self.predict_each is None else gradient_curvature)(
-            net,
-            self.predict_each or predict,
+        measure = (
+            partial(curvature, net, predict)
+            if self.predict_each is None
+            else partial(gradient_curvature, net, self.predict_each)
+        )
+        blocks = measure(
             inputs[chosen].split(BATCH),
             self.density(float(self.noise[index].detach().exp())),
             total=len(inputs),

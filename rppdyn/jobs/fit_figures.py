@@ -159,9 +159,9 @@ def draw_horizons(curves: Mapping[str, Any], path: Path) -> Path:
         curves: ``error``, over steps 1, 2, ... of each seed; ``components``, median absolute ``errors`` of the features called
             ``names`` in units of their standard deviation, one row for each of the ``horizons``.
     """
-    names, horizons, components = (curves["components"][key] for key in ("names", "horizons", "errors"))
-    components = np.array(components)
-    shown = np.argsort(components[-1])[-SHOWN:] if len(components) else []
+    names, horizons = curves["components"]["names"], curves["components"]["horizons"]
+    components = np.array(curves["components"]["errors"])
+    shown = np.argsort(components[-1])[-SHOWN:] if len(components) else np.zeros(0, dtype=int)
     figure = Figure(figsize=(9.6, 1.6 + 0.2 * max(10, len(shown))), layout="constrained")
     FigureCanvasAgg(figure)
     growth, parts = figure.subplots(1, 2, width_ratios=(1, 1.2))

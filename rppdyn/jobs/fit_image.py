@@ -112,9 +112,16 @@ class ImageFit:
 
     def _images(self, seed: int) -> ImageData:
         task = self.config.task
-        placed = dict(canvas=task.canvas, shift=task.shift, folder=task.folder)
         try:
-            data = image_data(task.source, task.arrangement, seed, validation=task.validation, **placed)
+            data = image_data(
+                task.source,
+                task.arrangement,
+                seed,
+                validation=task.validation,
+                canvas=task.canvas,
+                shift=task.shift,
+                folder=task.folder,
+            )
         except ValueError as error:
             raise ConfigError(re.sub(rf"\b({'|'.join(vars(task))})=", r"task.\1=", str(error))) from error
         if len(data.train) < task.train:

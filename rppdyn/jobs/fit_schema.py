@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import MISSING
 
@@ -204,6 +204,10 @@ class FitConfig(RunConfig):
     dtype: str = "float32"
 
     verb = "fit"
+
+    if TYPE_CHECKING:  # each fit has its own, behind these
+        task: Any = MISSING
+        model: Any = MISSING
 
     def __post_init__(self) -> None:
         super().__post_init__()

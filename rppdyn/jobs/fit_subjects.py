@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,21 +30,26 @@ from rppdyn.runs import RunFolder, RunFolderError
 SAME = 0.01  # relative; test errors of one function differ by far less between machines
 
 
+class Rollout(NamedTuple):
+    """Initial states to trajectories, nan from where they diverged, and those that the task's test trajectories have."""
+
+    solve: Callable[[Tensor], Tensor]
+    starts: Float[Tensor, "m dim"]
+
+
 @dataclass(frozen=True)
 class Member:
     """One of the networks that a fit has trained.
 
     Attributes:
         inputs: of the task's test data.
-        solve: initial states to trajectories, nan from where they diverged; None for regression.
-        starts: of the task's test trajectories.
+        rollout: None for regression.
     """
 
     seed: int
     function: Function
     inputs: Float[Tensor, "n dim"]
-    solve: Callable[[Tensor], Tensor] | None = None
-    starts: Float[Tensor, "m dim"] | None = None
+    rollout: Rollout | None = None
 
 
 @dataclass(frozen=True)
@@ -119,10 +125,8 @@ def _dynamics(config: FitDynamicsConfig, folder: RunFolder, group: str | None) -
     parts = dynamics.pendulum.parts
     members = []
     for seed, model, data in zip(config.all_seeds, models, dynamics.data, strict=True):
-        starts = data.rollouts[: config.rollout.trajectories, 0]
-        members.append(
-            Member(seed, _vector_field(model, rep, parts), data.test[:, 0], _solver(dynamics, model), starts)
-        )
+        rollout = Rollout(_solver(dynamics, model), data.rollouts[: config.rollout.trajectories, 0])
+        members.append(Member(seed, _vector_field(model, rep, parts), data.test[:, 0], rollout))
     return Fit(f"{config.task.name}, {config.model_name}", rep, rep, members, dynamics.data[0].times)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from rppdyn.agents.images import GroupImages
 from rppdyn.dynamics import Step, TransitionModel
@@ -26,7 +26,7 @@ from rppdyn.jobs.fit_result import FitResult, over_members
 from rppdyn.jobs.fitting import LAPLACE, Likelihood, StackFit, build_stack, equivariance_metrics, load_members, run_fit
 from rppdyn.jobs.preflight import preflight
 from rppdyn.jobs.transition_schema import FitTransitionConfig
-from rppdyn.nn import Chained
+from rppdyn.nn import Chained, Stack
 from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.runs.files import write_json
 from rppdyn.runs.streams import stream
@@ -93,7 +93,8 @@ class Transition:
         states = torch.stack([chunks.states for chunks in drawn])
         actions = torch.stack([chunks.actions for chunks in drawn])
         self.dtype, self.device = getattr(torch, config.dtype), device_of(config.device)
-        self.model = build_model(config, self.spec).to(device=self.device, dtype=self.dtype)
+        stack = build_networks(config, self.spec)
+        self.model = build_model(config, self.spec, stack).to(device=self.device, dtype=self.dtype)
         reward = torch.stack([chunks.rewards for chunks in drawn]) if config.model.reward else None
         self.model.observe(states[..., :-1, :], actions, states[..., 1:, :], reward)
         self.images = GroupImages(self.spec, torch.empty(0, dtype=self.dtype, device=self.device))
@@ -105,7 +106,7 @@ class Transition:
         self.units = (torch.ones_like(units) if config.model.gaussian else units).to(self.device, self.dtype)
         self.fit = StackFit(
             config,
-            self.model.net,
+            stack,
             inputs.to(device=self.device, dtype=self.dtype),
             targets.to(device=self.device, dtype=self.dtype) / self.units,
             predict=lambda inputs: self._predict(self.model, self.model.assemble(), inputs),
@@ -134,7 +135,7 @@ class Transition:
         states, rewards = model.rollout(inputs[..., 0, :n], inputs[..., n:], weights)
         return (states if rewards is None else torch.cat([states, rewards.unsqueeze(-1)], -1)) / self.units
 
-    def _member(self, net: nn.Module) -> TransitionModel:
+    def _member(self, net: Any) -> TransitionModel:
         """A network between the model's statistics."""
         member = build_model(self.config, self.spec, net)
         for name in ("states", "actions", "changes"):
@@ -237,16 +238,19 @@ def _bounded(states: Float[Tensor, "n T f"]) -> Tensor:
     return (states.abs().amax((-1, -2)) < 1e6) & states.isfinite().all(-1).all(-1)
 
 
-def build_model(config: FitTransitionConfig, spec: SymmetrySpec, net: nn.Module | None = None) -> TransitionModel:
-    """The configured model, of a stack of networks with a seed each unless a network is given; statistics not set."""
-    state_rep, action_rep = spec.obs_rep, spec.action_rep
-    if net is None:
-        rep_out = TransitionModel.rep_out(state_rep, config.model.gaussian, config.model.reward)
-        net = build_stack(config, TransitionModel.rep_in(state_rep, action_rep), rep_out, INITIAL_SCALE)
+def build_networks(config: FitTransitionConfig, spec: SymmetrySpec) -> Stack:
+    """The configured model's networks, one with each seed."""
+    rep_in = TransitionModel.rep_in(spec.obs_rep, spec.action_rep)
+    rep_out = TransitionModel.rep_out(spec.obs_rep, config.model.gaussian, config.model.reward)
+    return build_stack(config, rep_in, rep_out, INITIAL_SCALE)
+
+
+def build_model(config: FitTransitionConfig, spec: SymmetrySpec, net: Any) -> TransitionModel:
+    """The configured model of a network or a stack of them; statistics not set."""
     return TransitionModel(
         net,
-        state_rep,
-        action_rep,
+        spec.obs_rep,
+        spec.action_rep,
         gaussian=config.model.gaussian,
         reward=config.model.reward,
         rotations=spec.obs.encoding.rotations,
@@ -278,6 +282,6 @@ def load_transition_model(run: str | os.PathLike[str]) -> tuple[TransitionModel,
     spec = agent_files.load_spec(folder)
     if spec is None:
         raise RunFolderError(f"{folder.path} is unfinished: let it go on with --resume {folder.path}")
-    model = build_model(config, spec)
+    model = build_model(config, spec, build_networks(config, spec))
     load_members(model, folder)
     return model, spec

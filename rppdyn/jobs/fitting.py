@@ -182,7 +182,7 @@ class StackFit:
         targets: Float[Tensor, "members N ..."],
         predict: Callable[[Tensor], Any],
         evaluate: Callable[[], dict[str, Any]],
-        predict_one: Predict | None = None,
+        predict_one: Predict,
         predict_each: PredictEach | None = None,
         prepare: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]] | None = None,
         likelihood: Likelihood = GAUSSIAN,
@@ -199,6 +199,8 @@ class StackFit:
         self.variances: VarianceLearning | None = None
         if config.objective == "marginal_likelihood":
             density, noise = self.likelihood.density, self.noise if self.likelihood.noise else None
+            if density is None:
+                raise ConfigError(f"objective=marginal_likelihood: the likelihood of {likelihood.name} has no density")
             self.variances = VarianceLearning(config, stack, inputs, targets, predict_one, density, noise, predict_each)
         self.longest = longest
         self.lengths = torch.full((stack.members,), math.nan).to(inputs)  # of gradients, the running mean
@@ -295,7 +297,7 @@ def run_fit(
     config: FitConfig,
     build: Callable[[], StackFit],
     measure: Callable[[StackFit], dict[str, Any]],
-    draw: Callable[[RunFolder], None],
+    draw: Callable[[RunFolder], object],
     progress: bool,
 ) -> FitResult:
     """Fit into the configuration's run folder, measure the finished members, and leave them, the figures and the result there.

@@ -6,6 +6,7 @@ import html
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -125,7 +126,7 @@ def figure(
         "ytick.color",
         "grid.color",
     )
-    look = dict.fromkeys(ink, INK) | {
+    look: dict[Any, Any] = dict.fromkeys(ink, INK) | {
         "svg.fonttype": "none",
         "svg.hashsalt": identity,
         "font.family": "sans-serif",

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecNormalize
@@ -45,6 +46,8 @@ def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
             keys = json.loads(archive.read("data"))
         ignored = {key: None for key in keys if key not in POLICY_KEYS}
         data, weights, _ = load_from_zip_file(path, device="cpu", custom_objects=ignored)
+        if data is None:
+            raise ValueError("it holds no data")
         policy_class, arguments = data["policy_class"], dict(data["policy_kwargs"] or {})
         arguments.pop("device", None)
         if "use_sde" in inspect.signature(policy_class).parameters:
@@ -65,11 +68,14 @@ def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
 class _Normalised(nn.Module):
     """A features extractor behind the normalisation of `VecNormalize`."""
 
-    def __init__(self, extractor: nn.Module, normalise: VecNormalize):
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, extractor: nn.Module, statistics: RunningMeanStd, normalise: VecNormalize):
         super().__init__()
         self.extractor, self.clip = extractor, float(normalise.clip_obs)
-        self.register_buffer("mean", torch.as_tensor(normalise.obs_rms.mean))
-        self.register_buffer("std", torch.as_tensor(np.sqrt(normalise.obs_rms.var + normalise.epsilon)))
+        self.register_buffer("mean", torch.as_tensor(statistics.mean))
+        self.register_buffer("std", torch.as_tensor(np.sqrt(statistics.var + normalise.epsilon)))
 
     def forward(self, obs: Tensor) -> Tensor:
         return self.extractor(((obs - self.mean) / self.std).clamp(-self.clip, self.clip).to(obs.dtype))
@@ -92,8 +98,9 @@ def _normalise_first(policy: BasePolicy, path: str) -> None:
         raise ConfigError(f"--vecnormalize {path}: a {type(policy).__name__} normalises by itself; leave it out")
     if not normalise.norm_obs:
         return
-    shape = getattr(getattr(normalise.obs_rms, "mean", None), "shape", "several")  # one for each key of a dictionary
-    if shape != policy.observation_space.shape:
+    statistics: object = normalise.obs_rms  # several, one for each key, where observations are dictionaries
+    if not isinstance(statistics, RunningMeanStd) or statistics.mean.shape != policy.observation_space.shape:
+        shape = statistics.mean.shape if isinstance(statistics, RunningMeanStd) else "several"
         raise ConfigError(
             f"--vecnormalize {path}: its observations have shape {shape}, the policy's {policy.observation_space.shape}; "
             "give the one that was saved with it"
@@ -102,7 +109,7 @@ def _normalise_first(policy: BasePolicy, path: str) -> None:
     for module in list(policy.modules()):
         for name, child in module._modules.items():  # named_children leaves out the second name of a shared one
             if isinstance(child, BaseFeaturesExtractor):
-                module._modules[name] = wrapped.setdefault(child, _Normalised(child, normalise))
+                module._modules[name] = wrapped.setdefault(child, _Normalised(child, statistics, normalise))
 
 
 def load_program(path: str) -> nn.Module:

@@ -119,7 +119,7 @@ def measure(function: Function, observations: NDArray, actions: NDArray | None, 
         names: of the group's generators, discrete ones first.
     """
     obs = torch.as_tensor(observations, dtype=torch.float64)
-    x = function.encode(obs, None if actions is None else torch.as_tensor(actions, dtype=torch.float64))
+    x = function.encode(obs, torch.as_tensor(obs[:, :0] if actions is None else actions, dtype=torch.float64))
     y = function.call(x)
     size = y.double().square().mean()
     call, reference = function.call, function.scale

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from rppdyn.agents.policy import MODELS, pathway_variances
 from rppdyn.envs import Certificate, SymmetrySpec
@@ -91,7 +92,7 @@ def _returns(groups: Sequence[Group]) -> Markup:
         parts.append(
             figure(
                 f"returns{k}",
-                lambda members=members: report_figures.finals(members, RETURN, "mean return at the end"),
+                partial(report_figures.finals, members, RETURN, "mean return at the end"),
                 "Each dot is a seed, the stroke the interquartile mean, the bar its 95 % bootstrap interval.",
                 f"Returns at the end on {env}; the table below has the numbers.",
             )
@@ -118,7 +119,7 @@ def _equivariance(groups: Sequence[Group]) -> Markup:
         parts.append(
             figure(
                 f"equivariance{k}",
-                lambda panels=panels: report_figures.curves(panels, "error", log=True),
+                partial(report_figures.curves, panels, "error", log=True),
                 "The equivariance error at states of exploring episodes, by generator, on a logarithmic scale: 0 is "
                 "equivariant, 1 the worst; rounding is near 1e-16. " + bands(members),
                 f"Equivariance errors on {env} over steps; the table below has the last ones.",
@@ -145,7 +146,7 @@ def _pathways(groups: Sequence[Group]) -> Markup:
         parts.append(
             figure(
                 f"pathways{k}",
-                lambda panels=panels: report_figures.curves(panels, "norm of the weights", log=True),
+                partial(report_figures.curves, panels, "norm of the weights", log=True),
                 "Norm of the weights that each pathway contributes: equivariant solid, free dashed. " + bands(members),
                 f"Norms of the pathways on {env} over steps; the table below has the last ones.",
                 legend(members),

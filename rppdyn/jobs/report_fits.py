@@ -139,7 +139,7 @@ def _pairs(subject: str, groups: Sequence[Group]) -> Markup | None:
 
 
 def _ratio(a: Group, b: Group, name: str) -> str | Markup:
-    first, second = ({run.seed: run.test[name] for run in g.runs if run.test.get(name)} for g in (a, b))
+    first, second = ({run.seed: error for run in g.runs if (error := run.test.get(name))} for g in (a, b))
     seeds = sorted(first.keys() & second.keys())
     if not seeds:
         return MISSING

@@ -17,6 +17,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.td3.policies import TD3Policy
 
 from rppdyn.jobs.agent_files import kept_random_state
+from rppdyn.jobs.checks import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ def policy_of(agent: BaseAlgorithm | BasePolicy) -> Policy:
 @contextmanager
 def exploring(agent: BaseAlgorithm | BasePolicy, seed: int) -> Iterator[Policy]:
     """An agent's exploring policy: actions drawn from it by noise of its own; a policy without any gets Gaussian noise."""
-    policy = getattr(agent, "policy", agent)
+    policy: Any = getattr(agent, "policy", agent)
     if isinstance(policy, TD3Policy):
         yield noisy(policy_of(policy), policy.action_space, seed)
         return
@@ -122,8 +123,14 @@ def exploring(agent: BaseAlgorithm | BasePolicy, seed: int) -> Iterator[Policy]:
         yield lambda observations: policy.predict(observations, deterministic=False)[0]
 
 
-def noisy(policy: Policy, space: gymnasium.spaces.Box, seed: int) -> Policy:
-    """A policy with Gaussian noise of `NOISE` of half the actions' range, within their bounds."""
+def noisy(policy: Policy, space: gymnasium.Space, seed: int) -> Policy:
+    """A policy with Gaussian noise of `NOISE` of half the actions' range, within their bounds.
+
+    Raises:
+        ConfigError: actions are no numbers with bounds.
+    """
+    if not isinstance(space, gymnasium.spaces.Box):
+        raise ConfigError(f"the action space is {space}, and there is no noise for it: actions must be of a Box")
     generator = np.random.default_rng(seed)
 
     def act(observations: NDArray) -> NDArray:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from omegaconf import MISSING
 
@@ -30,8 +30,9 @@ class RunConfig(ABC):
     runs_root: str = "runs"
     run_dir: str | None = None
 
-    verb = "train"  # of the command line
-    resumable = ("checkpoint_every", "runs_root", "run_dir")  # a resumed run may differ in these, and in nothing else
+    verb: ClassVar[str] = "train"  # of the command line
+    # a resumed run may differ in these, and in nothing else
+    resumable: ClassVar[tuple[str, ...]] = ("checkpoint_every", "runs_root", "run_dir")
 
     def __post_init__(self) -> None:
         require("seed", self.seed, 0 <= self.seed < 2**31, "an integer from 0 to 2^31 - 1")

@@ -34,7 +34,7 @@ def states_of(config: EquivarianceConfig, subject: Subject, spec: SymmetrySpec) 
             env = evaluator.envs[0]
             observations = np.stack([env.reset(seed=config.seed + i)[0] for i in range(config.states)])
             return observations, _explored_actions(subject, observations), "reset distribution"
-        if subject.policy is not None:
+        if subject.call is None:
             episodes, how = evaluator.explore(subject.policy), "exploring episodes of its own"
         else:
             f = subjects.tried(subject.call, torch.as_tensor(evaluator.envs[0].reset(seed=0)[0])[None], spec.action.dim)

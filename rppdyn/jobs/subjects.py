@@ -12,9 +12,10 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
-from torch import Tensor, nn
+from torch import Tensor
 
 from rppdyn.agents.networks import in_precision
+from rppdyn.agents.policy import SymmetricPolicy
 from rppdyn.envs import Space, SymmetrySpec
 from rppdyn.jobs.checks import ConfigError
 from rppdyn.jobs.rollouts import Evaluator
@@ -27,7 +28,7 @@ Blocks = Mapping[str, Sequence[int]]
 class Network(NamedTuple):
     """A network inside a function whose hidden representations are known, and what it sees of the function's inputs."""
 
-    module: nn.Module
+    module: RPPEMLP
     inputs: Callable[[Tensor], Tensor]
 
 
@@ -39,7 +40,7 @@ class Function:
         name: "policy", "critics", "value" or "function".
         call: (n, rep_in.dim) to (n, rep_out.dim).
         inputs, outputs: names of the entries, with the indices of each.
-        encode: raw observations and actions to inputs.
+        encode: raw observations and actions to inputs; actions have no entries where none are asked for.
         scale: the size of an output that counts as something, per entry; zero where nothing says.
         centred: whether the mean output over the states is taken off: a large constant would make anything look invariant.
         networks: the networks inside, by name.
@@ -51,7 +52,7 @@ class Function:
     rep_out: Rep
     inputs: Blocks
     outputs: Blocks
-    encode: Callable[[Tensor, Tensor | None], Tensor]
+    encode: Callable[[Tensor, Tensor], Tensor]
     scale: Tensor
     centred: bool = False
     networks: Mapping[str, Network] = field(default_factory=dict)
@@ -80,7 +81,7 @@ class Subject:
 
 def policy_functions(policy: BasePolicy, spec: SymmetrySpec) -> list[Function]:
     """The deterministic action of a policy in the environment's units, and its critics or its value where it has them."""
-    act, high = action_function(policy), torch.as_tensor(policy.action_space.high, dtype=torch.float64)
+    act, high = action_function(policy), _action_bounds(policy)[1].double()
     actor = getattr(getattr(policy, "actor", None), "net", getattr(policy, "action_net", None))
     found = [
         Function(
@@ -193,9 +194,9 @@ def tried(call: Callable[[Tensor], Tensor], sample: Tensor, outputs: int) -> Cal
 
 def action_function(policy: BasePolicy) -> Callable[[Tensor], Tensor]:
     """Raw observations to the deterministic action in the environment's units; in double precision where the policy can."""
-    if hasattr(policy, "action_function"):
+    if isinstance(policy, SymmetricPolicy):
         return policy.action_function(torch.float64)
-    low, high = (torch.as_tensor(bound) for bound in (policy.action_space.low, policy.action_space.high))
+    low, high = _action_bounds(policy)
 
     def act(obs: Tensor) -> Tensor:
         action = policy._predict(obs, deterministic=True)
@@ -204,12 +205,20 @@ def action_function(policy: BasePolicy) -> Callable[[Tensor], Tensor]:
     return act
 
 
+def _action_bounds(policy: BasePolicy) -> tuple[Tensor, Tensor]:
+    """Lowest and highest action, in the space's own precision."""
+    space = policy.action_space
+    if not isinstance(space, spaces.Box):
+        raise ConfigError(f"the policy's action space is {space}: a symmetry acts on vectors (Box with one axis)")
+    return torch.as_tensor(space.low), torch.as_tensor(space.high)
+
+
 def critic_function(policy: Any) -> Callable[[Tensor, Tensor], Tensor]:
     """Raw observations and actions to the critics' values, (n, critics)."""
     if hasattr(policy, "value_function"):
         q = policy.value_function(torch.float64)
         return lambda obs, actions: q(obs, actions).mT
-    low, high = (torch.as_tensor(bound) for bound in (policy.action_space.low, policy.action_space.high))
+    low, high = _action_bounds(policy)
     return lambda obs, actions: torch.cat(
         policy.critic(obs, ((actions - low) / (high - low) * 2 - 1).to(low.dtype)), dim=-1
     )
@@ -263,7 +272,7 @@ def _symmetric_networks(policy: Any, spec: SymmetrySpec, modules: Mapping[str, A
     if own is None or (own.group, own.obs_rep, own.action_rep) != (spec.group, spec.obs_rep, spec.action_rep):
         return {}
     features, n = in_precision(policy.features_extractor, torch.float64), spec.feature_dim
-    high = torch.as_tensor(policy.action_space.high, dtype=torch.float64)
+    high = _action_bounds(policy)[1].double()
 
     def inputs(x: Tensor) -> Tensor:
         obs = features(spec.decode(x[..., :n]))

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import gymnasium as gym
 import mujoco
+from gymnasium.envs.mujoco import MujocoEnv
 
 from rppdyn.envs import KNOWN_ENVIRONMENTS, Certificate, GeneratorReport, SymmetrySpec, certify, symmetry_spec
 from rppdyn.envs.catalogue import verdict_key
@@ -84,8 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2, help="robots at a time (2)")
     parser.add_argument("--only", nargs="*", metavar="ROBOT", help="robots whose name contains one of these")
     parsed = parser.parse_args(arguments)
-    tasks = [(env_id, env_id) for env_id in KNOWN_ENVIRONMENTS]
-    models = [(f"dm_control {path.stem}", path) for path in dm_control_models()]
+    tasks: list[tuple[str, str | Path]] = [(env_id, env_id) for env_id in KNOWN_ENVIRONMENTS]
+    models: list[tuple[str, str | Path]] = [(f"dm_control {path.stem}", path) for path in dm_control_models()]
     if parsed.only:
         tasks, models = ([r for r in group if any(o in r[0] for o in parsed.only)] for group in (tasks, models))
     rows: list[Row] = []
@@ -117,7 +118,7 @@ def certified_rows(robot: str, source: str | Path, states: int) -> Findings:
     found = Findings([], [], {})
     try:
         with _quiet():
-            model = load_model(source) if isinstance(source, Path) else gym.make(source).unwrapped.model
+            model = load_model(source) if isinstance(source, Path) else _model_of(source)
         start = time.perf_counter()
         derivation = derive(model)
         seconds = time.perf_counter() - start
@@ -148,10 +149,17 @@ def certified_rows(robot: str, source: str | Path, states: int) -> Findings:
     return found
 
 
+def _model_of(env_id: str) -> mujoco.MjModel:
+    env = gym.make(env_id).unwrapped
+    if not isinstance(env, MujocoEnv):
+        raise ValueError(f"{env_id} is no Gymnasium MuJoCo environment; give one that is")
+    return env.model
+
+
 def symmetrised(states: int) -> Row:
     """Humanoid-v5 with the parameters that spoil its mirror made equal."""
     with _quiet():
-        model = gym.make("Humanoid-v5").unwrapped.model
+        model = _model_of("Humanoid-v5")
     equal = symmetrise(model, derive(model)["left-right"])
     spec = symmetry_spec(equal, symmetry="left-right")
     start = time.perf_counter()

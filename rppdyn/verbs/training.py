@@ -103,8 +103,8 @@ class _SweepTask:
                 config = compose.as_config(self.__name__, node)
                 status = _train_one(self.__name__, config, resume=self.resume)
         except (ValueError, OSError) as error:  # said here, so that the jobs after this one still run
-            known = config is None or str(config.folder()) in str(error)
-            return report_error(error, of="" if known else f"{config.folder()}: ")
+            folder = "" if config is None else str(config.folder())
+            return report_error(error, of="" if folder in str(error) else f"{folder}: ")
         if status == INTERRUPTED:
             raise KeyboardInterrupt
         return status
