@@ -4,7 +4,7 @@
 #   make test          install, run the tests
 #   make install       the environment alone, test tools included
 #   make test-cluster  sweeps by Hydra's launchers, one on a Ray cluster that loses a node
-#   make lint          ruff: rules and formatting
+#   make lint          ruff: rules and formatting; mypy: types
 #   make bench         the benchmarks beside their peers, in five minutes where nothing else runs; raw times in build/benchmarks/
 #   make clean         remove .venv, caches and build products; runs/ stays
 #
@@ -89,6 +89,7 @@ test-cluster: $(TEST_READY)
 lint: $(TEST_READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 # Their --quick forms; docs/results/ shows what they find without it. One thread, but where a script sets torch's own. A script
 # that fails is named at the end, and the others run.
