@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -54,6 +54,10 @@ class RunConfig(ABC):
     @abstractmethod
     def place(self) -> tuple[str, ...]:
         """Folders below that of the verb, the last without its checksum."""
+
+    def each(self) -> Sequence[RunConfig]:
+        """The configurations of the runs that have folders of their own; most are one, whatever their seeds."""
+        return [self]
 
     def folder(self) -> Path:
         """Where the run lives: `run_dir`, or a path that follows from the configuration alone.

@@ -55,14 +55,14 @@ def _train(name: str, arguments: argparse.Namespace) -> int:
                 raise UsageError(f"--resume {run} with {word}: it goes on where it is; leave out one of the two")
         config = compose.from_run(name, RunFolder.open(run), words)
         config.run_dir = run
-        if name == "train_agent" and config.seeds > 1:
+        if len(config.each()) > 1:
             raise UsageError(f"--resume {run} with seeds={config.seeds}: a folder is one run; leave out one of the two")
         return _train_one(name, config, resume=True)
     if not arguments.multirun:
         return _train_one(name, compose.composed(name, words), resume=arguments.resume)
 
     configs = compose.composed_sweep(name, words)
-    folders = [own.folder() for config in configs for own in (config.each() if name == "train_agent" else [config])]
+    folders = [own.folder() for config in configs for own in config.each()]
     for folder in folders:
         if folders.count(folder) > 1:
             raise UsageError(f"several runs of this sweep share the folder {folder}: {_apart(configs)}")
@@ -121,7 +121,7 @@ def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
 def _train_one(name: str, config: Any, resume: bool) -> int:
     from rppdyn.jobs.preflight import preflight
 
-    if name == "train_agent" and config.seeds > 1:
+    if len(config.each()) > 1:
         several = import_module("rppdyn.jobs.train_agent").run_many(config, resume=resume, progress=True)
         print(several)
         if several.interrupted:
