@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ BATCH = 256  # data whose curvature is computed at a time
 Predict = Callable[[Any, Tensor], Tensor]  # of a network of whatever class the stack consists of
 PredictEach = Callable[[Stack, Weights, Tensor], Tensor]
 Member = tuple[Evidence, Callable[[Tensor], Tensor]]
+Members = dict[int, Member]  # by their index in the stack
 
 
 def weights_of(stack: Stack) -> list[nn.Parameter]:
@@ -45,6 +47,9 @@ class VarianceLearning:
 
     Attributes:
         found: metrics of the members at the last update, by name.
+
+    A member that has diverged, whose outputs or curvature are no finite numbers, has no evidence: its variances stay as they
+    are, and its metrics are nan.
     """
 
     def __init__(
@@ -80,12 +85,12 @@ class VarianceLearning:
         Args:
             weights: the optimiser of the members' weights, whose moments follow the units that free pathways are stored in.
         """
-        members = [self._at(index, epoch) for index in range(self.stack.members)]
+        members = self._members(epoch)
         rate = 0.5 * (1 + math.cos(math.pi * epoch / self.config.optimiser.epochs))
         for group in self.optimiser.param_groups:
             group["lr"] = self.options.learning_rate * rate
         stood = self.noise.detach().clone()
-        for _ in range(self.options.steps):
+        for _ in range(self.options.steps if members else 0):
             self.optimiser.zero_grad()
             self._negative_log(members, stood).sum().backward()
             self.optimiser.step()
@@ -93,27 +98,26 @@ class VarianceLearning:
         self.found = self._measured(members, stood)
 
     @torch.no_grad()
-    def _measured(self, members: list[Member], stood: Tensor) -> dict[str, list[float]]:
+    def _measured(self, members: Members, stood: Tensor) -> dict[str, list[float]]:
         """-log p(D) per datum; of each pathway the norm of its coefficients and its :func:`shares`."""
-        metrics = {
-            "marginal_likelihood/negative_log": (self._negative_log(members, stood) / len(self.inputs[0])).tolist()
-        }
-        each = [
-            {"norm": own.squared_norms.sqrt()} | shares(own, self._log_variances(i, own), self._scale(i, stood))
-            for i, (own, _) in enumerate(members)
-        ]
-        for name in each[0]:
-            keys = [f"{name}/{p.layer}.{p.name}" for p in members[0][0].pathways]
-            metrics |= dict(zip(keys, torch.stack([values[name] for values in each], 1).tolist(), strict=True))
-        return metrics
+        metrics: dict[str, list[float]] = defaultdict(lambda: [math.nan] * self.stack.members)
+        per_datum = self._negative_log(members, stood) / len(self.inputs[0])
+        for (index, (own, _)), negative_log in zip(members.items(), per_datum, strict=True):
+            metrics["marginal_likelihood/negative_log"][index] = float(negative_log)
+            values = shares(own, self._log_variances(index, own), self._scale(index, stood))
+            for name, of in ({"norm": own.squared_norms.sqrt()} | values).items():
+                for pathway, value in zip(own.pathways, of.tolist(), strict=True):
+                    metrics[f"{name}/{pathway.layer}.{pathway.name}"][index] = value
+        return dict(metrics)
 
-    def _negative_log(self, members: list[Member], stood: Tensor) -> Tensor:
+    def _negative_log(self, members: Members, stood: Tensor) -> Tensor:
         """-log p(D) of each member at the variances as they are; ``stood`` are the noise variances of their curvature."""
-        found = []
-        for index, (own, negative_log_likelihood) in enumerate(members):
+        found = [torch.zeros(0, dtype=torch.float64)]
+        for index, (own, negative_log_likelihood) in members.items():
             of_data = negative_log_likelihood(self.noise[index].double().cpu().exp())
-            found.append(own.negative_log(of_data, self._log_variances(index, own), self._scale(index, stood)))
-        return torch.stack(found)
+            value = own.negative_log(of_data, self._log_variances(index, own), self._scale(index, stood))
+            found.append(value.view(1))
+        return torch.cat(found)
 
     def _scale(self, index: int, stood: Tensor) -> Tensor:
         """What a member's curvature is multiplied by since the noise variance was ``stood``."""
@@ -143,17 +147,27 @@ class VarianceLearning:
                     state["exp_avg_sq"].div_(ratio**2)
             unit.copy_(new)
 
-    def evidence(self, epoch: int) -> list[Evidence]:
-        """Of each member as it stands."""
-        return [self._at(index, epoch)[0] for index in range(self.stack.members)]
+    def evidence(self, epoch: int) -> list[Evidence | None]:
+        """Of each member as it stands; None of one that has diverged."""
+        found = self._members(epoch)
+        return [found[index][0] if index in found else None for index in range(self.stack.members)]
 
-    def _at(self, index: int, epoch: int) -> Member:
+    def _members(self, epoch: int) -> Members:
+        """Those that have evidence."""
+        found = {index: self._at(index, epoch) for index in range(self.stack.members)}
+        return {index: member for index, member in found.items() if member is not None}
+
+    def _at(self, index: int, epoch: int) -> Member | None:
         """A member's evidence, and its negative log-likelihood of all data as a function of the noise variance."""
         net: Any = self.stack.member(index)
         inputs, targets = self.inputs[index], self.targets[index]
         generator = stream(self.config.all_seeds[index], epoch)
         chosen = torch.randperm(len(inputs), generator=generator)[: self.options.data].to(inputs.device)
         predict = lambda batch: self.predict(net, batch)  # noqa: E731
+        with torch.no_grad():
+            outputs = torch.cat([predict(batch) for batch in inputs[chosen].split(BATCH)]).cpu()
+        if not outputs.isfinite().all():
+            return None
         measure = (
             partial(curvature, net, predict)
             if self.predict_each is None
@@ -165,9 +179,9 @@ class VarianceLearning:
             total=len(inputs),
             generator=generator if self.options.fisher == "sampled" else None,
         )
-        with torch.no_grad():
-            outputs = torch.cat([predict(batch) for batch in inputs[chosen].split(BATCH)])
-        outputs, wanted, share = outputs.cpu(), targets[chosen].cpu(), len(inputs) / len(chosen)
+        if not all(M.isfinite().all() for own in blocks.values() for A, G, _ in own for M in (A, G)):
+            return None
+        wanted, share = targets[chosen].cpu(), len(inputs) / len(chosen)
         return evidence(net, blocks), lambda variance: share * self.density(variance).negative_log(outputs, wanted)
 
     def metrics(self) -> dict[str, list[float]]:

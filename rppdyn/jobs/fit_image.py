@@ -18,7 +18,7 @@ from rppdyn.images.models import ARCHITECTURES
 from rppdyn.jobs.checks import ConfigError
 from rppdyn.jobs.devices import device_of
 from rppdyn.jobs.fit_figures import fit_curves
-from rppdyn.jobs.fit_result import FitResult
+from rppdyn.jobs.fit_result import FitResult, numbers
 from rppdyn.jobs.fitting import GAUSSIAN, Likelihood, StackFit, load_members, run_fit, stack_of
 from rppdyn.jobs.image_schema import FitImageConfig
 from rppdyn.jobs.preflight import preflight
@@ -67,7 +67,7 @@ class ImageFit:
     """The configured images with the models that are fitted to them; each seed has its split, placements, weights and batches.
 
     ``error`` is the share of images that are classified wrongly; of a regression the root mean squared error, in units of the
-    targets' standard deviation.
+    targets' standard deviation. It is nan of a member that has diverged.
     """
 
     def __init__(self, config: FitImageConfig):
@@ -173,7 +173,7 @@ class ImageFit:
         if self.data[0].regression:
             squares = (outputs - targets).square().flatten(1).mean(1)
             return {"error": squares.sqrt().tolist()}
-        wrong = (outputs.argmax(-1) != targets).float().mean(1)
+        wrong = torch.where(outputs.isfinite().all(-1), outputs.argmax(-1) != targets, torch.nan).mean(1)
         return {"error": wrong.tolist(), "nll": _cross_entropy(outputs, targets).mean(1).tolist()}
 
     def _shift_error(self) -> list[float]:
@@ -189,7 +189,7 @@ class ImageFit:
 
     def test(self) -> dict[str, Any]:
         """Errors of the members on validation and test images, and how far shifts change what they say."""
-        return self._evaluate()
+        return {name: numbers(values) for name, values in self._evaluate().items()}
 
 
 def _call(net: nn.Module, x: Tensor) -> Tensor:

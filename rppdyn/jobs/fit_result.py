@@ -58,18 +58,23 @@ class FitResult(RunResult):
 def over_members(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Values by name, one for each member; None where a member has none, or what it has is no number."""
     names = dict.fromkeys(name for row in rows for name in row)
-    values = {name: [row.get(name) for row in rows] for name in names}
-    return {name: [None if v is None or not math.isfinite(v) else v for v in of] for name, of in values.items()}
+    return {name: numbers([row.get(name) for row in rows]) for name in names}
+
+
+def numbers(values: Sequence[float | None]) -> list[float | None]:
+    """The values, with None for what is no number."""
+    return [None if v is None or not math.isfinite(v) else v for v in values]
 
 
 def _pathway_table(rows: list[dict[str, Any]]) -> list[str]:
-    """Means over seeds, a line for each pathway."""
+    """Means over the seeds that did not diverge, a line for each pathway."""
     if not rows:
         return []
     lines = [f"  {'pathway':34} {'precision':>10} {'norm':>8} {'effective':>17} {'normalised':>10} {'relative':>8}"]
     for row in rows:
         precision, norm, effective, normalised, relative = (
-            float(iqm(row[key])) for key in ("precision", "norm", "effective", "normalised", "relative")
+            float(iqm([value for value in row[key] if value is not None]))
+            for key in ("precision", "norm", "effective", "normalised", "relative")
         )
         share = f"{effective:.0f} of {row['coefficients']}"
         name = f"{row['layer']}.{row['pathway']}"

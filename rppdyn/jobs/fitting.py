@@ -352,7 +352,8 @@ def run_fit(
                     result.test = measure(subject)
                 if subject.variances is not None:
                     result.pathways = pathway_rows(subject.variances.evidence(config.optimiser.epochs))
-                    draw_pathways(result.pathways, folder.figures / "pathways.png")
+                    if result.pathways:
+                        draw_pathways(result.pathways, folder.figures / "pathways.png")
                 save_members(subject.module, folder)
                 draw(folder)
                 result.seconds = time.monotonic() - start

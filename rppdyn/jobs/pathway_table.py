@@ -26,20 +26,31 @@ BIASES = ("bias", "pixel_bias")
 """Pathways that are no maps."""
 
 
-def pathway_rows(members: Sequence[Evidence]) -> Rows:
-    """A row for each pathway, its numbers lists over members: ``precision``, ``norm`` of the coefficients, :func:`shares`."""
-    each = [shares(one) for one in members]
-    return [
-        {
-            "layer": p.layer,
-            "pathway": p.name,
-            "coefficients": int(members[0].counts[i]),
-            "precision": [float(np.exp(-one.pathways[i].log_variance)) for one in members],
-            "norm": [one.pathways[i].squared_norm ** 0.5 for one in members],
-        }
-        | {name: [float(values[name][i]) for values in each] for name in each[0]}
-        for i, p in enumerate(members[0].pathways)
+def pathway_rows(members: Sequence[Evidence | None]) -> Rows:
+    """A row for each pathway, its numbers lists over members: ``precision``, ``norm`` of the coefficients, :func:`shares`.
+
+    They are None for a member that has no evidence, and there are no rows if none has.
+    """
+    first = next((one for one in members if one is not None), None)
+    if first is None:
+        return []
+    rows: Rows = [
+        {"layer": p.layer, "pathway": p.name, "coefficients": int(count)}
+        for p, count in zip(first.pathways, first.counts, strict=True)
     ]
+    for one in members:
+        values = {} if one is None else _numbers(one)
+        for i, row in enumerate(rows):
+            for name in ("precision", "norm", "effective", "normalised", "relative"):
+                row.setdefault(name, []).append(values[name][i] if values else None)
+    return rows
+
+
+def _numbers(one: Evidence) -> dict[str, list[float]]:
+    precision = [float(np.exp(-p.log_variance)) for p in one.pathways]
+    return {"precision": precision, "norm": one.squared_norms.sqrt().tolist()} | {
+        name: values.tolist() for name, values in shares(one).items()
+    }
 
 
 def shares(
@@ -94,9 +105,10 @@ def _draw(axes: Axes, title: str, key: str, rows: Rows, colours: dict[str, str])
     for k, (name, colour) in enumerate(colours.items()):
         own = [row for row in rows if row["pathway"] == name]
         at = np.array([layers.index(row["layer"]) for row in own]) + (k - (len(colours) - 1) / 2) * width
-        axes.bar(at, [np.mean(row[key]) for row in own], width, color=colour, alpha=0.75, label=name)
-        for x, row in zip(at, own, strict=True):
-            axes.plot([x] * len(row[key]), row[key], "k.", ms=3)
+        values = [[value for value in row[key] if value is not None] for row in own]
+        axes.bar(at, [np.mean(numbers) for numbers in values], width, color=colour, alpha=0.75, label=name)
+        for x, numbers in zip(at, values, strict=True):
+            axes.plot([x] * len(numbers), numbers, "k.", ms=3)
     axes.set_xticks(range(len(layers)), layers, rotation=35, ha="right", fontsize="x-small")
     axes.set_title(title, fontsize="medium")
     axes.grid(alpha=0.25)

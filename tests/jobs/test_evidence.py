@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 
 import pytest
 import torch
 
-from rppdyn.jobs import compose, fit_regression
+from rppdyn.jobs import compose, fit_image, fit_regression
 from rppdyn.jobs.checks import ConfigError
 from rppdyn.runs import RunFolder
 
@@ -112,3 +113,42 @@ def test_bad_input(name, words, said):
     with pytest.raises(ConfigError, match=said) as error:
         compose.composed(name, list(words))
     assert "\n" not in str(error.value)
+
+
+def test_a_member_that_diverges_has_no_evidence_and_harms_no_other(tmp_path):
+    words = (
+        "optimiser.epochs=6",
+        "evaluation.every=3",
+        "seeds=2",
+        "marginal_likelihood.burn_in=1",
+        "marginal_likelihood.every=1",
+    )
+    whole, lost = (fit_regression.Regression(configured(tmp_path, *words)).fit for _ in range(2))
+    with torch.no_grad():
+        for parameter in lost.stack.stacked:
+            parameter[0] = torch.nan
+    for step in range(2 * lost.steps_per_epoch):
+        whole.step(step), lost.step(step)
+    for of, alone in zip(lost.stack.stacked, whole.stack.stacked, strict=True):
+        assert torch.equal(of[1], alone[1])
+    metrics = lost.variances.metrics()
+    assert metrics["effective/head.free"][1] == whole.variances.metrics()["effective/head.free"][1] > 0
+    assert math.isnan(metrics["effective/head.free"][0])
+    assert lost.variances.evidence(2)[0] is None
+
+
+@pytest.mark.parametrize(
+    "job, words",
+    [
+        (fit_regression, ("task=inertia", "model.num_layers=1")),
+        (fit_image, ("task=upright", "model=f_fc+conv", "model.width=2")),
+    ],
+)  # fmt: skip
+def test_a_fit_whose_members_all_diverge_ends_and_says_so(tmp_path, job, words):
+    common = ("task.train=40", "task.validation=20", "optimiser.epochs=3", "seeds=2", "optimiser.batch_size=20",
+              "objective=marginal_likelihood", "marginal_likelihood.burn_in=1", "marginal_likelihood.every=1",
+              "optimiser.learning_rate=1e20", f"run_dir={tmp_path / 'run'}")  # fmt: skip
+    verb = job.__name__.rpartition(".")[2]
+    result = job.run(compose.composed(verb, [*words, *common]))
+    stored = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert stored["pathways"] == [] and "2 of 2 diverged" in str(result) and "nan" not in str(result)
