@@ -218,8 +218,13 @@ def _torchvision(name: str) -> Callable[[Path | None], _Source]:
             raise ValueError(f"{name} is not part of this package: give folder=..., where torchvision has put it")
         try:
             from torchvision import datasets
-        except (ImportError, RuntimeError) as error:  # RuntimeError: a build for another torch
+        except ImportError as error:
             raise ValueError(f"{name} needs torchvision ({error}): pip install 'rppdyn[images]'") from error
+        except RuntimeError as error:
+            raise ValueError(
+                f"{name} needs torchvision, and the one installed is built for another torch ({error}): install both from "
+                "one index"
+            ) from error
         xs, ys = [], []
         for train in (True, False):
             try:
@@ -231,8 +236,14 @@ def _torchvision(name: str) -> Callable[[Path | None], _Source]:
                     f"files (torchvision: {said}); put them there again"
                 ) from error
             x = torch.as_tensor(part.data)
+            y = torch.as_tensor(part.targets)
+            if len(x) != len(y) or not ((y >= 0) & (y < 10)).all():
+                raise ValueError(
+                    f"{name} in folder {str(folder)!r} has {len(x)} images and {len(y)} labels from {y.min()} to {y.max()} to "
+                    f"{'train on' if train else 'test'}: as many are expected, from 0 to 9; put the files there again"
+                )
             xs.append((x[:, None] if x.ndim == 3 else x.permute(0, 3, 1, 2)).float() / 255)
-            ys.append(torch.as_tensor(part.targets))
+            ys.append(y)
         return _Source(torch.cat(xs), torch.cat(ys), 10, len(xs[1]))
 
     return load

@@ -147,9 +147,10 @@ class ImageFit:
                 generator=torch.Generator().manual_seed(seed),
             )
         except ValueError as error:
+            fitting = [name for name in ARCHITECTURES if name != model.architecture and _fits(name, data.size)]
+            others = f"model.architecture={' or '.join(fitting)} fits them" if fitting else "give a larger task.canvas"
             raise ConfigError(
-                f"model.architecture={model.architecture} on images of {data.size}: {error}; give another, or a larger "
-                "task.canvas"
+                f"model.architecture={model.architecture} on images of {data.size}: {error}; {others}"
             ) from error
 
     @torch.no_grad()
@@ -190,6 +191,14 @@ class ImageFit:
     def test(self) -> dict[str, Any]:
         """Errors of the members on validation and test images, and how far shifts change what they say."""
         return {name: numbers(values) for name, values in self._evaluate().items()}
+
+
+def _fits(architecture: str, size: tuple[int, int]) -> bool:
+    try:
+        ImageModel(ARCHITECTURES[architecture](1), 1, size, 1, {"conv": 1.0})
+    except ValueError:
+        return False
+    return True
 
 
 def _call(net: nn.Module, x: Tensor) -> Tensor:

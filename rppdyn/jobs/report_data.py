@@ -151,7 +151,8 @@ def read_groups(folders: Sequence[str]) -> list[Group]:
     """The runs in these folders, grouped.
 
     Raises:
-        RunFolderError: a folder is no run, is named twice, has no metrics yet, or holds a damaged file.
+        RunFolderError: a folder is no run, is named twice, has a seed that another of its configuration has, has no
+            metrics yet, or holds a damaged file.
         ConfigError: a stored configuration can't be read.
     """
     paths = [Path(folder).resolve() for folder in folders]
@@ -162,6 +163,13 @@ def read_groups(folders: Sequence[str]) -> list[Group]:
     grouped: dict[tuple[str, str], list[Run]] = {}
     for run, name in zip(runs, _names(runs), strict=True):
         grouped.setdefault((run.subject, name), []).append(run)
+    for members in grouped.values():
+        paths_of: dict[int, Path] = {}
+        for run in members:
+            if (other := paths_of.setdefault(run.seed, run.path)) != run.path:
+                raise RunFolderError(
+                    f"{other} and {run.path} both have seed {run.seed} of one configuration: name one of them"
+                )
     looks = {name: i for i, name in enumerate(dict.fromkeys(name for _, name in grouped))}
     subjects = list(dict.fromkeys(run.subject for run in runs))
     ordered = sorted(grouped.items(), key=lambda item: subjects.index(item[0][0]))

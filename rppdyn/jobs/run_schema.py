@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -38,7 +39,7 @@ class RunConfig(ABC):
         require("seed", self.seed, 0 <= self.seed < 2**31, "an integer from 0 to 2^31 - 1")
         at_least("checkpoint_every", self.checkpoint_every, 1)
         at_least("threads", self.threads, 1)
-        if self.device not in ("auto", "cpu", "cuda") and not self.device.removeprefix("cuda:").isdecimal():
+        if self.device not in ("auto", "cpu", "cuda") and not re.fullmatch(r"cuda:\d{1,3}", self.device):
             raise ConfigError(f"device={self.device}: must be auto, cpu, cuda or cuda:N")
         if self.run_dir is not None and not self.run_dir.strip():
             raise ConfigError(

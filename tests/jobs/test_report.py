@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -226,6 +227,7 @@ def test_bad_input_is_one_line(tmp_path, runs):
         ([str(tmp_path / "absent")], "no run at"),
         ([str(tmp_path)], "no config.yaml"),
         ([runs[0], runs[0] + "/."], "given twice"),
+        ([runs[0], shutil.copytree(runs[0], tmp_path / "copy")], "both have seed 0 of one configuration"),
         ([empty], "no metrics yet"),
         ([damaged], "certificate.json is damaged"),
         ([listed], "holds no JSON object"),
