@@ -44,7 +44,9 @@ class PolyphaseSubsampling(Subsampling):
 
     A circular shift permutes the grids (and shifts them), a rotation by 90 degrees permutes them and turns them, so that
     the same pixels are chosen: the output is that of the image that stood still, shifted or turned. The choice is made for
-    each sample by itself. Grids with the same norm and different features are the exception; the first is taken.
+    each sample by itself. Among grids with the same norm, which raw images of few grey levels often have, the
+    :math:`l_1` norm decides, then the :math:`l_2` norm; where these are the same too, as of grids that are each other's images,
+    no choice commutes, and the first is taken.
 
     Source: Chaman & Dokmanic 2021; van der Ouderaa, Immer & van der Wilk 2023, F.2 (in whose code the norm is over the
     batch, so that a sample's output depends on its neighbours').
@@ -53,8 +55,18 @@ class PolyphaseSubsampling(Subsampling):
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C H_out W_out"]:
         s, (height, width) = self.stride, self.out_size((x.shape[2], x.shape[3]))
         grids = x.unflatten(3, (width, s)).unflatten(2, (height, s)).permute(0, 3, 5, 1, 2, 4).flatten(1, 2)
-        chosen = grids.detach().abs().amax((2, 3, 4)).argmax(1)
+        sizes = grids.detach().abs()
+        best = torch.ones_like(sizes[:, :, 0, 0, 0], dtype=torch.bool)
+        for norm in (sizes.amax((2, 3, 4)), _total(sizes), _total(sizes.square())):
+            among = norm.masked_fill(~best, -torch.inf)
+            best = among == among.amax(1, keepdim=True)
+        chosen = best.to(torch.uint8).argmax(1)
         return torch.take_along_dim(grids, chosen[:, None, None, None, None], 1).squeeze(1)
+
+
+def _total(values: Float[Tensor, "N grids C H W"]) -> Float[Tensor, "N grids"]:
+    """Sums over a grid, the same in whatever order: what rounding leaves of them in float64 is below float32's."""
+    return values.sum((2, 3, 4), dtype=torch.float64).float()
 
 
 class MaxSubsampling(Subsampling):
