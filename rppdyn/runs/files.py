@@ -60,7 +60,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Replace a JSON file in one step; numbers that JSON lacks (nan, infinities) become null."""
-    write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
+    write_text(path, json.dumps(plain(value, finite=True), indent=2, allow_nan=False) + "\n")
 
 
 @contextmanager
@@ -110,22 +110,24 @@ def _remove_unless_held(folder: Path) -> None:
         os.close(descriptor)
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, *, finite: bool = False) -> Any:
     """Mappings, sequences, numpy and torch scalars and arrays as dict, list, str, int, float, bool, None.
 
+    Args:
+        finite: whether numbers that JSON lacks (nan, infinities) become None.
     Raises:
         TypeError: a value has no such form.
     """
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
+        return None if finite and not math.isfinite(value) else float(value)
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain(item, finite=finite) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [plain(item, finite=finite) for item in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if hasattr(value, "tolist"):
-        return plain(value.tolist())
+        return plain(value.tolist(), finite=finite)
     raise TypeError(f"{type(value).__name__} has no JSON form: {value!r}; convert it to numbers or strings first")

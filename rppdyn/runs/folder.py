@@ -179,7 +179,7 @@ def differences(stored: dict[str, Any], asked: dict[str, Any], prefix: str = "")
         left, right = stored.get(key, MISSING), asked.get(key, MISSING)
         if isinstance(left, dict) and isinstance(right, dict):
             found += differences(left, right, f"{prefix}{key}.")
-        elif left != right:
+        elif left != right and (left == left or right == right):  # nan is nan
             found.append((f"{prefix}{key}", left, right))
     return found
 

@@ -22,7 +22,7 @@ class MetricsLog:
 
     def append(self, step: int, values: dict[str, Any]) -> None:
         """Add one record; it is on the disk when this returns."""
-        line = json.dumps({"step": step, **plain(values)}, allow_nan=False)
+        line = json.dumps({"step": step, **plain(values, finite=True)}, allow_nan=False)
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
             file.flush()

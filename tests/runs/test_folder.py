@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from rppdyn.runs import MetricsLog, RunFolder, RunFolderError, differences, read_metrics, series
@@ -18,6 +20,13 @@ def test_the_configuration_comes_back_as_it_was(tmp_path):
     RunFolder.create(tmp_path / "a" / "run", CONFIG)
     assert RunFolder.open(tmp_path / "a" / "run").config() == CONFIG
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["run"]
+
+
+def test_numbers_that_json_lacks_come_back_too(tmp_path):
+    config = CONFIG | {"env": {"id": "Hopper-v5", "kwargs": {"healthy_z_range": [0.8, math.inf], "height": math.nan}}}
+    stored = RunFolder.create(tmp_path / "run", config).config()
+    assert stored["env"]["kwargs"]["healthy_z_range"] == [0.8, math.inf] and differences(stored, config) == []
+    assert differences(stored, CONFIG | {"env": {"id": "Hopper-v5", "kwargs": {"height": None}}}) != []
 
 
 def test_an_existing_folder_is_refused_with_both_remedies(tmp_path):
@@ -114,7 +123,7 @@ def test_plain_values(tmp_path):
     import torch
 
     value = {"a": np.float32(1.5), "b": (np.arange(2), torch.tensor([1.0])), "c": tmp_path, "d": float("nan"), 3: True}
-    assert plain(value) == {"a": 1.5, "b": [[0, 1], [1.0]], "c": str(tmp_path), "d": None, "3": True}
+    assert plain(value, finite=True) == {"a": 1.5, "b": [[0, 1], [1.0]], "c": str(tmp_path), "d": None, "3": True}
     with pytest.raises(TypeError, match="no JSON form"):
         plain(object())
 
