@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import shutil
 import signal
+import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from multiprocessing import get_context
 from multiprocessing.util import Finalize
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -37,8 +43,11 @@ class WorkerEnv(SubprocVecEnv):
 
     def __init__(self, build: Callable[[], gym.Env]) -> None:
         get_context("forkserver").set_forkserver_preload([PRELOADED])  # without effect where it runs already
+        self._last_words = Path(tempfile.mkdtemp(prefix="rppdyn-worker-"), "error.txt")
+        weakref.finalize(self, shutil.rmtree, self._last_words.parent, ignore_errors=True)
         try:
-            super().__init__([_Deaf(build)], start_method="forkserver")
+            with _known_start_method():
+                super().__init__([_Deaf(build, self._last_words)], start_method="forkserver")
         except (EOFError, OSError) as error:
             self.processes[0].join(LONGEST)
             raise WorkerError(f"{self._fate()} while it made the environment") from error
@@ -53,7 +62,8 @@ class WorkerEnv(SubprocVecEnv):
         how = (
             "hung up" if code is None else f"ended with status {code}" if code >= 0 else f"was killed by signal {-code}"
         )
-        return f"the environment's worker (process {process.pid}) {how}"
+        why = f" ({self._last_words.read_text()})" if self._last_words.exists() else ""
+        return f"the environment's worker (process {process.pid}) {how}{why}"
 
     def close(self) -> None:
         """End the process, whatever its state."""
@@ -74,15 +84,42 @@ class WorkerEnv(SubprocVecEnv):
 
 
 class _Deaf:
-    """Makes an environment in a process that then takes no notice of requests to stop."""
+    """Makes an environment in a process that then takes no notice of requests to stop, and leaves word of what ends it."""
 
-    def __init__(self, build: Callable[[], gym.Env]) -> None:
-        self.build = build
+    def __init__(self, build: Callable[[], gym.Env], last_words: Path) -> None:
+        self.build, self.last_words = build, last_words
 
     def __call__(self) -> gym.Env:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
-        return self.build()
+        env = self._told(self.build)()
+        env.reset, env.step = self._told(env.reset), self._told(env.step)  # a wrapper would be seen
+        return env
+
+    def _told(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def told(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(*args, **kwargs)
+            except Exception as error:
+                self.last_words.write_text(f"{type(error).__name__}: {' '.join(str(error).split())}")
+                raise
+
+        return told
+
+
+@contextmanager
+def _known_start_method() -> Iterator[None]:
+    """A new process takes over how this one starts others, and joblib's way is not known there."""
+    method = multiprocessing.get_start_method(allow_none=True)
+    if method is None or method in multiprocessing.get_all_start_methods():
+        yield
+        return
+    multiprocessing.set_start_method("forkserver", force=True)
+    try:
+        yield
+    finally:
+        multiprocessing.set_start_method(method, force=True)
 
 
 class _Remote:

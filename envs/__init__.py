@@ -27,7 +27,7 @@ from rppdyn.envs.making import ScaledActuators, make_env
 from rppdyn.envs.mirror import mirror_spec
 from rppdyn.envs.partial import without
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
-from rppdyn.envs.state import Resumable, capture_state, restore_state
+from rppdyn.envs.state import Resumable, capture_state, require_capturable, restore_state
 from rppdyn.envs.termination import Termination, termination
 from rppdyn.envs.windy_pendulum import EPISODE_STEPS, WINDY_PENDULUM, WindyPendulum
 
@@ -58,6 +58,7 @@ __all__ = [
     "make_env",
     "mirror_spec",
     "read_episodes",
+    "require_capturable",
     "restore_state",
     "save_certificate",
     "symmetry_choices",

@@ -8,9 +8,13 @@ import dis
 def by_user(error: BaseException) -> bool:
     """Whether an exception says what its reader did wrong: a `raise` statement of this package made it.
 
-    A ValueError of NumPy's, or of `int`, has its last Python frame in this package too, but no `raise` there. An OSError
-    does where it names a file.
+    What does not fit in memory is the user's, too. A ValueError of NumPy's, or of `int`, has its last Python frame in this
+    package, but no `raise` there. An OSError is where it names a file.
     """
+    if is_out_of_memory(error):
+        return True
+    if isinstance(error, RuntimeError):
+        return False
     if isinstance(error, OSError):
         return error.filename is not None
     traceback = error.__traceback__
@@ -23,3 +27,12 @@ def by_user(error: BaseException) -> bool:
     # the command line is run by `python -m rppdyn.cli` too
     ours = module.split(".")[0] == "rppdyn" or frame.f_globals.get("__package__") == "rppdyn"
     return ours and frame.f_code.co_code[traceback.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether something did not fit in memory; torch says so of the CPU's by a RuntimeError."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+    )

@@ -27,8 +27,12 @@ def require(key: str, value: Any, holds: bool, what: str) -> None:
         raise ConfigError(f"{key}={value}: must be {what}")
 
 
+LARGEST = 1e38
+"""Of a number that float32 is to hold; an inverse of less than the smallest would be infinite."""
+
+
 def positive(key: str, value: float) -> None:
-    require(key, value, math.isfinite(value) and value > 0, "a positive number")
+    require(key, value, math.isfinite(value) and 0 < value <= LARGEST, "a positive number, at most 1e38")
 
 
 def number(key: str, value: Any, what: str) -> float:
@@ -41,7 +45,8 @@ def number(key: str, value: Any, what: str) -> float:
 
 
 def variance(key: str, value: float) -> None:
-    require(key, value, math.isfinite(value) and value >= 0, "a variance: zero (the pathway is removed) or positive")
+    within = value == 0 or 1 / LARGEST <= value <= LARGEST
+    require(key, value, within, "a variance: zero (the pathway is removed) or positive, from 1e-38 to 1e38")
 
 
 def learning_rate_end(key: str, value: float | None) -> None:
@@ -55,7 +60,7 @@ def betas(key: str, value: list[float]) -> None:
 
 
 def at_least(key: str, value: int, least: int) -> None:
-    require(key, value, value >= least, f"an integer, at least {least}")
+    require(key, value, least <= value < 2**63, f"an integer, at least {least}")
 
 
 def flag(flag: str, value: int, least: int) -> None:

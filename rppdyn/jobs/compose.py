@@ -256,6 +256,8 @@ def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
         key, _, value = override.partition("=")
         if key in groups(name) and key != "experiment" and value in ("null", ""):
             raise ConfigError(f"{override}: a choice is needed; choose one of {', '.join(choices(key, name))}")
+        if key.startswith("agent.imagination") and not any(re.match("agent=.*mbpo", other) for other in overrides):
+            raise ConfigError(f"{override}: of the agents mbpo alone imagines; add agent=mbpo")
     with initialize_config_module(CONFIGS[name], version_base="1.3", job_name=name.replace("_", "-")):
         yield [_prepared(SCHEMAS[name], override) for override in overrides]
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from rppdyn import priors
 from rppdyn.equivariance import equivariance_error
+from rppdyn.errors import is_out_of_memory
 from rppdyn.groups import Group
 from rppdyn.jobs import notation
 from rppdyn.jobs.checks import ConfigError
@@ -110,7 +111,7 @@ def build_stack(config: FitConfig, rep_in: Rep, rep_out: Rep, output_scale: floa
         nets = [build_network(config.model, rep_in, rep_out, seed, output_scale) for seed in config.all_seeds]
         return stack_of(config, nets)
     except RuntimeError as error:
-        if "can't allocate memory" not in str(error) and not isinstance(error, torch.OutOfMemoryError):
+        if not is_out_of_memory(error):
             raise
         raise ConfigError(
             f"model.hidden={config.model.hidden}, {len(config.all_seeds)} of them: the weights don't fit in memory; give fewer "

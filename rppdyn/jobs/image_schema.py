@@ -32,12 +32,11 @@ class ImageTaskConfig:
     augment_turn: bool = False  # ... and turned by a multiple of 90 degrees
 
     def __post_init__(self) -> None:
-        at_least("task.augment_shift", self.augment_shift, 0)
         at_least("task.train", self.train, 1)
         at_least("task.validation", self.validation, 0)
-        for name in ("canvas", "shift"):
-            if getattr(self, name) is not None:
-                at_least(f"task.{name}", getattr(self, name), 0)
+        for name in ("canvas", "shift", "augment_shift"):
+            if (pixels := getattr(self, name)) is not None:
+                require(f"task.{name}", pixels, 0 <= pixels <= 100_000, "a number of pixels, from 0 to 100000")
 
     @property
     def augments(self) -> list[str]:

@@ -38,7 +38,7 @@ class RunConfig(ABC):
     def __post_init__(self) -> None:
         require("seed", self.seed, 0 <= self.seed < 2**31, "an integer from 0 to 2^31 - 1")
         at_least("checkpoint_every", self.checkpoint_every, 1)
-        at_least("threads", self.threads, 1)
+        require("threads", self.threads, 1 <= self.threads <= 1024, "an integer from 1 to 1024")
         if self.device not in ("auto", "cpu", "cuda") and not re.fullmatch(r"cuda:\d{1,3}", self.device):
             raise ConfigError(f"device={self.device}: must be auto, cpu, cuda or cuda:N")
         if self.run_dir is not None and not self.run_dir.strip():

@@ -16,7 +16,7 @@ from stable_baselines3.common.utils import LinearSchedule
 from rppdyn.agents import RPPMBPO, RPPSAC
 from rppdyn.agents.trainees import Trainee, train_together
 from rppdyn.agents.workers import WorkerEnv
-from rppdyn.envs import SymmetrySpec, certificate_for, make_env, symmetry_spec, termination
+from rppdyn.envs import SymmetrySpec, certificate_for, make_env, require_capturable, symmetry_spec, termination
 from rppdyn.envs.spec import VERDICTS
 from rppdyn.jobs import agent_files
 from rppdyn.jobs.agent_files import RunState
@@ -250,6 +250,7 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
     with ExitStack() as stack:
         env = stack.enter_context(closing(build_env(config)))
         spec = spec_of(config, folder, env)
+        require_capturable(env)
         stepped, options = env, {}
         if config.workers:
             stepped = stack.enter_context(closing(WorkerEnv(partial(build_env, config))))

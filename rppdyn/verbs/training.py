@@ -102,7 +102,12 @@ class _SweepTask:
             with contextlib.chdir(self.folder):
                 config = compose.as_config(self.__name__, node)
                 status = _train_one(self.__name__, config, resume=self.resume)
-        except (ValueError, OSError) as error:  # said here, so that the jobs after this one still run
+        except (
+            ValueError,
+            OSError,
+            RuntimeError,
+            MemoryError,
+        ) as error:  # said here, so that the later jobs still run
             folder = "" if config is None else str(config.folder())
             return report_error(error, of="" if folder in str(error) else f"{folder}: ")
         if status == INTERRUPTED:

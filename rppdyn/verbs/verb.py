@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from rppdyn.errors import by_user
+from rppdyn.errors import by_user, is_out_of_memory
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -46,5 +46,8 @@ def report_error(error: Exception, of: str = "") -> int:
     """Say what a user did wrong, and in which of several runs, in one line; raise again what wasn't the user."""
     if not by_user(error):
         raise error
-    print(f"rppdyn: error: {of}{' '.join(str(error).split())}", file=sys.stderr)
+    said = " ".join(str(error).split())
+    if is_out_of_memory(error):
+        said = f"not enough memory for sizes as they are configured: {said or type(error).__name__}; give smaller ones"
+    print(f"rppdyn: error: {of}{said}", file=sys.stderr)
     return USER_ERROR

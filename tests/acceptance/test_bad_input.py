@@ -74,6 +74,28 @@ BAD = {
         ["train-agent", "model=mlp", "model.equivariant_variance=0"],
         ["model.equivariant_variance=0", "no pathway of the actor", "positive"],
     ),
+    "imagination of an agent that has none": (
+        ["train-agent", "env=InvertedPendulum-v5", "agent.imagination.members=2"],
+        ["agent.imagination.members=2", "add agent=mbpo"],
+    ),
+    "buffer beyond memory": (
+        ["train-agent", "env=InvertedPendulum-v5", "agent.buffer_size=100000000000000"],
+        ["not enough memory", "give smaller ones"],
+    ),
+    "layers beyond memory": (["fit-image", "model.width=3000000000"], ["not enough memory", "give smaller ones"]),
+    "more threads than any machine has": (["fit-image", "threads=999999"], ["threads=999999", "from 1 to 1024"]),
+    "device beyond all numbers": (["fit-image", "device=cuda:99999999999999999999"], ["device=cuda:9", "cuda:N"]),
+    "integer beyond all": (["fit-image", "model.width=99999999999999999999"], ["model.width=9", "integer"]),
+    "learning rate beyond float32": (
+        ["fit-image", "optimiser.learning_rate=1e300"],
+        ["learning_rate=1e+300", "at most"],
+    ),
+    "shift beyond all": (["fit-image", "task.shift=9223372036854775807"], ["task.shift=9", "pixels"]),
+    "variance beyond float32": (["fit-image", "model.pathways.f_fc=1e-40"], ["model.pathways.f_fc=1e-40", "1e-38"]),
+    "images that are too small for the layers": (
+        ["fit-image", "task=breast_cancer"],
+        ["model.architecture=small_max", "model.architecture=three_layers fits them"],
+    ),
     "variance that an mlp has no use for": (
         ["train-agent", "env=InvertedPendulum-v5", "model=mlp", "model.free_variance=1e-3"],
         ["free_variance=0.001", "one pathway, under equivariant_variance"],

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from functools import partial
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
@@ -93,3 +96,38 @@ def no_environment() -> gym.Env:
 def test_an_environment_that_can_t_be_made_there_is_said_to_be_one():
     with pytest.raises(WorkerError, match=r"worker \(process \d+\) ended with status 3 while it made the environment"):
         WorkerEnv(no_environment)
+
+
+class Breaks(gym.Wrapper):
+    def step(self, action):
+        raise RuntimeError("the robot\nbroke")
+
+
+def broken() -> gym.Env:
+    return Breaks(HOPPER())
+
+
+def test_what_ends_an_environment_there_is_said_here():
+    env = WorkerEnv(broken)
+    env.reset()
+    with pytest.raises(WorkerError, match=r"ended with status 1 \(RuntimeError: the robot broke\)"):
+        env.step(np.zeros((1, 3), np.float32))
+    env.close()
+
+
+def test_workers_start_where_processes_are_started_in_ways_of_joblib_s():
+    code = """
+import gymnasium, joblib
+from rppdyn.agents.workers import WorkerEnv
+
+def steps():
+    env = WorkerEnv(lambda: gymnasium.make("InvertedPendulum-v5"))
+    try:
+        return env.reset().shape
+    finally:
+        env.close()
+
+print(joblib.Parallel(n_jobs=2, backend="loky")(joblib.delayed(steps)() for _ in range(2)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    assert "[(1, 4), (1, 4)]" in done.stdout, done.stderr
