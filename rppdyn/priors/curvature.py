@@ -6,6 +6,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ def curvature(
     like weights that are shared between places.
 
     Layers are watched while they run: each must be called as a module, once or more, with its input first (an `RPPEMLP`
-    inside :class:`~rppdyn.nn.Chained`).
+    inside :class:`~rppdyn.nn.Chained`). Whether their parameters are frozen does not matter.
 
     Args:
         module: what contains the layers.
@@ -57,8 +58,9 @@ def curvature(
     Returns:
         Factors of all pathways that have curvature, in float64, ``A`` a mean over data and ``G`` a sum over ``total`` of them.
     Raises:
-        ValueError: there are no data, or `predict` calls no layer with such pathways.
+        ValueError: there are no data, `predict` calls no layer with such pathways, or gradients are ruled out.
     """
+    _check_mode()
     sums: Blocks = {}
     count = 0
     for batch in batches:
@@ -104,6 +106,7 @@ def gradient_curvature(
         predict: outputs ``(N, *out)`` of a batch by a stack of as many copies of the network, one for each datum, with these
             weights (as `Stack.assemble` gives them).
     """
+    _check_mode()
     net = copy.deepcopy(net)
     net.fourier = None  # dense weights are what pathways contribute to
     sums: Blocks = {}
@@ -127,6 +130,11 @@ def gradient_curvature(
     return {key: [b._replace(A=b.A / _traces(b.A), G=b.G * scale) for b in blocks] for key, blocks in sums.items()}
 
 
+def _check_mode() -> None:
+    if torch.is_inference_mode_enabled():
+        raise ValueError("curvature needs gradients, which torch.inference_mode() rules out: call it outside of it")
+
+
 def _leaves(net: RPPEMLP, weights: Weights) -> dict[str, AffineMap]:
     """The assembled weights of the layers that have pathways with curvature."""
     found = {"head": weights[-1]}
@@ -146,10 +154,16 @@ def _watched(module: nn.Module) -> Iterator[Uses]:
     """Inputs and outputs of the layers that own pathways with curvature, in the order of their calls."""
     uses: Uses = defaultdict(list)
     hooks = []
+
+    def watch(name: str, _: nn.Module, args: tuple[Tensor, ...], y: Tensor) -> Tensor:
+        if not y.requires_grad:  # nothing before it does, nor its own parameters: gradients by it begin here
+            y = y.detach().requires_grad_()
+        uses[name].append((args[0].detach(), y))
+        return y
+
     for name, layer in module.named_modules():
         if _curved(layer):
-            watch = lambda _, args, y, name=name: uses[name].append((args[0].detach(), y))  # noqa: E731
-            hooks.append(layer.register_forward_hook(watch))
+            hooks.append(layer.register_forward_hook(partial(watch, name)))
     try:
         yield uses
     finally:
@@ -163,6 +177,10 @@ def _curved(layer: nn.Module) -> list[tuple[str, Pathway]]:
 
 
 def _gradients(outputs: Tensor, of: list[Tensor], factor: Tensor) -> list[Tensor]:
+    if not outputs.requires_grad:
+        raise ValueError(
+            "predict's outputs have no gradient by its layers': compute them without no_grad() and detach()"
+        )
     found = torch.autograd.grad(outputs, of, factor, retain_graph=True, allow_unused=True)
     return [torch.zeros_like(y) if g is None else g for y, g in zip(of, found, strict=True)]
 
