@@ -50,9 +50,9 @@ def curvature(
     Args:
         module: what contains the layers.
         predict: outputs ``(N, *out)`` of a batch, computed with the module's layers.
-        batches: of inputs.
+        batches: of inputs; empty ones are passed over.
         likelihood: of the outputs.
-        total: number of data that the curvature is of; those in the batches if None.
+        total: number of data that the curvature is of, one or more; those in the batches if None.
         generator: draws one target for each datum from the likelihood, which costs one backward pass; without it there is one
             for each factor of the Hessian, as many as there are outputs.
     Returns:
@@ -60,7 +60,7 @@ def curvature(
     Raises:
         ValueError: there are no data, `predict` calls no layer with such pathways, or gradients are ruled out.
     """
-    _check_mode()
+    _check(total)
     sums: Blocks = {}
     count = 0
     for batch in batches:
@@ -71,6 +71,8 @@ def curvature(
                     f"predict called no layer of {type(module).__name__} that has pathways with curvature: of an RPPEMLP, "
                     "predict with rppdyn.nn.Chained(net)"
                 )
+            if not len(outputs):
+                continue
             factors = likelihood.factors(outputs.detach(), generator)
             found = [(name, x, y) for name, calls in uses.items() for x, y in calls]
             gradients = [_gradients(outputs, [y for *_, y in found], factor) for factor in factors]
@@ -80,9 +82,7 @@ def curvature(
         for key, blocks in by_layer.items():
             _add(sums, key, blocks)
         count += len(outputs)
-    if not count:
-        raise ValueError("curvature of no data: give one batch or more")
-    scale = 1.0 if total is None else total / count
+    scale = _scale(count, total)
     return {key: [b._replace(A=b.A / count, G=b.G * scale) for b in blocks] for key, blocks in sums.items()}
 
 
@@ -106,12 +106,14 @@ def gradient_curvature(
         predict: outputs ``(N, *out)`` of a batch by a stack of as many copies of the network, one for each datum, with these
             weights (as `Stack.assemble` gives them).
     """
-    _check_mode()
+    _check(total)
     net = copy.deepcopy(net)
     net.fourier = None  # dense weights are what pathways contribute to
     sums: Blocks = {}
     count = 0
     for batch in batches:
+        if not len(batch):
+            continue
         with torch.no_grad():
             stack = Stack([net] * len(batch))
             weights = stack.assemble()
@@ -126,13 +128,22 @@ def gradient_curvature(
                     for pathway_name, pathway in _curved(net.get_submodule(name)):
                         _add(sums, (name, pathway_name), pathway.gradient_curvature(by_weight, by_bias))
         count += len(outputs)
-    scale = 1.0 if total is None else total / count
+    scale = _scale(count, total)
     return {key: [b._replace(A=b.A / _traces(b.A), G=b.G * scale) for b in blocks] for key, blocks in sums.items()}
 
 
-def _check_mode() -> None:
+def _check(total: int | None) -> None:
+    if total is not None and not total >= 1:
+        raise ValueError(f"total={total}: give a number of data, one or more, or None for those in the batches")
     if torch.is_inference_mode_enabled():
         raise ValueError("curvature needs gradients, which torch.inference_mode() rules out: call it outside of it")
+
+
+def _scale(count: int, total: int | None) -> float:
+    """What makes a sum over the data that were given one over ``total`` of them."""
+    if not count:
+        raise ValueError("curvature of no data: give one batch or more that is not empty")
+    return 1.0 if total is None else total / count
 
 
 def _leaves(net: RPPEMLP, weights: Weights) -> dict[str, AffineMap]:

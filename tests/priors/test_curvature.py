@@ -11,7 +11,7 @@ from torch import nn
 from rppdyn.groups import SO
 from rppdyn.images import ImageModel, LayerSpec
 from rppdyn.nn import RPPEMLP, Chained
-from rppdyn.priors import Categorical, Gaussian, curvature, gradient_curvature
+from rppdyn.priors import Categorical, Gaussian, Laplace, curvature, gradient_curvature
 from rppdyn.reps import V
 
 
@@ -71,3 +71,29 @@ def test_outputs_without_gradients_are_refused():
     case = Features()
     with refused("predict's outputs have no gradient"):
         curvature(case.net, lambda x: Chained(case.net)(x).detach(), [case.x], Gaussian(1.0))
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_empty_batches_are_passed_over(measure):
+    case = Features()
+    measured, x = getattr(case, measure), case.x
+    same(measured([x[:0], x, x[7:]], total=20), measured([x], total=20))
+    for batches in ([], [x[:0]]):
+        for total in (None, 10):
+            with refused("curvature of no data", "give one batch or more"):
+                measured(batches, total=total)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("total", [0, -5])
+def test_a_total_of_no_data_is_refused_before_any_work(measure, total):
+    with refused(f"total={total}", "one or more"):
+        getattr(Features(), measure)(iter(lambda: pytest.fail("the data were read"), None), total=total)
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian, Laplace])
+def test_likelihoods_have_finite_variances_and_no_factors_of_no_data(likelihood):
+    for variance in (0.0, -1.0, float("inf"), float("nan"), torch.tensor(float("inf"))):
+        with refused(f"variance={float(variance)}", "positive finite number"):
+            likelihood(variance)
+    assert likelihood(0.5).factors(torch.zeros(0, 3, 2)).shape == (6, 0, 3, 2)
