@@ -88,9 +88,13 @@ class Pathway(ExactBuffers, ABC):
         return parameter if self.unit is None else self.unit * parameter
 
     def learn_variance(self) -> None:
-        """Make ``log_variance`` a parameter, and the unit of storage one without a gradient, to follow the variance."""
-        self.log_variance = nn.Parameter(self.drop_exact("log_variance"))
-        if self.has_unit:
+        """Make ``log_variance`` a parameter, and the unit of storage one without a gradient, to follow the variance.
+
+        What is a parameter already stays as it is.
+        """
+        if not isinstance(self.log_variance, nn.Parameter):
+            self.log_variance = nn.Parameter(self.drop_exact("log_variance"))
+        if self.has_unit and not isinstance(self.unit, nn.Parameter):
             unit = torch.ones((), dtype=torch.float64) if self.unit is None else self.drop_exact("unit")
             self.unit = nn.Parameter(unit.to(torch.get_default_dtype()), requires_grad=False)
 

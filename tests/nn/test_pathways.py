@@ -1,0 +1,51 @@
+"""What a pathway keeps when its variance is learned."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from registry import generator
+from torch import nn
+
+from rppdyn.groups import SO
+from rppdyn.nn import RPPEMLP, named_pathways
+from rppdyn.priors import learn_variances
+from rppdyn.reps import V
+
+VARIANCES = [1.0, 3e-4]
+"""Of free pathways that are stored as they are, and in units of their prior."""
+
+
+def network(free_variance, seed=0):
+    return RPPEMLP(V, V, SO(3), hidden=12, num_layers=1, free_variance=free_variance, generator=generator(seed))
+
+
+def learned(net):
+    net = copy.deepcopy(net)
+    learn_variances(net)
+    return net
+
+
+def kept(net):
+    """All tensors by name."""
+    return dict(net.named_parameters()) | dict(net.named_buffers())
+
+
+@pytest.mark.parametrize("free_variance", VARIANCES)
+def test_learning_variances_twice_is_learning_them_once(free_variance):
+    net = learned(network(free_variance))
+    nn.init.constant_(net.head.free.unit, 0.5)
+    before = kept(net)
+    learn_variances(net)
+    after = kept(net)
+    assert after.keys() == before.keys() and all(after[name] is before[name] for name in before)
+
+
+def test_a_variance_that_was_made_a_parameter_by_hand_is_learned():
+    net = network(3e-4)
+    pathway = net.head.free
+    own = pathway.log_variance = nn.Parameter(pathway.log_variance.clone())
+    learn_variances(net)
+    assert pathway.log_variance is own and isinstance(pathway.unit, nn.Parameter)
