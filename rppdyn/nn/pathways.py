@@ -96,7 +96,7 @@ class Pathway(ExactBuffers, ABC):
             self.log_variance = nn.Parameter(self.drop_exact("log_variance"))
         if self.has_unit and not isinstance(self.unit, nn.Parameter):
             unit = torch.ones((), dtype=torch.float64) if self.unit is None else self.drop_exact("unit")
-            self.unit = nn.Parameter(unit.to(torch.get_default_dtype()), requires_grad=False)
+            self.unit = nn.Parameter(unit.to(self.get_parameter("weight")), requires_grad=False)
 
     @abstractmethod
     def coefficients(self) -> tuple[Tensor, ...]:

@@ -49,3 +49,13 @@ def test_a_variance_that_was_made_a_parameter_by_hand_is_learned():
     own = pathway.log_variance = nn.Parameter(pathway.log_variance.clone())
     learn_variances(net)
     assert pathway.log_variance is own and isinstance(pathway.unit, nn.Parameter)
+
+
+@pytest.mark.parametrize("free_variance", VARIANCES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_learning_variances_keeps_the_function(free_variance, dtype):
+    net = network(free_variance).to(dtype)
+    x = torch.randn(5, 3, generator=generator(1), dtype=dtype)
+    after = learned(net)
+    assert torch.equal(after(x), net(x))
+    assert after.head.free.unit.dtype == dtype and after.head.free.log_variance.dtype == torch.float64
