@@ -59,3 +59,41 @@ def test_learning_variances_keeps_the_function(free_variance, dtype):
     after = learned(net)
     assert torch.equal(after(x), net(x))
     assert after.head.free.unit.dtype == dtype and after.head.free.log_variance.dtype == torch.float64
+
+
+@pytest.mark.parametrize("free_variance", VARIANCES)
+@pytest.mark.parametrize("own_variance", VARIANCES)
+@pytest.mark.parametrize("kinds", ["exact to learned", "learned to exact", "exact to exact", "learned to learned"])
+def test_checkpoints_are_read_whether_variances_were_learned_or_not(free_variance, own_variance, kinds):
+    saved, own = (
+        (learned(net) if kind == "learned" else net).double()
+        for kind, net in zip(kinds.split(" to "), (network(free_variance), network(own_variance, seed=1)), strict=True)
+    )
+    if kinds.startswith("learned"):
+        for *_, pathway in named_pathways(saved):
+            nn.init.constant_(pathway.log_variance, -9.0)
+            nn.init.constant_(pathway.unit, 0.01) if pathway.has_unit else None
+    x = torch.randn(5, 3, generator=generator(1), dtype=torch.float64)
+    assert not torch.equal(own(x), saved(x))
+    own.load_state_dict(saved.state_dict())
+    assert torch.equal(own(x), saved(x))
+    assert own.pathway_variances() == saved.pathway_variances()
+    again = copy.deepcopy(own)
+    again.load_state_dict(own.state_dict())
+    assert torch.equal(again(x), saved(x)) and torch.equal(learned(again)(x), saved(x))
+
+
+def test_a_part_of_a_checkpoint_leaves_other_units_alone():
+    net = learned(network(3e-4))
+    x = torch.randn(5, 3, generator=generator(1))
+    before = net(x)
+    net.load_state_dict({"head.free.bias": net.head.free.bias}, strict=False)
+    assert torch.equal(net(x), before)
+
+
+def test_a_unit_is_not_read_where_there_is_none():
+    equivariant, alone = (
+        RPPEMLP(V, V, SO(3), hidden=12, num_layers=0, equivariant_variance=a, free_variance=3e-4) for a in (1.0, 0)
+    )
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*head\.free\.unit_exact"):
+        alone.load_state_dict({k: v for k, v in equivariant.state_dict().items() if "free" in k})
