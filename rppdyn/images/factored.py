@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rppdyn.images.pathways import ImagePathway, Size, moments
+from rppdyn.images.pathways import ImagePathway, Size, check_size, moments
 from rppdyn.nn.curvature import Kronecker
 
 __all__ = ["FactoredFullyConnected"]
@@ -31,9 +31,9 @@ class FactoredFullyConnected(ImagePathway):
                  out_size: Size | None = None, gain: int | float = 1.0, generator: torch.Generator | None = None):  # fmt: skip
         super().__init__(variance)
         self.out_size = size if out_size is None else out_size
-        pairs = (out_channels, in_channels)
-        self.U = self.draw(*pairs, math.prod(size), std=math.sqrt(gain / math.prod(size)), generator=generator)
-        self.V = self.draw(*pairs, math.prod(self.out_size), std=math.sqrt(gain / in_channels), generator=generator)
+        pairs, inputs, outputs = (out_channels, in_channels), check_size(size), check_size(self.out_size)
+        self.U = self.draw(*pairs, inputs, std=math.sqrt(gain / inputs), generator=generator)
+        self.V = self.draw(*pairs, outputs, std=math.sqrt(gain / in_channels), generator=generator)
 
     def coefficients(self) -> tuple[Tensor, ...]:
         return self.U, self.V

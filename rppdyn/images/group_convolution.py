@@ -23,6 +23,9 @@ ROTATIONS = 4
 Orientations = tuple[int, int]
 """Of input and output: (1, 4) lifts images to features, (4, 1) takes features back to images."""
 
+ORIENTATIONS: tuple[Orientations, ...] = ((1, ROTATIONS), (ROTATIONS, ROTATIONS), (ROTATIONS, 1))
+"""Those that a group convolution has."""
+
 
 class P4Convolution(ImagePathway):
     r""":math:`y(c', r') = \sum_{c, r} [R^{r'} w(c', c, r - r')] * x(c, r)`, whatever the filters w are made of.
@@ -142,7 +145,7 @@ def expanded(w: Shaped[Tensor, "D B M k k"], orientations: Orientations) -> Shap
 
 def check_fields(channels: tuple[int, int], orientations: Orientations) -> tuple[int, int]:
     """Numbers of fields: channels over orientations."""
-    if orientations == (1, 1) or any(o not in (1, ROTATIONS) for o in orientations):
+    if orientations not in ORIENTATIONS:
         raise ValueError(f"orientations={orientations} of input and output: give (1, 4), (4, 4) or (4, 1)")
     for count, o in zip(channels, orientations, strict=True):
         if count % o:

@@ -11,8 +11,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn.images.factored import FactoredFullyConnected
-from rppdyn.images.group_convolution import GroupConvolution, Orientations, SeparableGroupConvolution
-from rppdyn.images.pathways import Convolution, FullyConnected, ImagePathway, PixelBias, SharedBias, Size, check_reach
+from rppdyn.images.group_convolution import ORIENTATIONS, GroupConvolution, Orientations, SeparableGroupConvolution
+from rppdyn.images.pathways import (
+    Convolution,
+    FullyConnected,
+    ImagePathway,
+    PixelBias,
+    SharedBias,
+    Size,
+    check_reach,
+    check_size,
+)
 from rppdyn.images.sparse import SparseConvolution, SparseFullyConnected, SparsePrior
 
 __all__ = ["FREE_SCALE", "PATHWAYS", "ROTATIONAL", "STATIONARY", "RelaxedImageLayer"]
@@ -74,7 +83,8 @@ class RelaxedImageLayer(nn.Module):
         gain: output standard deviation at initialisation for inputs of unit mean square.
         free_scale: initial size of all but the most symmetric pathways, relative to a layer of their own.
     Raises:
-        ValueError: an unknown pathway, none at all, a kernel too large for the image, or an impossible output size.
+        ValueError: an unknown pathway, none at all, a kernel too large for the image, or sizes, channels, orientations or
+            scales that no layer has.
     Source: Finzi, Benton & Wilson 2021; van der Ouderaa, Immer & van der Wilk 2023, Eq. 4.
     """
 
@@ -99,8 +109,12 @@ class RelaxedImageLayer(nn.Module):
         for name, count in ("in_channels", in_channels), ("out_channels", out_channels):
             if count < 1:
                 raise ValueError(f"{name}={count}: give a positive number")
-        if not gain > 0:
-            raise ValueError(f"gain={gain}: give a positive number")
+        for name, scale in ("gain", gain), ("free_scale", free_scale):
+            if not 0 < scale < math.inf:
+                raise ValueError(f"{name}={scale}: give a positive finite number")
+        if orientations not in ((1, 1), *ORIENTATIONS):
+            raise ValueError(f"orientations={orientations} of input and output: give a pair of 1 or 4, (1, 1) for none")
+        check_size(size)
         present = {name: pathways[name] for name in PATHWAYS if pathways.get(name, 0) != 0}
         maps = [name for name in present if name in MAPS]
         if not maps:

@@ -114,10 +114,11 @@ class FullyConnected(ImagePathway):
     def __init__(self, in_channels: int, out_channels: int, size: Size, variance: int | float = 1.0, *,
                  out_size: Size | None = None, gain: int | float = 1.0, generator: torch.Generator | None = None):  # fmt: skip
         super().__init__(variance)
-        self.out_shape = (out_channels, *(size if out_size is None else out_size))
-        inputs = in_channels * math.prod(size)
+        out_size = size if out_size is None else out_size
+        self.out_shape = (out_channels, *out_size)
+        inputs = in_channels * check_size(size)
         std = gain / math.sqrt(inputs)
-        self.weight = self.draw(math.prod(self.out_shape), inputs, std=std, generator=generator)
+        self.weight = self.draw(out_channels * check_size(out_size), inputs, std=std, generator=generator)
 
     def coefficients(self) -> tuple[Tensor, ...]:
         return (self.weight,)
@@ -203,9 +204,16 @@ def pool(x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C 1 1"]:
     return x.mean((-2, -1), keepdim=True)
 
 
+def check_size(size: Sequence[int]) -> int:
+    """Number of pixels, of which there are one or more in each direction."""
+    if len(size) != 2 or min(size) < 1:
+        raise ValueError(f"size={tuple(size)} of maps: give a height and a width of one pixel or more")
+    return math.prod(size)
+
+
 def check_reach(kernel_size: int, size: Sequence[int]) -> int:
-    """How far a kernel reaches beyond a pixel; not around the image."""
-    if kernel_size // 2 > min(size):
+    """How far a kernel reaches beyond a pixel: not around the image, back to it, but where it is its own neighbour."""
+    if kernel_size // 2 >= max(2, min(size)):
         raise ValueError(
             f"kernel_size={kernel_size} reaches around an image of {tuple(size)} pixels: take a smaller one"
         )

@@ -20,7 +20,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.images.factored import factored, factored_curvature, reduced
-from rppdyn.images.pathways import ImagePathway, Size, check_kernel, circular_pad, of_ones, patch_moments, place_moments
+from rppdyn.images.pathways import (
+    ImagePathway,
+    Size,
+    check_kernel,
+    check_size,
+    circular_pad,
+    of_ones,
+    patch_moments,
+    place_moments,
+)
 from rppdyn.nn.buffers import ExactBuffers
 from rppdyn.nn.curvature import Kronecker
 
@@ -36,6 +45,7 @@ class ExponentialBasis(ExactBuffers):
 
     def __init__(self, size: Size):
         super().__init__()
+        check_size(size)
         rows, columns = torch.meshgrid(*(torch.arange(n) for n in size), indexing="ij")
         black = ((rows + columns) % 2 == 0).flatten()
         centre = torch.tensor([(n - 1) / 2 for n in size])

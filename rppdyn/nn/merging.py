@@ -7,10 +7,16 @@ import copy
 import torch
 from torch import nn
 
+from rppdyn.nn.bilinear import Bilinear
+from rppdyn.nn.gate import Gate
 from rppdyn.nn.linear import RelaxedLinear
 from rppdyn.nn.networks import RPPEMLP
+from rppdyn.nn.pathways import named_pathways
 
 __all__ = ["merge"]
+
+KNOWN = (RelaxedLinear, Gate, Bilinear)
+"""Layers with pathways that become an ``nn.Linear`` or remain."""
 
 
 def merge(net: nn.Module) -> nn.Module:
@@ -18,7 +24,16 @@ def merge(net: nn.Module) -> nn.Module:
 
     The result costs what an MLP of its width costs. The pathways of its linear layers are gone, and their priors with
     them; those of gates and bilinear layers remain.
+
+    Raises:
+        ValueError: naming a layer with pathways of another kind, such as those of images.
     """
+    for name, *_ in named_pathways(net):
+        if not isinstance(layer := net.get_submodule(name), KNOWN):
+            raise ValueError(
+                f"{name or 'the module'} is a {type(layer).__name__}, which no nn.Linear can take the place of: "
+                "merge networks of RelaxedLinear alone"
+            )
     if isinstance(net, RelaxedLinear):
         return _merged(net)
     merged = copy.deepcopy(net)

@@ -79,7 +79,7 @@ class Pathway(ExactBuffers, ABC):
         """Store parameters in multiples of ``unit``, a buffer; of 1, as they are. Without a unit they stay so."""
         self.has_unit = unit is not None
         if unit is None or unit == 1:
-            self.unit = None
+            self.register_buffer("unit", None)
         else:
             self.register_exact("unit", torch.tensor(unit, dtype=torch.float64))
 
@@ -88,11 +88,28 @@ class Pathway(ExactBuffers, ABC):
         return parameter if self.unit is None else self.unit * parameter
 
     def learn_variance(self) -> None:
-        """Make ``log_variance`` a parameter, and the unit of storage one without a gradient, to follow the variance."""
-        self.log_variance = nn.Parameter(self.drop_exact("log_variance"))
-        if self.has_unit:
+        """Make ``log_variance`` a parameter, and the unit of storage one without a gradient, to follow the variance.
+
+        What is a parameter already stays as it is.
+        """
+        if not isinstance(self.log_variance, nn.Parameter):
+            self.log_variance = nn.Parameter(self.drop_exact("log_variance"))
+        if self.has_unit and not isinstance(self.unit, nn.Parameter):
             unit = torch.ones((), dtype=torch.float64) if self.unit is None else self.drop_exact("unit")
-            self.unit = nn.Parameter(unit.to(torch.get_default_dtype()), requires_grad=False)
+            self.unit = nn.Parameter(unit.to(self.get_parameter("weight")), requires_grad=False)
+
+    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
+        """Units are saved exactly, as parameters once they are learned, or not at all where they are 1: any is read here."""
+        if self.has_unit and f"{prefix}weight" in state_dict:
+            learned, exact = f"{prefix}unit", f"{prefix}unit_exact"
+            saved = [state_dict.pop(key) for key in (learned, exact) if key in state_dict]
+            if saved and self.unit is None:
+                self.register_exact("unit", saved[0])
+                self.unit = self.unit.to(self.get_parameter("weight"))
+            if self.unit is not None:
+                own = learned if isinstance(self.unit, nn.Parameter) else exact
+                state_dict[own] = saved[0] if saved else torch.ones_like(self.unit)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     @abstractmethod
     def coefficients(self) -> tuple[Tensor, ...]:

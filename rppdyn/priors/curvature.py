@@ -6,6 +6,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,21 +45,22 @@ def curvature(
     like weights that are shared between places.
 
     Layers are watched while they run: each must be called as a module, once or more, with its input first (an `RPPEMLP`
-    inside :class:`~rppdyn.nn.Chained`).
+    inside :class:`~rppdyn.nn.Chained`). Whether their parameters are frozen does not matter.
 
     Args:
         module: what contains the layers.
         predict: outputs ``(N, *out)`` of a batch, computed with the module's layers.
-        batches: of inputs.
+        batches: of inputs; empty ones are passed over.
         likelihood: of the outputs.
-        total: number of data that the curvature is of; those in the batches if None.
+        total: number of data that the curvature is of, one or more; those in the batches if None.
         generator: draws one target for each datum from the likelihood, which costs one backward pass; without it there is one
             for each factor of the Hessian, as many as there are outputs.
     Returns:
         Factors of all pathways that have curvature, in float64, ``A`` a mean over data and ``G`` a sum over ``total`` of them.
     Raises:
-        ValueError: there are no data, or `predict` calls no layer with such pathways.
+        ValueError: there are no data, `predict` calls no layer with such pathways, or gradients are ruled out.
     """
+    _check(total)
     sums: Blocks = {}
     count = 0
     for batch in batches:
@@ -69,6 +71,8 @@ def curvature(
                     f"predict called no layer of {type(module).__name__} that has pathways with curvature: of an RPPEMLP, "
                     "predict with rppdyn.nn.Chained(net)"
                 )
+            if not len(outputs):
+                continue
             factors = likelihood.factors(outputs.detach(), generator)
             found = [(name, x, y) for name, calls in uses.items() for x, y in calls]
             gradients = [_gradients(outputs, [y for *_, y in found], factor) for factor in factors]
@@ -78,9 +82,7 @@ def curvature(
         for key, blocks in by_layer.items():
             _add(sums, key, blocks)
         count += len(outputs)
-    if not count:
-        raise ValueError("curvature of no data: give one batch or more")
-    scale = 1.0 if total is None else total / count
+    scale = _scale(count, total)
     return {key: [b._replace(A=b.A / count, G=b.G * scale) for b in blocks] for key, blocks in sums.items()}
 
 
@@ -104,11 +106,14 @@ def gradient_curvature(
         predict: outputs ``(N, *out)`` of a batch by a stack of as many copies of the network, one for each datum, with these
             weights (as `Stack.assemble` gives them).
     """
+    _check(total)
     net = copy.deepcopy(net)
     net.fourier = None  # dense weights are what pathways contribute to
     sums: Blocks = {}
     count = 0
     for batch in batches:
+        if not len(batch):
+            continue
         with torch.no_grad():
             stack = Stack([net] * len(batch))
             weights = stack.assemble()
@@ -123,8 +128,22 @@ def gradient_curvature(
                     for pathway_name, pathway in _curved(net.get_submodule(name)):
                         _add(sums, (name, pathway_name), pathway.gradient_curvature(by_weight, by_bias))
         count += len(outputs)
-    scale = 1.0 if total is None else total / count
+    scale = _scale(count, total)
     return {key: [b._replace(A=b.A / _traces(b.A), G=b.G * scale) for b in blocks] for key, blocks in sums.items()}
+
+
+def _check(total: int | None) -> None:
+    if total is not None and not total >= 1:
+        raise ValueError(f"total={total}: give a number of data, one or more, or None for those in the batches")
+    if torch.is_inference_mode_enabled():
+        raise ValueError("curvature needs gradients, which torch.inference_mode() rules out: call it outside of it")
+
+
+def _scale(count: int, total: int | None) -> float:
+    """What makes a sum over the data that were given one over ``total`` of them."""
+    if not count:
+        raise ValueError("curvature of no data: give one batch or more that is not empty")
+    return 1.0 if total is None else total / count
 
 
 def _leaves(net: RPPEMLP, weights: Weights) -> dict[str, AffineMap]:
@@ -146,10 +165,16 @@ def _watched(module: nn.Module) -> Iterator[Uses]:
     """Inputs and outputs of the layers that own pathways with curvature, in the order of their calls."""
     uses: Uses = defaultdict(list)
     hooks = []
+
+    def watch(name: str, _: nn.Module, args: tuple[Tensor, ...], y: Tensor) -> Tensor:
+        if not y.requires_grad:  # nothing before it does, nor its own parameters: gradients by it begin here
+            y = y.detach().requires_grad_()
+        uses[name].append((args[0].detach(), y))
+        return y
+
     for name, layer in module.named_modules():
         if _curved(layer):
-            watch = lambda _, args, y, name=name: uses[name].append((args[0].detach(), y))  # noqa: E731
-            hooks.append(layer.register_forward_hook(watch))
+            hooks.append(layer.register_forward_hook(partial(watch, name)))
     try:
         yield uses
     finally:
@@ -163,6 +188,10 @@ def _curved(layer: nn.Module) -> list[tuple[str, Pathway]]:
 
 
 def _gradients(outputs: Tensor, of: list[Tensor], factor: Tensor) -> list[Tensor]:
+    if not outputs.requires_grad:
+        raise ValueError(
+            "predict's outputs have no gradient by its layers': compute them without no_grad() and detach()"
+        )
     found = torch.autograd.grad(outputs, of, factor, retain_graph=True, allow_unused=True)
     return [torch.zeros_like(y) if g is None else g for y, g in zip(of, found, strict=True)]
 

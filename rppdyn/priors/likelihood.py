@@ -52,7 +52,7 @@ class Gaussian:
         scale = float(self.variance) ** -0.5
         if generator is not None:
             return scale * torch.randn((1, *outputs.shape), generator=generator).to(outputs)
-        count = outputs[0].numel()
+        count = math.prod(outputs.shape[1:])
         each = scale * torch.eye(count).to(outputs).view(count, 1, *outputs.shape[1:])
         return each.expand(count, *outputs.shape)
 
@@ -98,6 +98,6 @@ class Categorical:
 
 
 def _positive(variance: float | Tensor) -> Float[Tensor, ""]:
-    if not variance > 0:
-        raise ValueError(f"variance={float(variance)} of a likelihood: give a positive number")
+    if not 0 < variance < math.inf:
+        raise ValueError(f"variance={float(variance)} of a likelihood: give a positive finite number")
     return torch.as_tensor(variance, dtype=torch.float64)

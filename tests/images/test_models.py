@@ -169,6 +169,11 @@ def test_on_maps_of_one_pixel_the_map_keeps_the_variance_of_a_map():
     [
         (dict(out_channels=0), "out_channels=0"),
         (dict(gain=-1.0), "gain=-1"),
+        (dict(gain=float("inf")), "gain=inf: give a positive finite number"),
+        (dict(free_scale=-1, pathways={"conv": 1.0, "f_fc": 1.0}), "free_scale=-1: give a positive finite number"),
+        (dict(free_scale=float("nan"), pathways={"conv": 1.0, "fc": 1.0}), "free_scale=nan: give a positive"),
+        (dict(size=(0, 6)), r"size=\(0, 6\) of maps: give a height and a width of one pixel or more"),
+        (dict(orientations=(7, 7)), r"orientations=\(7, 7\) of input and output: give a pair of 1 or 4"),
         (dict(kernel_size=9), "kernel_size=9 reaches around"),
     ],
 )

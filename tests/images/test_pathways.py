@@ -7,10 +7,17 @@ import warnings
 import pytest
 import torch
 from image_pathways import EXACT, IN, OUT, PATHWAYS, SHARED, SIZE, STATIONARY, dense, images, pathway, relative
+from refusals import refused
 from registry import generator
 from torch.func import functional_call, vmap
 
-from rppdyn.images import Convolution, FullyConnected, RelaxedImageLayer
+from rppdyn.images import (
+    Convolution,
+    FactoredFullyConnected,
+    FullyConnected,
+    RelaxedImageLayer,
+    SparseFullyConnected,
+)
 from rppdyn.images.pathways import circular_pad
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import negative_log_prior
@@ -278,6 +285,7 @@ def test_a_layer_to_one_pixel_is_invariant_without_its_free_pathway():
         (dict(pathways={"conv": 0, "pixel_bias": 1.0}), "leave no map"),
         (dict(pathways={"conv": 1.0}, kernel_size=4), "kernel_size=4: give an odd number"),
         (dict(pathways={"conv": 1.0}, kernel_size=11), "kernel_size=11 reaches around"),
+        (dict(pathways={"conv": 1.0}, kernel_size=9), "kernel_size=9 reaches around"),
         (dict(pathways={"conv": 1.0}, out_size=(2, 2)), r"out_size=\(2, 2\)"),
         (dict(pathways={"conv": -1.0}), "variance must be positive"),
     ],
@@ -285,6 +293,24 @@ def test_a_layer_to_one_pixel_is_invariant_without_its_free_pathway():
 def test_refusals(arguments, words):
     with pytest.raises(ValueError, match=words):
         RelaxedImageLayer(IN, OUT, SIZE, **arguments)
+
+
+@pytest.mark.parametrize("cls", [FullyConnected, FactoredFullyConnected, SparseFullyConnected])
+@pytest.mark.parametrize("sizes", [((0, 6), (1, 1)), ((4, 4), (0, 6)), ((4, -4), (1, 1))], ids=str)
+def test_maps_have_pixels(cls, sizes):
+    size, out_size = sizes
+    bad = out_size if size == (4, 4) else size
+    with refused(f"size={bad} of maps", "one pixel or more"):
+        cls(IN, OUT, size, out_size=out_size)
+
+
+@pytest.mark.parametrize(("side", "largest"), [(1, 3), (2, 3), (3, 5), (4, 7)])
+def test_kernels_do_not_come_back_to_their_own_pixel(side, largest):
+    """Around the torus, but on maps of one pixel, which is its own neighbour."""
+    x = images(size=(side, side))
+    assert Convolution(IN, OUT, kernel_size=largest).double()(x).shape == (2, OUT, side, side)
+    with refused(f"kernel_size={largest + 2} reaches around an image of {(side, side)} pixels"):
+        Convolution(IN, OUT, kernel_size=largest + 2).double()(x)
 
 
 @pytest.mark.parametrize("name", PATHWAYS)
