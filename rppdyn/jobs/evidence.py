@@ -164,8 +164,14 @@ class VarianceLearning:
         generator = stream(self.config.all_seeds[index], epoch)
         chosen = torch.randperm(len(inputs), generator=generator)[: self.options.data].to(inputs.device)
         predict = lambda batch: self.predict(net, batch)  # noqa: E731
-        with torch.no_grad():
-            outputs = torch.cat([predict(batch) for batch in inputs[chosen].split(BATCH)]).cpu()
+        parts = []
+        for batch in inputs[chosen].split(BATCH):
+            with torch.enable_grad():
+                found = predict(batch)
+            if not found.requires_grad:  # rollouts that were all cut off
+                return None
+            parts.append(found.detach().cpu())
+        outputs = torch.cat(parts)
         if not outputs.isfinite().all():
             return None
         measure = (

@@ -9,7 +9,7 @@ import shutil
 import pytest
 import torch
 
-from rppdyn.jobs import compose, fit_image, fit_regression
+from rppdyn.jobs import compose, fit_dynamics, fit_image, fit_regression
 from rppdyn.jobs.checks import ConfigError
 from rppdyn.runs import RunFolder
 
@@ -141,6 +141,8 @@ def test_a_member_that_diverges_has_no_evidence_and_harms_no_other(tmp_path):
     "job, words",
     [
         (fit_regression, ("task=inertia", "model.num_layers=1")),
+        (fit_dynamics, ("task=windy_pendulum", "model=rpp_ode", "model.num_layers=1", "task.horizon=2",
+                        "rollout.trajectories=3")),
         (fit_image, ("task=upright", "model=f_fc+conv", "model.width=2")),
     ],
 )  # fmt: skip
