@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -80,13 +81,12 @@ class ImageFit:
                 raise ConfigError(f"{where}: the quadrant is asked, and would be another one; leave it out")
         self.data = [self._images(seed) for seed in config.all_seeds]
         self.device = device_of(config.device)
-        train = [ImageSet(d.train.x[: config.task.train], d.train.y[: config.task.train]) for d in self.data]
         stack = stack_of(config, [self._model(seed) for seed in config.all_seeds])
         self.fit = StackFit(
             config,
             stack,
-            torch.stack([part.x for part in train]).to(self.device),
-            torch.stack([part.y for part in train]).to(self.device),
+            torch.stack([data.train.x for data in self.data]).to(self.device),
+            torch.stack([data.train.y for data in self.data]).to(self.device),
             predict=lambda x: stack.per_member(_call, x),
             predict_one=_call,
             evaluate=self._evaluate,
@@ -129,7 +129,8 @@ class ImageFit:
                 f"task.train={task.train}: {task.source} has {len(data.train)} images to train on beside {task.validation} to "
                 "validate; give fewer"
             )
-        return data
+        used = (t[: task.train].clone() for t in (data.train.x, data.train.y))  # the others leave the memory
+        return replace(data, train=ImageSet(*used))
 
     def _model(self, seed: int) -> ImageModel:
         model, data = self.config.model, self.data[0]
