@@ -56,8 +56,8 @@ class RPPSAC(SAC):
         **kwargs: stable-baselines3's own, with its defaults (`tau`, `target_entropy`, `learning_rate`, ...).
     Raises:
         ValueError: a policy that is none of these or has no such arguments, no spec for the environment, spaces that the
-            symmetry doesn't preserve, `augment` with a symmetry that changes the reward, a negative temperature, or a
-            `matmul_precision` that is less accurate here.
+            symmetry doesn't preserve, actions without bounds, `augment` with a symmetry that changes the reward, a negative
+            temperature, or a `matmul_precision` that is less accurate here.
 
     Two departures from SAC's bookkeeping: `target_update_interval` counts all gradient steps, not those since the last
     rollout; and callbacks see a transition after it was stored, so that a checkpoint taken by one is consistent.
@@ -157,6 +157,11 @@ class RPPSAC(SAC):
             self.replay_buffer_class in (None, ReplayBuffer) and self.n_steps == 1 and not self.optimize_memory_usage
         )
         return self.device.type == "cuda" and plain and not self.replay_buffer_kwargs and not scaled
+
+    @staticmethod
+    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        refusals.check_actions(env.action_space)  # before stable-baselines3 asserts it
+        return SAC._wrap_env(env, verbose, monitor_wrapper)
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """Change the environment; arguments as in stable-baselines3.

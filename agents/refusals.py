@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecNormalize
 
 if TYPE_CHECKING:
@@ -77,6 +78,15 @@ def check_optimisers(agent: RPPSAC) -> None:
     for name, network in (("actor", actor), ("critic", critic)):
         if not all(p.requires_grad for p in network.function.parameters):
             raise ValueError(f"parameters of the {name} require no gradients, and updates train all of them: let them")
+
+
+def check_actions(space: spaces.Space) -> None:
+    """Refuse continuous actions without bounds."""
+    if isinstance(space, spaces.Box) and not space.is_bounded():
+        raise ValueError(
+            f"the environment's actions, {space}, have no bounds, which policies here keep to: declare some by "
+            f"gymnasium.wrappers.TransformAction(env, lambda a: a, gymnasium.spaces.Box(-1, 1, {space.shape}))"
+        )
 
 
 def check_wrapper(wrapper: VecNormalize | None) -> None:

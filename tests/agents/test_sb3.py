@@ -324,6 +324,18 @@ def test_the_actor_gives_the_parameters_of_its_distribution(make_agent):
         agent.actor.save("actor.pt")
 
 
+def test_actions_without_bounds_are_refused_and_may_be_given_some(make_agent):
+    unbounded = gym.wrappers.TransformAction(gym.make(PENDULUM), lambda a: a, gym.spaces.Box(-np.inf, np.inf, (1,)))
+    options = dict(spec=symmetry_spec(PENDULUM))
+    for env in (unbounded, DummyVecEnv([lambda: unbounded])):
+        with pytest.raises(
+            ValueError, match=r"Box\(-inf, inf, \(1,\).*TransformAction\(env, .*Box\(-1, 1, \(1,\)\)\)$"
+        ):
+            make_agent("rpp", env, **options)
+    bounded = gym.wrappers.TransformAction(unbounded, lambda a: a, gym.spaces.Box(-1, 1, (1,)))
+    assert make_agent("rpp", bounded, **options).learn(60).num_timesteps == 60
+
+
 def test_an_argument_that_networks_lack_is_named(make_agent):
     with pytest.raises(ValueError, match=r"network_kwargs has 'width': networks here take architecture, bilinear"):
         make_agent("rpp", PENDULUM, policy_kwargs=dict(network_kwargs=dict(width=4)))
