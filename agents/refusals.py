@@ -52,6 +52,18 @@ def check_policy(policy: str | type, aliases: Mapping[str, type], arguments: Map
             raise ValueError(f"policy_kwargs has {name}, which {kind.__name__} hasn't: it has {there}")
 
 
+def check_settings(agent: RPPSAC) -> None:
+    """Refuse settings that make no sense, of new agents and of loaded ones, for which some may be given anew."""
+    if not agent.noise_variance > 0:
+        raise ValueError(f"noise_variance={agent.noise_variance} must be positive")
+    if agent.max_gradient_norm is not None and not agent.max_gradient_norm > 0:
+        raise ValueError(f"max_gradient_norm={agent.max_gradient_norm} must be positive, or None for no clipping")
+    if not agent.mirror_loss >= 0:
+        raise ValueError(f"mirror_loss={agent.mirror_loss} must be positive, or 0 for none")
+    if agent.use_sde:
+        raise ValueError("RPPSAC does not support use_sde=True (its noise would not transform); leave it out")
+
+
 def check_optimisers(agent: RPPSAC) -> None:
     """Refuse what updates, which are written out, would pass over.
 
