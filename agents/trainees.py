@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,11 +22,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import DummyVecEnv
 
+from rppdyn.agents.algorithm import RPPSAC
 from rppdyn.agents.together import Together, check_configurations, update_key
 from rppdyn.errors import by_user
-
-if TYPE_CHECKING:
-    from rppdyn.agents.algorithm import RPPSAC
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +63,15 @@ class RandomState:
         self._keep()
 
 
+def _built(build: Callable[[], RPPSAC]) -> RPPSAC:
+    if not callable(build):
+        raise TypeError(f"{build!r} is no function that builds an agent: give one, such as lambda: RPPSAC(...)")
+    agent = build()
+    if not isinstance(agent, RPPSAC):
+        raise TypeError(f"the function that builds it returned {agent!r}: let it return an RPPSAC")
+    return agent
+
+
 class Trainee:
     """One of several agents in training. Called, it gives its agent, with its random states in place: so it goes on.
 
@@ -90,7 +97,7 @@ class Trainee:
         self.asked: NDArray | None = None
         self._rollout: Generator[NDArray | None, NDArray | None, RolloutReturn] | None = None
         with self.guarded(reported=False):
-            self.agent = build()
+            self.agent = _built(build)
 
     def __call__(self) -> RPPSAC:
         if self.error is not None:
@@ -197,9 +204,11 @@ def train_many(
         The trainees, in order: `agent`, `error`, and `random`.
     Raises:
         ValueError: agents that are built with different configurations, that collect whole episodes, or that have trained
-            before and would draw the same random numbers as another now.
+            before and would draw the same random numbers as another now; callbacks that are not one per agent.
     """
     callbacks = [None] * len(builds) if callbacks is None else callbacks
+    if len(callbacks) != len(builds):
+        raise ValueError(f"callbacks has {len(callbacks)} entries for {len(builds)} agents: give each one, or None")
     outer = RandomState()
     try:
         trainees = [

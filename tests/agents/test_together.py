@@ -5,6 +5,7 @@ from __future__ import annotations
 import gymnasium as gym
 import pytest
 import torch
+from stable_baselines3 import SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -233,6 +234,19 @@ def test_trainees_that_failed_stay_where_they_are(make, caplog):
     assert [str(t.error) for t in again[1:]] == ["no simulator", "no more"] and again[0].error is None
     assert_same(again[0].agent, make(0).learn(30))
     assert half[2].agent.num_timesteps == 15 and "agent 2: no more" in caplog.text
+
+
+def test_builds_that_return_no_agent_and_callbacks_of_another_number_are_named(make, caplog):
+    trainees = train_many([lambda: make(0), lambda: None, lambda: SAC("MlpPolicy", HOPPER), make(3)], 20)
+    assert [trainee.error is None for trainee in trainees] == [True, False, False, False]
+    assert_same(trainees[0].agent, make(0).learn(20))
+    assert "returned None: let it return an RPPSAC" in str(trainees[1].error) and trainees[1].agent is None
+    assert "let it return an RPPSAC" in str(trainees[2].error) and "is no function that builds an agent" in str(
+        trainees[3].error
+    )
+    assert "Traceback" not in caplog.text
+    with pytest.raises(ValueError, match=r"^callbacks has 0 entries for 1 agents: give each one, or None$"):
+        train_many([lambda: make(0)], 20, callbacks=[])
 
 
 def test_agents_that_would_draw_the_same_numbers_are_refused(make):
