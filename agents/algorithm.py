@@ -407,6 +407,7 @@ class RPPSAC(SAC):
     ) -> tuple[int, BaseCallback]:
         check_matmul_precision(self.matmul_precision, self.device)  # a loaded agent may come from another machine
         refusals.check_optimisers(self)
+        refusals.check_precision(self)
         if isinstance(self.replay_buffer, DeviceReplayBuffer):
             self.replay_buffer.allocate()
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
@@ -439,8 +440,8 @@ class RPPSAC(SAC):
 
         Raises:
             ValueError: the data is of an agent with another spec, other `policy_kwargs`, `buffer_size`, kind of replay buffer,
-                `train_freq` or number of environments, or with a temperature that is learned where this one's is fixed; the
-                message says in what it differs.
+                `train_freq`, number of environments or precision, or with a temperature that is learned where this one's is
+                fixed; the message says in what it differs.
         """
         checkpoint.restore(self, data)
 

@@ -92,6 +92,23 @@ def check_optimisers(agent: RPPSAC) -> None:
             raise ValueError(f"parameters of the {name} require no gradients, and updates train all of them: let them")
 
 
+def check_precision(agent: RPPSAC) -> None:
+    """Refuse parameters, or moments of their optimisers, of several precisions."""
+    expected = agent.actor.function.parameters[0].dtype
+    tensors: list[tuple[str, torch.Tensor]] = []
+    for key, (optimiser, parameters) in agent.trained_tensors().items():
+        name = "temperature" if key == "log_alpha" else key
+        tensors += [(name, p) for p in parameters]
+        moments = {} if optimiser is None else optimiser.state
+        tensors += [(f"{name}'s optimiser", moments[p]["exp_avg"]) for p in parameters if moments.get(p)]
+    for name, tensor in tensors:
+        if tensor.dtype != expected:
+            raise ValueError(
+                f"the {name} is in {tensor.dtype}, the actor in {expected}: cast agent.policy, agent.log_ent_coef.data and "
+                "then optimisers, by agent.set_parameters(agent.get_parameters())"
+            )
+
+
 def check_actions(space: spaces.Space) -> None:
     """Refuse continuous actions without bounds."""
     if isinstance(space, spaces.Box) and not space.is_bounded():

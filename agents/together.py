@@ -267,6 +267,7 @@ def _configuration(agent: RPPSAC) -> dict[str, Any]:
     names = ("batch_size", "gradient_steps", "target_update_interval", "learning_starts", "augment", "matmul_precision")
     fixed = _fixed(agent.update_config(agent.tau))
     del fixed["learning_rate"]
+    fixed["dtype"] = agent.actor.function.parameters[0].dtype
     return {**agent.identity(), **fixed, **{name: getattr(agent, name) for name in names}}
 
 
