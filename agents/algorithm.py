@@ -56,8 +56,8 @@ class RPPSAC(SAC):
         **kwargs: stable-baselines3's own, with its defaults (`tau`, `target_entropy`, `learning_rate`, ...).
     Raises:
         ValueError: a policy that is none of these or has no such arguments, no spec for the environment, spaces that the
-            symmetry doesn't preserve, `augment` with a symmetry that changes the reward, a negative temperature, or a
-            `matmul_precision` that is less accurate here.
+            symmetry doesn't preserve, actions without bounds, `augment` with a symmetry that changes the reward, a negative
+            temperature, or a `matmul_precision` that is less accurate here.
 
     Two departures from SAC's bookkeeping: `target_update_interval` counts all gradient steps, not those since the last
     rollout; and callbacks see a transition after it was stored, so that a checkpoint taken by one is consistent.
@@ -89,12 +89,6 @@ class RPPSAC(SAC):
         _init_setup_model: bool = True,
         **kwargs: Any,
     ) -> None:
-        if not noise_variance > 0:
-            raise ValueError(f"noise_variance={noise_variance} must be positive")
-        if max_gradient_norm is not None and not max_gradient_norm > 0:
-            raise ValueError(f"max_gradient_norm={max_gradient_norm} must be positive, or None for no clipping")
-        if not mirror_loss >= 0:
-            raise ValueError(f"mirror_loss={mirror_loss} must be positive, or 0 for none")
         refusals.check_policy(policy, self.policy_aliases, policy_kwargs or {})
         if spec is not None and not isinstance(spec, SymmetrySpec):
             raise ValueError(
@@ -113,8 +107,6 @@ class RPPSAC(SAC):
             **kwargs,
         )
         check_matmul_precision(matmul_precision, self.device)
-        if self.use_sde:
-            raise ValueError("RPPSAC does not support use_sde=True (its noise would not transform); leave it out")
         self._collected_steps = self._collected_episodes = 0  # of the rollout under way
         self._pending_log: dict[str, Any] = {}  # log entries of a restored run that were not written yet
         if spec is not None:
@@ -130,6 +122,7 @@ class RPPSAC(SAC):
         return self.policy.spec
 
     def _setup_model(self) -> None:
+        refusals.check_settings(self)
         refusals.check_wrapper(self._vec_normalize_env)
         chosen = self.replay_buffer_class
         if self._replays_on_device():
@@ -157,6 +150,11 @@ class RPPSAC(SAC):
             self.replay_buffer_class in (None, ReplayBuffer) and self.n_steps == 1 and not self.optimize_memory_usage
         )
         return self.device.type == "cuda" and plain and not self.replay_buffer_kwargs and not scaled
+
+    @staticmethod
+    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        refusals.check_actions(env.action_space)  # before stable-baselines3 asserts it
+        return SAC._wrap_env(env, verbose, monitor_wrapper)
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """Change the environment; arguments as in stable-baselines3.
@@ -409,6 +407,7 @@ class RPPSAC(SAC):
     ) -> tuple[int, BaseCallback]:
         check_matmul_precision(self.matmul_precision, self.device)  # a loaded agent may come from another machine
         refusals.check_optimisers(self)
+        refusals.check_precision(self)
         if isinstance(self.replay_buffer, DeviceReplayBuffer):
             self.replay_buffer.allocate()
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
@@ -435,10 +434,14 @@ class RPPSAC(SAC):
     def restore(self, data: dict[str, Any]) -> None:
         """Continue from what `capture` returned, in an agent built with the same arguments and environment.
 
-        Sets the state of NumPy's, torch's and Python's global generators too, since stable-baselines3 draws from them.
+        Sets the state of NumPy's, torch's and Python's global generators too, since stable-baselines3 draws from them. Settings
+        that may change in training (discount, learning rate and its like) are this agent's: the continuation is exact where
+        they are the same.
 
         Raises:
-            ValueError: the data is of another agent, and the message says in what it differs.
+            ValueError: the data is of an agent with another spec, other `policy_kwargs`, `buffer_size`, kind of replay buffer,
+                `train_freq`, number of environments or precision, or with a temperature that is learned where this one's is
+                fixed; the message says in what it differs.
         """
         checkpoint.restore(self, data)
 
@@ -447,8 +450,11 @@ class RPPSAC(SAC):
         """Load a saved agent; arguments as in stable-baselines3. Neither environment nor model file is needed.
 
         Raises:
-            ValueError: the file is truncated, or no saved agent of this class.
+            ValueError: the file is truncated, or no saved agent of this class; settings that a new agent can't have either, or
+                a spec, which is that of the saved networks.
         """
+        if kwargs.pop("spec", None) is not None:
+            raise ValueError(f"spec= is for new agents, the one in {path} has that of its networks: leave it out")
         if isinstance(path, (str, pathlib.Path)):
             refusals.check_archive(pathlib.Path(path))
         try:

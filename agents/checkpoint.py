@@ -75,6 +75,14 @@ def restore(agent: RPPSAC, data: dict[str, Any]) -> None:
         raise ValueError(
             f"the state was captured from an agent with a {there} temperature, this one's is {here} (ent_coef)"
         )
+    here = dict(agent.policy.named_parameters()) | {name: getattr(agent, name) for name in data["variables"]}
+    there = data["parameters"]["policy"] | data["variables"]
+    for name, value in here.items():
+        if there[name].dtype != value.dtype:
+            raise ValueError(
+                f"the state was captured from an agent with {name} in {there[name].dtype}, this one's is in {value.dtype}: "
+                "cast agent.policy and agent.log_ent_coef.data before restore"
+            )
     agent.set_parameters(copy.deepcopy(data["parameters"]), exact_match=True, device=agent.device)
     with torch.no_grad():
         for name, value in data["variables"].items():

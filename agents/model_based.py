@@ -26,6 +26,10 @@ DYNAMICS = dict(hidden=200, num_layers=3, equivariant_variance=1e6, free_varianc
 """Of the model's networks and their optimiser."""
 
 
+COUNTS = ("members", "model_every", "model_steps", "rollouts", "model_batch_size", "rollout_length", "kept_fits")
+"""Arguments of `RPPMBPO` that are at least 1."""
+
+
 class Imagined(NamedTuple):
     """Transitions that a model made up, as features; ``dones`` are 1 where an episode ends."""
 
@@ -87,15 +91,6 @@ class RPPMBPO(RPPSAC):
     ) -> None:
         if dynamics not in NETWORKS:
             raise ValueError(f"dynamics={dynamics!r} is not one of {', '.join(NETWORKS)}")
-        counts = dict(members=members, model_every=model_every, model_steps=model_steps, rollouts=rollouts,
-                      model_batch_size=model_batch_size, rollout_length=rollout_length, kept_fits=kept_fits)  # fmt: skip
-        for name, count in counts.items():
-            if count < 1:
-                raise ValueError(f"{name}={count} must be at least 1")
-        if not 0 <= real_ratio <= 1:
-            raise ValueError(f"real_ratio={real_ratio} must be between 0 and 1")
-        if kwargs.get("n_steps", 1) != 1:
-            raise ValueError(f"n_steps={kwargs['n_steps']}: a model's transitions are single steps; leave it out")
         if unknown := sorted(set(dynamics_kwargs or {}) - set(DYNAMICS)):
             raise ValueError(f"dynamics_kwargs has {unknown[0]!r}; it takes {', '.join(DYNAMICS)}")
         self.dynamics_kwargs = {"kind": dynamics} | DYNAMICS | dict(dynamics_kwargs or {})
@@ -106,6 +101,13 @@ class RPPMBPO(RPPSAC):
         super().__init__(*args, _init_setup_model=_init_setup_model, **kwargs)
 
     def _setup_model(self) -> None:
+        for name in COUNTS:
+            if (count := getattr(self, name)) < 1:
+                raise ValueError(f"{name}={count} must be at least 1")
+        if not 0 <= self.real_ratio <= 1:
+            raise ValueError(f"real_ratio={self.real_ratio} must be between 0 and 1")
+        if self.n_steps != 1:
+            raise ValueError(f"n_steps={self.n_steps}: a model's transitions are single steps; leave it out")
         super()._setup_model()
         spec, options = self.spec, dict(self.dynamics_kwargs)
         cls, learning_rate = NETWORKS[options.pop("kind")], options.pop("learning_rate")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecNormalize
 
 if TYPE_CHECKING:
@@ -51,6 +52,18 @@ def check_policy(policy: str | type, aliases: Mapping[str, type], arguments: Map
             raise ValueError(f"policy_kwargs has {name}, which {kind.__name__} hasn't: it has {there}")
 
 
+def check_settings(agent: RPPSAC) -> None:
+    """Refuse settings that make no sense, of new agents and of loaded ones, for which some may be given anew."""
+    if not agent.noise_variance > 0:
+        raise ValueError(f"noise_variance={agent.noise_variance} must be positive")
+    if agent.max_gradient_norm is not None and not agent.max_gradient_norm > 0:
+        raise ValueError(f"max_gradient_norm={agent.max_gradient_norm} must be positive, or None for no clipping")
+    if not agent.mirror_loss >= 0:
+        raise ValueError(f"mirror_loss={agent.mirror_loss} must be positive, or 0 for none")
+    if agent.use_sde:
+        raise ValueError("RPPSAC does not support use_sde=True (its noise would not transform); leave it out")
+
+
 def check_optimisers(agent: RPPSAC) -> None:
     """Refuse what updates, which are written out, would pass over.
 
@@ -77,6 +90,32 @@ def check_optimisers(agent: RPPSAC) -> None:
     for name, network in (("actor", actor), ("critic", critic)):
         if not all(p.requires_grad for p in network.function.parameters):
             raise ValueError(f"parameters of the {name} require no gradients, and updates train all of them: let them")
+
+
+def check_precision(agent: RPPSAC) -> None:
+    """Refuse parameters, or moments of their optimisers, of several precisions."""
+    expected = agent.actor.function.parameters[0].dtype
+    tensors: list[tuple[str, torch.Tensor]] = []
+    for key, (optimiser, parameters) in agent.trained_tensors().items():
+        name = "temperature" if key == "log_alpha" else key
+        tensors += [(name, p) for p in parameters]
+        moments = {} if optimiser is None else optimiser.state
+        tensors += [(f"{name}'s optimiser", moments[p]["exp_avg"]) for p in parameters if moments.get(p)]
+    for name, tensor in tensors:
+        if tensor.dtype != expected:
+            raise ValueError(
+                f"the {name} is in {tensor.dtype}, the actor in {expected}: cast agent.policy, agent.log_ent_coef.data and "
+                "then optimisers, by agent.set_parameters(agent.get_parameters())"
+            )
+
+
+def check_actions(space: spaces.Space) -> None:
+    """Refuse continuous actions without bounds."""
+    if isinstance(space, spaces.Box) and not space.is_bounded():
+        raise ValueError(
+            f"the environment's actions, {space}, have no bounds, which policies here keep to: declare some by "
+            f"gymnasium.wrappers.TransformAction(env, lambda a: a, gymnasium.spaces.Box(-1, 1, {space.shape}))"
+        )
 
 
 def check_wrapper(wrapper: VecNormalize | None) -> None:

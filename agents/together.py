@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from operator import is_not
+from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -54,18 +54,12 @@ class Together:
         self.guards = [nullcontext] * len(self.agents) if guards is None else list(guards)
         self.actors, self.critics = self.agents[0].actor.function, self.agents[0].critic.function
         if len(self.agents) > 1:
-            self._check()
+            _refuse_different(map(_configuration, self.agents))
             self.actors = stacked([agent.actor.net for agent in self.agents])
             self.critics = stacked([net for agent in self.agents for net in agent.critic.function.nets])
         # where parameters are, what holds moments, and the state
         self._found: tuple[list[int], list[Any], State] | None = None
         self.update = Replayed(self) if is_replayed(self.agents[0].device) else self._update_at_once
-
-    def _check(self) -> None:
-        first, *others = map(_configuration, self.agents)
-        for other in others:
-            for name, value in first.items():
-                _refuse_different(name, value, other[name])
 
     def state(self) -> State:
         """The state that `update_` works on: vectors that share their memory with modules and optimisers.
@@ -106,7 +100,7 @@ class Together:
             agent.policy.set_training_mode(True)
             agent._update_learning_rate([o for o, _ in agent.trained_tensors().values() if o is not None])
         rates = [agent.actor.optimizer.param_groups[0]["lr"] for agent in self.agents]
-        _refuse_different("learning_rate", min(rates), max(rates))
+        _refuse_different({"learning_rate": rate} for rate in rates)
         group: Together | None = self
         drawn: Drawn | None = None
         sums, metrics = None, {}
@@ -269,16 +263,50 @@ def _moments(optimiser: torch.optim.Optimizer, p: Tensor) -> dict[str, Tensor]:
 
 
 def _configuration(agent: RPPSAC) -> dict[str, Any]:
-    """What agents that are updated at once have in common; a learning rate that falls is compared at every update."""
+    """What agents that are updated at once have in common, but for the learning rate, which may fall."""
     names = ("batch_size", "gradient_steps", "target_update_interval", "learning_starts", "augment", "matmul_precision")
     fixed = _fixed(agent.update_config(agent.tau))
     del fixed["learning_rate"]
+    fixed["dtype"] = agent.actor.function.parameters[0].dtype
     return {**agent.identity(), **fixed, **{name: getattr(agent, name) for name in names}}
 
 
-def _refuse_different(name: str, one: Any, other: Any) -> None:
-    if one != other:
-        raise ValueError(f"agents that are trained together have one configuration; {name} is {one} and {other}")
+def _refuse_different(configurations: Iterable[Mapping[str, Any]]) -> None:
+    first, *others = configurations
+    for other in others:
+        for name, value in first.items():
+            if value != other[name]:
+                raise ValueError(
+                    f"agents that are trained together have one configuration; {name} is {value} and {other[name]}"
+                )
+
+
+def check_configurations(agents: Iterable[RPPSAC]) -> None:
+    """Refuse new agents that differ in more than their seed.
+
+    Raises:
+        ValueError: naming what they differ in.
+    """
+    configurations = [_configuration(agent) | {"learning_rate": agent.lr_schedule(1)} for agent in agents]
+    if configurations:
+        _refuse_different(configurations)
+
+
+_SETTINGS = attrgetter(
+    "gamma", "tau", "noise_variance", "target_entropy", "max_gradient_norm", "mirror_loss", "augment", "batch_size",
+    "gradient_steps", "target_update_interval", "learning_starts", "matmul_precision",
+)  # fmt: skip
+
+
+def update_key(agent: RPPSAC) -> tuple:
+    """The numbers that the next update takes from an agent as it is now; those of equal keys are updated at once.
+
+    It is asked at every step, so it is made of attributes, not of an `UpdateConfig`.
+    """
+    group = agent.actor.optimizer.param_groups[0]
+    rate, learned = agent.lr_schedule(agent._current_progress_remaining), agent.ent_coef_optimizer is not None
+    since_target = agent._n_updates % agent.target_update_interval
+    return *_SETTINGS(agent), rate, *group["betas"], group["eps"], learned, since_target
 
 
 def _fixed(config: UpdateConfig) -> dict[str, Any]:

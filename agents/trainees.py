@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,11 +22,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from rppdyn.agents.together import Together
+from rppdyn.agents.algorithm import RPPSAC
+from rppdyn.agents.together import Together, check_configurations, update_key
 from rppdyn.errors import by_user
-
-if TYPE_CHECKING:
-    from rppdyn.agents.algorithm import RPPSAC
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +63,15 @@ class RandomState:
         self._keep()
 
 
+def _built(build: Callable[[], RPPSAC]) -> RPPSAC:
+    if not callable(build):
+        raise TypeError(f"{build!r} is no function that builds an agent: give one, such as lambda: RPPSAC(...)")
+    agent = build()
+    if not isinstance(agent, RPPSAC):
+        raise TypeError(f"the function that builds it returned {agent!r}: let it return an RPPSAC")
+    return agent
+
+
 class Trainee:
     """One of several agents in training. Called, it gives its agent, with its random states in place: so it goes on.
 
@@ -90,7 +97,7 @@ class Trainee:
         self.asked: NDArray | None = None
         self._rollout: Generator[NDArray | None, NDArray | None, RolloutReturn] | None = None
         with self.guarded(reported=False):
-            self.agent = build()
+            self.agent = _built(build)
 
     def __call__(self) -> RPPSAC:
         if self.error is not None:
@@ -186,7 +193,8 @@ def train_many(
     """Build agents and train each to a number of environment steps, their gradient updates done at once.
 
     Each agent has the random streams, environments, replay buffer, logger and callbacks that it would have alone, and comes
-    out as it would have, to rounding. One that fails is reported by a warning and in `error`; the others go on.
+    out as it would have, to rounding. One that fails is reported by a warning and in `error`; the others go on. Agents that
+    a callback makes differ, in their discount or learning rate for example, are updated one group of equals after the other.
 
     Args:
         builds: functions that build the agents, for example by restoring what `capture` returned; or the trainees of an
@@ -195,16 +203,20 @@ def train_many(
     Returns:
         The trainees, in order: `agent`, `error`, and `random`.
     Raises:
-        ValueError: agents of different configurations, that collect whole episodes, or that have trained before and would
-            draw the same random numbers as another now.
+        ValueError: agents that are built with different configurations, that collect whole episodes, or that have trained
+            before and would draw the same random numbers as another now; callbacks that are not one per agent.
     """
     callbacks = [None] * len(builds) if callbacks is None else callbacks
+    if len(callbacks) != len(builds):
+        raise ValueError(f"callbacks has {len(callbacks)} entries for {len(builds)} agents: give each one, or None")
     outer = RandomState()
     try:
         trainees = [
             Trainee(build, callback, f"agent {i}")
             for i, (build, callback) in enumerate(zip(builds, callbacks, strict=True))
         ]
+        new = [t for t, build in zip(trainees, builds, strict=True) if not isinstance(build, Trainee)]
+        check_configurations(t.agent for t in new if t.error is None)
         _refuse_one_stream([t for t in trainees if t.error is None and t.agent.num_timesteps])
         train_together(trainees, total_timesteps)
     finally:
@@ -244,11 +256,12 @@ def train_together(trainees: Sequence[Trainee], total_timesteps: int) -> None:
             due = [t for t in behind if t.is_training and t.agent.num_timesteps > t.agent.learning_starts]
             if not due:
                 continue
-            first = due[0].agent
-            steps = first.train_freq.frequency * first.n_envs
-            count = first.gradient_steps if first.gradient_steps >= 0 else steps
-            if count > 0:
-                groups.of(due).train(count, first.batch_size)
+            for part, group in groups.of(due):
+                first = part[0].agent
+                steps = first.train_freq.frequency * first.n_envs
+                count = first.gradient_steps if first.gradient_steps >= 0 else steps
+                if count > 0:
+                    group.train(count, first.batch_size)
     finally:
         for trainee in trainees:
             trainee.agent.record_updates()
@@ -258,16 +271,24 @@ def train_together(trainees: Sequence[Trainee], total_timesteps: int) -> None:
 
 
 class Groups:
-    """The last group of agents that was asked for; it changes where one ends."""
+    """The groups of agents that were last asked for; they change where an agent ends, or differs from others from now on."""
 
     def __init__(self) -> None:
-        self._group: Together | None = None
+        self._groups: list[Together] = []
 
-    def of(self, trainees: Sequence[Trainee]) -> Together:
+    def of(self, trainees: Sequence[Trainee]) -> list[tuple[list[Trainee], Together]]:
+        """Those that an update takes the same numbers from, and their group."""
+        parts: dict[tuple, list[Trainee]] = {}
+        for trainee in trainees:
+            parts.setdefault(update_key(trainee.agent), []).append(trainee)
+        found = [(part, self._group(part)) for part in parts.values()]
+        self._groups = [group for _, group in found]
+        return found
+
+    def _group(self, trainees: Sequence[Trainee]) -> Together:
         agents = [trainee.agent for trainee in trainees]
-        if self._group is None or self._group.agents != agents:
-            self._group = Together(agents, [trainee.guarded for trainee in trainees])
-        return self._group
+        kept = (group for group in self._groups if group.agents == agents)
+        return next(kept, None) or Together(agents, [trainee.guarded for trainee in trainees])
 
 
 def collect(trainees: Sequence[Trainee], groups: Groups) -> None:
@@ -276,8 +297,9 @@ def collect(trainees: Sequence[Trainee], groups: Groups) -> None:
         trainee.start()
     while going := [trainee for trainee in trainees if trainee.is_collecting]:
         asking = {trainee: trainee.asked for trainee in going if trainee.asked is not None}
-        found = groups.of(list(asking)).predict(list(asking.values())) if asking else []
-        actions = dict(zip(asking, found, strict=True))
+        actions: dict[Trainee, NDArray] = {}
+        for part, group in groups.of(list(asking)):
+            actions.update(zip(part, group.predict([asking[trainee] for trainee in part]), strict=True))
         for trainee in going:
             trainee.go_on(actions.get(trainee))
 

@@ -94,7 +94,8 @@ def steps(agent: SAC | list[Trainee]) -> Step:
     def run() -> None:
         for _ in range(STEPS):
             collect(agent, groups)
-            groups.of(agent).train(1, BATCH)
+            for _, group in groups.of(agent):
+                group.train(1, BATCH)
 
     return run
 

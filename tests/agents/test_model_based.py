@@ -100,6 +100,8 @@ def test_a_saved_agent_keeps_its_model(tmp_path):
     assert loaded.model_every == 40 and loaded.members == 3
     loaded.learn(100)
     assert np.isfinite(loaded.logger.name_to_value["train/critic_loss"])
+    with pytest.raises(ValueError, match=r"real_ratio=1\.5 must be"):
+        RPPMBPO.load(tmp_path / "agent", real_ratio=1.5)
 
 
 @pytest.mark.parametrize(

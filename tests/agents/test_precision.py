@@ -71,3 +71,42 @@ def test_without_one_updates_have_what_the_process_has(make_agent, monkeypatch):
 def test_a_saved_agent_keeps_it(make_agent, tmp_path):
     make_agent(matmul_precision="high").save(tmp_path / "agent")
     assert RPPSAC.load(tmp_path / "agent", device="cpu").matmul_precision == "high"
+
+
+def cast(agent: RPPSAC) -> RPPSAC:
+    agent.policy.double()
+    agent.log_ent_coef.data = agent.log_ent_coef.data.double()
+    return agent
+
+
+def test_one_agent_has_one_precision(make_agent):
+    agent = make_agent()
+    agent.policy.double()
+    with pytest.raises(ValueError, match=r"^the temperature is in torch.float32, the actor in torch.float64: cast"):
+        agent.learn(60)
+    cast(agent).learn(60)
+    trained = cast(make_agent().learn(60))
+    with pytest.raises(ValueError, match=r"^the actor's optimiser is in torch.float32, the actor in torch.float64"):
+        trained.learn(5, reset_num_timesteps=False)
+    trained.set_parameters(trained.get_parameters())  # as it says
+    assert trained.learn(5, reset_num_timesteps=False)._n_updates == 15
+
+
+def test_a_state_goes_on_in_the_precision_that_it_had(make_agent):
+    data = cast(make_agent()).learn(60).capture()
+    with pytest.raises(
+        ValueError, match=r"captured from an agent with .* in torch.float64, this one's is in torch.float32"
+    ):
+        make_agent().restore(data)
+    half = make_agent()
+    half.policy.double()
+    with pytest.raises(ValueError, match=r"agent with log_ent_coef in torch.float64, this one's is in torch.float32"):
+        half.restore(data)
+    resumed = cast(make_agent(seed=1))
+    resumed.restore(data)
+    assert resumed.learn(5, reset_num_timesteps=False).num_timesteps == 65
+
+
+def test_agents_of_two_precisions_are_not_trained_together(make_agent):
+    with pytest.raises(ValueError, match=r"one configuration; dtype is torch.float32 and torch.float64"):
+        train_many([make_agent, lambda: cast(make_agent(seed=1))], 60)

@@ -324,6 +324,39 @@ def test_the_actor_gives_the_parameters_of_its_distribution(make_agent):
         agent.actor.save("actor.pt")
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (dict(noise_variance=-3.0), r"noise_variance=-3\.0 must be positive"),
+        (dict(mirror_loss=-1.0), r"mirror_loss=-1\.0 must be positive"),
+        (dict(max_gradient_norm=0.0), r"max_gradient_norm=0\.0 must be positive"),
+        (dict(use_sde=True), r"does not support use_sde=True"),
+        (dict(spec="Hopper-v5"), r"spec= is for new agents, the one in .*agent\.zip has that of its networks"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_a_new_agent_can_t_be_a_loaded_one_can_t_either(make_agent, tmp_path, options, said):
+    make_agent("rpp", PENDULUM).save(tmp_path / "agent.zip")
+    if "spec" in options:
+        options = dict(spec=symmetry_spec(options["spec"]))
+    with pytest.raises(ValueError, match=said):
+        RPPSAC.load(tmp_path / "agent.zip", env=gym.make(PENDULUM), device="cpu", **options)
+    loaded = RPPSAC.load(tmp_path / "agent.zip", device="cpu", noise_variance=2.0, mirror_loss=1.0, spec=None)
+    assert (loaded.noise_variance, loaded.mirror_loss) == (2.0, 1.0)
+
+
+def test_actions_without_bounds_are_refused_and_may_be_given_some(make_agent):
+    unbounded = gym.wrappers.TransformAction(gym.make(PENDULUM), lambda a: a, gym.spaces.Box(-np.inf, np.inf, (1,)))
+    options = dict(spec=symmetry_spec(PENDULUM))
+    for env in (unbounded, DummyVecEnv([lambda: unbounded])):
+        with pytest.raises(
+            ValueError, match=r"Box\(-inf, inf, \(1,\).*TransformAction\(env, .*Box\(-1, 1, \(1,\)\)\)$"
+        ):
+            make_agent("rpp", env, **options)
+    bounded = gym.wrappers.TransformAction(unbounded, lambda a: a, gym.spaces.Box(-1, 1, (1,)))
+    assert make_agent("rpp", bounded, **options).learn(60).num_timesteps == 60
+
+
 def test_an_argument_that_networks_lack_is_named(make_agent):
     with pytest.raises(ValueError, match=r"network_kwargs has 'width': networks here take architecture, bilinear"):
         make_agent("rpp", PENDULUM, policy_kwargs=dict(network_kwargs=dict(width=4)))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gymnasium as gym
 import pytest
 import torch
+from stable_baselines3 import SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC, train_many
-from rppdyn.agents.together import Together
+from rppdyn.agents.together import Together, _fixed, update_key
 
 HOPPER = "Hopper-v5"
 
@@ -24,6 +25,20 @@ class FailsAt(BaseCallback):
     def _on_step(self) -> bool:
         if self.num_timesteps >= self.step:
             raise ValueError("no more")
+        return True
+
+
+class Sets(BaseCallback):
+    """Sets a setting of the agent after 25 steps."""
+
+    def __init__(self, name: str, value):
+        super().__init__()
+        self.name, self.value = name, value
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps == 25:
+            setattr(self.model, self.name, self.value)
+            self.model._setup_lr_schedule()
         return True
 
 
@@ -120,6 +135,50 @@ def test_a_rate_that_falls_is_that_of_the_steps_that_each_has_taken(make):
         train_many([lambda: make(0), lambda: make(1, learning_rate=1e-3)], 30)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "changed"),
+    [
+        ("gamma", 0.5, 0),
+        ("tau", 0.5, 1),
+        ("gradient_steps", 3, 1),
+        ("batch_size", 8, 0),
+        ("learning_rate", 1e-2, 1),
+    ],
+)
+def test_what_a_callback_changes_holds_for_its_agent_alone(make, name, value, changed):
+    callbacks = lambda: [Sets(name, value) if seed == changed else None for seed in range(3)]  # noqa: E731
+    trainees = train_many([lambda seed=seed: make(seed) for seed in range(3)], 45, callbacks())
+    for seed, callback in enumerate(callbacks()):
+        assert trainees[seed].error is None
+        assert_same(trainees[seed].agent, make(seed).learn(45, callback))
+    again = train_many(trainees, 50)
+    assert [trainee.error for trainee in again] == [None] * 3
+    assert getattr(again[changed].agent, name) == value
+
+
+def test_targets_move_by_the_count_of_each_agent(make):
+    def build(seed: int) -> RPPSAC:
+        agent = make(seed, target_update_interval=3)
+        agent._n_updates = seed
+        return agent
+
+    for seed, trainee in enumerate(train_many([lambda seed=seed: build(seed) for seed in (0, 1)], 30)):
+        assert_same(trainee.agent, build(seed).learn(30))
+
+
+def test_agents_are_compared_in_all_that_an_update_takes(make):
+    agent = make(0)
+    numbers = set(_fixed(agent.update_config(agent.tau))) - {"learning_rate", "blocks"}  # a schedule; the spec's
+    assert numbers - set(vars(agent)) == {"betas", "epsilon", "learn_temperature"}
+    for name in numbers & set(vars(agent)):
+        before = update_key(agent)
+        setattr(agent, name, 0.123)
+        assert update_key(agent) != before, name
+    before = update_key(agent)
+    agent.actor.optimizer.param_groups[0].update(betas=(0.1, 0.2))
+    assert update_key(agent) != before
+
+
 def test_several_environments_have_as_many_updates_as_alone(make):
     def build() -> RPPSAC:
         vector = DummyVecEnv([lambda: gym.make("InvertedPendulum-v5")] * 2)
@@ -175,6 +234,19 @@ def test_trainees_that_failed_stay_where_they_are(make, caplog):
     assert [str(t.error) for t in again[1:]] == ["no simulator", "no more"] and again[0].error is None
     assert_same(again[0].agent, make(0).learn(30))
     assert half[2].agent.num_timesteps == 15 and "agent 2: no more" in caplog.text
+
+
+def test_builds_that_return_no_agent_and_callbacks_of_another_number_are_named(make, caplog):
+    trainees = train_many([lambda: make(0), lambda: None, lambda: SAC("MlpPolicy", HOPPER), make(3)], 20)
+    assert [trainee.error is None for trainee in trainees] == [True, False, False, False]
+    assert_same(trainees[0].agent, make(0).learn(20))
+    assert "returned None: let it return an RPPSAC" in str(trainees[1].error) and trainees[1].agent is None
+    assert "let it return an RPPSAC" in str(trainees[2].error) and "is no function that builds an agent" in str(
+        trainees[3].error
+    )
+    assert "Traceback" not in caplog.text
+    with pytest.raises(ValueError, match=r"^callbacks has 0 entries for 1 agents: give each one, or None$"):
+        train_many([lambda: make(0)], 20, callbacks=[])
 
 
 def test_agents_that_would_draw_the_same_numbers_are_refused(make):
