@@ -149,9 +149,9 @@ class ImageFit:
             )
         except ValueError as error:
             fitting = [name for name in ARCHITECTURES if name != model.architecture and _fits(name, data.size)]
-            others = f"model.architecture={' or '.join(fitting)} fits them" if fitting else "give a larger task.canvas"
+            other = f"model.architecture={' or '.join(fitting)}, or " if fitting else ""
             raise ConfigError(
-                f"model.architecture={model.architecture} on images of {data.size}: {error}; {others}"
+                f"model.architecture={model.architecture} on images of {data.size}: {error}; give {other}a larger task.canvas"
             ) from error
 
     @torch.no_grad()

@@ -94,7 +94,7 @@ BAD = {
     "variance beyond float32": (["fit-image", "model.pathways.f_fc=1e-40"], ["model.pathways.f_fc=1e-40", "1e-38"]),
     "images that are too small for the layers": (
         ["fit-image", "task=breast_cancer"],
-        ["model.architecture=small_max", "model.architecture=three_layers fits them"],
+        ["model.architecture=small_max", "give model.architecture=three_layers"],
     ),
     "variance that an mlp has no use for": (
         ["train-agent", "env=InvertedPendulum-v5", "model=mlp", "model.free_variance=1e-3"],
