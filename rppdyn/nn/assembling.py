@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -12,12 +13,12 @@ __all__ = ["ModuleList", "Network"]
 N = TypeVar("N", bound="Network")
 
 
-class Network(nn.Module):
+class Network(nn.Module, ABC):
     """A network that runs with weights assembled before: ``weights = net.assemble(); net.apply(x, weights)``."""
 
+    @abstractmethod
     def assemble(self) -> Any:
         """The weights, for :meth:`apply`; what they consist of is the network's own affair."""
-        raise NotImplementedError
 
     @overload
     def apply(self: N, fn: Callable[[nn.Module], None], /) -> N: ...
@@ -35,9 +36,9 @@ class Network(nn.Module):
             return super().apply(x)
         return self._run(x, self.assemble() if weights is None else weights)
 
+    @abstractmethod
     def _run(self, x: Tensor, weights: Any) -> Tensor:
         """The output for these weights."""
-        raise NotImplementedError
 
 
 if TYPE_CHECKING:
