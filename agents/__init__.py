@@ -16,7 +16,12 @@ if __name__ != "rppdyn.agents":
 
 from rppdyn.agents.algorithm import RPPSAC
 from rppdyn.agents.collection import played_episodes, random_policy, replay_episodes, spread_episodes
-from rppdyn.agents.equivariance import AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
+from rppdyn.agents.equivariance import (
+    AgentEquivarianceError,
+    critic_equivariance_error,
+    dynamics_equivariance_error,
+    policy_equivariance_error,
+)
 from rppdyn.agents.model_based import RPPMBPO
 from rppdyn.agents.policy import MODELS, RPPPolicy
 from rppdyn.agents.ppo import RPPActorCriticPolicy
@@ -34,6 +39,7 @@ __all__ = [
     "RPPPolicy",
     "UpdateConfig",
     "critic_equivariance_error",
+    "dynamics_equivariance_error",
     "played_episodes",
     "policy_equivariance_error",
     "random_policy",

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from rppdyn.agents import checkpoint, defaults, refusals
+from rppdyn.agents.equivariance import AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
 from rppdyn.agents.images import GroupImages, refuse_changed_rewards
 from rppdyn.agents.networks import RPPActor, RPPCritic, draw_noise, new_generator
 from rppdyn.agents.policy import RPPPolicy
@@ -120,6 +121,24 @@ class RPPSAC(SAC):
     def spec(self) -> SymmetrySpec:
         """The symmetry that the networks were built for."""
         return self.policy.spec
+
+    # -- what it has learned ------------------------------------------------------------------------------------------
+
+    @property
+    def parts(self) -> dict[str, torch.nn.Module]:
+        """What is trained, by name."""
+        return {"policy": self.policy}
+
+    def pathway_statistics(self) -> dict[str, float]:
+        """Norms of the pathways of actor and critics, and shares of the free ones."""
+        return self.policy.pathway_statistics()
+
+    def equivariance_errors(self, observations: NDArray, actions: NDArray) -> dict[str, AgentEquivarianceError]:
+        """Those of the "policy" and the "critic" at raw observations (n, entries) and raw actions."""
+        return {
+            "policy": policy_equivariance_error(self, observations),
+            "critic": critic_equivariance_error(self, observations, actions),
+        }
 
     def _setup_model(self) -> None:
         refusals.check_settings(self)
@@ -307,7 +326,7 @@ class RPPSAC(SAC):
         """Write the log, and with it the norms and shares of the pathways."""
         self.record_updates()
         if self._n_updates:
-            for name, value in self.policy.pathway_statistics().items():
+            for name, value in self.pathway_statistics().items():
                 self.logger.record(f"prior/{name}", value)
         super().dump_logs()
 

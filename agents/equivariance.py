@@ -1,20 +1,14 @@
-r"""How equivariant a policy and its critics are, measured on raw observations and actions.
+r"""How equivariant an agent's policy, critics and learned dynamics are, measured on raw observations and actions.
 
 The measure uses the environment's own symmetry (`SymmetrySpec.transform_*`) and nothing of the networks, so it would
-also catch a network wired to a wrong representation. Errors are ratios of sums over states i, entries and generators,
-
-    sum |f(g s_i) - g f(s_i)| / sum (|f(g s_i)| + |g f(s_i)|),
-
-which is Finzi et al. 2021, Eq. 3.3, with the sums taken before the ratio: states where the policy does nothing then
-count for nothing, where a mean of ratios would give their rounding errors full weight.
-
-Discrete generators are applied as they are; of a continuous symmetry, `TURNS` elements of its one-parameter group. Networks
-are evaluated in float64 unless told otherwise: around a balanced pole actions are tiny and values all but equal, and the
-rounding of float32 would be taken for asymmetry.
+also catch a network wired to a wrong representation. Errors are ratios of sums over states, entries and generators
+(:mod:`rppdyn.equivariance.pooled`). Networks are evaluated in float64 unless told otherwise: around a balanced pole actions are
+tiny and values all but equal, and the rounding of float32 would be taken for asymmetry.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,18 +17,13 @@ import torch
 from torch import Tensor
 
 from rppdyn.agents.policy import SymmetricPolicy
-from rppdyn.equivariance.error import differences
+from rppdyn.equivariance.pooled import FLOOR, elements_by_generator, pooled_ratio, pooled_sums
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
 
+    from rppdyn.agents.model_based import RPPMBPO
     from rppdyn.envs import SymmetrySpec
-
-FLOOR = 1e-6
-"""Root mean square of the output, relative to its range, below which an error says nothing ("vacuous")."""
-
-TURNS = (0.7, 1.9, 3.1, -1.3)
-"""Angles, in radians, by which a continuous symmetry is applied; none is a symmetry of a polygon."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +65,12 @@ def policy_equivariance_error(
     spec, act = policy.spec, policy.action_function(dtype)
     obs = _tensor(observations)
     here = act(obs)
-    pairs = [
-        (name, act(spec.transform_observation(g, obs)), spec.transform_action(g, here)) for name, g in _elements(spec)
-    ]
     high = torch.as_tensor(policy.action_space.high, dtype=torch.float64)
-    return _ratio(pairs, (here / high).square().mean().sqrt().item())
+    return _measured(
+        spec,
+        lambda g: (act(spec.transform_observation(g, obs)), spec.transform_action(g, here)),
+        (here / high).square().mean().sqrt().item(),
+    )
 
 
 @torch.no_grad()
@@ -109,16 +99,49 @@ def critic_equivariance_error(
     """
     policy = _symmetric_policy(model)
     spec, q = policy.spec, policy.value_function(dtype)
-    obs, raw = _tensor(observations), _tensor(actions).double()
-    if len(obs) != len(raw):
-        raise ValueError(f"{len(obs)} states and {len(raw)} actions; give one action per state")
+    obs, raw = _states_and_actions(observations, actions)
     here = q(obs, raw)
     centre = here.mean(dim=1, keepdim=True)
-    pairs = [
-        (name, q(spec.transform_observation(g, obs), spec.transform_action(g, raw)) - centre, here - centre)
-        for name, g in _elements(spec)
-    ]
-    return _ratio(pairs, ((here - centre).square().mean().sqrt() / here.square().mean().sqrt().clamp(min=1.0)).item())
+
+    def pair(g: Tensor) -> tuple[Tensor, Tensor]:
+        moved = q(spec.transform_observation(g, obs), spec.transform_action(g, raw))
+        return (moved - centre).mT, (here - centre).mT
+
+    spread, size = (here - centre).square().mean().sqrt(), here.square().mean().sqrt()
+    return _measured(spec, pair, (spread / size.clamp(min=1.0)).item())
+
+
+@torch.no_grad()
+def dynamics_equivariance_error(
+    model: RPPMBPO,
+    observations: np.ndarray,
+    actions: np.ndarray,
+    *,
+    dtype: torch.dtype | None = torch.float64,
+) -> AgentEquivarianceError:
+    """Equivariance error of the dynamics that a model-based agent has learned: D(g s, g a) beside g D(s, a).
+
+    D is what the ensemble, in the mean over its members, adds to the features of a state.
+
+    Args:
+        model: an agent, trained or not.
+        observations: (n, entries) raw observations.
+        actions: (n, entries) raw actions.
+        dtype: the precision in which the networks are evaluated; None leaves their own.
+    Returns:
+        The error; vacuous where the changes are below 1e-6 of those that the model was fitted to.
+    Raises:
+        ValueError: there are no states, or not as many actions.
+    """
+    spec, change = model.spec, model.change_function(dtype)
+    obs, raw = _states_and_actions(observations, actions)
+    here, size = change(obs, raw), model.dynamics.changes.std.double().cpu()[: spec.feature_dim]
+
+    def pair(g: Tensor) -> tuple[Tensor, Tensor]:
+        moved = change(spec.transform_observation(g, obs), spec.transform_action(g, raw))
+        return moved, here @ spec.obs_rep.rho(g).to(here).mT
+
+    return _measured(spec, pair, (here / size).square().mean().sqrt().item())
 
 
 def _symmetric_policy(model: BaseAlgorithm) -> SymmetricPolicy:
@@ -137,24 +160,22 @@ def _tensor(array: np.ndarray) -> Tensor:
     return tensor
 
 
-def _elements(spec: SymmetrySpec) -> list[tuple[str, Tensor]]:
-    """Pairs of a generator's name and an element of the group: one per discrete generator, `TURNS` per continuous one."""
-    discrete, lie = spec.group.discrete_generators, spec.group.lie_algebra
-    names = spec.generator_names
-    continuous = zip(names[len(discrete) :], lie, strict=True)
-    turns = [(name, torch.linalg.matrix_exp(t * A)) for name, A in continuous for t in TURNS]
-    return [*zip(names, discrete, strict=False), *turns]
+def _states_and_actions(observations: np.ndarray, actions: np.ndarray) -> tuple[Tensor, Tensor]:
+    obs, raw = _tensor(observations), _tensor(actions).double()
+    if len(obs) != len(raw):
+        raise ValueError(f"{len(obs)} states and {len(raw)} actions; give one action per state")
+    return obs, raw
 
 
-def _ratio(pairs: list[tuple[str, Tensor, Tensor]], scale: float) -> AgentEquivarianceError:
-    nothing = torch.zeros(2, dtype=torch.float64)
-    sums: dict[str, Tensor] = {}
-    for name, a, b in pairs:
-        sums[name] = sums.get(name, nothing) + differences(a, b).sum((1, 2))
-
-    def ratio(sums: Tensor) -> float:
-        difference, size = sums.tolist()
-        return difference / size if size else 0.0
-
-    per_generator = {name: ratio(own) for name, own in sums.items()}
-    return AgentEquivarianceError(ratio(sum(sums.values(), nothing)), per_generator, scale, scale < FLOOR)
+def _measured(
+    spec: SymmetrySpec, pair: Callable[[Tensor], tuple[Tensor, Tensor]], scale: float
+) -> AgentEquivarianceError:
+    """The errors of what `pair` gives for a group element: outputs there, and images of outputs here, (n, k) each."""
+    generators = elements_by_generator(spec.group, spec.generator_names)
+    sums = {name: pooled_sums(pair(g) for g in elements) for name, elements in generators.items()}
+    return AgentEquivarianceError(
+        float(pooled_ratio(sum(sums.values(), torch.zeros(1, 2)).numpy())),
+        {name: float(pooled_ratio(own.numpy())) for name, own in sums.items()},
+        scale,
+        scale < FLOOR,
+    )

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import NDArray
 from stable_baselines3.common.type_aliases import GymEnv
 from torch import Tensor
 
 from rppdyn.agents import gaussian
 from rppdyn.agents.algorithm import RPPSAC
-from rppdyn.agents.networks import draw_noise, new_generator
+from rppdyn.agents.equivariance import AgentEquivarianceError, dynamics_equivariance_error
+from rppdyn.agents.networks import draw_noise, in_precision, new_generator
+from rppdyn.agents.policy import pathway_statistics
 from rppdyn.dynamics import TransitionModel
 from rppdyn.dynamics.transition import INITIAL_SCALE
 from rppdyn.envs import Termination, termination
@@ -228,6 +231,37 @@ class RPPMBPO(RPPSAC):
         output = self.actor.net(self.policy.features_extractor.normaliser(states).to(states.dtype))
         noise = draw_noise((*states.shape[:-1], self.actor.action_space.shape[0]), self._dynamics_generator, states)
         return gaussian.sample(output, noise, self.actor.blocks)[0]
+
+    @property
+    def parts(self) -> dict[str, torch.nn.Module]:
+        """As `RPPSAC.parts`, and the model of the dynamics."""
+        return super().parts | {"dynamics": self.dynamics}
+
+    def change_function(self, dtype: torch.dtype | None) -> Callable[[Tensor, Tensor], Tensor]:
+        """Raw observations and actions to what the model adds to the features, the mean of its members, on the CPU.
+
+        Args:
+            dtype: the precision in which the networks are evaluated; None leaves their own.
+        """
+        spec, high = self.spec, torch.as_tensor(self.action_space.high, dtype=torch.float64)
+        dynamics = self.dynamics if dtype is None else in_precision(self.dynamics, dtype)
+        like = next(dynamics.parameters())
+
+        def change(obs: Tensor, actions: Tensor) -> Tensor:
+            x, u = (t.to(like).expand(self.members, -1, -1) for t in (spec.encode(obs.double()), actions / high))
+            return dynamics.change(x, u).mean(0).double().cpu()
+
+        return change
+
+    def pathway_statistics(self) -> dict[str, float]:
+        """As `RPPSAC.pathway_statistics`, and those of the model, over its members."""
+        members: list[Any] = [self._ensemble.member(i) for i in range(self.members)]
+        return super().pathway_statistics() | pathway_statistics({"dynamics": members})
+
+    def equivariance_errors(self, observations: NDArray, actions: NDArray) -> dict[str, AgentEquivarianceError]:
+        """As `RPPSAC.equivariance_errors`, and that of the model, "dynamics"."""
+        own = {"dynamics": dynamics_equivariance_error(self, observations, actions)}
+        return super().equivariance_errors(observations, actions) | own
 
     # -- gradient updates ---------------------------------------------------------------------------------------------
 

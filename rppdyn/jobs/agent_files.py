@@ -59,14 +59,20 @@ def restore_latest(agent: RPPSAC, folder: RunFolder) -> RunState:
 
 
 def save_model(agent: RPPSAC, folder: RunFolder) -> None:
-    """The final agent, twice: `policy.pt`, tensors alone, which this package loads, and stable-baselines3's `model.zip`.
+    """The final agent, twice: its parts (`policy.pt`), tensors that this package loads, and stable-baselines3's `model.zip`.
 
     The second is for `RPPSAC.load`; stable-baselines3 writes parts of it as pickles, so load it from people you trust.
     """
-    with replacing(folder.policy_file) as path:
-        torch.save(agent.policy.state_dict(), path)
+    for file, part in _parts(agent, folder).items():
+        with replacing(file) as path:
+            torch.save(part.state_dict(), path)
     with replacing(folder.model_file) as path:
         agent.save(path)
+
+
+def _parts(agent: RPPSAC, folder: RunFolder) -> dict[Path, torch.nn.Module]:
+    """`policy.pt`, and `dynamics.pt` of an agent that learns a model of them."""
+    return {folder.path / f"{name}.pt": part for name, part in agent.parts.items()}
 
 
 def save_spec(folder: RunFolder, spec: SymmetrySpec) -> None:
@@ -96,15 +102,17 @@ def load_policy(agent: RPPSAC, folder: RunFolder) -> str:
         RunFolderError: the run has neither yet, or the file is damaged.
         CheckpointError: none of the checkpoints can be read.
     """
-    if folder.result() is not None and folder.policy_file.is_file():
-        weights = _load(folder.policy_file, RunFolderError)
-        try:
-            agent.policy.load_state_dict(weights)
-        except (RuntimeError, KeyError, TypeError) as error:
-            raise RunFolderError(
-                f"{folder.policy_file} is of another network than config.yaml says; delete {folder.result_file} and write it "
-                f"again with rppdyn train-agent --resume {folder.path}"
-            ) from error
+    parts = _parts(agent, folder)
+    if folder.result() is not None and all(file.is_file() for file in parts):
+        for file, part in parts.items():
+            weights = _load(file, RunFolderError)
+            try:
+                part.load_state_dict(weights)
+            except (RuntimeError, KeyError, TypeError) as error:
+                raise RunFolderError(
+                    f"{file} is of another network than config.yaml says; delete {folder.result_file} and write it "
+                    f"again with rppdyn train-agent --resume {folder.path}"
+                ) from error
         return "final policy"
     return f"policy of the checkpoint at step {load_checkpoint(agent, folder).step}"
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
+from rppdyn.agents import RPPMBPO
 from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec
 from rppdyn.envs.spec import align
 from rppdyn.equivariance.actions import generator_names
@@ -45,8 +46,8 @@ class EquivarianceResult:
         generators: their names, discrete ones first.
         states, states_from: how many, and where they come from.
         seed: of the first episode, or of normal inputs.
-        functions: by name: "policy" and "critics" or "value", or "function"; of a fit "regressor" or "vector field", over
-            its members.
+        functions: by name: "policy" and "critics" or "value", and "dynamics" of an agent that learns them, or "function"; of a
+            fit "regressor" or "vector field", over its members.
         members: of a fit, each member's own, by the same names.
         seeds, diverged: of a fit, those of the members, and of the ones that give no finite numbers and were left out.
         rollouts: of a fit to trajectories.
@@ -106,8 +107,11 @@ def _of_agent(config: EquivarianceConfig) -> EquivarianceResult:
             subjects.check_policy(subject.policy, spec)
         observations, actions, origin = states_of(config, subject, spec)
         names = list(spec.generator_names)
-        functions = {f.name: measure(f, observations, actions, names) for f in _functions(subject, spec, observations)}
-        pathways = subject.policy.pathway_statistics() if hasattr(subject.policy, "pathway_statistics") else {}
+        functions = {
+            f.name: measure(f, observations, actions, names) for f in _functions(config, subject, spec, observations)
+        }
+        whole = subject.agent or subject.policy
+        pathways = whole.pathway_statistics() if hasattr(whole, "pathway_statistics") else {}
     return _result(config, subject.source, f"{spec.group} of {spec.env_id}", names, len(observations), origin, functions,
                    pathways=pathways)  # fmt: skip
 
@@ -207,7 +211,7 @@ def _subject(config: EquivarianceConfig) -> Iterator[Subject]:
         if config.env is not None:
             raise ConfigError(f"--env {config.env}: a run brings its environment; leave it out")
         with agent_of(config.what, config.episodes, config.seed) as (agent, source, its_evaluator):
-            yield Subject(source, agent.policy, evaluator=lambda: its_evaluator, spec=agent.policy.spec)
+            yield Subject(source, agent.policy, agent, evaluator=lambda: its_evaluator, spec=agent.spec)
         return
     evaluator: Callable[[], Evaluator] | None = None
     if (env_id := config.env) is not None:
@@ -235,9 +239,14 @@ def _spec(config: EquivarianceConfig, subject: Subject) -> SymmetrySpec:
     return symmetry_spec(env_id, symmetry=config.symmetry)
 
 
-def _functions(subject: Subject, spec: SymmetrySpec, observations: NDArray) -> list[Function]:
+def _functions(
+    config: EquivarianceConfig, subject: Subject, spec: SymmetrySpec, observations: NDArray
+) -> list[Function]:
     if subject.call is None:
-        return subjects.policy_functions(subject.policy, spec)
+        found = subjects.policy_functions(subject.policy, spec)
+        if isinstance(subject.agent, RPPMBPO) and config.symmetry is None:
+            found.append(subjects.dynamics_function(subject.agent))
+        return found
     sample = torch.as_tensor(observations[:2], dtype=torch.float64)
     return [subjects.plain_function(subject.call, spec.obs_rep, spec.action_rep, spec, sample)]
 
@@ -287,7 +296,10 @@ def table(result: EquivarianceResult) -> str:
     if not any(m.layers for m in result.functions.values()):
         lines += ["", "layers: not told apart, because nothing says how the hidden ones should transform"]
     if result.pathways:
-        shares = ", ".join(f"{who} {100 * result.pathways[f'{who}_free_share']:.3g}%" for who in ("actor", "critic"))
+        named = {
+            name.removesuffix("_free_share"): x for name, x in result.pathways.items() if name.endswith("_free_share")
+        }
+        shares = ", ".join(f"{who} {100 * share:.3g}%" for who, share in named.items())
         lines += ["", f"free pathway: {shares} of the squared weights"]
     return "\n".join([*lines, "", f"written: {result.json}, {result.figure}"])
 

@@ -6,12 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rppdyn.agents.equivariance import FLOOR, TURNS
 from rppdyn.equivariance import (
     Attribution,
     equivariance_error,
@@ -22,7 +20,7 @@ from rppdyn.equivariance import (
     trajectory_equivariance_error,
 )
 from rppdyn.equivariance.actions import act
-from rppdyn.equivariance.error import differences
+from rppdyn.equivariance.pooled import FLOOR, elements_by_generator, pooled_ratio, pooled_sums
 from rppdyn.groups import Group
 from rppdyn.jobs.subjects import Function, Network
 from rppdyn.reps import Rep
@@ -131,8 +129,11 @@ def measure(function: Function, observations: NDArray, actions: NDArray | None, 
     scale = float(((y.double() / reference) if sized else y.double()).square().mean().sqrt())
 
     rep_in, rep_out = function.rep_in, function.rep_out
-    generators = _generators(rep_in.G, names)
-    sums = {name: _sums(call, function, x, y, elements) for name, elements in generators.items()}
+    generators = elements_by_generator(rep_in.G, names)
+    sums = {
+        name: pooled_sums((call(act(rep_in, g, x)), act(rep_out, g, y)) for g in elements)
+        for name, elements in generators.items()
+    }
     some = _elements(rep_in.G)
     eq33 = equivariance_error(call, rep_in, rep_out, x, elements=some)
     published = dict(zip(generators, eq33.per_generator.values(), strict=True))
@@ -226,28 +227,9 @@ def _elements(group: Group) -> list[Tensor]:
     return list(group.samples(SAMPLES, torch.Generator().manual_seed(0)))
 
 
-def _generators(group: Group, names: Sequence[str]) -> dict[str, list[Tensor]]:
-    """Elements by the name of each generator: a discrete one itself, of a continuous one's subgroup `TURNS`."""
-    discrete = [[h] for h in group.discrete_generators]
-    continuous = [[torch.linalg.matrix_exp(t * A) for t in TURNS] for A in group.lie_algebra]
-    return dict(zip(names, [*discrete, *continuous], strict=True))
-
-
-def _sums(call, function: Function, x: Tensor, y: Tensor, elements: Sequence[Tensor]) -> Tensor:
-    """By state, the sums over entries and elements of |a - b| and of |a| + |b|: (n, 2)."""
-    sums = torch.zeros(len(x), 2, dtype=torch.float64)
-    for g in elements:
-        sums += differences(act(function.rep_out, g, y), call(act(function.rep_in, g, x))).sum(-1).mT
-    return sums
-
-
 def _estimate(sums: Tensor, published: float) -> Estimate:
-    def ratio(values: NDArray, axis: int) -> NDArray:
-        difference, size = np.moveaxis(values.sum(axis), -1, 0)
-        return np.divide(difference, size, out=np.zeros_like(size), where=size > 0)
-
-    low, high = bootstrap_interval(sums.numpy(), statistic=ratio)
-    return Estimate(float(ratio(sums.numpy(), 0)), (float(low), float(high)), published)
+    low, high = bootstrap_interval(sums.numpy(), statistic=pooled_ratio)
+    return Estimate(float(pooled_ratio(sums.numpy())), (float(low), float(high)), published)
 
 
 def _layers(network: Network, x: Tensor, generators: dict[str, list[Tensor]]) -> Layers | None:

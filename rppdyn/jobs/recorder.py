@@ -12,7 +12,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import TensorBoardOutputFormat
 from torch.utils.tensorboard import SummaryWriter
 
-from rppdyn.agents import RPPSAC, AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
+from rppdyn.agents import RPPSAC, AgentEquivarianceError
 from rppdyn.jobs.agent_files import RunState, kept_random_state, write_checkpoint
 from rppdyn.jobs.agent_schema import TrainAgentConfig
 from rppdyn.jobs.rollouts import Evaluator
@@ -118,9 +118,9 @@ def measure(agent: RPPSAC, evaluator: Evaluator, states: int) -> dict[str, Any]:
         "eval/length_mean": float(episodes.lengths.mean()),
         "eval/returns": episodes.returns.tolist(),
     }
-    values |= _named("policy", policy_equivariance_error(agent, observations))
-    values |= _named("critic", critic_equivariance_error(agent, observations, actions))
-    return values | {f"pathway/{name}": value for name, value in agent.policy.pathway_statistics().items()}
+    for who, error in agent.equivariance_errors(observations, actions).items():
+        values |= _named(who, error)
+    return values | {f"pathway/{name}": value for name, value in agent.pathway_statistics().items()}
 
 
 def _named(who: str, error: AgentEquivarianceError) -> dict[str, Any]:

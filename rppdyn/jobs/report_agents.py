@@ -25,7 +25,7 @@ from rppdyn.jobs.report_words import (
 )
 
 RETURN = "eval/return_mean"
-WHO = {"policy": "policy", "critic": "critics"}
+WHO = {"policy": "policy", "critic": "critics", "dynamics": "dynamics"}
 
 
 def sections(groups: Sequence[Group]) -> list[tuple[str, Markup]]:
@@ -41,19 +41,20 @@ def sections(groups: Sequence[Group]) -> list[tuple[str, Markup]]:
 
 def glance(groups: Sequence[Group]) -> Markup:
     """One line for each configuration of agents."""
-    several = len({group.subject for group in groups}) > 1
+    several, measured_of = len({group.subject for group in groups}) > 1, _who(groups)
     rows = []
     for group in groups:
         final = group.final(RETURN)
         assert final is not None  # every evaluation has a return
-        errors = [estimate(group.final(f"equivariance/{who}"), scientific) for who in WHO]
+        errors = [estimate(group.final(f"equivariance/{who}"), scientific) for who in measured_of]
         share = estimate(group.final("pathway/actor_free_share"), scientific)
         env = [group.subject] if several else []
         rows.append(
             [labelled(group), *env, f"{len(group.runs)}", f"{final.step:,}", estimate(final, plain), *errors, share]
         )
     head = ["configuration", *["environment"] * several, "seeds", "steps", "mean return",
-            "policy's error", "critics' error", "free share of the actor"]  # fmt: skip
+            *(f"{called}'{'' if called.endswith('s') else 's'} error" for called in measured_of.values()),
+            "free share of the actor"]  # fmt: skip
     numbers = range(1 + several, len(head))
     explain = tag(
         "p",
@@ -105,13 +106,18 @@ def _equivariance(groups: Sequence[Group]) -> Markup:
     parts: list[Markup | None] = []
     for k, (env, members) in enumerate(by_subject(groups)):
         names = list(dict.fromkeys(name for group in members for name in _generators(group)))
+        measured_of = _who(members)
         panels = [
             (f"{called}, {name}", members, {"": f"equivariance/{who}/{name}"})
-            for who, called in WHO.items()
+            for who, called in measured_of.items()
             for name in names
         ]
         rows = [
-            [labelled(group), name, *(estimate(group.final(f"equivariance/{who}/{name}"), scientific) for who in WHO)]
+            [
+                labelled(group),
+                name,
+                *(estimate(group.final(f"equivariance/{who}/{name}"), scientific) for who in measured_of),
+            ]
             for group in members
             for name in names
         ]
@@ -126,8 +132,8 @@ def _equivariance(groups: Sequence[Group]) -> Markup:
                 legend(members),
             )
         )
-        head = ["configuration", "generator", "policy", "critics"]
-        parts.append(table(f"Equivariance errors at the end on {env}", head, rows, (2, 3)))
+        head = ["configuration", "generator", *measured_of.values()]
+        parts.append(table(f"Equivariance errors at the end on {env}", head, rows, range(2, len(head))))
     parts.append(tag("h3", "By entry and by layer"))
     details = [measured(group, f"measured{i}", opened=i == 0) for i, group in enumerate(groups)]
     if not any(details):
@@ -140,7 +146,7 @@ def _pathways(groups: Sequence[Group]) -> Markup:
     for k, (env, members) in enumerate(by_subject(groups)):
         panels = [
             (who, members, {"-": f"pathway/{who}_equivariant_norm", "--": f"pathway/{who}_free_norm"})
-            for who in ("actor", "critic")
+            for who in ("actor", "critic", *(["dynamics"] if "dynamics" in _who(members) else []))
         ]
         parts.append(_heading(env, groups))
         parts.append(
@@ -154,9 +160,7 @@ def _pathways(groups: Sequence[Group]) -> Markup:
         )
     rows = []
     for group in groups:
-        for who, network in zip(("actor", "critic"), MODELS[group.runs[0].model["kind"]], strict=True):
-            prefix = "critic_" if who == "critic" else ""
-            variances = pathway_variances(network, group.runs[0].model, prefix)
+        for who, variances in _variances(group).items():
             for pathway in ("equivariant", "free"):
                 variance = variances[f"{pathway}_variance"]
                 norm = group.final(f"pathway/{who}_{pathway}_norm")
@@ -165,6 +169,22 @@ def _pathways(groups: Sequence[Group]) -> Markup:
     head = ["configuration", "network", "pathway", "prior variance", "norm at the end"]
     parts.append(table("Prior variances and norms of the pathways", head, rows, (3, 4)))
     return joined(parts)
+
+
+def _variances(group: Group) -> dict[str, dict[str, float]]:
+    """The prior variances of each network of an agent, 0 where it has no such pathway."""
+    run = group.runs[0]
+    found = {
+        who: pathway_variances(network, run.model, "critic_" if who == "critic" else "")
+        for who, network in zip(("actor", "critic"), MODELS[run.model["kind"]], strict=True)
+    }
+    learned = {
+        key.rpartition(".")[2]: value for key, value in run.config.items() if key.startswith("agent.imagination.")
+    }
+    if learned:
+        without = {"emlp": "free_variance", "mlp": "equivariant_variance"}.get(learned["kind"])
+        found["dynamics"] = {key: 0.0 if key == without else learned[key] for key in found["actor"]}
+    return found
 
 
 def _certificates(groups: Sequence[Group]) -> Markup:
@@ -215,6 +235,12 @@ def _certificate(certificate: Certificate) -> Markup:
     ]
     head = ["generator", "of", "median", "95th percentile", "maximum", "verdict"]
     return joined([table(caption, head, rows, (2, 3, 4)), *(tag("p", note, class_="note") for note in notes)])
+
+
+def _who(groups: Sequence[Group]) -> dict[str, str]:
+    """What was measured of any of these agents, by its name in the records, and what it is called; most have no dynamics."""
+    keys = {key for group in groups for run in group.runs for key in run.records[-1]}
+    return {who: called for who, called in WHO.items() if f"equivariance/{who}" in keys}
 
 
 def _generators(group: Group) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from torch import Tensor
 
+from rppdyn.agents import RPPMBPO, RPPSAC
 from rppdyn.agents.networks import in_precision
 from rppdyn.agents.policy import SymmetricPolicy
 from rppdyn.envs import Space, SymmetrySpec
@@ -65,12 +67,14 @@ class Subject:
     Attributes:
         source: which weights or code it is.
         policy: of stable-baselines3.
+        agent: whose policy it is, of a run.
         evaluator: plays its episodes.
         spec: the symmetry that it brings.
     """
 
     source: str
     policy: Any = None
+    agent: RPPSAC | None = None
     call: Callable[[Tensor], Tensor] | None = None
     evaluator: Callable[[], Evaluator] | None = None
     spec: SymmetrySpec | None = None
@@ -121,15 +125,31 @@ def policy_functions(policy: BasePolicy, spec: SymmetrySpec) -> list[Function]:
                 lambda x: q(spec.decode(x[..., :split]), spec.action.decode(x[..., split:])),
                 spec.obs_rep + spec.action_rep,
                 n * Scalar(spec.group),
-                blocks(spec.obs) | {f"action {k}": [split + i for i in v] for k, v in blocks(spec.action).items()},
+                _states_and_actions(spec),
                 {name: [i] for i, name in enumerate(names)},
-                encode=lambda obs, actions: torch.cat([spec.encode(obs), spec.action.encode(actions)], -1),
+                encode=partial(_encoded, spec),
                 scale=torch.ones(n),
                 centred=True,
                 networks=_symmetric_networks(policy, spec, dict(zip(names, critic.q_networks, strict=True))),
             )
         )
     return found
+
+
+def dynamics_function(agent: RPPMBPO) -> Function:
+    """What the model that an agent learns adds to the features of a state, the mean of its members."""
+    spec, split, change = agent.spec, agent.spec.feature_dim, agent.change_function(torch.float64)
+    changes = {f"change of {name}": [i] for i, name in enumerate(spec.feature_names)}
+    return Function(
+        "dynamics",
+        lambda x: change(spec.decode(x[..., :split]), spec.action.decode(x[..., split:])),
+        spec.obs_rep + spec.action_rep,
+        spec.obs_rep,
+        _states_and_actions(spec),
+        changes,
+        encode=partial(_encoded, spec),
+        scale=agent.dynamics.changes.std.double().cpu()[:split],
+    )
 
 
 def plain_function(
@@ -241,6 +261,17 @@ def blocks(space: Space) -> dict[str, list[int]]:
             name = space.names[i].removesuffix(" w") if kind == "quaternion" else space.names[i]
             found[name] = list(space.encoding.features_of(i))
     return found
+
+
+def _states_and_actions(spec: SymmetrySpec) -> dict[str, list[int]]:
+    """The features of each coordinate of a state and of an action beside it."""
+    return blocks(spec.obs) | {
+        f"action {name}": [spec.feature_dim + i for i in indices] for name, indices in blocks(spec.action).items()
+    }
+
+
+def _encoded(spec: SymmetrySpec, obs: Tensor, actions: Tensor) -> Tensor:
+    return torch.cat([spec.encode(obs), spec.action.encode(actions)], -1)
 
 
 def check_policy(policy: BasePolicy, spec: SymmetrySpec) -> None:

@@ -58,9 +58,17 @@ def summary(result: TrainAgentResult) -> str:
             f"  mean return         {m['eval/return_mean']:.1f}  "
             f"(standard deviation {m['eval/return_std']:.1f} over {len(m['eval/returns'])} episodes)"
         )
-        errors = ", ".join(f"{who} {_error(m[f'equivariance/{who}'])}" for who in ("policy", "critic"))
+        errors = ", ".join(
+            f"{who} {_error(m[f'equivariance/{who}'])}"
+            for who in ("policy", "critic", "dynamics")
+            if f"equivariance/{who}" in m  # most agents learn no dynamics
+        )
         lines.append(f"  equivariance error  {errors}  (0 is equivariant, 1 as far from it as can be)")
-        shares = ", ".join(f"{who} {_percent(m[f'pathway/{who}_free_share'])}" for who in ("actor", "critic"))
+        shares = ", ".join(
+            f"{who} {_percent(m[f'pathway/{who}_free_share'])}"
+            for who in ("actor", "critic", "dynamics")
+            if f"pathway/{who}_free_share" in m
+        )
         lines.append(f"  free pathway        {shares} of the squared weights")
     lines.append(f"  run folder          {result.run}")
     if result.interrupted:

@@ -22,7 +22,7 @@ from rppdyn.runs.statistics import bootstrap_interval, iqm
 
 SMALLEST = 1e-9  # what a logarithmic axis shows zero as
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe & Ito
-STYLES = ("-", "--")
+STYLES = ("-", "--", ":")
 MODEL = "agent.imagination"
 IGNORED = (
     "seed",
@@ -43,7 +43,7 @@ IGNORED = (
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes: a title and, by legend entry, the metrics that are drawn, each in its own line style.
+    """One set of axes: a title and, by legend entry, the metrics that are drawn where runs have them, each in its line style.
 
     The legend of a panel with one metric tells runs apart by colour, that of one with several the metrics by style.
     """
@@ -55,8 +55,20 @@ class Panel:
 
 PANELS = (
     Panel("mean return", {"": "eval/return_mean"}),
-    Panel("equivariance error", {"policy": "equivariance/policy", "critics": "equivariance/critic"}, "log"),
-    Panel("free pathway's share", {"actor": "pathway/actor_free_share", "critics": "pathway/critic_free_share"}, "log"),
+    Panel(
+        "equivariance error",
+        {"policy": "equivariance/policy", "critics": "equivariance/critic", "dynamics": "equivariance/dynamics"},
+        "log",
+    ),
+    Panel(
+        "free pathway's share",
+        {
+            "actor": "pathway/actor_free_share",
+            "critics": "pathway/critic_free_share",
+            "dynamics": "pathway/dynamics_free_share",
+        },
+        "log",
+    ),
 )
 
 
@@ -88,9 +100,10 @@ def learning_curves(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLi
     FigureCanvasAgg(figure)
     all_axes: Sequence[Axes] = figure.subplots(1, len(PANELS))
     for axes, panel in zip(all_axes, PANELS, strict=True):
+        drawn: set[str] = set()
         for index, (label, records) in enumerate(groups.items()):
-            _draw(axes, panel, records, COLOURS[index % len(COLOURS)], label if len(groups) > 1 else "")
-        _dress(axes, panel, explain_styles=len(groups) > 1)
+            drawn |= _draw(axes, panel, records, COLOURS[index % len(COLOURS)], label if len(groups) > 1 else "")
+        _dress(axes, panel, drawn, explain_styles=len(groups) > 1)
     counts = {label: len(records) for label, records in groups.items()}
     seeds = sorted(set(counts.values()))
     if max(seeds) > 1:
@@ -153,11 +166,14 @@ def curve(runs: Sequence[Sequence[Mapping[str, Any]]], metric: str) -> Curve | N
     return Curve(np.array(steps), iqm(values), lower, upper)
 
 
-def _draw(axes: Axes, panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], colour: str, label: str) -> None:
+def _draw(axes: Axes, panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], colour: str, label: str) -> set[str]:
+    """Draw what the runs have of a panel; which of its entries that is."""
+    found = set()
     for style, (part, metric) in zip(STYLES, panel.metrics.items(), strict=False):
         drawn = curve(runs, metric)
         if drawn is None:
             continue
+        found.add(part)
         floor = SMALLEST if panel.scale == "log" else -np.inf
         name = part if not label else label if len(panel.metrics) == 1 else ""
         marker = "." if len(drawn.steps) < 3 else ""
@@ -165,12 +181,14 @@ def _draw(axes: Axes, panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]],
         if len(runs) > 1:
             low, high = np.maximum(drawn.lower, floor), np.maximum(drawn.upper, floor)
             axes.fill_between(drawn.steps, low, high, color=colour, alpha=0.15, linewidth=0)
+    return found
 
 
-def _dress(axes: Axes, panel: Panel, explain_styles: bool) -> None:
+def _dress(axes: Axes, panel: Panel, drawn: set[str], explain_styles: bool) -> None:
     if explain_styles and len(panel.metrics) > 1:  # the first panel says which colour is which run
         for style, part in zip(STYLES, panel.metrics, strict=False):
-            axes.plot([], [], style, color="0.35", label=part)
+            if part in drawn:
+                axes.plot([], [], style, color="0.35", label=part)
     axes.set_title(panel.title, fontsize="medium")
     axes.set_xlabel("environment steps")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))

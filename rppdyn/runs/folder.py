@@ -40,7 +40,7 @@ class RunFolder:
     | `checkpoints/` | the last two, each complete (`rppdyn.runs.Checkpoints`) |
     | `figures/` | made from `metrics.jsonl` |
     | `timing.jsonl` | seconds and steps per second, apart from the metrics because they never repeat |
-    | `policy.pt`, `model.zip`, `result.json` | written at the end; `result.json` last of all |
+    | `policy.pt` (and `dynamics.pt`), `model.zip`, `result.json` | written at the end; `result.json` last of all |
     """
 
     def __init__(self, path: str | os.PathLike[str]):

@@ -40,5 +40,19 @@ def test_an_agent_trains_on_a_model_and_goes_on(rppdyn, tmp_path):
     assert status == 0 and "InvertedPendulum-v5" in out, err
     status, out, err = rppdyn("train-agent", "--resume", "run", "total_steps=150", cwd=tmp_path)
     assert status == 0 and "150 of 150 steps" in out, err
+    assert "dynamics" in out  # its equivariance error beside the policy's and the critics'
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    status, out, err = rppdyn("equivariance", "run", "--from", "reset", "--states", "50", cwd=tmp_path)
+    assert status == 0 and "change of hinge velocity" in out, err
+    measured = json.loads((tmp_path / "run" / "equivariance.json").read_text())["functions"]["dynamics"]["overall"]
+    assert 1e-8 < measured["error"] < 1 and 1e-8 < last["equivariance/dynamics/left-right"] < 1
+    (tmp_path / "run" / "dynamics.pt").unlink()  # as runs of older versions: their last checkpoint has it
+    status, out, err = rppdyn("equivariance", "run", "--from", "reset", "--states", "50", cwd=tmp_path)
+    assert status == 0 and "checkpoint at step 150" in out, err
+    again = json.loads((tmp_path / "run" / "equivariance.json").read_text())["functions"]["dynamics"]["overall"]
+    assert again == measured
+    status, out, err = rppdyn("report", "run", "--out", "report.html", cwd=tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert status == 0 and "critics&#x27; error" in page and "dynamics&#x27; error" in page, err
     status, _, err = rppdyn("train-agent", *words, "agent.imagination.real_ratio=2", cwd=tmp_path)
     assert status == 2 and "agent.imagination.real_ratio=2" in err and err.count("\n") == 1

@@ -6,7 +6,7 @@ import torch
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
-from rppdyn.agents import RPPMBPO, RPPSAC
+from rppdyn.agents import RPPMBPO, RPPSAC, dynamics_equivariance_error
 
 OPTIONS = dict(
     seed=0, device="cpu", learning_starts=60, batch_size=40, buffer_size=400, members=3, model_every=40, model_steps=20,
@@ -56,6 +56,41 @@ def test_imagined_transitions_are_as_likely_as_their_mirror_images(fitted):
     torch.testing.assert_close(mirrored.mean, step.mean @ X, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(mirrored.log_std, step.log_std, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(mirrored.reward, step.reward, rtol=1e-4, atol=1e-4)
+
+
+def test_the_dynamics_equivariance_error_tells_pathways_apart(fitted):
+    size = fitted.replay_buffer.size()
+    observations, actions = fitted.replay_buffer.observations[:size, 0], 3 * fitted.replay_buffer.actions[:size, 0]
+    assert dynamics_equivariance_error(fitted, observations, actions).error < 1e-12
+    assert 1e-12 < dynamics_equivariance_error(fitted, observations, actions, dtype=None).error < 1e-5  # in float32
+    assert fitted.pathway_statistics()["dynamics_free_share"] == 0
+    errors = {}
+    for variance in (1e-8, 3.0):
+        kwargs = dict(hidden=32, num_layers=2, free_variance=variance)
+        agent = build(learning_starts=100, dynamics="rpp", dynamics_kwargs=kwargs).learn(101)
+        found = agent.equivariance_errors(observations, actions)
+        assert list(found) == ["policy", "critic", "dynamics"]
+        errors[variance] = found["dynamics"].error
+        assert not found["dynamics"].vacuous and found["dynamics"].per_generator == {"left-right": errors[variance]}
+    assert 1e-8 < errors[1e-8] < 0.1 * errors[3.0]
+
+
+@torch.no_grad()
+def test_the_dynamics_equivariance_error_is_of_the_environments_symmetry(fitted, monkeypatch):
+    """By hand: all four entries change sign, the pole's angle about where the model stands upright."""
+    rng = np.random.default_rng(0)
+    observations, actions = rng.normal(size=(50, 4)), rng.uniform(-3, 3, (50, 1))
+    bias = torch.tensor([0.0, 0.3, 0.0, 0.0], dtype=torch.float64)
+    change = fitted.change_function(torch.float64)
+    upright = 2 * fitted.spec.decode(torch.zeros(4, dtype=torch.float64)).numpy()
+    here = change(torch.tensor(observations), torch.tensor(actions)) + bias
+    there = change(torch.tensor(upright - observations), torch.tensor(-actions)) + bias
+    expected = float((there + here).abs().sum() / (there.abs() + here.abs()).sum())
+    monkeypatch.setattr(fitted, "change_function", lambda dtype: lambda obs, raw: change(obs, raw) + bias)
+    assert expected > 1e-3
+    assert dynamics_equivariance_error(fitted, observations, actions).error == pytest.approx(expected, rel=1e-9)
+    with pytest.raises(ValueError, match="50 states and 49 actions"):
+        dynamics_equivariance_error(fitted, observations, actions[1:])
 
 
 def test_a_batch_has_its_share_of_real_transitions():
