@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import pathlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
@@ -16,19 +15,20 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, TrainFreq, TrainFrequencyUnit
-from stable_baselines3.common.utils import should_collect_more_steps
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, TrainFreq
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from rppdyn.agents import checkpoint, defaults, refusals
+from rppdyn.agents.batches import Batches
 from rppdyn.agents.equivariance import AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
-from rppdyn.agents.images import GroupImages, refuse_changed_rewards
-from rppdyn.agents.networks import RPPActor, RPPCritic, draw_noise, new_generator
+from rppdyn.agents.images import refuse_changed_rewards
+from rppdyn.agents.networks import RPPActor, RPPCritic
 from rppdyn.agents.policy import RPPPolicy
 from rppdyn.agents.precision import check_matmul_precision
 from rppdyn.agents.replay import DeviceReplayBuffer
+from rppdyn.agents.rollout import rollout
 from rppdyn.agents.together import Together, Trained
 from rppdyn.agents.update import State, UpdateConfig
 from rppdyn.envs import SymmetrySpec, symmetry_spec
@@ -73,6 +73,7 @@ class RPPSAC(SAC):
     critic: RPPCritic  # type: ignore[assignment]
     critic_target: RPPCritic  # type: ignore[assignment]
     replay_buffer: ReplayBuffer
+    batches_class: ClassVar[type[Batches]] = Batches
     prepare_updates: Callable[[], None] | None = None  # what precedes the gradient updates of a rollout, as a method
 
     def __init__(
@@ -154,10 +155,9 @@ class RPPSAC(SAC):
             self.ent_coef_optimizer = torch.optim.Adam(
                 [self.log_ent_coef], lr=self.lr_schedule(1), **self.policy.optimizer_kwargs
             )
-        self._generator = new_generator()  # of the updates' noise
+        self.batches = self.batches_class(self)
         if self.augment:
             refuse_changed_rewards(self.spec)
-        self._images: GroupImages | None = None  # made at the first update that needs them
         self._log_alpha: Tensor | None = None  # of a temperature that is not learned
         self._group: Together | None = None  # this agent alone, from its first update on
         self._means: tuple[list[str], Tensor] | None = None  # of the last updates' metrics, where they were computed
@@ -231,74 +231,6 @@ class RPPSAC(SAC):
             blocks=self.actor.blocks,
         )
 
-    @torch.no_grad()
-    def sample_batch(self, batch_size: int) -> dict[str, Tensor]:
-        """Transitions from the replay buffer, with features in place of observations, as `update` takes them.
-
-        Images under the group are taken of features, which transform linearly: `augment` moves whole transitions,
-        `mirror_loss` adds images of the states.
-        """
-        batch = self._draw(batch_size)
-        if self.augment:
-            index = self.images.draw(batch_size, self._generator, identity=True)
-            for name in ("features", "next_features"):
-                batch[name] = self.images.of_features(index, batch[name])
-            batch["actions"] = self.images.of_actions(index, batch["actions"])
-        batch["transitions"] = self._shared_over(batch["rewards"])
-        if self.mirror_loss:
-            index = self.images.draw(batch_size, self._generator, identity=False)
-            batch["image_features"] = self.images.of_features(index, batch["features"])
-            batch["action_maps"] = self.images.action_maps[index.to(batch["actions"].device)]
-        return batch
-
-    def _draw(self, batch_size: int) -> dict[str, Tensor]:
-        """Transitions as `sample_batch` returns them, before images are taken."""
-        data = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
-        features = self.policy.features_extractor(torch.cat([data.observations, data.next_observations]))
-        batch = {
-            "features": features[:batch_size],
-            "next_features": features[batch_size:],
-            "actions": data.actions.to(features.dtype),
-            "rewards": data.rewards.squeeze(-1).to(features.dtype),
-            "dones": data.dones.squeeze(-1),  # as stored: discounts are rounded as stable-baselines3's are
-        }
-        if data.discounts is not None:
-            batch["discounts"] = data.discounts.squeeze(-1)
-        return batch
-
-    def _shared_over(self, like: Tensor) -> Tensor:
-        """The number that priors are shared out over."""
-        if isinstance(self.replay_buffer, DeviceReplayBuffer):
-            return self.replay_buffer.count.clamp(min=self.learning_starts).to(like)
-        return like.new_tensor(max(self.replay_buffer.size() * self.n_envs, self.learning_starts))
-
-    def draw_noise(self, like: Tensor) -> Tensor:
-        """Standard normal noise for actions like these: drawn on the CPU, or where the replay buffer is."""
-        buffer = self.replay_buffer
-        own = buffer.generator if isinstance(buffer, DeviceReplayBuffer) else self._generator
-        return draw_noise(like.shape, own, like)
-
-    def drawn_from(self) -> list[Tensor]:
-        """What batches are drawn from on the device."""
-        buffer = self.replay_buffer
-        if not isinstance(buffer, DeviceReplayBuffer):
-            return []
-        return [buffer.rows, buffer.count, *self.policy.features_extractor.buffers()]
-
-    @property
-    def draws_on_device(self) -> bool:
-        """Whether batches are drawn by the replay buffer's generator alone, without looking at a value."""
-        here = isinstance(self.replay_buffer, DeviceReplayBuffer)
-        return here and type(self)._draw is RPPSAC._draw and not (self.augment or self.mirror_loss)
-
-    @property
-    def images(self) -> GroupImages:
-        """Random images of features and actions, in the features' device and dtype."""
-        like = self.policy.features_extractor.like
-        if self._images is None or self._images.obs_maps.dtype != like.dtype:
-            self._images = GroupImages(self.spec, like)
-        return self._images
-
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
         """Run gradient updates on batches from the replay buffer, and record their mean metrics."""
         if self._group is None:
@@ -352,7 +284,7 @@ class RPPSAC(SAC):
         Counts of the rollout under way stay on the agent, and callbacks run after a transition was stored and counted:
         a checkpoint taken in any callback continues where it was taken, also in the middle of a rollout.
         """
-        steps = self.rollout(env, callback, train_freq, replay_buffer, action_noise, learning_starts, log_interval)
+        steps = rollout(self, env, callback, train_freq, replay_buffer, action_noise, learning_starts, log_interval)
         actions = None
         while True:
             try:
@@ -360,61 +292,6 @@ class RPPSAC(SAC):
             except StopIteration as end:
                 return end.value
             actions = None if asked is None else self.predict(asked)[0]
-
-    def rollout(
-        self,
-        env: VecEnv,
-        callback: BaseCallback,
-        train_freq: TrainFreq,
-        replay_buffer: ReplayBuffer,
-        action_noise: ActionNoise | None = None,
-        learning_starts: int = 0,
-        log_interval: int | None = None,
-    ) -> Generator[NDArray | None, NDArray | None, RolloutReturn]:
-        """As `collect_rollouts`, but leaves it to the caller when to wait, and how actions are found.
-
-        Yields observations where it is to be sent the policy's actions for them, and None while the environment steps.
-        """
-        self.policy.set_training_mode(False)
-        if train_freq.frequency <= 0:
-            raise ValueError(f"train_freq={train_freq.frequency} must be at least 1")
-        if env.num_envs > 1 and train_freq.unit != TrainFrequencyUnit.STEP:
-            raise ValueError("train_freq in episodes needs a single environment; give it in steps")
-        callback.on_rollout_start()
-        while should_collect_more_steps(train_freq, self._collected_steps, self._collected_episodes):
-            if self.num_timesteps < learning_starts:
-                chosen = np.array([self.action_space.sample() for _ in range(env.num_envs)])
-            elif (sent := (yield self._last_obs)) is None:
-                raise ValueError("a rollout was sent None for its observations; send it the policy's actions")
-            else:
-                chosen = sent
-            buffer_actions = self.policy.scale_action(chosen)
-            if action_noise is not None:
-                buffer_actions = np.clip(buffer_actions + action_noise(), -1, 1)
-            actions = self.policy.unscale_action(buffer_actions)
-            env.step_async(actions)
-            yield None
-            new_obs, rewards, dones, infos = env.step_wait()
-            self.num_timesteps += env.num_envs
-            self._collected_steps += 1
-            self._update_info_buffer(infos, dones)
-            self._store_transition(replay_buffer, buffer_actions, new_obs, rewards, dones, infos)
-            self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
-            self._on_step()
-            for index in np.flatnonzero(dones):
-                self._collected_episodes += 1
-                self._episode_num += 1
-                if action_noise is not None:
-                    action_noise.reset(**({"indices": [index]} if env.num_envs > 1 else {}))
-                if log_interval is not None and self._episode_num % log_interval == 0:
-                    self.dump_logs()
-            callback.update_locals(locals())
-            if not callback.on_step():
-                return RolloutReturn(self._collected_steps * env.num_envs, self._collected_episodes, False)
-        callback.on_rollout_end()
-        collected = RolloutReturn(self._collected_steps * env.num_envs, self._collected_episodes, True)
-        self._collected_steps = self._collected_episodes = 0
-        return collected
 
     def _setup_learn(
         self,
@@ -488,6 +365,6 @@ class RPPSAC(SAC):
         return tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, super().get_parameters())
 
     def _excluded_save_params(self) -> list[str]:
-        own = ["_generator", "_images", "_pending_log", "_collected_steps", "_collected_episodes"]
+        own = ["batches", "_pending_log", "_collected_steps", "_collected_episodes"]
         own += ["_group", "_means", "_log_alpha"]
         return super()._excluded_save_params() + own

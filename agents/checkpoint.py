@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.noise import NormalActionNoise
 from torch import Tensor
 
-from rppdyn.agents.replay import TRANSITIONS, DeviceReplayBuffer
+from rppdyn.agents import replay
 from rppdyn.envs import capture_state, restore_state
 
 if TYPE_CHECKING:
@@ -47,9 +46,9 @@ def capture(agent: RPPSAC) -> dict[str, Any]:
         "counters": {name: getattr(agent, name) for name in COUNTERS},
         "observed": {name: _plain(getattr(agent, name)) for name in OBSERVED},
         "episodes": {name: _plain(getattr(agent, name)) for name in ("ep_info_buffer", "ep_success_buffer")},
-        "replay": _replay(agent),
+        "replay": replay.capture(agent.replay_buffer),
         "random": {
-            "update": agent._generator.get_state(),
+            "update": agent.batches.generator.get_state(),
             "actor": agent.actor.generator.get_state(),
             "torch": torch.get_rng_state(),
             "numpy": _plain(np.random.get_state(legacy=False)),  # noqa: NPY002 (what stable-baselines3 draws from)
@@ -93,23 +92,14 @@ def restore(agent: RPPSAC, data: dict[str, Any]) -> None:
         setattr(agent, name, _arrays(value))
     for name, value in data["episodes"].items():
         setattr(agent, name, None if value is None else deque(value, maxlen=agent._stats_window_size))
-    replay = data["replay"]
-    buffer = agent.replay_buffer
-    if isinstance(buffer, DeviceReplayBuffer):
-        buffer.put(replay["rows"], replay["pos"], replay["full"])
-        if replay.get("device") == buffer.device.type:  # of another, the stream is another, too
-            buffer.generator.set_state(replay["random"])
-    else:
-        for name, rows in replay["rows"].items():
-            getattr(buffer, name)[: len(rows)] = rows.numpy()
-        buffer.pos, buffer.full = replay["pos"], replay["full"]
+    replay.restore(agent.replay_buffer, data["replay"])
     agent._pending_log = dict(data["log"])
     if agent.env is not None:
         restore_state(agent.env, _arrays(data["envs"]))
         agent.env._reset_seeds()  # given at construction for the first reset, which is past
         agent.env._reset_options()
     states = data["random"]
-    agent._generator.set_state(states["update"])
+    agent.batches.generator.set_state(states["update"])
     agent.actor.generator.set_state(states["actor"])
     agent.action_space.np_random.bit_generator.state = _arrays(states["action_space"])
     torch.set_rng_state(states["torch"])
@@ -136,18 +126,6 @@ def identity(agent: RPPSAC) -> dict[str, Any]:
         "replay_buffer": type(agent.replay_buffer).__name__.removeprefix("Device"),  # both hold the same
         "train_freq": f"{agent.train_freq.frequency} {agent.train_freq.unit.value}",
     }
-
-
-def _replay(agent: RPPSAC) -> dict[str, Any]:
-    """The filled part of the replay buffer."""
-    buffer = agent.replay_buffer
-    if not isinstance(buffer, ReplayBuffer) or buffer.optimize_memory_usage:
-        raise ValueError(f"the state of {type(buffer).__name__} with these options can't be captured; use ReplayBuffer")
-    rows = {name: torch.from_numpy(getattr(buffer, name)[: buffer.size()].copy()) for name in TRANSITIONS}
-    random = {}
-    if isinstance(buffer, DeviceReplayBuffer):
-        random = {"device": buffer.device.type, "random": buffer.generator.get_state()}
-    return {"pos": buffer.pos, "full": buffer.full, "rows": rows} | random
 
 
 def _unwritten_log(agent: RPPSAC) -> dict[str, list]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rppdyn.agents import gaussian
 from rppdyn.agents.algorithm import RPPSAC
+from rppdyn.agents.batches import Batches
 from rppdyn.agents.equivariance import AgentEquivarianceError, dynamics_equivariance_error
 from rppdyn.agents.networks import draw_noise, in_precision, new_generator
 from rppdyn.agents.policy import pathway_statistics
@@ -41,6 +42,42 @@ class Imagined(NamedTuple):
     rewards: Tensor
     after: Tensor
     dones: Tensor
+
+
+class ImaginedBatches(Batches):
+    """Batches of which a share is from the replay buffer, and the rest made up by the agent's model."""
+
+    only_from_buffer = False
+    agent: RPPMBPO
+
+    def _draw(self, batch_size: int) -> dict[str, Tensor]:
+        real_ratio = self.agent.real_ratio
+        real = max(1, round(real_ratio * batch_size)) if real_ratio > 0 else 0
+        imagined = self._draw_imagined(batch_size - real)
+        if not real:
+            return imagined
+        return {name: torch.cat([values, imagined[name]]) for name, values in super()._draw(real).items()}
+
+    def _draw_imagined(self, count: int) -> dict[str, Tensor]:
+        made = self.agent._imagined
+        sizes = torch.tensor([len(part.rewards) for part in made])
+        rows = torch.randint(int(sizes.sum()), (count,), generator=self.agent._dynamics_generator)
+        starts = sizes.cumsum(0) - sizes
+        which = torch.searchsorted(sizes.cumsum(0), rows, right=True)
+        parts = [
+            Imagined(*(values[(rows[which == k] - starts[k]).to(values.device)] for values in part))
+            for k, part in enumerate(made)
+        ]
+        data = Imagined(*(torch.cat(values) for values in zip(*parts, strict=True)))
+        normalise = self.agent.policy.features_extractor.normaliser
+        dtype = data.states.dtype
+        return {
+            "features": normalise(data.states).to(dtype),
+            "next_features": normalise(data.after).to(dtype),
+            "actions": data.actions,
+            "rewards": data.rewards,
+            "dones": data.dones,
+        }
 
 
 class RPPMBPO(RPPSAC):
@@ -74,6 +111,8 @@ class RPPMBPO(RPPSAC):
         ValueError: as RPPSAC's; a number that makes no sense; n-step returns, or rewards that VecNormalize scales, which the
             model does not know; an environment whose rule of termination is unknown, without `terminates`.
     """
+
+    batches_class = ImaginedBatches
 
     def __init__(
         self,
@@ -277,33 +316,6 @@ class RPPMBPO(RPPSAC):
                     "dynamics_kwargs"
                 )
             self._imagined.append(imagined)
-
-    def _draw(self, batch_size: int) -> dict[str, Tensor]:
-        real = max(1, round(self.real_ratio * batch_size)) if self.real_ratio > 0 else 0
-        imagined = self._draw_imagined(batch_size - real)
-        if not real:
-            return imagined
-        return {name: torch.cat([values, imagined[name]]) for name, values in super()._draw(real).items()}
-
-    def _draw_imagined(self, count: int) -> dict[str, Tensor]:
-        sizes = torch.tensor([len(part.rewards) for part in self._imagined])
-        rows = torch.randint(int(sizes.sum()), (count,), generator=self._dynamics_generator)
-        starts = sizes.cumsum(0) - sizes
-        which = torch.searchsorted(sizes.cumsum(0), rows, right=True)
-        parts = [
-            Imagined(*(values[(rows[which == k] - starts[k]).to(values.device)] for values in part))
-            for k, part in enumerate(self._imagined)
-        ]
-        data = Imagined(*(torch.cat(values) for values in zip(*parts, strict=True)))
-        normalise = self.policy.features_extractor.normaliser
-        dtype = data.states.dtype
-        return {
-            "features": normalise(data.states).to(dtype),
-            "next_features": normalise(data.after).to(dtype),
-            "actions": data.actions,
-            "rewards": data.rewards,
-            "dones": data.dones,
-        }
 
     # -- saving -------------------------------------------------------------------------------------------------------
 

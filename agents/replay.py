@@ -153,3 +153,30 @@ class DeviceReplayBuffer(ReplayBuffer):
         self.count.fill_(self.size() * self.n_envs)
         if not moved:
             self.generator.set_state(random)
+
+
+def capture(buffer: ReplayBuffer) -> dict[str, Any]:
+    """The filled part of a replay buffer, and how it draws on a device.
+
+    Raises:
+        ValueError: the buffer keeps transitions in another way than stable-baselines3's usual one.
+    """
+    if not isinstance(buffer, ReplayBuffer) or buffer.optimize_memory_usage:
+        raise ValueError(f"the state of {type(buffer).__name__} with these options can't be captured; use ReplayBuffer")
+    rows = {name: torch.from_numpy(getattr(buffer, name)[: buffer.size()].copy()) for name in TRANSITIONS}
+    random = {}
+    if isinstance(buffer, DeviceReplayBuffer):
+        random = {"device": buffer.device.type, "random": buffer.generator.get_state()}
+    return {"pos": buffer.pos, "full": buffer.full, "rows": rows} | random
+
+
+def restore(buffer: ReplayBuffer, data: Mapping[str, Any]) -> None:
+    """Put what `capture` returned into a buffer of the same size, of either kind."""
+    if isinstance(buffer, DeviceReplayBuffer):
+        buffer.put(data["rows"], data["pos"], data["full"])
+        if data.get("device") == buffer.device.type:  # of another, the stream is another, too
+            buffer.generator.set_state(data["random"])
+    else:
+        for name, rows in data["rows"].items():
+            getattr(buffer, name)[: len(rows)] = rows.numpy()
+        buffer.pos, buffer.full = data["pos"], data["full"]

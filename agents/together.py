@@ -19,7 +19,6 @@ from rppdyn.agents.captured import Work, captured
 from rppdyn.agents.flat import flatten_
 from rppdyn.agents.functional import stacked
 from rppdyn.agents.precision import matmul_precision
-from rppdyn.agents.replay import DeviceReplayBuffer
 from rppdyn.agents.update import State, UpdateConfig, together, update_
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ class Together:
     @property
     def draws_in_update(self) -> bool:
         """Whether batches are drawn as part of an update that is replayed."""
-        return isinstance(self.update, Replayed) and all(agent.draws_on_device for agent in self.agents)
+        return isinstance(self.update, Replayed) and all(agent.batches.drawn_on_device for agent in self.agents)
 
     def draw(self, batch_size: int) -> Drawn:
         """A batch of each agent, and noise, as `update_` takes them."""
@@ -177,8 +176,8 @@ class Together:
 
 
 def _draw(agent: RPPSAC, batch_size: int) -> Drawn:
-    batch = agent.sample_batch(batch_size)
-    return batch, {name: agent.draw_noise(batch["actions"]) for name in ("current", "next")}
+    batch = agent.batches.sample(batch_size)
+    return batch, {name: agent.batches.noise(batch["actions"]) for name in ("current", "next")}
 
 
 def _stacked(each: Sequence[Drawn]) -> Drawn:
@@ -218,7 +217,7 @@ class Replayed:
     ) -> dict[str, Tensor]:
         agents = self.group.agents
         key = batch_size, tuple((k, v) for k, v in _fixed(config).items() if k != "learning_rate")
-        reads = [*state.values(), *(t for agent in agents for t in agent.drawn_from()), *_priors(config)]
+        reads = [*state.values(), *(t for agent in agents for t in agent.batches.drawn_from), *_priors(config)]
         found = self._found.get(key)
         if found is None or [t.data_ptr() for t in reads] != [t.data_ptr() for t in found.reads]:
             # what is read is held, so that nothing else gets its address
@@ -242,8 +241,7 @@ class Replayed:
             names[:] = metrics
             return torch.stack(list(metrics.values()))
 
-        buffers = [] if drawn else [agent.replay_buffer for agent in self.group.agents]
-        generators = [buffer.generator for buffer in buffers if isinstance(buffer, DeviceReplayBuffer)]
+        generators = [] if drawn else [own for agent in self.group.agents for own in agent.batches.drawn_by]
         return _Recorded(reads, captured(work, device, list(state.values()), generators), names, rate, drawn)
 
 

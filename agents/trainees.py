@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations
 from typing import Any
@@ -19,10 +19,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.type_aliases import RolloutReturn, TrainFrequencyUnit
+from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents.algorithm import RPPSAC
+from rppdyn.agents.rollout import Steps, rollout
 from rppdyn.agents.together import Together, check_configurations, update_key
 from rppdyn.errors import by_user
 
@@ -95,7 +96,7 @@ class Trainee:
         self.callback: Any = callback
         self.has_begun = self.is_training = False
         self.asked: NDArray | None = None
-        self._rollout: Generator[NDArray | None, NDArray | None, RolloutReturn] | None = None
+        self._rollout: Steps | None = None
         with self.guarded(reported=False):
             self.agent = _built(build)
 
@@ -136,7 +137,8 @@ class Trainee:
     def start(self) -> None:
         """Begin a rollout: `asked` is what the policy is to be asked, or None where the environment was sent a step."""
         agent = self.agent
-        self._rollout = agent.rollout(
+        self._rollout = rollout(
+            agent,
             agent.env,
             train_freq=agent.train_freq,
             action_noise=agent.action_noise,
@@ -149,14 +151,14 @@ class Trainee:
 
     def go_on(self, actions: NDArray | None) -> None:
         """Up to where the rollout waits again, given the policy's actions if it asked for them."""
-        rollout, waits = self._rollout, False
-        if rollout is None:
+        steps, waits = self._rollout, False
+        if steps is None:
             return
         with self.guarded():
             try:
-                self.asked = rollout.send(actions)
+                self.asked = steps.send(actions)
                 while self.asked is None and self._steps_here:
-                    self.asked = rollout.send(None)
+                    self.asked = steps.send(None)
                 waits = True
             except StopIteration as end:
                 self.is_training = end.value.continue_training

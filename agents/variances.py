@@ -68,7 +68,7 @@ class LearnVariances(BaseCallback):
     def update(self) -> dict[str, float]:
         """Move the variances once; returns log10 of them, and effective numbers of parameters, by critic, layer and pathway."""
         agent = self.model
-        batch = agent.sample_batch(self.data)
+        batch = agent.batches.sample(self.data)
         x = torch.cat([batch["features"], batch["actions"]], -1)
         found: dict[str, float] = {}
         for index, net in enumerate(agent.critic.function.nets):

@@ -33,7 +33,7 @@ def test_images_of_features_are_features_of_images(make_agent, names, count):
     agent = make_agent("rpp", Legged(), spec=legged_spec(*names)).learn(30)
     agent.policy.double()
     spec, features = agent.spec, agent.policy.features_extractor
-    images = agent.images
+    images = agent.batches.images
     assert len(images) == count
     assert torch.equal(images.elements[0], torch.eye(spec.group.d, dtype=torch.float64))
     obs = torch.as_tensor(legged_states(100, np.random.default_rng(0)))
@@ -81,7 +81,7 @@ def test_the_mirrored_transition_is_the_simulators_own(make_agent):
     )
     assert not torch.allclose(features(next_obs), features(next_there), atol=1e-2)
     index = torch.ones(len(obs), dtype=torch.int64)
-    images = agent.images
+    images = agent.batches.images
     assert features(obs).dtype == torch.float32
     torch.testing.assert_close(images.of_features(index, features(obs)), features(there), rtol=0, atol=2e-6)
     torch.testing.assert_close(images.of_features(index, features(next_obs)), features(next_there), rtol=0, atol=2e-6)
@@ -110,15 +110,15 @@ def test_each_sampled_transition_is_one_of_the_buffer_or_its_mirror_image(make_a
         stored(lambda o: o, lambda a: a),
         stored(lambda o: spec.transform_observation(g, o), lambda a: spec.transform_action(g, a)),
     ])  # fmt: skip
-    batch = agent.sample_batch(200)
+    batch = agent.batches.sample(200)
     rows = torch.cat([batch["features"], batch["next_features"], batch["actions"], batch["rewards"][:, None]], 1)
     distance = (pairs[:, None] - rows[:, None]).abs().amax(-1)  # (2, 200, 60)
     assert distance.amin((0, 2)).max() < 1e-5
     mirrored = distance[1].amin(-1) < distance[0].amin(-1)
     assert 70 < mirrored.sum() < 130
     plain = make_agent("rpp", WALKER).learn(60)
-    rows = plain.sample_batch(200)
-    assert "image_features" not in rows and plain._images is None
+    rows = plain.batches.sample(200)
+    assert "image_features" not in rows and plain.batches._images is None
 
 
 def test_augmentation_makes_a_plain_network_more_equivariant(make_agent):
@@ -141,7 +141,7 @@ def test_the_mirror_loss_is_what_it_says_and_falls_for_a_plain_network(make_agen
     agent = make_agent("mlp", WALKER, mirror_loss=4.0, learning_rate=1e-3, policy_kwargs=dict(output_scale=1.0)).learn(
         60
     )
-    batch = agent.sample_batch(64)
+    batch = agent.batches.sample(64)
     state, config = agent.update_state(), agent.update_config(0.0)
     noise = together([{key: torch.zeros_like(batch["actions"]) for key in ("current", "next")}])
     _, metrics = update(state, together([batch]), noise, config)
@@ -165,7 +165,7 @@ def test_the_mirror_loss_of_an_equivariant_policy_is_zero(make_agent, spec):
     agent = make_agent("emlp", env, spec=spec, mirror_loss=4.0, policy_kwargs=dict(output_scale=1.0)).learn(40)
     agent.policy.double()  # before any update, whose optimiser would keep its precision
     agent.log_ent_coef.data = agent.log_ent_coef.data.double()
-    batch = agent.sample_batch(64)
+    batch = agent.batches.sample(64)
     assert not torch.allclose(batch["features"], batch["image_features"])
     noise = together([{key: torch.zeros_like(batch["actions"]) for key in ("current", "next")}])
     _, metrics = update(agent.update_state(), together([batch]), noise, agent.update_config(0.0))

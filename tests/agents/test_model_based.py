@@ -98,7 +98,7 @@ def test_a_batch_has_its_share_of_real_transitions():
     agent.learn(120)
     states = agent._transitions(torch.arange(agent.replay_buffer.size())).after
     real = agent.policy.features_extractor.normaliser(states).float()
-    batch = agent.sample_batch(40)
+    batch = agent.batches.sample(40)
     found = [bool((real - x).abs().amax(-1).min() < 1e-6) for x in batch["next_features"]]
     assert found[:10] == [True] * 10 and sum(found[10:]) < 3
     assert len(agent._imagined) == 2  # of the three fits at 60, 100 and 140 steps, two have been

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rppdyn.agents import RPPSAC, precision, train_many
+from rppdyn.agents.batches import Batches
 from rppdyn.agents.precision import check_matmul_precision, matmul_precision, product_error
 
 CPU = torch.device("cpu")
@@ -48,19 +49,19 @@ def test_updates_have_it_and_nothing_else_has(make_agent, monkeypatch, alone):
 
         return noted
 
-    for name in ("sample_batch", "draw_noise", "_store_transition"):
-        monkeypatch.setattr(RPPSAC, name, noting(name, getattr(RPPSAC, name)))
+    for kind, name in ((Batches, "sample"), (Batches, "noise"), (RPPSAC, "_store_transition")):
+        monkeypatch.setattr(kind, name, noting(name, getattr(kind, name)))
     builds = [lambda seed=seed: make_agent(seed=seed, matmul_precision="high") for seed in range(1 if alone else 2)]
     agents = [builds[0]().learn(60)] if alone else [trainee.agent for trainee in train_many(builds, 60)]
     assert all(agent._n_updates == 10 for agent in agents)
-    assert seen == {"sample_batch": {"high"}, "draw_noise": {"high"}, "_store_transition": {"highest"}}
+    assert seen == {"sample": {"high"}, "noise": {"high"}, "_store_transition": {"highest"}}
 
 
 def test_without_one_updates_have_what_the_process_has(make_agent, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        RPPSAC, "draw_noise",
-        lambda self, like, draw=RPPSAC.draw_noise: seen.append(torch.get_float32_matmul_precision()) or draw(self, like),
+        Batches, "noise",
+        lambda self, like, draw=Batches.noise: seen.append(torch.get_float32_matmul_precision()) or draw(self, like),
     )  # fmt: skip
     agent = make_agent().learn(55)
     with matmul_precision("high"):

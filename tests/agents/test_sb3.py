@@ -164,7 +164,7 @@ def test_rewards_may_be_normalised_observations_may_not(make_agent):
 
 def test_n_step_returns(make_agent):
     agent = make_agent("rpp", PENDULUM, n_steps=3).learn(80)
-    assert agent.sample_batch(8)["discounts"].shape == (8,)
+    assert agent.batches.sample(8)["discounts"].shape == (8,)
 
 
 def test_the_caller_keeps_its_arguments(make_agent):
@@ -207,7 +207,7 @@ def test_updates_are_those_of_stable_baselines3s_own_train(make_agent, model, op
 
     fast, slow = twin(), twin()
     before = weights_of(fast)
-    slow.actor.generator.set_state(fast._generator.get_state())
+    slow.actor.generator.set_state(fast.batches.generator.get_state())
     for train in (fast.train, lambda *args: SAC.train(slow, *args)):
         np.random.seed(1)  # noqa: NPY002  what replay buffers draw from
         train(100, 32)

@@ -10,6 +10,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC, train_many
+from rppdyn.agents.batches import Batches
 from rppdyn.agents.together import Together, _fixed, update_key
 
 HOPPER = "Hopper-v5"
@@ -94,15 +95,18 @@ def test_one_whose_update_fails_is_reported_and_the_others_go_on_as_alone(make, 
             if self.num_timesteps == 30:
                 raise RuntimeError("no model")
 
-    class FailsToDraw(RPPSAC):
-        def sample_batch(self, batch_size: int) -> dict[str, torch.Tensor]:
-            if self.num_timesteps == 34:
+    class Broken(Batches):
+        def sample(self, batch_size: int) -> dict[str, torch.Tensor]:
+            if self.agent.num_timesteps == 34:
                 raise ValueError("no batch")
-            return super().sample_batch(batch_size)
+            return super().sample(batch_size)
+
+    class FailsToDraw(RPPSAC):
+        batches_class = Broken
 
     def built(seed: int, kind: type[RPPSAC]) -> RPPSAC:
         agent = make(seed, gradient_steps=2)
-        agent.__class__ = kind
+        agent.__class__, agent.batches.__class__ = kind, kind.batches_class
         return agent
 
     kinds = (FailsToPrepare, RPPSAC, FailsToDraw, RPPSAC)

@@ -1,0 +1,113 @@
+"""Where the batches of an agent's gradient updates come from: its replay buffer, and random images under the group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from rppdyn.agents.images import GroupImages
+from rppdyn.agents.networks import draw_noise, new_generator
+from rppdyn.agents.replay import DeviceReplayBuffer
+
+if TYPE_CHECKING:
+    from rppdyn.agents.algorithm import RPPSAC
+
+
+class Batches:
+    """Transitions of an agent's replay buffer as `rppdyn.agents.update` takes them, and noise.
+
+    A `DeviceReplayBuffer` draws rows and noise by its own generator, where it is; for any other they are drawn on the CPU.
+
+    Attributes:
+        generator: of images, and of noise on the CPU.
+    """
+
+    only_from_buffer = True  # what a subclass that draws from elsewhere too denies
+
+    def __init__(self, agent: RPPSAC) -> None:
+        self.agent = agent
+        self.generator = new_generator()
+        self._images: GroupImages | None = None  # made for the first batch that needs them
+
+    @torch.no_grad()
+    def sample(self, batch_size: int) -> dict[str, Tensor]:
+        """Transitions, with features in place of observations.
+
+        Images under the group are taken of features, which transform linearly: `augment` moves whole transitions,
+        `mirror_loss` adds images of the states.
+        """
+        batch = self._draw(batch_size)
+        if self.agent.augment:
+            index = self.images.draw(batch_size, self.generator, identity=True)
+            for name in ("features", "next_features"):
+                batch[name] = self.images.of_features(index, batch[name])
+            batch["actions"] = self.images.of_actions(index, batch["actions"])
+        batch["transitions"] = self._shared_over(batch["rewards"])
+        if self.agent.mirror_loss:
+            index = self.images.draw(batch_size, self.generator, identity=False)
+            batch["image_features"] = self.images.of_features(index, batch["features"])
+            batch["action_maps"] = self.images.action_maps[index.to(batch["actions"].device)]
+        return batch
+
+    def _draw(self, batch_size: int) -> dict[str, Tensor]:
+        """Transitions as `sample` returns them, before images are taken."""
+        agent = self.agent
+        data = agent.replay_buffer.sample(batch_size, env=agent._vec_normalize_env)
+        features = agent.policy.features_extractor(torch.cat([data.observations, data.next_observations]))
+        batch = {
+            "features": features[:batch_size],
+            "next_features": features[batch_size:],
+            "actions": data.actions.to(features.dtype),
+            "rewards": data.rewards.squeeze(-1).to(features.dtype),
+            "dones": data.dones.squeeze(-1),  # as stored: discounts are rounded as stable-baselines3's are
+        }
+        if data.discounts is not None:
+            batch["discounts"] = data.discounts.squeeze(-1)
+        return batch
+
+    def _shared_over(self, like: Tensor) -> Tensor:
+        """The number that priors are shared out over."""
+        agent = self.agent
+        if (buffer := self._on_device) is not None:
+            return buffer.count.clamp(min=agent.learning_starts).to(like)
+        return like.new_tensor(max(agent.replay_buffer.size() * agent.n_envs, agent.learning_starts))
+
+    def noise(self, like: Tensor) -> Tensor:
+        """Standard normal noise for actions like these."""
+        buffer = self._on_device
+        return draw_noise(like.shape, self.generator if buffer is None else buffer.generator, like)
+
+    @property
+    def images(self) -> GroupImages:
+        """Random images of features and actions, in the features' device and dtype."""
+        like = self.agent.policy.features_extractor.like
+        if self._images is None or self._images.obs_maps.dtype != like.dtype:
+            self._images = GroupImages(self.agent.spec, like)
+        return self._images
+
+    # -- as part of an update that is replayed on a device ------------------------------------------------------------
+
+    @property
+    def _on_device(self) -> DeviceReplayBuffer | None:
+        buffer = self.agent.replay_buffer
+        return buffer if isinstance(buffer, DeviceReplayBuffer) else None
+
+    @property
+    def drawn_on_device(self) -> bool:
+        """Whether batches are drawn by the replay buffer's generator alone, without looking at a value."""
+        return (
+            self._on_device is not None and self.only_from_buffer and not (self.agent.augment or self.agent.mirror_loss)
+        )
+
+    @property
+    def drawn_from(self) -> list[Tensor]:
+        """What batches are drawn from on the device."""
+        buffer = self._on_device
+        return [] if buffer is None else [buffer.rows, buffer.count, *self.agent.policy.features_extractor.buffers()]
+
+    @property
+    def drawn_by(self) -> list[torch.Generator]:
+        """What draws them on the device."""
+        return [] if (buffer := self._on_device) is None else [buffer.generator]
