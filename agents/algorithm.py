@@ -74,6 +74,7 @@ class RPPSAC(SAC):
     critic_target: RPPCritic  # type: ignore[assignment]
     replay_buffer: ReplayBuffer
     batches_class: ClassVar[type[Batches]] = Batches
+    of_networks: ClassVar[tuple[str, ...]] = ("spec",)  # arguments that an agent has for good
     prepare_updates: Callable[[], None] | None = None  # what precedes the gradient updates of a rollout, as a method
 
     def __init__(
@@ -347,10 +348,11 @@ class RPPSAC(SAC):
 
         Raises:
             ValueError: the file is truncated, or no saved agent of this class; settings that a new agent can't have either, or
-                a spec, which is that of the saved networks.
+                what the saved networks were built for, such as a spec.
         """
-        if kwargs.pop("spec", None) is not None:
-            raise ValueError(f"spec= is for new agents, the one in {path} has that of its networks: leave it out")
+        for name in cls.of_networks:
+            if kwargs.pop(name, None) is not None:
+                raise ValueError(f"{name}= is for new agents, the one in {path} has that of its networks: leave it out")
         if isinstance(path, (str, pathlib.Path)):
             refusals.check_archive(pathlib.Path(path))
         try:

@@ -113,6 +113,7 @@ class RPPMBPO(RPPSAC):
     """
 
     batches_class = ImaginedBatches
+    of_networks = (*RPPSAC.of_networks, "dynamics", "dynamics_kwargs", "members")
 
     def __init__(
         self,
@@ -139,7 +140,7 @@ class RPPMBPO(RPPSAC):
         self.members, self.model_every, self.model_steps = members, model_every, model_steps
         self.model_batch_size, self.rollouts, self.rollout_length = model_batch_size, rollouts, rollout_length
         self.kept_fits, self.real_ratio = kept_fits, real_ratio
-        self._terminates = terminates
+        self.terminates = terminates
         super().__init__(*args, _init_setup_model=_init_setup_model, **kwargs)
 
     def _setup_model(self) -> None:
@@ -194,8 +195,8 @@ class RPPMBPO(RPPSAC):
         self._ends()
 
     def _ends(self) -> Termination:
-        if self._terminates is not None:
-            return self._terminates
+        if self.terminates is not None:
+            return self.terminates
         envs = None if self.env is None else getattr(self.env.unwrapped, "envs", None)
         if not envs:
             raise ValueError(
@@ -347,5 +348,5 @@ class RPPMBPO(RPPSAC):
         return [*modules, "dynamics", "dynamics_optimiser"], variables
 
     def _excluded_save_params(self) -> list[str]:
-        own = ["dynamics", "_ensemble", "dynamics_optimiser", "_dynamics_generator", "_imagined", "_terminates"]
+        own = ["dynamics", "_ensemble", "dynamics_optimiser", "_dynamics_generator", "_imagined", "terminates"]
         return super()._excluded_save_params() + own

@@ -110,8 +110,12 @@ def check_precision(agent: RPPSAC) -> None:
 
 
 def check_actions(space: spaces.Space) -> None:
-    """Refuse continuous actions without bounds."""
-    if isinstance(space, spaces.Box) and not space.is_bounded():
+    """Refuse actions that are no vectors, and vectors without bounds."""
+    if not isinstance(space, spaces.Box):
+        raise ValueError(
+            f"the environment's actions are {space}, and a symmetry acts on vectors here: give one whose action space is a Box"
+        )
+    if not space.is_bounded():
         raise ValueError(
             f"the environment's actions, {space}, have no bounds, which policies here keep to: declare some by "
             f"gymnasium.wrappers.TransformAction(env, lambda a: a, gymnasium.spaces.Box(-1, 1, {space.shape}))"

@@ -137,6 +137,18 @@ def test_a_saved_agent_keeps_its_model(tmp_path):
     assert np.isfinite(loaded.logger.name_to_value["train/critic_loss"])
     with pytest.raises(ValueError, match=r"real_ratio=1\.5 must be"):
         RPPMBPO.load(tmp_path / "agent", real_ratio=1.5)
+    for options in (dict(dynamics="rpp"), dict(dynamics_kwargs=dict(hidden=8)), dict(members=2)):
+        with pytest.raises(ValueError, match=f"{next(iter(options))}= is for new agents"):
+            RPPMBPO.load(tmp_path / "agent", **options)
+
+
+def test_a_loaded_agent_is_told_when_episodes_end(tmp_path):
+    pendulum, ends = "rppdyn/WindyPendulum-v0", lambda x: x[..., 0] > 1e3
+    build(pendulum, terminates=ends).save(tmp_path / "agent")
+    with pytest.raises(ValueError, match="give terminates="):
+        RPPMBPO.load(tmp_path / "agent", env=make_vec_env(pendulum, 1))
+    loaded = RPPMBPO.load(tmp_path / "agent", env=make_vec_env(pendulum, 1), terminates=ends).learn(62)
+    assert len(loaded._imagined) == 1
 
 
 @pytest.mark.parametrize(

@@ -357,6 +357,12 @@ def test_actions_without_bounds_are_refused_and_may_be_given_some(make_agent):
     assert make_agent("rpp", bounded, **options).learn(60).num_timesteps == 60
 
 
+def test_actions_that_are_no_vectors_are_refused(make_agent):
+    for env in ("CartPole-v1", DummyVecEnv([lambda: gym.make("CartPole-v1")])):
+        with pytest.raises(ValueError, match=r"the environment's actions are Discrete\(2\), .* action space is a Box$"):
+            make_agent("rpp", env)
+
+
 def test_an_argument_that_networks_lack_is_named(make_agent):
     with pytest.raises(ValueError, match=r"network_kwargs has 'width': networks here take architecture, bilinear"):
         make_agent("rpp", PENDULUM, policy_kwargs=dict(network_kwargs=dict(width=4)))
