@@ -295,6 +295,14 @@ def test_a_projector_that_would_not_fit_is_refused_by_name():
         T(9)(Z(4)).equivariant_projector()
 
 
+def test_components_are_what_the_group_exchanges_or_mixes():
+    mixing = V + Scalar + V  # about the vertical: (x, y), z, an invariant, and again
+    assert mixing(SO2eR3()).components.tolist() == [0, 0, 1, 2, 3, 3, 4]
+    assert mixing(SO(3)).components.tolist() == [0, 0, 0, 1, 2, 2, 2]
+    assert (V + V)(Z(3)).components.tolist() == [0, 0, 0, 1, 1, 1]
+    assert regular(D(4)).components.tolist() == [0] * 8 and Scalar(Z(3)).components.tolist() == [0]
+
+
 def test_equality_is_content():
     rotation, other = (
         Group("R", lie_algebra=[[[0.0, -1, 0], [1, 0, 0], [0, 0, 0]]]),

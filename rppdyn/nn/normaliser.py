@@ -6,7 +6,6 @@ import functools
 
 import torch
 from jaxtyping import Float
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from rppdyn.basis import Basis
@@ -57,13 +56,10 @@ class InvariantNormaliser(ExactBuffers):
             raise ValueError(f"clip={clip!r}: give a positive number of standard deviations, or None")
         rep = bind(rep, None)
         self.rep, self.clip, self.eps = rep, clip, eps
-        generators = torch.cat([rep.lie_generators, rep.discrete_generators])
-        pattern = (generators.abs() > 1e-12).any(0).numpy()
-        count, labels = connected_components(pattern, directed=False)
-        labels = torch.from_numpy(labels).to(torch.int64)
+        labels = rep.components
         self.register_buffer("component", labels)
-        self.register_exact("component_size", torch.bincount(labels, minlength=count), working_copy=False)
-        radial = None if clip is None else self._radial(count)
+        self.register_exact("component_size", torch.bincount(labels), working_copy=False)
+        radial = None if clip is None else self._radial(len(self.component_size))
         self.register_buffer("is_radial", radial)
         self._any_radial = radial is not None and bool(radial.any())  # known to Python: no device is asked
         for name in ("count", "raw_mean", "raw_m2", "mean"):

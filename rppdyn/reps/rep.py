@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Inexact, Int
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from rppdyn.groups import Group, is_signed_permutation
@@ -185,6 +186,13 @@ class Rep(Algebra):
             return near(h @ h.mH, torch.eye(r.dim, dtype=r.dtype)) and near(A, -A.mH)
 
         return self._all_leaves(orthogonal)
+
+    @property
+    def components(self) -> Int[Tensor, " n"]:
+        """A label for each coordinate, the same for those that the group exchanges or mixes, in order of their first ones."""
+        generators = torch.cat([self.lie_generators, self.discrete_generators])
+        pattern = (generators.abs() > TOLERANCE).any(0)
+        return torch.from_numpy(connected_components(pattern.numpy(), directed=False)[1]).to(torch.int64)
 
     # -- algebra ------------------------------------------------------------------------------------------------------
 
