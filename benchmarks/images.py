@@ -19,7 +19,8 @@ from measuring import Step, Timing, begin, command_line, interleave, report, wri
 from torch import nn
 
 from rppdyn.images import RelaxedImageLayer
-from rppdyn.jobs import compose, fit_image
+from rppdyn.jobs import fit_image
+from rppdyn.jobs.config import compose
 
 SIZE = (32, 32)
 CASES = {"cpu": (20, 64), "cuda": (64, 512)}

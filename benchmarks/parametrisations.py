@@ -17,7 +17,7 @@ from sac import filled
 from rppdyn.agents import RPPSAC
 from rppdyn.agents.together import Together
 from rppdyn.agents.trainees import Trainee
-from rppdyn.jobs import compose
+from rppdyn.jobs.config import compose
 from rppdyn.jobs.fit_regression import Regression
 
 SEEDS = 3

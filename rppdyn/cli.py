@@ -55,7 +55,7 @@ def _dispatch(words: list[str]) -> int:
     if words and not words[0].startswith("-"):
         name = words[0]
         if name not in VERBS:
-            from rppdyn.jobs.checks import did_you_mean
+            from rppdyn.jobs.config.checks import did_you_mean
 
             raise UsageError(f"unknown verb {name!r}{did_you_mean(name, VERBS)}; choose one of {', '.join(VERBS)}")
         verb = VERBS[name]

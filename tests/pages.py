@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from rppdyn.jobs.html import POLICY, VOID
+from rppdyn.jobs.reporting.html import POLICY, VOID
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="no browser found: apt-get install chromium")

@@ -17,7 +17,7 @@ import torch
 
 import rppdyn
 from rppdyn import cli
-from rppdyn.jobs import compose
+from rppdyn.jobs.config import compose
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -41,6 +41,8 @@ FLOORS = {
     "cli": 9,
     "__main__": 10,
 }
+# The rooms of jobs, in the same way. The files beside them are verbs, which may use every room, and some rooms verbs' models.
+ROOMS_OF_JOBS = {"config": 0, "fitting": 1, "training": 1, "measuring": 2, "reporting": 3}
 # Imports that go up, each with its reason. They stand inside a function or under TYPE_CHECKING.
 UPWARDS = {("reps", "basis"): "rep.solve() and rep.equivariant_basis() are how users reach the solver"}
 MATHEMATICS = ("groups", "reps", "basis", "nn", "priors", "equivariance")
@@ -93,6 +95,20 @@ def test_nothing_imports_upwards():
             allowed = FLOORS[target] <= FLOORS[room] or ((room, target) in UPWARDS and lazily)
             if not allowed:
                 wrong.append(f"{path.relative_to(ROOT)}:{line}: {room} imports {target}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_rooms_of_jobs_import_one_way():
+    wrong, jobs = [], ROOT / "rppdyn" / "jobs"
+    assert {path.parent.name for path in jobs.glob("*/__init__.py")} == set(ROOMS_OF_JOBS)
+    for room, floor in ROOMS_OF_JOBS.items():
+        for path in (jobs / room).glob("*.py"):
+            targets = [(name.split(".")[2], line) for name, line, _ in imports(path) if name.startswith("rppdyn.jobs.")]
+            wrong += [
+                f"{path.relative_to(ROOT)}:{line}: {room} imports {target}"
+                for target, line in targets
+                if target != room and ROOMS_OF_JOBS.get(target, -1) >= floor
+            ]
     assert not wrong, "\n".join(wrong)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rppdyn.envs import Certificate, certify, save_certificate, symmetry_spec
 from rppdyn.envs.certification.figure import picture_format
-from rppdyn.jobs.command_schema import CertifyConfig
+from rppdyn.jobs.config.command import CertifyConfig
 from rppdyn.runs.files import write_json
 
 

@@ -12,13 +12,14 @@ import gymnasium
 
 from rppdyn.agents import played_episodes, random_policy, replay_episodes, spread_episodes
 from rppdyn.envs import Episode, make_env, write_episodes
-from rppdyn.jobs import agent_files, compose
-from rppdyn.jobs.agent_schema import EnvConfig, TrainAgentConfig
-from rppdyn.jobs.checks import ConfigError
-from rppdyn.jobs.command_schema import CollectConfig
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.agent import EnvConfig, TrainAgentConfig
+from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.command import CollectConfig
 from rppdyn.jobs.evaluate_agent import agent_of
-from rppdyn.jobs.loading import load_policy
-from rppdyn.jobs.rollouts import Policy, exploring, policy_of
+from rppdyn.jobs.measuring.loading import load_policy
+from rppdyn.jobs.training import agent_files
+from rppdyn.jobs.training.rollouts import Policy, exploring, policy_of
 from rppdyn.runs import Progress, RunFolder
 
 STEPS = 50_000  # that are played unless another number is asked for

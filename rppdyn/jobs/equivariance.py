@@ -15,18 +15,19 @@ from rppdyn.agents import RPPMBPO
 from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec
 from rppdyn.envs.spec import align
 from rppdyn.equivariance.actions import generator_names
-from rppdyn.jobs import compose, notation, subjects
-from rppdyn.jobs.checks import ConfigError
-from rppdyn.jobs.command_schema import EquivarianceConfig
-from rppdyn.jobs.equivariance_figure import draw
+from rppdyn.jobs.config import compose, notation
+from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.command import EquivarianceConfig
 from rppdyn.jobs.evaluate_agent import agent_of
-from rppdyn.jobs.fit_subjects import Member, open_fit
-from rppdyn.jobs.loading import load_function, load_policy, load_program
-from rppdyn.jobs.measured import Measured, Rollouts, finite, measure, measure_rollouts, over_members
-from rppdyn.jobs.rollouts import Evaluator
-from rppdyn.jobs.states import evenly, inputs_of, states_of
-from rppdyn.jobs.subjects import Function, Subject
+from rppdyn.jobs.measuring import subjects
+from rppdyn.jobs.measuring.figure import draw
+from rppdyn.jobs.measuring.fit_subjects import Member, open_fit
+from rppdyn.jobs.measuring.loading import load_function, load_policy, load_program
+from rppdyn.jobs.measuring.measured import Measured, Rollouts, finite, measure, measure_rollouts, over_members
+from rppdyn.jobs.measuring.states import evenly, inputs_of, states_of
+from rppdyn.jobs.measuring.subjects import Function, Subject
 from rppdyn.jobs.train_agent import process_state
+from rppdyn.jobs.training.rollouts import Evaluator
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, iqm, provenance
 from rppdyn.runs.files import write_json

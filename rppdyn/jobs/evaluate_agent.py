@@ -11,11 +11,12 @@ from pathlib import Path
 import torch
 
 from rppdyn.agents import RPPSAC
-from rppdyn.jobs import agent_files, compose
-from rppdyn.jobs.command_schema import EvaluateAgentConfig
-from rppdyn.jobs.film import film, require_format
-from rppdyn.jobs.rollouts import Evaluator, policy_of
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.command import EvaluateAgentConfig
 from rppdyn.jobs.train_agent import build_agent, build_env, process_state, spec_of
+from rppdyn.jobs.training import agent_files
+from rppdyn.jobs.training.film import film, require_format
+from rppdyn.jobs.training.rollouts import Evaluator, policy_of
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import write_json
 

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rppdyn.jobs import compose
-from rppdyn.jobs.fit_figures import compare_equivariance
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.fitting.figures import compare_equivariance
 from rppdyn.runs import RunFolder
 from rppdyn.runs.figures import learning_curves, raw_data
 from rppdyn.runs.files import write_json

@@ -27,13 +27,13 @@ from rppdyn.dynamics import (
 from rppdyn.envs.tasks import OtherParametersError, Pendulum, TrajectoryData, load_trajectories
 from rppdyn.equivariance.error import geometric_mean
 from rppdyn.groups import SO2eR3
-from rppdyn.jobs.checks import ConfigError
-from rppdyn.jobs.devices import device_of
-from rppdyn.jobs.fit_figures import draw_rollouts, fit_curves
-from rppdyn.jobs.fit_result import FitResult, over_members
-from rppdyn.jobs.fit_schema import FitDynamicsConfig
-from rppdyn.jobs.fitting import StackFit, build_stack, equivariance_metrics, load_members, run_fit, task_group
-from rppdyn.jobs.preflight import preflight
+from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.devices import device_of
+from rppdyn.jobs.config.fit import FitDynamicsConfig
+from rppdyn.jobs.config.preflight import preflight
+from rppdyn.jobs.fitting.figures import draw_rollouts, fit_curves
+from rppdyn.jobs.fitting.members import StackFit, build_stack, equivariance_metrics, load_members, run_fit, task_group
+from rppdyn.jobs.fitting.result import FitResult, over_members
 from rppdyn.nn import Chained, Stack
 from rppdyn.reps import Scalar, V
 from rppdyn.runs import RunFolder

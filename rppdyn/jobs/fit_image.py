@@ -16,13 +16,13 @@ from rppdyn.envs.tasks.images import ARRANGEMENTS, TABLES, ImageData, ImageSet, 
 from rppdyn.equivariance.error import relative_difference
 from rppdyn.images import ImageModel
 from rppdyn.images.models import ARCHITECTURES
-from rppdyn.jobs.checks import ConfigError
-from rppdyn.jobs.devices import device_of
-from rppdyn.jobs.fit_figures import fit_curves
-from rppdyn.jobs.fit_result import FitResult, numbers
-from rppdyn.jobs.fitting import GAUSSIAN, Likelihood, StackFit, load_members, run_fit, stack_of
-from rppdyn.jobs.image_schema import FitImageConfig
-from rppdyn.jobs.preflight import preflight
+from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.devices import device_of
+from rppdyn.jobs.config.image import FitImageConfig
+from rppdyn.jobs.config.preflight import preflight
+from rppdyn.jobs.fitting.figures import fit_curves
+from rppdyn.jobs.fitting.members import GAUSSIAN, Likelihood, StackFit, load_members, run_fit, stack_of
+from rppdyn.jobs.fitting.result import FitResult, numbers
 from rppdyn.nn import Stack
 from rppdyn.priors import Categorical
 from rppdyn.runs import RunFolder

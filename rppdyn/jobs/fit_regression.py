@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from rppdyn.envs.tasks import regression_task
 from rppdyn.equivariance.actions import act
 from rppdyn.equivariance.error import geometric_mean, relative_difference
-from rppdyn.jobs.devices import device_of
-from rppdyn.jobs.fit_figures import fit_curves
-from rppdyn.jobs.fit_result import FitResult, over_members
-from rppdyn.jobs.fit_schema import FitRegressionConfig
-from rppdyn.jobs.fitting import StackFit, build_stack, equivariance_metrics, load_members, run_fit, task_group
-from rppdyn.jobs.preflight import preflight
+from rppdyn.jobs.config.devices import device_of
+from rppdyn.jobs.config.fit import FitRegressionConfig
+from rppdyn.jobs.config.preflight import preflight
+from rppdyn.jobs.fitting.figures import fit_curves
+from rppdyn.jobs.fitting.members import StackFit, build_stack, equivariance_metrics, load_members, run_fit, task_group
+from rppdyn.jobs.fitting.result import FitResult, over_members
 from rppdyn.nn import Chained, InvariantNormaliser, Stack
 from rppdyn.runs import RunFolder
 from rppdyn.runs.streams import data_stream, stream

@@ -19,13 +19,22 @@ from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec
 from rppdyn.envs.tasks import draw_chunks, transition_data
 from rppdyn.envs.tasks.transitions import Trajectories
 from rppdyn.equivariance.error import geometric_mean, relative_difference
-from rppdyn.jobs import agent_files, compose
-from rppdyn.jobs.devices import device_of
-from rppdyn.jobs.fit_figures import draw_horizons, fit_curves
-from rppdyn.jobs.fit_result import FitResult, over_members
-from rppdyn.jobs.fitting import LAPLACE, Likelihood, StackFit, build_stack, equivariance_metrics, load_members, run_fit
-from rppdyn.jobs.preflight import preflight
-from rppdyn.jobs.transition_schema import FitTransitionConfig
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.devices import device_of
+from rppdyn.jobs.config.preflight import preflight
+from rppdyn.jobs.config.transition import FitTransitionConfig
+from rppdyn.jobs.fitting.figures import draw_horizons, fit_curves
+from rppdyn.jobs.fitting.members import (
+    LAPLACE,
+    Likelihood,
+    StackFit,
+    build_stack,
+    equivariance_metrics,
+    load_members,
+    run_fit,
+)
+from rppdyn.jobs.fitting.result import FitResult, over_members
+from rppdyn.jobs.training import agent_files
 from rppdyn.nn import Chained, Stack
 from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.runs.files import write_json

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rppdyn._version import __version__
-from rppdyn.jobs import report_agents, report_fits
-from rppdyn.jobs.command_schema import ReportConfig
-from rppdyn.jobs.html import Markup, joined, page, table, tag
-from rppdyn.jobs.report_data import Group, Run, read_groups
-from rppdyn.jobs.report_words import MISSING, count, folded, labelled, setting
+from rppdyn.jobs.config.command import ReportConfig
+from rppdyn.jobs.reporting import agents, fits
+from rppdyn.jobs.reporting.data import Group, Run, read_groups
+from rppdyn.jobs.reporting.html import Markup, joined, page, table, tag
+from rppdyn.jobs.reporting.words import MISSING, count, folded, labelled, setting
 from rppdyn.runs.files import write_text
 
 
@@ -29,14 +29,13 @@ def run(config: ReportConfig) -> Path:
 
 def html(groups: Sequence[Group]) -> str:
     """The page of these groups of runs."""
-    agents = [group for group in groups if group.is_agent]
-    fits = [group for group in groups if not group.is_agent]
-    glances = [part.glance(found) for part, found in ((report_agents, agents), (report_fits, fits)) if found]
+    of_agents = [group for group in groups if group.is_agent]
+    of_fits = [group for group in groups if not group.is_agent]
+    parts = [(part, found) for part, found in ((agents, of_agents), (fits, of_fits)) if found]
     sections = [
-        ("At a glance", joined(glances)),
+        ("At a glance", joined(part.glance(found) for part, found in parts)),
         ("What was trained", joined(_trained(found) for found in _by_verb(groups))),
-        *(report_agents.sections(agents) if agents else []),
-        *report_fits.sections(fits),
+        *(section for part, found in parts for section in part.sections(found)),
         ("Runs", _runs(groups)),
     ]
     subjects = ", ".join(dict.fromkeys(group.subject for group in groups))

@@ -18,18 +18,18 @@ from rppdyn.agents.trainees import Trainee, train_together
 from rppdyn.agents.workers import WorkerEnv
 from rppdyn.envs import SymmetrySpec, certificate_for, make_env, require_capturable, symmetry_spec, termination
 from rppdyn.envs.spec import VERDICTS
-from rppdyn.jobs import agent_files
-from rppdyn.jobs.agent_files import RunState
-from rppdyn.jobs.agent_schema import EVALUATION_SEED, ImaginationConfig, ModelConfig, TrainAgentConfig
-from rppdyn.jobs.devices import device_of
-from rppdyn.jobs.preflight import preflight
-from rppdyn.jobs.recorder import Events, Recorder
-from rppdyn.jobs.rollouts import Evaluator
-from rppdyn.jobs.threads import torch_threads
-from rppdyn.jobs.training_result import TrainAgentResult, TrainManyResult
+from rppdyn.jobs.config.agent import EVALUATION_SEED, ImaginationConfig, ModelConfig, TrainAgentConfig
+from rppdyn.jobs.config.devices import device_of
+from rppdyn.jobs.config.preflight import preflight
+from rppdyn.jobs.training import agent_files
+from rppdyn.jobs.training.agent_files import RunState
+from rppdyn.jobs.training.recorder import Events, Recorder
+from rppdyn.jobs.training.result import TrainAgentResult, TrainManyResult
+from rppdyn.jobs.training.rollouts import Evaluator
 from rppdyn.runs import Progress, RunFolder, RunFolderError, StopRequest, provenance, stop_on_signals
 from rppdyn.runs.figures import learning_curves
 from rppdyn.runs.files import write_json
+from rppdyn.runs.threads import torch_threads
 
 logger = logging.getLogger(__name__)
 

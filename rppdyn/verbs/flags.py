@@ -29,7 +29,7 @@ def evaluate_agent_arguments(parser: Parser) -> None:
 
 
 def evaluate_agent(arguments: argparse.Namespace) -> int:
-    from rppdyn.jobs.command_schema import EvaluateAgentConfig
+    from rppdyn.jobs.config.command import EvaluateAgentConfig
     from rppdyn.runs import RunFolder
 
     config = EvaluateAgentConfig(
@@ -37,7 +37,7 @@ def evaluate_agent(arguments: argparse.Namespace) -> int:
     )
     RunFolder.open(config.run)
     if config.video is not None:  # before MuJoCo is imported, which fails where MUJOCO_GL names what is not there
-        from rppdyn.jobs.film import require_format
+        from rppdyn.jobs.training.film import require_format
 
         require_format(config.video)
     from rppdyn.jobs import evaluate_agent
@@ -84,14 +84,14 @@ def equivariance_arguments(parser: Parser) -> None:
 
 
 def equivariance(arguments: argparse.Namespace) -> int:
-    from rppdyn.jobs.command_schema import EquivarianceConfig
+    from rppdyn.jobs.config.command import EquivarianceConfig
     from rppdyn.runs import RunFolder
 
     config = EquivarianceConfig(**vars(arguments))
     if config.kind == "run":
         RunFolder.open(config.what)
     if config.env is not None:
-        from rppdyn.jobs.compose import require_environment
+        from rppdyn.jobs.config.compose import require_environment
 
         require_environment(config.env)
     from rppdyn.jobs import equivariance
@@ -128,8 +128,8 @@ def collect_arguments(parser: Parser) -> None:
 
 
 def collect(arguments: argparse.Namespace) -> int:
-    from rppdyn.jobs import compose
-    from rppdyn.jobs.command_schema import CollectConfig
+    from rppdyn.jobs.config import compose
+    from rppdyn.jobs.config.command import CollectConfig
     from rppdyn.runs import RunFolder
 
     options = {key: value for key, value in vars(arguments).items() if key not in ("overrides", "random")}
@@ -150,7 +150,7 @@ def report_arguments(parser: Parser) -> None:
 
 
 def report_runs(arguments: argparse.Namespace) -> int:
-    from rppdyn.jobs.command_schema import ReportConfig
+    from rppdyn.jobs.config.command import ReportConfig
     from rppdyn.runs import RunFolder
 
     config = ReportConfig(**vars(arguments))
@@ -180,11 +180,11 @@ def certify_arguments(parser: Parser) -> None:
 
 
 def certify(arguments: argparse.Namespace) -> int:
-    from rppdyn.jobs.command_schema import CertifyConfig
+    from rppdyn.jobs.config.command import CertifyConfig
 
     config = CertifyConfig(**vars(arguments))
     if not config.what.lower().endswith((".xml", ".mjcf", ".urdf")):
-        from rppdyn.jobs.compose import require_environment
+        from rppdyn.jobs.config.compose import require_environment
 
         require_environment(config.what)
     from rppdyn.jobs import certify

@@ -21,7 +21,7 @@ def training_verb(name: str, summary: str) -> Verb:
 
 def _training_arguments(name: str, parser: Parser) -> None:
     def describe() -> str:
-        from rppdyn.jobs import compose
+        from rppdyn.jobs.config import compose
 
         return compose.describe(name)
 
@@ -42,7 +42,7 @@ def _training_arguments(name: str, parser: Parser) -> None:
 
 
 def _train(name: str, arguments: argparse.Namespace) -> int:
-    from rppdyn.jobs import compose
+    from rppdyn.jobs.config import compose
     from rppdyn.runs import RunFolder
 
     words: list[str] = arguments.overrides
@@ -95,7 +95,7 @@ class _SweepTask:
         self.folder = Path.cwd()
 
     def __call__(self, node: Any) -> int:
-        from rppdyn.jobs import compose
+        from rppdyn.jobs.config import compose
 
         config = None
         try:
@@ -124,7 +124,7 @@ def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _train_one(name: str, config: Any, resume: bool) -> int:
-    from rppdyn.jobs.preflight import preflight
+    from rppdyn.jobs.config.preflight import preflight
 
     if len(config.each()) > 1:
         several = import_module("rppdyn.jobs.train_agent").run_many(config, resume=resume, progress=True)
@@ -134,7 +134,9 @@ def _train_one(name: str, config: Any, resume: bool) -> int:
         return 0 if not several.errors else USER_ERROR if all(map(by_user, several.errors.values())) else 1
     finished = preflight(config, resume)
     if finished is not None:
-        results = import_module("rppdyn.jobs.training_result" if name == "train_agent" else "rppdyn.jobs.fit_result")
+        results = import_module(
+            "rppdyn.jobs.training.result" if name == "train_agent" else "rppdyn.jobs.fitting.result"
+        )
         result = (results.TrainAgentResult if name == "train_agent" else results.FitResult).from_dict(finished)
     else:
         result = import_module(f"rppdyn.jobs.{name}").run(config, resume=resume, progress=True)

@@ -230,7 +230,7 @@ def test_an_unexpected_error_keeps_its_traceback(environment, tmp_path):
     code = """
 import sys
 from rppdyn import cli
-from rppdyn.jobs import compose
+from rppdyn.jobs.config import compose
 compose.composed = lambda *arguments: int("a library's own error")
 sys.exit(cli.main(["train-agent"]))
 """

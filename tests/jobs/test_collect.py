@@ -13,8 +13,9 @@ from stable_baselines3 import SAC, TD3
 
 from rppdyn.cli import main
 from rppdyn.envs import make_env, read_episodes
-from rppdyn.jobs import collect, compose, train_agent
-from rppdyn.jobs.command_schema import CollectConfig
+from rppdyn.jobs import collect, train_agent
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.command import CollectConfig
 from rppdyn.jobs.evaluate_agent import agent_of
 from rppdyn.runs import RunFolder
 

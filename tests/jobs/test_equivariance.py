@@ -18,12 +18,13 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from rppdyn.agents import RPPSAC
 from rppdyn.envs import symmetry_spec
-from rppdyn.jobs import equivariance, subjects
-from rppdyn.jobs.checks import ConfigError
-from rppdyn.jobs.command_schema import EquivarianceConfig
-from rppdyn.jobs.loading import load_policy
-from rppdyn.jobs.measured import measure
-from rppdyn.jobs.rollouts import Evaluator
+from rppdyn.jobs import equivariance
+from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.command import EquivarianceConfig
+from rppdyn.jobs.measuring import subjects
+from rppdyn.jobs.measuring.loading import load_policy
+from rppdyn.jobs.measuring.measured import measure
+from rppdyn.jobs.training.rollouts import Evaluator
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import T
 

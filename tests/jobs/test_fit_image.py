@@ -9,8 +9,9 @@ import torch
 
 from rppdyn.cli import main
 from rppdyn.envs.tasks.images import translated
-from rppdyn.jobs import compose, fit_image
-from rppdyn.jobs.checks import ConfigError
+from rppdyn.jobs import fit_image
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.runs import RunFolder, RunFolderError, read_metrics
 
 WORDS = ("model.width=4", "task.train=600", "task.validation=100", "optimiser.epochs=12", "optimiser.batch_size=60",

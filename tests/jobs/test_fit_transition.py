@@ -15,7 +15,8 @@ import torch
 from rppdyn.cli import main
 from rppdyn.envs import Episode, make_env, write_episodes
 from rppdyn.equivariance.error import geometric_mean, relative_difference
-from rppdyn.jobs import compose, fit_transition
+from rppdyn.jobs import fit_transition
+from rppdyn.jobs.config import compose
 from rppdyn.runs import RunFolder, read_metrics
 
 NAME = "test/Swimmer-v5/noise-v0"

@@ -12,8 +12,9 @@ import torch
 
 from rppdyn.cli import main
 from rppdyn.envs.tasks import Pendulum, load_trajectories
-from rppdyn.jobs import compose, fit_dynamics, fit_regression
-from rppdyn.jobs.checks import ConfigError
+from rppdyn.jobs import fit_dynamics, fit_regression
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.nn import hidden_representation
 from rppdyn.reps import Scalar
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError, read_metrics

@@ -15,11 +15,12 @@ import pytest
 from pages import Page, browse, needs_browser, probed, rows_of
 
 from rppdyn.envs import symmetry_spec
-from rppdyn.jobs import compose, report
-from rppdyn.jobs.checks import ConfigError
-from rppdyn.jobs.command_schema import ReportConfig
-from rppdyn.jobs.html import tag
-from rppdyn.jobs.report_data import read_groups
+from rppdyn.jobs import report
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.command import ReportConfig
+from rppdyn.jobs.reporting.data import read_groups
+from rppdyn.jobs.reporting.html import tag
 from rppdyn.runs import RunFolder, iqm
 from rppdyn.runs.files import write_json
 

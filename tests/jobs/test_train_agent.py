@@ -15,10 +15,12 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from rppdyn.agents import RPPSAC
 from rppdyn.cli import main
 from rppdyn.envs import certify, save_certificate, symmetry_spec
-from rppdyn.jobs import agent_files, compose, evaluate_agent, train_agent
-from rppdyn.jobs.checks import ConfigError
-from rppdyn.jobs.command_schema import EvaluateAgentConfig
-from rppdyn.jobs.training_result import summary
+from rppdyn.jobs import evaluate_agent, train_agent
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.command import EvaluateAgentConfig
+from rppdyn.jobs.training import agent_files
+from rppdyn.jobs.training.result import summary
 from rppdyn.runs import RunFolder, RunFolderError, StopRequest
 
 WORDS = (
@@ -200,7 +202,7 @@ def test_a_finished_run_that_goes_on_is_unfinished_again(config, tmp_path, monke
         if state.step == 60:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("rppdyn.jobs.recorder.write_checkpoint", killed_after_60)
+    monkeypatch.setattr("rppdyn.jobs.training.recorder.write_checkpoint", killed_after_60)
     with pytest.raises(KeyboardInterrupt):
         train_agent.run(replace(first, total_steps=100), resume=True)
     assert RunFolder.open(first.run_dir).result() is None
@@ -322,7 +324,7 @@ def test_several_seeds_at_once_are_the_runs_they_would_be_alone(tmp_path, monkey
             raise ValueError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rppdyn.jobs.recorder.write_checkpoint", fails_once)
+        patch.setattr("rppdyn.jobs.training.recorder.write_checkpoint", fails_once)
         found = train_agent.run_many(many)
     assert len(workers) == 2
     assert list(found.errors) == [0] and str(found.errors[0]) == "the disk is full"

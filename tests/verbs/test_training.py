@@ -8,8 +8,8 @@ import pytest
 
 from rppdyn.cli import main
 from rppdyn.jobs import train_agent
-from rppdyn.jobs.checks import ConfigError, positive
-from rppdyn.jobs.training_result import TrainManyResult
+from rppdyn.jobs.config.checks import ConfigError, positive
+from rppdyn.jobs.training.result import TrainManyResult
 
 
 def refused() -> ConfigError:

@@ -1,0 +1,247 @@
+"""The configuration of `rppdyn train-agent`: the task, the networks, the algorithm and what is measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING
+
+from rppdyn.jobs.config.checks import (
+    PRECISIONS,
+    ConfigError,
+    at_least,
+    betas,
+    did_you_mean,
+    learning_rate_end,
+    number,
+    one_of,
+    parametrisation,
+    positive,
+    require,
+    variance,
+)
+from rppdyn.jobs.config.run import RunConfig, without
+
+ARCHITECTURES = ("auto", "regular", "tensor")
+MODELS = ("rpp", "emlp", "mlp", "rpp_policy_only")
+VARIANTS = ("derived", "published")
+
+EVALUATION_SEED = 10_000  # of the first evaluation episode's reset; training uses seeds of its own
+
+
+@dataclass
+class EnvConfig:
+    """The task: a Gymnasium environment, stock or with actuators made weaker or stronger, and which symmetry is used."""
+
+    id: str = MISSING
+    symmetry: str | None = None  # a choice of the task ("D4"), or derived symmetries joined by "+"; null: its default
+    variant: str = "derived"  # or published, the representation of the residual-pathway papers, right or wrong
+    total_steps: int = 1_000_000  # what total_steps stands at unless it is given
+    learning_rate: float = 3e-4  # what agent.learning_rate stands at unless it is given
+    learning_rate_end: float | None = None  # what agent.learning_rate_end stands at unless it is given
+    betas: list[float] = field(default_factory=lambda: [0.5, 0.999])  # what agent.betas stands at unless it is given
+    tau: float = 0.005  # what agent.tau stands at unless it is given
+    actuator_scale: dict[str, float] = field(default_factory=dict)  # actuator name -> factor on its gear
+    kwargs: dict[str, Any] = field(default_factory=dict)  # of gymnasium.make
+
+    def __post_init__(self) -> None:
+        at_least("env.total_steps", self.total_steps, 1)
+        positive("env.learning_rate", self.learning_rate)
+        learning_rate_end("env.learning_rate_end", self.learning_rate_end)
+        betas("env.betas", self.betas)
+        require("env.tau", self.tau, 0 < self.tau <= 1, "in (0, 1]")
+        require("env.variant", self.variant, self.variant in VARIANTS, " or ".join(VARIANTS))
+        for name, factor in self.actuator_scale.items():
+            require(f"env.actuator_scale.{name}", factor, math.isfinite(factor) and factor >= 0, "zero or positive")
+
+
+@dataclass
+class ModelConfig:
+    """The networks of actor and critics: which pathways, how wide, how much each is believed."""
+
+    kind: str = "rpp"
+    hidden: int = 256
+    num_layers: int = 2
+    equivariant_variance: float = MISSING
+    free_variance: float = MISSING
+    critic_equivariant_variance: float | None = None  # null: as the actor's
+    critic_free_variance: float | None = None
+    architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
+    bilinear: bool | None = None  # null: where hidden channels are not point-wise
+    parametrisation: str = "pathways"  # of relaxed layers: side by side, or dense, one weight for their sum
+
+    def __post_init__(self) -> None:
+        if self.kind not in MODELS:
+            raise ConfigError(
+                f"model.kind={self.kind}: unknown{did_you_mean(self.kind, MODELS)}; choose one of {', '.join(MODELS)}"
+            )
+        if self.architecture not in ARCHITECTURES:
+            hint = did_you_mean(self.architecture, ARCHITECTURES)
+            raise ConfigError(
+                f"model.architecture={self.architecture}: unknown{hint}; choose one of {', '.join(ARCHITECTURES)}"
+            )
+        at_least("model.hidden", self.hidden, 1)
+        at_least("model.num_layers", self.num_layers, 1)
+        variance("model.equivariant_variance", self.equivariant_variance)
+        variance("model.free_variance", self.free_variance)
+        if self.critic_equivariant_variance is not None:
+            variance("model.critic_equivariant_variance", self.critic_equivariant_variance)
+        if self.critic_free_variance is not None:
+            variance("model.critic_free_variance", self.critic_free_variance)
+        self._require_pathways("actor", "", self.kind.startswith("rpp"))
+        self._require_pathways("critics", "critic_", self.kind == "rpp")
+        of = ("", "critic_") if self.kind == "rpp" else ("",)
+        names = [f"{who}{name}_variance" for who in of for name in ("equivariant", "free")]
+        parametrisation(self.parametrisation, self.kind, {name: getattr(self, name) for name in names})
+
+    def _require_pathways(self, who: str, prefix: str, relaxed: bool) -> None:
+        """Refuse networks of which no pathway is left; those with one pathway have the variance that is called equivariant."""
+        zero = []
+        for name in ("equivariant_variance", "free_variance") if relaxed else ("equivariant_variance",):
+            key = name if getattr(self, prefix + name) is None else prefix + name
+            if getattr(self, key):
+                return
+            zero.append(f"model.{key}=0")
+        which = "one of them" if relaxed else "it"
+        raise ConfigError(
+            f"{' and '.join(zero)}: no pathway of the {who} is left (model={self.kind}); make {which} positive"
+        )
+
+
+@dataclass
+class ImaginationConfig:
+    """The transition model of `agent=mbpo`, and the rollouts that are made with it."""
+
+    kind: str = "rpp"
+    members: int = 5  # of the ensemble
+    hidden: int = 200
+    num_layers: int = 3
+    equivariant_variance: float = 1e6
+    free_variance: float = 3.0
+    learning_rate: float = 1e-3
+    every: int = 250  # steps of the environment between fits
+    steps: int = 500  # of a fit
+    batch_size: int = 256
+    rollouts: int = 10_000  # made after each fit
+    length: int = 1  # of a rollout
+    kept_fits: int = 4  # rollouts of so many fits are kept
+    real_ratio: float = 0.05  # share of each batch that is from the environment
+
+    def __post_init__(self) -> None:
+        known = ("rpp", "emlp", "mlp")
+        if self.kind not in known:
+            hint = did_you_mean(self.kind, known)
+            raise ConfigError(f"agent.imagination.kind={self.kind}: unknown{hint}; choose one of {', '.join(known)}")
+        counts = ("members", "hidden", "num_layers", "every", "steps", "batch_size", "rollouts", "length", "kept_fits")
+        for name in counts:
+            at_least(f"agent.imagination.{name}", getattr(self, name), 1)
+        for name in ("equivariant_variance", "free_variance"):
+            variance(f"agent.imagination.{name}", getattr(self, name))
+        positive("agent.imagination.learning_rate", self.learning_rate)
+        require("agent.imagination.real_ratio", self.real_ratio, 0 <= self.real_ratio <= 1, "in [0, 1]")
+
+
+@dataclass
+class AgentConfig:
+    """Soft actor-critic, on its own or on rollouts of a model."""
+
+    learning_rate: float = MISSING
+    learning_rate_end: float | None = None  # reached on a straight line at total_steps; null: constant
+    buffer_size: int = 1_000_000
+    learning_starts: int = 1000
+    batch_size: int = 256
+    tau: float = MISSING
+    gamma: float = 0.99
+    train_freq: int = 1
+    gradient_steps: int = 1
+    betas: list[float] = MISSING
+    target_entropy: Any = "auto"  # of the learned temperature, in nats; auto: minus the action's dimension
+    noise_variance: float = MISSING
+    max_gradient_norm: float | None = None
+    augment: bool = False  # sampled transitions are replaced by images under random elements of the group
+    mirror_loss: float = 0.0  # weight of |pi(g s) - g pi(s)|^2 in the actor's loss
+    matmul_precision: str | None = None  # of gradient updates: highest, high, medium; null: torch's own
+    imagination: ImaginationConfig | None = None  # of agent=mbpo
+
+    def __post_init__(self) -> None:
+        positive("agent.learning_rate", self.learning_rate)
+        learning_rate_end("agent.learning_rate_end", self.learning_rate_end)
+        at_least("agent.buffer_size", self.buffer_size, 1)
+        at_least("agent.learning_starts", self.learning_starts, 1)
+        at_least("agent.batch_size", self.batch_size, 1)
+        require("agent.tau", self.tau, 0 < self.tau <= 1, "in (0, 1]")
+        require("agent.gamma", self.gamma, 0 <= self.gamma <= 1, "in [0, 1]")
+        at_least("agent.train_freq", self.train_freq, 1)
+        at_least("agent.gradient_steps", self.gradient_steps, 1)
+        betas("agent.betas", self.betas)
+        if self.target_entropy != "auto":
+            self.target_entropy = number("agent.target_entropy", self.target_entropy, "auto or a number")
+        positive("agent.noise_variance", self.noise_variance)
+        if self.max_gradient_norm is not None:
+            positive("agent.max_gradient_norm", self.max_gradient_norm)
+        mirror = math.isfinite(self.mirror_loss) and self.mirror_loss >= 0
+        require("agent.mirror_loss", self.mirror_loss, mirror, "zero (none) or positive")
+        if self.matmul_precision is not None:
+            one_of("agent.matmul_precision", self.matmul_precision, PRECISIONS)
+
+
+@dataclass
+class EvaluationConfig:
+    """What is measured while training, on environments and random states of its own."""
+
+    every: int = 5000
+    episodes: int = 10
+    states: int = 512  # of the policy's own rollouts, for the equivariance errors
+
+    def __post_init__(self) -> None:
+        at_least("evaluation.every", self.every, 1)
+        at_least("evaluation.episodes", self.episodes, 1)
+        at_least("evaluation.states", self.states, 1)
+
+
+@dataclass
+class TrainAgentConfig(RunConfig):
+    """`rppdyn train-agent`."""
+
+    env: EnvConfig = MISSING
+    model: ModelConfig = MISSING
+    agent: AgentConfig = MISSING
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    total_steps: int = MISSING
+    checkpoint_every: int = 10_000
+    seeds: int = 1  # seed, seed + 1, ..., trained at once in this process, each into its own folder
+    workers: bool = False  # each seed's environment steps in a process of its own
+
+    verb = "train-agent"
+    resumable = (*RunConfig.resumable, "total_steps", "env.total_steps", "seeds", "workers")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("total_steps", self.total_steps, 1)
+        at_least("seeds", self.seeds, 1)
+
+    def each(self) -> list[TrainAgentConfig]:
+        """The configurations of the seeds' own runs; where there is a `run_dir`, in folders `seed0`, ... of it."""
+        if self.seeds == 1:
+            return [self]
+        own = []
+        for seed in range(self.seed, self.seed + self.seeds):
+            run_dir = None if self.run_dir is None else str(Path(self.run_dir, f"seed{seed}"))
+            own.append(replace(self, seed=seed, seeds=1, run_dir=run_dir))
+        return own
+
+    @property
+    def length(self) -> tuple[str, int]:
+        return "total_steps", self.total_steps
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        name = self.model.kind if self.agent.imagination is None else f"{self.model.kind}_mbpo"
+        return self.env.id.replace("/", "_").replace(":", "_"), name, f"seed{self.seed}"
+
+    def identity(self) -> dict[str, Any]:
+        later = ("imagination", "matmul_precision")  # null, as before there were such keys
+        return without(super().identity(), [f"agent.{key}" for key in later if getattr(self.agent, key) is None])

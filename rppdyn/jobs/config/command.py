@@ -1,0 +1,158 @@
+"""What the verbs that take flags are asked: dataclasses that check them, and import neither torch nor a simulator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rppdyn.jobs.config.agent import EVALUATION_SEED, EnvConfig
+from rppdyn.jobs.config.checks import ConfigError, figure, flag, require, trusted
+
+
+@dataclass
+class EvaluateAgentConfig:
+    """`rppdyn evaluate-agent`."""
+
+    run: str
+    episodes: int = 10
+    seed: int = EVALUATION_SEED
+    video: str | None = None  # where the film of the first episode goes
+
+    def __post_init__(self) -> None:
+        flag("--episodes", self.episodes, 1)
+        flag("--seed", self.seed, 0)
+
+
+SUBJECTS = {".zip": "stable-baselines3 file", ".pt2": "torch.export program"}
+
+
+@dataclass
+class EquivarianceConfig:
+    """`rppdyn equivariance`."""
+
+    what: str  # a run's folder, a stable-baselines3 zip, a torch.export program, or module:function
+    env: str | None = None
+    symmetry: str | None = None  # None: the run's or policy's own, else the default of `symmetry_spec`
+    group: str | None = None  # with rep_in and rep_out in place of an environment's symmetry; of a fit alone
+    rep_in: str | None = None
+    rep_out: str | None = None
+    states_from: str | None = None  # rollouts, reset, normal, test (of a fit), or a file; None: rollouts, of a fit test
+    states: int = 2000
+    episodes: int = 10
+    seed: int = EVALUATION_SEED
+    trust: bool = False
+    vecnormalize: str | None = None  # the statistics that a stable-baselines3 policy's observations were normalised by
+    json: str | None = None
+    figure: str | None = None
+
+    def __post_init__(self) -> None:
+        flag("--states", self.states, 1)
+        flag("--episodes", self.episodes, 1)
+        flag("--seed", self.seed, 0)
+        figure("--figure", self.figure)
+        if self.vecnormalize is not None and self.kind != SUBJECTS[".zip"]:
+            raise ConfigError(
+                f"--vecnormalize {self.vecnormalize}: {self.what} is no stable-baselines3 file; leave it out"
+            )
+        if self.kind == "run":
+            return
+        trusted(self.what, self.kind, self.trust)
+
+    @property
+    def kind(self) -> str:
+        """What `what` names: "run", "function", or one of the values of SUBJECTS."""
+        path = Path(self.what)
+        if path.is_dir():
+            return "run"
+        if path.suffix in SUBJECTS:
+            return SUBJECTS[path.suffix]
+        module, colon, name = self.what.partition(":")
+        return "function" if colon and module and name.isidentifier() else "run"
+
+    @property
+    def representations(self) -> tuple[str, str, str] | None:
+        """Group, input and output representation, where they are given.
+
+        Raises:
+            ConfigError: only some of them are given, or an environment's symmetry is given as well.
+        """
+        given = {"--group": self.group, "--rep-in": self.rep_in, "--rep-out": self.rep_out}
+        missing = [flag for flag, text in given.items() if text is None]
+        if len(missing) == len(given):
+            return None
+        if missing:
+            raise ConfigError(f"{missing[0]} is missing: --group, --rep-in and --rep-out belong together")
+        if self.env is not None or self.symmetry is not None:
+            other = "--env" if self.env is not None else "--symmetry"
+            raise ConfigError(f"{other} and --group: give an environment's symmetry or representations, not both")
+        return self.group, self.rep_in, self.rep_out  # type: ignore[return-value]
+
+
+PLAYS = ("exploring", "deterministic")
+
+
+@dataclass
+class CollectConfig:
+    """`rppdyn collect`."""
+
+    env: EnvConfig | None = None  # None: that of the run
+    source: str | None = None  # a run's folder or a stable-baselines3 zip; None: random actions
+    play: str | None = None  # which of its policies plays; None: of a run the replay buffer is taken, a zip explores
+    steps: int | None = None  # at least; None: all of a replay buffer, else as many as the job says
+    seed: int = 0
+    name: str | None = None  # the dataset's Minari id; None: one that follows from the others
+    trust: bool = False
+    vecnormalize: str | None = None  # the statistics that a stable-baselines3 policy's observations were normalised by
+
+    def __post_init__(self) -> None:
+        if self.steps is not None:
+            flag("--steps", self.steps, 1)
+        flag("--seed", self.seed, 0)
+        if self.env is None and self.kind != "run":
+            raise ConfigError("env= is missing: name the environment, for example env=Swimmer-v5")
+        if self.play is not None:
+            require("play", self.play, self.play in PLAYS, " or ".join(PLAYS))
+        if self.kind == "random" and self.play is not None:
+            raise ConfigError(f"--play {self.play} with --random: there is no policy to play; leave out one of the two")
+        if self.kind != "file":
+            if self.vecnormalize is not None:
+                raise ConfigError(f"--vecnormalize {self.vecnormalize}: of a stable-baselines3 file only; leave it out")
+            return
+        trusted(str(self.source), SUBJECTS[".zip"], self.trust)
+
+    @property
+    def kind(self) -> str:
+        """Where episodes are from: "random", "run" or "file"."""
+        if self.source is None:
+            return "random"
+        return "file" if Path(self.source).suffix == ".zip" and not Path(self.source).is_dir() else "run"
+
+
+@dataclass
+class ReportConfig:
+    """`rppdyn report`."""
+
+    runs: list[str]
+    out: str = "report.html"
+
+    def __post_init__(self) -> None:
+        if Path(self.out).suffix not in (".html", ".htm"):
+            raise ConfigError(f"--out {self.out}: must end in .html")
+
+
+@dataclass
+class CertifyConfig:
+    """`rppdyn certify`."""
+
+    what: str  # an environment's identifier, or a model file
+    states: int = 400
+    seed: int = 0
+    solver: str = "stock"
+    symmetry: str | None = None  # None: the default of `symmetry_spec`
+    variant: str = "derived"
+    json: str | None = None
+    figure: str | None = None
+
+    def __post_init__(self) -> None:
+        flag("--states", self.states, 20)
+        flag("--seed", self.seed, 0)

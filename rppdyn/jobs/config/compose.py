@@ -1,0 +1,447 @@
+"""From the words of a command line to a configuration: Hydra's overrides, and errors of one line."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from importlib import resources
+from typing import Any, TypeGuard, get_type_hints
+
+from hydra import compose, initialize_config_module
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rppdyn.jobs.config.agent import EnvConfig, TrainAgentConfig
+from rppdyn.jobs.config.checks import ConfigError, did_you_mean
+from rppdyn.jobs.config.fit import FitDynamicsConfig, FitRegressionConfig
+from rppdyn.jobs.config.image import FitImageConfig
+from rppdyn.jobs.config.run import RunConfig
+from rppdyn.jobs.config.transition import FitTransitionConfig
+from rppdyn.runs import RunFolder
+
+SCHEMAS: dict[str, type[RunConfig]] = {
+    "train_agent": TrainAgentConfig,
+    "fit_regression": FitRegressionConfig,
+    "fit_dynamics": FitDynamicsConfig,
+    "fit_transition": FitTransitionConfig,
+    "fit_image": FitImageConfig,
+}
+CONFIGS = {  # where each configuration and its groups are
+    "train_agent": "rppdyn.configs",
+    "fit_regression": "rppdyn.configs.fit_regression",
+    "fit_dynamics": "rppdyn.configs.fit_dynamics",
+    "fit_transition": "rppdyn.configs.fit_transition",
+    "fit_image": "rppdyn.configs.fit_image",
+}
+LAUNCHERS = {  # of sweeps, and what installs them
+    "joblib": "hydra-joblib-launcher",
+    "submitit": "hydra-submitit-launcher",
+    "ray": "ray, then pip install --no-deps hydra-ray-launcher",  # its pin of cloudpickle excludes gymnasium's
+}
+OPEN_LAUNCHER_KEYS = ("hydra.launcher.ray.init", "hydra.launcher.ray.remote")  # dictionaries of Ray's own arguments
+
+
+def composed(name: str, overrides: Sequence[str]) -> Any:
+    """The configuration `name` with overrides, as its dataclass; ranges have been checked.
+
+    Raises:
+        ConfigError: one line that names the key or the choice, the value and the remedy.
+    """
+    with _hydra(name, overrides) as prepared:
+        return _compose(name, prepared)
+
+
+def environment(words: Sequence[str]) -> EnvConfig | None:
+    """The environment that overrides choose, for a verb that has no other; None without any.
+
+    Raises:
+        ConfigError: one of them is no environment's or can't be used, or env= is missing.
+    """
+    for word in words:
+        if not re.match(r"env(\.(kwargs|actuator_scale)(\..+)?)?=", word):
+            raise ConfigError(f"{word}: only env=, env.kwargs.NAME= and env.actuator_scale.NAME= are known here")
+    if words and not any(word.startswith("env=") for word in words):
+        raise ConfigError(f"{words[0]}: env= is missing; name the environment, for example env=Swimmer-v5")
+    return composed("train_agent", words).env if words else None
+
+
+def composed_sweep(name: str, overrides: Sequence[str]) -> list[Any]:
+    """The configurations of a sweep, one per job that Hydra's basic sweeper would start.
+
+    Raises:
+        ConfigError: one of them can't be used.
+    """
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    with _hydra(name, overrides) as prepared, _one_line(name):
+        compose(
+            config_name=name, overrides=[word for word in prepared if _is_hydra(word)]
+        )  # a launcher that isn't there
+        task = [_parsed(word) for word in prepared if not _is_hydra(word)]
+        for override in task:  # a later remark of Hydra's would come after the first jobs
+            if override.is_sweep_override() and not override.is_discrete_sweep():
+                raise ConfigError(f"{override.input_line}: a sweep needs a list or a range, for example seed=0,1,2")
+        jobs = BasicSweeper.split_arguments(task, max_batch_size=None)[0]
+        return [_compose(name, job) for job in jobs]
+
+
+def sweep(name: str, overrides: Sequence[str], task: Callable[[DictConfig], Any]) -> list[Any]:
+    """Run `task` on each configuration of a sweep, by the sweeper and the launcher that Hydra is configured with.
+
+    Returns:
+        what the tasks returned, in order; the first exception of a task is raised.
+    """
+    with _hydra(name, overrides) as prepared:
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        batches = hydra.multirun(config_name=name, task_function=task, overrides=list(prepared))
+    return [job.return_value for batch in batches or [] for job in batch]
+
+
+def as_config(name: str, node: DictConfig) -> Any:
+    """The dataclass of a composed configuration; refuses keys that the dataclass lacks, checks ranges."""
+    schema = SCHEMAS[name]
+    with _one_line(name):
+        _check_keys(node, schema, name)
+        return OmegaConf.to_object(node)
+
+
+def from_run(name: str, folder: RunFolder, overrides: Sequence[str] = ()) -> Any:
+    """The configuration of a run, with overrides on top; keys that came after the run was made have their defaults.
+
+    Raises:
+        RunFolderError: the file can't be read.
+        ConfigError: the run is another verb's; the file, or an override, names a key that the configuration lacks, or has an
+            impossible value.
+    """
+    stored = folder.config()
+    if (other := name_of_run(folder)) != name:
+        raise ConfigError(f"{folder.path} is a run of {SCHEMAS[other].verb}: give one of {SCHEMAS[name].verb}")
+    try:
+        from_stored(name, stored, [])
+    except ConfigError as error:
+        raise ConfigError(f"{folder.config_file}: {error}") from error
+    return from_stored(name, stored, overrides)
+
+
+def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> Any:
+    """A configuration given as a dictionary, with overrides on top.
+
+    Raises:
+        ConfigError: an override is malformed, names a key that the configuration lacks, or has an impossible value.
+    """
+    with _one_line(name):
+        base = OmegaConf.merge(OmegaConf.structured(SCHEMAS[name]), stored)
+        for override in map(_parsed, map(_quoted, overrides)):
+            key = override.get_key_element().lstrip("+~")
+            if override.is_sweep_override():
+                raise ConfigError(f"{override.input_line}: a sweep can't resume one run; resume each folder by itself")
+            if key in groups(name):
+                raise ConfigError(
+                    f"{override.input_line}: a resumed run keeps its {key}; leave it out, or begin another run"
+                )
+            if override.is_delete():
+                raise ConfigError(
+                    f"{override.input_line}: a resumed run keeps its keys; leave it out, or begin another run"
+                )
+            is_open = any(key.startswith(f"{mapping}.") for mapping in open_keys(SCHEMAS[name]))
+            if not (is_open or key in known_keys(SCHEMAS[name])):
+                raise ConfigError(_unknown_key(key, name))
+            OmegaConf.update(base, key, override.value(), merge=False, force_add=is_open)
+        assert isinstance(base, DictConfig)
+        return as_config(name, base)
+
+
+def name_of_run(folder: RunFolder) -> str:
+    """The name of the configuration that a run was made with: the one that knows most of its keys.
+
+    Raises:
+        RunFolderError: the file can't be read.
+    """
+    stored = OmegaConf.create(folder.config())
+    found = {name: [key for key in known_keys(schema) if _holds(stored, key)] for name, schema in SCHEMAS.items()}
+    return max(found, key=lambda name: len(found[name]))
+
+
+def _holds(node: DictConfig, key: str) -> bool:
+    group, _, name = key.rpartition(".")
+    inner = OmegaConf.select(node, group) if group else node
+    return isinstance(inner, DictConfig) and name in inner
+
+
+def name_of(config: Any) -> str:
+    """The name of the configuration that a dataclass is of."""
+    return next(name for name, schema in SCHEMAS.items() if isinstance(config, schema))
+
+
+def describe(name: str) -> str:
+    """The choices of each group, and every key with its default, for a help text."""
+    schema = SCHEMAS[name]
+    with _hydra(name, []):
+        node = compose(config_name=name)
+    lines = ["choices:"]
+    for group in groups(name):
+        lines.append(f"  {group}={' | '.join(choices(group, name))}")
+    lines += ["", "keys and defaults:"]
+    for key in known_keys(schema):
+        lines.append(f"  {key}={_written(OmegaConf.select(node, key))}")
+    return "\n".join(lines)
+
+
+def choices(group: str, name: str = "train_agent") -> list[str]:
+    """The choices of a group of the configuration `name`: the names of the YAML files in its folder."""
+    folder = resources.files(CONFIGS[name]).joinpath(group)
+    if not folder.is_dir():
+        return []
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def known_keys(schema: type, prefix: str = "") -> list[str]:
+    """The dotted keys of a configuration dataclass."""
+    keys: list[str] = []
+    for name, kind in _kinds(schema).items():
+        keys += known_keys(kind, f"{prefix}{name}.") if _is_section(kind) else [f"{prefix}{name}"]
+    return keys
+
+
+def _kinds(schema: type) -> dict[str, Any]:
+    """The type of each field of a configuration dataclass."""
+    hints = get_type_hints(schema)
+    return {item.name: hints[item.name] for item in fields(schema)}
+
+
+def _is_section(kind: Any) -> TypeGuard[type]:
+    return is_dataclass(kind)
+
+
+def open_keys(schema: type, prefix: str = "") -> list[str]:
+    """The dotted keys whose values are dictionaries with names of the user's own."""
+    keys: list[str] = []
+    for name, kind in _kinds(schema).items():
+        if _is_section(kind):
+            keys += open_keys(kind, f"{prefix}{name}.")
+        elif getattr(kind, "__origin__", None) is dict:
+            keys.append(f"{prefix}{name}")
+    return keys
+
+
+def groups(name: str) -> list[str]:
+    """The keys that are chosen by name, and the group of experiments where there is one."""
+    keys = [key for key, kind in _kinds(SCHEMAS[name]).items() if _is_section(kind)]
+    return [key for key in (*keys, "experiment") if choices(key, name)]
+
+
+def _compose(name: str, overrides: Sequence[str]) -> Any:
+    with _one_line(name):
+        node = compose(config_name=name, overrides=list(overrides))
+    return as_config(name, node)
+
+
+@contextmanager
+def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
+    """Hydra initialised on the packaged configurations; yields the overrides, made ready."""
+    ConfigStore.instance().store(name=f"{name}_schema", node=SCHEMAS[name])
+    overrides = [_quoted(override) for override in overrides]
+    for override in overrides:
+        _parsed(override)
+        key, _, value = override.partition("=")
+        if key in groups(name) and key != "experiment" and value in ("null", ""):
+            raise ConfigError(f"{override}: a choice is needed; choose one of {', '.join(choices(key, name))}")
+        if key.startswith("agent.imagination") and not any(re.match("agent=.*mbpo", other) for other in overrides):
+            raise ConfigError(f"{override}: of the agents mbpo alone imagines; add agent=mbpo")
+    with initialize_config_module(CONFIGS[name], version_base="1.3", job_name=name.replace("_", "-")):
+        yield [_prepared(SCHEMAS[name], override) for override in overrides]
+
+
+def _quoted(override: str) -> str:
+    """A group's name in quotes: Hydra would take SO(3) for the call of a function, and a shell has removed the user's own."""
+    key, _, value = override.partition("=")
+    if key != "task.group" or not re.search(r"\w\(", value) or re.search("[\"']", value):
+        return override
+    names = re.split(r",(?![^(]*\))", value)  # of a sweep; a comma in brackets separates a group's arguments
+    return f"{key}=" + ",".join(f'"{name.strip()}"' for name in names)
+
+
+def _parsed(override: str) -> Override:
+    try:
+        return OverridesParser.create().parse_override(override)
+    except HydraException as error:
+        raise ConfigError(
+            f"{override!r} is no override: write key=value, and quotes around a value with special characters"
+        ) from error
+
+
+def _prepared(schema: type, override: str) -> str:
+    """An override as Hydra wants it: environments without a file get a node, open dictionaries a `++`."""
+    key, equals, value = override.partition("=")
+    if equals and key == "+experiment":  # the group has a default (none), which Hydra would have overridden without +
+        return override.removeprefix("+")
+    if equals and key == "env":
+        _offer_environments(value)
+    elif equals and any(
+        key == name or key.startswith(f"{name}.") for name in (*open_keys(schema), *OPEN_LAUNCHER_KEYS)
+    ):
+        return f"++{override}"
+    return override
+
+
+def _offer_environments(value: str) -> None:
+    """Make each registered environment among the choices `a,b,...` selectable, with the default settings."""
+    for choice in value.split(","):
+        choice = choice.strip().strip("'\"")
+        if choice and choice not in choices("env") and not re.search(r"[\[\](){}$*]", choice):
+            require_environment(choice)
+            folder, _, name = f"env/{choice}".rpartition("/")  # Gymnasium's namespaces are folders to Hydra
+            ConfigStore.instance().store(group=folder, name=name, node={"id": choice}, package="env")
+
+
+def require_environment(env_id: str) -> None:
+    """Refuse an identifier that Gymnasium doesn't know.
+
+    Raises:
+        ConfigError: it names the environments that have a configuration.
+    """
+    known = choices("env")
+    if env_id in known:
+        return
+    module, colon, _ = env_id.partition(":")
+    if colon and not _importable(module):
+        raise ConfigError(
+            f"env={env_id}: there is no module {module!r} to import; run in the folder of its file, or set PYTHONPATH"
+        )
+    if not _registered(env_id):
+        raise ConfigError(
+            f"env={env_id}: unknown environment{did_you_mean(env_id, known)}; known: {', '.join(known)}, any other MuJoCo "
+            "task of Gymnasium, and your own as env=module:EnvId; `rppdyn certify` says what symmetry a robot has"
+        )
+
+
+def _importable(module: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _registered(env_id: str) -> bool:
+    import gymnasium
+
+    module, colon, name = env_id.rpartition(":")
+    # As gymnasium.make takes it, and for environments of this package without being told: importing registers them.
+    if colon or name.startswith("rppdyn/"):
+        importlib.import_module(module or "rppdyn.envs")
+    try:
+        gymnasium.spec(name)
+    except gymnasium.error.Error:
+        return False
+    return True
+
+
+def _is_hydra(override: str) -> bool:
+    return override.lstrip("+~").startswith(("hydra.", "hydra/"))
+
+
+def _check_keys(node: DictConfig, schema: type, configuration: str, prefix: str = "") -> None:
+    """Refuse what Hydra lets through: keys added with `+` that the dataclass lacks, keys removed with `~`."""
+    kinds = _kinds(schema)
+    for key in map(str, node):
+        if key not in kinds:
+            raise ConfigError(_unknown_key(f"{prefix}{key}", configuration))
+    for name, kind in kinds.items():
+        if name not in node:
+            raise ConfigError(
+                f"key {prefix + name!r} is missing: leave out the override that starts with ~; a file that was damaged needs "
+                "another copy"
+            )
+        if _is_section(kind):
+            _check_keys(node[name], kind, configuration, f"{prefix}{name}.")
+
+
+@contextmanager
+def _one_line(name: str) -> Iterator[None]:
+    """Turn what Hydra and OmegaConf raise into one line."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise ConfigError(_explain(error, name)) from error
+
+
+def _explain(error: Exception, name: str) -> str:
+    text = str(error)
+    cause = str(error.__cause__ or "")
+    match = re.search(r"Could not (?:find|load) '([^']+)/([^/']*)'", text)
+    if match:
+        group, choice = match.groups()
+        if group.startswith("hydra/"):
+            plugin = LAUNCHERS.get(choice.partition("_")[0])
+            remedy = f"pip install {plugin}" if plugin else f"known are {', '.join(LAUNCHERS)}"
+            return f"{group}={choice}: not installed; {remedy}, or leave it out"
+        known = choices(group, name)
+        return f"{group}={choice}: no such choice{did_you_mean(choice, known)}; choose one of {', '.join(known)}"
+    match = re.search(r"Could not override '([^']+)'", text)
+    if match:
+        return _unknown_key(match[1].split("@")[0], name)
+    match = re.search(r"Error merging override ([^\n]*)", text)
+    if match:
+        return f"{match[1].lstrip('+')}: {_wanted(cause)}"
+    match = re.search(r"Ambiguous value for argument '([^']+)'", text)
+    if match:
+        return f"{match[1]}: several values; add --multirun to run each, or write [a,b] for a list"
+    full_key = re.search(r"full_key: (\S+)", text)
+    where = f"{full_key[1]}: " if full_key else ""
+    return where + _first_line(text)
+
+
+def _unknown_key(key: str, configuration: str) -> str:
+    known = known_keys(SCHEMAS[configuration])
+    # The right name in another group or in none; of two keys of that name agent's, since env's is only its default.
+    last = {name.rpartition(".")[2]: name for name in known}
+    name = key.rpartition(".")[2]
+    if name in last:
+        hint = f" (did you mean {last[name]!r}?)"
+    else:
+        choosable = [] if "." in key else groups(configuration)
+        hint = did_you_mean(key, [*known, *choosable], cutoff=0.75)
+        if not hint:
+            close = difflib.get_close_matches(name, last, n=1, cutoff=0.75)
+            hint = f" (did you mean {last[close[0]]!r}?)" if close else ""
+    return f"unknown key {key!r}{hint}; `rppdyn {SCHEMAS[configuration].verb} --help` lists the keys"
+
+
+def _wanted(complaint: str) -> str:
+    """What OmegaConf wanted instead, in plain words."""
+    for found, words in (
+        ("converted to Float", "must be a number"),
+        ("converted to Integer", "must be an integer, written without exponent"),
+        ("converted to Boolean", "must be true or false"),
+        ("is not Optional", "can't be null; leave the override out for the default"),
+    ):
+        if found in complaint:
+            return words
+    return _first_line(complaint)
+
+
+def _written(value: Any) -> str:
+    """A value as an override would write it."""
+    if value is None:
+        return "null"
+    if OmegaConf.is_config(value):
+        return str(OmegaConf.to_container(value)).replace(" ", "")
+    return str(value)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().split("\n")[0] if text.strip() else "can't be used"

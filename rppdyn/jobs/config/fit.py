@@ -1,0 +1,289 @@
+"""The configuration of `rppdyn fit-regression` and `rppdyn fit-dynamics`: names, types and ranges."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import MISSING
+
+from rppdyn.jobs.config.agent import ARCHITECTURES
+from rppdyn.jobs.config.checks import ConfigError, at_least, one_of, parametrisation, positive, require, variance
+from rppdyn.jobs.config.run import RunConfig, without
+
+NETWORKS = ("rpp", "emlp", "mlp")
+SYSTEMS = ("hamiltonian", "ode")
+PENDULUMS = ("pendulum", "windy_pendulum")
+SCHEDULES = ("cosine", "constant")
+DTYPES = ("float32", "float64")
+OBJECTIVES = ("map", "marginal_likelihood")
+FISHER = ("exact", "sampled")
+ROLLOUT_METHODS = ("dopri5", "rk4")
+
+
+@dataclass
+class NetworkConfig:
+    """The network: which pathways, how wide, how much each is believed."""
+
+    kind: str = "rpp"
+    hidden: Any = (
+        MISSING  # channels of a hidden layer, or their representation, "64*T(0)+21*T(1)"; or a list, one per layer
+    )
+    num_layers: int = 3  # as many as hidden lists, where it is a list
+    equivariant_variance: float = 1e5
+    free_variance: float = 1.0
+    architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
+    bilinear: bool | None = None  # null: where hidden channels are not point-wise
+    parametrisation: str = "pathways"  # of relaxed layers: side by side, or dense, one weight for their sum
+
+    def __post_init__(self) -> None:
+        one_of("model.kind", self.kind, NETWORKS)
+        one_of("model.architecture", self.architecture, ARCHITECTURES)
+        self._check_hidden()
+        variance("model.equivariant_variance", self.equivariant_variance)
+        variance("model.free_variance", self.free_variance)
+        used = {"rpp": ("equivariant", "free"), "emlp": ("equivariant",), "mlp": ("free",)}[self.kind]
+        if not any(getattr(self, f"{name}_variance") for name in used):
+            raise ConfigError(f"model.{used[0]}_variance=0: no pathway is left of model {self.kind}; make it positive")
+        variances = {name: getattr(self, name) for name in ("equivariant_variance", "free_variance")}
+        parametrisation(self.parametrisation, self.kind, variances)
+
+    def _check_hidden(self) -> None:
+        layers = self.hidden if isinstance(self.hidden, list) else [self.hidden]
+        for layer in layers:  # text is read when there is a group
+            if not isinstance(layer, int | str) or isinstance(layer, bool):
+                raise ConfigError(
+                    f"model.hidden={self.hidden}: give a number of channels, a representation such as "
+                    '"64*T(0)+21*T(1)", or a list of these'
+                )
+            if isinstance(layer, int):
+                at_least("model.hidden", layer, 1)
+        if isinstance(self.hidden, list):
+            require("model.hidden", self.hidden, len(layers) > 0, "at least one layer")
+            self.num_layers = len(layers)
+        else:
+            at_least("model.num_layers", self.num_layers, 1)
+
+
+@dataclass
+class DynamicsModelConfig(NetworkConfig):
+    """A vector field: the gradient of a network's Hamiltonian, or a network itself."""
+
+    system: str = "hamiltonian"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("model.system", self.system, SYSTEMS)
+
+
+@dataclass
+class OptimiserConfig:
+    """Adam on the maximum a posteriori objective."""
+
+    learning_rate: float = 3e-3
+    schedule: str = "cosine"  # of the learning rate: to zero at the end; or constant, as published
+    epochs: int = MISSING
+    batch_size: int = 500
+    noise_variance: float = MISSING  # of the Gaussian likelihood; the smaller, the less the priors weigh
+
+    def __post_init__(self) -> None:
+        positive("optimiser.learning_rate", self.learning_rate)
+        one_of("optimiser.schedule", self.schedule, SCHEDULES)
+        at_least("optimiser.epochs", self.epochs, 1)
+        at_least("optimiser.batch_size", self.batch_size, 1)
+        positive("optimiser.noise_variance", self.noise_variance)
+
+
+@dataclass
+class MarginalLikelihoodConfig:
+    """How prior variances are learned, where objective=marginal_likelihood: a few steps of Adam every few epochs."""
+
+    burn_in: int = 10  # epochs before the first
+    every: int = 5  # epochs
+    steps: int = 20  # of Adam on the logarithms of the variances
+    learning_rate: float = 0.1
+    data: int = 500  # of each member's, for the curvature
+    fisher: str = "sampled"  # one random target for each datum; or exact, one backward pass for each output
+    noise: bool = True  # the variance of the likelihood is learned, too
+
+    def __post_init__(self) -> None:
+        for name in ("every", "steps", "data"):
+            at_least(f"marginal_likelihood.{name}", getattr(self, name), 1)
+        at_least("marginal_likelihood.burn_in", self.burn_in, 0)
+        positive("marginal_likelihood.learning_rate", self.learning_rate)
+        one_of("marginal_likelihood.fisher", self.fisher, FISHER)
+
+
+@dataclass
+class RegressionTaskConfig:
+    """A regression task, the symmetry that networks are given, and how much data there is."""
+
+    name: str = MISSING
+    group: str | None = None  # for example "SL(3)"; null: the task's own
+    strength: float | None = None  # of what breaks the symmetry of the modified inertias; null: 0.3, as published
+    train: int = 1000
+    validation: int = 1000
+    test: int = 1000
+    augment: bool = False  # training data are moved by random elements of the group, anew in each epoch
+
+    def __post_init__(self) -> None:
+        for name in ("train", "validation", "test"):
+            at_least(f"task.{name}", getattr(self, name), 1)
+
+
+@dataclass
+class PendulumTaskConfig:
+    """The double spring pendulum, the symmetry that networks are given, and how much of it is seen."""
+
+    name: str = MISSING
+    group: str = "O2eR3()"
+    k2: float = 1.0  # of the second spring; 2 is what the published code computes
+    wind: float = 0.0  # eps, the wind's strength
+    train: int = 500
+    validation: int = 500
+    test: int = 500
+    time_step: float = 0.2
+    horizon: float = 30.0  # of the test rollouts
+    chunk: int = 5  # time steps of a training trajectory
+    file: str | None = None  # a stored dataset with these parameters; null: made once and kept in the cache
+
+    def __post_init__(self) -> None:
+        one_of("task.name", self.name, PENDULUMS)
+        positive("task.k2", self.k2)
+        require("task.wind", self.wind, math.isfinite(self.wind), "a number")
+        for name in ("train", "validation", "test", "chunk"):
+            at_least(f"task.{name}", getattr(self, name), 1)
+        positive("task.time_step", self.time_step)
+        positive("task.horizon", self.horizon)
+        longest = self.chunk * self.time_step
+        enough = self.horizon >= longest * (1 - 1e-9)  # 3 * 0.2 is more than 0.6
+        require("task.horizon", self.horizon, enough, f"at least task.chunk steps, {longest:g}")
+
+
+@dataclass
+class FitEvaluationConfig:
+    """What is measured while fitting."""
+
+    every: int = MISSING  # epochs
+    states: int = 200  # test inputs for the equivariance errors
+
+    def __post_init__(self) -> None:
+        at_least("evaluation.every", self.every, 1)
+        at_least("evaluation.states", self.states, 1)
+
+
+@dataclass
+class RolloutConfig:
+    """How vector fields are solved: with fixed steps while training, with an accurate method afterwards."""
+
+    step: float | None = None  # longest step of rk4 while training; null: one per time step
+    method: str = "rk4"  # of the test rollouts; or dopri5, and rk4 where it finds no steps
+    test_step: float = 0.05  # of rk4: about 1e-5 of the state after 30 s
+    tolerance: float = 1e-6  # of dopri5, relative and absolute
+    trajectories: int = 100  # how many test trajectories are rolled out to the horizon
+
+    def __post_init__(self) -> None:
+        if self.step is not None:
+            positive("rollout.step", self.step)
+        one_of("rollout.method", self.method, ROLLOUT_METHODS)
+        positive("rollout.tolerance", self.tolerance)
+        positive("rollout.test_step", self.test_step)
+        at_least("rollout.trajectories", self.trajectories, 1)
+
+
+@dataclass
+class FitConfig(RunConfig):
+    """What fits have in common: members trained together, each from a seed of its own."""
+
+    optimiser: OptimiserConfig = MISSING
+    evaluation: FitEvaluationConfig = MISSING
+    objective: str = "map"  # with the variances that are given; or marginal_likelihood, which learns them
+    marginal_likelihood: MarginalLikelihoodConfig = field(default_factory=MarginalLikelihoodConfig)
+    seeds: int = 1  # members: seed, seed + 1, ..., trained together in this process
+    dtype: str = "float32"
+
+    verb = "fit"
+
+    if TYPE_CHECKING:  # each fit has its own, behind these
+        task: Any = MISSING
+        model: Any = MISSING
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("seeds", self.seeds, 1)
+        enough = self.seed + self.seeds <= 2**31
+        require("seeds", self.seeds, enough, f"at most {2**31 - self.seed}: the last seed is 2^31 - 1")
+        one_of("dtype", self.dtype, DTYPES)
+        one_of("objective", self.objective, OBJECTIVES)
+        if self.objective == "marginal_likelihood" and getattr(self.model, "parametrisation", "") == "dense":
+            raise ConfigError(
+                "objective=marginal_likelihood with model.parametrisation=dense: one weight has no pathways whose variances "
+                "could be learned; leave out one of the two"
+            )
+
+    @property
+    def all_seeds(self) -> list[int]:
+        """One per member."""
+        return list(range(self.seed, self.seed + self.seeds))
+
+    @property
+    def length(self) -> tuple[str, int]:
+        return "optimiser.epochs", self.optimiser.epochs
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches; the last one of an epoch may be smaller."""
+        return math.ceil(self.task.train / self.optimiser.batch_size)
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        seeds = f"seed{self.seed}" if self.seeds == 1 else f"seeds{self.seed}-{self.seed + self.seeds - 1}"
+        return self.task_name, self.model_name, seeds
+
+    @property
+    def task_name(self) -> str:
+        """What tables call the task."""
+        return self.task.name
+
+    @property
+    def model_name(self) -> str:
+        """What tables call the model."""
+        return self.model.kind
+
+
+@dataclass
+class FitRegressionConfig(FitConfig):
+    """`rppdyn fit-regression`."""
+
+    task: RegressionTaskConfig = MISSING
+    model: NetworkConfig = MISSING
+
+    verb = "fit-regression"
+
+
+@dataclass
+class FitDynamicsConfig(FitConfig):
+    """`rppdyn fit-dynamics`."""
+
+    task: PendulumTaskConfig = MISSING
+    model: DynamicsModelConfig = MISSING
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    compile: bool = False  # the vector field by torch.compile, for training; a minute or two once, and a C++ compiler
+
+    verb = "fit-dynamics"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.task.file is not None and self.seeds > 1:
+            raise ConfigError(
+                f"task.file={self.task.file} with seeds={self.seeds}: a file holds the data of one seed; fit one, or leave the "
+                "file out, and each seed has its own"
+            )
+
+    def identity(self) -> dict[str, Any]:
+        return without(super().identity(), () if self.compile else ("compile",))  # as before there was such a key
+
+    @property
+    def model_name(self) -> str:
+        return f"{self.model.kind}_{'hnn' if self.model.system == 'hamiltonian' else 'ode'}"

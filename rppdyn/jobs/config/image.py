@@ -1,0 +1,117 @@
+"""The configuration of `rppdyn fit-image`: names, types and ranges."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+from rppdyn.jobs.config.checks import ConfigError, at_least, one_of, positive, require, variance
+from rppdyn.jobs.config.fit import FitConfig
+from rppdyn.jobs.config.run import without
+
+AUGMENTS = ("augment_shift", "augment_flip", "augment_turn")
+ARCHITECTURES = ("small", "small_max", "three_layers", "nine_layers", "ten_layers")
+
+
+@dataclass
+class ImageTaskConfig:
+    """Images, where they stand, and how many there are to train on and to choose by; see `rppdyn.envs.tasks.image_data`."""
+
+    name: str = MISSING
+    source: str = "digits"
+    arrangement: str = "upright"
+    train: int = 1200
+    validation: int = 237
+    canvas: int | None = None  # pixels; null: the arrangement's own
+    shift: int | None = None  # largest, in pixels; null: the arrangement's own
+    folder: str | None = None  # where torchvision has put its datasets
+    augment_shift: int = 0  # training images are moved by up to so many pixels, anew for each batch
+    augment_flip: bool = False  # ... and mirrored left to right, or not
+    augment_turn: bool = False  # ... and turned by a multiple of 90 degrees
+
+    def __post_init__(self) -> None:
+        at_least("task.train", self.train, 1)
+        at_least("task.validation", self.validation, 0)
+        for name in ("canvas", "shift", "augment_shift"):
+            if (pixels := getattr(self, name)) is not None:
+                require(f"task.{name}", pixels, 0 <= pixels <= 100_000, "a number of pixels, from 0 to 100000")
+
+    @property
+    def augments(self) -> list[str]:
+        """The keys of how training images are changed."""
+        return [f"task.{name}" for name in AUGMENTS if getattr(self, name)]
+
+
+@dataclass
+class ImagePathwaysConfig:
+    """Prior variances of the pathways of every layer; 0 leaves a pathway out. See `rppdyn.images.RelaxedImageLayer`."""
+
+    gconv: float = 0.0
+    gconv_separable: float = 0.0
+    gconv_pointwise: float = 0.0
+    conv: float = 0.0
+    s_conv: float = 0.0
+    s_conv_lengthscales: float = 0.0
+    s_fc: float = 0.0
+    s_fc_lengthscales: float = 0.0
+    f_fc: float = 0.0
+    fc: float = 0.0
+    pixel_bias: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            variance(f"model.pathways.{name}", value)
+
+    @property
+    def present(self) -> dict[str, float]:
+        """Those with a variance."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+
+@dataclass
+class ImageModelConfig:
+    """Relaxed image layers: which pathways, how many layers, how wide."""
+
+    name: str = MISSING
+    pathways: ImagePathwaysConfig = field(default_factory=ImagePathwaysConfig)
+    architecture: str = "small"
+    width: int | None = None  # channels of the first layer; null: the architecture's own
+    bias_variance: float = 1.0
+    free_scale: float = 0.01  # initial size of all but the most symmetric pathways of a layer
+    output_scale: float = 1.0  # initial size of outputs
+
+    def __post_init__(self) -> None:
+        positive("model.free_scale", self.free_scale)
+        positive("model.output_scale", self.output_scale)
+        one_of("model.architecture", self.architecture, ARCHITECTURES)
+        variance("model.bias_variance", self.bias_variance)
+        if self.width is not None:
+            at_least("model.width", self.width, 1)
+        if not set(self.pathways.present) - {"pixel_bias"}:
+            raise ConfigError("model.pathways leave no map: give one a variance, for example model.pathways.conv=1")
+
+
+@dataclass
+class FitImageConfig(FitConfig):
+    """`rppdyn fit-image`."""
+
+    task: ImageTaskConfig = MISSING
+    model: ImageModelConfig = MISSING
+
+    verb = "fit-image"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("dtype", self.dtype, self.dtype == "float32", "float32: images are stored so")
+
+    def identity(self) -> dict[str, Any]:
+        usual = [f"task.{name}" for name in AUGMENTS if f"task.{name}" not in self.task.augments]
+        if self.model.output_scale == 1:
+            usual.append("model.output_scale")
+        return without(super().identity(), usual)  # as before there were such keys
+
+    @property
+    def model_name(self) -> str:
+        return self.model.name

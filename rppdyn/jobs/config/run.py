@@ -1,0 +1,90 @@
+"""The configuration that every training run has, and where its folder is.
+
+Here and in the other schemas dataclasses own the names, the types and the ranges; YAML files hold the values. None of them
+imports torch or a simulator, so that a wrong argument is refused at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from omegaconf import MISSING
+
+from rppdyn.jobs.config.checks import ConfigError, at_least, require
+
+
+@dataclass
+class RunConfig(ABC):
+    """What every training run has: seeds, where it computes, and where its folder is."""
+
+    seed: int = 0
+    checkpoint_every: int = MISSING
+    device: str = "auto"
+    threads: int = 1  # of torch, while the job runs
+    runs_root: str = "runs"
+    run_dir: str | None = None
+
+    verb: ClassVar[str] = "train"  # of the command line
+    # a resumed run may differ in these, and in nothing else
+    resumable: ClassVar[tuple[str, ...]] = ("checkpoint_every", "runs_root", "run_dir")
+
+    def __post_init__(self) -> None:
+        require("seed", self.seed, 0 <= self.seed < 2**31, "an integer from 0 to 2^31 - 1")
+        at_least("checkpoint_every", self.checkpoint_every, 1)
+        require("threads", self.threads, 1 <= self.threads <= 1024, "an integer from 1 to 1024")
+        if self.device not in ("auto", "cpu", "cuda") and not re.fullmatch(r"cuda:\d{1,3}", self.device):
+            raise ConfigError(f"device={self.device}: must be auto, cpu, cuda or cuda:N")
+        if self.run_dir is not None and not self.run_dir.strip():
+            raise ConfigError(
+                "run_dir is empty: give a folder, or leave it out for one that follows from the configuration"
+            )
+
+    @property
+    @abstractmethod
+    def length(self) -> tuple[str, int]:
+        """The key that says how long the run is, and its value."""
+
+    @property
+    @abstractmethod
+    def place(self) -> tuple[str, ...]:
+        """Folders below that of the verb, the last without its checksum."""
+
+    def each(self) -> Sequence[RunConfig]:
+        """The configurations of the runs that have folders of their own; most are one, whatever their seeds."""
+        return [self]
+
+    def folder(self) -> Path:
+        """Where the run lives: `run_dir`, or a path that follows from the configuration alone.
+
+        Configurations that differ in anything but `resumable` keys have different paths: the last part carries eight
+        hexadecimal digits of a checksum of all the others.
+        """
+        if self.run_dir is not None:
+            return Path(self.run_dir)
+        content = json.dumps(self.identity(), sort_keys=True, default=str).encode()
+        digest = hashlib.sha256(content).hexdigest()[:8]
+        *parents, last = self.place
+        return Path(self.runs_root, self.verb, *parents, f"{last}-{digest}")
+
+    def identity(self) -> dict[str, Any]:
+        """The configuration without the keys in which a resumed run may differ from its beginning."""
+        content = without(asdict(self), self.resumable)
+        if content["model"].get("parametrisation") == "pathways":  # as before there was such a key
+            del content["model"]["parametrisation"]
+        return content
+
+
+def without(config: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """A copy of a nested dictionary without some dotted keys."""
+    copy = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
+    for key in keys:
+        group, _, name = key.rpartition(".")
+        (copy.get(group, {}) if group else copy).pop(name, None)
+    return copy

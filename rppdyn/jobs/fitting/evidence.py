@@ -1,0 +1,208 @@
+"""Prior variances learned while a stack is fitted: its members' marginal likelihood, raised every few epochs."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rppdyn.jobs.config.fit import FitConfig
+from rppdyn.jobs.fitting.pathways import shares
+from rppdyn.nn import Stack
+from rppdyn.nn.networks import Weights
+from rppdyn.priors import Evidence, Likelihood, curvature, evidence, gradient_curvature
+from rppdyn.runs.streams import stream
+
+__all__ = ["Predict", "PredictEach", "VarianceLearning", "weights_of"]
+
+BATCH = 256  # data whose curvature is computed at a time
+
+Predict = Callable[[Any, Tensor], Tensor]  # of a network of whatever class the stack consists of
+PredictEach = Callable[[Stack, Weights, Tensor], Tensor]
+Member = tuple[Evidence, Callable[[Tensor], Tensor]]
+Members = dict[int, Member]  # by their index in the stack
+
+
+def weights_of(stack: Stack) -> list[nn.Parameter]:
+    """A stack's parameters without the variances of its pathways and the units that follow them."""
+    named = zip(stack.names, stack.stacked, strict=True)
+    return [p for name, p in named if name.rpartition(".")[2] not in ("log_variance", "unit")]
+
+
+class VarianceLearning:
+    """The variances of a stack's pathways, one of each member, and of its likelihood; found by marginal likelihood.
+
+    Args:
+        predict: outputs of one member for some of its inputs, in which its layers are called as modules.
+        predict_each: where weights enter in other ways too, outputs for inputs that have a network each
+            (:func:`rppdyn.priors.gradient_curvature`).
+        density: the likelihood with a variance.
+        noise: ``(members,)``, the logarithms of these variances, which are learned too where that is configured; None of a
+            likelihood without.
+
+    Attributes:
+        found: metrics of the members at the last update, by name.
+
+    A member that has diverged, whose outputs or curvature are no finite numbers, has no evidence: its variances stay as they
+    are, and its metrics are nan.
+    """
+
+    def __init__(
+        self,
+        config: FitConfig,
+        stack: Stack,
+        inputs: Tensor,
+        targets: Tensor,
+        predict: Predict,
+        density: Callable[[Any], Likelihood],
+        noise: Tensor | None,
+        predict_each: PredictEach | None = None,
+    ):
+        self.config, self.options, self.stack = config, config.marginal_likelihood, stack
+        self.inputs, self.targets, self.density = inputs, targets, density
+        self.predict, self.predict_each = predict, predict_each
+        named = zip(stack.names, stack.stacked, strict=True)
+        self.variances = {tuple(name.rsplit(".", 2)[:2]): p for name, p in named if name.endswith(".log_variance")}
+        learned = self.options.noise and noise is not None
+        self.noise = torch.zeros(stack.members) if noise is None else noise.requires_grad_(learned)
+        self.has_noise = noise is not None
+        self.found: dict[str, list[float]] = {}
+        parameters = [*self.variances.values(), *([self.noise] if learned else [])]
+        self.optimiser = torch.optim.Adam(parameters, lr=self.options.learning_rate)
+
+    def due(self, epoch: int) -> bool:
+        """Whether an epoch begins with an update."""
+        return epoch >= self.options.burn_in and (epoch - self.options.burn_in) % self.options.every == 0
+
+    def update(self, epoch: int, weights: torch.optim.Adam) -> None:
+        """Curvature of all members as they stand, and a few steps along the gradient of their marginal likelihoods.
+
+        Args:
+            weights: the optimiser of the members' weights, whose moments follow the units that free pathways are stored in.
+        """
+        members = self._members(epoch)
+        rate = 0.5 * (1 + math.cos(math.pi * epoch / self.config.optimiser.epochs))
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.options.learning_rate * rate
+        stood = self.noise.detach().clone()
+        for _ in range(self.options.steps if members else 0):
+            self.optimiser.zero_grad()
+            self._negative_log(members, stood).sum().backward()
+            self.optimiser.step()
+        self._follow(weights)
+        self.found = self._measured(members, stood)
+
+    @torch.no_grad()
+    def _measured(self, members: Members, stood: Tensor) -> dict[str, list[float]]:
+        """-log p(D) per datum; of each pathway the norm of its coefficients and its :func:`shares`."""
+        metrics: dict[str, list[float]] = defaultdict(lambda: [math.nan] * self.stack.members)
+        per_datum = self._negative_log(members, stood) / len(self.inputs[0])
+        for (index, (own, _)), negative_log in zip(members.items(), per_datum, strict=True):
+            metrics["marginal_likelihood/negative_log"][index] = float(negative_log)
+            values = shares(own, self._log_variances(index, own), self._scale(index, stood))
+            for name, of in ({"norm": own.squared_norms.sqrt()} | values).items():
+                for pathway, value in zip(own.pathways, of.tolist(), strict=True):
+                    metrics[f"{name}/{pathway.layer}.{pathway.name}"][index] = value
+        return dict(metrics)
+
+    def _negative_log(self, members: Members, stood: Tensor) -> Tensor:
+        """-log p(D) of each member at the variances as they are; ``stood`` are the noise variances of their curvature."""
+        found = [torch.zeros(0, dtype=torch.float64)]
+        for index, (own, negative_log_likelihood) in members.items():
+            of_data = negative_log_likelihood(self.noise[index].double().cpu().exp())
+            value = own.negative_log(of_data, self._log_variances(index, own), self._scale(index, stood))
+            found.append(value.view(1))
+        return torch.cat(found)
+
+    def _scale(self, index: int, stood: Tensor) -> Tensor:
+        """What a member's curvature is multiplied by since the noise variance was ``stood``."""
+        return (stood[index] - self.noise[index]).double().cpu().exp()
+
+    def _log_variances(self, index: int, found: Evidence) -> Tensor:
+        """A member's, in the order of its evidence."""
+        return torch.stack([self.variances[p.layer, p.name][index] for p in found.pathways]).double().cpu()
+
+    @torch.no_grad()
+    def _follow(self, weights: torch.optim.Adam) -> None:
+        """Free pathways are stored in the unit of their variance as it is now (:func:`rppdyn.nn.pathways.prior_unit`)."""
+        named = dict(zip(self.stack.names, self.stack.stacked, strict=True))
+        for key, log_variance in self.variances.items():
+            prefix = ".".join(key)
+            unit = named.get(f"{prefix}.unit")
+            if unit is None:
+                continue
+            own = [named[name] for name in (f"{prefix}.weight", f"{prefix}.bias") if name in named]
+            fan_in = own[0].shape[-1] if own[0].dim() == 3 else 1
+            new = (log_variance.exp() * fan_in).sqrt().clamp(max=1.0).to(unit)
+            for p in own:
+                ratio = (unit / new).view(-1, *[1] * (p.dim() - 1))
+                p.mul_(ratio)
+                if state := weights.state.get(p):
+                    state["exp_avg"].div_(ratio)
+                    state["exp_avg_sq"].div_(ratio**2)
+            unit.copy_(new)
+
+    def evidence(self, epoch: int) -> list[Evidence | None]:
+        """Of each member as it stands; None of one that has diverged."""
+        found = self._members(epoch)
+        return [found[index][0] if index in found else None for index in range(self.stack.members)]
+
+    def _members(self, epoch: int) -> Members:
+        """Those that have evidence."""
+        found = {index: self._at(index, epoch) for index in range(self.stack.members)}
+        return {index: member for index, member in found.items() if member is not None}
+
+    def _at(self, index: int, epoch: int) -> Member | None:
+        """A member's evidence, and its negative log-likelihood of all data as a function of the noise variance."""
+        net: Any = self.stack.member(index)
+        inputs, targets = self.inputs[index], self.targets[index]
+        generator = stream(self.config.all_seeds[index], epoch)
+        chosen = torch.randperm(len(inputs), generator=generator)[: self.options.data].to(inputs.device)
+        predict = lambda batch: self.predict(net, batch)  # noqa: E731
+        parts = []
+        for batch in inputs[chosen].split(BATCH):
+            with torch.enable_grad():
+                found = predict(batch)
+            if not found.requires_grad:  # rollouts that were all cut off
+                return None
+            parts.append(found.detach().cpu())
+        outputs = torch.cat(parts)
+        if not outputs.isfinite().all():
+            return None
+        measure = (
+            partial(curvature, net, predict)
+            if self.predict_each is None
+            else partial(gradient_curvature, net, self.predict_each)
+        )
+        blocks = measure(
+            inputs[chosen].split(BATCH),
+            self.density(float(self.noise[index].detach().exp())),
+            total=len(inputs),
+            generator=generator if self.options.fisher == "sampled" else None,
+        )
+        if not all(M.isfinite().all() for own in blocks.values() for A, G, _ in own for M in (A, G)):
+            return None
+        wanted, share = targets[chosen].cpu(), len(inputs) / len(chosen)
+        return evidence(net, blocks), lambda variance: share * self.density(variance).negative_log(outputs, wanted)
+
+    def metrics(self) -> dict[str, list[float]]:
+        """Logarithms to base 10 of all variances and, after an update, the evidence and effective numbers of parameters."""
+        named = {".".join(key): p for key, p in self.variances.items()}
+        found = {f"log10_variance/{name}": (p.detach() / math.log(10)).tolist() for name, p in named.items()}
+        if self.has_noise:
+            found["log10_variance/noise"] = (self.noise.detach() / math.log(10)).tolist()
+        return found | self.found
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"noise": self.noise.detach(), "optimiser": self.optimiser.state_dict(), "found": self.found}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        with torch.no_grad():
+            self.noise.copy_(state["noise"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.found = state.get("found", {})

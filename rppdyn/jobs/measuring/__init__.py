@@ -1,0 +1,1 @@
+"""What `rppdyn equivariance` measures, where, and how."""

@@ -1,0 +1,156 @@
+"""Policies, programs and functions that others have made, loaded from their files.
+
+Loading a stable-baselines3 file or an exported program unpickles what is in it, which can run any code, and a module is
+code: the caller has asked for the user's trust before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import pickle
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.save_util import load_from_zip_file
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import VecNormalize
+from torch import Tensor, nn
+
+from rppdyn.jobs.config.checks import ConfigError, did_you_mean
+
+POLICY_KEYS = ("policy_class", "policy_kwargs", "observation_space", "action_space", "use_sde")
+"""What a policy is rebuilt from; the rest of a stable-baselines3 file stays unread."""
+
+
+def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
+    """The policy in a file that any algorithm of stable-baselines3 has saved, on the CPU.
+
+    Only the policy's class, arguments and weights are read: no environment, replay buffer or schedule.
+
+    Args:
+        vecnormalize: what `VecNormalize.save` wrote beside it; the policy then takes raw observations and normalises them
+            first.
+    Raises:
+        ConfigError: a file is damaged or no such file, or needs a module that is not installed.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            keys = json.loads(archive.read("data"))
+        ignored = {key: None for key in keys if key not in POLICY_KEYS}
+        data, weights, _ = load_from_zip_file(path, device="cpu", custom_objects=ignored)
+        if data is None:
+            raise ValueError("it holds no data")
+        policy_class, arguments = data["policy_class"], dict(data["policy_kwargs"] or {})
+        arguments.pop("device", None)
+        if "use_sde" in inspect.signature(policy_class).parameters:
+            arguments.setdefault("use_sde", bool(data.get("use_sde")))
+        policy = policy_class(data["observation_space"], data["action_space"], lambda _: 0.0, **arguments)
+        policy.load_state_dict(weights["policy"])
+    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, RuntimeError, ImportError, AttributeError, EOFError,
+            pickle.UnpicklingError) as error:  # fmt: skip
+        raise ConfigError(
+            f"{path} can't be loaded as a stable-baselines3 file ({_first_line(error)}): write it again with model.save"
+        ) from error
+    if vecnormalize is not None:
+        _normalise_first(policy, vecnormalize)
+    policy.set_training_mode(False)
+    return policy
+
+
+class _Normalised(nn.Module):
+    """A features extractor behind the normalisation of `VecNormalize`."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, extractor: nn.Module, statistics: RunningMeanStd, normalise: VecNormalize):
+        super().__init__()
+        self.extractor, self.clip = extractor, float(normalise.clip_obs)
+        self.register_buffer("mean", torch.as_tensor(statistics.mean))
+        self.register_buffer("std", torch.as_tensor(np.sqrt(statistics.var + normalise.epsilon)))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.extractor(((obs - self.mean) / self.std).clamp(-self.clip, self.clip).to(obs.dtype))
+
+
+def _normalise_first(policy: BasePolicy, path: str) -> None:
+    """Put the normalisation of a `VecNormalize` file before each of a policy's features extractors."""
+    try:
+        with open(path, "rb") as file:
+            normalise = pickle.load(file)
+    except FileNotFoundError as error:
+        raise ConfigError(f"--vecnormalize {path}: there is no such file; give what VecNormalize.save wrote") from error
+    except Exception as error:  # whatever unpickling raises
+        raise ConfigError(
+            f"--vecnormalize {path}: can't be read ({_first_line(error)}); give what VecNormalize.save wrote"
+        ) from error
+    if not isinstance(normalise, VecNormalize):
+        raise ConfigError(f"--vecnormalize {path}: holds a {type(normalise).__name__}, not a VecNormalize")
+    if hasattr(policy, "spec"):
+        raise ConfigError(f"--vecnormalize {path}: a {type(policy).__name__} normalises by itself; leave it out")
+    if not normalise.norm_obs:
+        return
+    statistics: object = normalise.obs_rms  # several, one for each key, where observations are dictionaries
+    if not isinstance(statistics, RunningMeanStd) or statistics.mean.shape != policy.observation_space.shape:
+        shape = statistics.mean.shape if isinstance(statistics, RunningMeanStd) else "several"
+        raise ConfigError(
+            f"--vecnormalize {path}: its observations have shape {shape}, the policy's {policy.observation_space.shape}; "
+            "give the one that was saved with it"
+        )
+    wrapped: dict[nn.Module, _Normalised] = {}
+    for module in list(policy.modules()):
+        for name, child in module._modules.items():  # named_children leaves out the second name of a shared one
+            if isinstance(child, BaseFeaturesExtractor):
+                module._modules[name] = wrapped.setdefault(child, _Normalised(child, statistics, normalise))
+
+
+def load_program(path: str) -> nn.Module:
+    """The module in a file that `torch.export.save` has written.
+
+    Raises:
+        ConfigError: the file is damaged or no such file.
+    """
+    try:
+        if not zipfile.is_zipfile(path):  # the archive's reader would log a traceback of its own
+            raise ValueError("no archive")
+        return torch.export.load(path).module()
+    except Exception as error:  # whatever the archive's readers and the pickles in it raise
+        raise ConfigError(
+            f"{path} can't be loaded as a torch.export program ({_first_line(error)}): write it again with torch.export.save"
+        ) from error
+
+
+def load_function(name: str) -> Callable[[Tensor], Tensor]:
+    """The callable `module:function`; modules in the working folder are found, too.
+
+    Raises:
+        ConfigError: there is no such module or name, or it can't be called.
+    """
+    module_name, _, attribute = name.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(f"{name}: {_first_line(error)}; give a module that can be imported from here") from error
+    finally:
+        sys.path.remove(str(Path.cwd()))
+    if not hasattr(module, attribute):
+        public = [key for key in vars(module) if not key.startswith("_")]
+        raise ConfigError(f"{name}: {module_name} has no {attribute!r}{did_you_mean(attribute, public)}")
+    found = getattr(module, attribute)
+    if not callable(found):
+        raise ConfigError(f"{name} is of type {type(found).__name__}: give a function or a torch.nn.Module")
+    return found.eval() if isinstance(found, nn.Module) else found
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return f"{type(error).__name__}: {text.splitlines()[0][:160]}"

@@ -1,0 +1,253 @@
+"""Everything `rppdyn equivariance` says of one function: how much, along which symmetry, on which entries, in which layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rppdyn.equivariance import (
+    Attribution,
+    equivariance_error,
+    error_by_input,
+    error_by_output,
+    layerwise_difference,
+    layerwise_lie_derivative,
+    trajectory_equivariance_error,
+)
+from rppdyn.equivariance.actions import act
+from rppdyn.equivariance.pooled import FLOOR, elements_by_generator, pooled_ratio, pooled_sums
+from rppdyn.groups import Group
+from rppdyn.jobs.measuring.subjects import Function, Network
+from rppdyn.reps import Rep
+from rppdyn.runs.statistics import bootstrap_interval, iqm
+
+DETAIL_STATES = 256
+"""At most so many states, evenly spaced, are used for entries of the input and for layers, whose cost grows with both."""
+
+SAMPLES = 7
+"""Elements beside the identity: all of a group that has no more, else so many random ones, the same for every state."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    r"""An error between 0 (equivariant) and 1, with its uncertainty over states.
+
+    Attributes:
+        error: :math:`\sum |a - b| / \sum (|a| + |b|)`, sums over states, entries and elements.
+        interval: 95 % bootstrap interval over states; of several members over these.
+        published: Eq. 3.3, the mean over states of the same ratio of norms; of a continuous generator
+            :math:`|L f| / 2|f|`, its limit for small transformations per unit of the generator.
+    """
+
+    error: float
+    interval: tuple[float, float]
+    published: float
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What each layer of a network contributes to its error, by generator: mean norm, and signed share of the whole."""
+
+    layers: tuple[str, ...]
+    norm: dict[str, list[float]]
+    share: dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The errors of one function.
+
+    Attributes:
+        overall: over all generators; its `published` is over sampled elements of the whole group.
+        published_interval: of that, over states.
+        per_generator: by name.
+        scale: root mean square of the output relative to what counts as something.
+        vacuous: the output is all but zero (or, less its mean, all but constant), and the errors say nothing.
+        by_output: error of each named entry; empty where there is one.
+        by_input: share of the error that vanishes when a named part of the input says nothing about the symmetry.
+        layers: by network; empty where nothing says how hidden layers transform.
+        precision: in which the function computes.
+    """
+
+    overall: Estimate
+    published_interval: tuple[float, float]
+    per_generator: dict[str, Estimate]
+    scale: float
+    vacuous: bool
+    by_output: dict[str, float]
+    by_input: dict[str, float]
+    layers: dict[str, Layers]
+    precision: str
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """The error along rollouts of a fit's members.
+
+    Attributes:
+        times: s, without the initial one.
+        error, interval: of each member the geometric mean over the times, averaged over trajectories; of several members their
+            interquartile mean, with its 95 % bootstrap interval (of one: over trajectories). nan where all of them diverge.
+        per_member: the same of each, nan where all its trajectories diverge.
+        per_step: of each member, the geometric mean over trajectories at each time.
+        trajectories: how many were rolled out, each with some images.
+        left_out: of each member, how many of them diverged, or an image of theirs did.
+    """
+
+    times: list[float]
+    error: float
+    interval: tuple[float, float]
+    per_member: list[float]
+    per_step: list[list[float]]
+    trajectories: int
+    left_out: list[int]
+
+
+@torch.no_grad()
+def measure(function: Function, observations: NDArray, actions: NDArray | None, names: Sequence[str]) -> Measured:
+    """Measure a function at some states.
+
+    Args:
+        observations, actions: (n, entries), raw.
+        names: of the group's generators, discrete ones first.
+    """
+    obs = torch.as_tensor(observations, dtype=torch.float64)
+    x = function.encode(obs, torch.as_tensor(obs[:, :0] if actions is None else actions, dtype=torch.float64))
+    y = function.call(x)
+    size = y.double().square().mean()
+    call, reference = function.call, function.scale
+    if function.centred:
+        centre = y.mean(0, keepdim=True)
+        y, reference = y - centre, size.sqrt().clamp(min=1.0)
+        call = lambda x: function.call(x) - centre  # noqa: E731
+    sized = reference.any()
+    scale = float(((y.double() / reference) if sized else y.double()).square().mean().sqrt())
+
+    rep_in, rep_out = function.rep_in, function.rep_out
+    generators = elements_by_generator(rep_in.G, names)
+    sums = {
+        name: pooled_sums((call(act(rep_in, g, x)), act(rep_out, g, y)) for g in elements)
+        for name, elements in generators.items()
+    }
+    some = _elements(rep_in.G)
+    eq33 = equivariance_error(call, rep_in, rep_out, x, elements=some)
+    published = dict(zip(generators, eq33.per_generator.values(), strict=True))
+    few = x[_spread(len(x), DETAIL_STATES)]
+    return Measured(
+        overall=_estimate(torch.stack(list(sums.values())).sum(0), eq33.mean),
+        published_interval=eq33.interval,
+        per_generator={name: _estimate(value, published[name]) for name, value in sums.items()},
+        scale=scale,
+        vacuous=scale < FLOOR if sized else scale == 0,
+        by_output=error_by_output(call, rep_in, rep_out, x, function.outputs, elements=some)
+        if len(function.outputs) > 1
+        else {},
+        by_input=error_by_input(call, rep_in, rep_out, few, function.inputs, elements=some),
+        layers={name: found for name, net in function.networks.items() if (found := _layers(net, few, generators))},
+        precision=str(y.dtype).removeprefix("torch."),
+    )
+
+
+def finite(function: Function, inputs: NDArray) -> bool:
+    """Whether a function gives finite numbers: a network whose training diverged does not."""
+    with torch.no_grad():
+        return bool(function.call(torch.as_tensor(inputs)).isfinite().all())
+
+
+def over_members(members: Sequence[Measured]) -> Measured:
+    """What several members have in common: interquartile means over them, with intervals over members in place of states."""
+    if len(members) == 1:
+        return members[0]
+
+    def mean(values: Iterable[float]) -> float:
+        return float(iqm(list(values)))
+
+    def interval(values: Sequence[float]) -> tuple[float, float]:
+        low, high = bootstrap_interval(values)
+        return float(low), float(high)
+
+    def estimate(estimates: Sequence[Estimate]) -> Estimate:
+        errors = [e.error for e in estimates]
+        return Estimate(mean(errors), interval(errors), mean(e.published for e in estimates))
+
+    def layers(name: str) -> Layers:
+        found = [m.layers[name] for m in members]
+        norm, share = (
+            {generator: iqm([getattr(f, what)[generator] for f in found]).tolist() for generator in found[0].norm}
+            for what in ("norm", "share")
+        )
+        return Layers(found[0].layers, norm, share)
+
+    first = members[0]
+    return Measured(
+        overall=estimate([m.overall for m in members]),
+        published_interval=interval([m.overall.published for m in members]),
+        per_generator={name: estimate([m.per_generator[name] for m in members]) for name in first.per_generator},
+        scale=mean(m.scale for m in members),
+        vacuous=any(m.vacuous for m in members),
+        by_output={name: mean(m.by_output[name] for m in members) for name in first.by_output},
+        by_input={name: mean(m.by_input[name] for m in members) for name in first.by_input},
+        layers={name: layers(name) for name in first.layers},
+        precision=first.precision,
+    )
+
+
+def measure_rollouts(
+    solvers: Sequence[Callable[[Tensor], Tensor]], rep: Rep, starts: Sequence[Tensor], times: Tensor
+) -> Rollouts:
+    """Measure models along their rollouts.
+
+    Args:
+        solvers: of each member, initial states to trajectories at `times`.
+        starts: initial states of each member's trajectories.
+    """
+    found = [trajectory_equivariance_error(solve, rep, z) for solve, z in zip(solvers, starts, strict=True)]
+    each = [error.over().mean for error in found]
+    kept = [value for value in each if not math.isnan(value)]
+    low, high = bootstrap_interval(kept) if len(found) > 1 and kept else found[0].over().interval
+    return Rollouts(
+        times=times[1:].tolist(),
+        error=float(iqm(kept)) if kept else math.nan,
+        interval=(float(low), float(high)),
+        per_member=each,
+        per_step=[error.per_step.tolist() for error in found],
+        trajectories=len(starts[0]),
+        left_out=[error.left_out for error in found],
+    )
+
+
+def _elements(group: Group) -> list[Tensor]:
+    if group.order is not None and group.order - 1 <= SAMPLES:
+        return list(group.elements()[1:] if group.order > 1 else group.elements())
+    return list(group.samples(SAMPLES, torch.Generator().manual_seed(0)))
+
+
+def _estimate(sums: Tensor, published: float) -> Estimate:
+    low, high = bootstrap_interval(sums.numpy(), statistic=pooled_ratio)
+    return Estimate(float(pooled_ratio(sums.numpy())), (float(low), float(high)), published)
+
+
+def _layers(network: Network, x: Tensor, generators: dict[str, list[Tensor]]) -> Layers | None:
+    """The attribution of the error to layers; None where the network has only one whose output's action is known."""
+    module, inputs = network.module, network.inputs(x)
+    count = len(module.rep_in.G.discrete_generators)
+    found: list[Attribution] = []
+    if count:
+        found.append(layerwise_difference(module, module.rep_in, module.rep_out, inputs))
+    if len(generators) > count:
+        found.append(layerwise_lie_derivative(module, module.rep_in, module.rep_out, inputs))
+    layers = found[0].layers
+    if len(layers) < 2:
+        return None
+    rows = [(a.norm[d].tolist(), a.share[d].tolist()) for a in found for d in range(len(a.generators))]
+    named = dict(zip(generators, rows, strict=True))
+    return Layers(layers, {k: norm for k, (norm, _) in named.items()}, {k: share for k, (_, share) in named.items()})
+
+
+def _spread(total: int, count: int) -> Tensor:
+    return torch.linspace(0, total - 1, min(count, total)).round().long()

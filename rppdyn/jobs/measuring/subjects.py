@@ -1,0 +1,323 @@
+"""What `rppdyn equivariance` measures: functions of a policy, of an exported program, or of the user's own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from torch import Tensor
+
+from rppdyn.agents import RPPMBPO, RPPSAC
+from rppdyn.agents.networks import in_precision
+from rppdyn.agents.policy import SymmetricPolicy
+from rppdyn.envs import Space, SymmetrySpec
+from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.training.rollouts import Evaluator
+from rppdyn.nn import RPPEMLP
+from rppdyn.reps import Rep, Scalar
+
+Blocks = Mapping[str, Sequence[int]]
+
+
+class Network(NamedTuple):
+    """A network inside a function whose hidden representations are known, and what it sees of the function's inputs."""
+
+    module: RPPEMLP
+    inputs: Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function between spaces that one group acts on linearly.
+
+    Attributes:
+        name: "policy", "critics", "value" or "function".
+        call: (n, rep_in.dim) to (n, rep_out.dim).
+        inputs, outputs: names of the entries, with the indices of each.
+        encode: raw observations and actions to inputs; actions have no entries where none are asked for.
+        scale: the size of an output that counts as something, per entry; zero where nothing says.
+        centred: whether the mean output over the states is taken off: a large constant would make anything look invariant.
+        networks: the networks inside, by name.
+    """
+
+    name: str
+    call: Callable[[Tensor], Tensor]
+    rep_in: Rep
+    rep_out: Rep
+    inputs: Blocks
+    outputs: Blocks
+    encode: Callable[[Tensor, Tensor], Tensor]
+    scale: Tensor
+    centred: bool = False
+    networks: Mapping[str, Network] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A policy or a callable, and how it acts.
+
+    Attributes:
+        source: which weights or code it is.
+        policy: of stable-baselines3.
+        agent: whose policy it is, of a run.
+        evaluator: plays its episodes.
+        spec: the symmetry that it brings.
+    """
+
+    source: str
+    policy: Any = None
+    agent: RPPSAC | None = None
+    call: Callable[[Tensor], Tensor] | None = None
+    evaluator: Callable[[], Evaluator] | None = None
+    spec: SymmetrySpec | None = None
+
+
+# -- functions --------------------------------------------------------------------------------------------------------
+
+
+def policy_functions(policy: BasePolicy, spec: SymmetrySpec) -> list[Function]:
+    """The deterministic action of a policy in the environment's units, and its critics or its value where it has them."""
+    act, high = action_function(policy), _action_bounds(policy)[1].double()
+    actor = getattr(getattr(policy, "actor", None), "net", getattr(policy, "action_net", None))
+    found = [
+        Function(
+            "policy",
+            lambda x: spec.action.encode(act(spec.decode(x))),
+            spec.obs_rep,
+            spec.action_rep,
+            blocks(spec.obs),
+            blocks(spec.action),
+            encode=lambda obs, actions: spec.encode(obs),
+            scale=torch.where(high.isfinite(), high, 1.0),
+            networks=_symmetric_networks(policy, spec, {"actor": actor}),
+        )
+    ]
+    if isinstance(policy, ActorCriticPolicy):
+        value = value_function(policy)
+        found.append(
+            Function(
+                "value",
+                lambda x: value(spec.decode(x)),
+                spec.obs_rep,
+                Scalar(spec.group),
+                blocks(spec.obs),
+                {"value": [0]},
+                encode=lambda obs, actions: spec.encode(obs),
+                scale=torch.ones(1),
+                centred=True,
+                networks=_symmetric_networks(policy, spec, {"value": policy.value_net}),
+            )
+        )
+    elif (critic := getattr(policy, "critic", None)) is not None and hasattr(critic, "q_networks"):
+        q, n, split = critic_function(policy), len(critic.q_networks), spec.feature_dim
+        names = [f"critic {i + 1}" for i in range(n)]
+        found.append(
+            Function(
+                "critics",
+                lambda x: q(spec.decode(x[..., :split]), spec.action.decode(x[..., split:])),
+                spec.obs_rep + spec.action_rep,
+                n * Scalar(spec.group),
+                _states_and_actions(spec),
+                {name: [i] for i, name in enumerate(names)},
+                encode=partial(_encoded, spec),
+                scale=torch.ones(n),
+                centred=True,
+                networks=_symmetric_networks(policy, spec, dict(zip(names, critic.q_networks, strict=True))),
+            )
+        )
+    return found
+
+
+def dynamics_function(agent: RPPMBPO) -> Function:
+    """What the model that an agent learns adds to the features of a state, the mean of its members."""
+    spec, split, change = agent.spec, agent.spec.feature_dim, agent.change_function(torch.float64)
+    changes = {f"change of {name}": [i] for i, name in enumerate(spec.feature_names)}
+    return Function(
+        "dynamics",
+        lambda x: change(spec.decode(x[..., :split]), spec.action.decode(x[..., split:])),
+        spec.obs_rep + spec.action_rep,
+        spec.obs_rep,
+        _states_and_actions(spec),
+        changes,
+        encode=partial(_encoded, spec),
+        scale=agent.dynamics.changes.std.double().cpu()[:split],
+    )
+
+
+def plain_function(
+    call: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, spec: SymmetrySpec | None, sample: Tensor
+) -> Function:
+    """A callable on raw observations of a spec (its outputs are actions), or on inputs of representations.
+
+    Args:
+        sample: a few inputs, on which the callable is tried.
+    Raises:
+        ConfigError: it fails on them, or its output has another size.
+    """
+    f = tried(call, sample, spec.action.dim if spec else rep_out.dim)
+    networks = {}
+    if isinstance(call, RPPEMLP) and call.rep_in == rep_in and call.rep_out == rep_out:
+        networks = {"network": Network(in_precision(call, torch.float64), lambda x: x)}
+    if spec is None:
+        inputs, outputs = ({f"[{i}]": [i] for i in range(rep.dim)} for rep in (rep_in, rep_out))
+        return Function(
+            "function", f, rep_in, rep_out, inputs, outputs, lambda x, _: x, torch.zeros(1), False, networks
+        )
+    return Function(
+        "policy",
+        lambda x: spec.action.encode(f(spec.decode(x))),
+        rep_in,
+        rep_out,
+        blocks(spec.obs),
+        blocks(spec.action),
+        lambda obs, _: spec.encode(obs),
+        torch.zeros(1),
+        False,
+        networks if spec.obs.is_linear else {},
+    )
+
+
+def tried(call: Callable[[Tensor], Tensor], sample: Tensor, outputs: int) -> Callable[[Tensor], Tensor]:
+    """A callable in the precision that it computes in: double where it accepts that, else single; it may write into its inputs.
+
+    Raises:
+        ConfigError: it accepts neither, or its output is no (n, outputs) tensor.
+    """
+    failure: Exception | None = None
+    for dtype in (torch.float64, torch.float32):
+        try:
+            y = call(sample.to(dtype, copy=True))
+        except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+            failure = failure or error
+            continue
+        if not isinstance(y, Tensor) or y.shape != (len(sample), outputs):
+            what = f"of shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
+            raise ConfigError(
+                f"the function returns {what} for inputs {tuple(sample.shape)}: it must map (n, {sample.shape[1]}) to "
+                f"(n, {outputs}), for every n"
+            )
+        return lambda x: call(x.to(dtype, copy=True))
+    line = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__
+    raise ConfigError(
+        f"the function fails on inputs of shape {tuple(sample.shape)} ({line[:120]}): it must take (n, {sample.shape[1]}) "
+        "tensors for every n; export programs with a dynamic first dimension"
+    )
+
+
+def action_function(policy: BasePolicy) -> Callable[[Tensor], Tensor]:
+    """Raw observations to the deterministic action in the environment's units; in double precision where the policy can."""
+    if isinstance(policy, SymmetricPolicy):
+        return policy.action_function(torch.float64)
+    low, high = _action_bounds(policy)
+
+    def act(obs: Tensor) -> Tensor:
+        action = policy._predict(obs, deterministic=True)
+        return low + (action + 1) / 2 * (high - low) if policy.squash_output else action.clamp(low, high)
+
+    return act
+
+
+def _action_bounds(policy: BasePolicy) -> tuple[Tensor, Tensor]:
+    """Lowest and highest action, in the space's own precision."""
+    space = policy.action_space
+    if not isinstance(space, spaces.Box):
+        raise ConfigError(f"the policy's action space is {space}: a symmetry acts on vectors (Box with one axis)")
+    return torch.as_tensor(space.low), torch.as_tensor(space.high)
+
+
+def critic_function(policy: Any) -> Callable[[Tensor, Tensor], Tensor]:
+    """Raw observations and actions to the critics' values, (n, critics)."""
+    if hasattr(policy, "value_function"):
+        q = policy.value_function(torch.float64)
+        return lambda obs, actions: q(obs, actions).mT
+    low, high = _action_bounds(policy)
+    return lambda obs, actions: torch.cat(
+        policy.critic(obs, ((actions - low) / (high - low) * 2 - 1).to(low.dtype)), dim=-1
+    )
+
+
+def value_function(policy: Any) -> Callable[[Tensor], Tensor]:
+    """Raw observations to the value, (n, 1)."""
+    if hasattr(policy, "value_function"):
+        value = policy.value_function(torch.float64)
+        return lambda obs: value(obs, obs).mT
+    return policy.predict_values
+
+
+def blocks(space: Space) -> dict[str, list[int]]:
+    """The features of each coordinate by its name; the four numbers of a quaternion are one block."""
+    found: dict[str, list[int]] = {}
+    for kind, raw, _ in space.encoding.blocks:
+        indices = [raw.start] if kind == "quaternion" else range(raw.start, raw.stop)
+        for i in indices:
+            name = space.names[i].removesuffix(" w") if kind == "quaternion" else space.names[i]
+            found[name] = list(space.encoding.features_of(i))
+    return found
+
+
+def _states_and_actions(spec: SymmetrySpec) -> dict[str, list[int]]:
+    """The features of each coordinate of a state and of an action beside it."""
+    return blocks(spec.obs) | {
+        f"action {name}": [spec.feature_dim + i for i in indices] for name, indices in blocks(spec.action).items()
+    }
+
+
+def _encoded(spec: SymmetrySpec, obs: Tensor, actions: Tensor) -> Tensor:
+    return torch.cat([spec.encode(obs), spec.action.encode(actions)], -1)
+
+
+def check_policy(policy: BasePolicy, spec: SymmetrySpec) -> None:
+    """Refuse policies without vectors on both ends, with others than the spec describes, or with a memory.
+
+    Raises:
+        ConfigError: one of these.
+    """
+    for what, space, own in (
+        ("observation", policy.observation_space, spec.obs),
+        ("action", policy.action_space, spec.action),
+    ):
+        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+            raise ConfigError(f"the policy's {what} space is {space}: a symmetry acts on vectors (Box with one axis)")
+        if space.shape[0] != own.dim:
+            raise ConfigError(
+                f"the policy's {what} has {space.shape[0]} entries and that of {spec.env_id} {own.dim}: give the --env it "
+                "was trained on"
+            )
+    if len(inspect.signature(policy._predict).parameters) > 2:
+        raise ConfigError(
+            f"{type(policy).__name__} keeps a memory between steps: only policies of one state are measured"
+        )
+
+
+def _symmetric_networks(policy: Any, spec: SymmetrySpec, modules: Mapping[str, Any]) -> dict[str, Network]:
+    """Those networks of an RPP policy that were built for this very symmetry."""
+    own = getattr(policy, "spec", None)
+    if own is None or (own.group, own.obs_rep, own.action_rep) != (spec.group, spec.obs_rep, spec.action_rep):
+        return {}
+    features, n = in_precision(policy.features_extractor, torch.float64), spec.feature_dim
+    high = _action_bounds(policy)[1].double()
+
+    def inputs(x: Tensor) -> Tensor:
+        obs = features(spec.decode(x[..., :n]))
+        return torch.cat([obs, spec.action.decode(x[..., n:]) / high], -1) if x.shape[-1] > n else obs
+
+    kept = {name: module for name, module in modules.items() if isinstance(module, RPPEMLP)}
+    return {name: Network(in_precision(module, torch.float64), inputs) for name, module in kept.items()}
+
+
+def as_policy(call: Callable[[Tensor], Tensor]) -> Callable[[NDArray], NDArray]:
+    """A callable on tensors as a policy on arrays."""
+
+    def act(observations: NDArray) -> NDArray:
+        with torch.no_grad():
+            return np.asarray(call(torch.as_tensor(observations)).detach().cpu(), dtype=np.float64)
+
+    return act

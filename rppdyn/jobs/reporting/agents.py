@@ -1,0 +1,255 @@
+"""The sections of a report that are about agents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from rppdyn.agents.policy import MODELS, pathway_variances
+from rppdyn.envs import Certificate, SymmetrySpec
+from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW
+from rppdyn.jobs.reporting import figures
+from rppdyn.jobs.reporting.data import Group
+from rppdyn.jobs.reporting.html import Markup, figure, joined, table, tag
+from rppdyn.jobs.reporting.words import (
+    INTERVALS,
+    MISSING,
+    bands,
+    by_subject,
+    estimate,
+    labelled,
+    legend,
+    measured,
+    plain,
+    scientific,
+)
+
+RETURN = "eval/return_mean"
+WHO = {"policy": "policy", "critic": "critics", "dynamics": "dynamics"}
+
+
+def sections(groups: Sequence[Group]) -> list[tuple[str, Markup]]:
+    """What is said of agents beyond a glance."""
+    return [
+        ("Learning curves", _learning(groups)),
+        ("Returns at the end", _returns(groups)),
+        ("Equivariance", _equivariance(groups)),
+        ("Pathways and priors", _pathways(groups)),
+        ("The symmetry in the simulator", _certificates(groups)),
+    ]
+
+
+def glance(groups: Sequence[Group]) -> Markup:
+    """One line for each configuration of agents."""
+    several, measured_of = len({group.subject for group in groups}) > 1, _who(groups)
+    rows = []
+    for group in groups:
+        final = group.final(RETURN)
+        assert final is not None  # every evaluation has a return
+        errors = [estimate(group.final(f"equivariance/{who}"), scientific) for who in measured_of]
+        share = estimate(group.final("pathway/actor_free_share"), scientific)
+        env = [group.subject] if several else []
+        rows.append(
+            [labelled(group), *env, f"{len(group.runs)}", f"{final.step:,}", estimate(final, plain), *errors, share]
+        )
+    head = ["configuration", *["environment"] * several, "seeds", "steps", "mean return",
+            *(f"{called}'{'' if called.endswith('s') else 's'} error" for called in measured_of.values()),
+            "free share of the actor"]  # fmt: skip
+    numbers = range(1 + several, len(head))
+    explain = tag(
+        "p",
+        f"{INTERVALS}, at the last step that all seeds have. An equivariance error is 0 for an equivariant function and 1 at "
+        "worst. The free share is the part of the squared weights that the symmetry does not constrain.",
+        class_="note",
+    )
+    return joined([table("Results at the end of training", head, rows, numbers), explain])
+
+
+def _learning(groups: Sequence[Group]) -> Markup:
+    panels = [(env, members, {"": RETURN}) for env, members in by_subject(groups)]
+    caption = "Mean return of the deterministic policy's evaluation episodes. " + bands(groups)
+    words = "; ".join(
+        f"{group.label} on {group.subject} goes from {plain(float(drawn.centre[0]))} to {plain(float(drawn.centre[-1]))}"
+        for group in groups
+        if (drawn := group.curve(RETURN)) is not None
+    )
+    alternative = f"Mean return over steps: {words}."
+    return figure("learning", lambda: figures.curves(panels, "mean return"), caption, alternative, legend(groups))
+
+
+def _returns(groups: Sequence[Group]) -> Markup:
+    parts: list[Markup | None] = []
+    for k, (env, members) in enumerate(by_subject(groups)):
+        rows = []
+        for group in members:
+            final = group.final(RETURN)
+            assert final is not None
+            each = ", ".join(f"{plain(value)}" for value in final.each)
+            rows.append([labelled(group), f"{final.step:,}", estimate(final, plain), plain(group.best(RETURN)), each])
+        head = ["configuration", "step", "mean return", "best on the way", "each seed"]
+        parts.append(_heading(env, groups))
+        parts.append(
+            figure(
+                f"returns{k}",
+                partial(figures.finals, members, RETURN, "mean return at the end"),
+                "Each dot is a seed, the stroke the interquartile mean, the bar its 95 % bootstrap interval.",
+                f"Returns at the end on {env}; the table below has the numbers.",
+            )
+        )
+        parts.append(table(f"Returns on {env}", head, rows, (1, 2, 3)))
+    return joined(parts)
+
+
+def _equivariance(groups: Sequence[Group]) -> Markup:
+    parts: list[Markup | None] = []
+    for k, (env, members) in enumerate(by_subject(groups)):
+        names = list(dict.fromkeys(name for group in members for name in _generators(group)))
+        measured_of = _who(members)
+        panels = [
+            (f"{called}, {name}", members, {"": f"equivariance/{who}/{name}"})
+            for who, called in measured_of.items()
+            for name in names
+        ]
+        rows = [
+            [
+                labelled(group),
+                name,
+                *(estimate(group.final(f"equivariance/{who}/{name}"), scientific) for who in measured_of),
+            ]
+            for group in members
+            for name in names
+        ]
+        parts.append(_heading(env, groups))
+        parts.append(
+            figure(
+                f"equivariance{k}",
+                partial(figures.curves, panels, "error", log=True),
+                "The equivariance error at states of exploring episodes, by generator, on a logarithmic scale: 0 is "
+                "equivariant, 1 the worst; rounding is near 1e-16. " + bands(members),
+                f"Equivariance errors on {env} over steps; the table below has the last ones.",
+                legend(members),
+            )
+        )
+        head = ["configuration", "generator", *measured_of.values()]
+        parts.append(table(f"Equivariance errors at the end on {env}", head, rows, range(2, len(head))))
+    parts.append(tag("h3", "By entry and by layer"))
+    details = [measured(group, f"measured{i}", opened=i == 0) for i, group in enumerate(groups)]
+    if not any(details):
+        parts.append(tag("p", "Measure a run with ", tag("code", "rppdyn equivariance RUN"), " to see them here."))
+    return joined([*parts, *details])
+
+
+def _pathways(groups: Sequence[Group]) -> Markup:
+    parts: list[Markup | None] = []
+    for k, (env, members) in enumerate(by_subject(groups)):
+        panels = [
+            (who, members, {"-": f"pathway/{who}_equivariant_norm", "--": f"pathway/{who}_free_norm"})
+            for who in ("actor", "critic", *(["dynamics"] if "dynamics" in _who(members) else []))
+        ]
+        parts.append(_heading(env, groups))
+        parts.append(
+            figure(
+                f"pathways{k}",
+                partial(figures.curves, panels, "norm of the weights", log=True),
+                "Norm of the weights that each pathway contributes: equivariant solid, free dashed. " + bands(members),
+                f"Norms of the pathways on {env} over steps; the table below has the last ones.",
+                legend(members),
+            )
+        )
+    rows = []
+    for group in groups:
+        for who, variances in _variances(group).items():
+            for pathway in ("equivariant", "free"):
+                variance = variances[f"{pathway}_variance"]
+                norm = group.final(f"pathway/{who}_{pathway}_norm")
+                prior = scientific(variance) if variance else tag("span", "no such pathway", class_="note")
+                rows.append([labelled(group), who, pathway, prior, estimate(norm, plain) if variance else MISSING])
+    head = ["configuration", "network", "pathway", "prior variance", "norm at the end"]
+    parts.append(table("Prior variances and norms of the pathways", head, rows, (3, 4)))
+    return joined(parts)
+
+
+def _variances(group: Group) -> dict[str, dict[str, float]]:
+    """The prior variances of each network of an agent, 0 where it has no such pathway."""
+    run = group.runs[0]
+    found = {
+        who: pathway_variances(network, run.model, "critic_" if who == "critic" else "")
+        for who, network in zip(("actor", "critic"), MODELS[run.model["kind"]], strict=True)
+    }
+    learned = {
+        key.rpartition(".")[2]: value for key, value in run.config.items() if key.startswith("agent.imagination.")
+    }
+    if learned:
+        without = {"emlp": "free_variance", "mlp": "equivariant_variance"}.get(learned["kind"])
+        found["dynamics"] = {key: 0.0 if key == without else learned[key] for key in found["actor"]}
+    return found
+
+
+def _certificates(groups: Sequence[Group]) -> Markup:
+    """The verdict of the simulator: of the run's own certificate, else what the spec states."""
+    parts: list[Markup] = []
+    seen: list[tuple] = []
+    for group in groups:
+        run = group.runs[0]
+        if run.spec is None or (key := (run.subject, run.spec, run.certificate)) in seen:
+            continue
+        seen.append(key)
+        shared = all(g.runs[0].spec == run.spec for g in groups if g.subject == run.subject)
+        parts.append(tag("h3", f"{run.subject}, {run.spec.group}" + ("" if shared else f": {group.label}")))
+        parts.append(_stated(run.spec) if run.certificate is None else _certificate(run.certificate))
+    return joined(parts) if parts else tag("p", "None of the runs holds a symmetry spec that can be read.")
+
+
+def _stated(spec: SymmetrySpec) -> Markup:
+    rewards = {True: "the same", False: "changes", None: MISSING}
+    rows = [[s.name, _verdict(s.verdict), rewards[s.reward_symmetric], s.note] for s in spec.symmetries]
+    return table("What the spec states of its generators", ["generator", "dynamics", "reward", "note"], rows)
+
+
+def _certificate(certificate: Certificate) -> Markup:
+    rows = []
+    for g in certificate.generators:
+        for what, verdict in (
+            ("state", g.dynamics_verdict),
+            ("observation", g.dynamics_verdict),
+            ("reward", g.reward_verdict),
+        ):
+            defect = getattr(g, what)
+            numbers = [MISSING] * 3 if defect is None else [scientific(x) for x in defect[:3]]
+            rows.append([g.name, what, *numbers, _verdict(verdict)])
+        rows.append([g.name, "termination", *[MISSING] * 3, _verdict(g.termination_verdict)])
+        rows.append([g.name, "reset", *[MISSING] * 3, _verdict(g.reset_verdict)])
+    caption = (
+        f"One step from {certificate.n_states} states and from their images, {certificate.solver} solver, "
+        f"MuJoCo {certificate.mujoco}: relative defects"
+    )
+    notes = [
+        f"Verdicts are on the 95th percentile: exact below {EXACT_BELOW:g}, approximate below {APPROXIMATE_BELOW:g}, else "
+        "broken; state and observation share the verdict on the dynamics.",
+        *(
+            f"{g.name}: {g.support.share:.0%} of the images of states lie where rollouts go."
+            for g in certificate.generators
+        ),
+    ]
+    head = ["generator", "of", "median", "95th percentile", "maximum", "verdict"]
+    return joined([table(caption, head, rows, (2, 3, 4)), *(tag("p", note, class_="note") for note in notes)])
+
+
+def _who(groups: Sequence[Group]) -> dict[str, str]:
+    """What was measured of any of these agents, by its name in the records, and what it is called; most have no dynamics."""
+    keys = {key for group in groups for run in group.runs for key in run.records[-1]}
+    return {who: called for who, called in WHO.items() if f"equivariance/{who}" in keys}
+
+
+def _generators(group: Group) -> list[str]:
+    return [key.removeprefix("equivariance/policy/") for key in group.runs[0].records[0]
+            if key.startswith("equivariance/policy/")]  # fmt: skip
+
+
+def _heading(env: str, groups: Sequence[Group]) -> Markup | None:
+    """An environment's name, where there are several."""
+    return tag("h3", env) if len({group.subject for group in groups}) > 1 else None
+
+
+def _verdict(verdict: str) -> Markup:
+    return tag("span", verdict, class_=verdict.split()[0] if verdict in ("exact", "approximate", "broken") else None)

@@ -1,0 +1,310 @@
+"""What a report is made of: runs as their folders hold them, grouped by configuration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rppdyn.envs import Certificate, SymmetrySpec
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.agent import TrainAgentConfig
+from rppdyn.jobs.config.fit import FitConfig
+from rppdyn.jobs.equivariance import FORMAT
+from rppdyn.runs import RunFolder, RunFolderError, bootstrap_interval, differences, iqm, read_metrics
+from rppdyn.runs.figures import COLOURS, Curve, curve, flattened, setting
+from rppdyn.runs.files import plain
+
+PALETTE = tuple(colour for colour in COLOURS if colour != "#000000")  # black can't be seen on a dark page
+LONGEST_NAME = 40
+STYLES = ("-", "--", "-.", ":")
+TRUTH = ("task.strength", "task.k2", "task.wind", "task.time_step", "task.horizon", "task.chunk")
+"""Keys that say what there is to be learned, and not how."""
+NAMED = {"model.kind", "model.system", *TRUTH}
+"""Keys that the name of a run, or of its subject, has said already."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """An agent, or one member of a fit, as a run's folder holds it.
+
+    Attributes:
+        verb: the one that made it.
+        subject: the environment, or the task.
+        length: how long it is to be, in environment steps or epochs.
+        config: by dotted key, without what tells no runs apart (the seed, folders, lengths).
+        name: of the model.
+        records: metrics by step, those of a fit by epoch and of this member alone.
+        result: None while the run is unfinished.
+        test: of a member of a finished fit, what was measured of it at the end; null where it diverged.
+        rollouts: of a member of a finished fit to trajectories, errors and drifts over `times`; null where all diverged.
+        spec, certificate, equivariance: what `spec.json`, `certificate.json`, `equivariance.json` hold; None where the file is
+            absent, or of another version of this package.
+        outdated: files of another version.
+        speed: training steps per second at the last evaluation of an agent.
+    """
+
+    path: Path
+    verb: str
+    subject: str
+    seed: int
+    length: int
+    config: dict[str, Any]
+    name: str
+    model: dict[str, Any]
+    records: list[dict[str, Any]]
+    result: dict[str, Any] | None
+    equivariance: dict[str, Any] | None
+    outdated: tuple[str, ...]
+    test: dict[str, float | None] = field(default_factory=dict)
+    rollouts: dict[str, list[float] | None] = field(default_factory=dict)
+    spec: SymmetrySpec | None = None
+    certificate: Certificate | None = None
+    speed: float | None = None
+
+    @property
+    def steps(self) -> int:
+        """Steps, or epochs, at the last evaluation."""
+        return self.records[-1]["step"]
+
+    @property
+    def is_agent(self) -> bool:
+        """Whether it is an agent's run, and not a fit's."""
+        return self.verb == TrainAgentConfig.verb
+
+
+@dataclass(frozen=True)
+class Final:
+    """A metric at the last step that all runs of a group have: interquartile mean, interval, and each run's value."""
+
+    step: int
+    centre: float
+    lower: float
+    upper: float
+    each: list[float]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measure of finished runs: interquartile mean and interval over those that have a number, and each run's, or None."""
+
+    centre: float
+    lower: float
+    upper: float
+    each: list[float | None]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs whose configurations differ in the seed alone, and the colour and line that they are drawn in."""
+
+    label: str
+    colour: str
+    line: str
+    runs: tuple[Run, ...]
+
+    @property
+    def subject(self) -> str:
+        return self.runs[0].subject
+
+    @property
+    def is_agent(self) -> bool:
+        return self.runs[0].is_agent
+
+    def curve(self, metric: str) -> Curve | None:
+        """A metric over steps; None where not every run has it. Members of fits that diverged are left out."""
+        runs = self._with(metric)
+        return curve([run.records for run in runs], metric) if runs else None
+
+    def final(self, metric: str) -> Final | None:
+        """A metric at the end; None where there is no curve of it."""
+        found = self.curve(metric)
+        if found is None:
+            return None
+        step = int(found.steps[-1])
+        each = [next(r[metric] for r in run.records if r["step"] == step) for run in self._with(metric)]
+        return Final(step, float(found.centre[-1]), float(found.lower[-1]), float(found.upper[-1]), each)
+
+    def _with(self, metric: str) -> list[Run]:
+        return [run for run in self.runs if run.is_agent or run.records[-1].get(metric) is not None]
+
+    def test(self, name: str) -> Measure | None:
+        """What was measured of finished fits; None where no run has a number."""
+        each = [run.test.get(name) for run in self.runs]
+        kept = [value for value in each if value is not None]
+        if not kept:
+            return None
+        low, high = bootstrap_interval(kept)
+        return Measure(float(iqm(kept)), float(low), float(high), each)
+
+    def best(self, metric: str) -> float:
+        """The largest value that the curve reaches."""
+        found = self.curve(metric)
+        return float(np.max(found.centre)) if found is not None else float("nan")
+
+
+def read_groups(folders: Sequence[str]) -> list[Group]:
+    """The runs in these folders, grouped.
+
+    Raises:
+        RunFolderError: a folder is no run, is named twice, has a seed that another of its configuration has, has no
+            metrics yet, or holds a damaged file.
+        ConfigError: a stored configuration can't be read.
+    """
+    paths = [Path(folder).resolve() for folder in folders]
+    for folder, path in zip(folders, paths, strict=True):
+        if paths.count(path) > 1:
+            raise RunFolderError(f"{folder} is given twice, and would count as two seeds: name each run once")
+    runs = _subjects_apart([run for folder in folders for run in _read(RunFolder.open(folder))])
+    grouped: dict[tuple[str, str], list[Run]] = {}
+    for run, name in zip(runs, _names(runs), strict=True):
+        grouped.setdefault((run.subject, name), []).append(run)
+    for members in grouped.values():
+        paths_of: dict[int, Path] = {}
+        for run in members:
+            if (other := paths_of.setdefault(run.seed, run.path)) != run.path:
+                raise RunFolderError(
+                    f"{other} and {run.path} both have seed {run.seed} of one configuration: name one of them"
+                )
+    looks = {name: i for i, name in enumerate(dict.fromkeys(name for _, name in grouped))}
+    subjects = list(dict.fromkeys(run.subject for run in runs))
+    ordered = sorted(grouped.items(), key=lambda item: subjects.index(item[0][0]))
+    return [
+        Group(
+            name, PALETTE[looks[name] % len(PALETTE)], STYLES[looks[name] // len(PALETTE) % len(STYLES)], tuple(members)
+        )
+        for (_, name), members in ordered
+    ]
+
+
+def _subjects_apart(runs: Sequence[Run]) -> list[Run]:
+    """Tasks of one name that differ in what is true there (a spring, the wind) are different subjects."""
+    found = []
+    for run in runs:
+        peers = [other.config for other in runs if other.subject == run.subject]
+        varied = [key for key in TRUTH if len({repr(config.get(key)) for config in peers}) > 1]
+        parts = [setting(key, _written(run.config.get(key))) for key in varied]
+        found.append(replace(run, subject=" ".join([run.subject, *parts])))
+    return found
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """What tells each run from the others on its subject: the model, and whatever else varies there.
+
+    Where that is long it is the model and a letter: the page says elsewhere in what they differ.
+    """
+    long: dict[str, str] = {}
+    names = []
+    for run in runs:
+        peers = [other.config for other in runs if other.subject == run.subject]
+        varied = {key for config in peers for key, _, _ in differences(run.config, config)}
+        namesakes = [other.config for other in runs if (other.subject, other.name) == (run.subject, run.name)]
+        own = {key for config in namesakes for key, _, _ in differences(run.config, config)}
+        varied = {
+            key for key in varied if key in own or not key.startswith("model.")
+        }  # a model's own layers go without saying
+        settings = [setting(key, _written(run.config.get(key))) for key in sorted(varied - NAMED)]
+        name = " ".join(filter(None, [run.name, *settings]))
+        if len(name) > LONGEST_NAME:
+            name = long.setdefault(name, f"{run.name} {_letters(len(long))}")
+        names.append(name)
+    return names
+
+
+def _letters(i: int) -> str:
+    """A, B, ..., Z, AA, AB, ..."""
+    return ("" if i < 26 else _letters(i // 26 - 1)) + chr(ord("A") + i % 26)
+
+
+def _written(value: Any) -> bool | str:
+    if isinstance(value, bool):
+        return value
+    return "null" if value is None else str(value).replace(" ", "")
+
+
+def _read(folder: RunFolder) -> list[Run]:
+    """The agent in a folder, or the members of the fit."""
+    config = compose.from_run(compose.name_of_run(folder), folder)
+    records = read_metrics(folder.metrics.path) if folder.metrics.path.exists() else []
+    if not records:
+        raise RunFolderError(f"{folder.path} has no metrics yet: leave it out, or let it run first")
+    found: dict[str, Any] = {}
+    outdated: list[str] = []
+    for name, read in READERS.items():
+        content = _json(folder.path / name)
+        try:
+            found[Path(name).stem] = None if content is None else read(content)
+        except ValueError:  # another version
+            found[Path(name).stem] = None
+            outdated.append(name)
+    values = plain(asdict(config))
+    common: dict[str, Any] = dict(
+        path=folder.path,
+        verb=config.verb,
+        config=flattened(values),
+        model=values["model"],
+        result=folder.result(),
+        outdated=tuple(outdated),
+    )
+    if isinstance(config, FitConfig):
+        common |= dict(
+            subject=config.task_name,
+            length=config.optimiser.epochs,
+            name=config.model_name,
+            equivariance=found["equivariance"],
+        )
+        return _members(config, folder, records, common)
+    speed = folder.timing.last().get("time/steps_per_second")
+    return [
+        Run(
+            subject=config.env.id, seed=config.seed, length=config.total_steps, name=config.model.kind, records=records,
+            speed=speed, **common, **found,
+        )
+    ]  # fmt: skip
+
+
+def _members(config: FitConfig, folder: RunFolder, records: list[dict[str, Any]], common: dict[str, Any]) -> list[Run]:
+    """The members of a fit, each with its own numbers, by epoch."""
+    test = (common["result"] or {}).get("test", {})
+    rollouts = _json(folder.path / "rollouts.json") if common["result"] else None
+    times = (rollouts or {}).pop("times", [])[1:]  # the initial state, where nothing differs yet, is in no curve
+    own = lambda values, i: {name: v[i] for name, v in values.items() if isinstance(v, list)}  # noqa: E731
+    return [
+        Run(
+            seed=seed,
+            records=[{"step": record["step"] // config.steps_per_epoch} | own(record, i) for record in records],
+            test=own(test, i),
+            rollouts={"times": times} | own(rollouts, i) if rollouts else {},
+            **common,
+        )
+        for i, seed in enumerate(config.all_seeds)
+    ]
+
+
+def _measured(content: dict[str, Any]) -> dict[str, Any]:
+    if content.get("format") != FORMAT:
+        raise ValueError(f"format {content.get('format')!r}")
+    return content
+
+
+READERS = {
+    "spec.json": SymmetrySpec.from_dict,
+    "certificate.json": Certificate.from_dict,
+    "equivariance.json": _measured,
+}
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise RunFolderError(f"{path} is damaged: delete it, and make it again if it is needed") from error
+    if not isinstance(content, dict):
+        raise RunFolderError(f"{path} holds no JSON object: delete it, and make it again if it is needed")
+    return content

@@ -1,0 +1,263 @@
+"""The sections of a report that are about fits: one for each task."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+
+from rppdyn.jobs.reporting import figures
+from rppdyn.jobs.reporting.data import Final, Group, Measure
+from rppdyn.jobs.reporting.html import Markup, figure, joined, table, tag
+from rppdyn.jobs.reporting.words import (
+    INTERVALS,
+    MISSING,
+    by_subject,
+    estimate,
+    folded,
+    interval,
+    labelled,
+    legend,
+    measured,
+    scientific,
+    setting,
+)
+from rppdyn.runs import paired_ratio
+
+HORIZONS = (10, 30, 100)
+"""Of transition models."""
+
+Write = Callable[[float], str | Markup]
+IMAGES = (
+    " Of images, errors are the share that is classified wrongly, or of a regression the root mean squared error in standard "
+    "deviations; the equivariance error is that under shifts."
+)
+MOST_PAIRS = 10  # more of them are folded
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _times(ratio: float) -> str | Markup:
+    return f"{ratio:.2f}" if 0.1 <= ratio < 100 else scientific(ratio)
+
+
+TESTED: Mapping[str, tuple[str, Write]] = {
+    "test/error": ("test error", scientific),
+    "test/diverged": ("test chunks diverged", _percent),
+    "test/mse": ("mean squared error", scientific),
+    "test/nll": ("negative log-likelihood", scientific),
+    **{f"test/error_{steps}": (f"error over {steps} steps", scientific) for steps in HORIZONS},
+    "rollout/error": ("rollout error", scientific),
+    "rollout/energy_drift": ("energy drift", scientific),
+    "rollout/momentum_drift": ("momentum drift", scientific),
+    "rollout/diverged": ("rollouts diverged", _percent),
+    "equivariance/error": ("equivariance error", scientific),
+}
+"""What is measured of finished fits: its title, and how it is written."""
+
+COMPARED = ("test/error", *(f"test/error_{steps}" for steps in HORIZONS), "rollout/error")
+ALONG = {
+    "error": "relative error",
+    "energy_drift": "drift of the energy",
+    "momentum_drift": "drift of the angular momentum",
+}
+CURVES = {"test/error": "test error", "equivariance/error": "equivariance error"}
+
+
+def glance(groups: Sequence[Group]) -> Markup:
+    """One line for each configuration of fits."""
+    several = len({group.subject for group in groups}) > 1
+    shown = [name for name in (*COMPARED, "equivariance/error") if any(_last(group, name) for group in groups)]
+    rows = [
+        [labelled(group), *[group.subject] * several, f"{len(group.runs)}", f"{max(run.steps for run in group.runs):,}",
+         *(estimate(_last(group, name), scientific) for name in shown)]
+        for group in groups
+    ]  # fmt: skip
+    head = ["configuration", *["task"] * several, "seeds", "epochs", *(TESTED[name][0] for name in shown)]
+    explain = tag(
+        "p",
+        f"{INTERVALS}. Errors are relative, |y − f(x)| / (|y| + |f(x)|): 0 is right and 1 the worst, geometric means over the "
+        "test data and, along rollouts, over time. An equivariance error is 0 for an equivariant function and 1 at worst."
+        + IMAGES
+        * any("pathways" in group.runs[0].model for group in groups),
+        class_="note",
+    )
+    return joined([table("Results of fits", head, rows, range(1 + several, len(head))), explain])
+
+
+def sections(groups: Sequence[Group]) -> list[tuple[str, Markup]]:
+    """What is said of fits beyond a glance, task by task."""
+    return [(subject, _task(k, subject, members)) for k, (subject, members) in enumerate(by_subject(groups))]
+
+
+def _task(k: int, subject: str, groups: Sequence[Group]) -> Markup:
+    parts = {
+        "On test data": _tested(subject, groups),
+        "Models in pairs": _pairs(subject, groups),
+        "Through training": _training(k, subject, groups),
+        "Along rollouts": _rollouts(k, subject, groups),
+        "Equivariance": _equivariance(k, subject, groups),
+        "Priors": _priors(subject, groups),
+    }
+    return joined(joined([tag("h3", title), part]) for title, part in parts.items() if part is not None)
+
+
+def _tested(subject: str, groups: Sequence[Group]) -> Markup:
+    shown = [name for name in TESTED if any(group.test(name) for group in groups)]
+    lost = {name for name in shown if any(run.test.get(name) for group in groups for run in group.runs)}
+    shown = [name for name in shown if name in lost or not name.endswith("/diverged")]
+    if not shown:
+        return tag("p", "None of the runs has finished.")
+    rows = [[labelled(group), *(estimate(group.test(name), TESTED[name][1]) for name in shown)] for group in groups]
+    head = ["configuration", *(TESTED[name][0] for name in shown)]
+    return table(f"Finished models on the test data of {subject}", head, rows, range(1, len(head)))
+
+
+def _pairs(subject: str, groups: Sequence[Group]) -> Markup | None:
+    """Ratios of errors, seed by seed."""
+    shown = [name for name in COMPARED if any(group.test(name) for group in groups)]
+    rows = []
+    for a, b in itertools.combinations(groups, 2):
+        cells = [_ratio(a, b, name) for name in shown]
+        if any(cell != MISSING for cell in cells):
+            rows.append([joined([labelled(a), " to ", labelled(b)]), *cells])
+    if not rows:
+        return None
+    head = ["ratio of", *(TESTED[name][0].replace("error", "errors", 1) for name in shown)]
+    content = joined([
+        table(f"Ratios of errors on {subject}", head, rows, range(1, len(head))),
+        tag(
+            "p",
+            "Below 1 the first has the smaller error. Pairs have the seed in common, and so the data: the interquartile mean "
+            "over seeds of log(a/b), exponentiated, and its 95 % bootstrap interval over seeds. In bold where the interval "
+            "leaves out 1.",
+            class_="note",
+        ),
+    ])  # fmt: skip
+    return folded(f"{len(rows)} pairs", content) if len(rows) > MOST_PAIRS else content
+
+
+def _ratio(a: Group, b: Group, name: str) -> str | Markup:
+    first, second = ({run.seed: error for run in g.runs if (error := run.test.get(name))} for g in (a, b))
+    seeds = sorted(first.keys() & second.keys())
+    if not seeds:
+        return MISSING
+    centre, (low, high) = paired_ratio([first[seed] for seed in seeds], [second[seed] for seed in seeds])
+    if len(seeds) == 1:
+        return _times(centre)
+    differ = not low <= 1 <= high
+    return joined([tag("strong" if differ else "span", _times(centre)), " ", interval(low, high, _times)])
+
+
+def _training(k: int, subject: str, groups: Sequence[Group]) -> Markup:
+    panels = [(title, groups, {"": name}) for name, title in CURVES.items()]
+    words = "; ".join(
+        f"{group.label}'s {title} goes from {drawn.centre[0]:.2g} to {drawn.centre[-1]:.2g}"
+        for name, title in CURVES.items()
+        for group in groups
+        if (drawn := group.curve(name)) is not None
+    )
+    several = any(len(group.runs) > 1 for group in groups)
+    caption = (
+        "Errors on test data and equivariance errors there, on logarithmic scales. "
+        + ("Thin lines are single seeds, thick ones interquartile means, bands their 95 % bootstrap intervals.")
+        * several
+    )
+    draw = lambda: figures.curves(panels, "error", log=True, unit="epochs", each=True)  # noqa: E731
+    return figure(f"training{k}", draw, caption, f"Errors on {subject} over epochs: {words}.", legend(groups))
+
+
+def _rollouts(k: int, subject: str, groups: Sequence[Group]) -> Markup | None:
+    kept = [group for group in groups if any(run.rollouts.get("error") for run in group.runs)]
+    if not kept:
+        return None
+    panels = {
+        name: title for name, title in ALONG.items() if any(run.rollouts.get(name) for g in kept for run in g.runs)
+    }
+    if len(panels) > 1:
+        unit, drifts = "time, s", (
+            ", and how far the true energy and the angular momentum about the vertical drift along the model's rollouts. "
+            "Geometric means over trajectories, without those that diverged"
+        )  # fmt: skip
+    else:  # transition models: of an error there is a number even where a trajectory diverged, 1
+        unit, drifts = "steps", ". Geometric means over trajectories"
+    caption = (
+        f"Rollouts from the initial states of the test trajectories: the relative error of the state{drifts}; interquartile "
+        "means over seeds and their 95 % bootstrap intervals."
+    )
+    alternative = f"Errors of rollouts on {subject} over {unit}; the table above has their means."
+    draw = lambda: figures.rollouts(kept, panels, unit)  # noqa: E731
+    return figure(f"rollouts{k}", draw, caption, alternative, legend(kept))
+
+
+def _equivariance(k: int, subject: str, groups: Sequence[Group]) -> Markup | None:
+    prefix = "equivariance/"
+    rows = [
+        [labelled(group), name.removeprefix(prefix), estimate(group.test(name), scientific)]
+        for group in groups
+        for name in dict.fromkeys(name for run in group.runs for name in run.test)
+        if name.startswith(prefix) and name != "equivariance/error"
+    ]
+    if not rows:
+        return None
+    details = [measured(group, f"measured{k}-{i}", opened=i == 0) for i, group in enumerate(groups)]
+    advice = tag("p", "Measure a run with ", tag("code", "rppdyn equivariance RUN"), " for entries and layers.")
+    return joined([
+        table(f"Equivariance errors by generator on {subject}", ["configuration", "generator", "error"], rows, (2,)),
+        *(details if any(details) else [advice]),
+    ])  # fmt: skip
+
+
+def _priors(subject: str, groups: Sequence[Group]) -> Markup:
+    learned = [_learned(subject, group) for group in groups if group.runs[0].config["objective"] != "map"]
+    return joined([_configured(subject, groups), *learned])
+
+
+def _learned(subject: str, group: Group) -> Markup:
+    """The variances that a marginal likelihood found, beside how much of each pathway the data determine."""
+    names = [name.partition("/")[2] for name in group.runs[0].records[-1] if name.startswith("effective/")]
+    power = lambda exponent: scientific(10**exponent)  # noqa: E731
+    rows = [
+        [
+            name,
+            estimate(group.final(f"log10_variance/{name}"), power),
+            estimate(group.final(f"effective/{name}"), lambda number: f"{number:.3g}"),
+        ]
+        for name in names
+    ]
+    head = ["pathway", "learned variance", "effective number of parameters"]
+    return table(f"Learned variances on {subject}: {group.label}", head, rows, (1, 2))
+
+
+def _configured(subject: str, groups: Sequence[Group]) -> Markup:
+    title = f"Variances of the priors and of the likelihood on {subject}, as configured"
+    if any("pathways" in group.runs[0].model for group in groups):
+        names = [name for name in groups[0].runs[0].model["pathways"] if any(_variance(g, name) for g in groups)]
+        rows = [
+            [labelled(g), *(scientific(v) if (v := _variance(g, name)) else MISSING for name in names)] for g in groups
+        ]
+        return table(title, ["configuration", *names], rows, range(1, 1 + len(names)))
+    absent = {"emlp": "free_variance", "mlp": "equivariant_variance"}
+    rows = []
+    for group in groups:
+        run = group.runs[0]
+        variances = [
+            tag("span", "no such pathway", class_="note")
+            if absent.get(run.model["kind"]) == name or not run.model[name]
+            else scientific(run.model[name])
+            for name in ("equivariant_variance", "free_variance")
+        ]
+        rows.append([labelled(group), *variances, setting(run.config["optimiser.noise_variance"])])
+    head = ["configuration", "equivariant pathway", "free pathway", "noise"]
+    return table(title, head, rows, (1, 2, 3))
+
+
+def _variance(group: Group, pathway: str) -> float:
+    """The configured variance of a pathway of an image model."""
+    return group.runs[0].model["pathways"][pathway]
+
+
+def _last(group: Group, name: str) -> Final | Measure | None:
+    """What was measured at the end, or as far as the runs have come."""
+    return group.test(name) or group.final(name)

@@ -1,0 +1,113 @@
+"""What the sections of a report have in common: how groups are named, and how numbers are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rppdyn.jobs.measuring.figure import figure_of
+from rppdyn.jobs.reporting.data import Final, Group, Measure
+from rppdyn.jobs.reporting.html import Markup, figure, joined, tag
+
+MISSING = "–"
+INTERVALS = (
+    "Over seeds: the interquartile mean (below four seeds the mean), and in brackets its 95 % bootstrap interval"
+)
+
+
+def by_subject(groups: Sequence[Group]) -> list[tuple[str, list[Group]]]:
+    """The groups on each environment or task."""
+    subjects = dict.fromkeys(group.subject for group in groups)
+    return [(subject, [group for group in groups if group.subject == subject]) for subject in subjects]
+
+
+def labelled(group: Group) -> Markup:
+    """A group's label behind a piece of its line."""
+    dashes = {"-": None, "--": "5 3", "-.": "6 3 2 3", ":": "2 2"}[group.line]
+    line = tag("line", x1="0", x2="24", y1="5", y2="5", stroke=group.colour, stroke_width="4", stroke_dasharray=dashes)
+    return joined([tag("svg", line, class_="swatch", viewBox="0 0 24 10", aria_hidden="true"), group.label])
+
+
+def legend(groups: Sequence[Group]) -> Markup:
+    """The labels of groups, above a picture."""
+    return tag("div", *(tag("span", labelled(group)) for group in groups), class_="legend")
+
+
+def bands(groups: Sequence[Group]) -> str:
+    """What lines and bands are, where there are several seeds."""
+    several = any(len(group.runs) > 1 for group in groups)
+    return "Lines are interquartile means over seeds, bands their 95 % bootstrap intervals. " if several else ""
+
+
+def folded(title: str, content: Markup, opened: bool = False) -> Markup:
+    """Content that a reader unfolds."""
+    return tag("details", tag("summary", title), content, open=opened)
+
+
+def measured(group: Group, identity: str, opened: bool) -> Markup | None:
+    """What `rppdyn equivariance` found of a group's first run that it was used on."""
+    run = next((run for run in group.runs if run.equivariance is not None), None)
+    if run is None or run.equivariance is None:
+        return None
+    found = run.equivariance
+    words = "; ".join(
+        f"{name}: error {m['overall']['error']:.2g}"
+        + (f", most of it explained by {worst}" if (worst := _largest(m["by_input"])) else "")
+        for name, m in found["functions"].items()
+    )
+    seeds = found.get("seeds") or [run.seed]
+    which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} members"
+    caption = f"{run.path.name}: {found['source']}, at {found['states']:,} states, {found['states_from']}."
+    return folded(
+        f"{group.label} on {run.subject}, {which}",
+        figure(identity, lambda: figure_of(found), caption, f"Errors by generator, entry and layer. {words}."),
+        opened=opened,
+    )
+
+
+def estimate(found: Final | Measure | None, write: Callable[[float], str | Markup]) -> str | Markup:
+    """A value with its interval, where there are several seeds, and how many of them have none."""
+    if found is None:
+        return MISSING
+    lost = sum(value is None for value in found.each)
+    note = tag("small", f" {lost} of {len(found.each)} diverged") if lost else None
+    if len(found.each) == 1:
+        return joined([write(found.centre)])
+    return joined([write(found.centre), " ", interval(found.lower, found.upper, write), note])
+
+
+def interval(lower: float, upper: float, write: Callable[[float], str | Markup]) -> Markup:
+    """The ends of an interval, in small."""
+    return tag("small", "[", write(lower), ", ", write(upper), "]")
+
+
+def scientific(value: float | None) -> str | Markup:
+    """A number of any size."""
+    if value is None:
+        return MISSING
+    if value == 0 or 1e-3 <= abs(value) < 1e4:
+        return f"{value:.3g}"
+    digits, exponent = f"{value:.1e}".split("e")
+    mantissa = "" if digits == "1.0" else f"{digits}×"
+    return joined([f"{mantissa}10", tag("sup", str(int(exponent)).replace("-", "−"))])
+
+
+def plain(value: float) -> str:
+    """A number of the size of a return."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def setting(value: Any) -> str:
+    """A value of a configuration."""
+    return "null" if value is None else str(value).replace("'", "")
+
+
+def count(n: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{n} {noun}" + ("s" if n != 1 else "")
+
+
+def _largest(shares: dict[str, float | None]) -> str | None:
+    known = {name: share for name, share in shares.items() if share is not None}
+    best = max(known, key=lambda name: known[name], default=None)
+    return best if best is not None and known[best] > 0.5 else None

@@ -1,0 +1,160 @@
+"""The callback of a training run: evaluations, metrics, checkpoints, progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import TensorBoardOutputFormat
+from torch.utils.tensorboard import SummaryWriter
+
+from rppdyn.agents import RPPSAC, AgentEquivarianceError
+from rppdyn.jobs.config.agent import TrainAgentConfig
+from rppdyn.jobs.training.agent_files import RunState, kept_random_state, write_checkpoint
+from rppdyn.jobs.training.rollouts import Evaluator
+from rppdyn.runs import Progress, RunFolder, StopRequest
+
+
+class DivergedError(ValueError):
+    """The networks' weights are no longer finite."""
+
+
+class Recorder(BaseCallback):
+    """Evaluates and saves an agent between two of its updates.
+
+    Everything happens before a step is taken and after the updates of the one before, where the agent, its buffer and
+    its environment agree; nothing it does draws from the random states that training uses.
+    """
+
+    def __init__(
+        self,
+        config: TrainAgentConfig,
+        folder: RunFolder,
+        evaluator: Evaluator,
+        state: RunState,
+        stop: StopRequest,
+        progress: Progress,
+    ):
+        super().__init__()
+        self.config = config
+        self.folder = folder
+        self.evaluator = evaluator
+        self.state = state
+        self.stop = stop
+        self.progress = progress
+        self.saved = state.step
+        self.stopped = False
+        self._clock = time.monotonic()
+        self._counted = state.step
+
+    def _on_rollout_start(self) -> None:
+        agent: Any = self.model
+        step = self.state.step = agent.num_timesteps
+        if _due(step, self.state.evaluated, self.config.evaluation.every):
+            self._evaluate(agent)
+        if self.stop or _due(step, self.saved, self.config.checkpoint_every):
+            self._save(agent)
+            self.stopped = bool(self.stop)
+
+    def _on_step(self) -> bool:
+        self.progress.update(min(self.model.num_timesteps, self.config.total_steps))
+        return not self.stopped
+
+    def finish(self, agent: RPPSAC) -> None:
+        """The last evaluation and the last checkpoint, where they are not there already."""
+        self.state.step = agent.num_timesteps
+        if self.state.evaluated < self.state.step:
+            self._evaluate(agent)
+        if self.saved < self.state.step:
+            self._save(agent)
+
+    def _check(self, agent: RPPSAC) -> None:
+        """Stop a run that has diverged before it evaluates nothing, or replaces its last good checkpoints."""
+        for name in ("actor", "critic"):
+            if not all(bool(p.isfinite().all()) for p in getattr(agent, name).parameters()):
+                raise DivergedError(
+                    f"training diverged: weights of the {name} are not finite at step {self.state.step} (last checkpoint: "
+                    f"step {self.saved}); start another run with a smaller agent.learning_rate"
+                )
+
+    def _save(self, agent: RPPSAC) -> None:
+        self._check(agent)
+        write_checkpoint(agent, self.folder, self.state)
+        self.saved = self.state.step
+
+    def _evaluate(self, agent: RPPSAC) -> None:
+        self._check(agent)
+        step = self.state.step
+        training_seconds = time.monotonic() - self._clock
+        with kept_random_state():
+            values = measure(agent, self.evaluator, self.config.evaluation.states)
+        values |= _training_metrics(agent)
+        self.folder.metrics.append(step, values)
+        self.state.evaluated = step
+
+        speed = (step - self._counted) / training_seconds if training_seconds > 0 else 0.0
+        evaluation_seconds = time.monotonic() - self._clock - training_seconds
+        timing = {"time/steps_per_second": speed, "time/evaluation_seconds": evaluation_seconds}
+        self.folder.timing.append(step, timing)
+        for name, value in {**values, **timing}.items():
+            if isinstance(value, int | float) and not name.startswith(("train/", "prior/")):
+                agent.logger.record(name, value)
+        agent.logger.dump(step)
+        self.progress.show(**{"return": values["eval/return_mean"]})
+        self._clock, self._counted = time.monotonic(), step
+
+
+def measure(agent: RPPSAC, evaluator: Evaluator, states: int) -> dict[str, Any]:
+    """Returns, equivariance errors and pathways of an agent, by the names that `docs/metrics.md` defines."""
+    episodes = evaluator.play(agent)
+    observations, actions = evaluator.explore(agent).spread(states)
+    values: dict[str, Any] = {
+        "eval/return_mean": float(episodes.returns.mean()),
+        "eval/return_std": float(episodes.returns.std()),
+        "eval/length_mean": float(episodes.lengths.mean()),
+        "eval/returns": episodes.returns.tolist(),
+    }
+    for who, error in agent.equivariance_errors(observations, actions).items():
+        values |= _named(who, error)
+    return values | {f"pathway/{name}": value for name, value in agent.pathway_statistics().items()}
+
+
+def _named(who: str, error: AgentEquivarianceError) -> dict[str, Any]:
+    """Errors by generator; null where they are vacuous."""
+    values: dict[str, Any] = {f"equivariance/{who}": None if error.vacuous else error.error}
+    for generator, value in error.per_generator.items():
+        values[f"equivariance/{who}/{generator}"] = None if error.vacuous else value
+    return values
+
+
+def _training_metrics(agent: RPPSAC) -> dict[str, Any]:
+    """What the agent last recorded of its updates, and the mean return of its last training episodes."""
+    agent.record_updates()
+    recorded: Mapping[str, Any] = agent.logger.name_to_value
+    values = {name: float(recorded[name]) for name in sorted(recorded) if name.startswith(("train/", "prior/"))}
+    episodes: list[dict[str, float]] = list(agent.ep_info_buffer or [])
+    if episodes:
+        values["rollout/return_mean"] = float(np.mean([episode["r"] for episode in episodes]))
+        values["rollout/length_mean"] = float(np.mean([episode["l"] for episode in episodes]))
+    return values
+
+
+def _due(step: int, last: int, every: int) -> bool:
+    """Whether a multiple of `every` lies in (last, step]; always, where there was no last time."""
+    return last < 0 or step // every > last // every
+
+
+class Events(TensorBoardOutputFormat):
+    """TensorBoard events in a folder.
+
+    Args:
+        after: a resumed run goes on after this step; TensorBoard hides what was written later before the interruption.
+    """
+
+    def __init__(self, folder: Path, after: int):
+        self.writer = SummaryWriter(log_dir=str(folder), purge_step=after + 1 if after else None)
+        self._is_closed = False

@@ -1,0 +1,87 @@
+"""What a run of train-agent ends with; nothing heavy is imported here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rppdyn.runs.result import RunResult
+
+
+@dataclass
+class TrainAgentResult(RunResult):
+    """What a run ends with, and what `result.json` holds."""
+
+    env: str
+    model: str
+    seed: int
+    steps: int
+    total_steps: int
+    metrics: dict[str, Any] = field(default_factory=dict)  # the last record of metrics.jsonl
+    seconds: float = 0.0  # of this process; a resumed run's earlier ones are in timing.jsonl
+    interrupted: bool = False
+    note: str = ""
+
+    def __str__(self) -> str:
+        return summary(self)
+
+
+@dataclass
+class TrainManyResult:
+    """What the runs of several seeds end with.
+
+    Attributes:
+        results: of the seeds that came to an end, or were stopped.
+        errors: what ended the others, by seed.
+    """
+
+    results: list[TrainAgentResult]
+    errors: dict[int, Exception] = field(default_factory=dict)
+
+    @property
+    def interrupted(self) -> bool:
+        return any(result.interrupted for result in self.results)
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.results), *(f"seed {seed}: {error}" for seed, error in self.errors.items())])
+
+
+def summary(result: TrainAgentResult) -> str:
+    """A few lines for the end of a run."""
+    lines = [f"{result.env}, {result.model}, seed {result.seed}: {result.steps:,} of {result.total_steps:,} steps"]
+    if result.note:
+        lines[0] += f" ({result.note})"
+    m = result.metrics
+    if m:
+        lines.append(
+            f"  mean return         {m['eval/return_mean']:.1f}  "
+            f"(standard deviation {m['eval/return_std']:.1f} over {len(m['eval/returns'])} episodes)"
+        )
+        errors = ", ".join(
+            f"{who} {_error(m[f'equivariance/{who}'])}"
+            for who in ("policy", "critic", "dynamics")
+            if f"equivariance/{who}" in m  # most agents learn no dynamics
+        )
+        lines.append(f"  equivariance error  {errors}  (0 is equivariant, 1 as far from it as can be)")
+        shares = ", ".join(
+            f"{who} {_percent(m[f'pathway/{who}_free_share'])}"
+            for who in ("actor", "critic", "dynamics")
+            if f"pathway/{who}_free_share" in m
+        )
+        lines.append(f"  free pathway        {shares} of the squared weights")
+    lines.append(f"  run folder          {result.run}")
+    if result.interrupted:
+        lines.append(f"  go on with          rppdyn train-agent --resume {result.run}")
+    else:
+        lines.append(f"  learning curve      {Path(result.run) / 'figures' / 'learning_curve.png'}")
+        lines.append(f"  TensorBoard         tensorboard --logdir {result.run}")
+    return "\n".join(lines)
+
+
+def _error(value: float | None) -> str:
+    return "vacuous (the outputs are all but zero)" if value is None else f"{value:.1e}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"

@@ -1,0 +1,227 @@
+"""From words to configurations, and to the folders of runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from omegaconf import OmegaConf
+
+from rppdyn.agents import MODELS as AGENT_MODELS
+from rppdyn.agents import defaults, precision
+from rppdyn.envs import KNOWN_ENVIRONMENTS
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.agent import MODELS, TrainAgentConfig
+from rppdyn.jobs.config.checks import PARAMETRISATIONS, PRECISIONS, ConfigError, did_you_mean
+from rppdyn.jobs.config.run import without
+from rppdyn.nn.linear import Parametrisation
+from rppdyn.runs import RunFolder
+
+
+def composed(*overrides):
+    return compose.composed("train_agent", overrides)
+
+
+@pytest.mark.parametrize("env", compose.choices("env"))
+def test_every_environment_has_a_file_that_names_it(env):
+    config = composed(f"env={env}")
+    assert config.env.id == env
+    assert config.total_steps == config.env.total_steps
+    published = 0.004 if env.startswith(("Walker2d", "Swimmer")) else 0.005
+    assert config.agent.tau == config.env.tau == (0.02 if env == "InvertedPendulum-v5" else published)
+
+
+def test_every_environment_with_a_spec_can_be_chosen():
+    for env in KNOWN_ENVIRONMENTS:
+        assert composed(f"env={env}").env.id == env
+
+
+def test_an_environment_without_a_file_has_the_default_settings():
+    config = composed("env=Ant-v5", "env.kwargs.reset_noise_scale=0.2")
+    assert (config.env.id, config.agent.tau) == ("Ant-v5", 0.005)
+    assert config.env.kwargs == {"reset_noise_scale": 0.2}
+
+
+@pytest.mark.parametrize("env", ["rppdyn/WindyPendulum-v0", "rppdyn.envs:rppdyn/WindyPendulum-v0"])
+def test_an_environment_in_a_namespace(env):
+    config = composed(f"env={env}", "env.kwargs.wind=0.02", "env.symmetry=D6")
+    assert (config.env.id, config.env.kwargs, config.env.symmetry) == (env, {"wind": 0.02}, "D6")
+    assert config.folder().parent.parent.name.endswith("WindyPendulum-v0")
+    with pytest.raises(ConfigError, match="unknown environment"):
+        composed("env=rppdyn/CalmPendulum-v0")
+
+
+@pytest.mark.parametrize("model", compose.choices("model"))
+def test_models_are_what_the_agent_offers_with_its_defaults(model):
+    config = composed(f"model={model}")
+    assert config.model.kind == model
+    assert config.model.equivariant_variance == defaults.EQUIVARIANT_VARIANCE
+    assert config.model.free_variance == defaults.FREE_VARIANCE
+
+
+def test_the_names_in_files_schema_and_agent_agree():
+    assert set(compose.choices("model")) == set(MODELS) == set(AGENT_MODELS)
+    config = composed("env=Walker2d-v5")
+    assert config.agent.noise_variance == defaults.NOISE_VARIANCE
+    assert tuple(config.agent.betas) == defaults.ADAM_BETAS
+    assert PARAMETRISATIONS == get_args(Parametrisation)
+    assert PRECISIONS == precision.PRECISIONS
+
+
+@pytest.mark.parametrize("experiment", compose.choices("experiment"))
+@pytest.mark.parametrize("plus", ["", "+"])
+def test_every_experiment_composes_and_can_be_overridden(experiment, plus):
+    config = composed(f"{plus}experiment={experiment}", "seed=7", "total_steps=123")
+    assert (config.seed, config.total_steps) == (7, 123)
+
+
+def test_every_file_is_read_by_some_choice():
+    folder = Path(compose.__file__).parents[2] / "configs"
+    known = set()
+    for name, module in compose.CONFIGS.items():
+        place = folder.joinpath(*module.split(".")[2:])
+        known.add(place / f"{name}.yaml")
+        for group in compose.groups(name):
+            known |= {place / group / f"{choice}.yaml" for choice in compose.choices(group, name)}
+    assert known == set(folder.rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", ["fit_regression", "fit_dynamics"])
+def test_every_task_and_model_of_a_fit_composes(name):
+    folders = set()
+    for task in compose.choices("task", name):
+        for model in compose.choices("model", name):
+            config = compose.composed(name, [f"task={task}", f"model={model}", "seeds=3"])
+            assert (config.task.name, config.model_name, config.all_seeds) == (task, model, [0, 1, 2])
+            folders.add(config.folder())
+    assert len(folders) == len(compose.choices("task", name)) * len(compose.choices("model", name))
+
+
+def test_a_group_needs_no_second_quotes():
+    for word in ("task.group=SO(3)", 'task.group="SO(3)"', "task.group='SO(3)'"):
+        assert compose.composed("fit_regression", [word]).task.group == "SO(3)"
+    swept = compose.composed_sweep("fit_regression", ["task.group=SO(3),SL(3)*Z(2)", "seed=0,1"])
+    assert [(c.task.group, c.seed) for c in swept] == [(g, s) for g in ("SO(3)", "SL(3)*Z(2)") for s in (0, 1)]
+    assert compose.composed("fit_regression", ["task.group=null"]).task.group is None
+
+
+def test_numbers_with_exponents_are_numbers():
+    """PyYAML reads 3e-4 as a string."""
+    assert composed("env=Walker2d-v5").agent.learning_rate == 3e-4
+    assert composed("env=InvertedPendulum-v5").agent.learning_rate == 1e-3  # the task's own
+    assert composed("agent.learning_rate=1e-4").agent.learning_rate == 1e-4
+
+
+def test_open_dictionaries_take_names_without_a_plus():
+    for words in (
+        ["env.actuator_scale.leg_joint=0.5"],
+        ["env.actuator_scale={leg_joint:0.5}"],
+        ["+env.actuator_scale.leg_joint=0.5"],
+    ):
+        assert composed(*words).env.actuator_scale == {"leg_joint": 0.5}
+
+
+def test_the_folder_follows_from_the_configuration():
+    folder = composed("env=Walker2d-v5", "model=mlp", "seed=3").folder()
+    assert folder.parent == Path("runs/train-agent/Walker2d-v5/mlp")
+    assert folder.name.startswith("seed3-")
+    assert folder == composed("model=mlp", "seed=3", "env=Walker2d-v5").folder()
+    assert composed("run_dir=a/b").folder() == Path("a/b")
+    assert composed("runs_root=elsewhere").folder().parts[0] == "elsewhere"
+
+
+def test_different_configurations_never_share_a_folder():
+    words = [
+        "agent.learning_rate=2e-3",
+        "agent.betas=[0.8,0.999]",
+        "env.actuator_scale.slider=0.5",
+        "env.tau=0.01",
+        "model.hidden=64",
+        "model.bilinear=false",
+        "model.parametrisation=dense",
+        "evaluation.every=7",
+        "threads=2",
+        "device=cpu",
+        "seed=1",
+        "model=emlp",
+    ]
+    folders = [composed().folder(), *(composed(word).folder() for word in words)]
+    assert len(set(folders)) == len(folders)
+
+
+@pytest.mark.parametrize("word", ["total_steps=7", "checkpoint_every=7"])
+def test_a_longer_run_is_the_same_run(word):
+    assert composed(word).folder() == composed().folder()
+
+
+def test_identity_leaves_out_what_may_change_and_nothing_else():
+    config = composed()
+    assert set(TrainAgentConfig.resumable) <= set(compose.known_keys(type(config)))
+    # keys that came later move no folder
+    unused = "agent.imagination", "agent.matmul_precision", "model.parametrisation"
+    expected = without(asdict(config), [*TrainAgentConfig.resumable, *unused])
+    assert expected == config.identity() == replace(config, total_steps=5).identity()
+    assert composed("agent=mbpo").identity()["agent"]["imagination"]["members"] == 5
+    assert composed("model.parametrisation=dense").identity()["model"]["parametrisation"] == "dense"
+
+
+def test_a_stored_configuration_comes_back_with_changes():
+    config = composed("env=Walker2d-v5", "env.actuator_scale.leg_joint=0.5", "seed=2")
+    stored = OmegaConf.to_container(OmegaConf.create(asdict(config)))
+    assert compose.from_stored("train_agent", stored, []) == config
+    assert compose.from_stored("train_agent", stored, ["total_steps=5"]) == replace(config, total_steps=5)
+    for word, match in [
+        ("total_steps=-5", "total_steps=-5"),
+        ("total_steps=x", "total_steps"),
+        ("totl_steps=5", "did you mean 'total_steps'"),
+        ("total_steps=5,6", "sweep"),
+        ("~seed", "~seed: a resumed run keeps its keys"),
+        ("nonsense", "key=value"),
+    ]:
+        with pytest.raises(ConfigError, match=match) as error:
+            compose.from_stored("train_agent", stored, [word])
+        assert "\n" not in str(error.value)
+    with pytest.raises(ConfigError, match="nonsense"):
+        compose.from_stored("train_agent", {**stored, "nonsense": 1}, [])
+
+
+def test_a_sweep_is_expanded_as_hydra_does():
+    configs = compose.composed_sweep("train_agent", ["seed=0,1", "env=Swimmer-v5,Ant-v5", "total_steps=5"])
+    assert [(c.seed, c.env.id, c.total_steps) for c in configs] == [
+        (0, "Swimmer-v5", 5),
+        (0, "Ant-v5", 5),
+        (1, "Swimmer-v5", 5),
+        (1, "Ant-v5", 5),
+    ]
+    assert [c.seed for c in compose.composed_sweep("train_agent", ["seed=range(3)"])] == [0, 1, 2]
+    with pytest.raises(ConfigError, match=r"interval\(0,1\): a sweep needs"):
+        compose.composed_sweep("train_agent", ["agent.tau=interval(0,1)"])
+
+
+def test_the_help_text_names_every_key():
+    text = compose.describe("train_agent")
+    for key in compose.known_keys(type(composed())):
+        assert f"  {key}=" in text
+
+
+@pytest.mark.parametrize("name", compose.SCHEMAS)
+def test_a_run_is_of_the_configuration_that_knows_its_keys(name, tmp_path):
+    needed = {"train_agent": ["env=Ant-v5"], "fit_transition": ["dataset=some/data-v0"]}
+    stored = asdict(compose.composed(name, needed.get(name, [])))
+    folder = RunFolder.create(tmp_path / "new", stored)
+    assert compose.name_of_run(folder) == name and isinstance(compose.from_run(name, folder), compose.SCHEMAS[name])
+    for other in compose.SCHEMAS.keys() - {name}:
+        with pytest.raises(ConfigError, match=f"is a run of {compose.SCHEMAS[name].verb}: give one of"):
+            compose.from_run(other, folder)
+    # A run of an older version lacks keys, and one that was edited has others.
+    for key in ("checkpoint_every", "threads"):
+        del stored[key]
+    stored["model"] = {key: value for key, value in stored["model"].items() if key in ("kind", "pathways")}
+    assert compose.name_of_run(RunFolder.create(tmp_path / "old", stored | {"nonsense": 1})) == name
+
+
+def test_suggestions():
+    assert did_you_mean("Walker-v5", KNOWN_ENVIRONMENTS) == " (did you mean 'Walker2d-v5'?)"
+    assert did_you_mean("zzz", KNOWN_ENVIRONMENTS) == ""

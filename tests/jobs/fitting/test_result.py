@@ -1,0 +1,22 @@
+"""What a fit prints when it ends."""
+
+from __future__ import annotations
+
+from rppdyn.jobs.fitting.result import FitResult
+
+
+def printed(**test):
+    result = FitResult("runs/a", "fit-dynamics", "pendulum", "rpp_hnn", [0, 1, 2], 10, test=test)
+    return {words[0]: " ".join(words[1:]) for words in map(str.split, str(result).splitlines()[1:])}
+
+
+def test_members_that_diverged_are_counted():
+    lines = printed(**{"test/error": [0.1, 0.2, 0.3], "rollout/error": [0.1, None, 0.3], "test/mse": [None] * 3})
+    assert lines["test/error"].startswith("0.2 [0.1, 0.3]") and "diverged" not in lines["test/error"]
+    assert lines["rollout/error"].endswith("1 of 3 diverged") and lines["test/mse"] == "3 of 3 diverged"
+
+
+def test_no_divergence_is_no_loss():
+    assert "rollout/first_divergence" not in printed(**{"rollout/first_divergence": [None] * 3})
+    lines = printed(**{"rollout/first_divergence": [None, 12.4, 3.2]})
+    assert lines["rollout/first_divergence"] == "3.2 s; in 2 of 3"

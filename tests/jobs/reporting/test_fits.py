@@ -1,0 +1,236 @@
+"""The report of fits: its numbers are those of the members, seed by seed, and it stands beside that of agents."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import asdict
+
+import matplotlib.image
+import numpy as np
+import pytest
+from pages import Page, browse, needs_browser, probed, rows_of
+
+from rppdyn.jobs import report
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.command import ReportConfig
+from rppdyn.jobs.reporting.data import read_groups
+from rppdyn.runs import RunFolder, RunFolderError, bootstrap_interval, iqm, paired_ratio
+from rppdyn.runs.files import write_json
+
+ERRORS = np.random.default_rng(0).uniform(0.1, 0.3, size=10)
+HORIZON = ["task.horizon=2"]
+
+
+def make_fit(path, *words, errors, verb="fit_regression", seed=0, equivariance=0.02, finished=True):
+    """The folder of a fit, as its verb leaves it, with made-up numbers; nan is a member that diverged."""
+    small = ["task.train=100", "optimiser.batch_size=30", "optimiser.epochs=10"]  # four steps an epoch
+    small += HORIZON if verb == "fit_dynamics" else []
+    config = compose.composed(verb, [*small, f"seeds={len(errors)}", f"seed={seed}", *words])
+    folder = RunFolder.create(path, asdict(config))
+    errors = np.asarray(errors, dtype=float)
+    own = {"equivariance/error": (equivariance * (1 + errors)).tolist()}
+    for epoch in (0, 5, 10):
+        record = {"test/error": (errors * (11 - epoch)).tolist(), **own}
+        folder.metrics.append(4 * epoch, {**record, "test/error_mean": 1.0})
+    if not finished:
+        return folder.path
+    test = {"test/error": errors.tolist(), "equivariance/h0": own["equivariance/error"], **own}
+    if verb == "fit_dynamics":
+        test |= {"rollout/error": (2 * errors).tolist(), "rollout/diverged": np.isnan(errors).astype(float).tolist()}
+        curves = [None if np.isnan(e) else (e * np.arange(1, 11)).tolist() for e in errors]
+        names = ("error", "energy_drift", "momentum_drift")
+        write_json(folder.path / "rollouts.json", {"times": np.arange(11) / 5} | dict.fromkeys(names, curves))
+    folder.write_result({"test": {k: [None if np.isnan(x) else x for x in v] for k, v in test.items()}})
+    return folder.path
+
+
+def make_agent(path):
+    config = compose.composed("train_agent", ["env=InvertedPendulum-v5", "total_steps=200"])
+    folder = RunFolder.create(path, asdict(config))
+    who = {f"equivariance/{who}{name}": 0.1 for who in ("policy", "critic") for name in ("", "/left-right")}
+    parts = {f"pathway/{who}_{part}": 0.2 for who in ("actor", "critic")
+             for part in ("equivariant_norm", "free_norm", "free_share")}  # fmt: skip
+    for step in (0, 100):
+        folder.metrics.append(step, {"eval/return_mean": 1.0 + step} | who | parts)
+    return folder.path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("fits")
+    rpp = [make_fit(root / f"rpp{k}", "model=rpp", errors=ERRORS[5 * k : 5 * k + 5], seed=5 * k) for k in (0, 1)]
+    lost = [*1.5 * ERRORS[:7], np.nan, *1.5 * ERRORS[8:]]
+    dynamics = dict(verb="fit_dynamics", errors=ERRORS[:4])
+    return [
+        *rpp,
+        make_fit(root / "mlp", "model=mlp", errors=lost),
+        make_fit(root / "emlp", "model=emlp", errors=ERRORS[:3], equivariance=1e-16, finished=False),
+        make_fit(root / "hnn", "model=rpp_hnn", **dynamics),
+        make_fit(root / "ode", "model=mlp_ode", **dynamics | dict(errors=[0.5, np.nan, 0.4, 0.3])),
+        make_agent(root / "agent"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def text(runs, tmp_path_factory):
+    """The page of all of them."""
+    return written(runs, tmp_path_factory.mktemp("page"))
+
+
+def written(runs, tmp_path):
+    return report.run(ReportConfig(list(map(str, runs)), out=str(tmp_path / "report.html"))).read_text("utf-8")
+
+
+def shown(values):
+    values = [value for value in values if not np.isnan(value)]
+    low, high = bootstrap_interval(values)
+    return f"{float(iqm(values)):.3g} [{float(low):.3g}, {float(high):.3g}]"
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def test_members_of_several_folders_are_seeds_of_one_configuration(runs):
+    groups = {group.label: group for group in read_groups(list(map(str, runs[:4])))}
+    assert [run.seed for run in groups["rpp"].runs] == list(range(10)) and set(groups) == {"rpp", "mlp", "emlp"}
+    assert [run.test["test/error"] for run in groups["rpp"].runs] == ERRORS.tolist()
+    curve = groups["rpp"].curve("test/error")
+    assert curve.steps.tolist() == [0, 5, 10]  # epochs
+    assert curve.centre == pytest.approx([float(iqm(ERRORS * scale)) for scale in (11, 6, 1)])
+    kept = 1.5 * np.delete(ERRORS, 7)  # one of the others diverged
+    assert groups["mlp"].curve("test/error").centre[-1] == pytest.approx(float(iqm(kept)))
+    assert groups["mlp"].final("test/error").each == pytest.approx(kept.tolist())
+
+
+def test_the_numbers_are_those_of_the_members(text):
+    glance = {(row[0], row[1]): row[2:] for row in rows_of(text, "Results of fits")}
+    assert glance["rpp", "inertia"][:3] == ["10", "10", shown(ERRORS)]
+    assert (
+        glance["emlp", "inertia"][:2] == ["3", "10"] and glance["emlp", "inertia"][3] == "–"
+    )  # unfinished; no rollouts
+    assert glance["rpp_hnn", "windy_pendulum"][2:4] == [shown(ERRORS[:4]), shown(2 * ERRORS[:4])]
+    tested = {row[0]: row[1:] for row in rows_of(text, "Finished models on the test data of inertia")}
+    assert tested["rpp"][0] == shown(ERRORS)
+    kept = np.delete(1.5 * ERRORS, 7)
+    assert tested["mlp"][0] == f"{shown(kept)} 1 of 10 diverged" and tested["emlp"][0] == "–"
+    dynamics = {row[0]: row[1:] for row in rows_of(text, "Finished models on the test data of windy_pendulum")}
+    assert dynamics["mlp_ode"][1].startswith(shown(2 * np.array([0.5, 0.4, 0.3])))
+    generators = rows_of(text, "Equivariance errors by generator on inertia")
+    assert [row[:2] for row in generators] == [["rpp", "h0"], ["mlp", "h0"]]
+    assert generators[0][2] == shown(0.02 * (1 + ERRORS))
+
+
+def test_ratios_are_taken_seed_by_seed(text):
+    rows = rows_of(text, "Ratios of errors on inertia")
+    assert [row[0] for row in rows] == ["rpp to mlp"]  # the emlp has not finished
+    assert rows[0][1] == "0.67 [0.67, 0.67]"  # of nine pairs, each 1 / 1.5, however different the seeds are
+    (row,) = rows_of(text, "Ratios of errors on windy_pendulum")
+    seeds = [0, 2, 3]
+    centre, (low, high) = paired_ratio(ERRORS[seeds], [0.5, 0.4, 0.3])
+    assert row[1] == f"{centre:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def test_only_differences_that_the_interval_supports_are_bold(tmp_path):
+    noise = np.exp(np.random.default_rng(1).normal(size=10))
+    made = [
+        make_fit(tmp_path / "a", "model=rpp", errors=ERRORS),
+        make_fit(tmp_path / "b", "model=mlp", errors=2 * ERRORS),
+        make_fit(tmp_path / "c", "model=emlp", errors=ERRORS * noise),
+    ]
+    text = written(made, tmp_path)
+    assert re.findall(r"<strong>(.*?)</strong>", text)[0] == "0.50"
+    by_pair = {row[0]: row[1] for row in rows_of(text, "Ratios of errors on inertia")}
+    low, high = map(float, re.findall(r"[\d.]+", by_pair["rpp to emlp"])[1:])
+    assert low < 1 < high and text.count("<strong>") < 3
+
+
+def test_tasks_with_other_truths_are_apart(tmp_path):
+    made = [
+        make_fit(tmp_path / f"{k2}", f"task.k2={k2}", "model=rpp_hnn", verb="fit_dynamics", errors=ERRORS[:2])
+        for k2 in (1, 2)
+    ]
+    groups = read_groups(list(map(str, made)))
+    assert [(group.subject, group.label) for group in groups] == [
+        ("windy_pendulum k2=1.0", "rpp_hnn"),
+        ("windy_pendulum k2=2.0", "rpp_hnn"),
+    ]
+    assert "Ratios of errors" not in written(made, tmp_path)
+    group = make_fit(tmp_path / "g", "task.group=SO(3)", errors=ERRORS[:2])
+    assert [g.label for g in read_groups([str(make_fit(tmp_path / "o", errors=ERRORS[:2])), str(group)])] == [
+        "rpp group=null",
+        "rpp group=SO(3)",
+    ]
+
+
+def test_priors_and_runs(runs, text):
+    priors = {
+        row[0]: row[1:]
+        for row in rows_of(text, "Variances of the priors and of the likelihood on inertia, as configured")
+    }
+    assert priors["rpp"] == ["105", "1", "0.0001"] and priors["mlp"][0] == priors["emlp"][1] == "no such pathway"
+    every = {row[-1]: row for row in rows_of(text, "Every run")}
+    assert len(every) == len(runs)
+    assert every[str(runs[1].resolve())][2:4] == ["5 to 9", "finished"]
+    assert every[str(runs[3].resolve())][3] == "unfinished, at epoch 10 of 10"
+
+
+def test_learned_variances_are_those_at_the_end(tmp_path):
+    runs = [
+        make_fit(tmp_path / "learned", "model=rpp", "objective=marginal_likelihood", errors=ERRORS[:2], finished=False)
+    ]
+    folder = RunFolder.open(runs[0])
+    values = {"log10_variance/head.free": [-7.0, -7.0], "effective/head.free": [3.0, 5.0]}
+    folder.metrics.append(44, {"test/error": [0.1, 0.2], **values})
+    runs.append(make_fit(tmp_path / "given", "model=rpp", errors=ERRORS[:2]))
+    (row,) = rows_of(written(runs, tmp_path), "Learned variances on inertia: rpp objective=marginal_likelihood")
+    assert row[0] == "head.free" and row[1].startswith("10−7") and row[2].startswith("4 ")
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_agents_and_fits_on_one_page(runs, text, tmp_path):
+    page = Page(text)
+    headings = [content for _, content in page.all("h2")]
+    assert headings[:3] == ["At a glance", "What was trained", "Learning curves"]
+    assert headings[-3:] == ["inertia", "windy_pendulum", "Runs"]
+    ids = [attributes["id"] for _, attributes in page.found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    levels = [int(name[1]) for name, _ in page.found if re.fullmatch(r"h[1-6]", name)]
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+    pictures = [attributes for attributes, _ in page.all("svg") if "aria-hidden" not in attributes]
+    assert len(pictures) == len(page.all("figure")) == 4 + 2 + 1  # of agents, through training, along rollouts
+    assert all(p["role"] == "img" and len(p["aria-label"]) > 30 for p in pictures)
+    assert "far below: emlp" in text  # its line at rounding would flatten the others
+    assert text == written(runs, tmp_path) and "<script" not in text
+    assert "InvertedPendulum" not in written(runs[:6], tmp_path) and "Learning curves" not in written(
+        runs[:6], tmp_path
+    )
+
+
+def test_bad_input_is_one_line(runs, tmp_path):
+    damaged = make_fit(tmp_path / "damaged", verb="fit_dynamics", errors=ERRORS[:2])
+    (damaged / "rollouts.json").write_text("{")
+    with pytest.raises(RunFolderError, match=r"rollouts.json is damaged") as error:
+        written([damaged], tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@needs_browser
+@pytest.mark.parametrize(("window", "scheme"), [("1280,900", "dark"), ("500,900", "light")])
+def test_in_a_browser(text, tmp_path, window, scheme):
+    found = probed(text, tmp_path, window, scheme)
+    assert found["refused"] == 0 and found["overflow"] <= 0 and found["contrast"] >= 4.5
+    assert found["pictures"] == 7 and found["width"] > 400 and found["height"] > 60
+    assert found["captions"] == text.count("<caption>")
+
+
+@needs_browser
+def test_a_screenshot_shows_every_model(runs, tmp_path):
+    written(runs[:3], tmp_path)
+    shot = tmp_path / "shot.png"  # as far as the curves
+    browse(tmp_path / "report.html", tmp_path / "profile", "--window-size=1280,2400", f"--screenshot={shot}")
+    picture = matplotlib.image.imread(shot)[..., :3]
+    for colour in (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00):
+        assert (np.abs(picture - np.array(colour) / 255).max(-1) < 0.03).sum() > 800  # swatches alone are 420
