@@ -72,8 +72,8 @@ def measure(device: str, rounds: int) -> list[Timing]:
 def measure_learning(device: str, rounds: int) -> list[Timing]:
     """Time epochs and updates of one model with learned variances, which train it on the way."""
     words = ["task=digit", "model=f_fc+conv", "objective=marginal_likelihood", f"device={device}"]
-    usual = fit_image.ImageFit(compose.composed("fit_image", words)).fit
-    more = fit_image.ImageFit(compose.composed("fit_image", [*words, "marginal_likelihood.data=1000"])).fit
+    usual = fit_image.ImageFit(compose.composed("fit_image", words))
+    more = fit_image.ImageFit(compose.composed("fit_image", [*words, "marginal_likelihood.data=1000"]))
 
     def epoch() -> None:
         for step in range(usual.steps_per_epoch):  # of the first epoch, before which no variance is learned

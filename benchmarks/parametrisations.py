@@ -30,7 +30,7 @@ def fitting(model: str, parametrisation: str, *words: str) -> Step:
     """Steps of a fit."""
     own = ["task=inertia", f"model={model}", f"model.parametrisation={parametrisation}", f"seeds={SEEDS}"]
     config = compose.composed("fit_regression", [*own, "model.hidden=128", "optimiser.epochs=1000", *words])
-    fit, count = Regression(config).fit, iter(range(10**6))
+    fit, count = Regression(config), iter(range(10**6))
     return lambda: fit.step(next(count))
 
 

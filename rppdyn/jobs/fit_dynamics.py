@@ -30,8 +30,7 @@ from rppdyn.groups import SO2eR3
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.fit import FitDynamicsConfig
-from rppdyn.jobs.config.preflight import preflight
-from rppdyn.jobs.fitting.figures import draw_rollouts, fit_curves
+from rppdyn.jobs.fitting.figures import draw_rollouts
 from rppdyn.jobs.fitting.members import StackFit, build_stack, equivariance_metrics, load_members, run_fit, task_group
 from rppdyn.jobs.fitting.result import FitResult, over_members
 from rppdyn.nn import Chained, Stack
@@ -63,32 +62,26 @@ def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = Fal
             then.
         CheckpointError: the folder's checkpoints are all damaged.
     """
-    finished = preflight(config, resume)
-    if finished is not None:
-        return FitResult.from_dict(finished)
-    dynamics: list[Dynamics] = []
 
-    def build() -> StackFit:
-        dynamics.append(Dynamics(config))
+    def build() -> Dynamics:
+        dynamics = Dynamics(config)
         if config.compile:
-            dynamics[0].compile()
-        return dynamics[0].fit
+            dynamics.compile()
+        return dynamics
 
-    def draw(folder: RunFolder) -> None:
-        fit_curves(folder)
-        write_json(folder.path / "rollouts.json", dynamics[0].curves)
-        draw_rollouts(dynamics[0].curves, dynamics[0].example, folder.figures / "rollouts.png")
-
-    return run_fit(config, build, lambda _: dynamics[0].test(), draw, progress)
+    return run_fit(config, build, resume=resume, progress=progress)
 
 
-class Dynamics:
+class Dynamics(StackFit):
     """The configured pendulum with the models that are fitted to it; each seed has trajectories, weights and batches.
 
     Attributes:
         curves: of the test rollouts, per seed: ``error``, ``energy`` and ``momentum`` drift over time, filled by :meth:`test`.
         example: the first test trajectory and the first member's, with ``times``.
     """
+
+    config: FitDynamicsConfig
+    longest = LONGEST
 
     def __init__(self, config: FitDynamicsConfig):
         self.config = config
@@ -102,17 +95,8 @@ class Dynamics:
         is_hamiltonian = config.model.system == "hamiltonian"
         stack = build_stack(config, self.rep, Scalar(self.rep.G) if is_hamiltonian else self.rep, INITIAL_SCALE)
         self.model, self.trained = _system(config, stack), _system(config, stack)
-        self.fit = StackFit(
-            config,
-            stack,
-            chunks[:, :, 0],
-            chunks[:, :, 1:],
-            predict=lambda z0: self._rollout(self.trained, self.trained.assemble(), z0),
-            predict_one=lambda net, z0: self._rollout(_system(config, Chained(net)), None, z0),
-            predict_each=self._rollout_each if is_hamiltonian else None,
-            evaluate=self._evaluate,
-            longest=LONGEST,
-        )
+        self.predict_each = self._rollout_each if is_hamiltonian else None
+        super().__init__(config, stack, chunks[:, :, 0], chunks[:, :, 1:])
         self.curves: dict[str, Any] = {}
         self.example: dict[str, Any] = {}
 
@@ -157,16 +141,22 @@ class Dynamics:
     def _rollout(self, model: DynamicsModel, weights: Any, z0: Tensor) -> Tensor:
         return self._solve(model, weights, z0).states[..., 1:, :]
 
+    def predict(self, inputs: Tensor) -> Tensor:
+        return self._rollout(self.trained, self.trained.assemble(), inputs)
+
+    def predict_one(self, net: Any, inputs: Tensor) -> Tensor:
+        return self._rollout(_system(self.config, Chained(net)), None, inputs)
+
     def _rollout_each(self, stack: Stack, weights: Any, z0: Float[Tensor, "N n"]) -> Float[Tensor, "N T n"]:
         """Rollouts of as many models as there are initial states."""
         return self._rollout(_system(self.config, stack), weights, z0.unsqueeze(1)).squeeze(1)
 
     def members(self) -> list[DynamicsModel]:
         """The models as they stand, in float64 on the CPU, where errors are measured."""
-        stack = self.fit.stack
-        return [_system(self.config, stack.member(index)).double().cpu() for index in range(stack.members)]
+        members = range(self.stack.members)
+        return [_system(self.config, self.stack.member(index)).double().cpu() for index in members]
 
-    def _evaluate(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         metrics: dict[str, Any] = {}
         weights = self.model.assemble()
         for split in ("validation", "test"):
@@ -194,7 +184,7 @@ class Dynamics:
         did, there is no number. So it is with ``test/error`` and ``test/diverged``, of the test data's chunks.
         """
         measured: list[dict[str, Any]] = []
-        metrics = self._evaluate()
+        metrics = self.metrics()
         self.curves = {"times": self.data[0].times.tolist(), "error": [], "energy_drift": [], "momentum_drift": []}
         for index, (member, data) in enumerate(zip(self.members(), self.data, strict=True)):
             truth = data.rollouts[: self.config.rollout.trajectories]
@@ -215,6 +205,11 @@ class Dynamics:
             if index == 0:
                 self.example = {"times": data.times, "truth": truth[0], "found": found.states[0]}
         return over_members(measured)
+
+    def draw(self, folder: RunFolder) -> None:
+        super().draw(folder)
+        write_json(folder.path / "rollouts.json", self.curves)
+        draw_rollouts(self.curves, self.example, folder.figures / "rollouts.png")
 
     def roll_out(self, member: DynamicsModel, z0: Float[Tensor, "n 12"], times: Float[Tensor, " T"]) -> Trajectories:
         """Solutions of a model by the configured method of the test rollouts; by rk4 where dopri5 finds no steps."""
@@ -243,7 +238,7 @@ def load_models(config: FitDynamicsConfig, folder: RunFolder) -> tuple[Dynamics,
         RunFolderError: the run is unfinished, or its file is damaged.
     """
     dynamics = Dynamics(config)
-    load_members(dynamics.fit.stack, folder)
+    load_members(dynamics.module, folder)
     return dynamics, dynamics.members()
 
 

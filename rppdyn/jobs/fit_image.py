@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,11 +20,8 @@ from rppdyn.images.models import ARCHITECTURES
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.image import FitImageConfig
-from rppdyn.jobs.config.preflight import preflight
-from rppdyn.jobs.fitting.figures import fit_curves
 from rppdyn.jobs.fitting.members import GAUSSIAN, Likelihood, StackFit, load_members, run_fit, stack_of
 from rppdyn.jobs.fitting.result import FitResult, numbers
-from rppdyn.nn import Stack
 from rppdyn.priors import Categorical
 from rppdyn.runs import RunFolder
 from rppdyn.runs.streams import stream
@@ -52,24 +50,17 @@ def run(config: FitImageConfig, *, resume: bool = False, progress: bool = False)
         ConfigError, ValueError: the images or the models can't be made as configured; no folder has been made then.
         CheckpointError: the folder's checkpoints are all damaged.
     """
-    finished = preflight(config, resume)
-    if finished is not None:
-        return FitResult.from_dict(finished)
-    made: list[ImageFit] = []
-
-    def build() -> StackFit:
-        made.append(ImageFit(config))
-        return made[0].fit
-
-    return run_fit(config, build, lambda _: made[0].test(), fit_curves, progress)
+    return run_fit(config, partial(ImageFit, config), resume=resume, progress=progress)
 
 
-class ImageFit:
+class ImageFit(StackFit):
     """The configured images with the models that are fitted to them; each seed has its split, placements, weights and batches.
 
     ``error`` is the share of images that are classified wrongly; of a regression the root mean squared error, in units of the
     targets' standard deviation. It is nan of a member that has diverged.
     """
+
+    config: FitImageConfig
 
     def __init__(self, config: FitImageConfig):
         self.config = config
@@ -81,23 +72,26 @@ class ImageFit:
                 raise ConfigError(f"{where}: the quadrant is asked, and would be another one; leave it out")
         self.data = [self._images(seed) for seed in config.all_seeds]
         self.device = device_of(config.device)
-        stack = stack_of(config, [self._model(seed) for seed in config.all_seeds])
-        self.fit = StackFit(
+        self.likelihood = GAUSSIAN if self.data[0].regression else CATEGORICAL
+        super().__init__(
             config,
-            stack,
+            stack_of(config, [self._model(seed) for seed in config.all_seeds]),
             torch.stack([data.train.x for data in self.data]).to(self.device),
             torch.stack([data.train.y for data in self.data]).to(self.device),
-            predict=lambda x: stack.per_member(_call, x),
-            predict_one=_call,
-            evaluate=self._evaluate,
-            likelihood=GAUSSIAN if self.data[0].regression else CATEGORICAL,
-            prepare=self._augment if config.task.augments else None,
         )
 
-    def _augment(
+    def predict(self, inputs: Float[Tensor, "members N C H W"]) -> Float[Tensor, "members N outputs"]:
+        return self.stack.per_member(self.predict_one, inputs)
+
+    def predict_one(self, net: nn.Module, inputs: Tensor) -> Tensor:
+        return net(inputs)
+
+    def prepare(
         self, inputs: Float[Tensor, "members N C H W"], targets: Tensor, step: int
     ) -> tuple[Float[Tensor, "members N C H W"], Tensor]:
         """Images turned, mirrored and moved at random, as configured, each member's by a stream of its own."""
+        if not self.config.task.augments:
+            return inputs, targets
         task, moved = self.config.task, []
         for seed, x in zip(self.config.all_seeds, inputs, strict=True):
             generator = stream(seed, step)
@@ -156,11 +150,9 @@ class ImageFit:
 
     @torch.no_grad()
     def _outputs(self, x: Float[Tensor, "members N C H W"]) -> Float[Tensor, "members N outputs"]:
-        return torch.cat(
-            [self.fit.stack.per_member(_call, part.to(self.device)) for part in x.split(BATCH, 1)], 1
-        ).cpu()
+        return torch.cat([self.predict(part.to(self.device)) for part in x.split(BATCH, 1)], 1).cpu()
 
-    def _evaluate(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         metrics: dict[str, Any] = {}
         for split in ("validation", "test"):
             metrics |= {f"{split}/{name}": values for name, values in self._errors(split).items()}
@@ -191,7 +183,7 @@ class ImageFit:
 
     def test(self) -> dict[str, Any]:
         """Errors of the members on validation and test images, and how far shifts change what they say."""
-        return {name: numbers(values) for name, values in self._evaluate().items()}
+        return {name: numbers(values) for name, values in self.metrics().items()}
 
 
 def _fits(architecture: str, size: tuple[int, int]) -> bool:
@@ -202,10 +194,6 @@ def _fits(architecture: str, size: tuple[int, int]) -> bool:
     return True
 
 
-def _call(net: nn.Module, x: Tensor) -> Tensor:
-    return net(x)
-
-
 def load_image_models(config: FitImageConfig, folder: RunFolder) -> tuple[ImageFit, list[nn.Module]]:
     """A finished run's images and its models, one per seed.
 
@@ -213,6 +201,5 @@ def load_image_models(config: FitImageConfig, folder: RunFolder) -> tuple[ImageF
         RunFolderError: the run is unfinished, or its file is damaged.
     """
     images = ImageFit(config)
-    stack: Stack = images.fit.stack
-    load_members(stack, folder)
-    return images, [stack.member(index) for index in range(stack.members)]
+    load_members(images.module, folder)
+    return images, [images.stack.member(index) for index in range(images.stack.members)]

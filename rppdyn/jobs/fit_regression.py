@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,8 +15,6 @@ from rppdyn.equivariance.actions import act
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.fit import FitRegressionConfig
-from rppdyn.jobs.config.preflight import preflight
-from rppdyn.jobs.fitting.figures import fit_curves
 from rppdyn.jobs.fitting.members import StackFit, build_stack, equivariance_metrics, load_members, run_fit, task_group
 from rppdyn.jobs.fitting.result import FitResult, over_members
 from rppdyn.nn import Chained, InvariantNormaliser, Stack
@@ -39,16 +38,7 @@ def run(config: FitRegressionConfig, *, resume: bool = False, progress: bool = F
             then.
         CheckpointError: the folder's checkpoints are all damaged.
     """
-    finished = preflight(config, resume)
-    if finished is not None:
-        return FitResult.from_dict(finished)
-    regression: list[Regression] = []
-
-    def build() -> StackFit:
-        regression.append(Regression(config))
-        return regression[0].fit
-
-    return run_fit(config, build, lambda _: regression[0].test(), fit_curves, progress)
+    return run_fit(config, partial(Regression, config), resume=resume, progress=progress)
 
 
 class Regressor(nn.Module):
@@ -66,15 +56,16 @@ class Regressor(nn.Module):
         return self.output.inverse(self.net(self.input(x)))
 
 
-class Regression:
+class Regression(StackFit):
     """A configured task with the members that are fitted to it; each seed draws training data, weights and batches.
 
     Validation and test data are the same for all, and ``validation/error``, ``test/error`` are the geometric mean over them
     of :math:`|y - f(x)| / (|y| + |f(x)|)`.
     """
 
+    config: FitRegressionConfig
+
     def __init__(self, config: FitRegressionConfig):
-        self.config = config
         self.task = regression_task(config.task.name, task_group(config.task.group), config.task.strength)
         self.dtype, device = getattr(torch, config.dtype), device_of(config.device)
         data = [self.task.sample(config.task.train, data_stream(seed)) for seed in config.all_seeds]
@@ -85,23 +76,19 @@ class Regression:
         inputs = torch.stack([normalise(x) for (normalise, _), (x, _) in zip(self.normalisers, data, strict=True)])
         targets = torch.stack([normalise(y) for (_, normalise), (_, y) in zip(self.normalisers, data, strict=True)])
         inputs, targets = (t.to(device=device, dtype=self.dtype) for t in (inputs, targets))
-        stack = build_stack(config, self.task.rep_in, self.task.rep_out)
-        self.fit = StackFit(
-            config,
-            stack,
-            inputs,
-            targets,
-            predict=stack,
-            predict_one=lambda net, x: Chained(net)(x),
-            evaluate=self._evaluate,
-            prepare=self._augment if config.task.augment else None,
-        )
+        super().__init__(config, build_stack(config, self.task.rep_in, self.task.rep_out), inputs, targets)
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        return self.stack(inputs)
+
+    def predict_one(self, net: Any, inputs: Tensor) -> Tensor:
+        return Chained(net)(inputs)
 
     def members(self) -> list[Regressor]:
         """The regressors as they stand, in float64 on the CPU, where errors are measured."""
-        return regressors(self.fit.stack, self.normalisers)
+        return regressors(self.stack, self.normalisers)
 
-    def _evaluate(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         metrics: dict[str, list[float]] = {"validation/error": [], "test/error": [], "equivariance/error": []}
         x = self.held_out[0][: self.config.evaluation.states]
         for member in self.members():
@@ -127,8 +114,10 @@ class Regression:
     def _equivariance(self, member: Regressor, x: Tensor) -> dict[str, float]:
         return equivariance_metrics(member, self.task.rep_in, self.task.rep_out, x)
 
-    def _augment(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    def prepare(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets moved by random elements of the group, which both normalisations commute with."""
+        if not self.config.task.augment:
+            return inputs, targets
         moved: list[list[Tensor]] = [[], []]
         for seed, x, y in zip(self.config.all_seeds, inputs, targets, strict=True):
             g = self.task.group.samples(len(x), stream(seed, step))
@@ -144,7 +133,7 @@ def load_regressors(config: FitRegressionConfig, folder: RunFolder) -> tuple[Reg
         RunFolderError: the run is unfinished, or its file is damaged.
     """
     regression = Regression(config)
-    load_members(regression.fit.stack, folder)
+    load_members(regression.module, folder)
     return regression, regression.members()
 
 

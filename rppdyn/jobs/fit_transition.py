@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,8 @@ from rppdyn.envs.tasks.transitions import Trajectories
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.devices import device_of
-from rppdyn.jobs.config.preflight import preflight
 from rppdyn.jobs.config.transition import FitTransitionConfig
-from rppdyn.jobs.fitting.figures import draw_horizons, fit_curves
+from rppdyn.jobs.fitting.figures import draw_horizons
 from rppdyn.jobs.fitting.members import (
     LAPLACE,
     Likelihood,
@@ -61,31 +61,18 @@ def run(config: FitTransitionConfig, *, resume: bool = False, progress: bool = F
         ConfigError, ValueError: the dataset can't be used as configured; no folder has been made then.
         CheckpointError: the folder's checkpoints are all damaged.
     """
-    finished = preflight(config, resume)
-    if finished is not None:
-        return FitResult.from_dict(finished)
-    made: list[Transition] = []
-
-    def build() -> StackFit:
-        made.append(Transition(config))
-        return made[0].fit
-
-    def draw(folder: RunFolder) -> None:
-        agent_files.save_spec(folder, made[0].spec)
-        fit_curves(folder)
-        write_json(folder.path / "rollouts.json", made[0].curves)
-        draw_horizons(made[0].curves, folder.figures / "rollouts.png")
-
-    return run_fit(config, build, lambda _: made[0].test(), draw, progress)
+    return run_fit(config, partial(Transition, config), resume=resume, progress=progress)
 
 
-class Transition:
+class Transition(StackFit):
     """The configured dataset with the models that are fitted to it; each seed draws chunks, initial weights and batches.
 
     Attributes:
         curves: of the test trajectories: ``error`` over steps of each seed, and ``components``, median absolute errors of each
             feature in units of its standard deviation at the horizons; filled by :meth:`test`.
     """
+
+    config: FitTransitionConfig
 
     def __init__(self, config: FitTransitionConfig):
         self.config = config
@@ -113,19 +100,15 @@ class Transition:
         n = self.spec.feature_dim
         units = torch.cat([self.model.states.std, self.model.changes.std[n:]])  # that errors of rollouts are counted in
         self.units = (torch.ones_like(units) if config.model.gaussian else units).to(self.device, self.dtype)
-        self.fit = StackFit(
-            config,
-            stack,
-            inputs.to(device=self.device, dtype=self.dtype),
-            targets.to(device=self.device, dtype=self.dtype) / self.units,
-            predict=lambda inputs: self._predict(self.model, self.model.assemble(), inputs),
-            predict_one=lambda net, inputs: self._predict(self._member(Chained(net)), None, inputs),
-            evaluate=self._evaluate,
-            prepare=self._augment if task.augment else None,
-            likelihood=self._likelihood(),
-            module=self.model,
-        )
+        self.likelihood = self._likelihood()
+        inputs, targets = (t.to(device=self.device, dtype=self.dtype) for t in (inputs, targets))
+        super().__init__(config, stack, inputs, targets / self.units)
         self.curves: dict[str, Any] = {}
+
+    @property
+    def module(self) -> TransitionModel:
+        """The model, whose statistics are saved with the stack."""
+        return self.model
 
     def _likelihood(self) -> Likelihood:
         n, reward = self.spec.feature_dim, self.config.model.reward
@@ -144,6 +127,12 @@ class Transition:
         states, rewards = model.rollout(inputs[..., 0, :n], inputs[..., n:], weights)
         return (states if rewards is None else torch.cat([states, rewards.unsqueeze(-1)], -1)) / self.units
 
+    def predict(self, inputs: Tensor) -> Any:
+        return self._predict(self.model, self.model.assemble(), inputs)
+
+    def predict_one(self, net: Any, inputs: Tensor) -> Tensor:
+        return self._predict(self._member(Chained(net)), None, inputs)
+
     def _member(self, net: Any) -> TransitionModel:
         """A network between the model's statistics."""
         member = build_model(self.config, self.spec, net)
@@ -151,8 +140,10 @@ class Transition:
             getattr(member, name).load_state_dict(getattr(self.model, name).state_dict())
         return member.to(self.device, self.dtype)
 
-    def _augment(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    def prepare(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Chunks moved by random elements of the group, one for each."""
+        if not self.config.task.augment:
+            return inputs, targets
         n = self.spec.feature_dim
         index = torch.stack(
             [self.images.draw(inputs.shape[1], stream(seed, step), identity=True) for seed in self.config.all_seeds]
@@ -163,12 +154,10 @@ class Transition:
 
     def members(self) -> list[TransitionModel]:
         """The models as they stand, in float64 on the CPU, where errors are measured."""
-        stack = self.fit.stack
-        return [
-            self._member(stack.member(index)).double().cpu().requires_grad_(False) for index in range(stack.members)
-        ]
+        members = [self._member(self.stack.member(index)) for index in range(self.stack.members)]
+        return [member.double().cpu().requires_grad_(False) for member in members]
 
-    def _evaluate(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         members = self.members()
         metrics: dict[str, Any] = {
             f"{split}/error": [float(geometric_mean(self._errors(m, part).flatten())) for m in members]
@@ -237,6 +226,12 @@ class Transition:
         }
         return over_members(measured)
 
+    def draw(self, folder: RunFolder) -> None:
+        agent_files.save_spec(folder, self.spec)
+        super().draw(folder)
+        write_json(folder.path / "rollouts.json", self.curves)
+        draw_horizons(self.curves, folder.figures / "rollouts.png")
+
 
 @torch.no_grad()
 def _rolled_out(member: TransitionModel, truth: Trajectories) -> Float[Tensor, "n T f"]:
@@ -274,7 +269,7 @@ def load_transitions(config: FitTransitionConfig, folder: RunFolder) -> tuple[Tr
         RunFolderError: the run is unfinished, or its file is damaged.
     """
     transition = Transition(config)
-    load_members(transition.model, folder)
+    load_members(transition.module, folder)
     return transition, transition.members()
 
 

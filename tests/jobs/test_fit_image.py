@@ -79,11 +79,11 @@ def test_augmented_images_are_moved_anew_for_each_batch(tmp_path):
     augment = ("task.augment_shift=2", "task.augment_turn=true", "task.augment_flip=true")
     images = fit_image.ImageFit(configured(tmp_path, *words, *augment))
     x, y = torch.randn(2, 5, 1, 8, 8), torch.arange(10).view(2, 5)
-    first, again, later = (images._augment(x, y, step) for step in (3, 3, 4))
+    first, again, later = (images.prepare(x, y, step) for step in (3, 3, 4))
     assert torch.equal(first[0], again[0]) and not torch.equal(first[0], later[0]) and torch.equal(first[1], y)
     torch.testing.assert_close(first[0].flatten(2).sort().values, x.flatten(2).sort().values, rtol=0, atol=0)
     alone = fit_image.ImageFit(configured(tmp_path, *words[:3], "seed=1", *augment))
-    assert torch.equal(alone._augment(x[1:], y[1:], 3)[0][0], first[0][1])
+    assert torch.equal(alone.prepare(x[1:], y[1:], 3)[0][0], first[0][1])
 
     wrong = []
     for name, more in (("moved", ["task.augment_shift=1"]), ("plain", [])):

@@ -99,28 +99,31 @@ def test_the_loss_is_the_mean_l1_error_of_rollouts_in_standard_deviations(tmp_pa
     config = configured(tmp_path, "model=mlp", "dtype=float64", "optimiser.batch_size=100", "optimiser.epochs=1")
     transition = fit_transition.Transition(config)
     member, std = transition.members()[0], transition.model.states.std
-    inputs, targets = transition.fit.inputs[0], transition.fit.targets[0] * transition.units
+    inputs, targets = transition.inputs[0], transition.targets[0] * transition.units
     x, expected = inputs[:, 0, :8], 0.0
     for t in range(10):
         x = x + member.change(x, inputs[:, t, 8:])
         expected += ((x - targets[:, t]) / std).abs().mean() / 10
-    transition.fit.step(0)
-    assert float(transition.fit.loss) == pytest.approx(float(expected), rel=1e-12)
+    transition.step(0)
+    assert float(transition.loss) == pytest.approx(float(expected), rel=1e-12)
     scale = (config.optimiser.noise_variance / 2) ** 0.5 / targets.numel()  # a Laplace distribution's
-    assert transition.fit.prior_scale.tolist() == pytest.approx([scale])
+    assert transition.prior_scale.tolist() == pytest.approx([scale])
 
 
 def test_mirrored_chunks_are_chunks_of_the_mirrored_simulator(tmp_path):
     transition = fit_transition.Transition(configured(tmp_path, "model=mlp", "dtype=float64", "task.augment=true"))
-    fit, spec = transition.fit, transition.spec
-    inputs, targets = transition._augment(fit.inputs, fit.targets, step=0)
+    spec = transition.spec
+    inputs, targets = transition.prepare(transition.inputs, transition.targets, step=0)
     h = spec.group.elements()[1]
-    mirrored = [(t @ rep.rho(h).T) for t, rep in ((fit.targets, spec.obs_rep), (fit.inputs[..., 8:], spec.action_rep))]
-    moved = (targets != fit.targets).flatten(2).any(-1)
+    mirrored = [
+        (t @ rep.rho(h).T)
+        for t, rep in ((transition.targets, spec.obs_rep), (transition.inputs[..., 8:], spec.action_rep))
+    ]
+    moved = (targets != transition.targets).flatten(2).any(-1)
     assert 0.4 < moved.double().mean() < 0.6
     torch.testing.assert_close(targets[moved], mirrored[0][moved])
     torch.testing.assert_close(inputs[..., 8:][moved], mirrored[1][moved])
-    torch.testing.assert_close(targets[~moved], fit.targets[~moved])
+    torch.testing.assert_close(targets[~moved], transition.targets[~moved])
 
 
 def test_a_gaussian_model_knows_how_wrong_it_is(tmp_path):

@@ -48,8 +48,8 @@ def test_seeds_trained_together_are_those_trained_alone(tmp_path):
 def test_initial_weights_are_not_the_training_inputs(tmp_path):
     for task in ("lorentz", "inertia"):
         made = fit_regression.Regression(regression(tmp_path, f"task={task}", "model=rpp"))
-        x = made.fit.inputs[0].flatten()
-        for name, weight in made.fit.stack.member(0).named_parameters():
+        x = made.inputs[0].flatten()
+        for name, weight in made.stack.member(0).named_parameters():
             k = min(weight.numel(), len(x))
             if k > 30:
                 correlation = np.corrcoef(weight.detach().flatten()[:k], x[:k])[0, 1]
@@ -150,7 +150,7 @@ def test_members_that_diverge_are_counted_and_give_no_number(tmp_path):
 
 
 def test_a_gradient_that_is_much_too_long_is_shortened_for_its_member_alone(tmp_path):
-    subject = fit_dynamics.Dynamics(dynamics(tmp_path, "model=mlp_hnn", "seeds=3")).fit
+    subject = fit_dynamics.Dynamics(dynamics(tmp_path, "model=mlp_hnn", "seeds=3"))
     weights = [p for group in subject.optimiser.param_groups for p in group["params"]]
     generator = torch.Generator().manual_seed(0)
 
@@ -196,7 +196,7 @@ def test_a_member_without_numbers_keeps_its_place_and_has_none(tmp_path, verb):
         subject = fit_regression.Regression(regression(tmp_path, "model=mlp", "seeds=3"))
     with torch.no_grad():
         expected = subject.test()
-        for parameter in subject.fit.stack.parameters():
+        for parameter in subject.stack.parameters():
             parameter[0] = torch.nan
         found = subject.test()
     assert found.keys() == expected.keys()
@@ -218,11 +218,11 @@ def test_a_fit_from_the_command_line(tmp_path, monkeypatch, capsys):
 
 def test_the_order_of_batches_follows_from_seed_and_epoch(tmp_path):
     config = regression(tmp_path, "model=mlp", "seeds=2")
-    fit = fit_regression.Regression(config).fit
+    fit = fit_regression.Regression(config)
     seen = torch.cat([fit._batch(0, batch)[0] for batch in range(fit.steps_per_epoch)], 1)
     for member in range(2):  # every datum once
         assert torch.equal(seen[member].sort(0).values, fit.inputs[member].sort(0).values)
-    other = fit_regression.Regression(replace(config)).fit
+    other = fit_regression.Regression(replace(config))
     assert torch.equal(other._batch(0, 1)[0], fit._batch(0, 1)[0])
     assert not torch.equal(other._batch(1, 1)[0], fit._batch(0, 1)[0])
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
@@ -29,7 +30,9 @@ from rppdyn.jobs.config import notation
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.fit import FitConfig, NetworkConfig
-from rppdyn.jobs.fitting.evidence import Predict, PredictEach, VarianceLearning, weights_of
+from rppdyn.jobs.config.preflight import preflight
+from rppdyn.jobs.fitting.evidence import PredictEach, VarianceLearning, weights_of
+from rppdyn.jobs.fitting.figures import fit_curves
 from rppdyn.jobs.fitting.pathways import draw_pathways, pathway_rows
 from rppdyn.jobs.fitting.result import FitResult
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
@@ -157,23 +160,24 @@ LAPLACE = Likelihood(
 """Absolute errors: of a Laplace distribution, whose variance is twice the square of its scale."""
 
 
-class StackFit:
-    """Members fitted to data of their own (:class:`~rppdyn.runs.fitting.Fittable`).
+class StackFit(ABC):
+    """A configured task and its members, each fitted to data of its own (a :class:`~rppdyn.runs.fitting.Fittable`).
 
     Args:
         inputs, targets: ``(members, N, ...)``.
-        predict: ``inputs -> prediction``, for the likelihood.
-        evaluate: metrics, called without gradients.
-        predict_one: of one member's network for some of its inputs, comparable with targets, in which layers are called as
-            modules; where variances are to be learned.
-        predict_each: for inputs that have a network each, where weights enter in other ways than as maps of features.
-        prepare: what is done to a batch before it is used, ``(inputs, targets, step) -> (inputs, targets)``.
-        likelihood: of the targets; normal, with the configured variance, unless another is given.
-        module: what is saved of the finished fit, where that is more than the stack.
+
+    Attributes:
+        likelihood: of the targets; normal, with the configured variance, unless a subclass has set another by now.
         longest: how many times as long as the running mean of its lengths a member's gradient may be; longer ones are
             shortened to that, and those that are no numbers left out. Adam's next ten steps would all go where one such
             gradient points, however long it is.
+        predict_each: of a stack, its weights and inputs that have a network each; where weights enter in other ways than as
+            maps of features (:func:`rppdyn.priors.gradient_curvature`).
     """
+
+    likelihood: Likelihood = GAUSSIAN
+    longest: float | None = None
+    predict_each: PredictEach | None = None
 
     def __init__(
         self,
@@ -181,33 +185,58 @@ class StackFit:
         stack: Stack,
         inputs: Float[Tensor, "members N ..."],
         targets: Float[Tensor, "members N ..."],
-        predict: Callable[[Tensor], Any],
-        evaluate: Callable[[], dict[str, Any]],
-        predict_one: Predict,
-        predict_each: PredictEach | None = None,
-        prepare: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]] | None = None,
-        likelihood: Likelihood = GAUSSIAN,
-        module: nn.Module | None = None,
-        longest: float | None = None,
     ):
         self.config, self.stack = config, stack
-        self.module = stack if module is None else module
-        self.likelihood = likelihood
         self.inputs, self.targets = inputs, targets
-        self.predict, self._evaluate, self.prepare = predict, evaluate, prepare
         self.optimiser = torch.optim.Adam(weights_of(stack), lr=config.optimiser.learning_rate, foreach=True)
         self.noise = torch.full((stack.members,), math.log(config.optimiser.noise_variance)).to(inputs)
         self.variances: VarianceLearning | None = None
         if config.objective == "marginal_likelihood":
             density, noise = self.likelihood.density, self.noise if self.likelihood.noise else None
             if density is None:
-                raise ConfigError(f"objective=marginal_likelihood: the likelihood of {likelihood.name} has no density")
-            self.variances = VarianceLearning(config, stack, inputs, targets, predict_one, density, noise, predict_each)
-        self.longest = longest
+                raise ConfigError(
+                    f"objective=marginal_likelihood: the likelihood of {self.likelihood.name} has no density"
+                )
+            self.variances = VarianceLearning(
+                config, stack, inputs, targets, self.predict_one, density, noise, self.predict_each
+            )
         self.lengths = torch.full((stack.members,), math.nan).to(inputs)  # of gradients, the running mean
         self.loss = torch.full((stack.members,), math.nan)
         self._order: Tensor | None = None
         self._ordered = -1  # the epoch it is of
+
+    # -- what a task says ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def predict(self, inputs: Tensor) -> Any:
+        """All members' predictions, for the likelihood."""
+
+    @abstractmethod
+    def predict_one(self, net: nn.Module, inputs: Tensor) -> Tensor:
+        """What one member's network says of some of its inputs, comparable with targets; its layers are called as modules."""
+
+    def prepare(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """What is done to a batch before it is used; nothing unless data are augmented."""
+        return inputs, targets
+
+    @abstractmethod
+    def metrics(self) -> dict[str, Any]:
+        """Of the members as they stand; called without gradients."""
+
+    @abstractmethod
+    def test(self) -> dict[str, Any]:
+        """What the finished members are worth, lists with one value per seed."""
+
+    def draw(self, folder: RunFolder) -> None:
+        """Figures of the finished fit, and what they are drawn from."""
+        fit_curves(folder)
+
+    @property
+    def module(self) -> nn.Module:
+        """What is saved of the finished fit: the stack, or what contains it."""
+        return self.stack
+
+    # -- how it is fitted ---------------------------------------------------------------------------------------------
 
     @property
     def steps_per_epoch(self) -> int:
@@ -224,8 +253,7 @@ class StackFit:
         if self.variances is not None and batch == 0 and self.variances.due(epoch):
             self.variances.update(epoch, self.optimiser)
         inputs, targets = self._batch(epoch, batch)
-        if self.prepare is not None:
-            inputs, targets = self.prepare(inputs, targets, step)
+        inputs, targets = self.prepare(inputs, targets, step)
         for group in self.optimiser.param_groups:
             group["lr"] = self._learning_rate(step)
         self.optimiser.zero_grad(set_to_none=True)
@@ -271,7 +299,7 @@ class StackFit:
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, Any]:
-        metrics = {f"train/{self.likelihood.name}": self.loss.tolist()} | self._evaluate()
+        metrics = {f"train/{self.likelihood.name}": self.loss.tolist()} | self.metrics()
         metrics |= {} if self.variances is None else self.variances.metrics()
         means = {f"{name}_mean": sum(v) / len(v) for name, v in metrics.items() if isinstance(v, list)}
         return metrics | means
@@ -294,20 +322,21 @@ class StackFit:
             self.variances.load_state_dict(state["variances"])
 
 
-def run_fit(
-    config: FitConfig,
-    build: Callable[[], StackFit],
-    measure: Callable[[StackFit], dict[str, Any]],
-    draw: Callable[[RunFolder], object],
-    progress: bool,
-) -> FitResult:
+def run_fit(config: FitConfig, build: Callable[[], StackFit], *, resume: bool, progress: bool) -> FitResult:
     """Fit into the configuration's run folder, measure the finished members, and leave them, the figures and the result there.
 
+    Args:
+        build: the configured task and members.
+        resume: go on from the folder's last checkpoint; start where there is no folder yet.
+        progress: show a bar on standard error.
     Raises:
-        RunFolderError: another process writes into the folder.
-        CheckpointError: its checkpoints are all damaged.
+        RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
         ConfigError, ValueError: what is configured can't be built; no folder has been made then.
+        CheckpointError: the folder's checkpoints are all damaged.
     """
+    finished = preflight(config, resume)
+    if finished is not None:
+        return FitResult.from_dict(finished)
     start = time.monotonic()
     burn_in, epochs = config.marginal_likelihood.burn_in, config.optimiser.epochs
     if config.objective == "marginal_likelihood" and burn_in >= epochs:
@@ -350,13 +379,13 @@ def run_fit(
             )
             if done:
                 with torch.no_grad():
-                    result.test = measure(subject)
+                    result.test = subject.test()
                 if subject.variances is not None:
                     result.pathways = pathway_rows(subject.variances.evidence(config.optimiser.epochs))
                     if result.pathways:
                         draw_pathways(result.pathways, folder.figures / "pathways.png")
                 save_members(subject.module, folder)
-                draw(folder)
+                subject.draw(folder)
                 result.seconds = time.monotonic() - start
                 folder.write_result({**asdict(result), "provenance": provenance()})
     return result

@@ -88,7 +88,7 @@ def open_fit(folder: RunFolder, group: str | None = None) -> Fit:
 
 def _regression(config: FitRegressionConfig, folder: RunFolder, group: str | None) -> Fit:
     regression, regressors = load_regressors(config, folder)
-    _check(regression.fit, folder)
+    _check(regression, folder)
     task = regression.task
     if group is not None:
         task = regression_task(config.task.name, notation.group(group), config.task.strength)
@@ -120,7 +120,7 @@ def _regressor(
 
 def _dynamics(config: FitDynamicsConfig, folder: RunFolder, group: str | None) -> Fit:
     dynamics, models = load_models(config, folder)
-    _check(dynamics.fit, folder)
+    _check(dynamics, folder)
     rep = dynamics.rep if group is None else dynamics.pendulum.rep(notation.group(group))
     parts = dynamics.pendulum.parts
     members = []
@@ -137,7 +137,7 @@ def _transition(config: FitTransitionConfig, folder: RunFolder, group: str | Non
             "another symmetry="
         )
     transition, models = load_transitions(config, folder)
-    _check(transition.fit, folder)
+    _check(transition, folder)
     spec, test = transition.spec, transition.data.test
     inputs = torch.cat([test.states[:, :-1], test.actions], -1).flatten(0, 1)
     rep_in, rep_out = TransitionModel.rep_in(spec.obs_rep, spec.action_rep), spec.obs_rep

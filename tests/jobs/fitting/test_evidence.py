@@ -66,7 +66,7 @@ def test_members_learn_as_if_alone_and_go_on_after_an_interruption(tmp_path):
 
 def test_units_follow_variances_without_changing_the_function(tmp_path):
     regression = fit_regression.Regression(configured(tmp_path / "run", "optimiser.epochs=10"))
-    fit = regression.fit
+    fit = regression
     for step in range(4):
         fit.step(step)
     before = fit.stack(fit.inputs)
@@ -88,7 +88,7 @@ def test_units_follow_variances_without_changing_the_function(tmp_path):
 
 def test_effective_numbers_are_those_at_the_noise_that_was_learned(tmp_path):
     words = ("marginal_likelihood.steps=20", "marginal_likelihood.learning_rate=0.5", "marginal_likelihood.data=200")
-    fit = fit_regression.Regression(configured(tmp_path / "run", *words)).fit
+    fit = fit_regression.Regression(configured(tmp_path / "run", *words))
     noise = fit.variances.noise.clone()
     fit.variances.update(2, fit.optimiser)
     assert (fit.variances.noise - noise).abs().min() > 0.5
@@ -124,7 +124,7 @@ def test_a_member_that_diverges_has_no_evidence_and_harms_no_other(tmp_path):
         "marginal_likelihood.burn_in=1",
         "marginal_likelihood.every=1",
     )
-    whole, lost = (fit_regression.Regression(configured(tmp_path, *words)).fit for _ in range(2))
+    whole, lost = (fit_regression.Regression(configured(tmp_path, *words)) for _ in range(2))
     with torch.no_grad():
         for parameter in lost.stack.stacked:
             parameter[0] = torch.nan

@@ -81,9 +81,9 @@ def opened(folder, load):
 def save(subject, path):
     """Write a fit's members as they are now, as if it had ended so."""
     folder = RunFolder.open(path)
-    save_members(subject.fit.stack, folder)
+    save_members(subject.stack, folder)
     result = folder.result()
-    result["metrics"] = subject.fit.evaluate()
+    result["metrics"] = subject.evaluate()
     folder.write_result(result)
 
 
@@ -133,7 +133,7 @@ def test_the_layer_that_breaks_the_symmetry_is_found(run, tmp_path):
     copied = tmp_path / "run"
     shutil.copytree(run("rpp"), copied)
     regression, _ = opened(copied, load_regressors)
-    stack = regression.fit.stack
+    stack = regression.stack
     with torch.no_grad():
         for name, parameters in zip(stack.names, stack.stacked, strict=True):
             if "free" in name and not name.startswith("head"):
@@ -165,14 +165,14 @@ def test_a_member_that_diverged_is_left_out_by_name(found, run, tmp_path):
     shutil.copytree(run("rpp"), copied)
     regression, _ = opened(copied, load_regressors)
     with torch.no_grad():
-        regression.fit.stack.stacked[0][1] = math.nan
+        regression.stack.stacked[0][1] = math.nan
     save(regression, copied)
     whole, rest = found("rpp"), measured(copied)
     assert rest.seeds == [0, 2] and rest.diverged == [1]
     assert rest.members["regressor"][1].overall == whole.members["regressor"][2].overall
     assert "left out, with numbers that are not finite: seed 1" in equivariance.table(rest)
     with torch.no_grad():
-        regression.fit.stack.stacked[0][:] = math.nan
+        regression.stack.stacked[0][:] = math.nan
     save(regression, copied)
     with pytest.raises(ConfigError, match="no member gives finite numbers"):
         measured(copied)
@@ -257,7 +257,7 @@ def test_trajectories_that_diverge_are_counted(run, tmp_path):
     shutil.copytree(run("ode"), copied)
     dynamics, _ = opened(copied, load_models)
     with torch.no_grad():
-        for parameters in dynamics.fit.stack.stacked:
+        for parameters in dynamics.stack.stacked:
             parameters *= 1.0 if parameters.abs().max() == 0 else 30 / parameters.abs().max()
     save(dynamics, copied)
     result = measured(copied)
@@ -303,9 +303,9 @@ def test_members_that_are_not_what_they_were(run, tmp_path):
     shutil.copytree(run("rpp"), copied)
     regression, _ = opened(copied, load_regressors)
     with torch.no_grad():
-        for parameters in regression.fit.stack.stacked:
+        for parameters in regression.stack.stacked:
             parameters.copy_(parameters.flip(-1))
-    save_members(regression.fit.stack, RunFolder.open(copied))
+    save_members(regression.stack, RunFolder.open(copied))
     with pytest.raises(RunFolderError, match="other test errors than when they were fitted"):
         measured(copied)
 
