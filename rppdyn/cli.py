@@ -82,7 +82,11 @@ def _dispatch(words: list[str]) -> int:
 
 
 VERBS: dict[str, Verb] = {
-    "train-agent": training_verb("train_agent", "train a soft actor-critic with symmetry priors"),
+    "train-agent": training_verb(
+        "train_agent",
+        "train a soft actor-critic with symmetry priors",
+        result="rppdyn.jobs.training.result:TrainAgentResult",
+    ),
     "evaluate-agent": Verb("play episodes with a trained agent", flags.evaluate_agent_arguments, flags.evaluate_agent),
     "certify": Verb("check an environment's symmetries in the simulator", flags.certify_arguments, flags.certify),
     "equivariance": Verb(
