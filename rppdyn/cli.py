@@ -82,7 +82,11 @@ def _dispatch(words: list[str]) -> int:
 
 
 VERBS: dict[str, Verb] = {
-    "train-agent": training_verb("train_agent", "train a soft actor-critic with symmetry priors"),
+    "train-agent": training_verb(
+        "train_agent",
+        "train a soft actor-critic with symmetry priors",
+        result="rppdyn.jobs.training.result:TrainAgentResult",
+    ),
     "evaluate-agent": Verb("play episodes with a trained agent", flags.evaluate_agent_arguments, flags.evaluate_agent),
     "certify": Verb("check an environment's symmetries in the simulator", flags.certify_arguments, flags.certify),
     "equivariance": Verb(
@@ -92,6 +96,7 @@ VERBS: dict[str, Verb] = {
         "write episodes of an agent, or of random actions, as a dataset", flags.collect_arguments, flags.collect
     ),
     "report": Verb("compare runs on one HTML page", flags.report_arguments, flags.report_runs),
+    "figure": Verb("draw runs in one picture", flags.figure_arguments, flags.figure),
     "fit-dynamics": training_verb("fit_dynamics", "fit Hamiltonian and neural-ODE models to a pendulum"),
     "fit-regression": training_verb("fit_regression", "fit networks with symmetry priors to a regression task"),
     "fit-transition": training_verb("fit_transition", "fit models of an environment's transitions to a dataset"),

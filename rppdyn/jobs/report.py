@@ -18,7 +18,7 @@ def run(config: ReportConfig) -> Path:
     """Write the page; its path.
 
     Raises:
-        RunFolderError, ConfigError: a folder is no run, is named twice, has no metrics yet, or holds a damaged file.
+        RunFolderError, ConfigError: a folder is no run, has no metrics yet, or holds a damaged file.
     """
     groups = read_groups(config.runs)
     out = Path(config.out)

@@ -162,6 +162,32 @@ def report_runs(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def figure_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="run folders, of agents or of fits; agents that differ in the seed alone are one curve",
+    )
+    parser.add_argument("--out", metavar="FILE", required=True, help="the picture: png, svg, pdf")
+    parser.add_argument(
+        "--json", metavar="FILE", help="also write the runs' configurations, results and metrics to FILE"
+    )
+
+
+def figure(arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs.config.command import FigureConfig
+    from rppdyn.runs import RunFolder
+
+    config = FigureConfig(**vars(arguments))
+    for run in config.runs:
+        RunFolder.open(run)
+    from rppdyn.jobs import figure
+
+    print(figure.run(config))
+    return 0
+
+
 def certify_arguments(parser: Parser) -> None:
     parser.add_argument(
         "what", metavar="WHAT", help="an environment's identifier, for example Walker2d-v5, or an .xml or .urdf file"

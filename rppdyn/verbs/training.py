@@ -5,25 +5,51 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from rppdyn.errors import by_user
 from rppdyn.verbs.verb import INTERRUPTED, USER_ERROR, Parser, UsageError, Verb, report_error
 
 
-def training_verb(name: str, summary: str) -> Verb:
-    """The verb of a configuration whose job trains something into a run folder."""
-    return Verb(summary, partial(_training_arguments, name), partial(_train, name))
+@dataclass(frozen=True)
+class Training:
+    """A job that trains something into a run folder.
+
+    Attributes:
+        name: of its configuration, and of its module in `rppdyn.jobs`.
+        result: what its runs end with, `module:class`. Nothing heavy is imported with it, so that a run that was finished
+            before is shown at once.
+    """
+
+    name: str
+    result: str
+
+    def run(self, config: Any, resume: bool) -> Any:
+        """Train, or read what a finished run has left."""
+        from rppdyn.jobs.config.preflight import preflight
+
+        finished = preflight(config, resume)
+        if finished is not None:
+            return resolve_name(self.result).from_dict(finished)
+        return import_module(f"rppdyn.jobs.{self.name}").run(config, resume=resume, progress=True)
 
 
-def _training_arguments(name: str, parser: Parser) -> None:
+def training_verb(name: str, summary: str, result: str = "rppdyn.jobs.fitting.result:FitResult") -> Verb:
+    """The verb of a configuration whose job trains something into a run folder; most are fits."""
+    job = Training(name, result)
+    return Verb(summary, partial(_training_arguments, job), partial(_train, job))
+
+
+def _training_arguments(job: Training, parser: Parser) -> None:
     def describe() -> str:
         from rppdyn.jobs.config import compose
 
-        return compose.describe(name)
+        return compose.describe(job.name)
 
     parser.describe = describe
     parser.usage = f"{parser.prog} [--resume [RUN]] [--multirun] [KEY=VALUE ...]"
@@ -41,7 +67,7 @@ def _training_arguments(name: str, parser: Parser) -> None:
     )
 
 
-def _train(name: str, arguments: argparse.Namespace) -> int:
+def _train(job: Training, arguments: argparse.Namespace) -> int:
     from rppdyn.jobs.config import compose
     from rppdyn.runs import RunFolder
 
@@ -53,22 +79,22 @@ def _train(name: str, arguments: argparse.Namespace) -> int:
         for word in words:
             if word.lstrip("+").startswith(("run_dir=", "runs_root=")):
                 raise UsageError(f"--resume {run} with {word}: it goes on where it is; leave out one of the two")
-        config = compose.from_run(name, RunFolder.open(run), words)
+        config = compose.from_run(job.name, RunFolder.open(run), words)
         config.run_dir = run
         if len(config.each()) > 1:
             raise UsageError(f"--resume {run} with seeds={config.seeds}: a folder is one run; leave out one of the two")
-        return _train_one(name, config, resume=True)
+        return _train_one(job, config, resume=True)
     if not arguments.multirun:
-        return _train_one(name, compose.composed(name, words), resume=arguments.resume)
+        return _train_one(job, compose.composed(job.name, words), resume=arguments.resume)
 
-    configs = compose.composed_sweep(name, words)
+    configs = compose.composed_sweep(job.name, words)
     folders = [own.folder() for config in configs for own in config.each()]
     for folder in folders:
         if folders.count(folder) > 1:
             raise UsageError(f"several runs of this sweep share the folder {folder}: {_apart(configs)}")
         if not arguments.resume:
             RunFolder(folder).refuse_existing()
-    statuses = compose.sweep(name, words, _SweepTask(name, resume=arguments.resume))
+    statuses = compose.sweep(job.name, words, _SweepTask(job, resume=arguments.resume))
     return max(statuses, default=0)
 
 
@@ -89,8 +115,9 @@ class _SweepTask:
         folder: where the sweep was started, in which the job's relative paths are; some launchers' workers are elsewhere.
     """
 
-    def __init__(self, name: str, resume: bool):
-        self.__name__ = name  # what Hydra calls the job
+    def __init__(self, job: Training, resume: bool):
+        self.__name__ = job.name  # what Hydra calls the job
+        self.job = job
         self.resume = resume
         self.folder = Path.cwd()
 
@@ -100,8 +127,8 @@ class _SweepTask:
         config = None
         try:
             with contextlib.chdir(self.folder):
-                config = compose.as_config(self.__name__, node)
-                status = _train_one(self.__name__, config, resume=self.resume)
+                config = compose.as_config(self.job.name, node)
+                status = _train_one(self.job, config, resume=self.resume)
         except (
             ValueError,
             OSError,
@@ -123,22 +150,13 @@ def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
     return (folders[0] if folders else None), [word for word in words if word not in folders]
 
 
-def _train_one(name: str, config: Any, resume: bool) -> int:
-    from rppdyn.jobs.config.preflight import preflight
-
+def _train_one(job: Training, config: Any, resume: bool) -> int:
     if len(config.each()) > 1:
-        several = import_module("rppdyn.jobs.train_agent").run_many(config, resume=resume, progress=True)
+        several = import_module(f"rppdyn.jobs.{job.name}").run_many(config, resume=resume, progress=True)
         print(several)
         if several.interrupted:
             return INTERRUPTED
         return 0 if not several.errors else USER_ERROR if all(map(by_user, several.errors.values())) else 1
-    finished = preflight(config, resume)
-    if finished is not None:
-        results = import_module(
-            "rppdyn.jobs.training.result" if name == "train_agent" else "rppdyn.jobs.fitting.result"
-        )
-        result = (results.TrainAgentResult if name == "train_agent" else results.FitResult).from_dict(finished)
-    else:
-        result = import_module(f"rppdyn.jobs.{name}").run(config, resume=resume, progress=True)
+    result = job.run(config, resume)
     print(result)
     return INTERRUPTED if result.interrupted else 0

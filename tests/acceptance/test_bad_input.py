@@ -180,6 +180,10 @@ BAD = {
     "report of nothing": (["report"], ["RUN", "report --help"]),
     "report of no run": (["report", "absent"], ["absent", "no run"]),
     "report of another format": (["report", ".", "--out", "report.pdf"], ["--out report.pdf", ".html"]),
+    "figure of nothing": (["figure", "--out", "a.png"], ["RUN", "figure --help"]),
+    "figure without a place": (["figure", "."], ["--out", "figure --help"]),
+    "figure of no run": (["figure", "absent", "--out", "a.png"], ["absent", "no run"]),
+    "figure of another format": (["figure", ".", "--out", "a.gif"], ["--out a.gif", ".png"]),
     "no episodes": (["evaluate-agent", ".", "--episodes", "0"], ["--episodes 0", "at least 1"]),
     "words for the cache": (["cache", "clear"], ["clear", "cache --help"]),
 }

@@ -119,6 +119,15 @@ def test_a_report_of_the_run(rppdyn, trained):
     assert f"{last['eval/return_mean']:.1f}" in page and "left-right" in page and "prior variance" in page
 
 
+def test_a_figure_of_the_run(rppdyn, trained):
+    run, cwd, _, _ = trained
+    words = [str(run), "--out", "out/curves.png", "--json", "out/curves.json"]
+    assert rppdyn("figure", *words, cwd=cwd) == (0, "out/curves.png\n", "")
+    assert (cwd / "out" / "curves.png").read_bytes() == (run / "figures" / "learning_curve.png").read_bytes()
+    (kept,) = json.loads((cwd / "out" / "curves.json").read_text())
+    assert kept["metrics"] == read_metrics(run / "metrics.jsonl") and kept["result"]["steps"] == 230
+
+
 def test_a_finished_run_is_neither_repeated_nor_overwritten(rppdyn, trained):
     _, cwd, _, _ = trained
     status, out, err = rppdyn("train-agent", *SMALL, "total_steps=230", cwd=cwd)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rppdyn import jobs
 from rppdyn.cli import VERBS
 
 DOCS = Path(__file__).parents[2] / "docs" / "jobs"
@@ -19,6 +20,11 @@ def test_a_verb_is_a_job_with_a_page(verb):
     module = importlib.import_module(f"rppdyn.jobs.{verb.replace('-', '_')}")
     assert inspect.signature(module.run).return_annotation not in (None, "None")
     assert (DOCS / f"{verb}.md").read_text().startswith(f"# rppdyn {verb}\n")
+
+
+def test_a_file_beside_the_rooms_is_a_verb():
+    files = {path.stem for path in Path(jobs.__file__).parent.glob("*.py")} - {"__init__"}
+    assert files == {verb.replace("-", "_") for verb in VERBS}
 
 
 def test_every_page_is_of_a_verb():

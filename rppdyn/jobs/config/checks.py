@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,14 @@ def trusted(what: str, kind: str, trust: bool) -> None:
 def figure(flag: str, path: str | None) -> None:
     if path is not None and Path(path).suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"{flag} {path}: must end in .png, .svg or .pdf")
+
+
+def each_once(runs: Sequence[str]) -> None:
+    """Refuse a run that is named twice, as what it has would be counted twice."""
+    paths = [Path(run).resolve() for run in runs]
+    for run, path in zip(runs, paths, strict=True):
+        if paths.count(path) > 1:
+            raise ConfigError(f"{run} is given twice, and would count as two seeds: name each run once")
 
 
 def parametrisation(value: str, kind: str, variances: Mapping[str, float | None]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rppdyn.jobs.config.agent import EVALUATION_SEED, EnvConfig
-from rppdyn.jobs.config.checks import ConfigError, figure, flag, require, trusted
+from rppdyn.jobs.config.checks import ConfigError, each_once, figure, flag, require, trusted
 
 
 @dataclass
@@ -136,8 +136,22 @@ class ReportConfig:
     out: str = "report.html"
 
     def __post_init__(self) -> None:
+        each_once(self.runs)
         if Path(self.out).suffix not in (".html", ".htm"):
             raise ConfigError(f"--out {self.out}: must end in .html")
+
+
+@dataclass
+class FigureConfig:
+    """`rppdyn figure`."""
+
+    runs: list[str]
+    out: str
+    json: str | None = None  # where the numbers that are drawn go
+
+    def __post_init__(self) -> None:
+        each_once(self.runs)
+        figure("--out", self.out)
 
 
 @dataclass

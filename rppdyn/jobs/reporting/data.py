@@ -151,14 +151,10 @@ def read_groups(folders: Sequence[str]) -> list[Group]:
     """The runs in these folders, grouped.
 
     Raises:
-        RunFolderError: a folder is no run, is named twice, has a seed that another of its configuration has, has no
+        RunFolderError: a folder is no run, has a seed that another of its configuration has, has no
             metrics yet, or holds a damaged file.
         ConfigError: a stored configuration can't be read.
     """
-    paths = [Path(folder).resolve() for folder in folders]
-    for folder, path in zip(folders, paths, strict=True):
-        if paths.count(path) > 1:
-            raise RunFolderError(f"{folder} is given twice, and would count as two seeds: name each run once")
     runs = _subjects_apart([run for folder in folders for run in _read(RunFolder.open(folder))])
     grouped: dict[tuple[str, str], list[Run]] = {}
     for run, name in zip(runs, _names(runs), strict=True):

@@ -1,0 +1,33 @@
+"""`rppdyn figure`: runs in one picture. Of agents, the learning curves; of fits, their members' equivariance errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.command import FigureConfig
+from rppdyn.jobs.fitting.figures import compare_equivariance
+from rppdyn.runs import RunFolder
+from rppdyn.runs.figures import learning_curves, raw_data
+from rppdyn.runs.files import write_json
+
+
+def run(config: FigureConfig) -> Path:
+    """Draw the picture, and write its numbers where they are asked for; the picture's path.
+
+    Raises:
+        RunFolderError, ConfigError: a folder is no run, or there are agents and fits among them.
+        ValueError: a run has no metrics yet.
+    """
+    names = {run: compose.name_of_run(RunFolder.open(run)) for run in config.runs}
+    agents = [run for run, name in names.items() if name == "train_agent"]
+    fits = [run for run in names if run not in agents]
+    if agents and fits:
+        raise ConfigError(
+            f"{agents[0]} is an agent's run and {fits[0]} a fit's: draw them apart, or both on a page with rppdyn report"
+        )
+    picture = (learning_curves if agents else compare_equivariance)(config.runs, config.out)
+    if config.json is not None:
+        write_json(Path(config.json), raw_data(config.runs))
+    return picture
