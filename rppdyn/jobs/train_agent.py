@@ -212,7 +212,7 @@ class _Run:
     ):
         self.config, self.folder, self.agent, self.state, self.evaluator = config, folder, agent, state, evaluator
         self.missing = config.total_steps - state.step
-        self._start = time.monotonic()
+        self._start, self._provenance = time.monotonic(), provenance()  # a checkout may have moved on when the run ends
 
     def recorder(self, stop: StopRequest, bar: Progress) -> Recorder:
         """The callback that evaluates and saves."""
@@ -239,7 +239,7 @@ class _Run:
         if not stopped:
             agent_files.save_model(self.agent, folder)
             learning_curves([folder.path], folder.figures / "learning_curve.png")
-            folder.write_result({**asdict(result), "provenance": provenance()})
+            folder.write_result({**asdict(result), "provenance": self._provenance})
         return result
 
 

@@ -15,6 +15,7 @@ from rppdyn.envs.tasks import Pendulum, load_trajectories
 from rppdyn.jobs import fit_dynamics, fit_regression
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.fitting import members
 from rppdyn.nn import hidden_representation
 from rppdyn.reps import Scalar
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError, read_metrics
@@ -43,6 +44,13 @@ def test_seeds_trained_together_are_those_trained_alone(tmp_path):
         alone = fit_regression.run(regression(tmp_path / str(seed), *words))
         assert alone.test["test/error"][0] == pytest.approx(together.test["test/error"][seed], rel=1e-9)
     assert len(set(together.test["test/error"])) == 3
+
+
+def test_the_commit_is_that_which_the_run_began_with(tmp_path, monkeypatch):
+    config = regression(tmp_path / "run", "model=mlp", "optimiser.epochs=1")
+    monkeypatch.setattr(members, "provenance", lambda: {"begun": config.folder().exists()})
+    fit_regression.run(config)
+    assert RunFolder.open(config.run_dir).result()["provenance"] == {"begun": False}
 
 
 def test_initial_weights_are_not_the_training_inputs(tmp_path):

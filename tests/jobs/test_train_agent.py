@@ -53,6 +53,13 @@ def result(config):
     return result
 
 
+def test_the_commit_is_that_which_the_run_began_with(tmp_path, monkeypatch):
+    config = compose.composed("train_agent", [*WORDS, f"run_dir={tmp_path / 'run'}"])
+    monkeypatch.setattr(train_agent, "provenance", lambda: {"records": len(RunFolder(config.run_dir).metrics.last())})
+    train_agent.run(config)
+    assert RunFolder.open(config.run_dir).result()["provenance"] == {"records": 0}
+
+
 def test_the_result_says_what_was_reached(config, result):
     assert (result.steps, result.interrupted, result.run) == (50, False, config.run_dir)
     assert result.metrics["step"] == 50

@@ -337,7 +337,7 @@ def run_fit(config: FitConfig, build: Callable[[], StackFit], *, resume: bool, p
     finished = preflight(config, resume)
     if finished is not None:
         return FitResult.from_dict(finished)
-    start = time.monotonic()
+    start, origin = time.monotonic(), provenance()  # a checkout may have moved on when the run ends
     burn_in, epochs = config.marginal_likelihood.burn_in, config.optimiser.epochs
     if config.objective == "marginal_likelihood" and burn_in >= epochs:
         raise ConfigError(
@@ -387,7 +387,7 @@ def run_fit(config: FitConfig, build: Callable[[], StackFit], *, resume: bool, p
                 save_members(subject.module, folder)
                 subject.draw(folder)
                 result.seconds = time.monotonic() - start
-                folder.write_result({**asdict(result), "provenance": provenance()})
+                folder.write_result({**asdict(result), "provenance": origin})
     return result
 
 
