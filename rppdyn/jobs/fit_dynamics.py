@@ -31,8 +31,10 @@ from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.fit import FitDynamicsConfig
 from rppdyn.jobs.fitting.figures import draw_rollouts
-from rppdyn.jobs.fitting.members import StackFit, build_stack, equivariance_metrics, load_members, run_fit, task_group
+from rppdyn.jobs.fitting.members import StackFit, equivariance_metrics
+from rppdyn.jobs.fitting.networks import build_stack, task_group
 from rppdyn.jobs.fitting.result import FitResult, over_members
+from rppdyn.jobs.fitting.running import load_members, run_fit
 from rppdyn.nn import Chained, Stack
 from rppdyn.reps import Scalar, V
 from rppdyn.runs import RunFolder

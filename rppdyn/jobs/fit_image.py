@@ -20,8 +20,10 @@ from rppdyn.images.models import ARCHITECTURES
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.image import FitImageConfig
-from rppdyn.jobs.fitting.members import GAUSSIAN, Likelihood, StackFit, load_members, run_fit, stack_of
+from rppdyn.jobs.fitting.members import GAUSSIAN, Likelihood, StackFit
+from rppdyn.jobs.fitting.networks import stack_of
 from rppdyn.jobs.fitting.result import FitResult, numbers
+from rppdyn.jobs.fitting.running import load_members, run_fit
 from rppdyn.priors import Categorical
 from rppdyn.runs import RunFolder
 from rppdyn.runs.streams import stream

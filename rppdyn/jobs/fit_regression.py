@@ -15,8 +15,10 @@ from rppdyn.equivariance.actions import act
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.fit import FitRegressionConfig
-from rppdyn.jobs.fitting.members import StackFit, build_stack, equivariance_metrics, load_members, run_fit, task_group
+from rppdyn.jobs.fitting.members import StackFit, equivariance_metrics
+from rppdyn.jobs.fitting.networks import build_stack, task_group
 from rppdyn.jobs.fitting.result import FitResult, over_members
+from rppdyn.jobs.fitting.running import load_members, run_fit
 from rppdyn.nn import Chained, InvariantNormaliser, Stack
 from rppdyn.runs import RunFolder
 from rppdyn.runs.streams import data_stream, stream

@@ -24,16 +24,10 @@ from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.transition import FitTransitionConfig
 from rppdyn.jobs.fitting.figures import draw_horizons
-from rppdyn.jobs.fitting.members import (
-    LAPLACE,
-    Likelihood,
-    StackFit,
-    build_stack,
-    equivariance_metrics,
-    load_members,
-    run_fit,
-)
+from rppdyn.jobs.fitting.members import LAPLACE, Likelihood, StackFit, equivariance_metrics
+from rppdyn.jobs.fitting.networks import build_stack
 from rppdyn.jobs.fitting.result import FitResult, over_members
+from rppdyn.jobs.fitting.running import load_members, run_fit
 from rppdyn.jobs.training import agent_files
 from rppdyn.nn import Chained, Stack
 from rppdyn.runs import RunFolder, RunFolderError

@@ -42,6 +42,9 @@ def test_an_agent_trains_on_a_model_and_goes_on(rppdyn, tmp_path):
     assert status == 0 and "150 of 150 steps" in out, err
     assert "dynamics" in out  # its equivariance error beside the policy's and the critics'
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    measured = {"equivariance/dynamics", "equivariance/dynamics/left-right", *(f"pathway/dynamics_{x}" for x in
+                ("equivariant_norm", "free_norm", "free_share"))}  # fmt: skip
+    assert {name for name in last if "dynamics" in name} == measured  # as docs/metrics.md has them
     status, out, err = rppdyn("equivariance", "run", "--from", "reset", "--states", "50", cwd=tmp_path)
     assert status == 0 and "change of hinge velocity" in out, err
     measured = json.loads((tmp_path / "run" / "equivariance.json").read_text())["functions"]["dynamics"]["overall"]

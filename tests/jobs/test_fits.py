@@ -15,7 +15,7 @@ from rppdyn.envs.tasks import Pendulum, load_trajectories
 from rppdyn.jobs import fit_dynamics, fit_regression
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.fitting import members
+from rppdyn.jobs.fitting import running
 from rppdyn.nn import hidden_representation
 from rppdyn.reps import Scalar
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError, read_metrics
@@ -48,7 +48,7 @@ def test_seeds_trained_together_are_those_trained_alone(tmp_path):
 
 def test_the_commit_is_that_which_the_run_began_with(tmp_path, monkeypatch):
     config = regression(tmp_path / "run", "model=mlp", "optimiser.epochs=1")
-    monkeypatch.setattr(members, "provenance", lambda: {"begun": config.folder().exists()})
+    monkeypatch.setattr(running, "provenance", lambda: {"begun": config.folder().exists()})
     fit_regression.run(config)
     assert RunFolder.open(config.run_dir).result()["provenance"] == {"begun": False}
 

@@ -1,4 +1,4 @@
-r"""What the fits share: members stacked, their maximum a posteriori objective, and the life of their run folder.
+r"""What the fits share: members stacked, and their maximum a posteriori objective.
 
 Each member minimises
 
@@ -12,10 +12,8 @@ the factor before the priors are others (:class:`Likelihood`).
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -24,47 +22,17 @@ from torch import Tensor, nn
 
 from rppdyn import priors
 from rppdyn.equivariance import equivariance_error
-from rppdyn.errors import is_out_of_memory
-from rppdyn.groups import Group
-from rppdyn.jobs.config import notation
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.devices import device_of
-from rppdyn.jobs.config.fit import FitConfig, NetworkConfig
-from rppdyn.jobs.config.preflight import preflight
+from rppdyn.jobs.config.fit import FitConfig
 from rppdyn.jobs.fitting.evidence import PredictEach, VarianceLearning, weights_of
 from rppdyn.jobs.fitting.figures import fit_curves
-from rppdyn.jobs.fitting.pathways import draw_pathways, pathway_rows
-from rppdyn.jobs.fitting.result import FitResult
-from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
-from rppdyn.nn.hidden import component_major
-from rppdyn.priors import learn_variances, negative_log_prior
+from rppdyn.nn import Stack
+from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Rep
-from rppdyn.runs import CheckpointError, Progress, RunFolder, RunFolderError, provenance, stop_on_signals
-from rppdyn.runs.files import replacing
-from rppdyn.runs.fitting import fit, load_tensors
+from rppdyn.runs import RunFolder
 from rppdyn.runs.streams import stream
-from rppdyn.runs.threads import torch_threads
 
-__all__ = [
-    "GAUSSIAN",
-    "LAPLACE",
-    "Likelihood",
-    "StackFit",
-    "build_network",
-    "build_stack",
-    "equivariance_metrics",
-    "load_members",
-    "run_fit",
-    "stack_of",
-    "task_group",
-]
-
-MEMBERS = "members.pt"
-
-
-def task_group(text: str | None) -> Group | None:
-    """The group that a task's configuration names."""
-    return None if text is None else notation.group(text, "task.group")
+__all__ = ["GAUSSIAN", "LAPLACE", "Likelihood", "StackFit", "equivariance_metrics"]
 
 
 def equivariance_metrics(
@@ -75,60 +43,6 @@ def equivariance_metrics(
         return {"error": math.nan}
     error = equivariance_error(function, rep_in, rep_out, x, n_samples=4)
     return {"error": error.mean} | error.per_generator
-
-
-def build_network(config: NetworkConfig, rep_in: Rep, rep_out: Rep, seed: int, output_scale: float = 1.0) -> RPPEMLP:
-    """The configured network with initial weights of a seed; those of the last layer times ``output_scale``."""
-    options: dict[str, Any] = dict(
-        output_scale=output_scale,
-        hidden=_hidden(config.hidden, rep_in.G),
-        num_layers=config.num_layers,
-        architecture=config.architecture,
-        bilinear=config.bilinear,
-        generator=torch.Generator().manual_seed(seed),
-    )
-    if config.kind == "mlp":
-        return MLP(rep_in, rep_out, rep_in.G, free_variance=config.free_variance, **options)
-    options["equivariant_variance"] = config.equivariant_variance
-    if config.kind == "emlp":
-        return EMLP(rep_in, rep_out, rep_in.G, **options)
-    options |= dict(free_variance=config.free_variance, parametrisation=config.parametrisation)
-    return RPPEMLP(rep_in, rep_out, rep_in.G, **options)
-
-
-def _hidden(hidden: int | str | list, G: Group) -> Any:
-    if isinstance(hidden, list):
-        return [_hidden(layer, G) for layer in hidden]
-    if isinstance(hidden, str):
-        return component_major(notation.representation("model.hidden", hidden, G))
-    return hidden
-
-
-def build_stack(config: FitConfig, rep_in: Rep, rep_out: Rep, output_scale: float = 1.0) -> Stack:
-    """A member for each seed.
-
-    Raises:
-        ConfigError: their weights don't fit in memory.
-    """
-    try:
-        nets = [build_network(config.model, rep_in, rep_out, seed, output_scale) for seed in config.all_seeds]
-        return stack_of(config, nets)
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        raise ConfigError(
-            f"model.hidden={config.model.hidden}, {len(config.all_seeds)} of them: the weights don't fit in memory; give fewer "
-            "channels"
-        ) from error
-
-
-def stack_of(config: FitConfig, nets: Sequence[nn.Module]) -> Stack:
-    """Networks as one; their prior variances are parameters where they are learned."""
-    if config.objective == "marginal_likelihood":
-        for net in nets:
-            learn_variances(net)
-    stack = Stack(nets)
-    return stack.to(device=device_of(config.device), dtype=getattr(torch, config.dtype))
 
 
 class Likelihood(NamedTuple):
@@ -320,99 +234,3 @@ class StackFit(ABC):
         self.lengths = state.get("lengths", self.lengths)
         if self.variances is not None:
             self.variances.load_state_dict(state["variances"])
-
-
-def run_fit(config: FitConfig, build: Callable[[], StackFit], *, resume: bool, progress: bool) -> FitResult:
-    """Fit into the configuration's run folder, measure the finished members, and leave them, the figures and the result there.
-
-    Args:
-        build: the configured task and members.
-        resume: go on from the folder's last checkpoint; start where there is no folder yet.
-        progress: show a bar on standard error.
-    Raises:
-        RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
-        ConfigError, ValueError: what is configured can't be built; no folder has been made then.
-        CheckpointError: the folder's checkpoints are all damaged.
-    """
-    finished = preflight(config, resume)
-    if finished is not None:
-        return FitResult.from_dict(finished)
-    start, origin = time.monotonic(), provenance()  # a checkout may have moved on when the run ends
-    burn_in, epochs = config.marginal_likelihood.burn_in, config.optimiser.epochs
-    if config.objective == "marginal_likelihood" and burn_in >= epochs:
-        raise ConfigError(
-            f"marginal_likelihood.burn_in={burn_in} with optimiser.epochs={epochs}: no variance would be learned; give fewer "
-            "epochs before the first update"
-        )
-    with torch_threads(config.threads):
-        subject = build()
-        folder = RunFolder(config.folder())
-        if folder.is_vacant():
-            folder = RunFolder.create(folder.path, asdict(config))
-        with folder.lock():
-            folder.replace_config(asdict(config))
-            steps = config.optimiser.epochs * subject.steps_per_epoch
-            label = f"{config.task_name} {config.model_name}"
-            with (
-                stop_on_signals() as stop,
-                Progress(steps, description=label, enabled=progress) as bar,
-            ):
-                done = fit(
-                    subject,
-                    folder,
-                    steps=steps,
-                    evaluate_every=config.evaluation.every * subject.steps_per_epoch,
-                    checkpoint_every=config.checkpoint_every * subject.steps_per_epoch,
-                    stop=stop,
-                    progress=bar,
-                )
-            result = FitResult(
-                run=str(folder.path),
-                verb=config.verb,
-                task=config.task_name,
-                model=config.model_name,
-                seeds=config.all_seeds,
-                epochs=config.optimiser.epochs,
-                metrics=folder.metrics.last(),
-                interrupted=not done,
-                note="" if done else "stopped; a checkpoint was written",
-            )
-            if done:
-                with torch.no_grad():
-                    result.test = subject.test()
-                if subject.variances is not None:
-                    result.pathways = pathway_rows(subject.variances.evidence(config.optimiser.epochs))
-                    if result.pathways:
-                        draw_pathways(result.pathways, folder.figures / "pathways.png")
-                save_members(subject.module, folder)
-                subject.draw(folder)
-                result.seconds = time.monotonic() - start
-                folder.write_result({**asdict(result), "provenance": origin})
-    return result
-
-
-def save_members(module: nn.Module, folder: RunFolder) -> None:
-    """The fitted members' parameters, tensors alone."""
-    with replacing(folder.path / MEMBERS) as path:
-        torch.save(module.state_dict(), path)
-
-
-def load_members(module: nn.Module, folder: RunFolder) -> None:
-    """Give a stack, or what contains one, the parameters of a finished run.
-
-    Raises:
-        RunFolderError: the run is unfinished, or the file is damaged or of another network.
-    """
-    path = folder.path / MEMBERS
-    if folder.result() is None or not path.is_file():
-        raise RunFolderError(f"{folder.path} is unfinished: let it go on with --resume {folder.path}")
-    try:
-        module.load_state_dict(load_tensors(path))
-    except CheckpointError as error:
-        raise RunFolderError(
-            f"{path} is damaged: delete it and {folder.result_file}, and use --resume {folder.path} to write both again"
-        ) from error
-    except RuntimeError as error:
-        raise RunFolderError(
-            f"{path} is of another network than config.yaml says: delete the folder and fit again"
-        ) from error

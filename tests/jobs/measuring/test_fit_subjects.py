@@ -23,7 +23,7 @@ from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import EquivarianceConfig
 from rppdyn.jobs.fit_dynamics import load_models
 from rppdyn.jobs.fit_regression import load_regressors
-from rppdyn.jobs.fitting.members import save_members
+from rppdyn.jobs.fitting.running import save_members
 from rppdyn.jobs.measuring.measured import over_members
 from rppdyn.runs import RunFolder, RunFolderError, iqm, read_metrics
 

@@ -1,0 +1,81 @@
+"""The configured networks of a fit, one for each seed, and all of them as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from rppdyn.errors import is_out_of_memory
+from rppdyn.groups import Group
+from rppdyn.jobs.config import notation
+from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.devices import device_of
+from rppdyn.jobs.config.fit import FitConfig, NetworkConfig
+from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
+from rppdyn.nn.hidden import component_major
+from rppdyn.priors import learn_variances
+from rppdyn.reps import Rep
+
+__all__ = ["build_network", "build_stack", "stack_of", "task_group"]
+
+
+def task_group(text: str | None) -> Group | None:
+    """The group that a task's configuration names."""
+    return None if text is None else notation.group(text, "task.group")
+
+
+def build_network(config: NetworkConfig, rep_in: Rep, rep_out: Rep, seed: int, output_scale: float = 1.0) -> RPPEMLP:
+    """The configured network with initial weights of a seed; those of the last layer times ``output_scale``."""
+    options: dict[str, Any] = dict(
+        output_scale=output_scale,
+        hidden=_hidden(config.hidden, rep_in.G),
+        num_layers=config.num_layers,
+        architecture=config.architecture,
+        bilinear=config.bilinear,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    if config.kind == "mlp":
+        return MLP(rep_in, rep_out, rep_in.G, free_variance=config.free_variance, **options)
+    options["equivariant_variance"] = config.equivariant_variance
+    if config.kind == "emlp":
+        return EMLP(rep_in, rep_out, rep_in.G, **options)
+    options |= dict(free_variance=config.free_variance, parametrisation=config.parametrisation)
+    return RPPEMLP(rep_in, rep_out, rep_in.G, **options)
+
+
+def _hidden(hidden: int | str | list, G: Group) -> Any:
+    if isinstance(hidden, list):
+        return [_hidden(layer, G) for layer in hidden]
+    if isinstance(hidden, str):
+        return component_major(notation.representation("model.hidden", hidden, G))
+    return hidden
+
+
+def build_stack(config: FitConfig, rep_in: Rep, rep_out: Rep, output_scale: float = 1.0) -> Stack:
+    """A member for each seed.
+
+    Raises:
+        ConfigError: their weights don't fit in memory.
+    """
+    try:
+        nets = [build_network(config.model, rep_in, rep_out, seed, output_scale) for seed in config.all_seeds]
+        return stack_of(config, nets)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ConfigError(
+            f"model.hidden={config.model.hidden}, {len(config.all_seeds)} of them: the weights don't fit in memory; give fewer "
+            "channels"
+        ) from error
+
+
+def stack_of(config: FitConfig, nets: Sequence[nn.Module]) -> Stack:
+    """Networks as one; their prior variances are parameters where they are learned."""
+    if config.objective == "marginal_likelihood":
+        for net in nets:
+            learn_variances(net)
+    stack = Stack(nets)
+    return stack.to(device=device_of(config.device), dtype=getattr(torch, config.dtype))

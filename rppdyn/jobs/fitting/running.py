@@ -1,0 +1,121 @@
+"""The life of a fit's run folder: from its configuration to its members, figures and result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+import torch
+from torch import nn
+
+from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.fit import FitConfig
+from rppdyn.jobs.config.preflight import preflight
+from rppdyn.jobs.fitting.members import StackFit
+from rppdyn.jobs.fitting.pathways import draw_pathways, pathway_rows
+from rppdyn.jobs.fitting.result import FitResult
+from rppdyn.runs import CheckpointError, Progress, RunFolder, RunFolderError, provenance, stop_on_signals
+from rppdyn.runs.files import replacing
+from rppdyn.runs.fitting import fit, load_tensors
+from rppdyn.runs.threads import torch_threads
+
+__all__ = ["load_members", "run_fit", "save_members"]
+
+MEMBERS = "members.pt"
+
+
+def run_fit(config: FitConfig, build: Callable[[], StackFit], *, resume: bool, progress: bool) -> FitResult:
+    """Fit into the configuration's run folder, measure the finished members, and leave them, the figures and the result there.
+
+    Args:
+        build: the configured task and members.
+        resume: go on from the folder's last checkpoint; start where there is no folder yet.
+        progress: show a bar on standard error.
+    Raises:
+        RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
+        ConfigError, ValueError: what is configured can't be built; no folder has been made then.
+        CheckpointError: the folder's checkpoints are all damaged.
+    """
+    finished = preflight(config, resume)
+    if finished is not None:
+        return FitResult.from_dict(finished)
+    start, origin = time.monotonic(), provenance()  # a checkout may have moved on when the run ends
+    burn_in, epochs = config.marginal_likelihood.burn_in, config.optimiser.epochs
+    if config.objective == "marginal_likelihood" and burn_in >= epochs:
+        raise ConfigError(
+            f"marginal_likelihood.burn_in={burn_in} with optimiser.epochs={epochs}: no variance would be learned; give fewer "
+            "epochs before the first update"
+        )
+    with torch_threads(config.threads):
+        subject = build()
+        folder = RunFolder(config.folder())
+        if folder.is_vacant():
+            folder = RunFolder.create(folder.path, asdict(config))
+        with folder.lock():
+            folder.replace_config(asdict(config))
+            steps = config.optimiser.epochs * subject.steps_per_epoch
+            label = f"{config.task_name} {config.model_name}"
+            with (
+                stop_on_signals() as stop,
+                Progress(steps, description=label, enabled=progress) as bar,
+            ):
+                done = fit(
+                    subject,
+                    folder,
+                    steps=steps,
+                    evaluate_every=config.evaluation.every * subject.steps_per_epoch,
+                    checkpoint_every=config.checkpoint_every * subject.steps_per_epoch,
+                    stop=stop,
+                    progress=bar,
+                )
+            result = FitResult(
+                run=str(folder.path),
+                verb=config.verb,
+                task=config.task_name,
+                model=config.model_name,
+                seeds=config.all_seeds,
+                epochs=config.optimiser.epochs,
+                metrics=folder.metrics.last(),
+                interrupted=not done,
+                note="" if done else "stopped; a checkpoint was written",
+            )
+            if done:
+                with torch.no_grad():
+                    result.test = subject.test()
+                if subject.variances is not None:
+                    result.pathways = pathway_rows(subject.variances.evidence(config.optimiser.epochs))
+                    if result.pathways:
+                        draw_pathways(result.pathways, folder.figures / "pathways.png")
+                save_members(subject.module, folder)
+                subject.draw(folder)
+                result.seconds = time.monotonic() - start
+                folder.write_result({**asdict(result), "provenance": origin})
+    return result
+
+
+def save_members(module: nn.Module, folder: RunFolder) -> None:
+    """The fitted members' parameters, tensors alone."""
+    with replacing(folder.path / MEMBERS) as path:
+        torch.save(module.state_dict(), path)
+
+
+def load_members(module: nn.Module, folder: RunFolder) -> None:
+    """Give a stack, or what contains one, the parameters of a finished run.
+
+    Raises:
+        RunFolderError: the run is unfinished, or the file is damaged or of another network.
+    """
+    path = folder.path / MEMBERS
+    if folder.result() is None or not path.is_file():
+        raise RunFolderError(f"{folder.path} is unfinished: let it go on with --resume {folder.path}")
+    try:
+        module.load_state_dict(load_tensors(path))
+    except CheckpointError as error:
+        raise RunFolderError(
+            f"{path} is damaged: delete it and {folder.result_file}, and use --resume {folder.path} to write both again"
+        ) from error
+    except RuntimeError as error:
+        raise RunFolderError(
+            f"{path} is of another network than config.yaml says: delete the folder and fit again"
+        ) from error
