@@ -24,8 +24,6 @@ class Batches:
         generator: of images, and of noise on the CPU.
     """
 
-    only_from_buffer = True  # what a subclass that draws from elsewhere too denies
-
     def __init__(self, agent: RPPSAC) -> None:
         self.agent = agent
         self.generator = new_generator()
@@ -97,9 +95,8 @@ class Batches:
     @property
     def drawn_on_device(self) -> bool:
         """Whether batches are drawn by the replay buffer's generator alone, without looking at a value."""
-        return (
-            self._on_device is not None and self.only_from_buffer and not (self.agent.augment or self.agent.mirror_loss)
-        )
+        usual = type(self)._draw is Batches._draw and not (self.agent.augment or self.agent.mirror_loss)
+        return usual and self._on_device is not None
 
     @property
     def drawn_from(self) -> list[Tensor]:

@@ -47,7 +47,6 @@ class Imagined(NamedTuple):
 class ImaginedBatches(Batches):
     """Batches of which a share is from the replay buffer, and the rest made up by the agent's model."""
 
-    only_from_buffer = False
     agent: RPPMBPO
 
     def _draw(self, batch_size: int) -> dict[str, Tensor]:
@@ -278,18 +277,18 @@ class RPPMBPO(RPPSAC):
         return super().parts | {"dynamics": self.dynamics}
 
     def change_function(self, dtype: torch.dtype | None) -> Callable[[Tensor, Tensor], Tensor]:
-        """Raw observations and actions to what the model adds to the features, the mean of its members, on the CPU.
+        """Raw observations and actions to what the model as it stands adds to the features, its members' mean, on the CPU.
 
         Args:
             dtype: the precision in which the networks are evaluated; None leaves their own.
         """
         spec, high = self.spec, torch.as_tensor(self.action_space.high, dtype=torch.float64)
         dynamics = self.dynamics if dtype is None else in_precision(self.dynamics, dtype)
-        like = next(dynamics.parameters())
+        like, weights = next(dynamics.parameters()), dynamics.assemble()
 
         def change(obs: Tensor, actions: Tensor) -> Tensor:
             x, u = (t.to(like).expand(self.members, -1, -1) for t in (spec.encode(obs.double()), actions / high))
-            return dynamics.change(x, u).mean(0).double().cpu()
+            return dynamics.change(x, u, weights).mean(0).double().cpu()
 
         return change
 

@@ -23,7 +23,17 @@ from rppdyn.jobs.measuring import subjects
 from rppdyn.jobs.measuring.figure import draw
 from rppdyn.jobs.measuring.fit_subjects import Member, open_fit
 from rppdyn.jobs.measuring.loading import load_function, load_policy, load_program
-from rppdyn.jobs.measuring.measured import Measured, Rollouts, finite, measure, measure_rollouts, over_members
+from rppdyn.jobs.measuring.measured import (
+    FORMAT,
+    OUTPUTS,
+    Measured,
+    Rollouts,
+    finite,
+    measure,
+    measure_rollouts,
+    most,
+    over_members,
+)
 from rppdyn.jobs.measuring.states import evenly, inputs_of, states_of
 from rppdyn.jobs.measuring.subjects import Function, Subject
 from rppdyn.jobs.train_agent import process_state
@@ -33,7 +43,6 @@ from rppdyn.runs import RunFolder, iqm, provenance
 from rppdyn.runs.files import write_json
 
 FITS = ("fit_regression", "fit_dynamics", "fit_transition")
-FORMAT = 1  # of equivariance.json
 SHOWN = 6  # parts of the input in the table: those that explain most; the JSON has all
 
 
@@ -108,9 +117,7 @@ def _of_agent(config: EquivarianceConfig) -> EquivarianceResult:
             subjects.check_policy(subject.policy, spec)
         observations, actions, origin = states_of(config, subject, spec)
         names = list(spec.generator_names)
-        functions = {
-            f.name: measure(f, observations, actions, names) for f in _functions(config, subject, spec, observations)
-        }
+        functions = {f.name: measure(f, observations, actions, names) for f in _functions(subject, spec, observations)}
         whole = subject.agent or subject.policy
         pathways = whole.pathway_statistics() if hasattr(whole, "pathway_statistics") else {}
     return _result(config, subject.source, f"{spec.group} of {spec.env_id}", names, len(observations), origin, functions,
@@ -211,8 +218,11 @@ def _subject(config: EquivarianceConfig) -> Iterator[Subject]:
     if config.kind == "run":
         if config.env is not None:
             raise ConfigError(f"--env {config.env}: a run brings its environment; leave it out")
-        with agent_of(config.what, config.episodes, config.seed) as (agent, source, its_evaluator):
-            yield Subject(source, agent.policy, agent, evaluator=lambda: its_evaluator, spec=agent.spec)
+        whole = config.symmetry is None  # what agents learn of dynamics is in features of their own symmetry
+        with agent_of(config.what, config.episodes, config.seed, whole=whole) as (agent, source, its_evaluator):
+            yield Subject(
+                source, agent.policy, agent if whole else None, evaluator=lambda: its_evaluator, spec=agent.spec
+            )
         return
     evaluator: Callable[[], Evaluator] | None = None
     if (env_id := config.env) is not None:
@@ -240,12 +250,10 @@ def _spec(config: EquivarianceConfig, subject: Subject) -> SymmetrySpec:
     return symmetry_spec(env_id, symmetry=config.symmetry)
 
 
-def _functions(
-    config: EquivarianceConfig, subject: Subject, spec: SymmetrySpec, observations: NDArray
-) -> list[Function]:
+def _functions(subject: Subject, spec: SymmetrySpec, observations: NDArray) -> list[Function]:
     if subject.call is None:
         found = subjects.policy_functions(subject.policy, spec)
-        if isinstance(subject.agent, RPPMBPO) and config.symmetry is None:
+        if isinstance(subject.agent, RPPMBPO):
             found.append(subjects.dynamics_function(subject.agent))
         return found
     sample = torch.as_tensor(observations[:2], dtype=torch.float64)
@@ -326,8 +334,10 @@ def _about_rollouts(rollouts: Rollouts) -> list[str]:
 def _details(name: str, m: Measured) -> list[str]:
     lines = []
     if m.by_output:
-        lines += ["", f"{name}: error of each output"]
-        lines += align([[f"  {entry}", f"{value:.1e}"] for entry, value in m.by_output.items()])
+        shown = most(m.by_output, OUTPUTS)
+        more = f" (the largest of {len(m.by_output)})" if len(shown) < len(m.by_output) else ""
+        lines += ["", f"{name}: error of each output{more}"]
+        lines += align([[f"  {entry}", f"{value:.1e}"] for entry, value in shown.items()])
     explained = {entry: share for entry, share in m.by_input.items() if share == share}
     if explained:
         worst = sorted(explained.items(), key=lambda item: -item[1])[:SHOWN]

@@ -66,8 +66,8 @@ def run(config: EvaluateAgentConfig, *, progress: bool = False) -> EvaluateAgent
 
 
 @contextmanager
-def agent_of(run: str, episodes: int, seed: int) -> Iterator[tuple[RPPSAC, str, Evaluator]]:
-    """The agent of a run, where its weights come from, and an evaluator to play episodes with."""
+def agent_of(run: str, episodes: int, seed: int, *, whole: bool = False) -> Iterator[tuple[RPPSAC, str, Evaluator]]:
+    """The agent of a run, or its policy alone, where its weights come from, and an evaluator to play episodes with."""
     folder = RunFolder.open(run)
     config = compose.from_run("train_agent", folder)
     if not torch.cuda.is_available():  # a run that was trained elsewhere can be looked at here
@@ -75,7 +75,7 @@ def agent_of(run: str, episodes: int, seed: int) -> Iterator[tuple[RPPSAC, str, 
     with process_state(config.threads):
         env = build_env(config)
         agent = build_agent(config, env, spec_of(config, folder, env))
-        source = agent_files.load_policy(agent, folder)
+        source = agent_files.load_policy(agent, folder, whole=whole)
         evaluator = Evaluator(partial(build_env, config), episodes, seed)
         try:
             yield agent, source, evaluator

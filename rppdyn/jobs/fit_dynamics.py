@@ -83,7 +83,6 @@ class Dynamics(StackFit):
     """
 
     config: FitDynamicsConfig
-    longest = LONGEST
 
     def __init__(self, config: FitDynamicsConfig):
         self.config = config
@@ -97,8 +96,14 @@ class Dynamics(StackFit):
         is_hamiltonian = config.model.system == "hamiltonian"
         stack = build_stack(config, self.rep, Scalar(self.rep.G) if is_hamiltonian else self.rep, INITIAL_SCALE)
         self.model, self.trained = _system(config, stack), _system(config, stack)
-        self.predict_each = self._rollout_each if is_hamiltonian else None
-        super().__init__(config, stack, chunks[:, :, 0], chunks[:, :, 1:])
+        super().__init__(
+            config,
+            stack,
+            chunks[:, :, 0],
+            chunks[:, :, 1:],
+            longest=LONGEST,
+            predict_each=self._rollout_each if is_hamiltonian else None,
+        )
         self.curves: dict[str, Any] = {}
         self.example: dict[str, Any] = {}
 

@@ -74,12 +74,12 @@ class ImageFit(StackFit):
                 raise ConfigError(f"{where}: the quadrant is asked, and would be another one; leave it out")
         self.data = [self._images(seed) for seed in config.all_seeds]
         self.device = device_of(config.device)
-        self.likelihood = GAUSSIAN if self.data[0].regression else CATEGORICAL
         super().__init__(
             config,
             stack_of(config, [self._model(seed) for seed in config.all_seeds]),
             torch.stack([data.train.x for data in self.data]).to(self.device),
             torch.stack([data.train.y for data in self.data]).to(self.device),
+            likelihood=GAUSSIAN if self.data[0].regression else CATEGORICAL,
         )
 
     def predict(self, inputs: Float[Tensor, "members N C H W"]) -> Float[Tensor, "members N outputs"]:

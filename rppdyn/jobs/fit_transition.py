@@ -94,9 +94,8 @@ class Transition(StackFit):
         n = self.spec.feature_dim
         units = torch.cat([self.model.states.std, self.model.changes.std[n:]])  # that errors of rollouts are counted in
         self.units = (torch.ones_like(units) if config.model.gaussian else units).to(self.device, self.dtype)
-        self.likelihood = self._likelihood()
         inputs, targets = (t.to(device=self.device, dtype=self.dtype) for t in (inputs, targets))
-        super().__init__(config, stack, inputs, targets / self.units)
+        super().__init__(config, stack, inputs, targets / self.units, likelihood=self._likelihood())
         self.curves: dict[str, Any] = {}
 
     @property

@@ -145,14 +145,32 @@ def grouped(runs: Sequence[str | os.PathLike[str]]) -> dict[str, list[list[dict[
         raise ValueError("no runs to draw: give the folders of one run or more")
     folders = [RunFolder.open(run) for run in runs]
     configs = [flattened(folder.config()) for folder in folders]
-    varied = {key for config in configs for key, _, _ in differences(configs[0], config)}
+    varied = _varied(configs)
     groups: dict[str, list[list[dict[str, Any]]]] = {}
+    of_seed: dict[tuple[str, Any], Path] = {}
     for folder, config in zip(folders, configs, strict=True):
         records = read_metrics(folder.metrics.path) if folder.metrics.path.exists() else []
         if not records:
             raise ValueError(f"{folder.path} has no metrics yet: leave it out, or let it run first")
-        groups.setdefault(_label(config, varied), []).append(records)
+        label, seed = _label(config, varied), folder.config().get("seed")
+        if (other := of_seed.setdefault((label, seed), folder.path)) != folder.path:
+            raise ValueError(f"{other} and {folder.path} both have seed {seed} of one configuration: name one of them")
+        groups.setdefault(label, []).append(records)
     return groups
+
+
+def _varied(configs: Sequence[dict[str, Any]]) -> set[str]:
+    """The keys in which configurations differ.
+
+    Where some agents have a model of the environment and others none, that is one key, "agent", beside what differs between
+    the models.
+    """
+    varied = {key for config in configs for key, _, _ in differences(configs[0], config)}
+    if MODEL not in varied:  # null in the configuration of those without
+        return varied
+    models = [config for config in configs if MODEL not in config]
+    own = {key for config in models for key, _, _ in differences(models[0], config)}
+    return {key for key in varied if not key.startswith(MODEL) or key in own} | {"agent"}
 
 
 def curve(runs: Sequence[Sequence[Mapping[str, Any]]], metric: str) -> Curve | None:
@@ -214,26 +232,21 @@ def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def setting(key: str, value: Any) -> str:
     """A setting in a name: `leg_joint=0.5`; of what is switched on its name alone, of what is off nothing."""
-    name = key.rpartition(".")[2]
+    name = key.removeprefix("agent.") if key.startswith(MODEL) else key.rpartition(".")[2]
     if isinstance(value, bool):
         return name if value else ""
     return f"{name}={value}"
 
 
 def _label(config: Mapping[str, Any], varied: set[str]) -> str:
-    """Environment (where it varies) and model, and whatever else varies between the runs.
-
-    Where some agents have a model of the environment and others none, they are called mbpo and sac; how it is set goes
-    without saying.
-    """
-    if MODEL in varied:  # null in the configuration of those without
-        varied = {key for key in varied if not key.startswith(MODEL)} | {"agent"}
-        config = {**config, "agent": "sac" if MODEL in config else "mbpo"}
+    """Environment (where it varies) and model, mbpo or sac where both are there, and whatever else varies between the runs."""
+    if MODEL in config:  # it has none
+        varied = {key for key in varied if not key.startswith(f"{MODEL}.")}
     parts = [str(config.get("env.id"))] if "env.id" in varied or not varied else []
     switches = all(isinstance(config.get(key), bool) for key in varied)
     if "model.kind" in varied or switches:
         parts.append(str(config.get("model.kind")))
     if "agent" in varied:
-        parts.append(str(config["agent"]))
+        parts.append("sac" if MODEL in config else "mbpo")
     parts += [setting(key, config.get(key, "stock")) for key in sorted(varied - {"env.id", "model.kind", "agent"})]
     return " ".join(filter(None, parts))

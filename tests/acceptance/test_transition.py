@@ -54,6 +54,13 @@ def test_an_agent_trains_on_a_model_and_goes_on(rppdyn, tmp_path):
     assert status == 0 and "checkpoint at step 150" in out, err
     again = json.loads((tmp_path / "run" / "equivariance.json").read_text())["functions"]["dynamics"]["overall"]
     assert again == measured
+    status, out, err = rppdyn("evaluate-agent", "run", "--episodes", "1", cwd=tmp_path)
+    assert status == 0 and "final policy" in out, err  # which it is enough to have
+    (tmp_path / "run" / "checkpoints").rename(tmp_path / "elsewhere")
+    status, out, err = rppdyn("equivariance", "run", "--from", "reset", "--states", "50", cwd=tmp_path)
+    assert status == 2 and "has neither dynamics.pt nor a checkpoint" in err and err.count("\n") == 1
+    status, out, err = rppdyn("equivariance", "run", "--from", "reset", "--symmetry", "left-right", cwd=tmp_path)
+    assert status == 0 and "critics" in out and "dynamics" not in out, err
     status, out, err = rppdyn("report", "run", "--out", "report.html", cwd=tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert status == 0 and "critics&#x27; error" in page and "dynamics&#x27; error" in page, err

@@ -91,6 +91,8 @@ def test_the_dynamics_equivariance_error_is_of_the_environments_symmetry(fitted,
     assert dynamics_equivariance_error(fitted, observations, actions).error == pytest.approx(expected, rel=1e-9)
     with pytest.raises(ValueError, match="50 states and 49 actions"):
         dynamics_equivariance_error(fitted, observations, actions[1:])
+    with pytest.raises(ValueError, match="RPPSAC learns no dynamics: give an RPPMBPO"):
+        dynamics_equivariance_error(RPPSAC("RPPPolicy", "InvertedPendulum-v5"), observations, actions)
 
 
 def test_a_batch_has_its_share_of_real_transitions():

@@ -13,6 +13,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 
 from rppdyn.agents import RPPSAC
 from rppdyn.agents import together as together_module
+from rppdyn.agents.batches import Batches
 from rppdyn.agents.replay import TRANSITIONS, DeviceReplayBuffer
 from rppdyn.agents.together import Replayed, Together
 from rppdyn.agents.trainees import train_many
@@ -218,3 +219,18 @@ def test_on_a_gpu_graphs_do_what_their_work_does(monkeypatch, caplog, env):
     monkeypatch.setattr(together_module, "captured", lambda work, *_: work)
     for one, other in zip(graphs, train_many(builds, 60), strict=True):
         states_agree(one.agent, other.agent, rtol=1e-3, atol=1e-5)
+
+
+def test_batches_that_are_drawn_in_another_way_are_no_part_of_a_replayed_update(make_agent):
+    class Own(Batches):
+        def _draw(self, batch_size: int) -> dict[str, torch.Tensor]:
+            return super()._draw(batch_size)
+
+    agent = make_agent(replay_buffer_class=DeviceReplayBuffer)
+    assert agent.batches.drawn_on_device
+    agent.batches = Own(agent)
+    assert not agent.batches.drawn_on_device
+    assert (
+        not make_agent().batches.drawn_on_device
+        and not make_agent(replay_buffer_class=DeviceReplayBuffer, augment=True).batches.drawn_on_device
+    )

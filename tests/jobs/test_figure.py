@@ -81,3 +81,9 @@ def test_bad_input_is_one_line_and_nothing_is_made(tmp_path, monkeypatch, capfd)
     assert sorted(tmp_path.iterdir()) == before
     with pytest.raises(RunFolderError, match="no run at absent"):
         figure.run(FigureConfig(["absent"], out="out.png"))
+
+
+@pytest.mark.parametrize("numbers", ["", "numbers", "run/metrics.jsonl", "f.png"])
+def test_numbers_are_written_to_json_and_nothing_else(numbers):
+    with pytest.raises(ValueError, match=rf"--json {numbers}: must end in .json"):
+        FigureConfig(["run"], out="f.png", json=numbers)

@@ -46,7 +46,7 @@ def test_seeds_trained_together_are_those_trained_alone(tmp_path):
     assert len(set(together.test["test/error"])) == 3
 
 
-def test_the_commit_is_that_which_the_run_began_with(tmp_path, monkeypatch):
+def test_the_commit_is_that_which_the_process_began_with(tmp_path, monkeypatch):
     config = regression(tmp_path / "run", "model=mlp", "optimiser.epochs=1")
     monkeypatch.setattr(running, "provenance", lambda: {"begun": config.folder().exists()})
     fit_regression.run(config)

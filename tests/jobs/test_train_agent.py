@@ -53,7 +53,7 @@ def result(config):
     return result
 
 
-def test_the_commit_is_that_which_the_run_began_with(tmp_path, monkeypatch):
+def test_the_commit_is_that_which_the_process_began_with(tmp_path, monkeypatch):
     config = compose.composed("train_agent", [*WORDS, f"run_dir={tmp_path / 'run'}"])
     monkeypatch.setattr(train_agent, "provenance", lambda: {"records": len(RunFolder(config.run_dir).metrics.last())})
     train_agent.run(config)

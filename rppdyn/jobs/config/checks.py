@@ -88,7 +88,7 @@ def each_once(runs: Sequence[str]) -> None:
     paths = [Path(run).resolve() for run in runs]
     for run, path in zip(runs, paths, strict=True):
         if paths.count(path) > 1:
-            raise ConfigError(f"{run} is given twice, and would count as two seeds: name each run once")
+            raise ConfigError(f"{run} is given twice: name each run once")
 
 
 def parametrisation(value: str, kind: str, variances: Mapping[str, float | None]) -> None:

@@ -152,6 +152,8 @@ class FigureConfig:
     def __post_init__(self) -> None:
         each_once(self.runs)
         figure("--out", self.out)
+        if self.json is not None and Path(self.json).suffix != ".json":
+            raise ConfigError(f"--json {self.json}: must end in .json")
 
 
 @dataclass

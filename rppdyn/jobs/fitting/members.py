@@ -79,9 +79,7 @@ class StackFit(ABC):
 
     Args:
         inputs, targets: ``(members, N, ...)``.
-
-    Attributes:
-        likelihood: of the targets; normal, with the configured variance, unless a subclass has set another by now.
+        likelihood: of the targets; a normal one has the configured variance.
         longest: how many times as long as the running mean of its lengths a member's gradient may be; longer ones are
             shortened to that, and those that are no numbers left out. Adam's next ten steps would all go where one such
             gradient points, however long it is.
@@ -89,30 +87,28 @@ class StackFit(ABC):
             maps of features (:func:`rppdyn.priors.gradient_curvature`).
     """
 
-    likelihood: Likelihood = GAUSSIAN
-    longest: float | None = None
-    predict_each: PredictEach | None = None
-
     def __init__(
         self,
         config: FitConfig,
         stack: Stack,
         inputs: Float[Tensor, "members N ..."],
         targets: Float[Tensor, "members N ..."],
+        *,
+        likelihood: Likelihood = GAUSSIAN,
+        longest: float | None = None,
+        predict_each: PredictEach | None = None,
     ):
-        self.config, self.stack = config, stack
+        self.config, self.stack, self.likelihood, self.longest = config, stack, likelihood, longest
         self.inputs, self.targets = inputs, targets
         self.optimiser = torch.optim.Adam(weights_of(stack), lr=config.optimiser.learning_rate, foreach=True)
         self.noise = torch.full((stack.members,), math.log(config.optimiser.noise_variance)).to(inputs)
         self.variances: VarianceLearning | None = None
         if config.objective == "marginal_likelihood":
-            density, noise = self.likelihood.density, self.noise if self.likelihood.noise else None
+            density, noise = likelihood.density, self.noise if likelihood.noise else None
             if density is None:
-                raise ConfigError(
-                    f"objective=marginal_likelihood: the likelihood of {self.likelihood.name} has no density"
-                )
+                raise ConfigError(f"objective=marginal_likelihood: the likelihood of {likelihood.name} has no density")
             self.variances = VarianceLearning(
-                config, stack, inputs, targets, self.predict_one, density, noise, self.predict_each
+                config, stack, inputs, targets, self.predict_one, density, noise, predict_each
             )
         self.lengths = torch.full((stack.members,), math.nan).to(inputs)  # of gradients, the running mean
         self.loss = torch.full((stack.members,), math.nan)

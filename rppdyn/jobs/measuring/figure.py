@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from rppdyn.jobs.fitting.figures import draw_members
+from rppdyn.jobs.measuring.measured import OUTPUTS, most
 from rppdyn.runs.figures import COLOURS, SMALLEST, save
 
 Result = Mapping[str, Any]
@@ -61,7 +62,8 @@ def panels_of(result: Result) -> list[Panel]:
         panels.append(("error along rollouts", lambda axes: _along_rollouts(axes, rollouts)))
     for name, m in functions.items():
         if (outputs := _finite(m["by_output"])) and name != "critics":
-            panels.append((f"{name}: error of each output", partial(_bars, values=outputs, label="error", log=True)))
+            values = most(outputs, OUTPUTS)
+            panels.append((f"{name}: error of each output", partial(_bars, values=values, label="error", log=True)))
         if inputs := _finite(m["by_input"]):
             largest = dict(sorted(inputs.items(), key=lambda item: -item[1])[:MOST_PARTS])
             title = f"{name}: share by part of the input"

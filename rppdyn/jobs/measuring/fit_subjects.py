@@ -22,7 +22,7 @@ from rppdyn.jobs.fit_dynamics import Dynamics, load_models
 from rppdyn.jobs.fit_regression import Regressor, load_regressors
 from rppdyn.jobs.fit_transition import load_transitions
 from rppdyn.jobs.fitting.members import StackFit
-from rppdyn.jobs.measuring.subjects import Blocks, Function, Network
+from rppdyn.jobs.measuring.subjects import Blocks, Function, Network, changes
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, RunFolderError
@@ -150,13 +150,11 @@ def _transition(config: FitTransitionConfig, folder: RunFolder, group: str | Non
 def _change(model: TransitionModel, spec: SymmetrySpec, rep_in: Rep) -> Function:
     """What a transition model adds to the state, as a function of state and action."""
     weights, n = model.assemble(), spec.feature_dim
-    features = _blocks(dict.fromkeys(spec.feature_names, 1))
     inputs = _blocks(dict.fromkeys((*spec.feature_names, *spec.action_names), 1))
-    changes = {f"change of {name}": index for name, index in features.items()}
     network_inputs = lambda z: torch.cat([model.states(z[..., :n]), model.actions(z[..., n:])], -1)  # noqa: E731
     networks = _networks("network", model.net, network_inputs, rep_in)
     call = lambda z: model.change(z[..., :n], z[..., n:], weights)  # noqa: E731
-    return _function("change of the state", call, rep_in, spec.obs_rep, inputs, changes, networks)
+    return _function("change of the state", call, rep_in, spec.obs_rep, inputs, changes(spec), networks)
 
 
 def _vector_field(model: DynamicsModel, rep: Rep, parts: Mapping[str, int]) -> Function:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +28,11 @@ from rppdyn.runs.statistics import bootstrap_interval, iqm
 
 DETAIL_STATES = 256
 """At most so many states, evenly spaced, are used for entries of the input and for layers, whose cost grows with both."""
+
+FORMAT = 1  # of equivariance.json
+
+OUTPUTS = 20
+"""So many entries of the output are shown at most, those with the largest errors; equivariance.json has all."""
 
 SAMPLES = 7
 """Elements beside the identity: all of a group that has no more, else so many random ones, the same for every state."""
@@ -151,6 +156,13 @@ def measure(function: Function, observations: NDArray, actions: NDArray | None, 
         layers={name: found for name, net in function.networks.items() if (found := _layers(net, few, generators))},
         precision=str(y.dtype).removeprefix("torch."),
     )
+
+
+def most(by_entry: Mapping[str, float], count: int) -> dict[str, float]:
+    """All entries, in their order, or the largest ones, in theirs, where there are more than so many."""
+    if len(by_entry) <= count:
+        return dict(by_entry)
+    return dict(sorted(by_entry.items(), key=lambda item: -item[1])[:count])
 
 
 def finite(function: Function, inputs: NDArray) -> bool:

@@ -139,14 +139,13 @@ def policy_functions(policy: BasePolicy, spec: SymmetrySpec) -> list[Function]:
 def dynamics_function(agent: RPPMBPO) -> Function:
     """What the model that an agent learns adds to the features of a state, the mean of its members."""
     spec, split, change = agent.spec, agent.spec.feature_dim, agent.change_function(torch.float64)
-    changes = {f"change of {name}": [i] for i, name in enumerate(spec.feature_names)}
     return Function(
         "dynamics",
         lambda x: change(spec.decode(x[..., :split]), spec.action.decode(x[..., split:])),
         spec.obs_rep + spec.action_rep,
         spec.obs_rep,
         _states_and_actions(spec),
-        changes,
+        changes(spec),
         encode=partial(_encoded, spec),
         scale=agent.dynamics.changes.std.double().cpu()[:split],
     )
@@ -261,6 +260,11 @@ def blocks(space: Space) -> dict[str, list[int]]:
             name = space.names[i].removesuffix(" w") if kind == "quaternion" else space.names[i]
             found[name] = list(space.encoding.features_of(i))
     return found
+
+
+def changes(spec: SymmetrySpec) -> dict[str, list[int]]:
+    """The features of each coordinate of a change of the state."""
+    return {f"change of {name}": indices for name, indices in blocks(spec.obs).items()}
 
 
 def _states_and_actions(spec: SymmetrySpec) -> dict[str, list[int]]:

@@ -14,7 +14,7 @@ from rppdyn.envs import Certificate, SymmetrySpec
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.config.fit import FitConfig
-from rppdyn.jobs.equivariance import FORMAT
+from rppdyn.jobs.measuring.measured import FORMAT
 from rppdyn.runs import RunFolder, RunFolderError, bootstrap_interval, differences, iqm, read_metrics
 from rppdyn.runs.figures import COLOURS, Curve, curve, flattened, setting
 from rppdyn.runs.files import plain

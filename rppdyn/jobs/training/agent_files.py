@@ -95,14 +95,16 @@ def load_spec(folder: RunFolder) -> SymmetrySpec | None:
         raise RunFolderError(f"{path} can't be read ({error}): start another run with another run_dir=") from error
 
 
-def load_policy(agent: RPPSAC, folder: RunFolder) -> str:
+def load_policy(agent: RPPSAC, folder: RunFolder, *, whole: bool = False) -> str:
     """Give an agent the weights of a run: those of its end, or else of its last checkpoint; says which.
 
+    Args:
+        whole: all parts of the agent, not the policy alone.
     Raises:
         RunFolderError: the run has neither yet, or the file is damaged.
         CheckpointError: none of the checkpoints can be read.
     """
-    parts = _parts(agent, folder)
+    parts = {file: part for file, part in _parts(agent, folder).items() if whole or file == folder.policy_file}
     if folder.result() is not None and all(file.is_file() for file in parts):
         for file, part in parts.items():
             weights = _load(file, RunFolderError)
@@ -126,6 +128,11 @@ def load_checkpoint(agent: RPPSAC, folder: RunFolder) -> RunState:
     """
     state = _restore(agent, folder)
     if state is None:
+        if folder.result() is not None:
+            missing = ", ".join(file.name for file in _parts(agent, folder) if not file.is_file())
+            raise RunFolderError(
+                f"{folder.path} is finished and has neither {missing} nor a checkpoint: train it again with another run_dir="
+            )
         raise RunFolderError(
             f"{folder.path} has no policy yet: let the run go on with rppdyn train-agent --resume {folder.path}"
         )
