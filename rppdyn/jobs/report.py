@@ -11,6 +11,7 @@ from rppdyn.jobs.reporting import agents, fits
 from rppdyn.jobs.reporting.data import Group, Run, read_groups
 from rppdyn.jobs.reporting.html import Markup, joined, page, table, tag
 from rppdyn.jobs.reporting.words import MISSING, count, folded, labelled, setting
+from rppdyn.runs.figures import value_of
 from rppdyn.runs.files import write_text
 
 
@@ -56,7 +57,7 @@ def _trained(groups: Sequence[Group]) -> Markup:
     varied = [key for key in keys if len({repr(config.get(key)) for config in configs}) > 1]
     parts: list[Markup] = [tag("h3", tag("code", f"rppdyn {groups[0].runs[0].verb}"))]
     if varied:
-        rows = [[labelled(group), *(setting(config.get(key)) for key in varied)]
+        rows = [[labelled(group), *(setting(value_of(config, key)) for key in varied)]
                 for group, config in zip(groups, configs, strict=True)]  # fmt: skip
         parts.append(table("Where the configurations differ", ["configuration", *varied], rows))
     elif len(groups) == 1:

@@ -238,6 +238,11 @@ def setting(key: str, value: Any) -> str:
     return f"{name}={value}"
 
 
+def value_of(config: Mapping[str, Any], key: str) -> Any:
+    """A value of a flattened configuration; of actuators and options of an environment that are as they come, "stock"."""
+    return config.get(key, "stock" if key.startswith(("env.actuator_scale.", "env.kwargs.")) else None)
+
+
 def _label(config: Mapping[str, Any], varied: set[str]) -> str:
     """Environment (where it varies) and model, mbpo or sac where both are there, and whatever else varies between the runs."""
     if MODEL in config:  # it has none
@@ -248,5 +253,5 @@ def _label(config: Mapping[str, Any], varied: set[str]) -> str:
         parts.append(str(config.get("model.kind")))
     if "agent" in varied:
         parts.append("sac" if MODEL in config else "mbpo")
-    parts += [setting(key, config.get(key, "stock")) for key in sorted(varied - {"env.id", "model.kind", "agent"})]
+    parts += [setting(key, value_of(config, key)) for key in sorted(varied - {"env.id", "model.kind", "agent"})]
     return " ".join(filter(None, parts))

@@ -16,7 +16,7 @@ from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.config.fit import FitConfig
 from rppdyn.jobs.measuring.measured import FORMAT
 from rppdyn.runs import RunFolder, RunFolderError, bootstrap_interval, differences, iqm, read_metrics
-from rppdyn.runs.figures import COLOURS, Curve, curve, flattened, setting
+from rppdyn.runs.figures import COLOURS, Curve, curve, flattened, setting, value_of
 from rppdyn.runs.files import plain
 
 PALETTE = tuple(colour for colour in COLOURS if colour != "#000000")  # black can't be seen on a dark page
@@ -203,7 +203,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
         varied = {
             key for key in varied if key in own or not key.startswith("model.")
         }  # a model's own layers go without saying
-        settings = [setting(key, _written(run.config.get(key))) for key in sorted(varied - NAMED)]
+        settings = [setting(key, _written(value_of(run.config, key))) for key in sorted(varied - NAMED)]
         name = " ".join(filter(None, [run.name, *settings]))
         if len(name) > LONGEST_NAME:
             name = long.setdefault(name, f"{run.name} {_letters(len(long))}")
