@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from stable_baselines3 import SAC
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, TrainFreq
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
@@ -270,22 +269,13 @@ class RPPSAC(SAC):
         super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
         self.policy.features_extractor.observe(torch.as_tensor(seen))
 
-    def collect_rollouts(
-        self,
-        env: VecEnv,
-        callback: BaseCallback,
-        train_freq: TrainFreq,
-        replay_buffer: ReplayBuffer,
-        action_noise: ActionNoise | None = None,
-        learning_starts: int = 0,
-        log_interval: int | None = None,
-    ) -> RolloutReturn:
-        """Collect `train_freq` steps or episodes; arguments as in stable-baselines3.
+    def collect_rollouts(self, *args: Any, **kwargs: Any) -> RolloutReturn:
+        """Collect `train_freq` steps or episodes; arguments as in stable-baselines3, which are those of `rollout`.
 
         Counts of the rollout under way stay on the agent, and callbacks run after a transition was stored and counted:
         a checkpoint taken in any callback continues where it was taken, also in the middle of a rollout.
         """
-        steps = rollout(self, env, callback, train_freq, replay_buffer, action_noise, learning_starts, log_interval)
+        steps = rollout(self, *args, **kwargs)
         actions = None
         while True:
             try:

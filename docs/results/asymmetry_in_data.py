@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rppdyn.jobs.evaluate_agent import agent_of
+from rppdyn.jobs.training.building import agent_of
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import write_json
 from rppdyn.runs.provenance import provenance

@@ -16,9 +16,9 @@ from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import EnvConfig, TrainAgentConfig
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import CollectConfig
-from rppdyn.jobs.evaluate_agent import agent_of
 from rppdyn.jobs.measuring.loading import load_policy
 from rppdyn.jobs.training import agent_files
+from rppdyn.jobs.training.building import agent_of
 from rppdyn.jobs.training.rollouts import Policy, exploring, policy_of
 from rppdyn.runs import Progress, RunFolder
 

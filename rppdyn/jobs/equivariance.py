@@ -18,7 +18,6 @@ from rppdyn.equivariance.actions import generator_names
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import EquivarianceConfig
-from rppdyn.jobs.evaluate_agent import agent_of
 from rppdyn.jobs.measuring import subjects
 from rppdyn.jobs.measuring.figure import draw
 from rppdyn.jobs.measuring.fit_subjects import Member, open_fit
@@ -36,7 +35,7 @@ from rppdyn.jobs.measuring.measured import (
 )
 from rppdyn.jobs.measuring.states import evenly, inputs_of, states_of
 from rppdyn.jobs.measuring.subjects import Function, Subject
-from rppdyn.jobs.train_agent import process_state
+from rppdyn.jobs.training.building import agent_of, process_state
 from rppdyn.jobs.training.rollouts import Evaluator
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, iqm, provenance

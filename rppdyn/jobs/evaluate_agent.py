@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-import torch
-
-from rppdyn.agents import RPPSAC
-from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.command import EvaluateAgentConfig
-from rppdyn.jobs.train_agent import build_agent, build_env, process_state, spec_of
-from rppdyn.jobs.training import agent_files
+from rppdyn.jobs.training.building import agent_of
 from rppdyn.jobs.training.film import film, require_format
-from rppdyn.jobs.training.rollouts import Evaluator, policy_of
+from rppdyn.jobs.training.rollouts import policy_of
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import write_json
 
@@ -63,25 +56,6 @@ def run(config: EvaluateAgentConfig, *, progress: bool = False) -> EvaluateAgent
             film(make, policy_of(agent), config.seed, Path(config.video), progress=progress)
     write_json(RunFolder(config.run).path / "evaluation.json", asdict(result))
     return result
-
-
-@contextmanager
-def agent_of(run: str, episodes: int, seed: int, *, whole: bool = False) -> Iterator[tuple[RPPSAC, str, Evaluator]]:
-    """The agent of a run, or its policy alone, where its weights come from, and an evaluator to play episodes with."""
-    folder = RunFolder.open(run)
-    config = compose.from_run("train_agent", folder)
-    if not torch.cuda.is_available():  # a run that was trained elsewhere can be looked at here
-        config = replace(config, device="cpu")
-    with process_state(config.threads):
-        env = build_env(config)
-        agent = build_agent(config, env, spec_of(config, folder, env))
-        source = agent_files.load_policy(agent, folder, whole=whole)
-        evaluator = Evaluator(partial(build_env, config), episodes, seed)
-        try:
-            yield agent, source, evaluator
-        finally:
-            evaluator.close()
-            env.close()
 
 
 def table(result: EvaluateAgentResult) -> str:

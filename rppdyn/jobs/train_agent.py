@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from stable_baselines3.common.logger import Logger
-from stable_baselines3.common.utils import LinearSchedule
 
-from rppdyn.agents import RPPMBPO, RPPSAC
+from rppdyn.agents import RPPSAC
 from rppdyn.agents.trainees import Trainee, train_together
 from rppdyn.agents.workers import WorkerEnv
-from rppdyn.envs import SymmetrySpec, certificate_for, make_env, require_capturable, symmetry_spec, termination
+from rppdyn.envs import SymmetrySpec, certificate_for, require_capturable, termination
 from rppdyn.envs.spec import VERDICTS
-from rppdyn.jobs.config.agent import EVALUATION_SEED, ImaginationConfig, ModelConfig, TrainAgentConfig
-from rppdyn.jobs.config.devices import device_of
+from rppdyn.jobs.config.agent import EVALUATION_SEED, TrainAgentConfig
 from rppdyn.jobs.config.preflight import preflight
 from rppdyn.jobs.training import agent_files
 from rppdyn.jobs.training.agent_files import RunState
+from rppdyn.jobs.training.building import build_agent, build_env, process_state, spec_of
 from rppdyn.jobs.training.recorder import Events, Recorder
 from rppdyn.jobs.training.result import TrainAgentResult, TrainManyResult
 from rppdyn.jobs.training.rollouts import Evaluator
 from rppdyn.runs import Progress, RunFolder, RunFolderError, StopRequest, provenance, stop_on_signals
 from rppdyn.runs.figures import learning_curves
 from rppdyn.runs.files import write_json
-from rppdyn.runs.threads import torch_threads
 
 logger = logging.getLogger(__name__)
 
@@ -103,101 +101,6 @@ def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool =
     if errors and not found:
         raise next(iter(errors.values()))
     return TrainManyResult([found[seed] for seed in sorted(found)], errors)
-
-
-def build_env(config: TrainAgentConfig, **options: Any) -> Any:
-    """The configured environment, monitored and resumable, its spaces seeded (Gymnasium takes entropy from the system).
-
-    Args:
-        options: of `gymnasium.make`, beside the configured ones.
-    """
-    scale = config.env.actuator_scale or None
-    env = make_env(config.env.id, actuator_scale=scale, **(config.env.kwargs | options))
-    env.observation_space.seed(config.seed)
-    env.action_space.seed(config.seed)
-    return env
-
-
-def spec_of(config: TrainAgentConfig, folder: RunFolder, env: Any) -> SymmetrySpec:
-    """The symmetry that a run was begun with, and that its networks fit; for a new run that of its environment.
-
-    Raises:
-        ValueError: the environment has no such symmetry, or none that can be derived.
-        RunFolderError: the run's own is damaged.
-    """
-    stored = agent_files.load_spec(folder)
-    return stored or symmetry_spec(env, symmetry=config.env.symmetry, variant=config.env.variant)
-
-
-def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **options: Any) -> RPPSAC:
-    """The configured agent, untrained.
-
-    Args:
-        options: of the agent, beside the configured ones.
-    """
-    model, agent = config.model, config.agent
-    device = device_of(config.device)
-    learning_rate: float | LinearSchedule = agent.learning_rate
-    if agent.learning_rate_end is not None:
-        learning_rate = LinearSchedule(agent.learning_rate, agent.learning_rate_end, 1.0)
-    return _algorithm(agent.imagination)(
-        "RPPPolicy",
-        env,
-        spec=spec,
-        learning_rate=learning_rate,
-        buffer_size=agent.buffer_size,
-        learning_starts=agent.learning_starts,
-        batch_size=agent.batch_size,
-        tau=agent.tau,
-        gamma=agent.gamma,
-        train_freq=agent.train_freq,
-        gradient_steps=agent.gradient_steps,
-        target_entropy=agent.target_entropy,
-        noise_variance=agent.noise_variance,
-        max_gradient_norm=agent.max_gradient_norm,
-        augment=agent.augment,
-        mirror_loss=agent.mirror_loss,
-        matmul_precision=agent.matmul_precision,
-        seed=config.seed,
-        device=device,
-        policy_kwargs=dict(
-            model=model.kind,
-            hidden=model.hidden,
-            num_layers=model.num_layers,
-            equivariant_variance=model.equivariant_variance,
-            free_variance=model.free_variance,
-            critic_equivariant_variance=model.critic_equivariant_variance,
-            critic_free_variance=model.critic_free_variance,
-            optimizer_kwargs=dict(betas=tuple(agent.betas)),
-            network_kwargs=_network(model),
-        ),
-        **options,
-    )
-
-
-def _network(model: ModelConfig) -> dict[str, Any]:
-    """Further arguments of the networks; the usual parametrisation goes without saying, as in older checkpoints."""
-    options = dict(architecture=model.architecture, bilinear=model.bilinear)
-    return options if model.parametrisation == "pathways" else options | dict(parametrisation=model.parametrisation)
-
-
-def _algorithm(imagination: ImaginationConfig | None) -> Callable[..., RPPSAC]:
-    if imagination is None:
-        return RPPSAC
-    network = ("hidden", "num_layers", "equivariant_variance", "free_variance", "learning_rate")
-    return partial(
-        RPPMBPO,
-        dynamics=imagination.kind,
-        dynamics_kwargs={name: getattr(imagination, name) for name in network},
-        members=imagination.members,
-        model_every=imagination.every,
-        model_steps=imagination.steps,
-        model_batch_size=imagination.batch_size,
-        rollouts=imagination.rollouts,
-        rollout_length=imagination.length,
-        kept_fits=imagination.kept_fits,
-        real_ratio=imagination.real_ratio,
-    )
 
 
 class _Run:
@@ -309,13 +212,3 @@ def _describe_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any) -> None:
         reason = f"{spec.env_id}: the simulator refutes {', '.join(broken)}" if broken else ""
     if reason:
         logger.warning("%s", reason)
-
-
-@contextmanager
-def process_state(threads: int) -> Iterator[None]:
-    """Torch's thread count and the global random states as the job needs them, put back afterwards.
-
-    Stable-baselines3 seeds Python's, NumPy's and torch's global generators and draws from them.
-    """
-    with torch_threads(threads), agent_files.kept_random_state():
-        yield

@@ -19,7 +19,7 @@ from rppdyn.jobs import evaluate_agent, train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import EvaluateAgentConfig
-from rppdyn.jobs.training import agent_files
+from rppdyn.jobs.training import agent_files, building
 from rppdyn.jobs.training.result import summary
 from rppdyn.runs import RunFolder, RunFolderError, StopRequest
 
@@ -72,8 +72,8 @@ def test_a_vacuous_error_is_said_to_be_one(result):
 
 
 def test_evaluations_step_the_configured_environment(config, result):
-    env = train_agent.build_env(config)
-    stock = train_agent.build_env(compose.composed("train_agent", WORDS))
+    env = building.build_env(config)
+    stock = building.build_env(compose.composed("train_agent", WORDS))
     assert env.unwrapped.model.actuator_gear[0, 0] == 0.5 * stock.unwrapped.model.actuator_gear[0, 0]
     played = evaluate_agent.run(EvaluateAgentConfig(run=result.run, episodes=1))
     assert played.returns == result.metrics["eval/returns"]
@@ -188,8 +188,8 @@ def test_a_diverged_run_is_named_and_keeps_its_last_good_checkpoint(config, tmp_
 @pytest.mark.parametrize("word, expected", [("auto", -1.0), ("-0.5", -0.5), ("-2", -2.0)])
 def test_the_target_entropy_reaches_the_agent(word, expected):
     config = compose.composed("train_agent", [*WORDS, f"agent.target_entropy={word}", "agent.max_gradient_norm=0.5"])
-    env = train_agent.build_env(config)
-    agent = train_agent.build_agent(config, env, symmetry_spec(env))
+    env = building.build_env(config)
+    agent = building.build_agent(config, env, symmetry_spec(env))
     assert (agent.update_config(0.0).target_entropy, agent.max_gradient_norm) == (expected, 0.5)
 
 
@@ -250,8 +250,8 @@ def test_a_resumed_run_takes_its_own_words_and_keeps_its_place(config, result, m
 def test_a_precision_reaches_the_agent_and_the_usual_one_changes_no_folder(tmp_path):
     usual, high = (compose.composed("train_agent", [*WORDS, *more]) for more in ([], ["agent.matmul_precision=high"]))
     assert "matmul_precision" not in usual.identity()["agent"] and usual.folder() != high.folder()
-    env = train_agent.build_env(high)
-    assert train_agent.build_agent(high, env, symmetry_spec(env)).matmul_precision == "high"
+    env = building.build_env(high)
+    assert building.build_agent(high, env, symmetry_spec(env)).matmul_precision == "high"
 
 
 def test_the_baselines_reach_the_agent_and_a_mirror_loss_is_recorded(tmp_path):
@@ -259,10 +259,10 @@ def test_the_baselines_reach_the_agent_and_a_mirror_loss_is_recorded(tmp_path):
     result = train_agent.run(compose.composed("train_agent", [*WORDS, *words]))
     assert result.metrics["train/mirror_loss"] > 0
     config = compose.composed("train_agent", [*WORDS, *words, "agent.augment=true"])
-    env = train_agent.build_env(config)
+    env = building.build_env(config)
     spec = symmetry_spec(env)
     kept = replace(spec, symmetries=[s._replace(reward_symmetric=True) for s in spec.symmetries])
-    agent = train_agent.build_agent(config, env, kept)
+    agent = building.build_agent(config, env, kept)
     assert (agent.augment, agent.mirror_loss) == (True, 0.5)
 
 
@@ -277,7 +277,7 @@ def test_the_symmetry_is_chosen_by_name_and_kept_with_the_run(tmp_path, monkeypa
     def derived_again(*_, **__):
         raise AssertionError("the run's own symmetry stands in its folder")
 
-    monkeypatch.setattr("rppdyn.jobs.train_agent.symmetry_spec", derived_again)
+    monkeypatch.setattr("rppdyn.jobs.training.building.symmetry_spec", derived_again)
     evaluate_agent.run(EvaluateAgentConfig(run=config.run_dir, episodes=1))
     (folder.path / agent_files.SPEC).write_text("{")
     with pytest.raises(RunFolderError, match=r"spec\.json can't be read"):
@@ -294,7 +294,7 @@ def test_a_certificate_of_this_very_model_is_stored_and_silences_the_warning(tmp
     weak = "env.actuator_scale.slider=0.25"
     begun("before", weak)
     assert "run `rppdyn certify`" in caplog.text
-    env = train_agent.build_env(compose.composed("train_agent", [*WORDS, weak]))
+    env = building.build_env(compose.composed("train_agent", [*WORDS, weak]))
     save_certificate(certify(env, symmetry_spec(env), n_states=20, n_resets=20))
     folder = begun("after", weak)
     assert caplog.text == ""

@@ -78,6 +78,12 @@ def opened(folder, load):
     return load(compose.from_run(compose.name_of_run(folder), folder), folder)
 
 
+def copy_of(folder, path, load):
+    """A copy of a run, whose members are to be changed."""
+    shutil.copytree(folder, path)
+    return path, opened(path, load)[0]
+
+
 def save(subject, path):
     """Write a fit's members as they are now, as if it had ended so."""
     folder = RunFolder.open(path)
@@ -130,9 +136,7 @@ def test_an_equivariant_network_is_at_rounding_whatever_it_has_learned(found):
 
 
 def test_the_layer_that_breaks_the_symmetry_is_found(run, tmp_path):
-    copied = tmp_path / "run"
-    shutil.copytree(run("rpp"), copied)
-    regression, _ = opened(copied, load_regressors)
+    copied, regression = copy_of(run("rpp"), tmp_path / "run", load_regressors)
     stack = regression.stack
     with torch.no_grad():
         for name, parameters in zip(stack.names, stack.stacked, strict=True):
@@ -161,9 +165,7 @@ def test_other_inputs_and_another_group(found, run, tmp_path):
 
 
 def test_a_member_that_diverged_is_left_out_by_name(found, run, tmp_path):
-    copied = tmp_path / "run"
-    shutil.copytree(run("rpp"), copied)
-    regression, _ = opened(copied, load_regressors)
+    copied, regression = copy_of(run("rpp"), tmp_path / "run", load_regressors)
     with torch.no_grad():
         regression.stack.stacked[0][1] = math.nan
     save(regression, copied)
@@ -253,9 +255,7 @@ def test_a_neural_ode(found):
 
 
 def test_trajectories_that_diverge_are_counted(run, tmp_path):
-    copied = tmp_path / "run"
-    shutil.copytree(run("ode"), copied)
-    dynamics, _ = opened(copied, load_models)
+    copied, dynamics = copy_of(run("ode"), tmp_path / "run", load_models)
     with torch.no_grad():
         for parameters in dynamics.stack.stacked:
             parameters *= 1.0 if parameters.abs().max() == 0 else 30 / parameters.abs().max()
@@ -299,9 +299,7 @@ def test_bad_input_is_one_line(run, name, options, match):
 
 def test_members_that_are_not_what_they_were(run, tmp_path):
     """As after a change of a layer's layout: the file fits, and is another function."""
-    copied = tmp_path / "run"
-    shutil.copytree(run("rpp"), copied)
-    regression, _ = opened(copied, load_regressors)
+    copied, regression = copy_of(run("rpp"), tmp_path / "run", load_regressors)
     with torch.no_grad():
         for parameters in regression.stack.stacked:
             parameters.copy_(parameters.flip(-1))

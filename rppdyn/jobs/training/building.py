@@ -1,0 +1,146 @@
+"""The agent of a configuration, and the one of a run's folder, with the environment and the process state that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from stable_baselines3.common.utils import LinearSchedule
+
+from rppdyn.agents import RPPMBPO, RPPSAC
+from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.agent import ImaginationConfig, ModelConfig, TrainAgentConfig
+from rppdyn.jobs.config.devices import device_of
+from rppdyn.jobs.training import agent_files
+from rppdyn.jobs.training.rollouts import Evaluator
+from rppdyn.runs import RunFolder
+from rppdyn.runs.threads import torch_threads
+
+
+def build_env(config: TrainAgentConfig, **options: Any) -> Any:
+    """The configured environment, monitored and resumable, its spaces seeded (Gymnasium takes entropy from the system).
+
+    Args:
+        options: of `gymnasium.make`, beside the configured ones.
+    """
+    scale = config.env.actuator_scale or None
+    env = make_env(config.env.id, actuator_scale=scale, **(config.env.kwargs | options))
+    env.observation_space.seed(config.seed)
+    env.action_space.seed(config.seed)
+    return env
+
+
+def spec_of(config: TrainAgentConfig, folder: RunFolder, env: Any) -> SymmetrySpec:
+    """The symmetry that a run was begun with, and that its networks fit; for a new run that of its environment.
+
+    Raises:
+        ValueError: the environment has no such symmetry, or none that can be derived.
+        RunFolderError: the run's own is damaged.
+    """
+    stored = agent_files.load_spec(folder)
+    return stored or symmetry_spec(env, symmetry=config.env.symmetry, variant=config.env.variant)
+
+
+def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **options: Any) -> RPPSAC:
+    """The configured agent, untrained.
+
+    Args:
+        options: of the agent, beside the configured ones.
+    """
+    model, agent = config.model, config.agent
+    device = device_of(config.device)
+    learning_rate: float | LinearSchedule = agent.learning_rate
+    if agent.learning_rate_end is not None:
+        learning_rate = LinearSchedule(agent.learning_rate, agent.learning_rate_end, 1.0)
+    return _algorithm(agent.imagination)(
+        "RPPPolicy",
+        env,
+        spec=spec,
+        learning_rate=learning_rate,
+        buffer_size=agent.buffer_size,
+        learning_starts=agent.learning_starts,
+        batch_size=agent.batch_size,
+        tau=agent.tau,
+        gamma=agent.gamma,
+        train_freq=agent.train_freq,
+        gradient_steps=agent.gradient_steps,
+        target_entropy=agent.target_entropy,
+        noise_variance=agent.noise_variance,
+        max_gradient_norm=agent.max_gradient_norm,
+        augment=agent.augment,
+        mirror_loss=agent.mirror_loss,
+        matmul_precision=agent.matmul_precision,
+        seed=config.seed,
+        device=device,
+        policy_kwargs=dict(
+            model=model.kind,
+            hidden=model.hidden,
+            num_layers=model.num_layers,
+            equivariant_variance=model.equivariant_variance,
+            free_variance=model.free_variance,
+            critic_equivariant_variance=model.critic_equivariant_variance,
+            critic_free_variance=model.critic_free_variance,
+            optimizer_kwargs=dict(betas=tuple(agent.betas)),
+            network_kwargs=_network(model),
+        ),
+        **options,
+    )
+
+
+def _network(model: ModelConfig) -> dict[str, Any]:
+    """Further arguments of the networks; the usual parametrisation goes without saying, as in older checkpoints."""
+    options = dict(architecture=model.architecture, bilinear=model.bilinear)
+    return options if model.parametrisation == "pathways" else options | dict(parametrisation=model.parametrisation)
+
+
+def _algorithm(imagination: ImaginationConfig | None) -> Callable[..., RPPSAC]:
+    if imagination is None:
+        return RPPSAC
+    network = ("hidden", "num_layers", "equivariant_variance", "free_variance", "learning_rate")
+    return partial(
+        RPPMBPO,
+        dynamics=imagination.kind,
+        dynamics_kwargs={name: getattr(imagination, name) for name in network},
+        members=imagination.members,
+        model_every=imagination.every,
+        model_steps=imagination.steps,
+        model_batch_size=imagination.batch_size,
+        rollouts=imagination.rollouts,
+        rollout_length=imagination.length,
+        kept_fits=imagination.kept_fits,
+        real_ratio=imagination.real_ratio,
+    )
+
+
+@contextmanager
+def agent_of(run: str, episodes: int, seed: int, *, whole: bool = False) -> Iterator[tuple[RPPSAC, str, Evaluator]]:
+    """The agent of a run, or its policy alone, where its weights come from, and an evaluator to play episodes with."""
+    folder = RunFolder.open(run)
+    config = compose.from_run("train_agent", folder)
+    if not torch.cuda.is_available():  # a run that was trained elsewhere can be looked at here
+        config = replace(config, device="cpu")
+    with process_state(config.threads):
+        env = build_env(config)
+        agent = build_agent(config, env, spec_of(config, folder, env))
+        source = agent_files.load_policy(agent, folder, whole=whole)
+        evaluator = Evaluator(partial(build_env, config), episodes, seed)
+        try:
+            yield agent, source, evaluator
+        finally:
+            evaluator.close()
+            env.close()
+
+
+@contextmanager
+def process_state(threads: int) -> Iterator[None]:
+    """Torch's thread count and the global random states as the job needs them, put back afterwards.
+
+    Stable-baselines3 seeds Python's, NumPy's and torch's global generators and draws from them.
+    """
+    with torch_threads(threads), agent_files.kept_random_state():
+        yield
