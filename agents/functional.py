@@ -302,7 +302,7 @@ class Perceptrons(Networks):
             raise _NoMap
         return index, factor, unit
 
-    def _assembly(self, like: Tensor) -> tuple[Tensor | None, ...]:
+    def assembly(self, like: Tensor) -> tuple[Tensor | None, ...]:
         """The map in a vector's dtype and on its device; None for what there is not, or is 1 throughout."""
         key = like.dtype, like.device
         if key not in self._maps:
@@ -322,7 +322,7 @@ class Perceptrons(Networks):
         return self.weights(vector.view(len(self.nets), -1))
 
     def weights(self, vectors: Tensor, trained: bool = False) -> list[tuple[Tensor, Tensor]]:
-        index, factor, unit = self._assembly(vectors)
+        index, factor, unit = self.assembly(vectors)
         dense = vectors[:, self._tied :]
         if index is not None:
             shared = vectors[:, : self._tied].index_select(1, index)
@@ -359,16 +359,13 @@ class Perceptrons(Networks):
         return torch.baddbmm(b.unsqueeze(1), inputs[-1], w.mT), _Written(self, weights, inputs, before)
 
     def gradient(self, dense: Tensor) -> Tensor:
-        """The gradient by the vectors from that by the dense tensors, which is overwritten: the assembly transposed."""
-        index, factor, unit = self._assembly(dense)
+        """The gradient by the vectors from that by the dense tensors: the assembly transposed."""
+        index, factor, unit = self.assembly(dense)
+        free = dense if unit is None else dense * unit
         if index is None:
-            return dense if unit is None else dense.mul_(unit)
-        gradient = dense.new_zeros(len(dense), self._size)
-        if self._size > self._tied:
-            free = gradient[:, self._tied :]
-            free.copy_(dense) if unit is None else torch.mul(dense, unit, out=free)
-        gradient[:, : self._tied].index_add_(1, index, dense if factor is None else dense.mul_(factor))
-        return gradient
+            return free
+        tied = dense.new_zeros(len(dense), self._tied).index_add_(1, index, dense if factor is None else dense * factor)
+        return torch.cat([tied, free], 1) if self._size > self._tied else tied
 
 
 class _Written(Back):
@@ -376,20 +373,15 @@ class _Written(Back):
         self.networks, self.weights, self.inputs_of, self.before = networks, weights, inputs, before
 
     def parameters(self, g: Tensor) -> Tensor:
-        networks = self.networks
-        size = sum(m * n + m for m, n in networks._layers)
-        dense = g.new_empty(len(g), size)
-        tensors = list(networks._split(dense))
-        for i in range(len(tensors) - 1, -1, -1):
-            weight, bias = tensors[i]
-            torch.sum(g, 1, out=bias)
-            if weight.shape[2] < NARROW < weight.shape[1]:
-                weight.copy_(torch.bmm(self.inputs_of[i].mT, g).mT)
-            else:
-                torch.bmm(g.mT, self.inputs_of[i], out=weight)
+        found: list[Tensor] = []
+        for i in range(len(self.weights) - 1, -1, -1):
+            _, m, n = self.weights[i][0].shape
+            narrow = n < NARROW < m
+            weight = torch.bmm(self.inputs_of[i].mT, g).mT if narrow else torch.bmm(g.mT, self.inputs_of[i])
+            found = [weight.flatten(1), g.sum(1), *found]
             if i:
                 g = self._through(g, i)
-        return networks.gradient(dense)
+        return self.networks.gradient(torch.cat(found, 1))
 
     def inputs(self, g: Tensor, start: int = 0) -> Tensor:
         for i in range(len(self.weights) - 1, 0, -1):

@@ -82,11 +82,8 @@ def sample_vjp(
 ) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor], Tensor]]:
     """What `sample` returns, and the function from gradients by action and log p to that by the network's output."""
     if blocks is not None:
-        with torch.enable_grad():
-            output = output.detach().requires_grad_()
-            found = sample(output, noise, blocks)
-        action, log_prob = (t.detach() for t in found)
-        return action, log_prob, lambda *gs: torch.autograd.grad(found, output, gs)[0]
+        (action, log_prob), back = torch.func.vjp(lambda output: sample(output, noise, blocks), output)
+        return action, log_prob, lambda *gs: back(gs)[0]
     action, log_prob = sample(output, noise)
     log_std = output[..., action.shape[-1] :]
 
@@ -101,7 +98,5 @@ def sample_vjp(
 
 def mode_vjp(output: Tensor, blocks: Tensor | None = None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """What `mode` returns, and the function from a gradient by it to that by the network's output."""
-    with torch.enable_grad():
-        output = output.detach().requires_grad_()
-        action = mode(output, blocks)
-    return action.detach(), lambda g: torch.autograd.grad(action, output, g)[0]
+    action, back = torch.func.vjp(lambda output: mode(output, blocks), output)
+    return action, lambda g: back(g)[0]

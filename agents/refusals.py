@@ -12,6 +12,9 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecNormalize
 
+from rppdyn.agents.functional import Perceptrons
+from rppdyn.nn.compiling import check_compiler
+
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
 
@@ -106,6 +109,19 @@ def check_precision(agent: RPPSAC) -> None:
             raise ValueError(
                 f"the {name} is in {tensor.dtype}, the actor in {expected}: cast agent.policy, agent.log_ent_coef.data and "
                 "then optimisers, by agent.set_parameters(agent.get_parameters())"
+            )
+
+
+def check_compiled(agent: RPPSAC) -> None:
+    """Refuse `compile` where there is no compiler, or networks that it can't compile."""
+    if not agent.compile:
+        return
+    check_compiler(agent.device)
+    for name, network in (("actor", agent.actor), ("critic", agent.critic)):
+        if not isinstance(network.function, Perceptrons):
+            raise ValueError(
+                f"compile=true: the {name}'s layers have gates, bilinear layers or other products by type, and updates go through "
+                "autograd then, which can't be compiled: use compile=false, or the regular representation where there is one"
             )
 
 

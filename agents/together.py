@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rppdyn.agents import gaussian
 from rppdyn.agents.captured import Work, captured
+from rppdyn.agents.compiled import CompiledUpdate
 from rppdyn.agents.flat import flatten_
 from rppdyn.agents.functional import stacked
 from rppdyn.agents.precision import matmul_precision
@@ -58,6 +59,7 @@ class Together:
             self.critics = stacked([net for agent in self.agents for net in agent.critic.function.nets])
         # where parameters are, what holds moments, and the state
         self._found: tuple[list[int], list[Any], State] | None = None
+        self.compute = CompiledUpdate() if self.agents[0].compile else update_
         self.update = Replayed(self) if is_replayed(self.agents[0].device) else self._update_at_once
 
     def state(self) -> State:
@@ -141,7 +143,7 @@ class Together:
     def _update_at_once(
         self, state: State, config: UpdateConfig, batch_size: int, drawn: Drawn | None = None
     ) -> dict[str, Tensor]:
-        return update_(state, *(drawn or self.draw(batch_size)), config)
+        return self.compute(state, *(drawn or self.draw(batch_size)), config)
 
     @property
     def draws_in_update(self) -> bool:
@@ -237,7 +239,7 @@ class Replayed:
         config = dataclasses.replace(config, learning_rate=rate)
 
         def work() -> Tensor:
-            metrics = update_(state, *(drawn or self.group.draw(batch_size)), config)
+            metrics = self.group.compute(state, *(drawn or self.group.draw(batch_size)), config)
             names[:] = metrics
             return torch.stack(list(metrics.values()))
 
@@ -262,7 +264,8 @@ def _moments(optimiser: torch.optim.Optimizer, p: Tensor) -> dict[str, Tensor]:
 
 def _configuration(agent: RPPSAC) -> dict[str, Any]:
     """What agents that are updated at once have in common, but for the learning rate, which may fall."""
-    names = ("batch_size", "gradient_steps", "target_update_interval", "learning_starts", "augment", "matmul_precision")
+    names = ("batch_size", "gradient_steps", "target_update_interval", "learning_starts", "augment", "matmul_precision",
+             "compile")  # fmt: skip
     fixed = _fixed(agent.update_config(agent.tau))
     del fixed["learning_rate"]
     fixed["dtype"] = agent.actor.function.parameters[0].dtype
@@ -292,7 +295,7 @@ def check_configurations(agents: Iterable[RPPSAC]) -> None:
 
 _SETTINGS = attrgetter(
     "gamma", "tau", "noise_variance", "target_entropy", "max_gradient_norm", "mirror_loss", "augment", "batch_size",
-    "gradient_steps", "target_update_interval", "learning_starts", "matmul_precision",
+    "gradient_steps", "target_update_interval", "learning_starts", "matmul_precision", "compile",
 )  # fmt: skip
 
 

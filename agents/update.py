@@ -71,6 +71,8 @@ class UpdateConfig:
 
 def descend(state: Mapping[str, Tensor], gradients: Mapping[str, Tensor], config: UpdateConfig) -> None:
     """One step of Adam, in place, for the named vectors of the state (each agent's a tensor of its own)."""
+    if torch.compiler.is_compiling():
+        return _descend_plainly(state, gradients, config)
     of = lambda suffix: [vector for name in gradients for vector in state[name + suffix]]  # noqa: E731
     steps = of(".step")
     adam(
@@ -80,6 +82,19 @@ def descend(state: Mapping[str, Tensor], gradients: Mapping[str, Tensor], config
     )  # fmt: skip
     for step in steps:
         step[1:] = step[0]
+
+
+def _descend_plainly(state: Mapping[str, Tensor], gradients: Mapping[str, Tensor], config: UpdateConfig) -> None:
+    """The same in operations that torch.compile makes one of; the fused kernel is not open to it."""
+    first, second = config.betas
+    for name, gradient in gradients.items():
+        mean, square, step = (state[name + suffix] for suffix in (".mean", ".square", ".step"))
+        step.add_(1)
+        count = step[:, 0].view(-1, *[1] * (gradient.ndim - 1)).to(gradient.dtype)
+        mean.lerp_(gradient, 1 - first)
+        square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        size = (square / (1 - second**count)).sqrt() + config.epsilon
+        state[name].sub_(config.learning_rate / (1 - first**count) * mean / size)
 
 
 def clip_(gradient: Tensor, max_norm: float | None) -> Tensor:
@@ -131,26 +146,35 @@ def update_(
         (without its weight) where it is in use.
     """
     with torch.no_grad():
-        alpha = state["log_alpha"].exp()
-        share = 1 / batch["transitions"]
-        pi = config.actors.weights(state["actor"], trained=True)
-        critic, found = _descend_critics(state, batch, noise, config, pi, alpha, share)
-        gradient, log_prob, more = _actor_gradient(state, batch, noise, config, pi, alpha, share, critic)
-        gradients = {"actor": clip_(gradient, config.max_gradient_norm)}
-        metrics = found | more | {"ent_coef": alpha.squeeze(1), "entropy": -log_prob.mean(1)}
-        if config.learn_temperature:
-            surplus = metrics["entropy"].unsqueeze(1) - config.target_entropy
-            metrics["ent_coef_loss"] = (state["log_alpha"] * surplus).squeeze(1)
-            gradients["log_alpha"] = surplus
-        descend(state, gradients, config)
-        if config.tau:
-            state["target"].lerp_(state["critic"], config.tau)
+        return step_(state, batch, noise, config, (config.actors.prior(), config.critics.prior()))
+
+
+def step_(
+    state: Mapping[str, Tensor], batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig,
+    priors: tuple[Prior, Prior],
+) -> dict[str, Tensor]:  # fmt: skip
+    """`update_` with the priors of actors and critics, and without autograd: nothing but operations on tensors."""
+    actor_prior, critic_prior = priors
+    alpha = state["log_alpha"].exp()
+    share = 1 / batch["transitions"]
+    pi = config.actors.weights(state["actor"], trained=True)
+    critic, found = _descend_critics(state, batch, noise, config, critic_prior, pi, alpha, share)
+    gradient, log_prob, more = _actor_gradient(state, batch, noise, config, actor_prior, pi, alpha, share, critic)
+    gradients = {"actor": clip_(gradient, config.max_gradient_norm)}
+    metrics = found | more | {"ent_coef": alpha.squeeze(1), "entropy": -log_prob.mean(1)}
+    if config.learn_temperature:
+        surplus = metrics["entropy"].unsqueeze(1) - config.target_entropy
+        metrics["ent_coef_loss"] = (state["log_alpha"] * surplus).squeeze(1)
+        gradients["log_alpha"] = surplus
+    descend(state, gradients, config)
+    if config.tau:
+        state["target"].lerp_(state["critic"], config.tau)
     return metrics
 
 
 def _descend_critics(
     state: Mapping[str, Tensor], batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig,
-    pi: Any, alpha: Tensor, share: Tensor,
+    prior: Prior, pi: Any, alpha: Tensor, share: Tensor,
 ) -> tuple[Any, dict[str, Tensor]]:  # fmt: skip
     """Adam's step of the critics; their weights after it, and metrics."""
     agents, count, size = state["critic"].shape
@@ -167,15 +191,15 @@ def _descend_critics(
     residual = q.view(agents, count, -1) - y.unsqueeze(1)
     scale = 1 / config.noise_variance
     gradient = back.parameters((residual * (scale / residual.shape[-1])).view_as(q))
-    gradient, prior = with_prior(gradient, vectors, config.critics.prior(), share.repeat_interleave(count))
+    gradient, log_prior = with_prior(gradient, vectors, prior, share.repeat_interleave(count))
     descend(state, {"critic": clip_(gradient.view(agents, count, size), config.max_gradient_norm)}, config)
     loss = residual.square().mean(2).sum(1) * (scale / 2)
-    return config.critics.weights(vectors), {"critic_loss": loss, "critic_prior": prior.view(agents, count).sum(1)}
+    return config.critics.weights(vectors), {"critic_loss": loss, "critic_prior": log_prior.view(agents, count).sum(1)}
 
 
 def _actor_gradient(
     state: Mapping[str, Tensor], batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig,
-    pi: Any, alpha: Tensor, share: Tensor, critic: Any,
+    prior: Prior, pi: Any, alpha: Tensor, share: Tensor, critic: Any,
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:  # fmt: skip
     """The gradient of the actor's objective, the log-densities of its actions, and metrics."""
     agents, count, _ = state["critic"].shape
@@ -195,8 +219,8 @@ def _actor_gradient(
         pull = torch.cat([pull, torch.zeros_like(pull)], 1).add_(by_mirror, alpha=config.mirror_loss)
     gradient = back.parameters(pull)
     # alpha scales the prior's gradient, see the objective; the metric is without it
-    gradient, prior = with_prior(gradient, state["actor"], config.actors.prior(), share, alpha.squeeze(1))
-    return gradient, log_prob, metrics | {"actor_prior": prior}
+    gradient, log_prior = with_prior(gradient, state["actor"], prior, share, alpha.squeeze(1))
+    return gradient, log_prob, metrics | {"actor_prior": log_prior}
 
 
 def _mirror_loss(output: Tensor, action_maps: Tensor, blocks: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,8 @@ r"""Time RPP-SAC's gradient updates and steps beside those of stable-baselines3'
 
 Networks of two layers of 256 with swish, batches of 256, stable-baselines3's replay buffer and its own `train`. An update is
 `agent.train(1, 256)`, sampling included; a step is one of `agent.learn`, with the simulator's. Agents take turns in one
-process, one update or twenty steps each per round; a ratio is the peer's time over the agent's. "products" are the matrix
+process, one update or twenty steps each per round; a ratio is the peer's time over the agent's. "compiled" agents have compile=True,
+which needs a C++ compiler; without one they are left out. "products" are the matrix
 products that an update needs at the least (two actors forward and one backward; two targets, critics and improved critics
 forward, critics backward and improved critics backward to their actions) and nothing else. "medium" stands for
 torch.set_float32_matmul_precision("medium") for both, or for the agent alone ("medium, alone"). "4 seeds" are trained at
@@ -37,6 +38,7 @@ from rppdyn.agents.precision import matmul_precision
 from rppdyn.agents.together import Together
 from rppdyn.agents.trainees import Groups, Trainee, collect
 from rppdyn.envs import symmetry_spec
+from rppdyn.nn.compiling import check_compiler
 
 ENVS = ("Hopper-v5", "Walker2d-v5")
 PEER = "stable-baselines3"
@@ -44,6 +46,7 @@ TARGETS = {"mlp": 2.0, "rpp": 1.5}
 SEEDS = 4
 MANY = f", {SEEDS} seeds"
 APART = " processes"
+COMPILED = ", compiled"
 BATCH, WIDTH, STEPS = 256, 256, 20
 UPDATES = "updates"
 GROUPS = {2: "left-right", 4: "Z4", 8: "D4"}  # of Ant, by their order
@@ -52,14 +55,14 @@ GROUPS = {2: "left-right", 4: "Z4", 8: "D4"}  # of Ant, by their order
 def build(
     env: str, model: str, seed: int = 0, *, width: int = WIDTH, batch: int = BATCH, symmetry: str | None = None
 ) -> SAC:
-    """An agent with random transitions in its buffer."""
+    """An agent with random transitions in its buffer; its model's name may say that its updates are compiled."""
     options = dict(batch_size=batch, buffer_size=50_000, learning_starts=0, seed=seed, device="cpu")
     if model == PEER:
         agent = SAC("MlpPolicy", env, policy_kwargs=dict(net_arch=[width, width], activation_fn=nn.SiLU), **options)
     else:
         spec = symmetry_spec(env, symmetry=symmetry)
-        networks = dict(model=model, hidden=width, num_layers=2)
-        agent = RPPSAC("RPPPolicy", env, spec, policy_kwargs=networks, **options)
+        networks = dict(model=model.removesuffix(COMPILED), hidden=width, num_layers=2)
+        agent = RPPSAC("RPPPolicy", env, spec, policy_kwargs=networks, compile=model.endswith(COMPILED), **options)
     return filled(agent, seed)
 
 
@@ -178,8 +181,9 @@ def of_pairs(peer: Timing, timing: Timing, clock: str) -> list[float]:
 
 def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Timing]]:
     """Updates, then steps, of all agents in both precisions on one environment."""
-    found: dict[str, SAC | list[Trainee]] = {name: build(env, name) for name in (PEER, *TARGETS)}
-    for name in TARGETS:
+    models = [name + how for name in TARGETS for how in ("", COMPILED)[: 1 + has_compiler()]]
+    found: dict[str, SAC | list[Trainee]] = {name: build(env, name) for name in (PEER, *models)}
+    for name in models:
         found[name + MANY] = seeds_of(env, name, range(SEEDS))
     peer = found[PEER]
     least = products(peer.observation_space.shape[0], peer.action_space.shape[0])
@@ -190,13 +194,13 @@ def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Timing]]:
         step_of = KINDS[kind]
         arms = {"products": (least, Timing("products", PEER))} if kind == UPDATES else {}
         for name, agent in found.items():
-            target = TARGETS.get(name, 2.5 if MANY in name else None)
+            target = TARGETS.get(name.removesuffix(COMPILED), 2.5 if MANY in name else None)
             arms[name] = step_of(agent), Timing(name, PEER, target)
-            if MANY not in name:
+            if name in (PEER, *TARGETS):
                 fast = f"{name}, medium"
                 step = in_precision("medium", step_of(agent))
                 arms[fast] = step, Timing(fast, f"{PEER}, medium", 1.25 if name in TARGETS else None)
-        for model in TARGETS if threads > 1 else ():
+        for model in models if threads > 1 else ():
             name = f"{model}{MANY}, {threads}{APART}"
             arms[name] = Apart(env, model, kind, threads), Timing(name, PEER, 2.5)
         timings = {name: timing for name, (_, timing) in arms.items()}
@@ -213,6 +217,16 @@ def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Timing]]:
         results[title] = list(timings.values())
     print(f"  an update needs {least.flops / 1e9:.2f} GFLOP of products at the least")
     return results
+
+
+def has_compiler() -> bool:
+    """Whether updates can be compiled here."""
+    try:
+        check_compiler(torch.device("cpu"))
+    except ValueError:
+        print("compiled agents: missing, for want of a C++ compiler")
+        return False
+    return True
 
 
 def seeds_of(env: str, model: str, seeds: Sequence[int]) -> list[Trainee]:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import shutil
-import sys
 from typing import Any
 
 import torch
@@ -36,6 +33,7 @@ from rppdyn.jobs.fitting.networks import build_stack, task_group
 from rppdyn.jobs.fitting.result import FitResult, over_members
 from rppdyn.jobs.fitting.running import load_members, run_fit
 from rppdyn.nn import Chained, Stack
+from rppdyn.nn.compiling import check_compiler
 from rppdyn.reps import Scalar, V
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import write_json
@@ -111,14 +109,9 @@ class Dynamics(StackFit):
         """Train by ``torch.compile``; batches of another size, as the last of an epoch, are compiled by themselves.
 
         Raises:
-            ConfigError: it would need a C++ compiler, and there is none.
+            ValueError: it would need a C++ compiler, and there is none.
         """
-        compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # what torch calls
-        if self.device.type == "cpu" and shutil.which(compiler) is None:
-            raise ConfigError(
-                f"compile=true: torch.compile needs a C++ compiler, and {compiler} is not found: install it, name another "
-                "in CXX, or use compile=false"
-            )
+        check_compiler(self.device)
         self.trained.compile(dynamic=False)
 
     def _trajectories(self, seed: int) -> TrajectoryData:

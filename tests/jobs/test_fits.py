@@ -133,7 +133,7 @@ def test_compiling_needs_a_compiler_and_gives_other_runs_their_folders(tmp_path,
     plain, compiled = (compose.composed("fit_dynamics", ["task=pendulum", *words]) for words in ([], ["compile=true"]))
     assert "compile" not in plain.identity() and plain.folder() != compiled.folder()
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ConfigError, match=r"compile=true: .* no-such-compiler is not found: install it"):
+    with pytest.raises(ValueError, match=r"compile=true: .* no-such-compiler is not found: install it"):
         fit_dynamics.run(dynamics(tmp_path / "no", "compile=true", "optimiser.epochs=1"))
     assert not (tmp_path / "no").exists()
 

@@ -247,11 +247,13 @@ def test_a_resumed_run_takes_its_own_words_and_keeps_its_place(config, result, m
         assert expected in err and err.count("\n") == 1, err
 
 
-def test_a_precision_reaches_the_agent_and_the_usual_one_changes_no_folder(tmp_path):
-    usual, high = (compose.composed("train_agent", [*WORDS, *more]) for more in ([], ["agent.matmul_precision=high"]))
-    assert "matmul_precision" not in usual.identity()["agent"] and usual.folder() != high.folder()
-    env = building.build_env(high)
-    assert building.build_agent(high, env, symmetry_spec(env)).matmul_precision == "high"
+@pytest.mark.parametrize("key, value", [("matmul_precision", "high"), ("compile", True)])
+def test_how_updates_are_computed_reaches_the_agent_and_the_usual_way_changes_no_folder(monkeypatch, key, value):
+    monkeypatch.setenv("CXX", "true")
+    usual, other = (compose.composed("train_agent", [*WORDS, *more]) for more in ([], [f"agent.{key}={value}"]))
+    assert key not in usual.identity()["agent"] and usual.folder() != other.folder()
+    env = building.build_env(other)
+    assert getattr(building.build_agent(other, env, symmetry_spec(env)), key) == value
 
 
 def test_the_baselines_reach_the_agent_and_a_mirror_loss_is_recorded(tmp_path):

@@ -164,6 +164,7 @@ class AgentConfig:
     augment: bool = False  # sampled transitions are replaced by images under random elements of the group
     mirror_loss: float = 0.0  # weight of |pi(g s) - g pi(s)|^2 in the actor's loss
     matmul_precision: str | None = None  # of gradient updates: highest, high, medium; null: torch's own
+    compile: bool = False  # gradient updates by torch.compile; ten seconds or so once, and a C++ compiler
     imagination: ImaginationConfig | None = None  # of agent=mbpo
 
     def __post_init__(self) -> None:
@@ -243,5 +244,6 @@ class TrainAgentConfig(RunConfig):
         return self.env.id.replace("/", "_").replace(":", "_"), name, f"seed{self.seed}"
 
     def identity(self) -> dict[str, Any]:
-        later = ("imagination", "matmul_precision")  # null, as before there were such keys
-        return without(super().identity(), [f"agent.{key}" for key in later if getattr(self.agent, key) is None])
+        later = ("imagination", "matmul_precision", "compile")  # null or false, as before there were such keys
+        unused = [f"agent.{key}" for key in later if getattr(self.agent, key) in (None, False)]
+        return without(super().identity(), unused)

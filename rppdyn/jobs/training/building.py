@@ -75,6 +75,7 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **option
         augment=agent.augment,
         mirror_loss=agent.mirror_loss,
         matmul_precision=agent.matmul_precision,
+        compile=agent.compile,
         seed=config.seed,
         device=device,
         policy_kwargs=dict(

@@ -1,0 +1,116 @@
+"""Compiled gradient updates beside plain ones; in processes of their own, as tests' shape checks can't be compiled."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from forked import run_code
+
+from rppdyn.agents import RPPSAC, train_many
+
+SETUP = """
+import functools, sys
+import numpy as np
+import torch
+from rppdyn.agents import RPPSAC
+from rppdyn.agents.together import Together
+
+backend, *cases = sys.argv[1:]
+torch.compile = functools.partial(torch.compile, backend=backend)
+torch.set_num_threads(1)
+
+def agent(model="rpp", dtype=torch.float64, seed=0, env="InvertedPendulum-v5", policy_kwargs=(), **options):
+    networks = dict(model=model, hidden=16, num_layers=2) | dict(policy_kwargs)
+    made = RPPSAC("RPPPolicy", env, policy_kwargs=networks, seed=seed, device="cpu", batch_size=32, learning_starts=50,
+                  buffer_size=500, **options)
+    made.policy.to(dtype)
+    made.log_ent_coef.data = made.log_ent_coef.data.to(dtype)
+    return made.learn(60)  # a few updates by the way, which fill the buffer
+
+def course(agents, count, rates):
+    group = Together(agents)
+    state = group.state()
+    for step in range(count):
+        for a in agents:
+            torch.manual_seed(step)
+            np.random.seed(step)
+        drawn = group.draw(32)
+        for a in agents:
+            for optimiser in (a.actor.optimizer, a.critic.optimizer, a.ent_coef_optimizer):
+                optimiser.param_groups[0]["lr"] = rates[step % len(rates)]
+        metrics = group.compute(state, *drawn, group.config(0.05))
+    return [*metrics.values(), *(t.clone() for t in group.state().values())]
+"""
+AGREE = """
+for case in cases:
+    torch._dynamo.reset()
+    found = []
+    for compiled in (False, True):
+        agents = eval(case.replace("COMPILED", f"compile={compiled}"))
+        found.append(course(agents, 100, (1e-3, 3e-4)))
+    for plain, fast in zip(*found, strict=True):
+        assert (plain - fast).norm() <= 1e-10 * plain.norm(), (case, plain, fast)
+"""
+CASES = [
+    "[agent('rpp', seed=s, max_gradient_norm=0.5, COMPILED) for s in (0, 1)]",
+    "[agent('mlp', COMPILED)]",
+    "[agent('rpp', env='Hopper-v5', mirror_loss=0.1, COMPILED)]",
+    "[agent('rpp', n_steps=3, COMPILED, policy_kwargs=dict(network_kwargs=dict(parametrisation='dense')))]",
+]
+
+
+def test_compiled_updates_are_the_plain_ones_for_a_hundred_updates(tmp_path):
+    run_code(SETUP + AGREE, "aot_eager", *CASES, folder=tmp_path)
+
+
+RESUME = """
+import io
+eager = agent(dtype=torch.float32).learn(40, reset_num_timesteps=False)
+plain = agent(dtype=torch.float32, compile=True).learn(40, reset_num_timesteps=False)
+half = agent(dtype=torch.float32, compile=True).learn(20, reset_num_timesteps=False)
+file = io.BytesIO()
+torch.save(half.capture(), file)
+file.seek(0)
+again = RPPSAC("RPPPolicy", "InvertedPendulum-v5", policy_kwargs=dict(model="rpp", hidden=16, num_layers=2), seed=5,
+               device="cpu", batch_size=32, learning_starts=50, buffer_size=500, compile=True)
+again.restore(torch.load(file, weights_only=True))
+again.learn(20, reset_num_timesteps=False)
+for a, b in zip(plain.policy.state_dict().values(), again.policy.state_dict().values(), strict=True):
+    assert torch.equal(a, b)
+for a, b in zip(plain.policy.parameters(), eager.policy.parameters(), strict=True):
+    assert (a - b).norm() <= 1e-4 * b.norm()
+again.save("agent")
+assert RPPSAC.load("agent", device="cpu").compile
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+def test_by_the_real_compiler_a_resumed_agent_is_bit_identical(tmp_path):
+    run_code(SETUP + RESUME, "inductor", folder=tmp_path)
+
+
+def test_what_cannot_be_compiled_is_refused(make_agent, monkeypatch):
+    with pytest.raises(ValueError, match="compile=true: the actor's layers have gates"):
+        make_agent("emlp", compile=True, policy_kwargs=dict(network_kwargs=dict(architecture="tensor", bilinear=True)))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ValueError, match="no-such-compiler is not found: install it"):
+        make_agent(compile=True)
+
+
+def test_a_saved_agent_is_used_where_there_is_no_compiler_but_not_trained(make_agent, tmp_path, monkeypatch):
+    agent = make_agent()
+    agent.compile = True
+    agent.save(tmp_path / "agent")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    loaded = RPPSAC.load(tmp_path / "agent", env=agent.env, device="cpu")
+    loaded.predict(agent.observation_space.sample())
+    with pytest.raises(ValueError, match="no-such-compiler is not found"):
+        loaded.learn(10)
+    assert RPPSAC.load(tmp_path / "agent", env=agent.env, device="cpu", compile=False).learn(60)._n_updates
+
+
+def test_seeds_trained_at_once_agree_on_it(make_agent, monkeypatch):
+    monkeypatch.setenv("CXX", "true")
+    with pytest.raises(ValueError, match="compile is False and True"):
+        train_many([lambda seed=seed: make_agent(seed=seed, compile=seed == 1) for seed in (0, 1)], 10)
