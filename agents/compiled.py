@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 from collections.abc import Mapping
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from rppdyn.agents.functional import Perceptrons
 from rppdyn.agents.update import State, UpdateConfig, step_
+from rppdyn.nn.compiling import compiled
 
 
 class CompiledUpdate:
@@ -21,8 +21,7 @@ class CompiledUpdate:
     """
 
     def __init__(self) -> None:
-        step = types.FunctionType(step_.__code__.replace(), step_.__globals__)  # torch counts compilations per code object
-        self._step = torch.compile(step, fullgraph=True, dynamic=False)
+        self._step = compiled(step_)
 
     def __call__(
         self, state: State, batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig

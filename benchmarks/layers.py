@@ -6,7 +6,8 @@ r"""Time training steps of relaxed and equivariant networks beside an MLP of the
 Ratios first, then the pieces of one block, then how cost grows with batch, width, the group's order and tensor rank. A step is
 forward and backward of a mean-square loss, once without and once with the prior (of both networks). Networks take turns, one
 step each per round, in one process; a ratio is the median over rounds, between quartiles. "cpu" is processor time, which
-other programs on the machine disturb less than the clock on the wall. "torch.nn" is an MLP of torch's own layers.
+other programs on the machine disturb less than the clock on the wall. "torch.nn" is an MLP of torch's own layers. "compiled"
+steps are by torch.compile, forward and backward, as ratios to the compiled MLP's; they need a C++ compiler.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from pathlib import Path
 
 import torch
 from growth import Growth, draw, dress, figure, milliseconds, report_growth, save, to_peer
-from measuring import Step, Timing, begin, command_line, interleave, report, write
+from measuring import Step, Timing, begin, can_compile, command_line, interleave, report, write
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.groups import SO, D, Group, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, merge
+from rppdyn.nn.compiling import compiled
 from rppdyn.nn.hidden import component_major
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Rep, Scalar, T, V
@@ -32,6 +34,7 @@ from rppdyn.runs.figures import COLOURS
 
 COLOUR_OF = {"RPP": COLOURS[0], "EMLP": COLOURS[1], "RPP, bilinear": COLOURS[2]}
 WITHOUT_PRIOR = ("torch.nn", "RPP, merged")
+COMPILED = ", compiled"
 
 
 def seeded() -> torch.Generator:
@@ -39,15 +42,18 @@ def seeded() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-def training_step(net: nn.Module, x: Tensor, prior: bool) -> Step:
+def training_step(net: nn.Module, x: Tensor, prior: bool, by_compiler: bool = False) -> Step:
     """Forward and backward, with the prior over a million data or without it."""
+
+    def loss() -> Tensor:
+        error = net(x).square().mean()
+        return error + negative_log_prior(net) / 1e6 if prior else error
+
+    value = compiled(loss) if by_compiler else loss
 
     def step() -> None:
         net.zero_grad(set_to_none=True)
-        loss = net(x).square().mean()
-        if prior:
-            loss = loss + negative_log_prior(net) / 1e6
-        loss.backward()
+        value().backward()
 
     return step
 
@@ -96,6 +102,9 @@ def tables() -> list[Table]:
         "RPP, bilinear": (RPPEMLP, 4.0),
         "EMLP, bilinear": (EMLP, None),
     }
+    if can_compile():
+        regular |= {name + COMPILED: regular[name] for name in ("MLP", "RPP", "EMLP", "RPP, merged")}
+        tensors |= {name + COMPILED: tensors[name] for name in ("MLP", "RPP", "RPP, merged", "RPP, bilinear")}
     result = [Table(f"{G}, regular representation", *robot(G), 256, 256, regular) for G in (Z(2), D(4))]
     return [*result, Table("SO(3), tensors", *body(), 384, 500, tensors)]
 
@@ -117,10 +126,11 @@ def measure(table: Table, rounds: int) -> list[Timing]:
     steps, timings = {}, {}
     for name, (build, target) in table.nets.items():
         net = build(table.rep_in, table.rep_out, table.rep_in.G, hidden=table.width, generator=seeded())
-        for prior in (False, True)[: 1 if name in WITHOUT_PRIOR else 2]:
+        for prior in (False, True)[: 1 if name.removesuffix(COMPILED) in WITHOUT_PRIOR else 2]:
             key = name + (" + prior" if prior else "")
-            steps[key] = training_step(net, x, prior)
-            timings[key] = Timing(key, "MLP + prior" if prior else "MLP", target)
+            steps[key] = training_step(net, x, prior, by_compiler=COMPILED in name)
+            peer = "MLP" + COMPILED * (COMPILED in name) + " + prior" * prior
+            timings[key] = Timing(key, peer, target)
     interleave(steps, timings, rounds)
     report(f"{table.title}: width {table.width}, batch {table.batch}, three hidden layers", list(timings.values()))
     return list(timings.values())

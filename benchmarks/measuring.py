@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from rppdyn.nn.compiling import check_compiler
+
 Step = Callable[[], object]
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -93,6 +95,16 @@ def report(title: str, timings: Sequence[Timing]) -> None:
             cells.append(f"{1e3 * statistics.median(getattr(timing, clock)):9.2f} {against:23}")
         asked = "" if timing.target is None else f"{timing.target:g}"
         print(f"  {timing.name:28} {' '.join(cells)} {asked}".rstrip(), flush=True)
+
+
+def can_compile() -> bool:
+    """Whether torch.compile finds what it needs; where not, what is missing is said."""
+    try:
+        check_compiler(torch.device("cpu"))
+    except ValueError as error:
+        print(f"missing: whatever is compiled ({str(error).partition(': ')[2]})")
+        return False
+    return True
 
 
 def command_line(doc: str, *, rounds: int, quick: int, plot: bool = False) -> argparse.ArgumentParser:

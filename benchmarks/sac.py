@@ -5,7 +5,7 @@ r"""Time RPP-SAC's gradient updates and steps beside those of stable-baselines3'
 
 Networks of two layers of 256 with swish, batches of 256, stable-baselines3's replay buffer and its own `train`. An update is
 `agent.train(1, 256)`, sampling included; a step is one of `agent.learn`, with the simulator's. Agents take turns in one
-process, one update or twenty steps each per round; a ratio is the peer's time over the agent's. "compiled" agents have compile=True,
+process, five updates or twenty steps each per round, so that caches are as in training; a ratio is the peer's time over the agent's. "compiled" agents have compile=True,
 which needs a C++ compiler; without one they are left out. "products" are the matrix
 products that an update needs at the least (two actors forward and one backward; two targets, critics and improved critics
 forward, critics backward and improved critics backward to their actions) and nothing else. "medium" stands for
@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from growth import Growth, draw, dress, figure, milliseconds, report_growth, save, to_peer
-from measuring import Step, Timing, begin, command_line, interleave, spread, write
+from measuring import Spread, Step, Timing, begin, can_compile, command_line, interleave, spread, write
 from stable_baselines3 import SAC
 from stable_baselines3.common.logger import Logger
 from torch import nn
@@ -38,7 +38,6 @@ from rppdyn.agents.precision import matmul_precision
 from rppdyn.agents.together import Together
 from rppdyn.agents.trainees import Groups, Trainee, collect
 from rppdyn.envs import symmetry_spec
-from rppdyn.nn.compiling import check_compiler
 
 ENVS = ("Hopper-v5", "Walker2d-v5")
 PEER = "stable-baselines3"
@@ -47,7 +46,7 @@ SEEDS = 4
 MANY = f", {SEEDS} seeds"
 APART = " processes"
 COMPILED = ", compiled"
-BATCH, WIDTH, STEPS = 256, 256, 20
+BATCH, WIDTH, STEPS, BURST = 256, 256, 20, 5
 UPDATES = "updates"
 GROUPS = {2: "left-right", 4: "Z4", 8: "D4"}  # of Ant, by their order
 
@@ -79,11 +78,11 @@ def filled(agent: SAC, seed: int) -> SAC:
 
 
 def update(agent: SAC | list[Trainee]) -> Step:
-    """One update of an agent, or of several at once."""
+    """Updates of an agent, or of several at once, each as after one step of the environment."""
     if isinstance(agent, SAC):
-        return lambda: agent.train(1, agent.batch_size)
+        return lambda: [agent.train(1, agent.batch_size) for _ in range(BURST)]
     group = Together([trainee.agent for trainee in agent], [trainee.guarded for trainee in agent])
-    return lambda: group.train(1, agent[0].agent.batch_size)
+    return lambda: [group.train(1, agent[0].agent.batch_size) for _ in range(BURST)]
 
 
 def steps(agent: SAC | list[Trainee]) -> Step:
@@ -152,8 +151,9 @@ def products(n: int, m: int, width: int = WIDTH, batch: int = BATCH) -> Step:
     pairs = [(torch.randn(a, b), torch.randn(b, c)) for a, b, c in forward + weights + inputs]
 
     def step() -> None:
-        for a, b in pairs:
-            a @ b
+        for _ in range(BURST):
+            for a, b in pairs:
+                a @ b
 
     step.flops = sum(2 * a.numel() * b.shape[1] for a, b in pairs)
     return step
@@ -181,7 +181,7 @@ def of_pairs(peer: Timing, timing: Timing, clock: str) -> list[float]:
 
 def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Timing]]:
     """Updates, then steps, of all agents in both precisions on one environment."""
-    models = [name + how for name in TARGETS for how in ("", COMPILED)[: 1 + has_compiler()]]
+    models = [name + how for name in TARGETS for how in ("", COMPILED)[: 1 + can_compile()]]
     found: dict[str, SAC | list[Trainee]] = {name: build(env, name) for name in (PEER, *models)}
     for name in models:
         found[name + MANY] = seeds_of(env, name, range(SEEDS))
@@ -189,7 +189,7 @@ def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Timing]]:
     least = products(peer.observation_space.shape[0], peer.action_space.shape[0])
     results = {}
     threads = torch.get_num_threads()
-    kinds = [(UPDATES, rounds, 1)] + [("steps", max(2, rounds // 3), STEPS)] * with_steps
+    kinds = [(UPDATES, rounds, BURST)] + [("steps", max(2, rounds // 3), STEPS)] * with_steps
     for kind, count, unit in kinds:
         step_of = KINDS[kind]
         arms = {"products": (least, Timing("products", PEER))} if kind == UPDATES else {}
@@ -219,16 +219,6 @@ def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Timing]]:
     return results
 
 
-def has_compiler() -> bool:
-    """Whether updates can be compiled here."""
-    try:
-        check_compiler(torch.device("cpu"))
-    except ValueError:
-        print("compiled agents: missing, for want of a C++ compiler")
-        return False
-    return True
-
-
 def seeds_of(env: str, model: str, seeds: Sequence[int]) -> list[Trainee]:
     """Agents of these seeds, in training."""
     return [Trainee(partial(build, env, model, seed)) for seed in seeds]
@@ -244,6 +234,11 @@ def in_precision(name: str, step: Step) -> Step:
     return run
 
 
+def per_update(timing: Timing, timings: Sequence[Timing]) -> Spread:
+    """Milliseconds of processor time."""
+    return Spread(*(value / BURST for value in milliseconds(timing, timings)))
+
+
 def grow(
     title: str, quantity: str, values: Sequence[int], case: Callable[[int], dict[str, Step]], rounds: int
 ) -> Growth:
@@ -252,7 +247,7 @@ def grow(
     for value in values:
         candidates = case(value)
         growth.add(value, candidates, next(iter(candidates)), rounds)
-    report_growth(growth, milliseconds, "ms of processor time")
+    report_growth(growth, per_update, "ms of processor time")
     return growth
 
 
@@ -265,7 +260,7 @@ def growths(rounds: int, quick: bool) -> list[Growth]:
 
     def at_once(count: int) -> dict[str, Step]:
         alone = build("Hopper-v5", PEER)
-        found: dict[str, Step] = {PEER: lambda: [alone.train(1, BATCH) for _ in range(count)]}
+        found: dict[str, Step] = {PEER: lambda: [alone.train(1, BATCH) for _ in range(count * BURST)]}
         return found | {model: update(seeds_of("Hopper-v5", model, range(count))) for model in TARGETS}
 
     def over_group(order: int) -> dict[str, Step]:
@@ -289,7 +284,7 @@ def plot(path: Path, found: Sequence[Growth]) -> None:
     drawn, (above, below) = figure(2, 2)
     *first, last = [*above, *below]
     for axes, growth in zip(first, found, strict=False):
-        draw(axes, growth, milliseconds)
+        draw(axes, growth, per_update)
         dress(axes, growth, "update, ms of processor time", logarithmic=(True, True))
     draw(last, found[-1], to_peer)
     dress(last, found[-1], "processor time over the mlp's", logarithmic=(True, False))

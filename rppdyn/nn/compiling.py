@@ -1,12 +1,16 @@
-"""What torch.compile needs of a machine."""
+"""torch.compile: what it needs of a machine, and functions that have compilations of their own."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+import types
+from typing import Any
 
 import torch
+
+__all__ = ["check_compiler", "compiled"]
 
 
 def check_compiler(device: torch.device) -> None:
@@ -21,3 +25,13 @@ def check_compiler(device: torch.device) -> None:
             f"compile=true: torch.compile needs a C++ compiler, and {compiler} is not found: install it, name another in CXX, "
             "or use compile=false"
         )
+
+
+def compiled(function: types.FunctionType) -> Any:
+    """A function by `torch.compile`, whole and for the shapes that it is called with.
+
+    torch keeps compilations with the code of a function, looks through all of them at each call, and gives up after eight: here
+    they are this function's alone, however many are made of the same code.
+    """
+    own = types.FunctionType(function.__code__.replace(), function.__globals__, closure=function.__closure__)
+    return torch.compile(own, fullgraph=True, dynamic=False)

@@ -44,13 +44,14 @@ def course(agents, count, rates):
 """
 AGREE = """
 for case in cases:
+    rtol = 1e-6 if "dense" in case else 1e-10  # there a precision of 1e7 multiplies rounding
     torch._dynamo.reset()
     found = []
     for compiled in (False, True):
         agents = eval(case.replace("COMPILED", f"compile={compiled}"))
         found.append(course(agents, 100, (1e-3, 3e-4)))
     for plain, fast in zip(*found, strict=True):
-        assert (plain - fast).norm() <= 1e-10 * plain.norm(), (case, plain, fast)
+        assert (plain - fast).norm() <= rtol * plain.norm(), (case, plain, fast)
 """
 CASES = [
     "[agent('rpp', seed=s, max_gradient_norm=0.5, COMPILED) for s in (0, 1)]",
