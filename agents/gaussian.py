@@ -82,7 +82,7 @@ def sample_vjp(
 ) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor], Tensor]]:
     """What `sample` returns, and the function from gradients by action and log p to that by the network's output."""
     if blocks is not None:
-        (action, log_prob), back = torch.func.vjp(lambda output: sample(output, noise, blocks), output)
+        (action, log_prob), back = torch.func.vjp(lambda output: sample(output, noise, blocks), output)[:2]
         return action, log_prob, lambda *gs: back(gs)[0]
     action, log_prob = sample(output, noise)
     log_std = output[..., action.shape[-1] :]
@@ -98,5 +98,5 @@ def sample_vjp(
 
 def mode_vjp(output: Tensor, blocks: Tensor | None = None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """What `mode` returns, and the function from a gradient by it to that by the network's output."""
-    action, back = torch.func.vjp(lambda output: mode(output, blocks), output)
+    action, back = torch.func.vjp(lambda output: mode(output, blocks), output)[:2]
     return action, lambda g: back(g)[0]

@@ -120,8 +120,8 @@ def check_compiled(agent: RPPSAC) -> None:
     for name, network in (("actor", agent.actor), ("critic", agent.critic)):
         if not isinstance(network.function, Perceptrons):
             raise ValueError(
-                f"compile=true: the {name}'s layers have gates, bilinear layers or other products by type, and updates go through "
-                "autograd then, which can't be compiled: use compile=false, or the regular representation where there is one"
+                f"compile=true: the {name}'s layers have gates, bilinear layers or products by irreducible type, and updates "
+                "through autograd can't be compiled: use compile=false, or the regular representation where there is one"
             )
 
 

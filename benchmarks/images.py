@@ -82,7 +82,7 @@ def measure_learning(device: str, rounds: int) -> list[Timing]:
     steps: dict[str, Step] = {"epoch": epoch}
     for fit in (usual, more):
         name = f"update, {fit.config.marginal_likelihood.data} images"
-        steps[name] = partial(fit.variances.update, 0, fit.optimiser)
+        steps[name] = partial(fit.variances.update, fit.optimiser)
     timings = {name: Timing(name, "epoch", None if name == "epoch" else 1.0) for name in steps}
     interleave(steps, timings, rounds)
     report(f"digits in quadrants, {usual.inputs.shape[1]} to train on: f_fc+conv", list(timings.values()))

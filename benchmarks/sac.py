@@ -5,9 +5,9 @@ r"""Time RPP-SAC's gradient updates and steps beside those of stable-baselines3'
 
 Networks of two layers of 256 with swish, batches of 256, stable-baselines3's replay buffer and its own `train`. An update is
 `agent.train(1, 256)`, sampling included; a step is one of `agent.learn`, with the simulator's. Agents take turns in one
-process, five updates or twenty steps each per round, so that caches are as in training; a ratio is the peer's time over the agent's. "compiled" agents have compile=True,
-which needs a C++ compiler; without one they are left out. "products" are the matrix
-products that an update needs at the least (two actors forward and one backward; two targets, critics and improved critics
+process, five updates or twenty steps each per round, so that caches are as in training; a ratio is the peer's time over the
+agent's. "compiled" agents have compile=True, which needs a C++ compiler; without one they are left out. "products" are the
+matrix products that an update needs (two actors forward and one backward; two targets, critics and improved critics
 forward, critics backward and improved critics backward to their actions) and nothing else. "medium" stands for
 torch.set_float32_matmul_precision("medium") for both, or for the agent alone ("medium, alone"). "4 seeds" are trained at
 once; times are per seed. With more threads than one they are also shared out over as many processes of one thread each

@@ -27,7 +27,7 @@ def check_compiler(device: torch.device) -> None:
         )
 
 
-def compiled(function: types.FunctionType) -> Any:
+def compiled(function: Any) -> Any:
     """A function by `torch.compile`, whole and for the shapes that it is called with.
 
     torch keeps compilations with the code of a function, looks through all of them at each call, and gives up after eight: here

@@ -3,6 +3,7 @@
 from rppdyn.priors.curvature import curvature, gradient_curvature
 from rppdyn.priors.gaussian import negative_log_prior
 from rppdyn.priors.laplace import Evidence, evidence, learn_variances
+from rppdyn.priors.learning import VarianceLearning, weights_of
 from rppdyn.priors.likelihood import Categorical, Gaussian, Laplace, Likelihood
 
 __all__ = [
@@ -11,9 +12,11 @@ __all__ = [
     "Gaussian",
     "Laplace",
     "Likelihood",
+    "VarianceLearning",
     "curvature",
     "evidence",
     "gradient_curvature",
     "learn_variances",
     "negative_log_prior",
+    "weights_of",
 ]

@@ -11,7 +11,10 @@ from torch import Tensor, nn
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors.curvature import Blocks
 
-__all__ = ["Evidence", "PathwayEvidence", "evidence", "learn_variances"]
+__all__ = ["BIASES", "Evidence", "PathwayEvidence", "evidence", "learn_variances"]
+
+BIASES = ("bias", "pixel_bias")
+"""Pathways that are no maps."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,25 @@ class Evidence:
         return torch.stack(
             [(p.eigenvalues / (p.eigenvalues + d)).sum() for p, d in zip(self.pathways, deltas, strict=True)]
         )
+
+    def shares(
+        self, log_variances: Float[Tensor, " pathways"] | None = None, curvature_scale: float | Tensor = 1.0
+    ) -> dict[str, Float[Tensor, " pathways"]]:
+        r"""How much the data determine of each pathway (van der Ouderaa, Immer & van der Wilk 2023, Table 4).
+
+        ``effective`` is the number :math:`\gamma` of the P coefficients, ``normalised`` is :math:`\gamma / P`, and ``relative``
+        its share of the sum over the layer's pathways, in which biases that are pathways of their own have no part.
+
+        Args:
+            log_variances, curvature_scale: as of :meth:`negative_log`.
+        """
+        effective = self.effective_parameters(log_variances, curvature_scale)
+        normalised = effective / self.counts.clamp_min(1)
+        maps = torch.tensor([p.name not in BIASES for p in self.pathways])
+        together = torch.tensor([[p.layer == q.layer for q in self.pathways] for p in self.pathways])
+        total = (together & maps).to(normalised) @ normalised
+        relative = torch.where(maps & (total > 0), normalised / total, 0.0)
+        return {"effective": effective, "normalised": normalised, "relative": relative}
 
 
 def learn_variances(module: nn.Module) -> None:

@@ -24,10 +24,10 @@ from rppdyn import priors
 from rppdyn.equivariance import equivariance_error
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.fit import FitConfig
-from rppdyn.jobs.fitting.evidence import PredictEach, VarianceLearning, weights_of
 from rppdyn.jobs.fitting.figures import fit_curves
 from rppdyn.nn import Stack
-from rppdyn.priors import negative_log_prior
+from rppdyn.priors import Evidence, VarianceLearning, negative_log_prior, weights_of
+from rppdyn.priors.learning import PredictEach
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder
 from rppdyn.runs.streams import stream
@@ -107,8 +107,20 @@ class StackFit(ABC):
             density, noise = likelihood.density, self.noise if likelihood.noise else None
             if density is None:
                 raise ConfigError(f"objective=marginal_likelihood: the likelihood of {likelihood.name} has no density")
+            options = config.marginal_likelihood
             self.variances = VarianceLearning(
-                config, stack, inputs, targets, self.predict_one, density, noise, predict_each
+                stack,
+                inputs,
+                targets,
+                density,
+                noise=noise,
+                learn_noise=options.noise,
+                predict=self.predict_one,
+                predict_each=predict_each,
+                learning_rate=options.learning_rate,
+                steps=options.steps,
+                data=options.data,
+                sampled=options.fisher == "sampled",
             )
         self.lengths = torch.full((stack.members,), math.nan).to(inputs)  # of gradients, the running mean
         self.loss = torch.full((stack.members,), math.nan)
@@ -160,8 +172,9 @@ class StackFit(ABC):
 
     def step(self, step: int) -> None:
         epoch, batch = divmod(step, self.steps_per_epoch)
-        if self.variances is not None and batch == 0 and self.variances.due(epoch):
-            self.variances.update(epoch, self.optimiser)
+        if self.variances is not None and batch == 0 and self._learns_variances(epoch):
+            rate = 0.5 * (1 + math.cos(math.pi * epoch / self.config.optimiser.epochs))
+            self.variances.update(self.optimiser, rate=rate, generators=self._streams(epoch))
         inputs, targets = self._batch(epoch, batch)
         inputs, targets = self.prepare(inputs, targets, step)
         for group in self.optimiser.param_groups:
@@ -173,6 +186,18 @@ class StackFit(ABC):
         if self.longest is not None:
             self._shorten(self.longest)
         self.optimiser.step()
+
+    def _learns_variances(self, epoch: int) -> bool:
+        options = self.config.marginal_likelihood
+        return epoch >= options.burn_in and (epoch - options.burn_in) % options.every == 0
+
+    def _streams(self, epoch: int) -> list[torch.Generator]:
+        """Of each member, what follows from its seed and the epoch."""
+        return [stream(seed, epoch) for seed in self.config.all_seeds]
+
+    def evidence(self) -> list[Evidence | None]:
+        """Of the finished members, where variances were learned; None of one that has diverged."""
+        return [] if self.variances is None else self.variances.evidence(self._streams(self.config.optimiser.epochs))
 
     def _shorten(self, longest: float) -> None:
         """Of gradients that are too long, see `longest`."""
@@ -192,8 +217,7 @@ class StackFit(ABC):
         if size >= count:
             return self.inputs, self.targets
         if self._order is None or self._ordered != epoch:
-            generators = [stream(seed, epoch) for seed in self.config.all_seeds]
-            order = [torch.randperm(count, generator=generator) for generator in generators]
+            order = [torch.randperm(count, generator=generator) for generator in self._streams(epoch)]
             self._order, self._ordered = torch.stack(order).to(self.inputs.device), epoch
         chosen = self._order[:, batch * size : (batch + 1) * size]
         members = torch.arange(len(chosen), device=chosen.device)[:, None]

@@ -9,25 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from rppdyn.priors import Evidence
+from rppdyn.priors.laplace import BIASES
 from rppdyn.runs.figures import COLOURS, save
 
-__all__ = ["draw_pathways", "pathway_rows", "shares"]
+__all__ = ["draw_pathways", "pathway_rows"]
 
 Rows = list[dict[str, Any]]
-BIASES = ("bias", "pixel_bias")
-"""Pathways that are no maps."""
 
 
 def pathway_rows(members: Sequence[Evidence | None]) -> Rows:
-    """A row for each pathway, its numbers lists over members: ``precision``, ``norm`` of the coefficients, :func:`shares`.
+    """A row for each pathway, its numbers lists over members: ``precision``, ``norm`` of the coefficients, and its shares
+    (:meth:`~rppdyn.priors.Evidence.shares`).
 
     They are None for a member that has no evidence, and there are no rows if none has.
     """
@@ -49,28 +46,8 @@ def pathway_rows(members: Sequence[Evidence | None]) -> Rows:
 def _numbers(one: Evidence) -> dict[str, list[float]]:
     precision = [float(np.exp(-p.log_variance)) for p in one.pathways]
     return {"precision": precision, "norm": one.squared_norms.sqrt().tolist()} | {
-        name: values.tolist() for name, values in shares(one).items()
+        name: values.tolist() for name, values in one.shares().items()
     }
-
-
-def shares(
-    found: Evidence, log_variances: Float[Tensor, " pathways"] | None = None, curvature_scale: float | Tensor = 1.0
-) -> dict[str, Float[Tensor, " pathways"]]:
-    r"""How much the data determine of each pathway (van der Ouderaa, Immer & van der Wilk 2023, Table 4).
-
-    ``effective`` is the number :math:`\gamma` of the P coefficients, ``normalised`` is :math:`\gamma / P`, and ``relative``
-    its share of the sum over the layer's pathways, in which biases that are pathways of their own have no part.
-
-    Args:
-        log_variances, curvature_scale: as of :meth:`~rppdyn.priors.Evidence.effective_parameters`.
-    """
-    effective = found.effective_parameters(log_variances, curvature_scale)
-    normalised = effective / found.counts.clamp_min(1)
-    maps = torch.tensor([p.name not in BIASES for p in found.pathways])
-    together = torch.tensor([[p.layer == q.layer for q in found.pathways] for p in found.pathways])
-    total = (together & maps).to(normalised) @ normalised
-    relative = torch.where(maps & (total > 0), normalised / total, 0.0)
-    return {"effective": effective, "normalised": normalised, "relative": relative}
 
 
 def draw_pathways(rows: Rows, path: Path) -> Path:

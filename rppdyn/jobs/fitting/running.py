@@ -83,10 +83,9 @@ def run_fit(config: FitConfig, build: Callable[[], StackFit], *, resume: bool, p
             if done:
                 with torch.no_grad():
                     result.test = subject.test()
-                if subject.variances is not None:
-                    result.pathways = pathway_rows(subject.variances.evidence(config.optimiser.epochs))
-                    if result.pathways:
-                        draw_pathways(result.pathways, folder.figures / "pathways.png")
+                result.pathways = pathway_rows(subject.evidence())
+                if result.pathways:
+                    draw_pathways(result.pathways, folder.figures / "pathways.png")
                 save_members(subject.module, folder)
                 subject.draw(folder)
                 result.seconds = time.monotonic() - start

@@ -90,9 +90,9 @@ def test_effective_numbers_are_those_at_the_noise_that_was_learned(tmp_path):
     words = ("marginal_likelihood.steps=20", "marginal_likelihood.learning_rate=0.5", "marginal_likelihood.data=200")
     fit = fit_regression.Regression(configured(tmp_path / "run", *words))
     noise = fit.variances.noise.clone()
-    fit.variances.update(2, fit.optimiser)
+    fit.variances.update(fit.optimiser, generators=fit._streams(2))
     assert (fit.variances.noise - noise).abs().min() > 0.5
-    (now,) = fit.variances.evidence(2)
+    (now,) = fit.variances.evidence(fit._streams(2))
     for name, effective in zip(now.pathways, now.effective_parameters().tolist(), strict=True):
         key = f"{name.layer}.{name.name}"
         assert fit.variances.found[f"effective/{key}"] == pytest.approx([effective], rel=1e-6)
@@ -135,7 +135,7 @@ def test_a_member_that_diverges_has_no_evidence_and_harms_no_other(tmp_path):
     metrics = lost.variances.metrics()
     assert metrics["effective/head.free"][1] == whole.variances.metrics()["effective/head.free"][1] > 0
     assert math.isnan(metrics["effective/head.free"][0])
-    assert lost.variances.evidence(2)[0] is None
+    assert lost.evidence()[0] is None
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,22 @@
-"""Prior variances learned while a stack is fitted: its members' marginal likelihood, raised every few epochs."""
+"""Prior variances of pathways, learned while the networks are trained: their marginal likelihood, raised from time to time."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from rppdyn.jobs.config.fit import FitConfig
-from rppdyn.jobs.fitting.pathways import shares
-from rppdyn.nn import Stack
+from rppdyn.nn import Chained, Stack
 from rppdyn.nn.networks import Weights
-from rppdyn.priors import Evidence, Likelihood, curvature, evidence, gradient_curvature
-from rppdyn.runs.streams import stream
+from rppdyn.priors.curvature import curvature, gradient_curvature
+from rppdyn.priors.laplace import Evidence, evidence
+from rppdyn.priors.likelihood import Gaussian, Likelihood
 
 __all__ = ["Predict", "PredictEach", "VarianceLearning", "weights_of"]
 
@@ -24,73 +24,99 @@ BATCH = 256  # data whose curvature is computed at a time
 
 Predict = Callable[[Any, Tensor], Tensor]  # of a network of whatever class the stack consists of
 PredictEach = Callable[[Stack, Weights, Tensor], Tensor]
+Generators = Sequence[torch.Generator | None]
 Member = tuple[Evidence, Callable[[Tensor], Tensor]]
 Members = dict[int, Member]  # by their index in the stack
 
 
 def weights_of(stack: Stack) -> list[nn.Parameter]:
-    """A stack's parameters without the variances of its pathways and the units that follow them."""
+    """A stack's parameters without the variances of its pathways and the units that follow them: what is trained."""
     named = zip(stack.names, stack.stacked, strict=True)
     return [p for name, p in named if name.rpartition(".")[2] not in ("log_variance", "unit")]
 
 
+def _chained(net: Any, inputs: Tensor) -> Tensor:
+    return Chained(net)(inputs)
+
+
 class VarianceLearning:
-    """The variances of a stack's pathways, one of each member, and of its likelihood; found by marginal likelihood.
+    r"""The variances of a stack's pathways, one of each member, and of its likelihood; found by marginal likelihood.
 
-    Args:
-        predict: outputs of one member for some of its inputs, in which its layers are called as modules.
-        predict_each: where weights enter in other ways too, outputs for inputs that have a network each
-            (:func:`rppdyn.priors.gradient_curvature`).
-        density: the likelihood with a variance.
-        noise: ``(members,)``, the logarithms of these variances, which are learned too where that is configured; None of a
-            likelihood without.
+        learning = VarianceLearning(stack, inputs, targets, noise=torch.zeros(stack.members))
+        optimiser = torch.optim.Adam(weights_of(stack))
+        ...                                          # steps of the optimiser
+        learning.update(optimiser)                   # every few epochs
 
-    Attributes:
-        found: metrics of the members at the last update, by name.
+    An update takes the curvature of each member as it stands and a few steps of Adam on :math:`\log\sigma_p^2`, and on that
+    of the likelihood, along the gradient of :meth:`Evidence.negative_log`.
 
     A member that has diverged, whose outputs or curvature are no finite numbers, has no evidence: its variances stay as they
     are, and its metrics are nan.
+
+    Args:
+        stack: of networks that went through :func:`learn_variances`; of one, ``Stack([net])``.
+        inputs, targets: the training data, ``(members, N, ...)``.
+        density: the likelihood with a variance; of one without, ``lambda _: Categorical()``.
+        noise: ``(members,)``, the logarithms of these variances, learned in place; None of a likelihood without.
+        learn_noise: False keeps them.
+        predict: outputs of one member for some of its inputs, in which its layers are called as modules.
+        predict_each: where weights enter in other ways too, outputs for inputs that have a network each
+            (:func:`rppdyn.priors.gradient_curvature`).
+        learning_rate, steps: of Adam at each update.
+        data: how many of each member's data the curvature is estimated from.
+        sampled: the Fisher information of one random target for each datum; False: one backward pass for each output.
+
+    Attributes:
+        found: metrics of the members at the last update, by name.
+    Raises:
+        ValueError: the stack has no variance that is a parameter.
     """
 
     def __init__(
         self,
-        config: FitConfig,
         stack: Stack,
-        inputs: Tensor,
-        targets: Tensor,
-        predict: Predict,
-        density: Callable[[Any], Likelihood],
-        noise: Tensor | None,
+        inputs: Float[Tensor, "members N ..."],
+        targets: Shaped[Tensor, "members N ..."],
+        density: Callable[[Any], Likelihood] = Gaussian,
+        *,
+        noise: Float[Tensor, " members"] | None = None,
+        learn_noise: bool = True,
+        predict: Predict = _chained,
         predict_each: PredictEach | None = None,
+        learning_rate: float = 0.1,
+        steps: int = 20,
+        data: int = 500,
+        sampled: bool = True,
     ):
-        self.config, self.options, self.stack = config, config.marginal_likelihood, stack
-        self.inputs, self.targets, self.density = inputs, targets, density
+        self.stack, self.inputs, self.targets, self.density = stack, inputs, targets, density
         self.predict, self.predict_each = predict, predict_each
+        self.learning_rate, self.steps, self.data, self.sampled = learning_rate, steps, data, sampled
         named = zip(stack.names, stack.stacked, strict=True)
         self.variances = {tuple(name.rsplit(".", 2)[:2]): p for name, p in named if name.endswith(".log_variance")}
-        learned = self.options.noise and noise is not None
+        if not self.variances:
+            raise ValueError(
+                "no variance of the stack's pathways is a parameter: call learn_variances on each network before it is stacked"
+            )
+        learned = learn_noise and noise is not None
         self.noise = torch.zeros(stack.members) if noise is None else noise.requires_grad_(learned)
         self.has_noise = noise is not None
         self.found: dict[str, list[float]] = {}
         parameters = [*self.variances.values(), *([self.noise] if learned else [])]
-        self.optimiser = torch.optim.Adam(parameters, lr=self.options.learning_rate)
+        self.optimiser = torch.optim.Adam(parameters, lr=learning_rate)
 
-    def due(self, epoch: int) -> bool:
-        """Whether an epoch begins with an update."""
-        return epoch >= self.options.burn_in and (epoch - self.options.burn_in) % self.options.every == 0
-
-    def update(self, epoch: int, weights: torch.optim.Adam) -> None:
+    def update(self, weights: torch.optim.Adam, *, rate: float = 1.0, generators: Generators | None = None) -> None:
         """Curvature of all members as they stand, and a few steps along the gradient of their marginal likelihoods.
 
         Args:
             weights: the optimiser of the members' weights, whose moments follow the units that free pathways are stored in.
+            rate: multiplies the learning rate, where it is to fall.
+            generators: of each member; choose its data, and draw random targets. torch's own if None.
         """
-        members = self._members(epoch)
-        rate = 0.5 * (1 + math.cos(math.pi * epoch / self.config.optimiser.epochs))
+        members = self._members(generators)
         for group in self.optimiser.param_groups:
-            group["lr"] = self.options.learning_rate * rate
+            group["lr"] = self.learning_rate * rate
         stood = self.noise.detach().clone()
-        for _ in range(self.options.steps if members else 0):
+        for _ in range(self.steps if members else 0):
             self.optimiser.zero_grad()
             self._negative_log(members, stood).sum().backward()
             self.optimiser.step()
@@ -99,12 +125,12 @@ class VarianceLearning:
 
     @torch.no_grad()
     def _measured(self, members: Members, stood: Tensor) -> dict[str, list[float]]:
-        """-log p(D) per datum; of each pathway the norm of its coefficients and its :func:`shares`."""
+        """-log p(D) per datum; of each pathway the norm of its coefficients and its shares (:meth:`Evidence.shares`)."""
         metrics: dict[str, list[float]] = defaultdict(lambda: [math.nan] * self.stack.members)
         per_datum = self._negative_log(members, stood) / len(self.inputs[0])
         for (index, (own, _)), negative_log in zip(members.items(), per_datum, strict=True):
             metrics["marginal_likelihood/negative_log"][index] = float(negative_log)
-            values = shares(own, self._log_variances(index, own), self._scale(index, stood))
+            values = own.shares(self._log_variances(index, own), self._scale(index, stood))
             for name, of in ({"norm": own.squared_norms.sqrt()} | values).items():
                 for pathway, value in zip(own.pathways, of.tolist(), strict=True):
                     metrics[f"{name}/{pathway.layer}.{pathway.name}"][index] = value
@@ -147,27 +173,26 @@ class VarianceLearning:
                     state["exp_avg_sq"].div_(ratio**2)
             unit.copy_(new)
 
-    def evidence(self, epoch: int) -> list[Evidence | None]:
+    def evidence(self, generators: Generators | None = None) -> list[Evidence | None]:
         """Of each member as it stands; None of one that has diverged."""
-        found = self._members(epoch)
+        found = self._members(generators)
         return [found[index][0] if index in found else None for index in range(self.stack.members)]
 
-    def _members(self, epoch: int) -> Members:
+    def _members(self, generators: Generators | None) -> Members:
         """Those that have evidence."""
-        found = {index: self._at(index, epoch) for index in range(self.stack.members)}
+        each = [None] * self.stack.members if generators is None else generators
+        found = {index: self._at(index, generator) for index, generator in enumerate(each)}
         return {index: member for index, member in found.items() if member is not None}
 
-    def _at(self, index: int, epoch: int) -> Member | None:
+    def _at(self, index: int, generator: torch.Generator | None) -> Member | None:
         """A member's evidence, and its negative log-likelihood of all data as a function of the noise variance."""
         net: Any = self.stack.member(index)
         inputs, targets = self.inputs[index], self.targets[index]
-        generator = stream(self.config.all_seeds[index], epoch)
-        chosen = torch.randperm(len(inputs), generator=generator)[: self.options.data].to(inputs.device)
-        predict = lambda batch: self.predict(net, batch)  # noqa: E731
+        chosen = torch.randperm(len(inputs), generator=generator)[: self.data].to(inputs.device)
         parts = []
         for batch in inputs[chosen].split(BATCH):
             with torch.enable_grad():
-                found = predict(batch)
+                found = self.predict(net, batch)
             if not found.requires_grad:  # rollouts that were all cut off
                 return None
             parts.append(found.detach().cpu())
@@ -175,7 +200,7 @@ class VarianceLearning:
         if not outputs.isfinite().all():
             return None
         measure = (
-            partial(curvature, net, predict)
+            partial(curvature, net, partial(self.predict, net))
             if self.predict_each is None
             else partial(gradient_curvature, net, self.predict_each)
         )
@@ -183,7 +208,7 @@ class VarianceLearning:
             inputs[chosen].split(BATCH),
             self.density(float(self.noise[index].detach().exp())),
             total=len(inputs),
-            generator=generator if self.options.fisher == "sampled" else None,
+            generator=(generator or torch.default_generator) if self.sampled else None,
         )
         if not all(M.isfinite().all() for own in blocks.values() for A, G, _ in own for M in (A, G)):
             return None

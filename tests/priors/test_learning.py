@@ -1,0 +1,87 @@
+"""Variances learned in a training loop of one's own."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from rppdyn.groups import Z
+from rppdyn.nn import RPPEMLP, Stack
+from rppdyn.priors import Categorical, VarianceLearning, learn_variances, negative_log_prior, weights_of
+from rppdyn.reps import Scalar, V
+
+
+def learned(break_by: float, epochs: int = 120, learn_noise: bool = True) -> VarianceLearning:
+    """Two seeds fitted to a function that Z(2) preserves, plus one that it doesn't."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 200, 2, generator=generator, dtype=torch.float64)
+    y = x * x.norm(dim=-1, keepdim=True) + break_by * x[..., :1]
+    nets = [
+        RPPEMLP(V, V, Z(2), hidden=16, num_layers=1, free_variance=1e-4, generator=generator).double() for _ in range(2)
+    ]
+    for net in nets:
+        learn_variances(net)
+    stack = Stack(nets)
+    noise = torch.full((2,), -1.0, dtype=torch.float64)
+    learning = VarianceLearning(stack, x, y, noise=noise, learn_noise=learn_noise, data=100)
+    optimiser = torch.optim.Adam(weights_of(stack), lr=1e-2)
+    for epoch in range(epochs):
+        if epoch >= 10 and epoch % 10 == 0:
+            learning.update(optimiser, generators=[torch.Generator().manual_seed(epoch + i) for i in range(2)])
+        errors = (stack(x) - y).square().sum((1, 2)) / (2 * noise.detach().exp())
+        optimiser.zero_grad()
+        ((errors + stack.per_member(negative_log_prior)) / 200).sum().backward()
+        optimiser.step()
+    return learning
+
+
+def test_the_more_the_data_break_the_symmetry_the_more_free_parameters_they_determine():
+    found = [learned(break_by, learn_noise=False) for break_by in (0.0, 0.3, 1.0)]
+    assert all(torch.equal(each.noise, torch.full_like(each.noise, -1.0)) for each in found)
+    for index in range(2):
+        free = [
+            sum(v[index] for k, v in each.found.items() if k.startswith("effective/") and k.endswith(".free"))
+            for each in found
+        ]
+        assert 1.5 * free[0] < free[2] and free[0] < free[1] < free[2], free
+
+
+def test_the_noise_is_learned_in_place():
+    learning = learned(0.0)
+    assert (learning.noise + 1).abs().min() > 0.1
+    stated = learning.metrics()["log10_variance/noise"]
+    assert stated == pytest.approx((learning.noise.detach() / math.log(10)).tolist())
+
+
+def test_evidence_is_of_members_as_they_stand_and_sampled_by_their_generators():
+    learning = learned(0.5, epochs=22)
+    generators = lambda: [torch.Generator().manual_seed(i) for i in range(2)]  # noqa: E731
+    first, again = (learning.evidence(generators()) for _ in range(2))
+    for one, other in zip(first, again, strict=True):
+        assert torch.equal(one.effective_parameters(), other.effective_parameters())
+        own = [learning.variances[p.layer, p.name][first.index(one)].item() for p in one.pathways]
+        assert one.log_variances.tolist() == pytest.approx(own)
+    shares = first[0].shares()
+    assert shares["relative"][:2].sum() == pytest.approx(1)
+
+
+def test_a_likelihood_without_a_variance_learns_those_of_pathways_alone():
+    generator = torch.Generator().manual_seed(0)
+    net = RPPEMLP(V, 3 * Scalar, Z(2), hidden=8, num_layers=1, generator=generator)
+    learn_variances(net)
+    stack = Stack([net])
+    x, classes = torch.randn(1, 50, 2, generator=generator), torch.randint(3, (1, 50), generator=generator)
+    learning = VarianceLearning(stack, x, classes, lambda _: Categorical(), sampled=False)
+    before = {key: p.detach().clone() for key, p in learning.variances.items()}
+    learning.update(torch.optim.Adam(weights_of(stack)))
+    assert all((p - before[key]).abs().max() > 0.1 for key, p in learning.variances.items())
+    assert learning.noise.tolist() == [0.0] and "log10_variance/noise" not in learning.metrics()
+
+
+def test_networks_whose_variances_are_fixed_are_refused():
+    stack = Stack([RPPEMLP(V, V, Z(2), hidden=8, num_layers=1)])
+    x = torch.zeros(1, 5, 2)
+    with pytest.raises(ValueError, match="call learn_variances on each network before it is stacked"):
+        VarianceLearning(stack, x, x)
