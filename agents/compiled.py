@@ -21,7 +21,7 @@ class CompiledUpdate:
     """
 
     def __init__(self) -> None:
-        self._step = compiled(step_)
+        self._step = compiled(step_, fullgraph=True, dynamic=False)
 
     def __call__(
         self, state: State, batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig

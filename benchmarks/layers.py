@@ -49,7 +49,7 @@ def training_step(net: nn.Module, x: Tensor, prior: bool, by_compiler: bool = Fa
         error = net(x).square().mean()
         return error + negative_log_prior(net) / 1e6 if prior else error
 
-    value = compiled(loss) if by_compiler else loss
+    value = compiled(loss, fullgraph=True, dynamic=False) if by_compiler else loss
 
     def step() -> None:
         net.zero_grad(set_to_none=True)

@@ -3,6 +3,7 @@ r"""Vector fields made of networks: Hamiltonian models and neural ODEs, over an 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn.nn import RPPEMLP, Stack
+from rppdyn.nn.compiling import compiled
 
 __all__ = ["DynamicsModel", "HamiltonianModel", "NeuralODEModel", "SeparableHamiltonian"]
 
@@ -43,6 +45,10 @@ class DynamicsModel(nn.Module, ABC):
 
     def forward(self, t: Any, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch n"]:
         return self.vector_field(z, weights)
+
+    def compile(self, **options: Any) -> None:
+        """``torch.compile`` for calls of the model, whose options these are; each model has compilations of its own."""
+        self._compiled_call_impl = partial(compiled(type(self).forward, **options), self)
 
     def _apply_net(self, z: Tensor, weights: Any) -> Tensor:
         net: Any = self.net  # what was assembled knows how to be applied

@@ -112,7 +112,6 @@ class Dynamics(StackFit):
             ValueError: it would need a C++ compiler, and there is none.
         """
         check_compiler(self.device)
-        torch.compiler.reset()  # else compilations of fits before this one, in a sweep, would count against torch's limit
         self.trained.compile(dynamic=False)
 
     def _trajectories(self, seed: int) -> TrajectoryData:

@@ -27,11 +27,13 @@ def check_compiler(device: torch.device) -> None:
         )
 
 
-def compiled(function: Any) -> Any:
-    """A function by `torch.compile`, whole and for the shapes that it is called with.
+def compiled(function: Any, **options: Any) -> Any:
+    """A function by `torch.compile`, whose options these are, with compilations of its own.
 
-    torch keeps compilations with the code of a function, looks through all of them at each call, and gives up after eight: here
-    they are this function's alone, however many are made of the same code.
+    torch keeps compilations with the code of a function, looks through all of them at each call, and after eight goes on
+    without: here they are this function's alone, however many are made of the same code.
     """
-    own = types.FunctionType(function.__code__.replace(), function.__globals__, closure=function.__closure__)
-    return torch.compile(own, fullgraph=True, dynamic=False)
+    own = types.FunctionType(
+        function.__code__.replace(), function.__globals__, argdefs=function.__defaults__, closure=function.__closure__
+    )
+    return torch.compile(own, **options)
