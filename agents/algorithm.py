@@ -52,7 +52,7 @@ class RPPSAC(SAC):
         matmul_precision: of gradient updates, "highest", "high" or "medium" as in `torch.set_float32_matmul_precision`, set
             around them and put back; None for the process's own. On some processors "medium" computes the same twice as
             fast; on others it rounds more coarsely, which is refused.
-        compile: gradient updates by `torch.compile`, which take 0.7 to 0.8 of the time on a CPU, after ten seconds or so of
+        compile: gradient updates by `torch.compile`, which take about 0.8 of the time on a CPU, after ten to thirty seconds of
             compiling at the first. It needs a C++ compiler, and networks without gates and bilinear layers.
         policy_kwargs: RPPPolicy's arguments: model, hidden, num_layers, variances.
         **kwargs: stable-baselines3's own, with its defaults (`tau`, `target_entropy`, `learning_rate`, ...).

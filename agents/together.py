@@ -59,8 +59,13 @@ class Together:
             self.critics = stacked([net for agent in self.agents for net in agent.critic.function.nets])
         # where parameters are, what holds moments, and the state
         self._found: tuple[list[int], list[Any], State] | None = None
-        self.compute = CompiledUpdate() if self.agents[0].compile else update_
+        self._compiled = CompiledUpdate()
         self.update = Replayed(self) if is_replayed(self.agents[0].device) else self._update_at_once
+
+    @property
+    def compute(self) -> Callable[..., dict[str, Tensor]]:
+        """`update_`, compiled where the agents say so."""
+        return self._compiled if self.agents[0].compile else update_
 
     def state(self) -> State:
         """The state that `update_` works on: vectors that share their memory with modules and optimisers.

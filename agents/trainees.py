@@ -279,7 +279,9 @@ class Groups:
         self._groups: list[Together] = []
 
     def of(self, trainees: Sequence[Trainee]) -> list[tuple[list[Trainee], Together]]:
-        """Those that an update takes the same numbers from, and their group."""
+        """Those that an update takes the same numbers from, and their group; of none, none, and groups stay."""
+        if not trainees:
+            return []
         parts: dict[tuple, list[Trainee]] = {}
         for trainee in trainees:
             parts.setdefault(update_key(trainee.agent), []).append(trainee)

@@ -42,13 +42,14 @@ class UpdateConfig:
     Attributes:
         actors: features -> mean and log standard deviation (2 action entries, or fewer where there are blocks), S of them.
         critics: features and action -> one value, S K of them, an agent's next to each other.
-        learning_rate: Adam's, for all three; a tensor where it is to change under a captured update.
-        betas, epsilon: Adam's.
+        learning_rate: Adam's, for all three. This and the next four are tensors where they are to change under a captured or a
+            compiled update.
         gamma: the discount, where a batch brings none of its own.
         tau: speed of the targets' moving average; 0 leaves them as they are.
         noise_variance: s^2 of the critic's Gaussian likelihood.
         target_entropy: in nats, for the learned temperature.
         learn_temperature: False keeps `log_alpha`.
+        betas, epsilon: Adam's.
         max_gradient_norm: clips actor's and critics' gradients (all critics of an agent together); None does not.
         mirror_loss: weight w of the mirror loss; 0 leaves it out.
         blocks: the actions' blocks, as `rppdyn.agents.gaussian` has them, or None.
@@ -57,10 +58,10 @@ class UpdateConfig:
     actors: Networks
     critics: Networks
     learning_rate: float | Tensor
-    gamma: float
-    tau: float
-    noise_variance: float
-    target_entropy: float
+    gamma: float | Tensor
+    tau: float | Tensor
+    noise_variance: float | Tensor
+    target_entropy: float | Tensor
     learn_temperature: bool = True
     betas: tuple[float, float] = (0.5, 0.999)
     epsilon: float = 1e-8
@@ -90,11 +91,12 @@ def _descend_plainly(state: Mapping[str, Tensor], gradients: Mapping[str, Tensor
     for name, gradient in gradients.items():
         mean, square, step = (state[name + suffix] for suffix in (".mean", ".square", ".step"))
         step.add_(1)
-        count = step[:, 0].view(-1, *[1] * (gradient.ndim - 1)).to(gradient.dtype)
+        count = step[:, 0].double().view(-1, *[1] * (gradient.ndim - 1))
+        corrections = [(1 - beta**count).to(gradient.dtype) for beta in config.betas]
         mean.lerp_(gradient, 1 - first)
         square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        size = (square / (1 - second**count)).sqrt() + config.epsilon
-        state[name].sub_(config.learning_rate / (1 - first**count) * mean / size)
+        size = (square / corrections[1]).sqrt() + config.epsilon
+        state[name].sub_(config.learning_rate / corrections[0] * mean / size)
 
 
 def clip_(gradient: Tensor, max_norm: float | None) -> Tensor:
@@ -167,7 +169,7 @@ def step_(
         metrics["ent_coef_loss"] = (state["log_alpha"] * surplus).squeeze(1)
         gradients["log_alpha"] = surplus
     descend(state, gradients, config)
-    if config.tau:
+    if isinstance(config.tau, Tensor) or config.tau:
         state["target"].lerp_(state["critic"], config.tau)
     return metrics
 

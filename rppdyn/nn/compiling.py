@@ -36,4 +36,5 @@ def compiled(function: Any, **options: Any) -> Any:
     own = types.FunctionType(
         function.__code__.replace(), function.__globals__, argdefs=function.__defaults__, closure=function.__closure__
     )
+    own.__kwdefaults__ = function.__kwdefaults__
     return torch.compile(own, **options)

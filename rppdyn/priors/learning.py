@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from rppdyn.nn import Chained, Stack
@@ -57,7 +56,8 @@ class VarianceLearning:
         stack: of networks that went through :func:`learn_variances`; of one, ``Stack([net])``.
         inputs, targets: the training data, ``(members, N, ...)``.
         density: the likelihood with a variance; of one without, ``lambda _: Categorical()``.
-        noise: ``(members,)``, the logarithms of these variances, learned in place; None of a likelihood without.
+        noise: ``(members,)``, the logarithms of these variances, learned in place; None of a likelihood without, and for a
+            variance that stays 1.
         learn_noise: False keeps them.
         predict: outputs of one member for some of its inputs, in which its layers are called as modules.
         predict_each: where weights enter in other ways too, outputs for inputs that have a network each
@@ -69,17 +69,18 @@ class VarianceLearning:
     Attributes:
         found: metrics of the members at the last update, by name.
     Raises:
-        ValueError: the stack has no variance that is a parameter.
+        ValueError: the stack has no variance that is a parameter; data or noise of another number of members or of several
+            lengths; a number that is not positive.
     """
 
     def __init__(
         self,
         stack: Stack,
-        inputs: Float[Tensor, "members N ..."],
-        targets: Shaped[Tensor, "members N ..."],
+        inputs: Tensor,
+        targets: Tensor,
         density: Callable[[Any], Likelihood] = Gaussian,
         *,
-        noise: Float[Tensor, " members"] | None = None,
+        noise: Tensor | None = None,
         learn_noise: bool = True,
         predict: Predict = _chained,
         predict_each: PredictEach | None = None,
@@ -97,6 +98,18 @@ class VarianceLearning:
             raise ValueError(
                 "no variance of the stack's pathways is a parameter: call learn_variances on each network before it is stacked"
             )
+        for name, value in (("learning_rate", learning_rate), ("steps", steps), ("data", data)):
+            if not value > 0:
+                raise ValueError(f"{name}={value} must be positive")
+        if inputs.shape[:2] != targets.shape[:2] or len(inputs) != stack.members:
+            raise ValueError(
+                f"inputs of shape {tuple(inputs.shape)} and targets of {tuple(targets.shape)}: both begin with "
+                f"({stack.members}, N), the members of the stack and their data"
+            )
+        if noise is not None and noise.shape != (stack.members,):
+            raise ValueError(
+                f"noise of shape {tuple(noise.shape)}: give one number for each of {stack.members} members"
+            )
         learned = learn_noise and noise is not None
         self.noise = torch.zeros(stack.members) if noise is None else noise.requires_grad_(learned)
         self.has_noise = noise is not None
@@ -104,15 +117,24 @@ class VarianceLearning:
         parameters = [*self.variances.values(), *([self.noise] if learned else [])]
         self.optimiser = torch.optim.Adam(parameters, lr=learning_rate)
 
-    def update(self, weights: torch.optim.Adam, *, rate: float = 1.0, generators: Generators | None = None) -> None:
+    def update(self, weights: torch.optim.Optimizer, *, rate: float = 1.0, generators: Generators | None = None) -> None:
         """Curvature of all members as they stand, and a few steps along the gradient of their marginal likelihoods.
 
         Args:
             weights: the optimiser of the members' weights, whose moments follow the units that free pathways are stored in.
             rate: multiplies the learning rate, where it is to fall.
             generators: of each member; choose its data, and draw random targets. torch's own if None.
+        Raises:
+            ValueError: an optimiser other than Adam, or generators of another number.
         """
+        if not isinstance(weights, torch.optim.Adam) or any(group["amsgrad"] for group in weights.param_groups):
+            raise ValueError(
+                f"weights are trained by {type(weights).__name__}: give Adam, without amsgrad, whose moments follow"
+            )
         members = self._members(generators)
+        absent = [index for index in range(self.stack.members) if index not in members]
+        parameters = [p for group in self.optimiser.param_groups for p in group["params"]]
+        before = [p.detach()[absent].clone() for p in parameters]
         for group in self.optimiser.param_groups:
             group["lr"] = self.learning_rate * rate
         stood = self.noise.detach().clone()
@@ -120,6 +142,9 @@ class VarianceLearning:
             self.optimiser.zero_grad()
             self._negative_log(members, stood).sum().backward()
             self.optimiser.step()
+        with torch.no_grad():
+            for p, kept in zip(parameters, before, strict=True):
+                p[absent] = kept  # which Adam's momentum has moved
         self._follow(weights)
         self.found = self._measured(members, stood)
 
@@ -154,7 +179,7 @@ class VarianceLearning:
         return torch.stack([self.variances[p.layer, p.name][index] for p in found.pathways]).double().cpu()
 
     @torch.no_grad()
-    def _follow(self, weights: torch.optim.Adam) -> None:
+    def _follow(self, weights: torch.optim.Optimizer) -> None:
         """Free pathways are stored in the unit of their variance as it is now (:func:`rppdyn.nn.pathways.prior_unit`)."""
         named = dict(zip(self.stack.names, self.stack.stacked, strict=True))
         for key, log_variance in self.variances.items():
@@ -181,6 +206,8 @@ class VarianceLearning:
     def _members(self, generators: Generators | None) -> Members:
         """Those that have evidence."""
         each = [None] * self.stack.members if generators is None else generators
+        if len(each) != self.stack.members:
+            raise ValueError(f"{len(each)} generators: give one for each of {self.stack.members} members")
         found = {index: self._at(index, generator) for index, generator in enumerate(each)}
         return {index: member for index, member in found.items() if member is not None}
 
@@ -224,7 +251,7 @@ class VarianceLearning:
         return found | self.found
 
     def state_dict(self) -> dict[str, Any]:
-        return {"noise": self.noise.detach(), "optimiser": self.optimiser.state_dict(), "found": self.found}
+        return {"noise": self.noise.detach().clone(), "optimiser": self.optimiser.state_dict(), "found": self.found}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         with torch.no_grad():

@@ -80,6 +80,56 @@ def test_a_likelihood_without_a_variance_learns_those_of_pathways_alone():
     assert learning.noise.tolist() == [0.0] and "log10_variance/noise" not in learning.metrics()
 
 
+def small(**options) -> tuple[VarianceLearning, torch.Tensor]:
+    nets = [RPPEMLP(V, V, Z(2), hidden=8, num_layers=1, generator=torch.Generator().manual_seed(i)) for i in range(2)]
+    for net in nets:
+        learn_variances(net)
+    x = torch.randn(2, 30, 2, generator=torch.Generator().manual_seed(5))
+    arguments = dict(inputs=x, targets=x, noise=torch.zeros(2)) | options
+    return VarianceLearning(Stack(nets), **arguments), x
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (dict(inputs=torch.zeros(30, 2)), r"both begin with \(2, N\)"),
+        (dict(targets=torch.zeros(2, 31, 2)), r"both begin with \(2, N\)"),
+        (dict(noise=torch.zeros(3)), "give one number for each of 2 members"),
+        (dict(noise=torch.zeros(())), "give one number for each of 2 members"),
+        (dict(data=-5), "data=-5 must be positive"),
+        (dict(steps=0), "steps=0 must be positive"),
+    ],
+)
+def test_data_and_numbers_that_do_not_fit_are_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        small(**options)
+
+
+def test_other_optimisers_and_generators_are_refused_before_anything_moves():
+    learning, _ = small()
+    before = [p.detach().clone() for p in learning.stack.stacked]
+    with pytest.raises(ValueError, match="trained by SGD: give Adam"):
+        learning.update(torch.optim.SGD(weights_of(learning.stack), momentum=0.9))
+    with pytest.raises(ValueError, match="1 generators: give one for each of 2 members"):
+        learning.update(torch.optim.Adam(weights_of(learning.stack)), generators=[torch.Generator()])
+    assert all(torch.equal(p, old) for p, old in zip(learning.stack.stacked, before, strict=True))
+
+
+def test_variances_of_a_member_that_diverges_stay_where_they_were():
+    learning, _ = small()
+    optimiser = torch.optim.Adam(weights_of(learning.stack))
+    learning.update(optimiser)
+    stood = {key: p.detach().clone() for key, p in learning.variances.items()}
+    with torch.no_grad():
+        for p in weights_of(learning.stack):
+            p[0] = math.nan
+    noise = learning.noise.detach().clone()
+    learning.update(optimiser)
+    assert all(p[0] == stood[key][0] and p[1] != stood[key][1] for key, p in learning.variances.items())
+    assert learning.noise[0] == noise[0] and learning.noise[1] != noise[1]
+    assert math.isnan(learning.found["effective/head.free"][0])
+
+
 def test_networks_whose_variances_are_fixed_are_refused():
     stack = Stack([RPPEMLP(V, V, Z(2), hidden=8, num_layers=1)])
     x = torch.zeros(1, 5, 2)
