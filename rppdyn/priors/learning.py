@@ -117,7 +117,9 @@ class VarianceLearning:
         parameters = [*self.variances.values(), *([self.noise] if learned else [])]
         self.optimiser = torch.optim.Adam(parameters, lr=learning_rate)
 
-    def update(self, weights: torch.optim.Optimizer, *, rate: float = 1.0, generators: Generators | None = None) -> None:
+    def update(
+        self, weights: torch.optim.Optimizer, *, rate: float = 1.0, generators: Generators | None = None
+    ) -> None:
         """Curvature of all members as they stand, and a few steps along the gradient of their marginal likelihoods.
 
         Args:

@@ -136,11 +136,6 @@ for compiled in (False, True):
     found.append([z0.grad, *(p.grad for p in stack.parameters() if p.grad is not None)])
     stack.zero_grad()
 assert len(graphs) == 1  # of four values of the field
-for _ in range(8):  # torch's limit is of compilations for one function
-    model = HamiltonianModel(stack)
-    model.compile(backend=backend, fullgraph=True, dynamic=False)
-    model(0.0, z0, model.assemble())
-assert len(graphs) == 9
 for eager, fast in zip(*found, strict=True):
     torch.testing.assert_close(eager, fast, rtol=1e-4, atol=1e-5)
 """
