@@ -113,9 +113,13 @@ def check_precision(agent: RPPSAC) -> None:
 
 
 def check_compiled(agent: RPPSAC) -> None:
-    """Refuse `compile` where there is no compiler, or networks that it can't compile."""
+    """Refuse `compile` off the CPU and where there is no compiler, and of networks that it can't compile."""
     if not agent.compile:
         return
+    if agent.device.type != "cpu":
+        raise ValueError(
+            f"compile=true: updates on {agent.device} are replayed from a graph instead: use compile=false there"
+        )
     check_compiler(agent.device)
     for name, network in (("actor", agent.actor), ("critic", agent.critic)):
         if not isinstance(network.function, Perceptrons):

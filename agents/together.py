@@ -244,7 +244,7 @@ class Replayed:
         config = dataclasses.replace(config, learning_rate=rate)
 
         def work() -> Tensor:
-            metrics = self.group.compute(state, *(drawn or self.group.draw(batch_size)), config)
+            metrics = update_(state, *(drawn or self.group.draw(batch_size)), config)
             names[:] = metrics
             return torch.stack(list(metrics.values()))
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 
 import pytest
+import torch
 from forked import run_code
 
 from rppdyn.agents import RPPSAC, train_many
+from rppdyn.agents.refusals import check_compiled
 
 SETUP = """
 import functools, sys
@@ -112,6 +114,10 @@ def test_what_cannot_be_compiled_is_refused(make_agent, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ValueError, match="no-such-compiler is not found: install it"):
         make_agent(compile=True)
+    agent = make_agent()
+    agent.compile, agent.device = True, torch.device("cuda")
+    with pytest.raises(ValueError, match="on cuda are replayed from a graph instead: use compile=false"):
+        check_compiled(agent)
 
 
 def test_a_saved_agent_is_used_where_there_is_no_compiler_but_not_trained(make_agent, tmp_path, monkeypatch):
