@@ -12,6 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from rppdyn.agents import RPPSAC, train_many
 from rppdyn.agents.batches import Batches
 from rppdyn.agents.together import Together, _fixed, update_key
+from rppdyn.agents.trainees import Groups, Trainee
 
 HOPPER = "Hopper-v5"
 
@@ -278,3 +279,12 @@ def test_agents_of_other_configurations_are_refused(make):
         Together([make(0), make(1, "mlp")])
     with pytest.raises(ValueError, match=r"collect steps, not episodes"):
         train_many([lambda: make(0, train_freq=(1, "episode"))], 10)
+
+
+def test_groups_stay_while_no_agent_asks_for_actions(make_agent):
+    """As while all environments step in workers; a new group would compile its updates anew."""
+    groups, trainees = Groups(), [Trainee(lambda seed=seed: make_agent(seed=seed)) for seed in range(2)]
+    ((_, group),) = groups.of(trainees)
+    assert groups.of([]) == []
+    ((_, again),) = groups.of(trainees)
+    assert again is group
