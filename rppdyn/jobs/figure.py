@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import FigureConfig
 from rppdyn.jobs.fitting.figures import compare_equivariance
+from rppdyn.jobs.training.curves import learning_curves
 from rppdyn.runs import RunFolder
-from rppdyn.runs.figures import learning_curves, raw_data
 from rppdyn.runs.files import write_json
+from rppdyn.runs.metrics import read_metrics
 
 
 def run(config: FigureConfig) -> Path:
@@ -29,5 +33,23 @@ def run(config: FigureConfig) -> Path:
         )
     picture = (learning_curves if agents else compare_equivariance)(config.runs, config.out)
     if config.json is not None:
-        write_json(Path(config.json), raw_data(config.runs))
+        write_json(Path(config.json), _raw_data(config.runs))
     return picture
+
+
+def _raw_data(runs: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
+    """What the curves are drawn from: of each run its configuration, its result (once finished) and its metrics.
+
+    Raises:
+        ValueError: a folder that is no run.
+    """
+    folders = [RunFolder.open(run) for run in runs]
+    return [
+        {
+            "run": folder.path.name,
+            "config": folder.config(),
+            "result": folder.result(),
+            "metrics": read_metrics(folder.metrics.path) if folder.metrics.path.exists() else [],
+        }
+        for folder in folders
+    ]

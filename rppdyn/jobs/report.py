@@ -7,11 +7,11 @@ from pathlib import Path
 
 from rppdyn._version import __version__
 from rppdyn.jobs.config.command import ReportConfig
+from rppdyn.jobs.config.labels import value_of
 from rppdyn.jobs.reporting import agents, fits
 from rppdyn.jobs.reporting.data import Group, Run, read_groups
 from rppdyn.jobs.reporting.html import Markup, joined, page, table, tag
 from rppdyn.jobs.reporting.words import MISSING, count, folded, labelled, setting
-from rppdyn.runs.figures import value_of
 from rppdyn.runs.files import write_text
 
 

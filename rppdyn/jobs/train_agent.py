@@ -22,11 +22,11 @@ from rppdyn.jobs.config.preflight import preflight
 from rppdyn.jobs.training import agent_files
 from rppdyn.jobs.training.agent_files import RunState
 from rppdyn.jobs.training.building import build_agent, build_env, process_state, spec_of
+from rppdyn.jobs.training.curves import learning_curves
 from rppdyn.jobs.training.recorder import Events, Recorder
 from rppdyn.jobs.training.result import TrainAgentResult, TrainManyResult
 from rppdyn.jobs.training.rollouts import Evaluator
 from rppdyn.runs import Progress, RunFolder, RunFolderError, StopRequest, provenance, stop_on_signals
-from rppdyn.runs.figures import learning_curves
 from rppdyn.runs.files import write_json
 
 logger = logging.getLogger(__name__)

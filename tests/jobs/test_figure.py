@@ -12,8 +12,8 @@ from rppdyn.cli import main
 from rppdyn.jobs import figure
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.command import FigureConfig
+from rppdyn.jobs.training.curves import learning_curves
 from rppdyn.runs import RunFolder, RunFolderError
-from rppdyn.runs.figures import learning_curves
 
 
 def make_agent(path, *words, steps=(0, 100)):

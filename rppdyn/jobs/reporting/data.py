@@ -14,9 +14,10 @@ from rppdyn.envs import Certificate, SymmetrySpec
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.config.fit import FitConfig
+from rppdyn.jobs.config.labels import flattened, setting, value_of
 from rppdyn.jobs.measuring.measured import FORMAT
 from rppdyn.runs import RunFolder, RunFolderError, bootstrap_interval, differences, iqm, read_metrics
-from rppdyn.runs.figures import COLOURS, Curve, curve, flattened, setting, value_of
+from rppdyn.runs.figures import COLOURS, Curve, curve
 from rppdyn.runs.files import plain
 
 PALETTE = tuple(colour for colour in COLOURS if colour != "#000000")  # black can't be seen on a dark page

@@ -6,8 +6,9 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from rppdyn.jobs.training.curves import PANELS, grouped, learning_curves
 from rppdyn.runs import RunFolder, RunFolderError
-from rppdyn.runs.figures import PANELS, curve, grouped, learning_curves, raw_data
+from rppdyn.runs.figures import curve
 
 
 @pytest.fixture
@@ -99,11 +100,3 @@ def test_what_can_t_be_drawn_is_named(make_run, tmp_path):
         learning_curves([tmp_path / "absent"], tmp_path / "a.png")
     with pytest.raises(ValueError, match="no metrics yet"):
         learning_curves([make_run("a", steps=())], tmp_path / "a.png")
-
-
-def test_raw_data_hold_what_the_curves_are_drawn_from(make_run):
-    runs = [make_run(f"run{seed}", seed=seed) for seed in range(2)]
-    raw = raw_data(runs)
-    assert [item["metrics"] for item in raw] == grouped(runs)["Walker2d-v5 rpp"]
-    assert [item["config"]["seed"] for item in raw] == [0, 1]
-    assert [item["run"] for item in raw] == ["run0", "run1"]

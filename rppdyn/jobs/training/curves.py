@@ -1,0 +1,167 @@
+"""Learning curves of agents, from the metrics of one run or of many."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from rppdyn.jobs.config.labels import MODEL, flattened, setting, value_of
+from rppdyn.runs.figures import COLOURS, SMALLEST, curve, save
+from rppdyn.runs.folder import RunFolder, differences
+from rppdyn.runs.metrics import read_metrics
+
+STYLES = ("-", "--", ":")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes: a title and, by legend entry, the metrics that are drawn where runs have them, each in its line style.
+
+    The legend of a panel with one metric tells runs apart by colour, that of one with several the metrics by style.
+    """
+
+    title: str
+    metrics: Mapping[str, str]
+    scale: str = "linear"  # or "log"
+
+
+PANELS = (
+    Panel("mean return", {"": "eval/return_mean"}),
+    Panel(
+        "equivariance error",
+        {"policy": "equivariance/policy", "critics": "equivariance/critic", "dynamics": "equivariance/dynamics"},
+        "log",
+    ),
+    Panel(
+        "free pathway's share",
+        {
+            "actor": "pathway/actor_free_share",
+            "critics": "pathway/critic_free_share",
+            "dynamics": "pathway/dynamics_free_share",
+        },
+        "log",
+    ),
+)
+
+
+def learning_curves(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Path:
+    """Draw return, equivariance errors and the free pathways' shares over environment steps.
+
+    Runs whose configurations differ in the seed alone are one curve: the interquartile mean over seeds, with its 95 %
+    bootstrap interval as a band. Others are told apart by what differs between them.
+
+    Args:
+        runs: run folders.
+        out: the picture; its suffix is the format (png, svg, pdf).
+    Raises:
+        ValueError: no runs, a folder that is no run, or one without metrics.
+    """
+    out = Path(out)
+    groups = grouped(runs)
+    figure = Figure(figsize=(4.4 * len(PANELS), 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    all_axes: Sequence[Axes] = figure.subplots(1, len(PANELS))
+    for axes, panel in zip(all_axes, PANELS, strict=True):
+        drawn: set[str] = set()
+        for index, (label, records) in enumerate(groups.items()):
+            drawn |= _draw(axes, panel, records, COLOURS[index % len(COLOURS)], label if len(groups) > 1 else "")
+        _dress(axes, panel, drawn, explain_styles=len(groups) > 1)
+    counts = {label: len(records) for label, records in groups.items()}
+    seeds = sorted(set(counts.values()))
+    if max(seeds) > 1:
+        note = "interquartile mean and 95 % bootstrap interval over " + " or ".join(map(str, seeds)) + " seeds"
+        figure.supxlabel(note, fontsize="small", color="0.35")
+    title = next(iter(groups)) if len(groups) == 1 else ""
+    figure.suptitle(title, fontsize="medium")
+    return save(figure, out)
+
+
+def grouped(runs: Sequence[str | os.PathLike[str]]) -> dict[str, list[list[dict[str, Any]]]]:
+    """The metrics of runs, by a label that says in what their configurations differ, seeds aside."""
+    if not runs:
+        raise ValueError("no runs to draw: give the folders of one run or more")
+    folders = [RunFolder.open(run) for run in runs]
+    configs = [flattened(folder.config()) for folder in folders]
+    varied = _varied(configs)
+    groups: dict[str, list[list[dict[str, Any]]]] = {}
+    of_seed: dict[tuple[str, Any], Path] = {}
+    for folder, config in zip(folders, configs, strict=True):
+        records = read_metrics(folder.metrics.path) if folder.metrics.path.exists() else []
+        if not records:
+            raise ValueError(f"{folder.path} has no metrics yet: leave it out, or let it run first")
+        label, seed = _label(config, varied), folder.config().get("seed")
+        if (other := of_seed.setdefault((label, seed), folder.path)) != folder.path:
+            raise ValueError(f"{other} and {folder.path} both have seed {seed} of one configuration: name one of them")
+        groups.setdefault(label, []).append(records)
+    return groups
+
+
+def _varied(configs: Sequence[dict[str, Any]]) -> set[str]:
+    """The keys in which configurations differ.
+
+    Where some agents have a model of the environment and others none, that is one key, "agent", beside what differs between
+    the models.
+    """
+    varied = {key for config in configs for key, _, _ in differences(configs[0], config)}
+    if MODEL not in varied:  # null in the configuration of those without
+        return varied
+    models = [config for config in configs if MODEL not in config]
+    own = {key for config in models for key, _, _ in differences(models[0], config)}
+    return {key for key in varied if not key.startswith(MODEL) or key in own} | {"agent"}
+
+
+def _draw(axes: Axes, panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], colour: str, label: str) -> set[str]:
+    """Draw what the runs have of a panel; which of its entries that is."""
+    found = set()
+    for style, (part, metric) in zip(STYLES, panel.metrics.items(), strict=False):
+        drawn = curve(runs, metric)
+        if drawn is None:
+            continue
+        found.add(part)
+        floor = SMALLEST if panel.scale == "log" else -np.inf
+        name = part if not label else label if len(panel.metrics) == 1 else ""
+        marker = "." if len(drawn.steps) < 3 else ""
+        axes.plot(drawn.steps, np.maximum(drawn.centre, floor), style, marker=marker, color=colour, label=name or None)
+        if len(runs) > 1:
+            low, high = np.maximum(drawn.lower, floor), np.maximum(drawn.upper, floor)
+            axes.fill_between(drawn.steps, low, high, color=colour, alpha=0.15, linewidth=0)
+    return found
+
+
+def _dress(axes: Axes, panel: Panel, drawn: set[str], explain_styles: bool) -> None:
+    if explain_styles and len(panel.metrics) > 1:  # the first panel says which colour is which run
+        for style, part in zip(STYLES, panel.metrics, strict=False):
+            if part in drawn:
+                axes.plot([], [], style, color="0.35", label=part)
+    axes.set_title(panel.title, fontsize="medium")
+    axes.set_xlabel("environment steps")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    if panel.scale == "log":
+        axes.set_yscale("log")
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(framealpha=0.8, edgecolor="none", fontsize="small")
+
+
+def _label(config: Mapping[str, Any], varied: set[str]) -> str:
+    """Environment (where it varies) and model, mbpo or sac where both are there, and whatever else varies between the runs."""
+    if MODEL in config:  # it has none
+        varied = {key for key in varied if not key.startswith(f"{MODEL}.")}
+    parts = [str(config.get("env.id"))] if "env.id" in varied or not varied else []
+    switches = all(isinstance(config.get(key), bool) for key in varied)
+    if "model.kind" in varied or switches:
+        parts.append(str(config.get("model.kind")))
+    if "agent" in varied:
+        parts.append("sac" if MODEL in config else "mbpo")
+    parts += [setting(key, value_of(config, key)) for key in sorted(varied - {"env.id", "model.kind", "agent"})]
+    return " ".join(filter(None, parts))
