@@ -80,7 +80,8 @@ class CoefficientMap(ExactBuffers):
             self.form = "sparse" if len(rows) else "zero"
             if self.form == "sparse":
                 order = (rows * self.rank + cols).argsort(stable=True)
-                self.register_buffer("rows", rows[order].int())  # half the memory to read, which is what assembly waits for
+                # half the memory to read, which is what assembly waits for
+                self.register_buffer("rows", rows[order].int())
                 self.register_buffer("cols", cols[order].int())
                 self.register_exact("values", values[order])
 
