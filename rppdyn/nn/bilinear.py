@@ -11,6 +11,7 @@ from rppdyn.nn.derivatives import PullBack, evaluate, evaluate_vjp, plain_vjp
 from rppdyn.nn.linear import bind
 from rppdyn.nn.pathways import Pathway
 from rppdyn.reps import Rep
+from rppdyn.reps.algebra import is_int
 
 __all__ = ["Bilinear", "BilinearPathway", "Contraction", "contractions"]
 
@@ -18,11 +19,12 @@ SCALE = 0.1
 """Factor on the layer's output, as published in most backends (0.03 in the published RPP code)."""
 
 
-def contractions(rep: Rep) -> list[Contraction]:
+def contractions(rep: Rep, maps: int | None = None) -> list[Contraction]:
     """Every way in which a part of ``rep``, scalars excepted, is a linear map from one part of it to another.
 
     A part with tensor factors :math:`\\{f\\}` maps ``b`` to ``c`` where they are those of :math:`c \\otimes b^*`, in any
-    order: for ``T(p, q)``, :math:`(p_a, q_a) = (p_c + q_b, q_c + p_b)` (Finzi 2023, 2.6).
+    order: for ``T(p, q)``, :math:`(p_a, q_a) = (p_c + q_b, q_c + p_b)` (Finzi 2023, 2.6). Of its copies at most ``maps`` do;
+    None for as many as it has dimensions.
     """
     parts = rep.blocks()
     found = []
@@ -33,9 +35,9 @@ def contractions(rep: Rep) -> list[Contraction]:
             for b, (rep_b, index_b) in enumerate(parts):
                 coordinates = _as_matrix(rep_a, rep_c, rep_b.T)
                 if coordinates is not None:
-                    maps = min(len(index_a), rep_a.dim)
+                    used = min(len(index_a), rep_a.dim if maps is None else maps)
                     found.append(
-                        Contraction(c, a, b, coordinates, maps, len(index_c), len(index_b), rep_c.dim, rep_b.dim)
+                        Contraction(c, a, b, coordinates, used, len(index_c), len(index_b), rep_c.dim, rep_b.dim)
                     )
     return found
 
@@ -77,8 +79,10 @@ class BilinearPathway(Pathway):
 class Bilinear(nn.Module):
     """The identity plus contractions of pairs of parts, ``rep -> rep`` (Finzi 2023, 2.6).
 
-    Of each part at most as many copies as it has dimensions serve as maps; which, is drawn from ``generator`` at
-    construction and kept in a buffer, so that a checkpoint remembers it. Weights start with variance one over the number of
+    Of each part at most ``maps`` copies serve as maps; which, is drawn from ``generator`` at construction and kept in a
+    buffer, so that a checkpoint remembers it. Published are as many as it has dimensions, the default. Products of all pairs of
+    ``n`` vectors take ``n`` maps: with fewer those of the others have to be put together from several by division, which
+    the layers after it learn badly. Weights start with variance one over the number of
     terms summed, so that the layer adds about a tenth (``SCALE``) of its input's size; the published backends start from
     N(0, 1) or 0.01 N(0, 1) whatever the width.
 
@@ -88,17 +92,28 @@ class Bilinear(nn.Module):
 
     Raises:
         ValueError: no part of ``rep`` is a map between two others, so there is nothing to contract; ``rep`` is complex, or
-            bound to no group.
+            bound to no group; fewer than one map.
     """
 
     maps: Tensor
     order: Tensor | None
     inverse: Tensor | None
 
-    def __init__(self, rep: Rep, *, variance: int | float = 1e5, generator: torch.Generator | None = None):
+    def __init__(
+        self,
+        rep: Rep,
+        *,
+        maps: int | None = None,
+        variance: int | float = 1e5,
+        generator: torch.Generator | None = None,
+    ):
         super().__init__()
+        if maps is not None and not (is_int(maps) and maps >= 1):
+            raise ValueError(
+                f"maps={maps!r}: give a number of at least 1, or None for as many as a part has dimensions"
+            )
         self.rep = rep = bind(rep, None)
-        self.contractions = contractions(rep)
+        self.contractions = contractions(rep, maps)
         if not self.contractions:
             raise ValueError(f"no part of {rep} is a linear map between two others: leave the bilinear layer out")
         parts = rep.blocks()

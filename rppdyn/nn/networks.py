@@ -38,8 +38,8 @@ class Block(nn.Module):
     gate: Gate | Pointwise
 
     def __init__(self, rep_in: Rep, rep_out: Rep, *, equivariant_variance: int | float, free_variance: int | float,
-                 bilinear: bool, gain: int | float, free_scale: int | float, parametrisation: Parametrisation,
-                 generator: torch.Generator | None):  # fmt: skip
+                 bilinear: bool, bilinear_maps: int | None, gain: int | float, free_scale: int | float,
+                 parametrisation: Parametrisation, generator: torch.Generator | None):  # fmt: skip
         super().__init__()
         pointwise = all(is_pointwise(part) for part, _ in rep_out.blocks())
         self.linear = RelaxedLinear(
@@ -48,7 +48,9 @@ class Block(nn.Module):
         )  # fmt: skip
         self.bilinear = None
         if bilinear:
-            self.bilinear = Bilinear(gated(rep_out), variance=equivariant_variance, generator=generator)
+            self.bilinear = Bilinear(
+                gated(rep_out), maps=bilinear_maps, variance=equivariant_variance, generator=generator
+            )
         if pointwise:
             self.gate = Pointwise(rep_out)
         else:
@@ -135,6 +137,7 @@ class RPPEMLP(Network):
         num_layers: number of hidden layers, 3 unless ``hidden`` is a list.
         architecture: "auto", "regular" or "tensor"; how an integer width is shared out.
         bilinear: whether blocks have a bilinear layer; None for where a part of the hidden representation is gated.
+        bilinear_maps: how many copies of a part serve as maps there; None for as many as it has dimensions (:class:`Bilinear`).
         output_scale: multiplies the initial weights of the last layer, both pathways (0.01 for policies).
         free_scale: initial size of the free pathway relative to a layer of its own.
         parametrisation: "pathways", or "dense", which stores the linear layers' sums (:class:`RelaxedLinear`).
@@ -166,6 +169,7 @@ class RPPEMLP(Network):
         *,
         architecture: Architecture = "auto",
         bilinear: bool | None = None,
+        bilinear_maps: int | None = None,
         output_scale: int | float = 1.0,
         free_scale: int | float = FREE_SCALE,
         parametrisation: Parametrisation = "pathways",
@@ -187,7 +191,9 @@ class RPPEMLP(Network):
             contracts = equivariant_variance != 0 and any(not is_pointwise(part) for part, _ in rep_hidden.blocks())
             has_bilinear = contracts if bilinear is None else bilinear
             gain = SWISH_GAIN if i else 1.0
-            self.blocks.append(Block(rep, rep_hidden, bilinear=has_bilinear, gain=gain, **shared))
+            self.blocks.append(
+                Block(rep, rep_hidden, bilinear=has_bilinear, bilinear_maps=bilinear_maps, gain=gain, **shared)
+            )
             rep = rep_hidden
         self.head = RelaxedLinear(rep, self.rep_out, gain=output_scale * (SWISH_GAIN if self.hidden else 1.0), **shared)
 
@@ -334,6 +340,7 @@ class Options(TypedDict, total=False):
 
     architecture: Architecture
     bilinear: bool | None
+    bilinear_maps: int | None
     output_scale: int | float
     free_scale: int | float
     parametrisation: Parametrisation

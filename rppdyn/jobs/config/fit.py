@@ -35,11 +35,16 @@ class NetworkConfig:
     free_variance: float = 1.0
     architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
     bilinear: bool | None = None  # null: where hidden channels are not point-wise
+    bilinear_maps: int | None = (
+        None  # copies of a tensor that others are multiplied by; null: as many as it has dimensions
+    )
     parametrisation: str = "pathways"  # of relaxed layers: side by side, or dense, one weight for their sum
 
     def __post_init__(self) -> None:
         one_of("model.kind", self.kind, NETWORKS)
         one_of("model.architecture", self.architecture, ARCHITECTURES)
+        if self.bilinear_maps is not None:
+            at_least("model.bilinear_maps", self.bilinear_maps, 1)
         self._check_hidden()
         variance("model.equivariant_variance", self.equivariant_variance)
         variance("model.free_variance", self.free_variance)

@@ -76,8 +76,9 @@ class RunConfig(ABC):
     def identity(self) -> dict[str, Any]:
         """The configuration without the keys in which a resumed run may differ from its beginning."""
         content = without(asdict(self), self.resumable)
-        if content["model"].get("parametrisation") == "pathways":  # as before there was such a key
-            del content["model"]["parametrisation"]
+        for key, value in (("parametrisation", "pathways"), ("bilinear_maps", None)):  # as before there was such a key
+            if content["model"].get(key) == value:
+                content["model"].pop(key, None)
         return content
 
 

@@ -35,6 +35,7 @@ def build_network(config: NetworkConfig, rep_in: Rep, rep_out: Rep, seed: int, o
         num_layers=config.num_layers,
         architecture=config.architecture,
         bilinear=config.bilinear,
+        bilinear_maps=config.bilinear_maps,
         generator=torch.Generator().manual_seed(seed),
     )
     if config.kind == "mlp":
