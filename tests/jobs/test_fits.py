@@ -129,6 +129,20 @@ def test_both_hamiltonians_learn_the_pendulum_and_the_symmetric_one_conserves_it
     assert records[-1]["validation/error_mean"] < 0.7 * records[0]["validation/error_mean"]
 
 
+def test_maps_of_bilinear_layers_are_counted_and_move_no_folder_where_they_are_the_usual_ones(tmp_path):
+    usual, seven = (
+        compose.composed("fit_dynamics", ["task=pendulum", *words]) for words in ([], ["model.bilinear_maps=7"])
+    )
+    assert usual.folder() != seven.folder()
+    words = ["task=pendulum", "model.bilinear_maps=null"]
+    assert "bilinear_maps" not in compose.composed("fit_dynamics", words).identity()["model"]
+    config = dynamics(tmp_path / "seven", "model.bilinear_maps=7", 'model.hidden=["6*T(0)+8*T(1)",4]')
+    net = fit_dynamics.Dynamics(config).stack.member(0)
+    assert {k.maps for k in net.blocks[0].bilinear.contractions} == {7}
+    with pytest.raises(compose.ConfigError, match=r"model.bilinear_maps=0: must be an integer, at least 1"):
+        dynamics(tmp_path / "none", "model.bilinear_maps=0")
+
+
 def test_compiling_needs_a_compiler_and_gives_other_runs_their_folders(tmp_path, monkeypatch):
     plain, compiled = (compose.composed("fit_dynamics", ["task=pendulum", *words]) for words in ([], ["compile=true"]))
     assert "compile" not in plain.identity() and plain.folder() != compiled.folder()

@@ -408,6 +408,21 @@ def test_pairings_are_part_of_the_checkpoint():
     assert torch.equal(Bilinear(rep, generator=generator(0)).maps, a.maps)
 
 
+@pytest.mark.parametrize(("maps", "products"), [(None, 12), (1, 5), (3, 12), (4, 14), (5, 15), (9, 15)])
+def test_n_maps_make_products_of_all_pairs_of_n_vectors(maps, products):
+    """Of five vectors: with m maps 5 m products, of which m (m - 1) / 2 are the same twice."""
+    rep = (20 * T(0) + 5 * T(1))(O(3))
+    layer = Bilinear(rep, maps=maps, generator=generator(0)).double()
+    x = torch.randn(60, rep.dim, generator=generator(1), dtype=torch.float64)
+    (scalars,) = (index.flatten() for part, index in rep.blocks() if part.dim == 1)
+    assert torch.linalg.matrix_rank((layer(x) - x)[:, scalars], rtol=1e-10) == products
+
+
+def test_without_maps_there_is_no_bilinear_layer():
+    with pytest.raises(ValueError, match=r"maps=0: give a number of at least 1, or None for as many as a part has"):
+        Bilinear((2 * T(0) + 2 * T(1))(O(3)), maps=0)
+
+
 def test_nothing_to_contract_is_refused():
     with pytest.raises(ValueError, match="leave the bilinear layer out"):
         Bilinear((3 * Scalar)(SO(3)))
