@@ -8,9 +8,9 @@ neural ODE), its mean-square error, the backward pass and Adam; or, in a regress
 seeds are stacked and trained as one. Networks take turns, one step each per round, in one process; a ratio is the median over
 rounds, between quartiles. `RPP` and `EMLP` have the hidden layers of `rppdyn fit-dynamics`, 128 channels each, others so many
 of the same kind (in each of the three, where they differ), or 128 with four maps in the one bilinear layer that they have;
-`tensors` are those that a number of channels gives. Ways to a
-Hamiltonian's gradient: "written out", as shipped; `torch.func.grad` through layers whose own derivatives are written out;
-"double backward", `torch.autograd.grad(create_graph=True)` through plain layers, as published.
+`tensors` are those that a number of channels gives. Ways to a Hamiltonian's gradient: "written out", as shipped;
+`torch.func.grad` through layers whose own derivatives are written out; "double backward", `torch.autograd.grad(create_graph=True)`
+through plain layers, as published.
 """  # noqa: E501
 
 from __future__ import annotations

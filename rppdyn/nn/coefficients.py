@@ -80,9 +80,8 @@ class CoefficientMap(ExactBuffers):
             self.form = "sparse" if len(rows) else "zero"
             if self.form == "sparse":
                 order = (rows * self.rank + cols).argsort(stable=True)
-                # half the memory to read, which is what assembly waits for
-                self.register_buffer("rows", rows[order].int())
-                self.register_buffer("cols", cols[order].int())
+                self.register_buffer("rows", rows[order])
+                self.register_buffer("cols", cols[order])
                 self.register_exact("values", values[order])
 
     def forward(self, theta: Float[Tensor, " rank"], onto: Float[Tensor, "..."] | None = None) -> Float[Tensor, "..."]:

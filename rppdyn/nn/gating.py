@@ -38,8 +38,7 @@ class Gating(Arithmetic):
 
     def plain(self, index, x, *c):
         v, s = x[..., self.gates :, :], x.sigmoid()
-        h = s.index_select(-2, index)
-        return v * (torch.addcmul(h, c[0].unsqueeze(-1), s[..., self.gates :, :]) if c else h)
+        return v * self._spread(index, s, *c)
 
     def value(self, index, inputs):
         x, *c = inputs
@@ -49,7 +48,7 @@ class Gating(Arithmetic):
 
     def _spread(self, index, s, c=None) -> Float[Tensor, "*stack n samples"]:
         h = s.index_select(-2, index)
-        return h if c is None else h.addcmul_(c.unsqueeze(-1), s[..., self.gates :, :])
+        return h if c is None else torch.addcmul(h, c.unsqueeze(-1), s[..., self.gates :, :])
 
     def _gather(self, t: Float[Tensor, "*stack gated samples"], c=None) -> Float[Tensor, "*stack gated samples"]:
         """The transpose of :meth:`_spread`, in place: of what stands in the rows of ``v``; those of the gates have no value."""

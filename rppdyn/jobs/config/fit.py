@@ -35,9 +35,7 @@ class NetworkConfig:
     free_variance: float = 1.0
     architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
     bilinear: bool | None = None  # null: where hidden channels are not point-wise
-    bilinear_maps: int | None = (
-        None  # copies of a tensor that others are multiplied by; null: as many as it has dimensions
-    )
+    bilinear_maps: int | None = None  # copies of a tensor that multiply others; null: as many as it has dimensions
     parametrisation: str = "pathways"  # of relaxed layers: side by side, or dense, one weight for their sum
 
     def __post_init__(self) -> None:

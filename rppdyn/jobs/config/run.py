@@ -77,7 +77,7 @@ class RunConfig(ABC):
         """The configuration without the keys in which a resumed run may differ from its beginning."""
         content = without(asdict(self), self.resumable)
         for key, value in (("parametrisation", "pathways"), ("bilinear_maps", None)):  # as before there was such a key
-            if content["model"].get(key) == value:
+            if content["model"].get(key, value) == value:
                 content["model"].pop(key, None)
         return content
 
