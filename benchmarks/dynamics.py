@@ -1,16 +1,16 @@
 r"""Time training steps of models of dynamics and of stacked networks beside an MLP of the same width.
 
     OMP_NUM_THREADS=1 python benchmarks/dynamics.py --json docs/results/dynamics_cost.json --plot docs/results/dynamics_growth.png
-    OMP_NUM_THREADS=1 python benchmarks/dynamics.py --compile      # Hamiltonians alone, compiled ones too
 
 A step is a rollout of the vector field (rk4, 5 intervals of one step of 0.2: 20 gradients of the Hamiltonian, or 20 values of a
 neural ODE), its mean-square error, the backward pass and Adam; or, in a regression, a forward and a backward pass and Adam. Ten
 seeds are stacked and trained as one. Networks take turns, one step each per round, in one process; a ratio is the median over
-rounds, between quartiles. `RPP` and `EMLP` have the hidden layers of `rppdyn fit-dynamics`, 128 channels each, others so many
-of the same kind (in each of the three, where they differ), or 128 with four maps in the one bilinear layer that they have;
-`tensors` are those that a number of channels gives. Ways to a Hamiltonian's gradient: "written out", as shipped;
-`torch.func.grad` through layers whose own derivatives are written out; "double backward", `torch.autograd.grad(create_graph=True)`
-through plain layers, as published.
+rounds, between quartiles. `RPP` and `EMLP` have the hidden layers of `rppdyn fit-dynamics`, the MLP three of 128 channels;
+`three layers` and `two of vectors` are Hamiltonians of 128 channels in each of three layers, with vectors in the first and four
+maps as by default, or with vectors in the first two and as many maps as published; `tensors` are what a number of channels gives. Without
+--quick there are compiled steps (`compile=true`) and batches of 500, too. Ways to a Hamiltonian's gradient: "written out", as
+shipped; `torch.func.grad` through layers whose own derivatives are written out; "double backward",
+`torch.autograd.grad(create_graph=True)` through plain layers, as published.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from unittest import mock
 
 import torch
 from growth import PEER_COLOUR, Growth, draw, dress, figure, report_growth, save, to_peer
-from measuring import Step, Timing, begin, command_line, interleave, ratio, report, write
+from measuring import Step, Timing, begin, can_compile, command_line, interleave, ratio, report, write
 from torch import Tensor, nn
 
 from rppdyn.dynamics import DynamicsModel, HamiltonianModel, NeuralODEModel, integrate
@@ -36,14 +36,9 @@ from rppdyn.runs.figures import COLOURS
 Build = Callable[..., RPPEMLP]
 STEPS, DT = 5, 0.2
 MEMBERS = (1, 10)
-SCALARS_LAST = [32 * T(0) + 32 * T(1), 64 * T(0) + 20 * T(1), 128 * T(0)]
-NARROWER = {
-    "96": [24 * T(0) + 24 * T(1), 48 * T(0) + 16 * T(1), 96 * T(0)],
-    "80": [20 * T(0) + 20 * T(1), 40 * T(0) + 13 * T(1), 80 * T(0)],
-    "64": [16 * T(0) + 16 * T(1), 32 * T(0) + 10 * T(1), 64 * T(0)],
-    "80, 88, 128": [32 * T(0) + 16 * T(1), 64 * T(0) + 8 * T(1), 128 * T(0)],
-}
-CONTRACTED_ONCE = [80 * T(0) + 16 * T(1), 128 * T(0), 128 * T(0)]
+CONTRACTED_ONCE = [80 * T(0) + 16 * T(1), 192 * T(0)]
+THREE_LAYERS = [80 * T(0) + 16 * T(1), 128 * T(0), 128 * T(0)]
+CONTRACTED_TWICE = [32 * T(0) + 32 * T(1), 64 * T(0) + 20 * T(1), 128 * T(0)]
 VECTORS = 3 * [32 * T(0) + 32 * T(1)]
 
 
@@ -55,12 +50,12 @@ def with_layers(cls: type[RPPEMLP], layers: list[RepType], bilinear_maps: int | 
 
 
 PLAIN: dict[str, Build] = {"MLP": MLP, "RPP": RPPEMLP, "EMLP": EMLP}
-OTHERS = {f"RPP, {widths} channels": with_layers(RPPEMLP, layers) for widths, layers in NARROWER.items()}
-OTHERS["RPP, one bilinear layer"] = with_layers(RPPEMLP, CONTRACTED_ONCE, bilinear_maps=4)
 HAMILTONIANS = {
     "MLP": MLP,
-    "RPP": with_layers(RPPEMLP, SCALARS_LAST),
-    "EMLP": with_layers(EMLP, SCALARS_LAST),
+    "RPP": with_layers(RPPEMLP, CONTRACTED_ONCE, bilinear_maps=4),
+    "EMLP": with_layers(EMLP, CONTRACTED_ONCE, bilinear_maps=4),
+    "RPP, three layers": with_layers(RPPEMLP, THREE_LAYERS, bilinear_maps=4),
+    "RPP, two of vectors": with_layers(RPPEMLP, CONTRACTED_TWICE),
     "RPP, tensors": RPPEMLP,
 }
 ODES = {"MLP": MLP, "RPP": with_layers(RPPEMLP, VECTORS), "EMLP": with_layers(EMLP, VECTORS), "RPP, tensors": RPPEMLP}
@@ -232,22 +227,22 @@ def plot(found: list[Growth], path: Path) -> None:
 def main() -> None:
     """Parse arguments, measure, print, and write the raw times."""
     parser = command_line(__doc__, rounds=10, quick=3, plot=True)
-    parser.add_argument("--compile", action="store_true", help="Hamiltonians alone, with torch.compile (minutes)")
     arguments, where = begin(parser, "torchdiffeq")
     n = arguments.rounds
-    if arguments.compile:
-        chosen = {name: HAMILTONIANS[name] for name in ("MLP", "RPP")} | OTHERS
-        job = partial(pendulum, system=compiled)
-        by_compiler = measure("Hamiltonian, compiled", chosen, job, n, hidden=128, batch=100)
-        write(arguments.json, where, {"times": {"ways": ways(n, True), "Hamiltonian, compiled": by_compiler}})
-        return
-    ode = partial(pendulum, system=NeuralODEModel)
-    times = {"Hamiltonian, batch 100": measure("Hamiltonian", HAMILTONIANS, pendulum, n, hidden=128, batch=100)}
+    by_compiler = not arguments.quick and can_compile()
+    hamiltonians = {"Hamiltonian": (HAMILTONIANS, pendulum)}
+    if by_compiler:
+        without_tensors = {name: build for name, build in HAMILTONIANS.items() if name != "RPP, tensors"}
+        hamiltonians["Hamiltonian, compiled"] = (without_tensors, partial(pendulum, system=compiled))
+    times = {}
+    for batch in (100,) if arguments.quick else (100, 500):
+        for title, (networks, job) in hamiltonians.items():
+            times[f"{title}, batch {batch}"] = measure(title, networks, job, n, hidden=128, batch=batch)
     if not arguments.quick:
-        times["Hamiltonian, batch 500"] = measure("Hamiltonian", HAMILTONIANS, pendulum, n, hidden=128, batch=500)
+        ode = partial(pendulum, system=NeuralODEModel)
         times["neural ODE, batch 500"] = measure("Neural ODE", ODES, ode, n, hidden=128, batch=500)
     times["regression, batch 500"] = measure("Regression", PLAIN, regression, 3 * n, hidden=128, batch=500)
-    times["ways"] = ways(n, False)
+    times["ways"] = ways(n, by_compiler)
     found = growths(n, arguments.quick)
     write(arguments.json, where, {"times": times, "growth": found})
     if arguments.plot:
