@@ -13,15 +13,15 @@ from torch import Tensor
 from rppdyn.envs.episodes import Episode, EpisodeDataset
 from rppdyn.envs.spec import SymmetrySpec
 
-__all__ = ["Trajectories", "TransitionData", "draw_chunks", "hold_out", "transition_data"]
+__all__ = ["Stretches", "TransitionData", "draw_chunks", "hold_out", "transition_data"]
 
 SPLIT_SEED = 0
 """Of the episodes held out: the same for every seed of a fit, so that seeds are compared on the same trajectories."""
 
 
 @dataclass(frozen=True)
-class Trajectories:
-    """Stretches of episodes, as features and actions in float64.
+class Stretches:
+    """Stretches of one length out of episodes: features, actions and rewards in float64.
 
     Attributes:
         states: ``(n, T + 1, features)``.
@@ -42,8 +42,8 @@ class TransitionData:
     """A dataset's episodes parted: to train on, to choose by, and to be judged by; no episode is in two of them."""
 
     train: tuple[Episode, ...]
-    validation: Trajectories
-    test: Trajectories
+    validation: Stretches
+    test: Stretches
 
 
 def transition_data(
@@ -61,7 +61,7 @@ def transition_data(
     _check(dataset, spec)
     train, validation, test = hold_out(dataset, held_out, length)
 
-    def draw(episodes: Sequence[Episode], what: str) -> Trajectories:
+    def draw(episodes: Sequence[Episode], what: str) -> Stretches:
         too_few = lambda found: (  # noqa: E731
             f"its {len(episodes)} {what} episodes have {found} trajectories of {length} steps, not {trajectories}: give "
             f"task.trajectories={found}, a larger task.held_out, or collect more"
@@ -99,7 +99,7 @@ def hold_out(
 
 def draw_chunks(
     dataset: EpisodeDataset, spec: SymmetrySpec, episodes: Sequence[Episode], count: int, length: int, seed: int
-) -> Trajectories:
+) -> Stretches:
     """Disjoint stretches of ``length`` steps, drawn uniformly from all that the episodes can be cut into.
 
     Raises:
@@ -129,7 +129,7 @@ def _drawn(
     length: int,
     seed: int,
     too_few: Callable[[int], str],
-) -> Trajectories:
+) -> Stretches:
     """Disjoint stretches, drawn uniformly; ``too_few`` says of how many there are what is to be done."""
     rng = np.random.default_rng(seed)
     starts = _cuts(episodes, length, rng)
@@ -151,8 +151,8 @@ def _cuts(episodes: Sequence[Episode], length: int, rng: np.random.Generator) ->
 
 def _stretches(
     spec: SymmetrySpec, episodes: Sequence[Episode], starts: Sequence[tuple[int, int]], length: int
-) -> Trajectories:
+) -> Stretches:
     observations = np.stack([episodes[i].observations[t : t + length + 1] for i, t in starts])
     actions = np.stack([episodes[i].actions[t : t + length] for i, t in starts])
     rewards = np.stack([episodes[i].rewards[t : t + length] for i, t in starts])
-    return Trajectories(spec.encode(torch.from_numpy(observations)), *map(torch.from_numpy, (actions, rewards)))
+    return Stretches(spec.encode(torch.from_numpy(observations)), *map(torch.from_numpy, (actions, rewards)))

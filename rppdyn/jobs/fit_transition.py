@@ -18,7 +18,7 @@ from rppdyn.dynamics import Step, TransitionModel
 from rppdyn.dynamics.transition import INITIAL_SCALE
 from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec
 from rppdyn.envs.tasks import draw_chunks, transition_data
-from rppdyn.envs.tasks.transitions import Trajectories
+from rppdyn.envs.tasks.transitions import Stretches
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.devices import device_of
@@ -159,7 +159,7 @@ class Transition(StackFit):
         metrics["equivariance/error"] = [self._equivariance(m)["error"] for m in members]
         return metrics
 
-    def _errors(self, member: TransitionModel, truth: Trajectories) -> Float[Tensor, "n T"]:
+    def _errors(self, member: TransitionModel, truth: Stretches) -> Float[Tensor, "n T"]:
         """Relative errors of the features along rollouts, at each step but the first; 1 where they are no numbers."""
         return relative_difference(_rolled_out(member, truth), truth.states[:, 1:]).nan_to_num(1.0)
 
@@ -227,7 +227,7 @@ class Transition(StackFit):
 
 
 @torch.no_grad()
-def _rolled_out(member: TransitionModel, truth: Trajectories) -> Float[Tensor, "n T f"]:
+def _rolled_out(member: TransitionModel, truth: Stretches) -> Float[Tensor, "n T f"]:
     return member.rollout(truth.states[:, 0], truth.actions)[0]
 
 

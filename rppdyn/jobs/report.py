@@ -9,7 +9,7 @@ from rppdyn._version import __version__
 from rppdyn.jobs.config.command import ReportConfig
 from rppdyn.jobs.config.labels import value_of
 from rppdyn.jobs.reporting import agents, fits
-from rppdyn.jobs.reporting.data import Group, Run, read_groups
+from rppdyn.jobs.reporting.data import Run, RunGroup, read_groups
 from rppdyn.jobs.reporting.html import Markup, joined, page, table, tag
 from rppdyn.jobs.reporting.words import MISSING, count, folded, labelled, setting
 from rppdyn.runs.files import write_text
@@ -28,7 +28,7 @@ def run(config: ReportConfig) -> Path:
     return out
 
 
-def html(groups: Sequence[Group]) -> str:
+def html(groups: Sequence[RunGroup]) -> str:
     """The page of these groups of runs."""
     of_agents = [group for group in groups if group.is_agent]
     of_fits = [group for group in groups if not group.is_agent]
@@ -46,12 +46,12 @@ def html(groups: Sequence[Group]) -> str:
     return page(f"rppdyn: {subjects}", lead, sections, footer)
 
 
-def _by_verb(groups: Sequence[Group]) -> list[list[Group]]:
+def _by_verb(groups: Sequence[RunGroup]) -> list[list[RunGroup]]:
     verbs = dict.fromkeys(group.runs[0].verb for group in groups)
     return [[group for group in groups if group.runs[0].verb == verb] for verb in verbs]
 
 
-def _trained(groups: Sequence[Group]) -> Markup:
+def _trained(groups: Sequence[RunGroup]) -> Markup:
     configs = [group.runs[0].config for group in groups]
     keys = sorted({key for config in configs for key in config})
     varied = [key for key in keys if len({repr(config.get(key)) for config in configs}) > 1]
@@ -67,7 +67,7 @@ def _trained(groups: Sequence[Group]) -> Markup:
     return joined(parts)
 
 
-def _runs(groups: Sequence[Group]) -> Markup:
+def _runs(groups: Sequence[RunGroup]) -> Markup:
     rows = []
     for group in groups:
         folders: dict[Path, list[Run]] = {}

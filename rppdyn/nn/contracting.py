@@ -72,7 +72,7 @@ class Contraction:
         return self.map, tuple((coordinates if self.weights_first else coordinates.T).flatten().tolist())
 
 
-class Group:
+class ContractionGroup:
     """Contractions that share one product with weights.
 
     Their weights have shape ``(maps * copies of r, copies of p)`` each and lie below each other.
@@ -124,7 +124,7 @@ class Plan(Arithmetic):
     def __init__(
         self, groups: Sequence[Sequence[Contraction]], shapes: Sequence[tuple[int, int]], map_sizes: dict[tuple, int]
     ):
-        self.groups = [Group(ks, shapes) for ks in groups]
+        self.groups = [ContractionGroup(ks, shapes) for ks in groups]
         self.shapes, self.sizes = list(shapes), [components * copies for components, copies in shapes]
         self.weight_shapes = [(sum(group.rows), group.copies) for group in self.groups]
         self.weight_sizes = [rows * copies for rows, copies in self.weight_shapes]

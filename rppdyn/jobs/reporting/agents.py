@@ -9,7 +9,7 @@ from rppdyn.agents.policy import MODELS, pathway_variances
 from rppdyn.envs import Certificate, SymmetrySpec
 from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW
 from rppdyn.jobs.reporting import figures
-from rppdyn.jobs.reporting.data import Group
+from rppdyn.jobs.reporting.data import RunGroup
 from rppdyn.jobs.reporting.html import Markup, figure, joined, table, tag
 from rppdyn.jobs.reporting.words import (
     INTERVALS,
@@ -28,7 +28,7 @@ RETURN = "eval/return_mean"
 WHO = {"policy": "policy", "critic": "critics", "dynamics": "dynamics"}
 
 
-def sections(groups: Sequence[Group]) -> list[tuple[str, Markup]]:
+def sections(groups: Sequence[RunGroup]) -> list[tuple[str, Markup]]:
     """What is said of agents beyond a glance."""
     return [
         ("Learning curves", _learning(groups)),
@@ -39,7 +39,7 @@ def sections(groups: Sequence[Group]) -> list[tuple[str, Markup]]:
     ]
 
 
-def glance(groups: Sequence[Group]) -> Markup:
+def glance(groups: Sequence[RunGroup]) -> Markup:
     """One line for each configuration of agents."""
     several, measured_of = len({group.subject for group in groups}) > 1, _who(groups)
     rows = []
@@ -65,7 +65,7 @@ def glance(groups: Sequence[Group]) -> Markup:
     return joined([table("Results at the end of training", head, rows, numbers), explain])
 
 
-def _learning(groups: Sequence[Group]) -> Markup:
+def _learning(groups: Sequence[RunGroup]) -> Markup:
     panels = [(env, members, {"": RETURN}) for env, members in by_subject(groups)]
     caption = "Mean return of the deterministic policy's evaluation episodes. " + bands(groups)
     words = "; ".join(
@@ -77,7 +77,7 @@ def _learning(groups: Sequence[Group]) -> Markup:
     return figure("learning", lambda: figures.curves(panels, "mean return"), caption, alternative, legend(groups))
 
 
-def _returns(groups: Sequence[Group]) -> Markup:
+def _returns(groups: Sequence[RunGroup]) -> Markup:
     parts: list[Markup | None] = []
     for k, (env, members) in enumerate(by_subject(groups)):
         rows = []
@@ -100,7 +100,7 @@ def _returns(groups: Sequence[Group]) -> Markup:
     return joined(parts)
 
 
-def _equivariance(groups: Sequence[Group]) -> Markup:
+def _equivariance(groups: Sequence[RunGroup]) -> Markup:
     parts: list[Markup | None] = []
     for k, (env, members) in enumerate(by_subject(groups)):
         names = list(dict.fromkeys(name for group in members for name in _generators(group)))
@@ -139,7 +139,7 @@ def _equivariance(groups: Sequence[Group]) -> Markup:
     return joined([*parts, *details])
 
 
-def _pathways(groups: Sequence[Group]) -> Markup:
+def _pathways(groups: Sequence[RunGroup]) -> Markup:
     parts: list[Markup | None] = []
     for k, (env, members) in enumerate(by_subject(groups)):
         panels = [
@@ -169,7 +169,7 @@ def _pathways(groups: Sequence[Group]) -> Markup:
     return joined(parts)
 
 
-def _variances(group: Group) -> dict[str, dict[str, float]]:
+def _variances(group: RunGroup) -> dict[str, dict[str, float]]:
     """The prior variances of each network of an agent, 0 where it has no such pathway."""
     run = group.runs[0]
     found = {
@@ -185,7 +185,7 @@ def _variances(group: Group) -> dict[str, dict[str, float]]:
     return found
 
 
-def _certificates(groups: Sequence[Group]) -> Markup:
+def _certificates(groups: Sequence[RunGroup]) -> Markup:
     """The verdict of the simulator: of the run's own certificate, else what the spec states."""
     parts: list[Markup] = []
     seen: list[tuple] = []
@@ -235,18 +235,18 @@ def _certificate(certificate: Certificate) -> Markup:
     return joined([table(caption, head, rows, (2, 3, 4)), *(tag("p", note, class_="note") for note in notes)])
 
 
-def _who(groups: Sequence[Group]) -> dict[str, str]:
+def _who(groups: Sequence[RunGroup]) -> dict[str, str]:
     """What was measured of any of these agents, by its name in the records, and what it is called; most have no dynamics."""
     keys = {key for group in groups for run in group.runs for key in run.records[-1]}
     return {who: called for who, called in WHO.items() if f"equivariance/{who}" in keys}
 
 
-def _generators(group: Group) -> list[str]:
+def _generators(group: RunGroup) -> list[str]:
     return [key.removeprefix("equivariance/policy/") for key in group.runs[0].records[0]
             if key.startswith("equivariance/policy/")]  # fmt: skip
 
 
-def _heading(env: str, groups: Sequence[Group]) -> Markup | None:
+def _heading(env: str, groups: Sequence[RunGroup]) -> Markup | None:
     """An environment's name, where there are several."""
     return tag("h3", env) if len({group.subject for group in groups}) > 1 else None
 

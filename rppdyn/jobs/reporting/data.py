@@ -100,7 +100,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs whose configurations differ in the seed alone, and the colour and line that they are drawn in."""
 
     label: str
@@ -148,7 +148,7 @@ class Group:
         return float(np.max(found.centre)) if found is not None else float("nan")
 
 
-def read_groups(folders: Sequence[str]) -> list[Group]:
+def read_groups(folders: Sequence[str]) -> list[RunGroup]:
     """The runs in these folders, grouped.
 
     Raises:
@@ -171,7 +171,7 @@ def read_groups(folders: Sequence[str]) -> list[Group]:
     subjects = list(dict.fromkeys(run.subject for run in runs))
     ordered = sorted(grouped.items(), key=lambda item: subjects.index(item[0][0]))
     return [
-        Group(
+        RunGroup(
             name, PALETTE[looks[name] % len(PALETTE)], STYLES[looks[name] // len(PALETTE) % len(STYLES)], tuple(members)
         )
         for (_, name), members in ordered

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from rppdyn.jobs.fitting.figures import draw_members
-from rppdyn.jobs.reporting.data import Group
+from rppdyn.jobs.reporting.data import RunGroup
 from rppdyn.runs import series
 from rppdyn.runs.figures import SMALLEST
 
@@ -21,7 +21,7 @@ AT_ROUNDING = 1e-10
 
 
 def curves(
-    panels: Sequence[tuple[str, Sequence[Group], dict[str, str]]],
+    panels: Sequence[tuple[str, Sequence[RunGroup], dict[str, str]]],
     label: str,
     log: bool = False,
     unit: str = "environment steps",
@@ -59,7 +59,7 @@ def curves(
     return figure
 
 
-def finals(groups: Sequence[Group], metric: str, label: str) -> Figure:
+def finals(groups: Sequence[RunGroup], metric: str, label: str) -> Figure:
     """Each seed's last value, and the interquartile mean with its interval, one row per group."""
     figure = Figure(figsize=(WIDTHS[1], 0.7 + 0.4 * len(groups)), layout="constrained")
     axes = figure.subplots()
@@ -78,7 +78,7 @@ def finals(groups: Sequence[Group], metric: str, label: str) -> Figure:
     return figure
 
 
-def rollouts(groups: Sequence[Group], panels: Mapping[str, str], unit: str) -> Figure:
+def rollouts(groups: Sequence[RunGroup], panels: Mapping[str, str], unit: str) -> Figure:
     """How errors and drifts, each with its title, grow along the rollouts of fitted models."""
     figure = Figure(figsize=(WIDTHS[3] * len(panels), HEIGHT), layout="constrained")
     for axes, (name, title) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
@@ -93,7 +93,7 @@ def rollouts(groups: Sequence[Group], panels: Mapping[str, str], unit: str) -> F
     return figure
 
 
-def _at_rounding(groups: Sequence[Group], metrics: Sequence[str]) -> dict[str, float]:
+def _at_rounding(groups: Sequence[RunGroup], metrics: Sequence[str]) -> dict[str, float]:
     """The largest value of each group that never leaves rounding, where there are others that do."""
     drawn = {group.label: [found for name in metrics if (found := group.curve(name)) is not None] for group in groups}
     largest = {label: max(float(found.centre.max()) for found in curves) for label, curves in drawn.items() if curves}
@@ -101,7 +101,7 @@ def _at_rounding(groups: Sequence[Group], metrics: Sequence[str]) -> dict[str, f
     return tiny if len(tiny) < len([size for size in largest.values() if size > 0]) else {}
 
 
-def _curve(axes: Axes, group: Group, metric: str, style: str, log: bool, each: bool) -> None:
+def _curve(axes: Axes, group: RunGroup, metric: str, style: str, log: bool, each: bool) -> None:
     drawn = group.curve(metric)
     if drawn is None or (metric.startswith("pathway/") and not drawn.centre.any()):  # a pathway that the model lacks
         return

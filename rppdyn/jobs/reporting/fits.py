@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from rppdyn.jobs.reporting import figures
-from rppdyn.jobs.reporting.data import Final, Group, Measure
+from rppdyn.jobs.reporting.data import Final, Measure, RunGroup
 from rppdyn.jobs.reporting.html import Markup, figure, joined, table, tag
 from rppdyn.jobs.reporting.words import (
     INTERVALS,
@@ -65,7 +65,7 @@ ALONG = {
 CURVES = {"test/error": "test error", "equivariance/error": "equivariance error"}
 
 
-def glance(groups: Sequence[Group]) -> Markup:
+def glance(groups: Sequence[RunGroup]) -> Markup:
     """One line for each configuration of fits."""
     several = len({group.subject for group in groups}) > 1
     shown = [name for name in (*COMPARED, "equivariance/error") if any(_last(group, name) for group in groups)]
@@ -86,12 +86,12 @@ def glance(groups: Sequence[Group]) -> Markup:
     return joined([table("Results of fits", head, rows, range(1 + several, len(head))), explain])
 
 
-def sections(groups: Sequence[Group]) -> list[tuple[str, Markup]]:
+def sections(groups: Sequence[RunGroup]) -> list[tuple[str, Markup]]:
     """What is said of fits beyond a glance, task by task."""
     return [(subject, _task(k, subject, members)) for k, (subject, members) in enumerate(by_subject(groups))]
 
 
-def _task(k: int, subject: str, groups: Sequence[Group]) -> Markup:
+def _task(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
     parts = {
         "On test data": _tested(subject, groups),
         "Models in pairs": _pairs(subject, groups),
@@ -103,7 +103,7 @@ def _task(k: int, subject: str, groups: Sequence[Group]) -> Markup:
     return joined(joined([tag("h3", title), part]) for title, part in parts.items() if part is not None)
 
 
-def _tested(subject: str, groups: Sequence[Group]) -> Markup:
+def _tested(subject: str, groups: Sequence[RunGroup]) -> Markup:
     shown = [name for name in TESTED if any(group.test(name) for group in groups)]
     lost = {name for name in shown if any(run.test.get(name) for group in groups for run in group.runs)}
     shown = [name for name in shown if name in lost or not name.endswith("/diverged")]
@@ -114,7 +114,7 @@ def _tested(subject: str, groups: Sequence[Group]) -> Markup:
     return table(f"Finished models on the test data of {subject}", head, rows, range(1, len(head)))
 
 
-def _pairs(subject: str, groups: Sequence[Group]) -> Markup | None:
+def _pairs(subject: str, groups: Sequence[RunGroup]) -> Markup | None:
     """Ratios of errors, seed by seed."""
     shown = [name for name in COMPARED if any(group.test(name) for group in groups)]
     rows = []
@@ -138,7 +138,7 @@ def _pairs(subject: str, groups: Sequence[Group]) -> Markup | None:
     return folded(f"{len(rows)} pairs", content) if len(rows) > MOST_PAIRS else content
 
 
-def _ratio(a: Group, b: Group, name: str) -> str | Markup:
+def _ratio(a: RunGroup, b: RunGroup, name: str) -> str | Markup:
     first, second = ({run.seed: error for run in g.runs if (error := run.test.get(name))} for g in (a, b))
     seeds = sorted(first.keys() & second.keys())
     if not seeds:
@@ -150,7 +150,7 @@ def _ratio(a: Group, b: Group, name: str) -> str | Markup:
     return joined([tag("strong" if differ else "span", _times(centre)), " ", interval(low, high, _times)])
 
 
-def _training(k: int, subject: str, groups: Sequence[Group]) -> Markup:
+def _training(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
     panels = [(title, groups, {"": name}) for name, title in CURVES.items()]
     words = "; ".join(
         f"{group.label}'s {title} goes from {drawn.centre[0]:.2g} to {drawn.centre[-1]:.2g}"
@@ -168,7 +168,7 @@ def _training(k: int, subject: str, groups: Sequence[Group]) -> Markup:
     return figure(f"training{k}", draw, caption, f"Errors on {subject} over epochs: {words}.", legend(groups))
 
 
-def _rollouts(k: int, subject: str, groups: Sequence[Group]) -> Markup | None:
+def _rollouts(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None:
     kept = [group for group in groups if any(run.rollouts.get("error") for run in group.runs)]
     if not kept:
         return None
@@ -191,7 +191,7 @@ def _rollouts(k: int, subject: str, groups: Sequence[Group]) -> Markup | None:
     return figure(f"rollouts{k}", draw, caption, alternative, legend(kept))
 
 
-def _equivariance(k: int, subject: str, groups: Sequence[Group]) -> Markup | None:
+def _equivariance(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None:
     prefix = "equivariance/"
     rows = [
         [labelled(group), name.removeprefix(prefix), estimate(group.test(name), scientific)]
@@ -209,12 +209,12 @@ def _equivariance(k: int, subject: str, groups: Sequence[Group]) -> Markup | Non
     ])  # fmt: skip
 
 
-def _priors(subject: str, groups: Sequence[Group]) -> Markup:
+def _priors(subject: str, groups: Sequence[RunGroup]) -> Markup:
     learned = [_learned(subject, group) for group in groups if group.runs[0].config["objective"] != "map"]
     return joined([_configured(subject, groups), *learned])
 
 
-def _learned(subject: str, group: Group) -> Markup:
+def _learned(subject: str, group: RunGroup) -> Markup:
     """The variances that a marginal likelihood found, beside how much of each pathway the data determine."""
     names = [name.partition("/")[2] for name in group.runs[0].records[-1] if name.startswith("effective/")]
     power = lambda exponent: scientific(10**exponent)  # noqa: E731
@@ -230,7 +230,7 @@ def _learned(subject: str, group: Group) -> Markup:
     return table(f"Learned variances on {subject}: {group.label}", head, rows, (1, 2))
 
 
-def _configured(subject: str, groups: Sequence[Group]) -> Markup:
+def _configured(subject: str, groups: Sequence[RunGroup]) -> Markup:
     title = f"Variances of the priors and of the likelihood on {subject}, as configured"
     if any("pathways" in group.runs[0].model for group in groups):
         names = [name for name in groups[0].runs[0].model["pathways"] if any(_variance(g, name) for g in groups)]
@@ -253,11 +253,11 @@ def _configured(subject: str, groups: Sequence[Group]) -> Markup:
     return table(title, head, rows, (1, 2, 3))
 
 
-def _variance(group: Group, pathway: str) -> float:
+def _variance(group: RunGroup, pathway: str) -> float:
     """The configured variance of a pathway of an image model."""
     return group.runs[0].model["pathways"][pathway]
 
 
-def _last(group: Group, name: str) -> Final | Measure | None:
+def _last(group: RunGroup, name: str) -> Final | Measure | None:
     """What was measured at the end, or as far as the runs have come."""
     return group.test(name) or group.final(name)

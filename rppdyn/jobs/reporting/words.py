@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rppdyn.jobs.measuring.figure import figure_of
-from rppdyn.jobs.reporting.data import Final, Group, Measure
+from rppdyn.jobs.reporting.data import Final, Measure, RunGroup
 from rppdyn.jobs.reporting.html import Markup, figure, joined, tag
 
 MISSING = "–"
@@ -15,25 +15,25 @@ INTERVALS = (
 )
 
 
-def by_subject(groups: Sequence[Group]) -> list[tuple[str, list[Group]]]:
+def by_subject(groups: Sequence[RunGroup]) -> list[tuple[str, list[RunGroup]]]:
     """The groups on each environment or task."""
     subjects = dict.fromkeys(group.subject for group in groups)
     return [(subject, [group for group in groups if group.subject == subject]) for subject in subjects]
 
 
-def labelled(group: Group) -> Markup:
+def labelled(group: RunGroup) -> Markup:
     """A group's label behind a piece of its line."""
     dashes = {"-": None, "--": "5 3", "-.": "6 3 2 3", ":": "2 2"}[group.line]
     line = tag("line", x1="0", x2="24", y1="5", y2="5", stroke=group.colour, stroke_width="4", stroke_dasharray=dashes)
     return joined([tag("svg", line, class_="swatch", viewBox="0 0 24 10", aria_hidden="true"), group.label])
 
 
-def legend(groups: Sequence[Group]) -> Markup:
+def legend(groups: Sequence[RunGroup]) -> Markup:
     """The labels of groups, above a picture."""
     return tag("div", *(tag("span", labelled(group)) for group in groups), class_="legend")
 
 
-def bands(groups: Sequence[Group]) -> str:
+def bands(groups: Sequence[RunGroup]) -> str:
     """What lines and bands are, where there are several seeds."""
     several = any(len(group.runs) > 1 for group in groups)
     return "Lines are interquartile means over seeds, bands their 95 % bootstrap intervals. " if several else ""
@@ -44,7 +44,7 @@ def folded(title: str, content: Markup, opened: bool = False) -> Markup:
     return tag("details", tag("summary", title), content, open=opened)
 
 
-def measured(group: Group, identity: str, opened: bool) -> Markup | None:
+def measured(group: RunGroup, identity: str, opened: bool) -> Markup | None:
     """What `rppdyn equivariance` found of a group's first run that it was used on."""
     run = next((run for run in group.runs if run.equivariance is not None), None)
     if run is None or run.equivariance is None:
