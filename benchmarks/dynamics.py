@@ -5,10 +5,10 @@ r"""Time training steps of models of dynamics and of stacked networks beside an 
 A step is a rollout of the vector field (rk4, 5 intervals of one step of 0.2: 20 gradients of the Hamiltonian, or 20 values of a
 neural ODE), its mean-square error, the backward pass and Adam; or, in a regression, a forward and a backward pass and Adam. Ten
 seeds are stacked and trained as one. Networks take turns, one step each per round, in one process; a ratio is the median over
-rounds, between quartiles. `RPP` and `EMLP` have the hidden layers of `rppdyn fit-dynamics`, the MLP three of 128 channels;
-`three layers` and `two of vectors` are Hamiltonians of 128 channels in each of three layers, with vectors in the first and four
-maps as by default, or with vectors in the first two and as many maps as published; `tensors` are what a number of channels gives. Without
---quick there are compiled steps (`compile=true`) and batches of 500, too. Ways to a Hamiltonian's gradient: "written out", as
+rounds, between quartiles. `RPP` and `EMLP` have the hidden layers of `rppdyn fit-dynamics` (Hamiltonians 112 channels each,
+others and MLPs 128); `128 channels` are wider Hamiltonians of the same kind, `vectors twice` some with vectors in the first two
+layers and as many maps as published, `tensors` what a number of channels gives. Without --quick there are compiled steps
+(`compile=true`) and batches of 500, too. Ways to a Hamiltonian's gradient: "written out", as
 shipped; `torch.func.grad` through layers whose own derivatives are written out; "double backward",
 `torch.autograd.grad(create_graph=True)` through plain layers, as published.
 """  # noqa: E501
@@ -36,8 +36,8 @@ from rppdyn.runs.figures import COLOURS
 Build = Callable[..., RPPEMLP]
 STEPS, DT = 5, 0.2
 MEMBERS = (1, 10)
-CONTRACTED_ONCE = [80 * T(0) + 16 * T(1), 192 * T(0)]
-THREE_LAYERS = [80 * T(0) + 16 * T(1), 128 * T(0), 128 * T(0)]
+CONTRACTED_ONCE = [64 * T(0) + 16 * T(1), 112 * T(0), 112 * T(0)]
+WIDER = [80 * T(0) + 16 * T(1), 128 * T(0), 128 * T(0)]
 CONTRACTED_TWICE = [32 * T(0) + 32 * T(1), 64 * T(0) + 20 * T(1), 128 * T(0)]
 VECTORS = 3 * [32 * T(0) + 32 * T(1)]
 
@@ -54,8 +54,8 @@ HAMILTONIANS = {
     "MLP": MLP,
     "RPP": with_layers(RPPEMLP, CONTRACTED_ONCE, bilinear_maps=4),
     "EMLP": with_layers(EMLP, CONTRACTED_ONCE, bilinear_maps=4),
-    "RPP, three layers": with_layers(RPPEMLP, THREE_LAYERS, bilinear_maps=4),
-    "RPP, two of vectors": with_layers(RPPEMLP, CONTRACTED_TWICE),
+    "RPP, 128 channels": with_layers(RPPEMLP, WIDER, bilinear_maps=4),
+    "RPP, vectors twice": with_layers(RPPEMLP, CONTRACTED_TWICE),
     "RPP, tensors": RPPEMLP,
 }
 ODES = {"MLP": MLP, "RPP": with_layers(RPPEMLP, VECTORS), "EMLP": with_layers(EMLP, VECTORS), "RPP, tensors": RPPEMLP}
