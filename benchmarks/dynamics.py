@@ -1,4 +1,4 @@
-r"""Time training steps of models of dynamics and of stacked networks beside an MLP of the same width.
+r"""Time training steps of models of dynamics and of stacked networks beside an MLP.
 
     OMP_NUM_THREADS=1 python benchmarks/dynamics.py --json docs/results/dynamics_cost.json --plot docs/results/dynamics_growth.png
 
@@ -121,7 +121,7 @@ def measure(
             )
     interleave(steps, timings, rounds, warm_up=1)
     found = list(timings.values())
-    report(f"{title}: batch {options['batch']}, three hidden layers of width {options['hidden']}", found)
+    report(f"{title}: batch {options['batch']}, MLPs of three hidden layers of {options['hidden']}", found)
     one, ten = MEMBERS
     ratios = ", ".join(
         f"{name} {ratio(timings[f'{name} x {ten}'], timings[f'{name} x {one}']).median:.1f}" for name in networks

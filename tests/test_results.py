@@ -22,6 +22,7 @@ runpy.run_path(script, run_name="__main__")
     [
         ("dynamics.md", "symmetry_levels.py", ["inertia.json"]),
         ("dynamics.md", "symmetry_levels.py", ["pendulum.json"]),
+        ("dynamics.md", "hidden_layers.py", ["pendulum_layers.json", "wind.json"]),
         ("dynamics.md", "symmetry_levels.py", ["rollouts.json"]),
         ("dynamics.md", "sweeps.py", ["wind", "wind.json", "--out", "figure.png"]),
         ("dynamics.md", "sweeps.py", ["data", "data.json", "--out", "figure.png"]),
