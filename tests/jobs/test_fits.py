@@ -143,6 +143,21 @@ def test_maps_of_bilinear_layers_are_counted_and_move_no_folder_where_they_are_t
         dynamics(tmp_path / "none", "model.bilinear_maps=0")
 
 
+@pytest.mark.parametrize(("words", "products"), [((), 10), (("model.bilinear_maps=3",), 9)])
+def test_the_first_layer_of_a_default_hamiltonian_multiplies_all_pairs_of_the_vectors_of_a_state(
+    words, products, tmp_path
+):
+    config = [word for word in DYNAMICS if not word.startswith("model.")]
+    config = compose.composed("fit_dynamics", [*config, "model=emlp_hnn", *words, f"run_dir={tmp_path}"])
+    net = fit_dynamics.Dynamics(config).stack.member(0).double()
+    assert [{rep.dim for rep, _ in hidden.blocks()} for hidden in net.hidden] == [{1, 3}, {1}, {1}]
+    block, states = net.blocks[0], torch.randn(200, 4, 3, dtype=torch.float64)
+    states[..., 2] = 0  # heights are invariants of their own
+    y, at_rest = (block.bilinear(block.linear(x.flatten(-2))) for x in (states, torch.zeros_like(states)))
+    scalars = torch.cat([index.flatten() for rep, index in block.bilinear.rep.blocks() if rep.dim == 1])
+    assert torch.linalg.matrix_rank((y - at_rest)[:, scalars], rtol=1e-9) == products
+
+
 def test_compiling_needs_a_compiler_and_gives_other_runs_their_folders(tmp_path, monkeypatch):
     plain, compiled = (compose.composed("fit_dynamics", ["task=pendulum", *words]) for words in ([], ["compile=true"]))
     assert "compile" not in plain.identity() and plain.folder() != compiled.folder()
