@@ -26,7 +26,9 @@ from measuring import Step, Timing, begin, can_compile, command_line, interleave
 from torch import Tensor, nn
 
 from rppdyn.dynamics import DynamicsModel, HamiltonianModel, NeuralODEModel, integrate
-from rppdyn.groups import O, O2eR3
+from rppdyn.groups import Group, O, O2eR3
+from rppdyn.jobs.config.compose import composed
+from rppdyn.jobs.fitting.networks import build_network
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack, derivatives
 from rppdyn.nn.hidden import component_major
 from rppdyn.reps import Rep, RepType, Scalar, T, V
@@ -35,15 +37,23 @@ from rppdyn.runs.figures import COLOURS
 Build = Callable[..., RPPEMLP]
 STEPS, DT = 5, 0.2
 MEMBERS = (1, 10)
-CONTRACTED_ONCE = [64 * T(0) + 16 * T(1), 112 * T(0), 112 * T(0)]
 WIDER = [80 * T(0) + 16 * T(1), 128 * T(0), 128 * T(0)]
 CONTRACTED_TWICE = [32 * T(0) + 32 * T(1), 64 * T(0) + 20 * T(1), 128 * T(0)]
-VECTORS = 3 * [32 * T(0) + 32 * T(1)]
 
 
-def with_layers(cls: type[RPPEMLP], layers: list[RepType], bilinear_maps: int | None = None) -> Build:
-    """A network class with these hidden layers whatever the width."""
-    return lambda rep_in, rep_out, G, hidden, **k: cls(
+def shipped(name: str) -> Build:
+    """The network of `rppdyn fit-dynamics model=NAME` whatever the width."""
+
+    def build(rep_in: Rep, rep_out: Rep, G: Group, hidden: int, generator: torch.Generator) -> RPPEMLP:
+        model = composed("fit_dynamics", [f"model={name}"]).model
+        return build_network(model, rep_in, rep_out, seed=generator.initial_seed())
+
+    return build
+
+
+def with_layers(layers: list[RepType], bilinear_maps: int | None = None) -> Build:
+    """A relaxed network with these hidden layers whatever the width."""
+    return lambda rep_in, rep_out, G, hidden, **k: RPPEMLP(
         rep_in, rep_out, G, hidden=[component_major(layer(G)) for layer in layers], bilinear_maps=bilinear_maps, **k
     )
 
@@ -51,13 +61,13 @@ def with_layers(cls: type[RPPEMLP], layers: list[RepType], bilinear_maps: int | 
 PLAIN: dict[str, Build] = {"MLP": MLP, "RPP": RPPEMLP, "EMLP": EMLP}
 HAMILTONIANS = {
     "MLP": MLP,
-    "RPP": with_layers(RPPEMLP, CONTRACTED_ONCE, bilinear_maps=4),
-    "EMLP": with_layers(EMLP, CONTRACTED_ONCE, bilinear_maps=4),
-    "RPP, 128 channels": with_layers(RPPEMLP, WIDER, bilinear_maps=4),
-    "RPP, vectors twice": with_layers(RPPEMLP, CONTRACTED_TWICE),
+    "RPP": shipped("rpp_hnn"),
+    "EMLP": shipped("emlp_hnn"),
+    "RPP, 128 channels": with_layers(WIDER, bilinear_maps=4),
+    "RPP, vectors twice": with_layers(CONTRACTED_TWICE),
     "RPP, tensors": RPPEMLP,
 }
-ODES = {"MLP": MLP, "RPP": with_layers(RPPEMLP, VECTORS), "EMLP": with_layers(EMLP, VECTORS), "RPP, tensors": RPPEMLP}
+ODES = {"MLP": MLP, "RPP": shipped("rpp_ode"), "EMLP": shipped("emlp_ode"), "RPP, tensors": RPPEMLP}
 
 
 def stacked(build: Build, rep_in: Rep, rep_out: Rep, members: int, hidden: int) -> Stack:
