@@ -174,7 +174,11 @@ def _check(model, z0, times, method, step, rtol, atol, adjoint, weights) -> None
 
 
 def _out_of_bounds(z: Float[Tensor, "*batch n"]) -> Bool[Tensor, "*batch"]:
-    return ~(z.detach().abs().amax(-1) < BOUND)  # a nan is not below either
+    return ~(_largest(z) < BOUND)  # a nan is not below either
+
+
+def _largest(z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
+    return z.detach().abs().amax(-1)
 
 
 class _Guarded:
@@ -191,7 +195,7 @@ class _Guarded:
 
     def __call__(self, t: Tensor, z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         field = self.model(t, z, self.weights)
-        beyond, lost = _out_of_bounds(z), ~field.detach().isfinite().all(-1)
+        beyond, lost = _out_of_bounds(z), ~(_largest(field) < torch.inf)
         first = torch.where(lost & ~beyond, t.detach(), torch.inf)
         if self.lost_at is None:
             self.lost_at = first
@@ -201,7 +205,7 @@ class _Guarded:
             )
         else:
             self.lost_at = torch.minimum(self.lost_at, first)
-        return torch.where((beyond | lost).unsqueeze(-1), torch.zeros_like(field), field)
+        return field.masked_fill((beyond | lost).unsqueeze(-1), 0)
 
     def diverged_at(self, states: Float[Tensor, "*batch T n"], times: Float[Tensor, " T"]) -> Int[Tensor, "*batch"]:
         assert self.lost_at is not None

@@ -36,9 +36,26 @@ class Gating(Arithmetic):
     def gates(self) -> int:
         return sum(copies for _, copies in self.shapes)
 
+    def _split(self, x: Float[Tensor, "*stack gated samples"]) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+        """The gates of each part, what gates itself, and the gated parts."""
+        gates, own, gated = x.split_with_sizes(
+            [self.gates, self.pointwise, x.shape[-2] - self.gates - self.pointwise], -2
+        )
+        return gates.split_with_sizes([copies for _, copies in self.shapes], -2), own, gated
+
     def plain(self, index, x, *c):
         v, s = x[..., self.gates :, :], x.sigmoid()
-        return v * self._spread(index, s, *c)
+        h = self._repeated(s)
+        return v * (torch.addcmul(h, c[0].unsqueeze(-1), s[..., self.gates :, :]) if c else h)
+
+    def _repeated(self, s: Float[Tensor, "*stack gated samples"]) -> Float[Tensor, "*stack n samples"]:
+        """``s[index]`` by structure: its gradient is a sum, where that of a gather is atomic additions, number by number."""
+        gates, own, _ = self._split(s)
+        repeated = [
+            gate.unsqueeze(-3).expand(*gate.shape[:-2], components, -1, -1).flatten(-3, -2)
+            for gate, (components, _) in zip(gates, self.shapes, strict=True)
+        ]
+        return torch.cat([own, *repeated], -2)
 
     def value(self, index, inputs):
         x, *c = inputs
@@ -52,11 +69,8 @@ class Gating(Arithmetic):
 
     def _gather(self, t: Float[Tensor, "*stack gated samples"], c=None) -> Float[Tensor, "*stack gated samples"]:
         """The transpose of :meth:`_spread`, in place: of what stands in the rows of ``v``; those of the gates have no value."""
-        gates, _, gated = t.split_with_sizes(
-            [self.gates, self.pointwise, t.shape[-2] - self.gates - self.pointwise], -2
-        )
+        sums, _, gated = self._split(t)
         values = gated.split_with_sizes([components * copies for components, copies in self.shapes], -2)
-        sums = gates.split_with_sizes([copies for _, copies in self.shapes], -2)
         for part, own, shape in zip(values, sums, self.shapes, strict=True):
             torch.sum(part.unflatten(-2, shape), -3, out=own)
         if c is None:

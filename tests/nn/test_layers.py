@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 from registry import GROUPS, TYPES, generator
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from rppdyn.groups import SL, SO, SO13, SU, D, O, S, Sp, U, Z
@@ -262,20 +263,20 @@ def third_derivative(f):
 
 
 def test_the_gate_differentiates_in_every_way():
-    index, gating = torch.tensor([2, 3, 0, 1, 0, 1, 0, 1]), Gating(2, ((3, 2),))
-    x = torch.randn(10, 3, dtype=torch.float64, generator=generator(), requires_grad=True)
-    c = torch.randn(8, dtype=torch.float64, generator=generator(), requires_grad=True)
+    index, gating = torch.tensor([3, 4, 0, 1, 0, 1, 0, 1, 2, 2]), Gating(2, ((3, 2), (2, 1)))
+    x = torch.randn(13, 3, dtype=torch.float64, generator=generator(), requires_grad=True)
+    c = torch.randn(10, dtype=torch.float64, generator=generator(), requires_grad=True)
 
     def plain(x, c):
         s = x.sigmoid()
-        return x[2:] * (s[index] + c[:, None] * s[2:])
+        return x[3:] * (s[index] + c[:, None] * s[3:])
 
     def fast(x, c):
         return evaluate(gating, index, x, c)
 
     assert torch.autograd.gradcheck(fast, (x, c)) and torch.autograd.gradgradcheck(fast, (x, c))
     assert torch.autograd.gradcheck(lambda x: evaluate(gating, index, x), (x,))
-    X, C = torch.randn(4, 10, 3, dtype=torch.float64), torch.randn(4, 8, dtype=torch.float64)
+    X, C = torch.randn(4, 13, 3, dtype=torch.float64), torch.randn(4, 10, dtype=torch.float64)
     tangents = (torch.randn_like(X[0]), torch.randn_like(C[0]))
     for transform in (
         lambda f: torch.func.vmap(torch.func.grad(lambda x, c: f(x, c).square().sum(), argnums=(0, 1)))(X, C),
@@ -285,6 +286,15 @@ def test_the_gate_differentiates_in_every_way():
         lambda f: third_derivative(lambda x: f(x, C[0]))(X[0]),
     ):
         torch.testing.assert_close(transform(fast), transform(plain))
+
+
+def test_the_gradient_of_a_gate_that_is_compiled_scatters_nothing():
+    """Compiled, additions by index are atomic, one number at a time: a quarter of a training step of a Hamiltonian."""
+    index, gating = torch.tensor([2, 3, 0, 1, 0, 1, 0, 1]), Gating(2, ((3, 2),))
+    gradient = torch.func.grad(lambda x: gating.plain(index, x).square().sum())
+    operations = {str(node.target) for node in make_fx(gradient)(torch.ones(10, 3)).graph.nodes}
+    assert any("sigmoid_backward" in name for name in operations)
+    assert not any(by_index in name for name in operations for by_index in ("index_add", "index_put", "scatter_add"))
 
 
 @pytest.mark.parametrize("rep", [V(SO(3)), (Scalar + Pseudoscalar)(S(3)), V(D(4))], ids=str)
