@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import random
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from rppdyn.agents import replay
 from rppdyn.envs import capture_state, restore_state
+from rppdyn.runs.streams import GlobalStates
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
@@ -50,9 +50,7 @@ def capture(agent: RPPSAC) -> dict[str, Any]:
         "random": {
             "update": agent.batches.generator.get_state(),
             "actor": agent.actor.generator.get_state(),
-            "torch": torch.get_rng_state(),
-            "numpy": _plain(np.random.get_state(legacy=False)),  # noqa: NPY002 (what stable-baselines3 draws from)
-            "python": _plain(random.getstate()),
+            **{name: _plain(state) for name, state in GlobalStates.now()._asdict().items()},
             "action_space": _plain(agent.action_space.np_random.bit_generator.state),
         },
         "log": _unwritten_log(agent),
@@ -102,10 +100,8 @@ def restore(agent: RPPSAC, data: dict[str, Any]) -> None:
     agent.batches.generator.set_state(states["update"])
     agent.actor.generator.set_state(states["actor"])
     agent.action_space.np_random.bit_generator.state = _arrays(states["action_space"])
-    torch.set_rng_state(states["torch"])
-    np.random.set_state(_arrays(states["numpy"]))  # noqa: NPY002
     version, internal, gauss = states["python"]
-    random.setstate((version, tuple(internal), gauss))
+    GlobalStates((version, tuple(internal), gauss), _arrays(states["numpy"]), states["torch"]).put()
 
 
 def replay_log(agent: RPPSAC) -> None:

@@ -9,14 +9,11 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations
 from typing import Any
 
-import numpy as np
-import torch
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
@@ -26,42 +23,26 @@ from rppdyn.agents.algorithm import RPPSAC
 from rppdyn.agents.rollout import Steps, rollout
 from rppdyn.agents.together import Together, check_configurations, update_key
 from rppdyn.errors import by_user
+from rppdyn.runs.streams import GlobalStates
 
 logger = logging.getLogger(__name__)
 
 
 class RandomState:
-    """Python's, NumPy's and torch's global random states, for one of several agents that draw from them.
+    """The global random states, for one of several agents that draw from them.
 
     It begins as the process stands. As a context it puts its own states in place, and keeps what has become of them; it leaves
     the process there, since putting back what was there each time would take as long again.
     """
 
     def __init__(self) -> None:
-        self._keep()
-
-    def _keep(self) -> None:
-        # NumPy's legacy generator is what stable-baselines3 draws from
-        self._states = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state()  # noqa: NPY002
-
-    def same(self, other: RandomState) -> bool:
-        """Whether the same numbers will be drawn."""
-        (python, numpy, torchs), (others, numpys, theirs) = self._states, other._states
-        key, keys = numpy["state"]["key"], numpys["state"]["key"]
-        drawn = numpy["state"]["pos"] == numpys["state"]["pos"] and np.array_equal(key, keys)
-        return python == others and drawn and torch.equal(torchs, theirs)
-
-    def put(self) -> None:
-        """Put the states in place."""
-        random.setstate(self._states[0])
-        np.random.set_state(self._states[1])  # noqa: NPY002
-        torch.set_rng_state(self._states[2])
+        self.states = GlobalStates.now()
 
     def __enter__(self) -> None:
-        self.put()
+        self.states.put()
 
     def __exit__(self, *error: object) -> None:
-        self._keep()
+        self.states = GlobalStates.now()
 
 
 def _built(build: Callable[[], RPPSAC]) -> RPPSAC:
@@ -103,7 +84,7 @@ class Trainee:
     def __call__(self) -> RPPSAC:
         if self.error is not None:
             raise self.error
-        self.random.put()
+        self.random.states.put()
         return self.agent
 
     @contextmanager
@@ -211,7 +192,7 @@ def train_many(
     callbacks = [None] * len(builds) if callbacks is None else callbacks
     if len(callbacks) != len(builds):
         raise ValueError(f"callbacks has {len(callbacks)} entries for {len(builds)} agents: give each one, or None")
-    outer = RandomState()
+    outer = GlobalStates.now()
     try:
         trainees = [
             Trainee(build, callback, f"agent {i}")
@@ -229,7 +210,7 @@ def train_many(
 def _refuse_one_stream(trained: Sequence[Trainee]) -> None:
     """New agents are seeded as they are built; of others it is seen to by who builds them."""
     for one, other in combinations(trained, 2):
-        if one.random.same(other.random):
+        if one.random.states.same(other.random.states):
             raise ValueError(
                 f"{one.name} and {other.name} have trained before, and would draw the same random numbers: to go on, give the "
                 "trainees that train_many returned, or build each agent with restore(...)"

@@ -1,11 +1,14 @@
-"""Random streams that follow from a seed."""
+"""Random streams that follow from a seed, and the global ones of the process."""
 
 from __future__ import annotations
+
+import random
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-__all__ = ["data_stream", "stream"]
+__all__ = ["GlobalStates", "data_stream", "stream"]
 
 
 def stream(seed: int, n: int) -> torch.Generator:
@@ -20,3 +23,28 @@ def data_stream(seed: int) -> torch.Generator:
     numbers that the first layer's weights are.
     """
     return torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]))
+
+
+class GlobalStates(NamedTuple):
+    """The states of the generators that Python, NumPy and torch draw from where none is named, on the CPU."""
+
+    python: tuple[Any, ...]
+    numpy: dict[str, Any]  # of the legacy generator, which is what stable-baselines3 draws from
+    torch: torch.Tensor
+
+    @classmethod
+    def now(cls) -> GlobalStates:
+        """As they stand."""
+        return cls(random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state())  # noqa: NPY002
+
+    def put(self) -> None:
+        """Put these in place."""
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)  # noqa: NPY002
+        torch.set_rng_state(self.torch)
+
+    def same(self, other: GlobalStates) -> bool:
+        """Whether the same numbers will be drawn."""
+        own, others = self.numpy["state"], other.numpy["state"]
+        numpy = own["pos"] == others["pos"] and np.array_equal(own["key"], others["key"])
+        return self.python == other.python and numpy and torch.equal(self.torch, other.torch)

@@ -289,7 +289,7 @@ def test_the_gate_differentiates_in_every_way():
 
 
 def test_the_gradient_of_a_gate_that_is_compiled_scatters_nothing():
-    """Compiled, additions by index are atomic, one number at a time: a quarter of a training step of a Hamiltonian."""
+    """Compiled, additions by index are atomic, one number at a time, for which threads wait."""
     index, gating = torch.tensor([2, 3, 0, 1, 0, 1, 0, 1]), Gating(2, ((3, 2),))
     gradient = torch.func.grad(lambda x: gating.plain(index, x).square().sum())
     operations = {str(node.target) for node in make_fx(gradient)(torch.ones(10, 3)).graph.nodes}

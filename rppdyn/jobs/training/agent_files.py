@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import pickle
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from rppdyn.agents import RPPSAC
 from rppdyn.envs import SymmetrySpec
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError
 from rppdyn.runs.files import replacing, write_json
+from rppdyn.runs.streams import GlobalStates
 
 AGENT = "agent.pt"
 STATE = "state.json"
@@ -142,15 +141,12 @@ def load_checkpoint(agent: RPPSAC, folder: RunFolder) -> RunState:
 @contextmanager
 def kept_random_state() -> Iterator[None]:
     """Put the global random states of Python, NumPy and torch back on leaving."""
-    # NumPy's legacy generator is what stable-baselines3 draws from, hence the noqa.
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    states = GlobalStates.now()
     try:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count()), enabled=torch.cuda.is_initialized()):
             yield
     finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        torch.set_rng_state(states[2])
+        states.put()
 
 
 def _restore(agent: RPPSAC, folder: RunFolder) -> RunState | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import get_args
@@ -10,10 +11,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from rppdyn.agents import MODELS as AGENT_MODELS
-from rppdyn.agents import defaults, precision
+from rppdyn.agents import RPPMBPO, defaults, precision
+from rppdyn.agents.model_based import DYNAMICS
 from rppdyn.envs import KNOWN_ENVIRONMENTS
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.agent import MODELS, TrainAgentConfig
+from rppdyn.jobs.config.agent import MODELS, ImaginationConfig, TrainAgentConfig
 from rppdyn.jobs.config.checks import PARAMETRISATIONS, PRECISIONS, ConfigError, did_you_mean
 from rppdyn.jobs.config.run import without
 from rppdyn.nn.linear import Parametrisation
@@ -68,6 +70,26 @@ def test_the_names_in_files_schema_and_agent_agree():
     assert tuple(config.agent.betas) == defaults.ADAM_BETAS
     assert PARAMETRISATIONS == get_args(Parametrisation)
     assert PRECISIONS == precision.PRECISIONS
+
+
+def test_the_defaults_of_the_model_based_agent_agree_with_the_schema_and_its_file():
+    imagination = composed("agent=mbpo").agent.imagination
+    assert imagination == ImaginationConfig()
+    assert {name: getattr(imagination, name) for name in DYNAMICS} == DYNAMICS
+    parameters = inspect.signature(RPPMBPO.__init__).parameters
+    own = (
+        "members",
+        "model_every",
+        "model_steps",
+        "model_batch_size",
+        "rollouts",
+        "rollout_length",
+        "kept_fits",
+        "real_ratio",
+    )
+    there = ("members", "every", "steps", "batch_size", "rollouts", "length", "kept_fits", "real_ratio")
+    assert [parameters[name].default for name in own] == [getattr(imagination, name) for name in there]
+    assert parameters["dynamics"].default == imagination.kind
 
 
 @pytest.mark.parametrize("experiment", compose.choices("experiment"))
