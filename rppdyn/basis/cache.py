@@ -18,7 +18,7 @@ from rppdyn.basis.problem import Array, Problem
 from rppdyn.basis.subspace import Subspace, from_arrays
 from rppdyn.runs.array_cache import ArrayCache, Summary
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 PROBE_WORK = (
     200_000  # constraints x factors x dimension up to which a read entry is also probed against the constraints
 )

@@ -15,7 +15,8 @@ def solve_dense(problem: Problem) -> tuple[DenseSubspace, Certificate]:
 
     Constraints enter one after another, each reduced to a triangle first, so that memory stays at two matrices of the
     block's size. Singular values up to `ZERO` are taken as zero; the certificate's rank gap is the smallest other one, so a
-    value between that and the gap's limit makes the answer uncertified rather than wrong.
+    value between that and the gap's limit makes the answer uncertified rather than wrong. They are relative to the largest,
+    or to 1, the norm that a scaled constraint has at most: where all of them cancel, what is left is rounding.
     """
     n = problem.dim
     count = len(problem.scales)
@@ -30,7 +31,7 @@ def solve_dense(problem: Problem) -> tuple[DenseSubspace, Certificate]:
             stack = scipy.linalg.qr(np.concatenate([stack, problem.apply(i, eye)]), mode="r", check_finite=False)[0][:n]
     _, sigma, vh = np.linalg.svd(stack, full_matrices=len(stack) < n)  # all n right vectors, and no needless left ones
     sigma = np.concatenate([sigma, np.zeros(n - len(sigma))])
-    scale = max(float(sigma.max(initial=0.0)), 1e-300)
+    scale = max(float(sigma.max(initial=0.0)), 1.0)
     null = sigma <= ZERO * scale
     q = vh[null].conj().T
     gap = float(sigma[~null].min(initial=scale) / scale)

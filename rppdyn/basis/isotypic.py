@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rppdyn.basis.certificate import ZERO, Certificate, NotCertified
 from rppdyn.basis.decomposition import Ambiguous, decompose
-from rppdyn.basis.problem import Factor, Problem, as_numpy
+from rppdyn.basis.problem import Factor, Problem, generators_of
 from rppdyn.basis.sampling import adjoint_map
 from rppdyn.basis.subspace import IsotypicSubspace, SharedType, unit_matrices
 
@@ -187,7 +187,7 @@ def isotypic(reps: Sequence[Rep]) -> Isotypic:
         for block, index in rep.blocks():
             site = []
             for f in block.factors:
-                factor = Factor(as_numpy(f.lie_generators), as_numpy(f.discrete_generators))
+                factor = Factor(*generators_of(f))
                 if factor.digest not in table:
                     table[factor.digest] = len(factors)
                     factors.append(factor)

@@ -21,12 +21,21 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from rppdyn.basis.certificate import ZERO
+
 Array = np.ndarray
 
 
 def as_numpy(x: Tensor) -> Array:
     """A tensor's values; conjugate views, which numpy cannot hold, are written out."""
     return x.detach().resolve_conj().cpu().numpy()
+
+
+def generators_of(leaf: Any) -> tuple[Array, Array]:
+    """The images (lie, discrete) of a group's generators; a Lie one's is zero where it is rounding beside that generator."""
+    lie, own = as_numpy(leaf.lie_generators), as_numpy(leaf.G.lie_algebra)
+    acts = np.linalg.norm(lie, axis=(1, 2)) > ZERO * np.linalg.norm(own, axis=(1, 2))
+    return np.where(acts[:, None, None], lie, 0), as_numpy(leaf.discrete_generators)
 
 
 def chain_apply(matrices: Sequence[Array], v: Array) -> Array:
@@ -155,9 +164,7 @@ class Problem:
     @staticmethod
     def from_rep(rep: Any) -> Problem:
         """The problem of one block, a `rppdyn.reps.Rep` that is a product of leaves."""
-        return Problem.from_generators(
-            ((as_numpy(f.lie_generators), as_numpy(f.discrete_generators)) for f in rep.factors), str(rep)
-        )
+        return Problem.from_generators(map(generators_of, rep.factors), str(rep))
 
     @property
     def dims(self) -> tuple[int, ...]:
