@@ -273,8 +273,8 @@ def dataset_folder(dataset: str) -> Path:
     match = DATASET_ID_RE.fullmatch(dataset)
     if match is None or match["version"] is None:
         raise ValueError(
-            f"{dataset!r} is neither a dataset's folder nor an id of Minari's: letters, digits, _ and -, folders before "
-            "it, a version behind it, as in swimmer/random-v0"
+            f"{dataset!r} is neither a dataset's folder nor an id of Minari's: letters, digits, _ and -, folders of "
+            "two letters or more before it, a version behind it, as in swimmer/random-v0"
         )
     return _root() / dataset
 

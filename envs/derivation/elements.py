@@ -158,7 +158,10 @@ def _match_tendons(skeleton, trees, geoms, sites) -> tuple[np.ndarray, np.ndarra
 
 
 def match_actuators(skeleton, trees, dofs, sites, tendons, tendon_signs):
-    """(partners, signs, C, A), or None. Each actuator is seen as the vector along which a unit of its force acts."""
+    """(partners, signs, C, A), or None. Each actuator is seen as the vector along which a unit of its force acts.
+
+    One without any gear acts along nothing, and is seen as if its gear were 1, along the first axis.
+    """
     m = skeleton.model
     n = m.actuator_trntype.shape[0]
     adr, num = control_addresses(m)
@@ -166,6 +169,7 @@ def match_actuators(skeleton, trees, dofs, sites, tendons, tendon_signs):
     def target(i, carry):
         """(what is driven, the vector of the force there), of the actuator or of its image."""
         kind, (a, b), gear = int(m.actuator_trntype[i]), m.actuator_trnid[i], m.actuator_gear[i]
+        gear = gear if gear.any() else np.eye(6)[0]
         if kind in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
             force = np.zeros(m.nv)
             width = {0: 6, 1: 3}.get(int(m.jnt_type[a]), 1)

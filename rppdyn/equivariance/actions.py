@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Inexact
 from torch import Tensor
 
-from rppdyn.reps import Rep
+from rppdyn.reps import Rep, RepType
 
 __all__ = ["Action", "Flow", "act", "check_actions", "check_finite", "generator_names", "inverse", "tangents"]
 
@@ -85,6 +85,9 @@ def generator_names(action: Action, kind: str = "lie") -> tuple[str, ...]:
 
 def check_actions(action_in: Action, action_out: Action, x: Tensor) -> None:
     """Refuse actions of different symmetries, and inputs that the first does not act on."""
+    for action in (action_in, action_out):
+        if isinstance(action, RepType):
+            raise ValueError(f"{action} is not bound to a group: call it with one, as {action}(G)")
     if isinstance(action_in, Rep) and isinstance(action_out, Rep):
         if action_in.G != action_out.G:
             raise ValueError(

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Inexact
 from torch import Tensor
 
-from rppdyn.equivariance.actions import Action, check_actions, generator_names, tangents
+from rppdyn.equivariance.actions import Action, check_actions, check_finite, generator_names, tangents
 from rppdyn.reps import Rep
 
 __all__ = ["LocalEquivarianceError", "derivative", "lie_derivative", "local_equivariance_error"]
@@ -50,6 +50,8 @@ def lie_derivative(
     derivatives = []
     for k, velocity in enumerate(tangents(rep_in, x)):
         y, pushed = derivative(f, x, velocity)
+        if isinstance(rep_out, Rep) and y.shape[-1:] != (rep_out.dim,):
+            raise ValueError(f"f(x) has shape {tuple(y.shape)}; rep_out ({rep_out}) asks for {rep_out.dim} components")
         derivatives.append(pushed - tangents(rep_out, y)[k])
     if isinstance(rep_out, Rep) and not derivatives:
         return x.new_zeros(0, *x.shape[:-1], rep_out.dim)
@@ -103,9 +105,14 @@ def local_equivariance_error(
     Args:
         f, rep_in, rep_out: as for :func:`lie_derivative`.
         x: a batch of inputs, over which the mean is taken.
+    Raises:
+        ValueError: as :func:`lie_derivative`; there are no inputs, or a derivative is not finite.
     Source: Finzi 2023, Eq. 4.4 and Figure 4.3 (squared).
     """
+    if not len(x):
+        raise ValueError(f"x has shape {tuple(x.shape)}; give at least one input")
     derivatives = lie_derivative(f, rep_in, rep_out, x)
+    check_finite(derivatives, "the Lie derivative")
     entries = derivatives.abs().flatten(2) if derivatives.ndim > 2 else derivatives.abs()[..., None]
     squared, absolute = entries.square().mean(-1).double(), entries.mean(-1).double()  # (D, batch)
     return LocalEquivarianceError(

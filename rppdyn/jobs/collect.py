@@ -17,6 +17,7 @@ from rppdyn.jobs.config.agent import EnvConfig, TrainAgentConfig
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import CollectConfig
 from rppdyn.jobs.measuring.loading import load_policy
+from rppdyn.jobs.measuring.subjects import check_environment
 from rppdyn.jobs.training import agent_files
 from rppdyn.jobs.training.building import agent_of
 from rppdyn.jobs.training.rollouts import Policy, exploring, policy_of
@@ -114,13 +115,7 @@ def _source(config: CollectConfig) -> Iterator[_Source]:
             return
         assert config.source is not None
         policy = load_policy(config.source, config.vecnormalize)
-        for what in ("observation", "action"):
-            here, there = (getattr(owner, f"{what}_space") for owner in (env, policy))
-            if here.shape != there.shape:
-                raise ConfigError(
-                    f"{config.source} is for {what}s of shape {there.shape}, and those of {config.env.id} have "
-                    f"{here.shape}: give env= of the environment it was trained on"
-                )
+        check_environment(config.source, policy, env, "env=")
         play = config.play or "exploring"
         with _acting(policy, play, config.seed) as act:
             file = Path(config.source)

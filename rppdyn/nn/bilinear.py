@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rppdyn.nn.contracting import Contraction, Plan, grouped
 from rppdyn.nn.derivatives import PullBack, evaluate, evaluate_vjp, plain_vjp
-from rppdyn.nn.linear import bind
+from rppdyn.nn.linear import bind, check_size
 from rppdyn.nn.pathways import Pathway
 from rppdyn.reps import Rep
 from rppdyn.reps.algebra import is_int
@@ -151,6 +151,7 @@ class Bilinear(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch n"], weights: tuple[Tensor, Tensor] | None = None
     ) -> Float[Tensor, "*batch n"]:
+        check_size(x, self.rep)
         y = self.samples_last(
             x.reshape(-1, x.shape[-1]).mT.contiguous(), self.assemble() if weights is None else weights
         )

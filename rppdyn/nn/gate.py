@@ -11,7 +11,7 @@ from rppdyn.nn.curvature import Kronecker, of_gradients
 from rppdyn.nn.derivatives import PullBack, evaluate, evaluate_vjp, plain_vjp
 from rppdyn.nn.gating import Gating
 from rppdyn.nn.hidden import gated, is_pointwise
-from rppdyn.nn.linear import FREE_SCALE, bind
+from rppdyn.nn.linear import FREE_SCALE, bind, check_size
 from rppdyn.nn.pathways import Pathway, prior_unit
 from rppdyn.reps import Rep
 
@@ -70,6 +70,7 @@ class Pointwise(nn.Module):
         self.rep = rep
 
     def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        check_size(x, self.rep)
         return F.silu(x)
 
     def vjp(self, x: Float[Tensor, "*stack n samples"]) -> tuple[Tensor, PullBack]:
@@ -146,6 +147,7 @@ class Gate(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch gated"], c: Float[Tensor, " n"] | None = None
     ) -> Float[Tensor, "*batch n"]:
+        check_size(x, self.rep_in)
         y = self.samples_last(x.reshape(-1, x.shape[-1]).mT.contiguous(), self.assemble() if c is None else c)
         return y.mT.view(*x.shape[:-1], self.rep.dim)
 

@@ -57,6 +57,8 @@ def component_major(rep: Rep) -> Rep:
     contractions and Fourier transforms then work on whole rows of channels instead of groups of three or nine numbers,
     at half to a third of the time.
     """
+    if not rep.terms:
+        return rep
     one = Scalar(rep.G)
     return reduce(add, [n * r if r.dim == 1 or n == 1 else r * (n * one) for r, n in rep.terms])
 

@@ -23,6 +23,19 @@ FREE_SCALE = 1e-3
 """Initial size of the free pathway relative to a layer of its own, where there is an equivariant one (as published)."""
 
 
+def check_size(x: Tensor, rep: Rep) -> None:
+    """Refuse features of another size than a representation's.
+
+    Raises:
+        ValueError: naming both.
+    """
+    if x.shape[-1:] != (rep.dim,):
+        raise ValueError(
+            f"inputs of shape {tuple(x.shape)}: the last axis must have {rep.dim} entries, which transform as "
+            f"{rep} of {rep.G}"
+        )
+
+
 def bind(rep: Rep | RepType, group: Group | None) -> Rep:
     """``rep`` as a representation of ``group``: types are bound to it, representations of a factor lifted to it.
 

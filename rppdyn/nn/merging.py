@@ -37,10 +37,13 @@ def merge(net: nn.Module) -> nn.Module:
     if isinstance(net, RelaxedLinear):
         return _merged(net)
     merged = copy.deepcopy(net)
+    linears: dict[nn.Module, nn.Linear] = {}  # a layer that is in two places stays one
     for parent in list(merged.modules()):
-        for name, child in parent.named_children():
+        for name, child in parent._modules.items():  # named_children() leaves out what has been there before
             if isinstance(child, RelaxedLinear):
-                setattr(parent, name, _merged(child))
+                if child not in linears:
+                    linears[child] = _merged(child)
+                setattr(parent, name, linears[child])
         if isinstance(parent, RPPEMLP):
             parent.fourier = None  # its layers are dense now
     return merged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypedDict, Unpack
 
@@ -17,7 +18,7 @@ from rppdyn.nn.derivatives import PullBack
 from rppdyn.nn.fourier import FourierStack
 from rppdyn.nn.gate import Gate, Pointwise
 from rppdyn.nn.hidden import Architecture, gated, hidden_representation, is_pointwise
-from rppdyn.nn.linear import FREE_SCALE, Parametrisation, RelaxedLinear, bind
+from rppdyn.nn.linear import FREE_SCALE, Parametrisation, RelaxedLinear, bind, check_size
 from rppdyn.nn.pathways import AffineMap, named_pathways
 from rppdyn.reps import Rep, RepType, Scalar
 from rppdyn.reps.algebra import is_int
@@ -179,6 +180,9 @@ class RPPEMLP(Network):
         self.group = group
         self.rep_in, self.rep_out = bind(rep_in, group), bind(rep_out, group)
         self.hidden = [self._hidden(h, architecture) for h in _per_layer(hidden, num_layers)]
+        for name, scale in (("output_scale", output_scale), ("free_scale", free_scale)):
+            if not 0 <= scale < math.inf:
+                raise ValueError(f"{name}={scale!r}: give a number of at least 0")
         if bilinear and equivariant_variance == 0:
             raise ValueError("bilinear=True needs the equivariant pathway: raise equivariant_variance or leave it out")
         shared: dict[str, Any] = dict(
@@ -217,7 +221,7 @@ class RPPEMLP(Network):
         return [*(block.assemble() for block in self.blocks), _assemble(self.head)]
 
     def _run(self, x: Float[Tensor, "*batch in"], weights: Weights) -> Float[Tensor, "*batch out"]:
-        self._check(x)
+        check_size(x, self.rep_in)
         if self.fourier is not None:
             return self.fourier(x, weights)
         *hidden, head = weights
@@ -226,14 +230,6 @@ class RPPEMLP(Network):
         if self.blocks and isinstance(self.blocks[-1].gate, Gate):
             return _affine(_samples_last(x, head[0]), *head).mT.contiguous().view(*x.shape[:-1], self.rep_out.dim)
         return _samples_first(x, *head)
-
-    def _check(self, x: Tensor) -> None:
-        """Refuse inputs of another size."""
-        if x.shape[-1] != self.rep_in.dim:
-            raise ValueError(
-                f"inputs of shape {tuple(x.shape)}: the last axis must have {self.rep_in.dim} entries, which transform as "
-                f"{self.rep_in} of {self.group}"
-            )
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
         return self._run(x, self.assemble())
@@ -251,7 +247,7 @@ class RPPEMLP(Network):
             raise ValueError(
                 f"a gradient is of one number, and the output is {self.rep_out}, {self.rep_out.dim} of them"
             )
-        self._check(x)
+        check_size(x, self.rep_in)
         weights = self.assemble() if weights is None else weights
         fourier = self.fourier
         if fourier is not None:

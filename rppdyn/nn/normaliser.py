@@ -11,7 +11,7 @@ from torch import Tensor
 from rppdyn.basis import Basis
 from rppdyn.groups import is_signed_permutation
 from rppdyn.nn.buffers import ExactBuffers
-from rppdyn.nn.linear import bind
+from rppdyn.nn.linear import bind, check_size
 from rppdyn.reps import Rep
 
 __all__ = ["InvariantNormaliser"]
@@ -135,6 +135,7 @@ class InvariantNormaliser(ExactBuffers):
         return self._invariants.project(torch.eye(self.rep.dim, dtype=torch.float64))
 
     def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        check_size(x, self.rep)
         y = (x - self.mean.to(x.dtype)) / self.std.to(x.dtype)
         if self.clip is None:
             return y

@@ -215,6 +215,21 @@ class EquivariantPathway(LinearPathway):
         parts = (self.weight_map, self.weight), (self.bias_map, self.bias)
         return tuple(m.beta(theta) for m, theta in parts if m is not None and theta is not None)
 
+    def learn_variance(self) -> None:
+        """As :meth:`Pathway.learn_variance`.
+
+        Raises:
+            ValueError: the group's generators are in coordinates in which curvatures are not known.
+        """
+        try:
+            _adapted(self.rep_in, self.rep_out, self.bias is not None)
+        except ValueError as error:
+            raise ValueError(
+                f"the variance of maps {self.rep_in} -> {self.rep_out} of {self.rep_in.G} can't be learned: {error}. Give its "
+                "generators in coordinates in which compact ones are skew-symmetric or orthogonal, or keep given variances"
+            ) from error
+        super().learn_variance()
+
     def dense(self, onto: AffineMap | None = None) -> AffineMap:
         weight, bias = (None, None) if onto is None else onto
         if self.weight is not None:

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn.nn.assembling import Network
+from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.networks import Weights
 
 __all__ = ["Stack"]
@@ -23,14 +24,15 @@ class Stack(Network):
     optimiser that works element by element (Adam) trains all. Layers take the leading axis as it is; what is done to the
     networks themselves, as assembling their weights, is ``torch.vmap`` over it.
 
-    What is drawn at construction besides parameters (the pairs that a bilinear layer contracts) is the first member's: with
-    indices of their own the members could not share a gather.
+    Everything else they share, bases and prior variances among it. What is drawn at construction besides parameters (the pairs
+    that a bilinear layer contracts) is the first member's: with indices of their own the members could not share a gather.
 
     Args:
         nets: networks of the same class, representations and layers; they are copied. :meth:`apply` and :meth:`gradient` call
             their methods of these names with weights that have the leading axis; :meth:`per_member` takes any module.
     Raises:
-        ValueError: no networks, or one whose parameters have other names or shapes than the first one's.
+        ValueError: no networks, or one whose parameters have other names or shapes than the first one's, or whose buffers are
+            others (of another group, say, or with other variances); inputs whose first axis is not the members.
 
     >>> from rppdyn.groups import SO2eR3
     >>> from rppdyn.nn import EMLP
@@ -48,10 +50,14 @@ class Stack(Network):
             raise ValueError("a stack of no networks: give at least one")
         own = [dict(net.named_parameters()) for net in nets]
         shapes = {name: p.shape for name, p in own[0].items()}
-        for index, parameters in enumerate(own):
+        for index, (net, parameters) in enumerate(zip(nets, own, strict=True)):
             if {name: p.shape for name, p in parameters.items()} != shapes:
                 raise ValueError(
                     f"network {index} has other parameters than the first: build all with the same arguments"
+                )
+            if net is not nets[0] and (other := _different_buffer(nets[0], net)):
+                raise ValueError(
+                    f"network {index} has another {other} than the first: build all with the same arguments"
                 )
         self.members = len(nets)
         self.names = tuple(shapes)
@@ -84,16 +90,25 @@ class Stack(Network):
         return _filled(form, iter(self.per_member(weights)))
 
     def _run(self, x: Float[Tensor, "members *batch in"], weights: Weights) -> Float[Tensor, "members *batch out"]:
-        return self.net.apply(x, weights)
+        return self.net.apply(self._of_members(x), weights)
 
     def gradient(
         self, x: Float[Tensor, "members *batch in"], weights: Weights | None = None
     ) -> Float[Tensor, "members *batch in"]:
         """Each member's gradient by its own inputs, of networks with one output."""
-        return self.net.gradient(x, self.assemble() if weights is None else weights)
+        return self.net.gradient(self._of_members(x), self.assemble() if weights is None else weights)
 
     def forward(self, x: Float[Tensor, "members *batch in"]) -> Float[Tensor, "members *batch out"]:
         return self._run(x, self.assemble())
+
+    def _of_members(self, x: Tensor) -> Tensor:
+        """Inputs of a stack; others would be spread over its members."""
+        if x.ndim < 2 or len(x) != self.members:
+            raise ValueError(
+                f"inputs of shape {tuple(x.shape)} to a stack of {self.members} networks: the first axis must be the members; "
+                f"x.expand({self.members}, *x.shape) gives all the same"
+            )
+        return x
 
     def member(self, index: int) -> nn.Module:
         """A network of its own, with the parameters of one member."""
@@ -117,6 +132,16 @@ class _Call(nn.Module):
 
     def forward(self, *values: Tensor) -> Any:
         return self.function(self.net, *values)
+
+
+def _different_buffer(first: nn.Module, net: nn.Module) -> str | None:
+    """A buffer that two networks do not share, but for what is drawn at construction."""
+    drawn = {f"{name}.maps" for name, module in first.named_modules() if isinstance(module, Bilinear)}
+    ours, theirs = dict(first.named_buffers()), dict(net.named_buffers())
+    for name in sorted((ours.keys() | theirs.keys()) - drawn):
+        if name not in ours or name not in theirs or not torch.equal(ours[name], theirs[name]):
+            return name
+    return None
 
 
 def _owner(net: nn.Module, name: str) -> tuple[nn.Module, str]:

@@ -78,6 +78,12 @@ BAD = {
         ["train-agent", "env=InvertedPendulum-v5", "agent.imagination.members=2"],
         ["agent.imagination.members=2", "add agent=mbpo"],
     ),
+    "no imagination of an agent that lives by it": (
+        ["train-agent", "env=InvertedPendulum-v5", "agent=mbpo", "agent.imagination=null"],
+        ["agent.imagination=null", "one by one", "agent=sac"],
+    ),
+    "hidden layer of no channels": (["fit-dynamics", "model.hidden='0*T(0)'"], ["no coordinates", "leave it out"]),
+    "certificate in a folder": (["certify", "Walker2d-v5", "--json", "/tmp"], ["--json /tmp", "is a folder"]),
     "buffer beyond memory": (
         ["train-agent", "env=InvertedPendulum-v5", "agent.buffer_size=100000000000000"],
         ["not enough memory", "give smaller ones"],

@@ -11,6 +11,15 @@ from robots import derived, robot
 
 from rppdyn.envs.derivation import derive, symmetrise
 
+
+def test_a_dead_actuator_spoils_a_mirror_no_more_than_a_weak_one():
+    model = robot("gymnasium/walker2d_v5")
+    model.actuator_gear[1] = 0
+    assert any("leg_joint has gear 0" in str(d) for d in derive(model)["leg swap"].deviations)
+    model.actuator_gear[:] = 0
+    assert [symmetry.name for symmetry in derive(model).symmetries] == ["front-back", "leg swap"]
+
+
 # -- what is found ----------------------------------------------------------------------------------------------------
 
 FOUND = {

@@ -74,3 +74,13 @@ def test_a_flow_of_ones_own():
     """Euler's theorem: for f of degree k, L f = (k - 1) f."""
     derivative = lie_derivative(lambda x: x**3, Stretch(), Stretch(), X)
     torch.testing.assert_close(derivative[0], 2 * X**3)
+
+
+def test_what_has_no_derivative_to_speak_of_is_refused():
+    for measure in (lie_derivative, local_equivariance_error):
+        with pytest.raises(ValueError, match=r"f\(x\) has shape \(40, 1\); rep_out \(T1\) asks for 2 components"):
+            measure(lambda x: x[:, :1], V(SO(2)), V(SO(2)), X)
+    with pytest.raises(ValueError, match="at least one input"):
+        local_equivariance_error(lambda x: x, V(SO(2)), V(SO(2)), X[:0])
+    with pytest.raises(ValueError, match="not finite"):
+        local_equivariance_error(lambda x: x, V(SO(2)), V(SO(2)), X / 0)

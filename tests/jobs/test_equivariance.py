@@ -326,6 +326,7 @@ BAD = {
     "along:along_z": (dict(), "which symmetry"),
     "along:wrong_size": (dict(env="Walker2d-v5", states_from="reset"), r"must map \(n, 17\) to \(n, 6\)"),
     "td3.zip": (dict(env="Walker2d-v5", states_from="reset"), "has 4 entries and that of Walker2d-v5 17"),
+    "emlp.zip": (dict(env="Ant-v5", states=20), r"observations of shape \(17,\), and those of Ant-v5 have \(105,\)"),
     "td3.zip ": (dict(env="InvertedPendulum-v5", states_from="absent.npy"), "absent.npy.*no such file"),
     "td3.zip  ": (dict(env="InvertedPendulum-v5", states_from="wrong.npy"), r"\(5, 3\).*must be \(n, 4\)"),
     "td3.zip   ": (dict(group="SO(3)", rep_in="V", rep_out="V"), "policy.*--env"),
@@ -345,7 +346,7 @@ def test_bad_input_is_one_line(what, saved, function):
         Path(name).write_text("nothing")
     np.save("wrong.npy", np.zeros((5, 3)))
     what = what.strip()
-    path = str(saved / what) if what == "td3.zip" else what
+    path = str(saved / what) if what in ("td3.zip", "emlp.zip") else what
     with pytest.raises(ValueError, match=expected) as error:
         measured(path, **options)
     assert "\n" not in str(error.value) and len(str(error.value)) < 400

@@ -43,7 +43,12 @@ def make_run(path, *words, seed=0, returns=(10.0, 20.0, 40.0), finished=True, sp
     if spec:
         write_json(folder.path / "spec.json", symmetry_spec(env).to_dict())
     if finished:
-        folder.write_result({"provenance": {"commit": "0123456789abcdef", "packages": {"torch": "2.0"}}})
+        folder.write_result(
+            {
+                "steps": 100 * (len(returns) - 1),
+                "provenance": {"commit": "0123456789abcdef", "packages": {"torch": "2.0"}},
+            }
+        )
     return str(folder.path)
 
 
@@ -106,6 +111,15 @@ def test_configurations_are_compared_by_what_differs(tmp_path):
     assert "agent.gamma" in text[: text.index("Common configuration")]
     common = dict(rows_of(text, "Common configuration"))
     assert common["model.kind"] == "rpp" and "agent.gamma" not in common and "seed" not in common
+
+
+@pytest.mark.parametrize("steps, note", [(100, True), (200, False)])
+def test_what_was_measured_before_a_run_went_on_is_marked(tmp_path, steps, note):
+    run = make_run(tmp_path / "run")
+    write_json(Path(run) / "equivariance.json", MEASURED | {"source": f"final policy, after {steps} steps"})
+    text = written([run], tmp_path)
+    assert f"final policy, after {steps} steps" in text
+    assert ("has gone on since, to 200 steps: measure it again" in text) == note
 
 
 def test_an_actuator_as_it_comes_is_called_stock(tmp_path):

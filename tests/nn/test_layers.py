@@ -308,6 +308,18 @@ def test_a_pointwise_activation_on_permutations():
     assert defect(Pointwise(rep), rep, rep) < 1e-14
 
 
+@pytest.mark.parametrize(
+    "layer, dim",
+    [(Gate((V + 2 * Scalar)(SO(3))), 6), (Pointwise(V(Z(3))), 3), (Bilinear((2 * V + V * V)(SO(3))), 15),
+     (InvariantNormaliser(Scalar(SO(2))), 1)],
+)  # fmt: skip
+def test_features_of_another_size_are_refused(layer, dim):
+    for n in (dim + 3, dim * 3):
+        with pytest.raises(ValueError, match=rf"inputs of shape \(2, {n}\): the last axis must have {dim} entries"):
+            layer(torch.ones(2, n))
+    assert layer(torch.ones(2, dim)).isfinite().all()
+
+
 # -- bilinear layers --------------------------------------------------------------------------------------------------
 
 BILINEAR = [

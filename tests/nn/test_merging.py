@@ -10,7 +10,7 @@ from torch import nn
 
 from rppdyn.groups import SO
 from rppdyn.images import ImageModel, LayerSpec, RelaxedImageLayer
-from rppdyn.nn import RPPEMLP, Bilinear, Gate, gated, merge
+from rppdyn.nn import RPPEMLP, Bilinear, Gate, RelaxedLinear, gated, merge
 from rppdyn.reps import T, V
 
 
@@ -31,3 +31,18 @@ def test_gates_and_bilinear_layers_remain(cls):
     x = torch.randn(5, gated(rep).dim if cls is Gate else rep.dim, generator=generator(1))
     merged = merge(layer)
     assert merged is not layer and torch.equal(merged(x), layer(x))
+
+
+def test_a_layer_in_two_places_remains_one():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = self.b = RelaxedLinear(V, V, group=SO(3), generator=generator())
+
+        def forward(self, x):
+            return self.b(self.a(x))
+
+    net, x = Twice(), torch.randn(5, 3, generator=generator(1))
+    merged = merge(net)
+    assert type(merged.a) is nn.Linear and merged.b is merged.a
+    torch.testing.assert_close(merged(x), net(x))

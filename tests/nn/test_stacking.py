@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rppdyn.groups import SL, D, O2eR3, Z
+from rppdyn.groups import SL, D, Group, O2eR3, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Scalar, T, V
@@ -125,3 +125,27 @@ def test_what_can_not_be_stacked():
     other = RPPEMLP(4 * V, Scalar, O2eR3(), hidden=16, num_layers=2).double()
     with pytest.raises(ValueError, match="network 1 has other parameters than the first"):
         Stack([nets("tensors with gates and bilinear layers", 1)[0], other])
+
+
+def test_networks_of_other_groups_or_variances_are_not_stacked():
+    def net(axis, variance):
+        mirror = torch.eye(2)
+        mirror[axis, axis] = -1
+        return RPPEMLP(
+            V, V, Group("mirror", discrete_generators=mirror[None]), hidden=8, num_layers=1, free_variance=variance
+        )
+
+    Stack([net(0, 1.0), net(0, 1.0)])
+    for other in (net(1, 1.0), net(0, 1e-4), net(0, 0.5)):
+        with pytest.raises(
+            ValueError, match=r"network 1 has another \S+ than the first: build all with the same arguments"
+        ):
+            Stack([net(0, 1.0), other])
+
+
+@pytest.mark.parametrize("shape", [(6, 12), (1, 6, 12), (6, 2, 12)])
+def test_inputs_without_the_axis_of_the_members_are_refused(shape):
+    stack = Stack(nets("tensors with gates and bilinear layers", 3))
+    for function in (stack, stack.gradient, lambda x: stack.apply(x, stack.assemble())):
+        with pytest.raises(ValueError, match="to a stack of 3 networks: the first axis must be the members"):
+            function(torch.ones(shape, dtype=torch.float64))

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from rppdyn.groups import Z
+from rppdyn.groups import SO, Group, Z
 from rppdyn.nn import RPPEMLP, Stack
 from rppdyn.priors import Categorical, VarianceLearning, learn_variances, negative_log_prior, weights_of
 from rppdyn.reps import Scalar, V
@@ -135,3 +135,11 @@ def test_networks_whose_variances_are_fixed_are_refused():
     x = torch.zeros(1, 5, 2)
     with pytest.raises(ValueError, match="call learn_variances on each network before it is stacked"):
         VarianceLearning(stack, x, x)
+
+
+def test_variances_of_a_group_in_skewed_axes_are_refused_before_the_first_step():
+    axes = torch.tensor([[1.0, 0.4, 0.0], [0.0, 2.0, 0.3], [0.1, 0.0, 3.0]], dtype=torch.float64)
+    G = Group("skewed", lie_algebra=axes @ SO(3).lie_algebra @ torch.linalg.inv(axes))
+    net = RPPEMLP(V, V, G, hidden=12, num_layers=1)
+    with pytest.raises(ValueError, match=r"of skewed can't be learned: .* or keep given variances"):
+        learn_variances(net)

@@ -78,7 +78,14 @@ def trusted(what: str, kind: str, trust: bool) -> None:
         raise ConfigError(f"{what}: there is no such file; give the path of a {kind}")
 
 
+def file(flag: str, path: str | None) -> None:
+    """Refuse a folder where a file is to be written, before the work."""
+    if path is not None and Path(path).is_dir():
+        raise ConfigError(f"{flag} {path}: is a folder; give a file")
+
+
 def figure(flag: str, path: str | None) -> None:
+    file(flag, path)
     if path is not None and Path(path).suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"{flag} {path}: must end in .png, .svg or .pdf")
 

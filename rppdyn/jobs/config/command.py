@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rppdyn.jobs.config.agent import EVALUATION_SEED, EnvConfig
-from rppdyn.jobs.config.checks import ConfigError, each_once, figure, flag, require, trusted
+from rppdyn.jobs.config.checks import ConfigError, each_once, figure, file, flag, require, trusted
 
 
 @dataclass
@@ -49,6 +49,7 @@ class EquivarianceConfig:
         flag("--states", self.states, 1)
         flag("--episodes", self.episodes, 1)
         flag("--seed", self.seed, 0)
+        file("--json", self.json)
         figure("--figure", self.figure)
         if self.vecnormalize is not None and self.kind != SUBJECTS[".zip"]:
             raise ConfigError(
@@ -139,6 +140,7 @@ class ReportConfig:
         each_once(self.runs)
         if Path(self.out).suffix not in (".html", ".htm"):
             raise ConfigError(f"--out {self.out}: must end in .html")
+        file("--out", self.out)
 
 
 @dataclass
@@ -154,6 +156,7 @@ class FigureConfig:
         figure("--out", self.out)
         if self.json is not None and Path(self.json).suffix != ".json":
             raise ConfigError(f"--json {self.json}: must end in .json")
+        file("--json", self.json)
 
 
 @dataclass
@@ -172,3 +175,5 @@ class CertifyConfig:
     def __post_init__(self) -> None:
         flag("--states", self.states, 20)
         flag("--seed", self.seed, 0)
+        file("--json", self.json)
+        file("--figure", self.figure)

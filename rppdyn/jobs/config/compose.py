@@ -258,6 +258,10 @@ def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
             raise ConfigError(f"{override}: a choice is needed; choose one of {', '.join(choices(key, name))}")
         if key.startswith("agent.imagination") and not any(re.match("agent=.*mbpo", other) for other in overrides):
             raise ConfigError(f"{override}: of the agents mbpo alone imagines; add agent=mbpo")
+        if key == "agent.imagination":
+            raise ConfigError(
+                f"{override}: set its keys one by one, as agent.imagination.members=3; agent=sac imagines nothing"
+            )
     with initialize_config_module(CONFIGS[name], version_base="1.3", job_name=name.replace("_", "-")):
         yield [_prepared(SCHEMAS[name], override) for override in overrides]
 

@@ -30,6 +30,8 @@ def states_of(config: EquivarianceConfig, subject: Subject, spec: SymmetrySpec) 
         raise ConfigError(f"{config.what}: states from {source} need an environment; give --env, or --from FILE")
     evaluator = subject.evaluator()
     try:
+        if subject.policy is not None:
+            subjects.check_environment(config.what, subject.policy, evaluator.envs[0], "--env")
         if source == "reset":
             env = evaluator.envs[0]
             observations = np.stack([env.reset(seed=config.seed + i)[0] for i in range(config.states)])

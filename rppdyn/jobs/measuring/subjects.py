@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -276,6 +277,24 @@ def _states_and_actions(spec: SymmetrySpec) -> dict[str, list[int]]:
 
 def _encoded(spec: SymmetrySpec, obs: Tensor, actions: Tensor) -> Tensor:
     return torch.cat([spec.encode(obs), spec.action.encode(actions)], -1)
+
+
+def check_environment(name: str, policy: BasePolicy, env: gymnasium.Env, flag: str) -> None:
+    """Refuse an environment whose observations or actions have other shapes than the policy's.
+
+    Args:
+        name, flag: of the policy, and what the environment was given by.
+    Raises:
+        ConfigError: naming both shapes.
+    """
+    for what in ("observation", "action"):
+        here, there = (getattr(owner, f"{what}_space") for owner in (env, policy))
+        if here.shape != there.shape:
+            which = "it" if env.spec is None else env.spec.id
+            raise ConfigError(
+                f"{name} is for {what}s of shape {there.shape}, and those of {which} have {here.shape}: give {flag} "
+                "of the environment it was trained on"
+            )
 
 
 def check_policy(policy: BasePolicy, spec: SymmetrySpec) -> None:

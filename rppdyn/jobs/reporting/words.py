@@ -8,6 +8,7 @@ from typing import Any
 from rppdyn.jobs.measuring.figure import figure_of
 from rppdyn.jobs.reporting.data import Final, Measure, RunGroup
 from rppdyn.jobs.reporting.html import Markup, figure, joined, tag
+from rppdyn.jobs.training.agent_files import final_policy
 
 MISSING = "–"
 INTERVALS = (
@@ -58,6 +59,10 @@ def measured(group: RunGroup, identity: str, opened: bool) -> Markup | None:
     seeds = found.get("seeds") or [run.seed]
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} members"
     caption = f"{run.path.name}: {found['source']}, at {found['states']:,} states, {found['states_from']}."
+    if found["source"].startswith("final policy, ") and found["source"] != final_policy(
+        run.result or {"steps": run.steps}
+    ):
+        caption += f" The run has gone on since, to {run.steps:,} steps: measure it again."
     return folded(
         f"{group.label} on {run.subject}, {which}",
         figure(identity, lambda: figure_of(found), caption, f"Errors by generator, entry and layer. {words}."),

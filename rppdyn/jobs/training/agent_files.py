@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -91,7 +91,7 @@ def load_spec(folder: RunFolder) -> SymmetrySpec | None:
     try:
         return SymmetrySpec.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, AttributeError) as error:
-        raise RunFolderError(f"{path} can't be read ({error}): start another run with another run_dir=") from error
+        raise RunFolderError(f"{path} can't be read ({error}): delete it, and the symmetry is derived anew") from error
 
 
 def load_policy(agent: RPPSAC, folder: RunFolder, *, whole: bool = False) -> str:
@@ -114,8 +114,13 @@ def load_policy(agent: RPPSAC, folder: RunFolder, *, whole: bool = False) -> str
                     f"{file} is of another network than config.yaml says; delete {folder.result_file} and write it "
                     f"again with rppdyn train-agent --resume {folder.path}"
                 ) from error
-        return "final policy"
+        return final_policy(folder.result() or {})
     return f"policy of the checkpoint at step {load_checkpoint(agent, folder).step}"
+
+
+def final_policy(result: Mapping[str, Any]) -> str:
+    """What the policy at the end of a run is called; the run may have gone on since."""
+    return f"final policy, after {result['steps']} steps"
 
 
 def load_checkpoint(agent: RPPSAC, folder: RunFolder) -> RunState:
