@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from rppdyn.dynamics import DynamicsModel, HamiltonianModel, NeuralODEModel, integrate
 from rppdyn.groups import Group, O, O2eR3
 from rppdyn.jobs.config.compose import composed
+from rppdyn.jobs.fit_dynamics import INITIAL_SCALE
 from rppdyn.jobs.fitting.networks import build_network
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack, derivatives
 from rppdyn.nn.hidden import component_major
@@ -46,7 +47,7 @@ def shipped(name: str) -> Build:
 
     def build(rep_in: Rep, rep_out: Rep, G: Group, hidden: int, generator: torch.Generator) -> RPPEMLP:
         model = composed("fit_dynamics", [f"model={name}"]).model
-        return build_network(model, rep_in, rep_out, seed=generator.initial_seed())
+        return build_network(model, rep_in, rep_out, generator.initial_seed(), INITIAL_SCALE)
 
     return build
 
