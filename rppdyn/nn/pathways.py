@@ -225,8 +225,9 @@ class EquivariantPathway(LinearPathway):
             _adapted(self.rep_in, self.rep_out, self.bias is not None)
         except ValueError as error:
             raise ValueError(
-                f"the variance of maps {self.rep_in} -> {self.rep_out} of {self.rep_in.G} can't be learned: {error}. Give its "
-                "generators in coordinates in which compact ones are skew-symmetric or orthogonal, or keep given variances"
+                f"the variance of maps {self.rep_in} -> {self.rep_out} of {self.rep_in.G} can't be learned: adapted bases "
+                "of them are not known. Give the group's generators in coordinates in which compact ones are skew-symmetric or "
+                "orthogonal, or keep given variances"
             ) from error
         super().learn_variance()
 
