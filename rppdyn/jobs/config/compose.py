@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
-from importlib import resources
-from typing import Any, TypeGuard, get_type_hints
+from typing import Any
 
 from hydra import compose, initialize_config_module
 from hydra.core.config_store import ConfigStore
@@ -18,35 +15,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from rppdyn.jobs.config.agent import EnvConfig, TrainAgentConfig
+from rppdyn.jobs.config.agent import EnvConfig
 from rppdyn.jobs.config.checks import ConfigError, did_you_mean
-from rppdyn.jobs.config.fit import FitDynamicsConfig, FitRegressionConfig
-from rppdyn.jobs.config.image import FitImageConfig
-from rppdyn.jobs.config.run import RunConfig
-from rppdyn.jobs.config.transition import FitTransitionConfig
+from rppdyn.jobs.config.explaining import one_line, unknown_key
+from rppdyn.jobs.config.schemas import CONFIGS, SCHEMAS, choices, groups, is_section, kinds_of, known_keys, open_keys
 from rppdyn.runs import RunFolder
 
-SCHEMAS: dict[str, type[RunConfig]] = {
-    "train_agent": TrainAgentConfig,
-    "fit_regression": FitRegressionConfig,
-    "fit_dynamics": FitDynamicsConfig,
-    "fit_transition": FitTransitionConfig,
-    "fit_image": FitImageConfig,
-}
-CONFIGS = {  # where each configuration and its groups are
-    "train_agent": "rppdyn.configs",
-    "fit_regression": "rppdyn.configs.fit_regression",
-    "fit_dynamics": "rppdyn.configs.fit_dynamics",
-    "fit_transition": "rppdyn.configs.fit_transition",
-    "fit_image": "rppdyn.configs.fit_image",
-}
-LAUNCHERS = {  # of sweeps, and what installs them
-    "joblib": "hydra-joblib-launcher",
-    "submitit": "hydra-submitit-launcher",
-    "ray": "ray, then pip install --no-deps hydra-ray-launcher",  # its pin of cloudpickle excludes gymnasium's
-}
 OPEN_LAUNCHER_KEYS = ("hydra.launcher.ray.init", "hydra.launcher.ray.remote")  # dictionaries of Ray's own arguments
 
 
@@ -82,7 +57,7 @@ def composed_sweep(name: str, overrides: Sequence[str]) -> list[Any]:
     """
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
-    with _hydra(name, overrides) as prepared, _one_line(name):
+    with _hydra(name, overrides) as prepared, one_line(name):
         compose(
             config_name=name, overrides=[word for word in prepared if _is_hydra(word)]
         )  # a launcher that isn't there
@@ -110,7 +85,7 @@ def sweep(name: str, overrides: Sequence[str], task: Callable[[DictConfig], Any]
 def as_config(name: str, node: DictConfig) -> Any:
     """The dataclass of a composed configuration; refuses keys that the dataclass lacks, checks ranges."""
     schema = SCHEMAS[name]
-    with _one_line(name):
+    with one_line(name):
         _check_keys(node, schema, name)
         return OmegaConf.to_object(node)
 
@@ -139,7 +114,7 @@ def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> 
     Raises:
         ConfigError: an override is malformed, names a key that the configuration lacks, or has an impossible value.
     """
-    with _one_line(name):
+    with one_line(name):
         base = OmegaConf.merge(OmegaConf.structured(SCHEMAS[name]), stored)
         for override in map(_parsed, map(_quoted, overrides)):
             key = override.get_key_element().lstrip("+~")
@@ -155,7 +130,7 @@ def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> 
                 )
             is_open = any(key.startswith(f"{mapping}.") for mapping in open_keys(SCHEMAS[name]))
             if not (is_open or key in known_keys(SCHEMAS[name])):
-                raise ConfigError(_unknown_key(key, name))
+                raise ConfigError(unknown_key(key, name))
             OmegaConf.update(base, key, override.value(), merge=False, force_add=is_open)
         assert isinstance(base, DictConfig)
         return as_config(name, base)
@@ -178,11 +153,6 @@ def _holds(node: DictConfig, key: str) -> bool:
     return isinstance(inner, DictConfig) and name in inner
 
 
-def name_of(config: Any) -> str:
-    """The name of the configuration that a dataclass is of."""
-    return next(name for name, schema in SCHEMAS.items() if isinstance(config, schema))
-
-
 def describe(name: str) -> str:
     """The choices of each group, and every key with its default, for a help text."""
     schema = SCHEMAS[name]
@@ -197,51 +167,8 @@ def describe(name: str) -> str:
     return "\n".join(lines)
 
 
-def choices(group: str, name: str = "train_agent") -> list[str]:
-    """The choices of a group of the configuration `name`: the names of the YAML files in its folder."""
-    folder = resources.files(CONFIGS[name]).joinpath(group)
-    if not folder.is_dir():
-        return []
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
-
-
-def known_keys(schema: type, prefix: str = "") -> list[str]:
-    """The dotted keys of a configuration dataclass."""
-    keys: list[str] = []
-    for name, kind in _kinds(schema).items():
-        keys += known_keys(kind, f"{prefix}{name}.") if _is_section(kind) else [f"{prefix}{name}"]
-    return keys
-
-
-def _kinds(schema: type) -> dict[str, Any]:
-    """The type of each field of a configuration dataclass."""
-    hints = get_type_hints(schema)
-    return {item.name: hints[item.name] for item in fields(schema)}
-
-
-def _is_section(kind: Any) -> TypeGuard[type]:
-    return is_dataclass(kind)
-
-
-def open_keys(schema: type, prefix: str = "") -> list[str]:
-    """The dotted keys whose values are dictionaries with names of the user's own."""
-    keys: list[str] = []
-    for name, kind in _kinds(schema).items():
-        if _is_section(kind):
-            keys += open_keys(kind, f"{prefix}{name}.")
-        elif getattr(kind, "__origin__", None) is dict:
-            keys.append(f"{prefix}{name}")
-    return keys
-
-
-def groups(name: str) -> list[str]:
-    """The keys that are chosen by name, and the group of experiments where there is one."""
-    keys = [key for key, kind in _kinds(SCHEMAS[name]).items() if _is_section(kind)]
-    return [key for key in (*keys, "experiment") if choices(key, name)]
-
-
 def _compose(name: str, overrides: Sequence[str]) -> Any:
-    with _one_line(name):
+    with one_line(name):
         node = compose(config_name=name, overrides=list(overrides))
     return as_config(name, node)
 
@@ -358,84 +285,18 @@ def _is_hydra(override: str) -> bool:
 
 def _check_keys(node: DictConfig, schema: type, configuration: str, prefix: str = "") -> None:
     """Refuse what Hydra lets through: keys added with `+` that the dataclass lacks, keys removed with `~`."""
-    kinds = _kinds(schema)
+    kinds = kinds_of(schema)
     for key in map(str, node):
         if key not in kinds:
-            raise ConfigError(_unknown_key(f"{prefix}{key}", configuration))
+            raise ConfigError(unknown_key(f"{prefix}{key}", configuration))
     for name, kind in kinds.items():
         if name not in node:
             raise ConfigError(
                 f"key {prefix + name!r} is missing: leave out the override that starts with ~; a file that was damaged needs "
                 "another copy"
             )
-        if _is_section(kind):
+        if is_section(kind):
             _check_keys(node[name], kind, configuration, f"{prefix}{name}.")
-
-
-@contextmanager
-def _one_line(name: str) -> Iterator[None]:
-    """Turn what Hydra and OmegaConf raise into one line."""
-    try:
-        yield
-    except ConfigError:
-        raise
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise ConfigError(_explain(error, name)) from error
-
-
-def _explain(error: Exception, name: str) -> str:
-    text = str(error)
-    cause = str(error.__cause__ or "")
-    match = re.search(r"Could not (?:find|load) '([^']+)/([^/']*)'", text)
-    if match:
-        group, choice = match.groups()
-        if group.startswith("hydra/"):
-            plugin = LAUNCHERS.get(choice.partition("_")[0])
-            remedy = f"pip install {plugin}" if plugin else f"known are {', '.join(LAUNCHERS)}"
-            return f"{group}={choice}: not installed; {remedy}, or leave it out"
-        known = choices(group, name)
-        return f"{group}={choice}: no such choice{did_you_mean(choice, known)}; choose one of {', '.join(known)}"
-    match = re.search(r"Could not override '([^']+)'", text)
-    if match:
-        return _unknown_key(match[1].split("@")[0], name)
-    match = re.search(r"Error merging override ([^\n]*)", text)
-    if match:
-        return f"{match[1].lstrip('+')}: {_wanted(cause)}"
-    match = re.search(r"Ambiguous value for argument '([^']+)'", text)
-    if match:
-        return f"{match[1]}: several values; add --multirun to run each, or write [a,b] for a list"
-    full_key = re.search(r"full_key: (\S+)", text)
-    where = f"{full_key[1]}: " if full_key else ""
-    return where + _first_line(text)
-
-
-def _unknown_key(key: str, configuration: str) -> str:
-    known = known_keys(SCHEMAS[configuration])
-    # The right name in another group or in none; of two keys of that name agent's, since env's is only its default.
-    last = {name.rpartition(".")[2]: name for name in known}
-    name = key.rpartition(".")[2]
-    if name in last:
-        hint = f" (did you mean {last[name]!r}?)"
-    else:
-        choosable = [] if "." in key else groups(configuration)
-        hint = did_you_mean(key, [*known, *choosable], cutoff=0.75)
-        if not hint:
-            close = difflib.get_close_matches(name, last, n=1, cutoff=0.75)
-            hint = f" (did you mean {last[close[0]]!r}?)" if close else ""
-    return f"unknown key {key!r}{hint}; `rppdyn {SCHEMAS[configuration].verb} --help` lists the keys"
-
-
-def _wanted(complaint: str) -> str:
-    """What OmegaConf wanted instead, in plain words."""
-    for found, words in (
-        ("converted to Float", "must be a number"),
-        ("converted to Integer", "must be an integer, written without exponent"),
-        ("converted to Boolean", "must be true or false"),
-        ("is not Optional", "can't be null; leave the override out for the default"),
-    ):
-        if found in complaint:
-            return words
-    return _first_line(complaint)
 
 
 def _written(value: Any) -> str:
@@ -445,7 +306,3 @@ def _written(value: Any) -> str:
     if OmegaConf.is_config(value):
         return str(OmegaConf.to_container(value)).replace(" ", "")
     return str(value)
-
-
-def _first_line(text: str) -> str:
-    return text.strip().split("\n")[0] if text.strip() else "can't be used"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rppdyn.jobs.config import compose
+from rppdyn.jobs.config import compose, schemas
 from rppdyn.jobs.config.run import RunConfig
 from rppdyn.runs import RunFolder, RunFolderError, differences
 from rppdyn.runs.files import plain
@@ -24,7 +24,7 @@ def preflight(config: RunConfig, resume: bool) -> dict[str, Any] | None:
 
 
 def _resumed(config: RunConfig, folder: RunFolder) -> dict[str, Any] | None:
-    stored = compose.from_run(compose.name_of(config), folder)
+    stored = compose.from_run(schemas.name_of(config), folder)
     different = differences(plain(stored.identity()), plain(config.identity()))
     if different:
         key, before, now = different[0]

@@ -14,7 +14,7 @@ from rppdyn.agents import MODELS as AGENT_MODELS
 from rppdyn.agents import RPPMBPO, defaults, precision
 from rppdyn.agents.model_based import DYNAMICS
 from rppdyn.envs import KNOWN_ENVIRONMENTS
-from rppdyn.jobs.config import compose
+from rppdyn.jobs.config import compose, schemas
 from rppdyn.jobs.config.agent import MODELS, ImaginationConfig, TrainAgentConfig
 from rppdyn.jobs.config.checks import PARAMETRISATIONS, PRECISIONS, ConfigError, did_you_mean
 from rppdyn.jobs.config.run import without
@@ -26,7 +26,7 @@ def composed(*overrides):
     return compose.composed("train_agent", overrides)
 
 
-@pytest.mark.parametrize("env", compose.choices("env"))
+@pytest.mark.parametrize("env", schemas.choices("env"))
 def test_every_environment_has_a_file_that_names_it(env):
     config = composed(f"env={env}")
     assert config.env.id == env
@@ -55,7 +55,7 @@ def test_an_environment_in_a_namespace(env):
         composed("env=rppdyn/CalmPendulum-v0")
 
 
-@pytest.mark.parametrize("model", compose.choices("model"))
+@pytest.mark.parametrize("model", schemas.choices("model"))
 def test_models_are_what_the_agent_offers_with_its_defaults(model):
     config = composed(f"model={model}")
     assert config.model.kind == model
@@ -64,7 +64,7 @@ def test_models_are_what_the_agent_offers_with_its_defaults(model):
 
 
 def test_the_names_in_files_schema_and_agent_agree():
-    assert set(compose.choices("model")) == set(MODELS) == set(AGENT_MODELS)
+    assert set(schemas.choices("model")) == set(MODELS) == set(AGENT_MODELS)
     config = composed("env=Walker2d-v5")
     assert config.agent.noise_variance == defaults.NOISE_VARIANCE
     assert tuple(config.agent.betas) == defaults.ADAM_BETAS
@@ -92,7 +92,7 @@ def test_the_defaults_of_the_model_based_agent_agree_with_the_schema_and_its_fil
     assert parameters["dynamics"].default == imagination.kind
 
 
-@pytest.mark.parametrize("experiment", compose.choices("experiment"))
+@pytest.mark.parametrize("experiment", schemas.choices("experiment"))
 @pytest.mark.parametrize("plus", ["", "+"])
 def test_every_experiment_composes_and_can_be_overridden(experiment, plus):
     config = composed(f"{plus}experiment={experiment}", "seed=7", "total_steps=123")
@@ -102,23 +102,23 @@ def test_every_experiment_composes_and_can_be_overridden(experiment, plus):
 def test_every_file_is_read_by_some_choice():
     folder = Path(compose.__file__).parents[2] / "configs"
     known = set()
-    for name, module in compose.CONFIGS.items():
+    for name, module in schemas.CONFIGS.items():
         place = folder.joinpath(*module.split(".")[2:])
         known.add(place / f"{name}.yaml")
-        for group in compose.groups(name):
-            known |= {place / group / f"{choice}.yaml" for choice in compose.choices(group, name)}
+        for group in schemas.groups(name):
+            known |= {place / group / f"{choice}.yaml" for choice in schemas.choices(group, name)}
     assert known == set(folder.rglob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", ["fit_regression", "fit_dynamics"])
 def test_every_task_and_model_of_a_fit_composes(name):
     folders = set()
-    for task in compose.choices("task", name):
-        for model in compose.choices("model", name):
+    for task in schemas.choices("task", name):
+        for model in schemas.choices("model", name):
             config = compose.composed(name, [f"task={task}", f"model={model}", "seeds=3"])
             assert (config.task.name, config.model_name, config.all_seeds) == (task, model, [0, 1, 2])
             folders.add(config.folder())
-    assert len(folders) == len(compose.choices("task", name)) * len(compose.choices("model", name))
+    assert len(folders) == len(schemas.choices("task", name)) * len(schemas.choices("model", name))
 
 
 def test_a_group_needs_no_second_quotes():
@@ -180,7 +180,7 @@ def test_a_longer_run_is_the_same_run(word):
 
 def test_identity_leaves_out_what_may_change_and_nothing_else():
     config = composed()
-    assert set(TrainAgentConfig.resumable) <= set(compose.known_keys(type(config)))
+    assert set(TrainAgentConfig.resumable) <= set(schemas.known_keys(type(config)))
     # keys that came later move no folder
     unused = "agent.imagination", "agent.matmul_precision", "agent.compile", "model.parametrisation"
     expected = without(asdict(config), [*TrainAgentConfig.resumable, *unused])
@@ -224,18 +224,18 @@ def test_a_sweep_is_expanded_as_hydra_does():
 
 def test_the_help_text_names_every_key():
     text = compose.describe("train_agent")
-    for key in compose.known_keys(type(composed())):
+    for key in schemas.known_keys(type(composed())):
         assert f"  {key}=" in text
 
 
-@pytest.mark.parametrize("name", compose.SCHEMAS)
+@pytest.mark.parametrize("name", schemas.SCHEMAS)
 def test_a_run_is_of_the_configuration_that_knows_its_keys(name, tmp_path):
     needed = {"train_agent": ["env=Ant-v5"], "fit_transition": ["dataset=some/data-v0"]}
     stored = asdict(compose.composed(name, needed.get(name, [])))
     folder = RunFolder.create(tmp_path / "new", stored)
-    assert compose.name_of_run(folder) == name and isinstance(compose.from_run(name, folder), compose.SCHEMAS[name])
-    for other in compose.SCHEMAS.keys() - {name}:
-        with pytest.raises(ConfigError, match=f"is a run of {compose.SCHEMAS[name].verb}: give one of"):
+    assert compose.name_of_run(folder) == name and isinstance(compose.from_run(name, folder), schemas.SCHEMAS[name])
+    for other in schemas.SCHEMAS.keys() - {name}:
+        with pytest.raises(ConfigError, match=f"is a run of {schemas.SCHEMAS[name].verb}: give one of"):
             compose.from_run(other, folder)
     # A run of an older version lacks keys, and one that was edited has others.
     for key in ("checkpoint_every", "threads"):
