@@ -168,6 +168,21 @@ def test_compiling_needs_a_compiler_and_gives_other_runs_their_folders(tmp_path,
     assert not (tmp_path / "no").exists()
 
 
+def test_a_warm_up_multiplies_the_rate_of_its_schedule_by_what_rises_to_one(tmp_path):
+    words = ("model=mlp", "optimiser.epochs=4", "optimiser.batch_size=20")
+    plain, warm = (fit_regression.Regression(regression(tmp_path, *words, f"optimiser.warm_up={n}")) for n in (0, 2))
+    steps = plain.steps_per_epoch
+    for step in range(4 * steps):
+        for subject in (plain, warm):
+            subject.step(step)
+        usual, found = (subject.optimiser.param_groups[0]["lr"] for subject in (plain, warm))
+        assert usual > 0 and found == pytest.approx(usual * min(1, (step + 1) / (2 * steps))), step
+    never, without = (regression(tmp_path, *words, *more) for more in (["optimiser.warm_up=0"], []))
+    assert "warm_up" not in without.identity()["optimiser"] and never.identity() == without.identity()
+    with pytest.raises(ValueError, match=r"optimiser.warm_up=5: must be a number of epochs, from 0 to .*epochs=4"):
+        regression(tmp_path, *words, "optimiser.warm_up=5")
+
+
 def test_members_that_diverge_are_counted_and_give_no_number(tmp_path):
     words = (
         "model=mlp_ode",

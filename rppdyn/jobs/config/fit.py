@@ -86,6 +86,7 @@ class OptimiserConfig:
 
     learning_rate: float = 3e-3
     schedule: str = "cosine"  # of the learning rate: to zero at the end; or constant, as published
+    warm_up: int = 0  # epochs in which the learning rate rises from zero to that of its schedule
     epochs: int = MISSING
     batch_size: int = 500
     noise_variance: float = MISSING  # of the Gaussian likelihood; the smaller, the less the priors weigh
@@ -94,6 +95,12 @@ class OptimiserConfig:
         positive("optimiser.learning_rate", self.learning_rate)
         one_of("optimiser.schedule", self.schedule, SCHEDULES)
         at_least("optimiser.epochs", self.epochs, 1)
+        require(
+            "optimiser.warm_up",
+            self.warm_up,
+            0 <= self.warm_up <= self.epochs,
+            f"a number of epochs, from 0 to optimiser.epochs={self.epochs}",
+        )
         at_least("optimiser.batch_size", self.batch_size, 1)
         positive("optimiser.noise_variance", self.noise_variance)
 
@@ -224,6 +231,10 @@ class FitConfig(RunConfig):
                 "objective=marginal_likelihood with model.parametrisation=dense: one weight has no pathways whose variances "
                 "could be learned; leave out one of the two"
             )
+
+    def identity(self) -> dict[str, Any]:
+        usual = [] if self.optimiser.warm_up else ["optimiser.warm_up"]
+        return without(super().identity(), usual)  # as before there was such a key
 
     @property
     def all_seeds(self) -> list[int]:

@@ -224,12 +224,10 @@ class StackFit(ABC):
         return self.inputs[members, chosen], self.targets[members, chosen]
 
     def _learning_rate(self, step: int) -> float:
-        optimiser = self.config.optimiser
-        if optimiser.schedule == "constant":
-            return optimiser.learning_rate
-        return (
-            optimiser.learning_rate * 0.5 * (1 + math.cos(math.pi * step / (optimiser.epochs * self.steps_per_epoch)))
-        )
+        optimiser, rate = self.config.optimiser, self.config.optimiser.learning_rate
+        if optimiser.schedule == "cosine":
+            rate *= 0.5 * (1 + math.cos(math.pi * step / (optimiser.epochs * self.steps_per_epoch)))
+        return rate * min(1.0, (step + 1) / max(1, optimiser.warm_up * self.steps_per_epoch))
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, Any]:
