@@ -123,7 +123,8 @@ class Pendulum:
         c = self._constants(x)
         springs = _springs(x, c)
         length = torch.linalg.vector_norm(springs, dim=-1, keepdim=True)
-        tension = (c["stiffness"] * (1 - c["lengths"] / length.squeeze(-1)))[..., None] * springs
+        relative = torch.where(c["lengths"] == 0, 0.0, c["lengths"] / length.squeeze(-1))  # not 0 / 0
+        tension = (c["stiffness"] * (1 - relative))[..., None] * springs
         return c["load"] - tension.flatten(-2) @ c["ends"].mT
 
     def vector_field(self, z: Float[Tensor, "*batch 12"]) -> Float[Tensor, "*batch 12"]:
@@ -168,7 +169,7 @@ class Pendulum:
         return centre + z * z.new_tensor([0.2] * 6 + [0.4] * 6)
 
     @torch.no_grad()
-    def trajectories(self, z0: Float[Tensor, "n 12"], times: Float[Tensor, " T"]) -> Float[Tensor, "n T 12"]:
+    def trajectories(self, z0: Float[Tensor, "*batch 12"], times: Float[Tensor, " T"]) -> Float[Tensor, "*batch T 12"]:
         """True states at given times, float64, ``z0`` at the first of them.
 
         A symmetric composition of leapfrog steps of order 8 with steps of at most 1/40 s. A step that changes a
@@ -192,13 +193,14 @@ class Pendulum:
         z0 = z0.to(torch.float64)
         if not torch.isfinite(z0).all():
             raise ValueError("z0 holds a number that is not finite")
-        z, states = z0, [z0]
+        z = z0.reshape(-1, 12)
+        states = [z]
         for interval in times.diff().tolist():
             steps = math.ceil(interval / STEP * (1 - 1e-12))  # 0.2 s is 8 steps of 0.025 s, not 9
             for _ in range(steps):
                 z = self._step(z, interval / steps)
             states.append(z)
-        return torch.stack(states, dim=1)
+        return torch.stack(states, dim=1).view(*z0.shape[:-1], -1, 12)
 
     def _step(self, z: Float[Tensor, "n 12"], h: float, halvings: int = 0) -> Float[Tensor, "n 12"]:
         """States after ``h`` seconds, in one step or, where that spoils the energy, in halves."""

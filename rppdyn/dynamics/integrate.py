@@ -73,7 +73,8 @@ def integrate(
     """Solve ``dz/dt = f(z)`` from ``z0``, differentiable in the initial states and the model's parameters.
 
     A trajectory that leaves every bound is stopped and reported; the others go on. With an adaptive method all trajectories of
-    a batch share their steps; with a fixed one they are independent, to the last bit, of their neighbours.
+    a batch share their steps; with a fixed one they are independent of their neighbours, up to how products of other sizes
+    round.
 
     Args:
         model: the vector field.
@@ -86,8 +87,8 @@ def integrate(
         adjoint: gradients by integrating backwards, in memory that does not grow with the number of steps; not with leapfrog.
         weights: assembled before, see :class:`DynamicsModel`; not with ``adjoint``, which differentiates parameters.
     Raises:
-        ValueError: an unknown method, no initial states or some that are no numbers, times that do not increase, a step that is
-            not positive, a tolerance that is negative, leapfrog of a model not declared separable.
+        ValueError: an unknown method, no initial states or some that are no numbers, times that do not increase or are of
+            another type, a step that is not positive, a tolerance that is negative, leapfrog of a model not declared separable.
         IntegrationError: dopri5's steps become too small or too many, as where a field grows so fast that a trajectory ends
             in finite time.
     """
@@ -151,8 +152,10 @@ def _stand_ins(z0: Float[Tensor, "*batch n"], lost: Bool[Tensor, "*batch"]) -> F
 def _check(model, z0, times, method, step, rtol, atol, adjoint, weights) -> None:
     if method not in METHODS:
         raise ValueError(f"method={method!r}: choose one of {', '.join(METHODS)}")
-    if times.ndim != 1 or len(times) < 2 or not bool((times.diff() > 0).all()):
-        raise ValueError("times must increase and be two at least, the first that of the initial states")
+    if not z0.is_floating_point() or times.dtype != z0.dtype:
+        raise ValueError(f"z0 is {z0.dtype} and times are {times.dtype}: give both in one floating-point type")
+    if times.ndim != 1 or len(times) < 2 or not bool((times.diff() > 0).all() and times.isfinite().all()):
+        raise ValueError("times must be finite, increase and be two at least, the first that of the initial states")
     if not bool(z0.isfinite().all()):
         count = int((~z0.isfinite().all(-1)).sum())
         raise ValueError(f"z0: {count} of the initial states are no numbers: leave them out")

@@ -25,7 +25,10 @@ def rollout_error(
 
 
 def relative_drift(values: Float[Tensor, "*batch T"]) -> Float[Tensor, "*batch T-1"]:
-    r""":math:`|c(t) - c(0)| / (|c(t)| + |c(0)|)` at each time but the first, of what ought to stay as it is."""
+    r""":math:`|c(t) - c(0)| / (|c(t)| + |c(0)|)` at each time but the first, of what ought to stay as it is.
+
+    It is nan of what is 0 at both times, which no relative number can be said of.
+    """
     later = values[..., 1:, None]
     return relative_difference(later, values[..., :1, None].expand_as(later))
 

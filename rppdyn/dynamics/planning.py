@@ -64,6 +64,10 @@ class CrossEntropyPlanner:
             raise ValueError(f"elites={elites} of samples={samples}: two at least, and no more than there are")
         if horizon < 1 or iterations < 1:
             raise ValueError(f"horizon={horizon}, iterations={iterations}: each must be at least 1")
+        if not 0 <= discount <= 1:
+            raise ValueError(f"discount={discount} of rewards per step: give a number from 0 to 1")
+        if not bool((low <= high).all()):
+            raise ValueError(f"low={low.tolist()} and high={high.tolist()}: no bound may be above the other")
         if reward is None and not model.reward:
             raise ValueError("the model has learned no rewards: fit it with model.reward=true, or give reward=")
         self.model, self.reward, self.ends = model, reward, ends
@@ -104,15 +108,15 @@ class CrossEntropyPlanner:
         states = x.expand(*members, len(actions), -1)
         actions = actions.expand(*members, *actions.shape)
         total = states.new_zeros(states.shape[:-1])
-        alive = torch.ones_like(total)
+        alive = torch.ones_like(total, dtype=torch.bool)
         for t, u in enumerate(actions.unbind(-2)):
             after, _, reward = self.model.step(states, u, self.weights)
             if self.reward is not None:
                 reward = self.reward(states, u, after)
             assert reward is not None, "the constructor refuses a model without rewards where none is given"
-            total += self.discount**t * alive * reward
+            total += self.discount**t * torch.where(alive, reward, 0)  # a model may say anything of what follows an end
             if self.ends is not None:
-                alive = alive * ~self.ends(after)
+                alive = alive & ~self.ends(after)
             states = after
         total = total.nan_to_num(nan=-torch.inf)
         return total.mean(0) if members else total

@@ -22,27 +22,47 @@ def nearest_rotation(M: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d 
     The derivative is that of the polar factor, :math:`U\,\frac{U^T dM\,V - (\ldots)^T}{s_i + s_j}\,V^T`, which exists where
     that of ``U`` and ``V`` does not: at rotations all singular values are equal.
 
-    Of a matrix with an entry that is no finite number it is nan, and so is its derivative; the others of a batch keep theirs.
+    There is no second derivative: backwards it is refused, forwards it is nan. Of a matrix with an entry that is no finite
+    number the rotation is nan, and so is its derivative; the others of a batch keep theirs.
 
     Source: Kabsch 1976; the derivative by differentiating :math:`M = QP`, ``P`` symmetric.
     """
-    return _NearestRotation.apply(M)
+    return _NearestRotation.apply(M)[0]
 
 
 class _NearestRotation(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, M):
-        finite = M.isfinite().all((-2, -1), keepdim=True)
-        U, S, Vh = torch.linalg.svd(torch.where(finite, M, torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)))
-        sign = torch.ones_like(S)
-        sign[..., -1] = torch.linalg.det(U @ Vh).sign()
-        U = torch.where(finite, U * sign.unsqueeze(-2), torch.nan)
-        ctx.save_for_backward(U, S * sign, Vh)
-        return U @ Vh
+    """The rotation, and the decomposition ``U S V^T`` with its sign that the derivatives are made of."""
+
+    generate_vmap_rule = True
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, gradient):
-        U, S, Vh = ctx.saved_tensors
-        B = U.mT @ gradient @ Vh.mT
-        return U @ ((B - B.mT) / (S.unsqueeze(-1) + S.unsqueeze(-2)).clamp_min(SMALLEST)) @ Vh
+    def forward(M):
+        finite = M.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
+        U, S, Vh = torch.linalg.svd(torch.where(finite, M, torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)))
+        sign = torch.cat([torch.ones_like(S[..., 1:]), torch.linalg.det(U @ Vh).sign().unsqueeze(-1)], -1)
+        U = torch.where(finite, U * sign.unsqueeze(-2), torch.nan)
+        return U @ Vh, U, S * sign, Vh
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _, *decomposition = output
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*decomposition)
+        ctx.save_for_forward(*decomposition)
+
+    @staticmethod
+    def backward(ctx, gradient, *of_decomposition):
+        if any(g is not None for g in of_decomposition):
+            raise NotImplementedError("nearest_rotation has no second derivative: differentiate it once")
+        return None if gradient is None else _polar_derivative(*ctx.saved_tensors, gradient)
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        unknown = (torch.full_like(part, torch.nan) for part in ctx.saved_tensors)  # so that second derivatives are nan
+        return _polar_derivative(*ctx.saved_tensors, tangent), *unknown
+
+
+def _polar_derivative(U, S, Vh, X):
+    """Along X; the same forwards and backwards, since it is symmetric."""
+    B = U.mT @ X @ Vh.mT
+    return U @ ((B - B.mT) / (S.unsqueeze(-1) + S.unsqueeze(-2)).clamp_min(SMALLEST)) @ Vh

@@ -138,7 +138,13 @@ class TransitionModel(nn.Module):
         return self.changes.inverse(self._output(x, u, weights)[..., : n + self.reward])[..., :n]
 
     def rollout(self, x: Float[Tensor, "*batch n"], u: Float[Tensor, "*batch T m"], weights: Any = None) -> Rollout:
-        """States 1 to ``T`` that follow from state 0 under given actions, each step from the mean of the one before."""
+        """States 1 to ``T`` that follow from state 0 under given actions, each step from the mean of the one before.
+
+        Raises:
+            ValueError: no action.
+        """
+        if not u.shape[-2]:
+            raise ValueError(f"u of shape {tuple(u.shape)}: give one action at least")
         weights = self.assemble() if weights is None else weights
         states, rewards = [], []
         for action in u.unbind(-2):

@@ -5,6 +5,7 @@ Each takes one choice that the Lie derivative does not ask for, the size of the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -53,8 +54,13 @@ def expected_group_sample(
         generator: of t; seed 0 if not given.
     Returns:
         The mean and its standard error over inputs. (The text has the norm, the code the mean square.)
+    Raises:
+        ValueError: no samples, or a radius that is no positive number.
     Source: Hutchinson et al. 2021; Finzi 2023, A.3.3.3.
     """
+    _check_samples(n_samples)
+    if not 0 < radius < math.inf:
+        raise ValueError(f"radius={radius}: give a positive finite number, in units of the flow")
     generator = generator if generator is not None else torch.Generator().manual_seed(0)
     y, sizes = f(x.clone()), []
     for t in radius * (2 * torch.rand(n_samples, generator=generator, dtype=torch.float64) - 1):
@@ -62,6 +68,11 @@ def expected_group_sample(
         sizes.append(torch.linalg.vector_norm(difference.flatten(1), dim=1))
     per_input = torch.stack(sizes).double().mean(0)
     return float(per_input.mean()), float(standard_error(per_input))
+
+
+def _check_samples(n_samples: int) -> None:
+    if n_samples < 1:
+        raise ValueError(f"n_samples={n_samples}: give 1 or more")
 
 
 @dataclass(frozen=True)
@@ -110,7 +121,9 @@ def eq_t_frac(
 ) -> TranslationError:
     """Error under translations by fractions of pixels, EQ-T_frac: as :func:`eq_t`, shifted in Fourier space.
 
-    The published code shifts by a windowed sinc; the two are equal for band-limited periodic images.
+    The published code shifts by a windowed sinc; the two are equal for band-limited periodic images. What an image with an even
+    side has at the Nyquist frequency a shift by half a pixel takes away, there and back: of such images the error of a map that
+    changes nothing is not 0 either.
 
     Source: Karras et al. 2021; Finzi 2023, A.3.3.1.
     """
@@ -129,12 +142,19 @@ def _translation_error(
 ) -> TranslationError:
     if not 0 < max_shift < 0.5:
         raise ValueError(f"max_shift={max_shift}: a share of the image between 0 and 0.5")
+    _check_samples(n_samples)
     generator = generator if generator is not None else torch.Generator().manual_seed(0)
     along_x, along_y = translation("x", interpolation), translation("y", interpolation)
     y, totals = f(x.clone()), []
     rows, columns = y.shape[-2:] if y.ndim == 4 else x.shape[-2:]
     grid = torch.tensor([columns, rows], dtype=torch.float64)
-    inner_rows, inner_columns = (slice(int(max_shift * n) + 1, n - int(max_shift * n) - 1) for n in (rows, columns))
+    margins = [int(max_shift * n) + 1 for n in (rows, columns)]
+    inner_rows, inner_columns = (slice(m, n - m) for m, n in zip(margins, (rows, columns), strict=True))
+    if y.ndim == 4 and (2 * margins[0] >= rows or 2 * margins[1] >= columns):
+        raise ValueError(
+            f"max_shift={max_shift} leaves no interior of outputs of {rows} x {columns} pixels to compare: give a smaller one, "
+            "or outputs of more pixels"
+        )
     for t in max_shift * (2 * torch.rand(n_samples, 2, generator=generator, dtype=torch.float64) - 1):
         t = (t * grid).round() / grid if whole else t
         image = f(along_y(along_x(x, t[0]), t[1]))

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rppdyn.images.pathways import ImagePathway, Size, check_size, moments
+from rppdyn.images.pathways import ImagePathway, Size, check_maps, check_size, moments
 from rppdyn.nn.curvature import Kronecker
 
 __all__ = ["FactoredFullyConnected"]
@@ -30,7 +30,7 @@ class FactoredFullyConnected(ImagePathway):
     def __init__(self, in_channels: int, out_channels: int, size: Size, variance: int | float = 1.0, *,
                  out_size: Size | None = None, gain: int | float = 1.0, generator: torch.Generator | None = None):  # fmt: skip
         super().__init__(variance)
-        self.out_size = size if out_size is None else out_size
+        self.in_shape, self.out_size = (in_channels, *size), size if out_size is None else out_size
         pairs, inputs, outputs = (out_channels, in_channels), check_size(size), check_size(self.out_size)
         self.U = self.draw(*pairs, inputs, std=math.sqrt(gain / inputs), generator=generator)
         self.V = self.draw(*pairs, outputs, std=math.sqrt(gain / in_channels), generator=generator)
@@ -39,6 +39,7 @@ class FactoredFullyConnected(ImagePathway):
         return self.U, self.V
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
+        check_maps(x, self.in_shape)
         return factored(x.flatten(2), self.U, self.V).unflatten(2, self.out_size)
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:

@@ -19,6 +19,7 @@ from rppdyn.images.pathways import (
     PixelBias,
     SharedBias,
     Size,
+    check_maps,
     check_reach,
     check_size,
 )
@@ -166,6 +167,7 @@ class RelaxedImageLayer(nn.Module):
                 return PixelBias(self.out_channels, self.out_size, variance)
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
+        check_maps(x, (self.in_channels, *self.size))
         first, *others = self.children()
         y = first(x)
         for pathway in others:

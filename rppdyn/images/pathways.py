@@ -26,6 +26,7 @@ __all__ = [
     "PixelBias",
     "SharedBias",
     "Size",
+    "check_maps",
     "circular_pad",
     "moments",
     "of_ones",
@@ -115,7 +116,7 @@ class FullyConnected(ImagePathway):
                  out_size: Size | None = None, gain: int | float = 1.0, generator: torch.Generator | None = None):  # fmt: skip
         super().__init__(variance)
         out_size = size if out_size is None else out_size
-        self.out_shape = (out_channels, *out_size)
+        self.in_shape, self.out_shape = (in_channels, *size), (out_channels, *out_size)
         inputs = in_channels * check_size(size)
         std = gain / math.sqrt(inputs)
         self.weight = self.draw(out_channels * check_size(out_size), inputs, std=std, generator=generator)
@@ -124,6 +125,7 @@ class FullyConnected(ImagePathway):
         return (self.weight,)
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
+        check_maps(x, self.in_shape)
         return F.linear(x.flatten(1), self.weight).unflatten(1, self.out_shape)
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
@@ -209,6 +211,16 @@ def check_size(size: Sequence[int]) -> int:
     if len(size) != 2 or min(size) < 1:
         raise ValueError(f"size={tuple(size)} of maps: give a height and a width of one pixel or more")
     return math.prod(size)
+
+
+def check_maps(x: Float[Tensor, "N C H W"], shape: Sequence[int]) -> None:
+    """Refuse maps of other channels or another size."""
+    if x.shape[1:] != tuple(shape):
+        channels, height, width = shape
+        raise ValueError(
+            f"maps of shape {tuple(x.shape)}: give (N, {channels}, {height}, {width}), {channels} channels of "
+            f"{height} x {width} pixels"
+        )
 
 
 def check_reach(kernel_size: int, size: Sequence[int]) -> int:

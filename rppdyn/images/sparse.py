@@ -24,6 +24,7 @@ from rppdyn.images.pathways import (
     ImagePathway,
     Size,
     check_kernel,
+    check_maps,
     check_size,
     circular_pad,
     of_ones,
@@ -157,7 +158,7 @@ class SparseFullyConnected(SparsePathway):
                  prior: SparsePrior = "anchors", out_size: Size | None = None, gain: int | float = 1.0,
                  generator: torch.Generator | None = None):  # fmt: skip
         super().__init__(variance, prior)
-        self.out_size = size if out_size is None else out_size
+        self.in_shape, self.out_size = (in_channels, *size), size if out_size is None else out_size
         self.basis_in, self.basis_out = ExponentialBasis(size), ExponentialBasis(self.out_size)
         stds = math.sqrt(gain / math.prod(size)), math.sqrt(gain / in_channels)
         self.u, self.v = (
@@ -178,6 +179,7 @@ class SparseFullyConnected(SparsePathway):
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
         # weights go through the bases rather than maps: there are fewer channels than images in a batch
         U, V = (values @ basis() for values, basis in zip(self.values, self.bases, strict=True))
+        check_maps(x, self.in_shape)
         return factored(x.flatten(2), U, V).unflatten(2, self.out_size)
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rppdyn.nn import Chained, Stack
+from rppdyn.nn import RPPEMLP, Chained, Stack
 from rppdyn.nn.networks import Weights
 from rppdyn.priors.curvature import curvature, gradient_curvature
 from rppdyn.priors.laplace import Evidence, evidence
@@ -34,8 +34,8 @@ def weights_of(stack: Stack) -> list[nn.Parameter]:
     return [p for name, p in named if name.rpartition(".")[2] not in ("log_variance", "unit")]
 
 
-def _chained(net: Any, inputs: Tensor) -> Tensor:
-    return Chained(net)(inputs)
+def _by_modules(net: nn.Module, inputs: Tensor) -> Tensor:
+    return Chained(net)(inputs) if isinstance(net, RPPEMLP) else net(inputs)
 
 
 class VarianceLearning:
@@ -59,7 +59,8 @@ class VarianceLearning:
         noise: ``(members,)``, the logarithms of these variances, learned in place; None of a likelihood without, and for a
             variance that stays 1.
         learn_noise: False keeps them.
-        predict: outputs of one member for some of its inputs, in which its layers are called as modules.
+        predict: outputs of one member for some of its inputs, in which its layers are called as modules; those of the network,
+            by default.
         predict_each: where weights enter in other ways too, outputs for inputs that have a network each
             (:func:`rppdyn.priors.gradient_curvature`).
         learning_rate, steps: of Adam at each update.
@@ -82,7 +83,7 @@ class VarianceLearning:
         *,
         noise: Tensor | None = None,
         learn_noise: bool = True,
-        predict: Predict = _chained,
+        predict: Predict = _by_modules,
         predict_each: PredictEach | None = None,
         learning_rate: float = 0.1,
         steps: int = 20,

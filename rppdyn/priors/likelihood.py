@@ -42,8 +42,8 @@ class Gaussian:
     def __init__(self, variance: float | Tensor):
         self.variance = _positive(variance)
 
-    def negative_log(self, outputs: Float[Tensor, "N *out"], targets: Float[Tensor, "N *out"]) -> Float[Tensor, ""]:
-        squares = (outputs - targets).double().square().sum()
+    def negative_log(self, outputs: Float[Tensor, "N *out"], targets: Float[Tensor, "..."]) -> Float[Tensor, ""]:
+        squares = _residuals(outputs, targets).square().sum()
         return 0.5 * (squares / self.variance + outputs.numel() * (2 * math.pi * self.variance).log())
 
     def factors(
@@ -70,9 +70,9 @@ class Laplace:
     def __init__(self, variance: float | Tensor):
         self.variance = _positive(variance)
 
-    def negative_log(self, outputs: Float[Tensor, "N *out"], targets: Float[Tensor, "N *out"]) -> Float[Tensor, ""]:
+    def negative_log(self, outputs: Float[Tensor, "N *out"], targets: Float[Tensor, "..."]) -> Float[Tensor, ""]:
         b = (self.variance / 2).sqrt()
-        return (outputs - targets).double().abs().sum() / b + outputs.numel() * (2 * b).log()
+        return _residuals(outputs, targets).abs().sum() / b + outputs.numel() * (2 * b).log()
 
     def factors(
         self, outputs: Float[Tensor, "N *out"], generator: torch.Generator | None = None
@@ -95,6 +95,14 @@ class Categorical:
             drawn = torch.multinomial(p.cpu(), 1, generator=generator).squeeze(-1).to(p.device)
             return (p - each[drawn])[None]
         return p.sqrt().mT.unsqueeze(-1) * (each[:, None] - p)
+
+
+def _residuals(outputs: Float[Tensor, "N *out"], targets: Float[Tensor, "..."]) -> Float[Tensor, "N *out"]:
+    if outputs.shape != targets.shape:  # which torch would spread over each other
+        raise ValueError(
+            f"outputs of shape {tuple(outputs.shape)} and targets of {tuple(targets.shape)}: give one target for each output"
+        )
+    return (outputs - targets).double()
 
 
 def _positive(variance: float | Tensor) -> Float[Tensor, ""]:

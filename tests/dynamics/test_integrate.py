@@ -252,9 +252,18 @@ def test_a_field_that_is_no_number_is_a_divergence():
 
 
 def test_bad_arguments_are_named():
-    for times in (TIMES.flip(0), TIMES[:1], torch.zeros(2)):
-        with pytest.raises(ValueError, match="times must increase"):
+    for times in (TIMES.flip(0), TIMES[:1], torch.zeros_like(TIMES)):
+        with pytest.raises(ValueError, match="times must be finite, increase"):
             integrate(pendulum(), Z0, times)
+    for times in (TIMES[:2].new_tensor([0.0, math.inf]), TIMES[:2].new_tensor([-math.inf, 0.0])):
+        with pytest.raises(ValueError, match="times must be finite, increase"):
+            integrate(pendulum(), Z0, times, method="rk4")
+    with pytest.raises(ValueError, match=r"z0 is torch.float64 and times are torch.float32: give both in one"):
+        integrate(pendulum(), Z0, TIMES.float())
+    with pytest.raises(
+        ValueError, match=r"z0 is torch.int64 and times are torch.int64: give both in one floating-point"
+    ):
+        integrate(pendulum(), Z0.long(), TIMES.long(), method="rk4")
     with pytest.raises(ValueError, match="z0: 1 of the initial states are no numbers"):
         integrate(pendulum(), torch.tensor([[0.0, 1.0], [math.nan, 0.0]]), TIMES.float())
     with pytest.raises(ValueError, match=f"'euler': choose one of {', '.join(METHODS)}"):

@@ -84,5 +84,24 @@ def test_numbers_that_make_no_sense_are_refused():
         CrossEntropyPlanner(linear_model(), LOW, HIGH, reward=cost, samples=4, elites=5)
     with pytest.raises(ValueError, match=r"horizon=0"):
         CrossEntropyPlanner(linear_model(), LOW, HIGH, reward=cost, horizon=0)
+    for discount in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match=r"discount=.*: give a number from 0 to 1"):
+            CrossEntropyPlanner(linear_model(), LOW, HIGH, reward=cost, discount=discount)
+    with pytest.raises(ValueError, match=r"low=\[3.0\] and high=\[-3.0\]"):
+        CrossEntropyPlanner(linear_model(), HIGH, LOW, reward=cost)
     with pytest.raises(ValueError, match=r"has learned no rewards"):
         CrossEntropyPlanner(linear_model(), LOW, HIGH)
+
+
+@pytest.mark.parametrize("number", [torch.inf, torch.nan])
+def test_rewards_after_an_end_do_not_count_whatever_they_are(number):
+    """A learned model may say anything of states behind the last."""
+    ends = lambda x: x[..., 0] > 1.5  # noqa: E731
+    reward = lambda x, u, after: torch.where(ends(x), number, 1.0).to(x)  # noqa: E731
+    planner = CrossEntropyPlanner(linear_model(), LOW, HIGH, reward=reward, ends=ends)
+    x = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    found = planner.returns(x, HIGH.expand(5, 6, 1))
+    x_t, steps = x, 0
+    while not ends(x_t):
+        x_t, steps = A @ x_t + B @ HIGH, steps + 1
+    assert 1 < steps < 6 and torch.equal(found, torch.full((5,), float(steps), dtype=torch.float64))

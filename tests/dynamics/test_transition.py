@@ -43,6 +43,18 @@ def test_nearest_rotation_commutes_with_mirrors_and_has_its_derivative():
     assert torch.autograd.gradcheck(nearest_rotation, exactly)
 
 
+def test_nearest_rotation_goes_through_torch_func_and_has_no_second_derivative():
+    M = torch.randn(4, 3, 3, dtype=torch.float64, generator=seeded()).requires_grad_()
+    assert torch.autograd.gradcheck(nearest_rotation, M, check_forward_ad=True, check_batched_grad=True)
+    one, entry = M[0].detach(), lambda M: nearest_rotation(M)[0, 1]
+    forwards, backwards = torch.func.jacfwd(nearest_rotation)(one), torch.func.jacrev(nearest_rotation)(one)
+    torch.testing.assert_close(forwards, backwards, rtol=0, atol=1e-14)
+    torch.testing.assert_close(torch.func.vmap(nearest_rotation)(M), nearest_rotation(M), rtol=0, atol=1e-14)
+    assert torch.func.hessian(entry)(one).isnan().all()
+    with pytest.raises(NotImplementedError, match="nearest_rotation has no second derivative"):
+        torch.func.jacrev(torch.func.jacrev(entry))(one)
+
+
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
 def test_a_matrix_that_has_diverged_has_no_nearest_rotation_and_harms_no_other(number):
     M = torch.randn(4, 3, 3, dtype=torch.float64, generator=seeded()).requires_grad_()
@@ -176,3 +188,10 @@ def test_rewards_are_learned_beside_states_and_stay_invariant():
     torch.testing.assert_close(found, density + model.changes.std[-1].log())
     with pytest.raises(ValueError, match="learns rewards: give them"):
         model.observe(x, u, after)
+
+
+def test_a_rollout_without_actions_is_refused():
+    model, _ = ant_model()
+    x, u = torch.zeros(3, model.states.rep.dim).double(), torch.zeros(3, 0, model.actions.rep.dim).double()
+    with pytest.raises(ValueError, match=r"u of shape \(3, 0, 8\): give one action at least"):
+        model.rollout(x, u)

@@ -359,3 +359,19 @@ def test_making_them_takes_seconds():
     start = time.perf_counter()
     load_trajectories(Pendulum(), 300, 0, 0, horizon=6.0, cache=False)
     assert time.perf_counter() - start < 10  # 0.5 s on one core; this only catches a disaster
+
+
+def test_trajectories_keep_their_axes():
+    P, times = Pendulum(), TIMES[:4]
+    z0 = P.initial_state(4, generator()).view(2, 2, 12)
+    found = P.trajectories(z0, times)
+    assert found.shape == (2, 2, 4, 12) and torch.equal(found[..., 0, :], z0)
+    assert torch.equal(found.flatten(0, 1), P.trajectories(z0.flatten(0, 1), times))
+    torch.testing.assert_close(P.trajectories(z0[1, 0], times), found[1, 0], rtol=1e-13, atol=1e-13)
+
+
+def test_springs_without_length_pull_to_a_point_and_nowhere_at_it():
+    P = Pendulum(l1=0.0, l2=0.0)
+    assert torch.equal(P.force(torch.zeros(1, 6).double()), P.force(torch.full((1, 6), 1e-300).double()))
+    assert P.force(torch.zeros(1, 6).double()).isfinite().all()
+    assert not Pendulum(l1=1.0).force(torch.zeros(1, 6).double()).isfinite().all()

@@ -77,5 +77,17 @@ def test_expected_group_sample_tends_to_the_lie_derivative():
 
 
 def test_a_shift_out_of_range_is_refused():
+    for side in (1, 2):
+        with pytest.raises(ValueError, match=rf"leaves no interior of outputs of {side} x {side} pixels"):
+            eq_t(torch.nn.AvgPool2d(32 // side), X)
+    for measure in (eq_t, eq_t_frac):
+        with pytest.raises(ValueError, match="n_samples=0: give 1 or more"):
+            measure(subsample, X, n_samples=0)
+    flow = images.translation("x")
+    with pytest.raises(ValueError, match="n_samples=0: give 1 or more"):
+        expected_group_sample(subsample, flow, flow, X, 0.1, n_samples=0)
+    for radius in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match=r"radius=.*: give a positive finite number"):
+            expected_group_sample(subsample, flow, flow, X, radius)
     with pytest.raises(ValueError, match=r"max_shift=0\.5"):
         eq_t(subsample, X, max_shift=0.5)

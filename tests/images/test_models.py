@@ -187,3 +187,21 @@ def test_a_kernel_matters_only_to_what_convolves():
     RelaxedImageLayer(1, 2, (3, 3), {"fc": 1.0}, kernel_size=9)
     with pytest.raises(ValueError, match="kernel_size=9 reaches around"):
         Convolution(1, 1, kernel_size=9)(torch.zeros(1, 1, 3, 3))
+
+
+@pytest.mark.parametrize("pathway", sorted(MAPS))
+def test_maps_of_another_size_are_refused(pathway):
+    """A height and a width that are exchanged have as many pixels, and one pixel would be spread over all."""
+    turning = pathway.startswith("gconv")
+    layer = RelaxedImageLayer(4, 4, (4, 9), {pathway: 1.0}, orientations=(4, 4) if turning else (1, 1))
+    model = ImageModel([LayerSpec(4), LayerSpec(4)], 1, (4, 9), 3, {pathway: 1.0})
+    for size in ((9, 4), (2, 18), (1, 1), (6, 6)):
+        with pytest.raises(ValueError, match=r"maps of shape .*: give \(N, 4, 4, 9\), 4 channels of 4 x 9 pixels"):
+            layer(torch.zeros(2, 4, *size))
+        with pytest.raises(ValueError, match=r"give \(N, 1, 4, 9\)"):
+            model(torch.zeros(2, 1, *size))
+    with pytest.raises(ValueError, match=r"give \(N, 4, 4, 9\)"):
+        layer(torch.zeros(2, 3, 4, 9))
+    if not turning and "conv" not in pathway:
+        with pytest.raises(ValueError, match=r"give \(N, 4, 4, 9\)"):
+            getattr(layer, pathway)(torch.zeros(2, 4, 9, 4))

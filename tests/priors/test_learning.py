@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
 import torch
 
 from rppdyn.groups import SO, Group, Z
+from rppdyn.images import ImageModel, LayerSpec
 from rppdyn.nn import RPPEMLP, Stack
-from rppdyn.priors import Categorical, VarianceLearning, learn_variances, negative_log_prior, weights_of
+from rppdyn.priors import (
+    Categorical,
+    Gaussian,
+    Laplace,
+    VarianceLearning,
+    learn_variances,
+    negative_log_prior,
+    weights_of,
+)
 from rppdyn.reps import Scalar, V
 
 
@@ -143,3 +153,26 @@ def test_variances_of_a_group_in_skewed_axes_are_refused_before_the_first_step()
     net = RPPEMLP(V, V, G, hidden=12, num_layers=1)
     with pytest.raises(ValueError, match=r"of skewed can't be learned: .* or keep given variances"):
         learn_variances(net)
+
+
+@pytest.mark.parametrize("density", [Gaussian, Laplace])
+def test_targets_of_another_shape_than_outputs_are_refused(density):
+    """Torch would spread one over the other, and the evidence be of N x N errors."""
+    with pytest.raises(ValueError, match=r"outputs of shape \(5, 1\) and targets of \(5,\): give one target for each"):
+        density(0.7).negative_log(torch.zeros(5, 1), torch.zeros(5))
+    learning, _ = small(targets=torch.zeros(2, 30, 1), density=density)
+    with pytest.raises(ValueError, match=r"outputs of shape \(30, 2\) and targets of \(30, 1\)"):
+        learning.update(torch.optim.Adam(weights_of(learning.stack)))
+
+
+def test_models_of_images_are_predicted_as_they_are():
+    """They are no chains of their layers: rectifiers and subsampling stand between."""
+    model = ImageModel([LayerSpec(4, subsample="max"), LayerSpec(4)], 1, (4, 4), 2, {"conv": 1.0, "fc": 1.0}).double()
+    learn_variances(model)
+    x, y = (torch.randn(1, 20, *shape, dtype=torch.float64) for shape in ((1, 4, 4), (2,)))
+    found = []
+    for options in ({}, {"predict": lambda net, inputs: net(inputs)}):
+        learning = VarianceLearning(Stack([copy.deepcopy(model)]), x, y, noise=torch.zeros(1), data=20, **options)
+        learning.update(torch.optim.Adam(weights_of(learning.stack)), generators=[torch.Generator().manual_seed(0)])
+        found.append(learning.found)
+    assert found[0] == found[1]
