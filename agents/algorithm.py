@@ -353,9 +353,20 @@ class RPPSAC(SAC):
             refusals.check_archive(pathlib.Path(path))
         try:
             return super().load(path, *args, **kwargs)
-        except KeyError as error:  # of what it saves by name
+        except (
+            KeyError,
+            AttributeError,
+        ) as error:  # of what it saves by name, and of an optimiser that it has or has not
+            if "ent_coef" in kwargs:
+                raise ValueError(
+                    f"{path} can't be loaded with ent_coef={kwargs['ent_coef']!r}: its temperature is saved as one that is "
+                    "learned, or as one that is fixed, and stays so; leave ent_coef out"
+                ) from error
+            if isinstance(error, AttributeError):
+                raise
             raise ValueError(
-                f"{path} has no {error} and is no agent of {cls.__name__}: load it by the class that saved it"
+                f"{path} has no {error}: it is no agent of {cls.__name__}, to be loaded by the class that saved it, or "
+                "was saved without (exclude=)"
             ) from error
 
     def get_parameters(self) -> dict[str, dict]:

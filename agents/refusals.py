@@ -59,6 +59,13 @@ def check_settings(agent: RPPSAC) -> None:
     """Refuse settings that make no sense, of new agents and of loaded ones, for which some may be given anew."""
     if not agent.noise_variance > 0:
         raise ValueError(f"noise_variance={agent.noise_variance} must be positive")
+    for name in ("batch_size", "target_update_interval"):
+        if (count := getattr(agent, name)) < 1:
+            raise ValueError(f"{name}={count} must be at least 1")
+    if not 0 < agent.tau <= 1:
+        raise ValueError(f"tau={agent.tau}: a share of the way to the critics, above 0 and at most 1")
+    if not 0 <= agent.gamma <= 1:
+        raise ValueError(f"gamma={agent.gamma}: a discount from 0 to 1")
     if agent.max_gradient_norm is not None and not agent.max_gradient_norm > 0:
         raise ValueError(f"max_gradient_norm={agent.max_gradient_norm} must be positive, or None for no clipping")
     if not agent.mirror_loss >= 0:

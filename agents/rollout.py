@@ -65,7 +65,14 @@ def rollout(
                 action_noise.reset(**({"indices": [index]} if env.num_envs > 1 else {}))
             if log_interval is not None and agent._episode_num % log_interval == 0:
                 agent.dump_logs()
-        callback.update_locals(locals())
+        callback.update_locals(
+            locals()
+            | {
+                "num_collected_steps": agent._collected_steps,
+                "num_collected_episodes": agent._collected_episodes,
+                "continue_training": True,
+            }
+        )
         if not callback.on_step():
             return RolloutReturn(agent._collected_steps * env.num_envs, agent._collected_episodes, False)
     callback.on_rollout_end()

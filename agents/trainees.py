@@ -16,8 +16,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
-from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from rppdyn.agents.algorithm import RPPSAC
 from rppdyn.agents.rollout import Steps, rollout
@@ -186,8 +187,9 @@ def train_many(
     Returns:
         The trainees, in order: `agent`, `error`, and `random`.
     Raises:
-        ValueError: agents that are built with different configurations, that collect whole episodes, or that have trained
-            before and would draw the same random numbers as another now; callbacks that are not one per agent.
+        ValueError: agents that are built with different configurations, that share an environment, a replay buffer or a noise
+            that remembers, that collect whole episodes, or that have trained before and would draw the same random numbers as
+            another now; callbacks that are not one per agent.
     """
     callbacks = [None] * len(builds) if callbacks is None else callbacks
     if len(callbacks) != len(builds):
@@ -200,11 +202,34 @@ def train_many(
         ]
         new = [t for t, build in zip(trainees, builds, strict=True) if not isinstance(build, Trainee)]
         check_configurations(t.agent for t in new if t.error is None)
+        _refuse_shared([t for t in trainees if t.error is None])
         _refuse_one_stream([t for t in trainees if t.error is None and t.agent.num_timesteps])
         train_together(trainees, total_timesteps)
     finally:
         outer.put()
     return trainees
+
+
+def _refuse_shared(trainees: Sequence[Trainee]) -> None:
+    """What has a state is moved by whoever has it, so agents that had one together would not train as they do alone."""
+    for one, other in combinations(trainees, 2):
+        for name in ("env", "action_noise", "replay_buffer"):
+            mine, yours = (_with_state(getattr(t.agent, name)) for t in (one, other))
+            if not mine.isdisjoint(yours):
+                raise ValueError(
+                    f"{one.name} and {other.name} share their {name}, which has a state: make one for each, in the "
+                    "functions that build them"
+                )
+
+
+def _with_state(owned: Any) -> set[int]:
+    """Which objects, of those that an agent is given, remember what was done with them."""
+    if owned is None or type(owned) is NormalActionNoise:
+        return set()
+    if isinstance(owned, VecEnv):
+        inner = owned.unwrapped
+        return {id(env.unwrapped) for env in inner.envs} if isinstance(inner, DummyVecEnv) else {id(inner)}
+    return {id(owned)}
 
 
 def _refuse_one_stream(trained: Sequence[Trainee]) -> None:

@@ -310,8 +310,53 @@ def test_files_of_other_algorithms_are_refused_by_name(make_agent, tmp_path):
     with pytest.raises(ValueError, match=r"SACPolicy is no RPPPolicy.*loaded by that algorithm's class"):
         RPPSAC.load(tmp_path / "sac.zip")
     make_agent("rpp", PENDULUM).save(tmp_path / "rpp.zip")
-    with pytest.raises(ValueError, match=r"rpp.zip.*no agent of RPPMBPO: load it by the class that saved it"):
+    with pytest.raises(
+        ValueError, match=r"rpp.zip.*no agent of RPPMBPO, to be loaded by the class that saved it, or was"
+    ):
         RPPMBPO.load(tmp_path / "rpp.zip")
+
+
+@pytest.mark.parametrize(("saved", "loaded"), [(0.2, "auto"), ("auto", 0.2)])
+def test_a_temperature_stays_learned_or_fixed_in_a_loaded_agent(make_agent, tmp_path, saved, loaded):
+    make_agent("rpp", PENDULUM, ent_coef=saved).save(tmp_path / "agent.zip")
+    with pytest.raises(
+        ValueError, match=rf"agent.zip can't be loaded with ent_coef='?{loaded}'?: .* leave ent_coef out"
+    ):
+        RPPSAC.load(tmp_path / "agent.zip", ent_coef=loaded, device="cpu")
+    assert RPPSAC.load(tmp_path / "agent.zip", device="cpu").ent_coef == saved
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # of checks of sizes
+@pytest.mark.parametrize("model", ["mlp", "rpp", "emlp"])
+def test_the_actor_is_traced(make_agent, model):
+    """In torch's default mode, in which traces with and without gradients are compared."""
+
+    class Deterministic(torch.nn.Module):
+        def __init__(self, actor):
+            super().__init__()
+            self.actor = actor
+
+        def forward(self, observations):
+            return self.actor(observations, deterministic=True)
+
+    actor = Deterministic(make_agent(model, "Walker2d-v5").actor)
+    observations = torch.randn(5, 17, generator=torch.Generator().manual_seed(0))
+    with pytest.deprecated_call():  # by torch, in favour of torch.export
+        traced = torch.jit.trace(actor, observations)
+    torch.testing.assert_close(traced(2 * observations), actor(2 * observations))
+
+
+def test_callbacks_see_what_those_of_stable_baselines3s_own_do(make_agent):
+    class Seen(BaseCallback):
+        def _on_step(self) -> bool:
+            seen.append(set(self.locals))
+            return True
+
+    seen: list[set[str]] = []
+    for agent in (SAC("MlpPolicy", PENDULUM, policy_kwargs=dict(net_arch=[4])), make_agent("rpp", PENDULUM)):
+        agent.learn(3, callback=Seen())
+    theirs, ours = seen[0], seen[-1]
+    assert not theirs - ours - {"self", "action_noise_", "idx", "kwargs"}, theirs - ours
 
 
 def test_the_actor_gives_the_parameters_of_its_distribution(make_agent):
@@ -328,6 +373,10 @@ def test_the_actor_gives_the_parameters_of_its_distribution(make_agent):
     ("options", "said"),
     [
         (dict(noise_variance=-3.0), r"noise_variance=-3\.0 must be positive"),
+        (dict(batch_size=0), "batch_size=0 must be at least 1"),
+        (dict(target_update_interval=0), "target_update_interval=0 must be at least 1"),
+        (dict(tau=2.0), r"tau=2\.0: a share of the way"),
+        (dict(gamma=-0.1), r"gamma=-0\.1: a discount from 0 to 1"),
         (dict(mirror_loss=-1.0), r"mirror_loss=-1\.0 must be positive"),
         (dict(max_gradient_norm=0.0), r"max_gradient_norm=0\.0 must be positive"),
         (dict(use_sde=True), r"does not support use_sde=True"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from stable_baselines3 import SAC
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC, train_many
@@ -260,6 +262,28 @@ def test_agents_that_would_draw_the_same_numbers_are_refused(make):
     with pytest.raises(ValueError, match="have trained before, and would draw the same"):
         train_many([lambda: one.agent, other, lambda: third.agent], 30)
     assert [t.agent.num_timesteps for t in trainees] == [20, 20, 20]
+
+
+def test_what_agents_share_and_would_both_move_is_refused(make):
+    noise = OrnsteinUhlenbeckActionNoise(np.zeros(3), 0.3 * np.ones(3))
+    env, buffer = gym.make(HOPPER), make(5).replay_buffer
+
+    def with_buffer(seed: int) -> RPPSAC:
+        agent = make(seed)
+        agent.replay_buffer = buffer
+        return agent
+
+    for name, build in (
+        ("action_noise", lambda seed: make(seed, action_noise=noise)),
+        ("env", lambda seed: make(seed, env=env)),
+        ("replay_buffer", with_buffer),
+    ):
+        with pytest.raises(
+            ValueError, match=f"agent 0 and agent 1 share their {name}, which has a state: make one for"
+        ):
+            train_many([lambda seed=seed, build=build: build(seed) for seed in (0, 1)], 20)
+    normal = NormalActionNoise(np.zeros(3), 0.1 * np.ones(3))  # remembers nothing
+    assert all(t.error is None for t in train_many([lambda s=s: make(s, action_noise=normal) for s in (0, 1)], 20))
 
 
 def test_agents_of_other_configurations_are_refused(make):
