@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dis
+import errno
 
 
 def by_user(error: BaseException) -> bool:
     """Whether an exception says what its reader did wrong: a `raise` statement of this package made it.
 
-    What does not fit in memory is the user's, too. A ValueError of NumPy's, or of `int`, has its last Python frame in this
-    package, but no `raise` there. An OSError is where it names a file.
+    What does not fit in memory or on the disk is the user's, too. A ValueError of NumPy's, or of `int`, has its last Python
+    frame in this package, but no `raise` there. An OSError is where it names a file.
     """
-    if is_out_of_memory(error):
+    if is_out_of_memory(error) or is_out_of_space(error):
         return True
     if isinstance(error, RuntimeError):
         return False
@@ -36,3 +37,10 @@ def is_out_of_memory(error: BaseException) -> bool:
         or type(error).__name__ == "OutOfMemoryError"
         or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
     )
+
+
+def is_out_of_space(error: BaseException) -> bool:
+    """Whether a disk, or what its user may have of it, is full; torch says so, writing a file, by a RuntimeError."""
+    if isinstance(error, RuntimeError):
+        return "PytorchStreamWriter failed" in str(error) or "unexpected pos" in str(error)
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -327,6 +327,8 @@ def image_data(
             f"arrangement={arrangement!r}, shift={shift}: pixels of the table {source} have a fixed place; take 'upright' and "
             "no shift"
         )
+    if folder is not None and source in ("digits", *TABLES):
+        raise ValueError(f"folder={str(folder)!r}: {source} comes with scikit-learn; leave it out")
     found = SOURCES[source](None if folder is None else Path(folder))
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(found.x) - (found.tested or 0), generator=generator)

@@ -126,8 +126,10 @@ class RunFolder:
                 f"{self.config_file} can't be read: {str(error).splitlines()[0]}; put it back, or delete the folder to "
                 "start again"
             ) from error
-        if not isinstance(content, dict):
-            raise RunFolderError(f"{self.config_file} holds no configuration: delete the folder to start again")
+        if not isinstance(content, dict) or not content:
+            raise RunFolderError(
+                f"{self.config_file} holds no configuration: put it back, or delete the folder to start again"
+            )
         return {str(key): value for key, value in content.items()}
 
     def replace_config(self, config: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from rppdyn.errors import by_user, is_out_of_memory
+from rppdyn.errors import by_user, is_out_of_memory, is_out_of_space
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -49,5 +49,7 @@ def report_error(error: Exception, of: str = "") -> int:
     said = " ".join(str(error).split())
     if is_out_of_memory(error):
         said = f"not enough memory for sizes as they are configured: {said or type(error).__name__}; give smaller ones"
+    if is_out_of_space(error):
+        said = f"the disk is full ({said}): make room and type it again, a run that was under way with --resume"
     print(f"rppdyn: error: {of}{said}", file=sys.stderr)
     return USER_ERROR

@@ -96,6 +96,24 @@ BAD = {
         ["fit-image", "optimiser.learning_rate=1e300"],
         ["learning_rate=1e+300", "at most"],
     ),
+    "steps beyond all": (
+        ["fit-dynamics", "task.time_step=1e-300"],
+        ["task.time_step=1e-300", "task.horizon / 1000000"],
+    ),
+    "steps of training beyond all": (
+        ["fit-dynamics", "rollout.step=1e-12"],
+        ["rollout.step=1e-12", "at least 2e-07", "null"],
+    ),
+    "rate of variances beyond exponentials": (
+        ["fit-image", "marginal_likelihood.learning_rate=1e30"],
+        ["marginal_likelihood.learning_rate=1e+30", "at most 10"],
+    ),
+    "warm-up longer than training": (["fit-image", "optimiser.warm_up=1000"], ["optimiser.warm_up=1000", "epochs="]),
+    "neither true nor false": (
+        ["fit-image", "marginal_likelihood.noise=maybe"],
+        ["marginal_likelihood.noise=maybe", "true or false"],
+    ),
+    "folder of what is embedded": (["fit-image", "task.folder=/nowhere"], ["task.folder='/nowhere'", "leave it out"]),
     "shift beyond all": (["fit-image", "task.shift=9223372036854775807"], ["task.shift=9", "pixels"]),
     "variance beyond float32": (["fit-image", "model.pathways.f_fc=1e-40"], ["model.pathways.f_fc=1e-40", "1e-38"]),
     "images that are too small for the layers": (

@@ -122,6 +122,8 @@ def test_a_damaged_file_of_members_can_be_written_again(tmp_path):
         fit_image.load_image_models(config, RunFolder.open(tmp_path / "run"))
     assert "\n" not in str(error.value)
     path.unlink()
+    with pytest.raises(RunFolderError, match=r"members\.pt is missing: delete .*result\.json, and use --resume"):
+        fit_image.load_image_models(config, RunFolder.open(tmp_path / "run"))
     (tmp_path / "run" / "result.json").unlink()
     assert fit_image.run(config, resume=True).test == whole.test
     assert path.read_bytes() == content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import pytest
@@ -42,3 +43,46 @@ def test_a_result_without_what_it_should_have_is_named(tmp_path, capsys):
     assert f"{run / 'result.json'} is damaged: it has no model; delete it" in error
     (run / "result.json").unlink()
     assert main(words) == 0 and json.loads((run / "result.json").read_text())["model"] == "mlp"
+
+
+FIT = ["fit-regression", "task=inertia", "task.train=20", "task.test=20", "model=mlp", "model.hidden=4"]
+
+
+def test_what_a_run_was_made_with_is_named_by_a_value_that_can_be_given(tmp_path, capsys):
+    """A key that is as it was before there was such a key is left out where configurations are compared."""
+    words = [*FIT, "optimiser.epochs=3", f"run_dir={tmp_path / 'run'}"]
+    assert main(words) == 0
+    assert main([*words, "optimiser.warm_up=2", "--resume"]) == 2
+    assert "was run with optimiser.warm_up=0, not 2" in capsys.readouterr().err
+
+
+def test_an_empty_configuration_is_no_other_verbs(tmp_path, capsys):
+    run = tmp_path / "run"
+    assert main([*FIT, "optimiser.epochs=1", f"run_dir={run}"]) == 0
+    (run / "config.yaml").write_text("")
+    for words in (["fit-regression", "--resume", str(run)], ["figure", str(run), "--out", str(tmp_path / "f.png")]):
+        assert main(words) == 2
+        assert "config.yaml holds no configuration: put it back" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),  # without a file's name, as writing says it
+        OSError(errno.EDQUOT, "Disk quota exceeded", "a.png"),
+        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 43200 vs 43092"),  # torch.save's
+        RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"),
+    ],
+)
+def test_a_full_disk_is_said_in_one_line(monkeypatch, tmp_path, capsys, error):
+    def full(*_, **__):
+        raise error
+
+    monkeypatch.setattr("rppdyn.jobs.fitting.running.draw_pathways", full)
+    monkeypatch.setattr("rppdyn.jobs.fitting.members.fit_curves", full)
+    words = [*FIT, "optimiser.epochs=1", f"run_dir={tmp_path / 'run'}"]
+    assert main(words) == 2
+    *_, said = capsys.readouterr().err.splitlines()  # after the progress
+    assert said.startswith("rppdyn: error: the disk is full (") and "--resume" in said
+    monkeypatch.undo()
+    assert main([*words, "--resume"]) == 0

@@ -31,8 +31,8 @@ LARGEST = 1e38
 """Of a number that float32 is to hold; an inverse of less than the smallest would be infinite."""
 
 
-def positive(key: str, value: float) -> None:
-    require(key, value, math.isfinite(value) and 0 < value <= LARGEST, "a positive number, at most 1e38")
+def positive(key: str, value: float, largest: float = LARGEST) -> None:
+    require(key, value, math.isfinite(value) and 0 < value <= largest, f"a positive number, at most {largest:g}")
 
 
 def number(key: str, value: Any, what: str) -> float:

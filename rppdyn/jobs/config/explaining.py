@@ -80,6 +80,7 @@ def _wanted(complaint: str) -> str:
         ("converted to Float", "must be a number"),
         ("converted to Integer", "must be an integer, written without exponent"),
         ("converted to Boolean", "must be true or false"),
+        ("is not a valid bool", "must be true or false"),
         ("is not Optional", "can't be null; leave the override out for the default"),
     ):
         if found in complaint:

@@ -20,6 +20,8 @@ DTYPES = ("float32", "float64")
 OBJECTIVES = ("map", "marginal_likelihood")
 FISHER = ("exact", "sampled")
 ROLLOUT_METHODS = ("dopri5", "rk4")
+MOST_STEPS = 1_000_000
+"""Of a solver: from one state to the next, or to the horizon."""
 
 
 @dataclass
@@ -121,7 +123,9 @@ class MarginalLikelihoodConfig:
         for name in ("every", "steps", "data"):
             at_least(f"marginal_likelihood.{name}", getattr(self, name), 1)
         at_least("marginal_likelihood.burn_in", self.burn_in, 0)
-        positive("marginal_likelihood.learning_rate", self.learning_rate)
+        positive(
+            "marginal_likelihood.learning_rate", self.learning_rate, 10
+        )  # variances are exponentials of what it steps in
         one_of("marginal_likelihood.fisher", self.fisher, FISHER)
 
 
@@ -166,6 +170,13 @@ class PendulumTaskConfig:
             at_least(f"task.{name}", getattr(self, name), 1)
         positive("task.time_step", self.time_step)
         positive("task.horizon", self.horizon)
+        few = self.horizon / self.time_step <= MOST_STEPS
+        require(
+            "task.time_step",
+            self.time_step,
+            few,
+            f"at least task.horizon / {MOST_STEPS}, {self.horizon / MOST_STEPS:g}",
+        )
         longest = self.chunk * self.time_step
         enough = self.horizon >= longest * (1 - 1e-9)  # 3 * 0.2 is more than 0.6
         require("task.horizon", self.horizon, enough, f"at least task.chunk steps, {longest:g}")
@@ -226,6 +237,12 @@ class FitConfig(RunConfig):
         require("seeds", self.seeds, enough, f"at most {2**31 - self.seed}: the last seed is 2^31 - 1")
         one_of("dtype", self.dtype, DTYPES)
         one_of("objective", self.objective, OBJECTIVES)
+        burn_in, epochs = self.marginal_likelihood.burn_in, self.optimiser.epochs
+        if self.objective == "marginal_likelihood" and burn_in >= epochs:
+            raise ConfigError(
+                f"marginal_likelihood.burn_in={burn_in} with optimiser.epochs={epochs}: no variance would be learned; give "
+                "fewer epochs before the first update"
+            )
         if self.objective == "marginal_likelihood" and getattr(self.model, "parametrisation", "") == "dense":
             raise ConfigError(
                 "objective=marginal_likelihood with model.parametrisation=dense: one weight has no pathways whose variances "
@@ -289,6 +306,14 @@ class FitDynamicsConfig(FitConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.rollout.step is not None:
+            least = self.task.time_step / MOST_STEPS
+            require(
+                "rollout.step",
+                self.rollout.step,
+                self.rollout.step >= least,
+                f"at least {least:g}, or null for one per step",
+            )
         if self.task.file is not None and self.seeds > 1:
             raise ConfigError(
                 f"task.file={self.task.file} with seeds={self.seeds}: a file holds the data of one seed; fit one, or leave the "

@@ -9,7 +9,6 @@ from dataclasses import asdict
 import torch
 from torch import nn
 
-from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.fit import FitConfig
 from rppdyn.jobs.config.preflight import preflight
 from rppdyn.jobs.fitting.members import StackFit
@@ -41,12 +40,6 @@ def run_fit(config: FitConfig, build: Callable[[], StackFit], *, resume: bool, p
     if finished is not None:
         return FitResult.from_dict(finished)
     start, origin = time.monotonic(), provenance()  # a checkout may have moved on when the run ends
-    burn_in, epochs = config.marginal_likelihood.burn_in, config.optimiser.epochs
-    if config.objective == "marginal_likelihood" and burn_in >= epochs:
-        raise ConfigError(
-            f"marginal_likelihood.burn_in={burn_in} with optimiser.epochs={epochs}: no variance would be learned; give fewer "
-            "epochs before the first update"
-        )
     with torch_threads(config.threads):
         subject = build()
         folder = RunFolder(config.folder())
@@ -106,13 +99,14 @@ def load_members(module: nn.Module, folder: RunFolder) -> None:
         RunFolderError: the run is unfinished, or the file is damaged or of another network.
     """
     path = folder.path / MEMBERS
-    if folder.result() is None or not path.is_file():
+    if folder.result() is None:
         raise RunFolderError(f"{folder.path} is unfinished: let it go on with --resume {folder.path}")
     try:
         module.load_state_dict(load_tensors(path))
     except CheckpointError as error:
+        state, both = ("damaged", f"it and {folder.result_file}") if path.exists() else ("missing", folder.result_file)
         raise RunFolderError(
-            f"{path} is damaged: delete it and {folder.result_file}, and use --resume {folder.path} to write both again"
+            f"{path} is {state}: delete {both}, and use --resume {folder.path} to write both again"
         ) from error
     except RuntimeError as error:
         raise RunFolderError(
