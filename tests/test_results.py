@@ -33,6 +33,7 @@ runpy.run_path(script, run_name="__main__")
         ("dynamics.md", "learned_variances.py", ["learned_variances_ode_noise_11.json"]),
         ("rl.md", "learning_curves.py", ["learning_curves.json"]),
         ("images.md", "images.py", ["images.json"]),
+        ("images.md", "images.py", ["images_warm_up.json"]),
         ("images.md", "groups.py", ["groups.json"]),
         ("transition.md", "transition.py", ["transition.json"]),
     ],

@@ -42,12 +42,14 @@ def main() -> None:
 
 
 def label(config: dict[str, Any]) -> str:
-    """The model, how it is subsampled and fitted, of a free pathway beside others variance and initial size; the rate."""
+    """The model, how it is subsampled and fitted, of a free pathway beside others variance and size; the rate, a warm-up."""
     model = config["model"]
     present = {name: variance for name, variance in model["pathways"].items() if variance}
     free = [f"{present[name]:g}" for name in ("fc", "f_fc") if name in present and len(present) > 1]
     fitted = ", learned from" if learned(config) else ","
     rate = f", rate {config['optimiser']['learning_rate']:g}"
+    if epochs := config["optimiser"].get("warm_up"):  # which older runs have no key for
+        rate += f" after {epochs} of warm-up"
     grid = ", polyphase" if model["architecture"] == "small" else ""
     return model["name"] + grid + (f"{fitted} variance {free[0]}, size {model['free_scale']:g}" if free else "") + rate
 
