@@ -353,10 +353,8 @@ class RPPSAC(SAC):
             refusals.check_archive(pathlib.Path(path))
         try:
             return super().load(path, *args, **kwargs)
-        except (
-            KeyError,
-            AttributeError,
-        ) as error:  # of what it saves by name, and of an optimiser that it has or has not
+        except (KeyError, AttributeError) as error:
+            # of what is saved by name, and of an optimiser of the temperature that only the file has
             if "ent_coef" in kwargs:
                 raise ValueError(
                     f"{path} can't be loaded with ent_coef={kwargs['ent_coef']!r}: its temperature is saved as one that is "

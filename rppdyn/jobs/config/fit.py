@@ -123,9 +123,8 @@ class MarginalLikelihoodConfig:
         for name in ("every", "steps", "data"):
             at_least(f"marginal_likelihood.{name}", getattr(self, name), 1)
         at_least("marginal_likelihood.burn_in", self.burn_in, 0)
-        positive(
-            "marginal_likelihood.learning_rate", self.learning_rate, 10
-        )  # variances are exponentials of what it steps in
+        # variances are exponentials of what it steps in
+        positive("marginal_likelihood.learning_rate", self.learning_rate, 10)
         one_of("marginal_likelihood.fisher", self.fisher, FISHER)
 
 
