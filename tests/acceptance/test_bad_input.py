@@ -96,6 +96,7 @@ BAD = {
         ["fit-image", "optimiser.learning_rate=1e300"],
         ["learning_rate=1e+300", "at most"],
     ),
+    "seeds beyond all": (["fit-image", "seeds=100000000"], ["seeds=100000000", "from 1 to 1000"]),
     "steps beyond all": (
         ["fit-dynamics", "task.time_step=1e-300"],
         ["task.time_step=1e-300", "task.horizon / 1000000"],

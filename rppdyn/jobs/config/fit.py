@@ -20,6 +20,7 @@ DTYPES = ("float32", "float64")
 OBJECTIVES = ("map", "marginal_likelihood")
 FISHER = ("exact", "sampled")
 ROLLOUT_METHODS = ("dopri5", "rk4")
+MOST_SEEDS = 1000
 MOST_STEPS = 1_000_000
 """Of a solver: from one state to the next, or to the horizon."""
 
@@ -231,7 +232,7 @@ class FitConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("seeds", self.seeds, 1)
+        require("seeds", self.seeds, 1 <= self.seeds <= MOST_SEEDS, f"from 1 to {MOST_SEEDS}; more by another seed=")
         enough = self.seed + self.seeds <= 2**31
         require("seeds", self.seeds, enough, f"at most {2**31 - self.seed}: the last seed is 2^31 - 1")
         one_of("dtype", self.dtype, DTYPES)
