@@ -338,7 +338,8 @@ def _residuals(
                 for a in range(start, start + m * t.dim, t.dim):
                     x[:, a : a + t.dim, a : a + t.dim] -= mean
         for s, x in enumerate(noise):
-            square = (x.real**2 + x.imag**2 if np.iscomplexobj(x) else x**2) / scale[:, None, None] ** 2
+            x = x / scale[:, None, None]  # before it is squared: the square of the least scale is 0
+            square = x.real**2 + x.imag**2 if np.iscomplexobj(x) else x**2
             for axis in (0, 1):
                 sums = square.sum(axis + 1)
                 for k, t in enumerate(types):

@@ -7,7 +7,7 @@ import torch
 from registry import GALILEI, SHEAR, generator
 
 from rppdyn.basis import isotypic, solve
-from rppdyn.groups import O13, SL, SO, SU, D, DkeR3, O, S, Sp, U, Z
+from rppdyn.groups import O13, SL, SO, SU, D, DkeR3, O, O2eR3, S, Sp, U, Z
 from rppdyn.reps import Pseudoscalar, Scalar, T, V, regular
 
 GROUPS = [
@@ -90,6 +90,14 @@ def test_many_copies_share_one_decomposition():
     u = adapted.u[0]
     assert (u.T @ u - torch.eye(x.dim, dtype=u.dtype)).abs().max() < 1e-12
     assert adapted.types[0].dim == 1
+
+
+@pytest.mark.parametrize("G", [SO(3), O(2), O2eR3(), SU(2)], ids=str)
+def test_generators_that_move_nothing_leave_the_check_of_the_others_whole(G):
+    """The scale of their constraint is 0, and 0 / 0 would be a residual that no bound refuses."""
+    adapted = isotypic([(3 * Scalar)(G)])
+    assert [(t.dim, t.multiplicities) for t in adapted.types] == [(1, (3,))]
+    assert (adapted.u[0].mH @ adapted.u[0] - torch.eye(3)).abs().max() <= 1e-12
 
 
 def test_refusals():
