@@ -24,7 +24,12 @@ HORIZON = ["task.horizon=2"]
 
 def make_fit(path, *words, errors, verb="fit_regression", seed=0, equivariance=0.02, finished=True):
     """The folder of a fit, as its verb leaves it, with made-up numbers; nan is a member that diverged."""
-    small = ["task.train=100", "optimiser.batch_size=30", "optimiser.epochs=10"]  # four steps an epoch
+    small = [
+        "task.train=100",
+        "optimiser.batch_size=30",
+        "optimiser.epochs=10",
+        "marginal_likelihood.burn_in=2",
+    ]  # four steps an epoch
     small += HORIZON if verb == "fit_dynamics" else []
     config = compose.composed(verb, [*small, f"seeds={len(errors)}", f"seed={seed}", *words])
     folder = RunFolder.create(path, asdict(config))
