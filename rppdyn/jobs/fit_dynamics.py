@@ -77,7 +77,7 @@ class Dynamics(StackFit):
 
     Attributes:
         curves: of the test rollouts, per seed: ``error``, ``energy`` and ``momentum`` drift over time, filled by :meth:`test`.
-        example: the first test trajectory and the first member's, with ``times``.
+        example: states of the first test trajectory, ``truth``, and of the first member's, ``found``, each ``(T, 12)``.
     """
 
     config: FitDynamicsConfig
@@ -203,12 +203,12 @@ class Dynamics(StackFit):
             values |= {f"equivariance/{name}": value for name, value in self._equivariance(member, data).items()}
             measured.append(values)
             if index == 0:
-                self.example = {"times": data.times, "truth": truth[0], "found": found.states[0]}
+                self.example = {"truth": truth[0].tolist(), "found": found.states[0].tolist()}
         return over_members(measured)
 
     def draw(self, folder: RunFolder) -> None:
         super().draw(folder)
-        write_json(folder.path / "rollouts.json", self.curves)
+        write_json(folder.path / "rollouts.json", self.curves | {"example": self.example})
         draw_rollouts(self.curves, self.example, folder.figures / "rollouts.png")
 
     def roll_out(self, member: DynamicsModel, z0: Float[Tensor, "n 12"], times: Float[Tensor, " T"]) -> Trajectories:

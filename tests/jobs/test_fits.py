@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from rppdyn.cli import main
+from rppdyn.dynamics import rollout_error
 from rppdyn.envs.tasks import Pendulum, load_trajectories
 from rppdyn.jobs import fit_dynamics, fit_regression
 from rppdyn.jobs.config import compose
@@ -125,6 +126,8 @@ def test_both_hamiltonians_learn_the_pendulum_and_the_symmetric_one_conserves_it
         assert (tmp_path / "emlp" / path).stat().st_size > 100
     curves = json.loads((tmp_path / "emlp" / "rollouts.json").read_text())
     assert np.array(curves["error"]).shape == (2, 10) and len(curves["times"]) == 11
+    truth, found = (torch.tensor(curves["example"][name], dtype=torch.float64) for name in ("truth", "found"))
+    assert rollout_error(found, truth)[-1] < 0.5 and not torch.equal(found, truth)
     records = read_metrics(tmp_path / "mlp" / "metrics.jsonl")
     assert records[-1]["validation/error_mean"] < 0.7 * records[0]["validation/error_mean"]
 

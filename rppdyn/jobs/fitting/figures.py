@@ -123,7 +123,7 @@ def draw_rollouts(curves: Mapping[str, Any], example: Mapping[str, Any], path: P
     Args:
         curves: ``times``, and lists over seeds of ``error``, ``energy_drift``, ``momentum_drift``, each over the times after
             the first; None for a seed whose rollouts all diverged.
-        example: ``times``, and the states ``truth`` and ``found`` of one trajectory, ``(T, 12)``.
+        example: the states ``truth`` and ``found`` of one trajectory, ``(T, 12)``.
     """
     figure = Figure(figsize=(12.6, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
@@ -131,7 +131,7 @@ def draw_rollouts(curves: Mapping[str, Any], example: Mapping[str, Any], path: P
     space = figure.add_subplot(grid[0], projection="3d")
     for states, style, name in ((example["truth"], "-", "truth"), (example["found"], "--", "model")):
         for mass, colour in enumerate(COLOURS[:2]):
-            x, y, z = states[:, 3 * mass : 3 * mass + 3].T
+            x, y, z = np.array(states)[:, 3 * mass : 3 * mass + 3].T
             space.plot(x, y, z, style, color=colour, linewidth=0.9, label=f"mass {mass + 1}, {name}")
     space.set_title("one test trajectory", fontsize="medium")
     space.legend(frameon=False, fontsize="x-small", loc="upper left")
