@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rppdyn.nn.compiling import check_compiler
+from rppdyn.runs.threads import processors
 
 Step = Callable[[], object]
 ROOT = Path(__file__).resolve().parents[1]
@@ -152,7 +153,7 @@ def conditions(*packages: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": processors(),
         "load": round(os.getloadavg()[0], 1),
     }
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from rppdyn.runs import RunFolder
+from rppdyn.runs import RunFolder, bootstrap_interval, iqm
 from rppdyn.runs.files import write_json
 
 
@@ -59,3 +59,12 @@ def keep(arguments: argparse.Namespace, runs: list[dict[str, Any]], draw: Callab
         draw().savefig(arguments.out, dpi=150)
     if arguments.json:
         write_json(Path(arguments.json), runs)
+
+
+def over_seeds(values: list[float | None]) -> str:
+    """Interquartile mean and interval of the members that did not diverge."""
+    kept = [value for value in values if value is not None]
+    if not kept:
+        return "-"
+    low, high = bootstrap_interval(kept)
+    return f"{float(iqm(kept)):.3g} [{float(low):.3g}, {float(high):.3g}]"

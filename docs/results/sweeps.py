@@ -1,8 +1,9 @@
 """Figures of fits over a range: `python docs/results/sweeps.py (wind | data) RUNS... --out FILE.png --json FILE.json`.
 
-`wind`: errors and equivariance errors of Hamiltonian networks over the wind's strength. `data`: errors over the number of
-training data. Interquartile means over seeds with 95 % bootstrap intervals. For `wind` it prints the rank correlation of the
-relaxed network's equivariance error with the wind, and its error beside that of the better of the other two at each strength.
+`wind`: errors and equivariance errors of Hamiltonian networks over the wind's strength, the rank correlation of the relaxed
+network's equivariance error with the wind, and its error beside that of the better of the other two at each strength. `data`:
+errors over the number of training data, with the smallest and the largest of few seeds in the table. Interquartile means over
+seeds with 95 % bootstrap intervals.
 """
 
 from __future__ import annotations
@@ -112,20 +113,26 @@ def true_error(eps: float) -> float:
 
 
 def data(runs: list[dict[str, Any]]) -> Figure:
-    """A panel over the number of data for each task that has several."""
+    """A panel over the number of data for each task."""
     found = {}
     for task in sorted({run["config"]["task"]["name"] for run in runs}):
         found[task] = curves([run for run in runs if run["config"]["task"]["name"] == task], "test/error", "train")
         print(f"\n| {task} | " + " | ".join(found[task]) + " |\n| --- |" + " --- |" * len(found[task]))
         for n in sorted({n for points in found[task].values() for n in points}):
-            cells = [f"{float(iqm(p[n])):.3g}" if n in p else "-" for p in found[task].values()]
+            cells = [
+                f"{float(iqm(p[n])):.3g} ({min(p[n]):.3g}, {max(p[n]):.3g})" if n in p else "-"
+                for p in found[task].values()
+            ]
             print(f"| {n:,} | " + " | ".join(cells) + " |")
-    several = {task: models for task, models in found.items() if any(len(points) > 1 for points in models.values())}
+    sizes = sorted({run["config"]["task"]["train"] for run in runs})
     figure = new_figure()
-    panels = figure.subplots(1, len(several), squeeze=False)[0]
-    for axes, (task, models) in zip(panels, several.items(), strict=True):
+    panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
+    for axes, (task, models) in zip(panels, found.items(), strict=True):
         draw(axes, models, f"{task}: test error", "training data")
         axes.set_xscale("log")
+        axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
+        axes.set_xlim(0.7 * sizes[0], 1.4 * sizes[-1])
+        axes.xaxis.minorticks_off()
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return figure
 

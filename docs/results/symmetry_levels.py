@@ -2,7 +2,8 @@
 
 Runs of `rppdyn fit-regression` or `rppdyn fit-dynamics`. A level is a task and the group that networks are given. For each one:
 interquartile means over seeds with 95 % bootstrap intervals, and paired ratios (exp of the interquartile mean of log ratios,
-resampled as pairs; `rppdyn.runs.statistics.paired_ratio`) of each rpp to emlp and mlp.
+resampled as pairs; `rppdyn.runs.statistics.paired_ratio`) of each rpp to emlp and mlp. Equivariance errors by generator of the
+group are interquartile means: `A0`, `A1`, ... the infinitesimal ones, `h0`, ... the discrete ones.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from reading import gather
+from reading import gather, over_seeds
 
-from rppdyn.runs import bootstrap_interval, iqm
+from rppdyn.runs import iqm
 from rppdyn.runs.files import write_json
 from rppdyn.runs.statistics import paired_ratio
 
@@ -27,6 +28,8 @@ def main() -> None:
     arguments = parser.parse_args()
     runs = gather(arguments.runs)
     levels: dict[str, dict[str, dict[str, Any]]] = {}
+    plain: dict[str, dict[str, dict[str, Any]]] = {}  # by task: an mlp has the same errors whatever the group
+    tasks: dict[str, str] = {}
     for run in runs:
         own, name = levels.setdefault(level(run["config"]), {}), model(run["config"])
         if name in own:
@@ -34,6 +37,9 @@ def main() -> None:
                 f"two runs of {level(run['config'])}, {name}, which differ in other settings: leave one out"
             )
         own[name] = run["result"]
+        tasks[level(run["config"])] = task = level(run["config"], with_group=False)
+        if run["config"]["model"]["kind"] == "mlp":
+            plain.setdefault(task, {})[name] = run["result"]
     for name, results in sorted(levels.items()):
         print(f"\n**{name}**\n")
         known = dict.fromkeys(n for result in results.values() for n in result["test"])
@@ -43,11 +49,19 @@ def main() -> None:
         print("| model | " + " | ".join(f"`{n}`" for n in names) + " |\n" + "| --- " * (len(names) + 1) + "|")
         for key, result in sorted(results.items()):
             print(f"| {key} | " + " | ".join(over_seeds(result["test"].get(n, [])) for n in names) + " |")
+        generators = list(
+            dict.fromkeys(n for n in known if n.startswith("equivariance/") and n != "equivariance/error")
+        )
+        print("\n| error by generator | " + " | ".join(f"`{n.split('/')[1]}`" for n in generators) + " |")
+        print("| --- " * (len(generators) + 1) + "|")
+        for key, result in sorted(results.items()):
+            print(f"| {key} | " + " | ".join(f"{float(iqm(result['test'][n])):.2g}" for n in generators) + " |")
         if any(key.startswith("rpp") for key in results):
             print(f"\n| ratio of `{arguments.metric}` | |\n| --- | --- |")
         for first in sorted(key for key in results if key.startswith("rpp")):
-            for second in sorted(key for key in results if not key.startswith("rpp")):
-                pairs = zip(*(results[key]["test"][arguments.metric] for key in (first, second)), strict=False)
+            others = plain.get(tasks[name], {}) | {key: of for key, of in results.items() if not key.startswith("rpp")}
+            for second, other in sorted(others.items()):
+                pairs = zip(*(of["test"][arguments.metric] for of in (results[first], other)), strict=True)
                 kept = [pair for pair in pairs if None not in pair]
                 centre, (low, high) = paired_ratio(*zip(*kept, strict=True))
                 print(f"| {first} / {second} | {centre:.2f} [{low:.2f}, {high:.2f}] |")
@@ -55,11 +69,16 @@ def main() -> None:
         write_json(Path(arguments.json), runs)
 
 
-def level(config: dict[str, Any]) -> str:
+def level(config: dict[str, Any], with_group: bool = True) -> str:
     """The task, the group where it is not the task's own, the wind, and the number of data."""
     task = config["task"]
     wind = f", wind {task['wind']:g}" if task.get("wind") else ""
-    return task["name"] + wind + (f", {task['group']}" if task["group"] else "") + f", {task['train']:,} data"
+    return (
+        task["name"]
+        + wind
+        + (f", {task['group']}" if task["group"] and with_group else "")
+        + f", {task['train']:,} data"
+    )
 
 
 def model(config: dict[str, Any]) -> str:
@@ -68,15 +87,6 @@ def model(config: dict[str, Any]) -> str:
     system = {"hamiltonian": " HNN", "ode": " ODE"}.get(config["model"].get("system"), "")
     augmented = ", augmented" if config["task"].get("augment") else ""
     return kind + system + ("" if kind == "emlp" else f", free variance {variance:g}") + augmented
-
-
-def over_seeds(values: list[float | None]) -> str:
-    """Interquartile mean and interval of the members that did not diverge."""
-    kept = [value for value in values if value is not None]
-    if not kept:
-        return "-"
-    low, high = bootstrap_interval(kept)
-    return f"{float(iqm(kept)):.3g} [{float(low):.3g}, {float(high):.3g}]"
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 import torch
 from image_pathways import images, relative
 from registry import generator
-from torch.func import functional_call, stack_module_state, vmap
+from torch.func import functional_call, jacrev, stack_module_state, vmap
 
 from rppdyn.images import ARCHITECTURES, ImageModel, LayerSpec, RelaxedImageLayer, nine_layers, small, ten_layers
 from rppdyn.images.layer import MAPS
@@ -149,6 +149,39 @@ def test_the_marginal_likelihood_takes_every_pathway(kind):
     assert {(p.layer, p.name) for p in found.pathways} == {(layer, name) for layer, name, _ in named_pathways(model)}
     gamma = found.effective_parameters()
     assert (gamma > 0).all() and (gamma < found.counts).all()
+
+
+def exact_gauss_newton(model, x, likelihood):
+    """The exact matrix of each parameter of a whole model, by its name: Jacobians and the Hessian of the likelihood."""
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    jacobians = jacrev(lambda own: functional_call(model, own, (x,)))(parameters)
+    root = likelihood.factors(model(x).detach())  # (factors, N, outputs), whose outer products are the Hessian
+    rows = {name: torch.einsum("sno,no...->sn...", root, J).flatten(2).flatten(0, 1) for name, J in jacobians.items()}
+    return {name: own.mT @ own for name, own in rows.items()}
+
+
+@pytest.mark.parametrize("pathways", [{"f_fc": 1.0, "conv": 1.0}, {"fc": 1.0, "conv": 1.0}], ids="+".join)
+def test_curvature_of_a_whole_model_against_the_exact_gauss_newton_matrix(pathways):
+    """Of one image, through all layers behind: exact traces of what has weights of its own at every place.
+
+    A convolution's weights are used at many, which its blocks take to be independent; the head's at one, where it is exact.
+    """
+    model, x = tiny(pathways, size=(4, 4)), images(1, 1, size=(4, 4))
+    exact = exact_gauss_newton(model, x, Categorical())
+    names = {id(p): name for name, p in model.named_parameters()}
+    own = {(layer, name): pathway for layer, name, pathway in named_pathways(model)}
+    blocks = curvature(model, model, [x], Categorical())
+    assert set(blocks) == set(own)
+    head = max(layer for layer, _ in blocks)
+    for (layer, name), found in blocks.items():
+        for block, coefficients in zip(found, own[layer, name].coefficients(), strict=True):
+            traces = [factor.diagonal(dim1=-2, dim2=-1).sum(-1) for factor in (block.A, block.G)]
+            found_trace = block.copies * (traces[0] * traces[1]).sum()
+            ratio = float(found_trace / exact[names[id(coefficients)]].trace())
+            if name != "conv" or layer == head:
+                assert ratio == pytest.approx(1, abs=1e-10), (layer, name)
+            else:
+                assert 0.1 < ratio < 10, (layer, name)
 
 
 @pytest.mark.parametrize(

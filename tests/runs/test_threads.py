@@ -1,0 +1,18 @@
+"""Threads of torch while a job runs."""
+
+from __future__ import annotations
+
+import torch
+
+from rppdyn.runs.threads import processors, torch_threads
+
+
+def test_a_job_has_the_threads_it_asks_for_and_no_more_than_there_are_processors(monkeypatch):
+    before = torch.get_num_threads()
+    with torch_threads(1000):
+        assert torch.get_num_threads() == processors()
+    monkeypatch.setattr("rppdyn.runs.threads.processors", lambda: 3)
+    for asked, given in ((1, 1), (2, 2), (3, 3), (1000, 3)):
+        with torch_threads(asked):
+            assert torch.get_num_threads() == given
+    assert torch.get_num_threads() == before
