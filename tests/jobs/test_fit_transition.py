@@ -203,3 +203,23 @@ def test_members_that_diverge_have_no_number_and_the_run_ends(tmp_path):
     assert stored["rollout/diverged"] == [1.0, 1.0] == stored["test/error_10"]  # a trajectory that is lost counts as 1
     assert stored["equivariance/error"] == [None, None]
     assert "2 of 2 diverged" in str(result) and "nan" not in str(result)
+
+
+def test_variances_of_both_pathways_are_learned_and_the_noise_with_them(tmp_path):
+    words = ("model=rpp", "model.equivariant_variance=1", "model.free_variance=1", "model.hidden=16",
+             "objective=marginal_likelihood", "marginal_likelihood.burn_in=5", "optimiser.epochs=30")  # fmt: skip
+    result = fit_transition.run(configured(tmp_path / "run", *words))
+    rows = {(row["layer"], row["pathway"]): row for row in result.pathways}
+    layers = {layer for layer, _ in rows}
+    assert len(layers) == 3 and len(rows) == 6
+    for row in rows.values():
+        assert 0 < row["effective"][0] < row["coefficients"]
+    for (
+        layer
+    ) in layers:  # Swimmer's mirror image is exact: from one variance for both, the free weights' becomes the smaller
+        assert rows[layer, "free"]["precision"][0] > 2 * rows[layer, "equivariant"]["precision"][0]
+    last = read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]
+    (noise,), (l1,) = last["log10_variance/noise"], last["train/l1"]
+    assert 0.4 < 10**noise / (2 * l1**2) < 2.5  # a Laplace distribution's variance; it began at an eighth of that
+    again = fit_transition.run(configured(tmp_path / "run", *words), resume=True)
+    assert again.test == result.test and again.pathways == result.pathways
