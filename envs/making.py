@@ -125,6 +125,12 @@ def stock_env(env_id: str, **options: Any) -> gym.Env:
         if not own:
             raise
         raise ValueError(f"{env_id} can't be made or reset{given}: {_first_line(error)}") from error
+    frames = getattr(env.unwrapped, "frame_skip", 1)
+    if frames < 1:
+        env.close()
+        raise ValueError(
+            f"{env_id} can't be made{given}: no time would pass in a step; give a frame_skip of at least 1"
+        )
     for remark in remarks:  # of an environment that can't be made, none
         warnings.warn_explicit(remark.message, remark.category, remark.filename, remark.lineno, registry=_SAID)
     return env

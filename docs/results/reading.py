@@ -53,9 +53,9 @@ def gather(paths: Sequence[str], read: Callable[[RunFolder], dict[str, Any]] = r
     return list(found.values())
 
 
-def keep(arguments: argparse.Namespace, runs: list[dict[str, Any]], draw: Callable[[], Figure]) -> None:
-    """Write the figure and the runs where the command line asks for them."""
-    if arguments.out:
+def keep(arguments: argparse.Namespace, runs: list[dict[str, Any]], draw: Callable[[], Figure] | None = None) -> None:
+    """Write the figure, where there is one, and the runs where the command line asks for them."""
+    if arguments.out and draw:
         draw().savefig(arguments.out, dpi=150)
     if arguments.json:
         write_json(Path(arguments.json), runs)
