@@ -189,6 +189,7 @@ class RPPSAC(SAC):
         if isinstance(env, VecEnv):
             refusals.check_wrapper(unwrap_vec_normalize(env))
         super().set_env(env, force_reset)
+        refusals.warn_of_another_robot(self)
 
     # -- gradient updates ---------------------------------------------------------------------------------------------
 
@@ -352,7 +353,7 @@ class RPPSAC(SAC):
         if isinstance(path, (str, pathlib.Path)):
             refusals.check_archive(pathlib.Path(path))
         try:
-            return super().load(path, *args, **kwargs)
+            agent = super().load(path, *args, **kwargs)
         except (KeyError, AttributeError) as error:
             # of what is saved by name, and of an optimiser of the temperature that only the file has
             if "ent_coef" in kwargs:
@@ -366,6 +367,8 @@ class RPPSAC(SAC):
                 f"{path} has no {error}: it is no agent of {cls.__name__}, to be loaded by the class that saved it, or "
                 "was saved without (exclude=)"
             ) from error
+        refusals.warn_of_another_robot(agent)
+        return agent
 
     def get_parameters(self) -> dict[str, dict]:
         """As in stable-baselines3, but copies: tensors of agents that are updated at once are views of what all share."""

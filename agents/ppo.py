@@ -66,7 +66,7 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         observation_space: spaces.Box,
         action_space: spaces.Box,
         lr_schedule: Schedule,
-        spec: SymmetrySpec | Mapping[str, Any],
+        spec: SymmetrySpec | Mapping[str, Any] | None = None,
         model: str = "rpp",
         hidden: int = 64,
         num_layers: int = 2,
@@ -81,6 +81,10 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         network_kwargs: Mapping[str, Any] | None = None,
         use_sde: bool = False,
     ) -> None:
+        if spec is None:
+            raise ValueError(
+                "policy_kwargs has no spec: give dict(spec=rppdyn.envs.symmetry_spec(env)), for PPO does not hand it on"
+            )
         self._keep(
             observation_space,
             action_space,

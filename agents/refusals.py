@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pathlib
+import warnings
 import zipfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,18 @@ def check_policy(policy: str | type, aliases: Mapping[str, type], arguments: Map
         if name not in known:
             there = INSTEAD.get(name, f"one of {', '.join(list(known)[3:])}")
             raise ValueError(f"policy_kwargs has {name}, which {kind.__name__} hasn't: it has {there}")
+
+
+def warn_of_another_robot(agent: RPPSAC) -> None:
+    """Warn where an agent that was made for one environment is given another, which stable-baselines3 tells by spaces alone."""
+    for stock in agent.env.get_attr("spec") if agent.env is not None else ():
+        if stock is not None and not agent.spec.is_of(stock.id):
+            warnings.warn(
+                f"the agent's symmetry is that of {agent.spec.env_id}, and it is given {stock.id}, whose entries are others: "
+                "make a new agent, with a spec of its own",
+                stacklevel=3,
+            )
+            return
 
 
 def check_settings(agent: RPPSAC) -> None:

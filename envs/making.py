@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +127,9 @@ def stock_env(env_id: str, **options: Any) -> gym.Env:
             raise
         raise ValueError(f"{env_id} can't be made or reset{given}: {_first_line(error)}") from error
     frames = getattr(env.unwrapped, "frame_skip", 1)
-    if frames < 1:
+    if not isinstance(frames, Integral) or frames < 1:
         env.close()
-        raise ValueError(
-            f"{env_id} can't be made{given}: no time would pass in a step; give a frame_skip of at least 1"
-        )
+        raise ValueError(f"{env_id} can't be made{given}: frame_skip={frames} must be an integer, at least 1")
     for remark in remarks:  # of an environment that can't be made, none
         warnings.warn_explicit(remark.message, remark.category, remark.filename, remark.lineno, registry=_SAID)
     return env
@@ -157,15 +156,32 @@ def is_model_file(name: str | Path) -> bool:
 def load_model(path: str | Path) -> mujoco.MjModel:
     """The compiled model of an MJCF or URDF file, with errors of one line.
 
+    A URDF file names no actuators: every hinge and slide in it gets a motor, with the joint's effort as its limit.
+
     Raises:
         ValueError: there is no such file, or MuJoCo can't compile it.
     """
     if not Path(path).is_file():
         raise ValueError(f"there is no model file {str(path)!r}; give the path of an MJCF or URDF file")
     try:
-        return mujoco.MjModel.from_xml_path(str(path))
+        if Path(path).suffix.lower() != ".urdf":
+            return mujoco.MjModel.from_xml_path(str(path))
+        model = mujoco.MjSpec.from_file(str(path))
+        _add_motors(model)
+        return model.compile()
     except ValueError as error:
         raise ValueError(f"MuJoCo can't compile {path}: {' '.join(str(error).split())}") from None
+
+
+def _add_motors(model: mujoco.MjSpec) -> None:
+    for joint in model.joints:
+        if joint.type in (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE):
+            limited = joint.actfrcrange[0] < joint.actfrcrange[1]
+            motor = model.add_actuator(
+                name=joint.name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT, ctrllimited=limited
+            )
+            motor.set_to_motor()
+            motor.ctrlrange = joint.actfrcrange
 
 
 def _actuators(model) -> dict[str, int]:

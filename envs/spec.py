@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -313,6 +314,11 @@ class SymmetrySpec:
         self.obs_rep.check()
         self.action_rep.check()
         return self
+
+    def is_of(self, env_id: str) -> bool:
+        """Whether it describes an environment of that name, whatever its version and the module that registers it."""
+        name = lambda env_id: re.sub(r"-v\d+$", "", env_id.rpartition(":")[2])  # noqa: E731
+        return name(self.env_id) == name(env_id)
 
     # -- data ---------------------------------------------------------------------------------------------------------
 

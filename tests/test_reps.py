@@ -10,6 +10,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from registry import FLIPS, GROUPS, TYPES, generator
 
 from rppdyn.groups import SL, SO, SO13, SU, D, DkeR3, Group, O, O2eR3, RubiksCube, S, SO2eR3, Sp, U, Z
@@ -405,3 +406,34 @@ def test_a_function_of_half_the_angle_is_refused():
     with pytest.raises(ValueError, match=r"differs from rho\(g1\) rho\(g2\)|full turn"):
         Rep.from_function(SO(2), 2, half)
     assert Rep.from_function(SO(2), 2, lambda g: g @ g).dim == 2
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-4, 1e-8, 1e5])
+def test_false_images_of_short_generators_are_refused(scale):
+    """Brackets of generators are as short as their squares."""
+    turns, mirror = SO(3).lie_algebra, torch.diag(torch.tensor([-1.0, 1, 1]))
+    G = Group("turns", lie_algebra=scale * turns)
+    assert Rep.from_generators(G, scale * turns) != V(G)  # as they are; equal in content, not in kind
+    for images in (2 * scale * turns, scale * turns[[1, 0, 2]]):
+        with refused("it breaks [lie_algebra[0], lie_algebra[1]]"):
+            Rep.from_generators(G, images)
+    with refused("rho(exp tA) differs from exp(t drho(A))"):
+        Rep.from_function(G, 3, lambda g: 2 * g - torch.eye(3, dtype=g.dtype))
+    O3 = Group("turns and a mirror", lie_algebra=scale * turns, discrete_generators=[mirror])
+    with refused("discrete_generators[0] breaks the adjoint action"):
+        Rep.from_generators(O3, scale * turns, [mirror.flip(0, 1)])
+
+
+@pytest.mark.parametrize(
+    ("matrices", "words"),
+    [
+        ([torch.eye(2), torch.eye(3)], ("shapes (2, 2) and (3, 3)", "one size")),
+        ([[[1, 0], [0]]], ("no sequence of matrices",)),
+        ([[[float("nan")]]], ("not finite",)),
+    ],
+)
+def test_what_is_no_stack_of_matrices_is_said(matrices, words):
+    with refused("discrete_generators", *words):
+        Group("a", discrete_generators=matrices)
+    with refused("discrete_generators", *words):
+        Rep.from_generators(Z(2), discrete_generators=matrices)

@@ -19,6 +19,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy.linalg
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from rppdyn.basis.certificate import ZERO
@@ -94,11 +96,31 @@ class Factor:
         return np.linalg.norm(self.discrete, 2, axis=(1, 2)) if len(self.discrete) else np.zeros(0)
 
     @cached_property
+    def units(self) -> float:
+        """How far apart the units of coordinates are in which generators would have entries of like size; 1 where they have.
+
+        Coordinates are compared where generators lead from each to the other: elsewhere (a translation's) units are free.
+        """
+        sizes = np.concatenate([self.lie_norms, self.discrete_norms])
+        generators = np.concatenate([self.lie, self.discrete])[sizes > 0]
+        pattern = np.abs(generators / sizes[sizes > 0, None, None]).sum(0)
+        label = connected_components(pattern != 0, connection="strong")[1]
+        farthest = 1.0
+        for k in range(label.max(initial=-1) + 1):
+            own = pattern[np.ix_(label == k, label == k)]
+            scaling = scipy.linalg.matrix_balance(own, permute=False, separate=True)[1][0]
+            farthest = max(farthest, float(scaling.max() / scaling.min()))
+        return farthest
+
+    @cached_property
     def dual(self) -> Factor:
         """The dual factor: -drho^T and rho^-T; the factor itself where the two agree to rounding."""
         lie = -self.lie.transpose(0, 2, 1)
         discrete = np.linalg.inv(self.discrete).transpose(0, 2, 1) if len(self.discrete) else self.discrete
-        if np.abs(lie - self.lie).max(initial=0.0) + np.abs(discrete - self.discrete).max(initial=0.0) < 1e-14:
+        longest = np.abs(self.lie).max(initial=0.0)
+        if np.abs(lie - self.lie).max(initial=0.0) <= 1e-14 * longest and np.allclose(
+            discrete, self.discrete, rtol=0, atol=1e-14
+        ):
             return self
         return Factor(lie, discrete)
 

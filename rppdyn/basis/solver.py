@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 DENSE_FIRST = 48  # up to here a singular value decomposition beats the random draws of the isotypic strategy
 DENSE_LIMIT = 1200  # up to here it takes seconds
 MAX_STRETCH = 1e10  # of vectors by a discrete generator; beside that, moved by their own length is all but left alone
+MAX_UNITS = 1e5  # of coordinates apart: entries are by their square, and below 1e-12 of the largest taken for rounding
 MAX_BYTES = 2**33  # that a representation's coordinates may take while it is split into its parts,
 COUNTING = 64  # bytes each
 WORTH_KEEPING = 5e-3  # seconds; what is solved faster than this is not written to disk
@@ -93,6 +94,11 @@ def _general(problem: Problem) -> Solution:
         raise NotCertified(
             f"no certified basis of {problem.name}: discrete generators stretch its vectors {stretch:.0e} times, beside which "
             "rounding hides what they leave alone; give them in less skewed axes"
+        )
+    if (units := max(f.units for f in problem.factors)) > MAX_UNITS:
+        raise NotCertified(
+            f"no certified basis of {problem.name}: its coordinates have units {units:.0e} times apart, and small entries of "
+            "generators can't be told from rounding; give them in units in which entries are of like size, and zeros as zeros"
         )
     return solve_dense(problem) if problem.dim <= DENSE_LIMIT else solve_iterative(problem)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from jaxtyping import Inexact
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from rppdyn.equivariance.actions import act, check_finite
@@ -90,7 +89,7 @@ def error_by_input(
         return sum(float(torch.linalg.vector_norm((a - b).double(), dim=-1).sum()) for a, b in pairs)
 
     neutral = rep_in.solve().project(x.mean(0).to(rep_in.dtype).cpu()).to(x)
-    component = _components(rep_in)
+    component = rep_in.components
     names: dict[tuple[int, ...], list[str]] = {}
     for name, index in _indices(blocks, rep_in, "input").items():
         touched = component[index].unique()
@@ -110,12 +109,6 @@ def _move(rep: Rep, g: Tensor) -> Callable[[Tensor], Tensor]:
         return lambda x: act(rep, g, x)
     matrix = rep.rho(g[0].to(rep.G.dtype)).mT
     return lambda x: x @ matrix.to(x)
-
-
-def _components(rep: Rep) -> Tensor:
-    """For each coordinate, the number of the smallest set of coordinates that the group keeps to itself."""
-    pattern = (torch.cat([rep.lie_generators, rep.discrete_generators]).abs() > 1e-12).any(0)
-    return torch.from_numpy(connected_components(pattern.numpy(), directed=False)[1]).to(torch.int64)
 
 
 def _indices(blocks: Blocks, rep: Rep, what: str) -> dict[str, Tensor]:

@@ -14,6 +14,10 @@ from rppdyn.reps import Rep
 
 __all__ = ["LocalEquivarianceError", "derivative", "lie_derivative", "local_equivariance_error"]
 
+MAX_HALVINGS = 30  # of the step of differences
+PATIENCE = 3  # halvings by which little was gained, after which there are no more
+DISAGREEMENT = 0.05  # of a derivative and one difference, from which something was detached
+
 
 def lie_derivative(
     f: Callable[[Tensor], Tensor], rep_in: Action, rep_out: Action, x: Inexact[Tensor, "..."]
@@ -25,8 +29,8 @@ def lie_derivative(
     by one Jacobian-vector product (forward mode) per generator of the Lie algebra. Zero for every generator and every x
     if and only if f is equivariant to the group's identity component.
 
-    A function whose output carries no derivative (computed in inference mode, detached, through NumPy) is differentiated
-    by central differences of fourth order, to about 1e-11 in float64 and 1e-4 in float32.
+    A function whose output carries no derivative (computed in inference mode, detached, through NumPy), or not all of it, is
+    differentiated by central differences of fourth order, to about 1e-11 in float64 and 1e-4 in float32.
 
     Args:
         f: maps ``(..., dim_in)`` to ``(..., dim_out)``; for flows, whatever they act on.
@@ -50,6 +54,10 @@ def lie_derivative(
     derivatives = []
     for k, velocity in enumerate(tangents(rep_in, x)):
         y, pushed = derivative(f, x, velocity)
+        if not _is_whole(f, x, velocity, y, pushed):
+            found, error = _differences(f, x, velocity)
+            if error.norm() < DISAGREEMENT * found.norm():  # else f is noisy, or has a kink there
+                pushed = found
         if isinstance(rep_out, Rep) and y.shape[-1:] != (rep_out.dim,):
             raise ValueError(f"f(x) has shape {tuple(y.shape)}; rep_out ({rep_out}) asks for {rep_out.dim} components")
         derivatives.append(pushed - tangents(rep_out, y)[k])
@@ -64,9 +72,55 @@ def derivative(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tuple[Ten
         # strict: a detached output raises, it is no constant
         return torch.func.jvp(lambda x: f(x.clone()), (x,), (v,), strict=True)[:2]
     except RuntimeError:  # (or f is at fault, and raises again below)
-        y, t = f(x.clone()), torch.finfo(x.dtype).eps ** 0.2
-        near, far = (f(x + s * v) - f(x - s * v) for s in (t, 2 * t))
-        return y, (8 * near - far) / (12 * t)
+        return f(x.clone()), _differences(f, x, v)[0]
+
+
+def _is_whole(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor, y: Tensor, pushed: Tensor) -> bool:
+    """Whether a derivative is that of all of f, none of which was detached: whether one central difference agrees with it."""
+    try:
+        step = _step(x, v, torch.finfo(x.dtype).eps ** (1 / 3))
+        found = (f(x + step * v) - f(x - step * v)) / (2 * step)
+        rounding = 10 * torch.finfo(x.dtype).eps * y.norm() / step
+        return bool((found - pushed).norm() <= DISAGREEMENT * pushed.norm() + rounding)
+    except RuntimeError:  # inside torch.vmap nothing may be decided by values
+        return True
+
+
+def _step(x: Tensor, v: Tensor, share: float) -> Tensor:
+    """How far along v inputs move by a share of their size."""
+    size = torch.where(x.norm() > 0, x.norm(), 1.0)
+    return share * size / torch.where(v.norm() > 0, v.norm(), 1.0)
+
+
+def _differences(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The derivative by central differences of fourth order, each entry at the step where it agrees best with its neighbours.
+
+    Steps are halved from a tenth of x until little is gained: how fast f varies is not known.
+
+    Returns:
+        the derivative, and by how much each entry differs from those at the neighbouring steps.
+    """
+    step = _step(x, v, 0.1)
+    central = lambda step: (f(x + step * v) - f(x - step * v)) / (2 * step)  # noqa: E731
+    before = central(step)
+    estimates: list[Tensor] = []
+    best, error = before, torch.full_like(before.abs(), torch.inf)
+    idle = 0
+    for _ in range(MAX_HALVINGS):
+        step = step / 2
+        now = central(step)
+        estimates = [*estimates[-2:], (4 * now - before) / 3]
+        before = now
+        if len(estimates) < 3:
+            continue
+        first, middle, last = estimates
+        change = torch.maximum((middle - first).abs(), (last - middle).abs())
+        found = torch.minimum(change, error)
+        best, idle = torch.where(change < error, middle, best), 0 if found.sum() < 0.9 * error.sum() else idle + 1
+        error = found
+        if idle == PATIENCE:
+            break
+    return best, error
 
 
 @dataclass(frozen=True)

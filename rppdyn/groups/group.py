@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 import torch
-from jaxtyping import Inexact
+from jaxtyping import Float, Inexact
 from torch import Tensor
 
 MAX_ORDER = 64
@@ -52,8 +53,8 @@ class Group:
     def __init__(
         self, name: str, *, lie_algebra: Matrices | None = None, discrete_generators: Matrices | None = None
     ) -> None:
-        lie = _as_matrices(lie_algebra, f"lie_algebra of {name}")
-        discrete = _as_matrices(discrete_generators, f"discrete_generators of {name}")
+        lie = as_matrices(lie_algebra, f"lie_algebra of {name}")
+        discrete = as_matrices(discrete_generators, f"discrete_generators of {name}")
         given = [part for part in (lie, discrete) if part is not None]
         if not given:
             raise ValueError(
@@ -132,6 +133,17 @@ class Group:
         return self._discrete.clone()
 
     @property
+    def lie_sizes(self) -> Float[Tensor, "D 1 1"]:
+        """Spectral norms of the Lie generators in coordinates that are balanced for each, and 1 of a zero.
+
+        How long generators are given and in which units coordinates are does not matter to what is divided by them. They are
+        1 for every group of the catalogue.
+        """
+        balanced = [np.linalg.norm(scipy.linalg.matrix_balance(A, permute=False)[0], 2) for A in self._lie.numpy()]
+        sizes = torch.tensor(balanced, dtype=torch.float64).view(-1, 1, 1)
+        return torch.where((sizes == 0) | ((sizes - 1).abs() < 1e-12), 1.0, sizes)
+
+    @property
     def dtype(self) -> torch.dtype:
         return self._lie.dtype
 
@@ -148,8 +160,8 @@ class Group:
     def is_orthogonal(self) -> bool:
         """Whether every element is orthogonal (unitary for a complex group)."""
         eye = torch.eye(self.d, dtype=self.dtype)
-        skew = _is_zero(self._lie + self._lie.mH)
-        return skew and _is_zero(self._discrete @ self._discrete.mH - eye)
+        unit = self._lie / self.lie_sizes
+        return _is_zero(unit + unit.mH) and _is_zero(self._discrete @ self._discrete.mH - eye)
 
     @property
     def is_signed_permutation(self) -> bool:
@@ -192,7 +204,8 @@ class Group:
 
         Uniform for a finite group of order at most ``MAX_ORDER``. Otherwise the product of
         :math:`\exp(\sum_i a_i A_i)`, :math:`a_i \sim N(0, s^2)`, with a random word of 64 letters in the discrete
-        generators and the identity; :math:`s = 1` for a compact group and :math:`1/\sqrt{D}` otherwise, which keeps
+        generators and the identity, where :math:`A_i` are the Lie generators divided by their ``lie_sizes``;
+        :math:`s = 1` for a compact group and :math:`1/\sqrt{D}` otherwise, which keeps
         boosts and shears well conditioned. Not the Haar measure, and of some groups not all
         elements are reached: -diag(2, 1/2) of SL(2) is no exponential of a real matrix.
         """
@@ -205,7 +218,7 @@ class Group:
         if len(self._lie):
             scale = 1.0 if self.is_orthogonal else 1 / math.sqrt(len(self._lie))
             a = scale * torch.randn(n, len(self._lie), generator=generator, dtype=torch.float64)
-            g = torch.linalg.matrix_exp(torch.einsum("ni,ijk->njk", a.to(self.dtype), self._lie))
+            g = torch.linalg.matrix_exp(torch.einsum("ni,ijk->njk", a.to(self.dtype), self._lie / self.lie_sizes))
         if len(self._discrete):
             letters = torch.cat([torch.eye(self.d, dtype=self.dtype)[None], self._discrete])
             # Words grow without bound where the discrete part is not compact (a scaling, say), so keep those short.
@@ -244,11 +257,20 @@ def as_tensor(value: Any) -> Tensor:
     return value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
 
 
-def _as_matrices(value: Matrices | None, what: str) -> Tensor | None:
+def as_matrices(value: Matrices | None, what: str) -> Tensor | None:
     """``(n, d, d)`` float64 or complex128 copy of ``value``; ``None`` where it is ``None`` or empty."""
-    if value is None or len(value) == 0:
+    if value is None:
         return None
-    matrices = torch.stack([as_tensor(v) for v in value]).detach().cpu()
+    try:
+        each = [as_tensor(v).detach().cpu() for v in value]
+    except (TypeError, ValueError):
+        raise ValueError(f"{what} is no sequence of matrices of numbers; give them stacked as (n, d, d)") from None
+    if not each:
+        return None
+    shapes = list(dict.fromkeys(tuple(v.shape) for v in each))
+    if len(shapes) > 1:
+        raise ValueError(f"{what} has matrices of shapes {shapes[0]} and {shapes[1]}; give all of them one size")
+    matrices = torch.stack(each)
     matrices = matrices.to(torch.complex128 if matrices.is_complex() else torch.float64, copy=True)
     if matrices.ndim != 3 or matrices.shape[1] != matrices.shape[2] or matrices.shape[1] == 0:
         raise ValueError(f"{what} has shape {tuple(matrices.shape)}; give square matrices stacked as (n, d, d)")

@@ -239,6 +239,11 @@ def _subject(config: EquivarianceConfig) -> Iterator[Subject]:
 def _spec(config: EquivarianceConfig, subject: Subject) -> SymmetrySpec:
     """The symmetry that was asked for, else the subject's own, else its environment's default."""
     if subject.spec is not None and config.symmetry is None:
+        if config.env is not None and not subject.spec.is_of(config.env):
+            raise ConfigError(
+                f"--env {config.env}: {config.what} is a policy of {subject.spec.env_id} and has the symmetry of that; leave "
+                "--env out, or give --symmetry, too"
+            )
         return subject.spec
     env_id = config.env or (subject.spec.env_id if subject.spec else None)
     if env_id is None:

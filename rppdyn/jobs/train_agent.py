@@ -164,6 +164,13 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
             folder = RunFolder.create(folder.path, asdict(config))
         stack.enter_context(folder.lock())
         state = agent_files.restore_latest(agent, folder)
+        if (is_new := state.evaluated < 0) and folder.result() is not None:
+            raise RunFolderError(
+                f"{folder.path} was trained to its end and has no checkpoints to go on from: put them back, or choose another "
+                "run_dir="
+            )
+        if is_new and folder.metrics.last():
+            logger.warning("%s has records and no checkpoint yet: training begins anew", folder.path)
         if state.step >= config.total_steps + config.agent.train_freq:  # a last rollout may end a little later
             raise RunFolderError(
                 f"total_steps={config.total_steps}: the run in {folder.path} has {state.step} already; "
@@ -173,8 +180,8 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
             folder.result_file.unlink(missing_ok=True)  # of a shorter run: this one is unfinished
         folder.replace_config(asdict(config))
         _describe_symmetry(folder, spec, env)
-        folder.metrics.rewind(state.step)
-        folder.timing.rewind(state.step)
+        for records in (folder.metrics, folder.timing):
+            records.rewind(-1 if is_new else state.step)
         if (last := folder.metrics.last().get("step", -1)) < state.evaluated:
             logger.warning(
                 "%s ends at step %d, and the run was evaluated at step %d: records are lost, and what comes is measured anew",

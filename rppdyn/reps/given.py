@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rppdyn.groups import Group
-from rppdyn.groups.group import as_tensor
+from rppdyn.groups.group import as_matrices
 from rppdyn.reps.leaves import DualRep
 from rppdyn.reps.rep import Rep, coefficients_in, near
 
@@ -72,7 +72,7 @@ class GeneratedRep(Rep):
     name: str
 
     def __init__(self, G: Group, lie_algebra=None, discrete_generators=None, name: str | None = None):
-        lie, discrete = (_images(x, what) for x, what in
+        lie, discrete = (as_matrices(x, what) for x, what in
                          ((lie_algebra, "lie_algebra"), (discrete_generators, "discrete_generators")))  # fmt: skip
         known = [x for x in (lie, discrete) if x is not None]
         if not known:
@@ -177,16 +177,6 @@ class GeneratedRep(Rep):
 
     def __repr__(self):
         return self.name
-
-
-def _images(value, what: str) -> Tensor | None:
-    if value is None:
-        return None
-    images = torch.stack([as_tensor(v) for v in value]) if len(value) else None
-    if images is not None and (images.ndim != 3 or images.shape[1] != images.shape[2]):
-        raise ValueError(f"{what} has shape {tuple(images.shape)}; give square matrices stacked as (n, dim, dim)")
-    return None if images is None else images.detach().cpu().to(
-        torch.complex128 if images.is_complex() else torch.float64, copy=True)  # fmt: skip
 
 
 def _real_rows(x: Tensor) -> Tensor:
@@ -319,7 +309,8 @@ def _in_identity_component(rep: GeneratedRep, g: Tensor) -> Tensor | None:
 
 def check_full_turns(rep: Rep) -> None:
     """Generators whose exponential comes back to the identity have images whose exponential does."""
-    for i, (A, image) in enumerate(zip(rep.G.lie_algebra, rep.lie_generators, strict=True)):
+    sizes = rep.G.lie_sizes
+    for i, (A, image) in enumerate(zip(rep.G.lie_algebra / sizes, rep.lie_generators / sizes, strict=True)):
         t = _full_turn(A)
         if t is not None and not near(torch.linalg.matrix_exp(t * image), torch.eye(rep.dim, dtype=rep.dtype), 1e-7):
             raise ValueError(
@@ -334,22 +325,23 @@ def _check_relations(rep: GeneratedRep) -> None:
     Of large discrete groups the orders of short words alone.
     """
     G, lie, discrete = rep.G, rep.lie_generators, rep.discrete_generators
-    A, h = G.lie_algebra, G.discrete_generators
+    A, h = G.lie_algebra / G.lie_sizes, G.discrete_generators
+    unit = lie / G.lie_sizes
     for i in range(len(A)):
-        if not near(rep.drho(A[i]), lie[i], 1e-7):
+        if not near(rep.drho(A[i]), unit[i], 1e-7):
             raise ValueError(
                 f"{rep} is no representation of {G}: lie_algebra[{i}] depends linearly on the others, and its image does not"
             )
         for j in range(i):
             bracket = A[i] @ A[j] - A[j] @ A[i]
             c, _ = coefficients_in(bracket[None], G)
-            outside = bracket - torch.einsum("i,ijk->jk", c[0].to(A.dtype), A)
+            outside = bracket - torch.einsum("i,ijk->jk", c[0].to(A.dtype), G.lie_algebra)
             if outside.norm() > 1e-6 * A[i].norm() * A[j].norm():
                 raise ValueError(
                     f"{rep} of {G}: [lie_algebra[{j}], lie_algebra[{i}]] is no sum of the Lie algebra's generators, so it "
                     "has no image; give the group a basis of its whole Lie algebra"
                 )
-            if not near(lie[i] @ lie[j] - lie[j] @ lie[i], torch.einsum("i,ijk->jk", c[0], lie), 1e-7):
+            if not near(unit[i] @ unit[j] - unit[j] @ unit[i], torch.einsum("i,ijk->jk", c[0], lie), 1e-7):
                 raise ValueError(f"{rep} is no representation of {G}: it breaks [lie_algebra[{j}], lie_algebra[{i}]]")
     for k in range(len(h)):
         image, tolerance = _in_identity_component(rep, h[k]), 1e-7 * float(torch.linalg.cond(h[k]))  # of its logarithm
@@ -363,7 +355,7 @@ def _check_relations(rep: GeneratedRep) -> None:
         if len(A):
             c, _ = coefficients_in(h[k] @ A @ torch.linalg.inv(h[k]), G)
             expected = torch.einsum("ni,ijk->njk", c, lie)
-            if not near(discrete[k] @ lie @ torch.linalg.inv(discrete[k]), expected, 1e-7):
+            if not near(discrete[k] @ unit @ torch.linalg.inv(discrete[k]), expected, 1e-7):
                 raise ValueError(
                     f"{rep} is no representation of {G}: discrete_generators[{k}] breaks the adjoint action"
                 )

@@ -109,6 +109,14 @@ BAD = {
         ["fit-image", "marginal_likelihood.learning_rate=1e30"],
         ["marginal_likelihood.learning_rate=1e+30", "at most 10"],
     ),
+    "window that nobody watches": (
+        ["train-agent", "env=InvertedPendulum-v5", "env.kwargs.render_mode=human"],
+        ["env.kwargs.render_mode=human", "--video"],
+    ),
+    "half a frame": (
+        ["train-agent", "env=InvertedPendulum-v5", "env.kwargs.frame_skip=2.5"],
+        ["frame_skip=2.5 must be an integer", "at least 1"],
+    ),
     "warm-up longer than training": (["fit-image", "optimiser.warm_up=1000"], ["optimiser.warm_up=1000", "epochs="]),
     "neither true nor false": (
         ["fit-image", "marginal_likelihood.noise=maybe"],

@@ -7,6 +7,7 @@ import pytest
 import torch
 from forked import run_code
 from legged import Legged, legged_spec, legged_states
+from refusals import refused
 from stable_baselines3 import PPO
 
 from rppdyn.agents import RPPActorCriticPolicy, critic_equivariance_error, policy_equivariance_error
@@ -160,3 +161,8 @@ assert mean >= 950, mean
 def test_it_balances_the_pendulum(tmp_path):
     """In a process of its own: the shape checks that tests put around functions take most of the time."""
     run_code(BALANCE, folder=tmp_path)
+
+
+def test_a_policy_without_a_spec_says_where_to_get_one():
+    with refused("policy_kwargs has no spec", "symmetry_spec"):
+        PPO(RPPActorCriticPolicy, PENDULUM, policy_kwargs=dict(hidden=16), device="cpu")

@@ -65,6 +65,17 @@ def test_an_environment_of_ones_own_with_a_spec_of_ones_own(make_agent, tmp_path
         loaded.capture()
 
 
+def test_another_robot_with_equal_spaces_is_warned_of(trained, tmp_path, recwarn):
+    trained.save(tmp_path / "agent.zip")
+    RPPSAC.load(tmp_path / "agent.zip", env=gym.make("Walker2d-v5"), device="cpu").set_env(gym.make("Walker2d-v5"))
+    assert not [w for w in recwarn if "symmetry" in str(w.message)]
+    other = lambda: gym.make("HalfCheetah-v5")  # noqa: E731
+    with pytest.warns(UserWarning, match="symmetry is that of Walker2d-v5, and it is given HalfCheetah-v5"):
+        loaded = RPPSAC.load(tmp_path / "agent.zip", env=other(), device="cpu")
+    with pytest.warns(UserWarning, match="given HalfCheetah-v5"):
+        loaded.set_env(DummyVecEnv([other]))
+
+
 def test_parameters_go_out_and_in(trained, make_agent):
     other = make_agent("rpp", "Walker2d-v5", seed=7)
     other.set_parameters(trained.get_parameters())

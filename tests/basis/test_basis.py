@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from registry import GALILEI, GROUPS, SHEAR, TYPES
+from registry import GALILEI, GROUPS, SHEAR, TYPES, generator
 
 from rppdyn.basis import Certificate, NotCertified, solve
 from rppdyn.basis.dense import solve_dense
@@ -14,7 +14,7 @@ from rppdyn.basis.iterative import solve_iterative
 from rppdyn.basis.orbits import solve_orbits
 from rppdyn.basis.problem import Problem
 from rppdyn.basis.solver import solve_problem
-from rppdyn.groups import O13, SL, SO, SU, D, DkeR3, Group, O, S, Sp, U, Z
+from rppdyn.groups import O13, SL, SO, SU, D, DkeR3, Group, O, S, SO13p, Sp, U, Z
 from rppdyn.reps import Pseudoscalar, Rep, Scalar, T, V
 
 MIXED = {
@@ -336,3 +336,46 @@ def test_a_lie_generator_whose_image_is_rounding_acts_on_nothing(n):
     G = Group("skewed", lie_algebra=P @ SU(n).lie_algebra @ torch.linalg.inv(P))
     maps = (V + V.T + Scalar) >> (V * V + Pseudoscalar)
     assert solve(maps(G), cache=False).rank == solve(maps(SU(n)), cache=False).rank
+
+
+@pytest.mark.parametrize("scale", [1e-10, 1e-4, 1e6])
+def test_length_of_the_generators_does_not_matter_to_duals_maps_components_and_samples(scale):
+    shear, turns = (
+        Group("scaled", lie_algebra=scale * torch.as_tensor(A, dtype=torch.float64))
+        for A in ([[[0.0, 1], [0, 0]]], SO(3).lie_algebra)
+    )
+    assert V.T(shear) != V(shear) and not shear.is_orthogonal and turns.is_orthogonal
+    identity = torch.eye(2, dtype=torch.float64).flatten()
+    assert torch.allclose((V >> V)(shear).solve().project(identity), identity, atol=1e-12)
+    assert V(turns).components.tolist() == [0, 0, 0]
+    ours, theirs = (G.samples(3, generator()) for G in (turns, SO(3)))
+    assert torch.allclose(ours, theirs, atol=1e-12)
+
+
+def lorentz_in_units(c):
+    """Of time in seconds and lengths in metres, where c is the speed of light."""
+    D = torch.diag(torch.tensor([1, c, c, c], dtype=torch.float64))
+    return Group(f"SO13p, c={c:g}", lie_algebra=D @ SO13p().lie_algebra @ torch.linalg.inv(D))
+
+
+@pytest.mark.parametrize("c", [1.0, 10.0, 1e3, 1e4, 1e6, 1e8, 299792458.0, 1e12])
+def test_ranks_do_not_depend_on_units_or_are_refused(c):
+    """Entries are c^2 apart: from c = 1e6 on the small ones are below rounding, and a basis without them would be certified."""
+    G = lorentz_in_units(c)
+    for k, rank in ((1, 0), (2, 1), (3, 0)):
+        try:
+            assert solve(T(k)(G), cache=False).rank == rank
+        except NotCertified as error:
+            assert c >= 1e3
+            assert c < 1e5 or "in units in which entries are of like size" in str(error)
+
+
+def test_units_of_translations_are_free():
+    """SE(2): nothing leads back from the last coordinate, so lengths may be in any unit."""
+    turn, *shifts = torch.zeros(3, 3, 3, dtype=torch.float64)
+    turn[0, 1], turn[1, 0] = -1, 1
+    for i, shift in enumerate(shifts):
+        shift[i, 2] = 1
+    for unit in (1, 1e9):
+        G = Group("SE(2)", lie_algebra=[turn, *(unit * shift for shift in shifts)])
+        assert [solve(rep(G), cache=False).rank for rep in (V, T(2), V.T, V >> V)] == [0, 2, 1, 1]

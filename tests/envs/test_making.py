@@ -69,6 +69,7 @@ def test_seeded_environments_agree():
         (lambda: make_env("Walker2d-v99"), ("Walker2d-v99",)),
         (lambda: make_env("Walker2d-v5", gravity=3), ("Walker2d-v5", "gravity")),
         (lambda: make_env("Walker2d-v5", frame_skip=-1), ("Walker2d-v5", "frame_skip=-1", "at least 1")),
+        (lambda: make_env("Walker2d-v5", frame_skip=2.5), ("Walker2d-v5", "frame_skip=2.5", "integer")),
         (lambda: make_env("CartPole-v1", actuator_scale={"leg": 0.5}), ("CartPole-v1", "MuJoCo")),
         (lambda: ScaledActuators(gym.make("Hopper-v5"), {"x": 1}), ("'x'", "Hopper-v5")),
     ],

@@ -18,7 +18,17 @@ from handwritten import ROBOTS
 from mutants import EXACT, joint_mutants
 from refusals import refused
 
-from rppdyn.envs import KNOWN_ENVIRONMENTS, Entry, Space, SymmetrySpec, mirror_spec, symmetry_choices, symmetry_spec
+from rppdyn.envs import (
+    KNOWN_ENVIRONMENTS,
+    Entry,
+    Space,
+    SymmetrySpec,
+    certify,
+    mirror_spec,
+    symmetry_choices,
+    symmetry_spec,
+)
+from rppdyn.envs.making import load_model
 from rppdyn.envs.published import PUBLISHED
 from rppdyn.groups import SO
 from rppdyn.reps import V
@@ -318,6 +328,35 @@ def test_unknown_environment():
         symmetry_spec("Reacher-v5", variant="published")
     with refused("Swimmer-v5", "'planar rotation'", "leave one out"):
         symmetry_spec("Swimmer-v5", symmetry="planar rotation", variant="published")
+
+
+ARM = """
+<robot name="arms">
+  <link name="base"/>
+  {links}
+  {joints}
+</robot>
+"""
+LINK = """<link name="{0}"><inertial><origin xyz="0 0 0.5"/><mass value="1"/>
+  <inertia ixx="0.1" iyy="0.1" izz="0.1" ixy="0" ixz="0" iyz="0"/></inertial></link>"""
+JOINT = """<joint name="{0} shoulder" type="revolute"><parent link="base"/><child link="{0}"/><origin xyz="0 {1} 0"/>
+  <axis xyz="1 0 0"/><limit lower="-1" upper="1" effort="5" velocity="3"/></joint>"""
+
+
+def test_joints_of_an_urdf_file_have_motors(tmp_path):
+    """Such files name no actuators; efforts are limits of torques."""
+    sides = {"left": 0.3, "right": -0.3}
+    links, joints = (
+        "".join(part.format(*side) for side in of)
+        for part, of in ((LINK, [(side,) for side in sides]), (JOINT, sides.items()))
+    )
+    (tmp_path / "arms.urdf").write_text(ARM.format(links=links, joints=joints))
+    model = load_model(tmp_path / "arms.urdf")
+    assert model.actuator_ctrlrange.tolist() == [[-5, 5], [-5, 5]] and model.actuator_ctrllimited.all()
+    spec = symmetry_spec(str(tmp_path / "arms.urdf"))
+    assert spec.action_names == ("left shoulder torque", "right shoulder torque")
+    assert certify(tmp_path / "arms.urdf", n_states=20).dynamics_verdict == "exact"
+    assert np.array_equal(spec.transform_action(spec.group.discrete_generators[0].numpy(), np.array([1.0, 0])), [0, -1])
 
 
 def test_changed_environments():

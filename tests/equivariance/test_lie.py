@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from registry import generator
 
 from rppdyn.equivariance import Flow, images, lie_derivative, local_equivariance_error
-from rppdyn.groups import SO, Z
+from rppdyn.groups import SO, Group, Z
 from rppdyn.nn import EMLP
 from rppdyn.reps import Scalar, T, V
 
@@ -84,3 +85,31 @@ def test_what_has_no_derivative_to_speak_of_is_refused():
         local_equivariance_error(lambda x: x, V(SO(2)), V(SO(2)), X[:0])
     with pytest.raises(ValueError, match="not finite"):
         local_equivariance_error(lambda x: x, V(SO(2)), V(SO(2)), X / 0)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 2e-5)])
+@pytest.mark.parametrize("size", [1e-2, 1.0, 100.0])
+@pytest.mark.parametrize("length", [1.0, 100.0, 1e-4])
+def test_functions_without_derivatives_at_any_scale(dtype, tolerance, size, length):
+    """Through NumPy, where neither inputs nor generators are of order one; sin varies at 1, however large inputs are."""
+    G = Group("turns", lie_algebra=length * SO(2).lie_algebra)
+    x = size * torch.tensor([[0.6, 0.8], [0.2, -1.1]], dtype=dtype)
+    found = lie_derivative(lambda x: torch.from_numpy(np.sin(x.numpy()[..., :1])), V(G), Scalar(G), x)
+    expected = -length * x[:, 1] * x[:, 0].cos()
+    assert ((found.flatten() - expected).norm() / expected.norm()).item() < tolerance
+
+
+def test_functions_that_are_detached_in_part():
+    G, x = SO(2), torch.tensor([[3.0, 4.0], [0.2, 0.1]], dtype=torch.float64)
+    broken = lambda x: x.norm(dim=-1, keepdim=True) + x[..., :1].detach()  # noqa: E731
+    assert torch.allclose(lie_derivative(broken, V(G), Scalar(G), x).flatten(), -x[:, 1], rtol=1e-9)
+    whole = lambda x: torch.cat([x[..., :1], x[..., 1:].detach()], -1)  # noqa: E731
+    assert lie_derivative(whole, V(G), V(G), x).abs().max() < 1e-9
+
+
+def test_noise_and_kinks_keep_the_derivative_of_the_graph():
+    G, x = SO(2), torch.tensor([[0.0, 1.0]], dtype=torch.float64)
+    noise = torch.Generator().manual_seed(0)
+    noisy = lambda x: x[..., :1] + torch.randn(1, 1, generator=noise, dtype=x.dtype)  # noqa: E731
+    assert lie_derivative(noisy, V(G), Scalar(G), x).item() == -1
+    assert torch.vmap(lambda x: lie_derivative(lambda x: x[..., :1], V(G), Scalar(G), x))(x).item() == -1

@@ -122,6 +122,12 @@ def test_a_policy_with_a_spec_of_its_own_needs_no_environment(saved):
     assert result.pathways["actor_free_share"] == 0
 
 
+def test_a_policy_of_another_robot_is_not_measured_by_its_own_symmetry(saved):
+    with pytest.raises(ConfigError, match=r"--env HalfCheetah-v5: .* is a policy of Walker2d-v5"):
+        measured(saved / "emlp.zip", env="HalfCheetah-v5")
+    measured(saved / "emlp.zip", env="Walker2d-v5")
+
+
 @pytest.fixture(scope="module")
 def normalised(tmp_path_factory):
     """Agents that saw normalised observations, by algorithm, and where their files and statistics are."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 
@@ -21,7 +22,7 @@ from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import EvaluateAgentConfig
 from rppdyn.jobs.training import agent_files, building
 from rppdyn.jobs.training.result import summary
-from rppdyn.runs import RunFolder, RunFolderError, StopRequest
+from rppdyn.runs import RunFolder, RunFolderError, StopRequest, read_metrics
 
 WORDS = (
     "device=cpu",
@@ -215,6 +216,39 @@ def test_a_finished_run_that_goes_on_is_unfinished_again(config, tmp_path, monke
     assert RunFolder.open(first.run_dir).result() is None
     played = evaluate_agent.run(EvaluateAgentConfig(run=first.run_dir, episodes=1))
     assert played.source == "policy of the checkpoint at step 60"  # and not the earlier end's
+
+
+def test_a_finished_run_without_checkpoints_is_not_begun_anew(config, tmp_path):
+    first = replace(config, run_dir=str(tmp_path / "run"))
+    train_agent.run(first)
+    folder = RunFolder.open(first.run_dir)
+    shutil.rmtree(folder.path / "checkpoints")
+    kept = folder.metrics.path.read_bytes(), folder.policy_file.read_bytes()
+    with pytest.raises(RunFolderError, match="trained to its end and has no checkpoints"):
+        train_agent.run(replace(first, total_steps=100), resume=True)
+    assert folder.result() is not None and kept == (folder.metrics.path.read_bytes(), folder.policy_file.read_bytes())
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_ends_as_if_it_had_not_been(config, result, tmp_path, caplog):
+    first = replace(config, run_dir=str(tmp_path / "run"))
+    train_agent.run(first)
+    folder = RunFolder.open(first.run_dir)
+    shutil.rmtree(folder.path / "checkpoints")
+    folder.result_file.unlink()
+    lines = folder.metrics.path.read_text().splitlines(keepends=True)
+    folder.metrics.path.write_text(lines[0])
+    again = train_agent.run(first, resume=True)
+    assert "no checkpoint yet: training begins anew" in caplog.text
+    assert folder.metrics.path.read_text() == "".join(lines) and again.metrics == result.metrics
+    steps = [[record["step"] for record in read_metrics(of.path)] for of in (folder.timing, folder.metrics)]
+    assert steps[0] == steps[1]
+
+
+def test_small_returns_are_shown_too(result):
+    for value, shown in ((0.03874, "0.0387"), (131.04, "131.0"), (0.0, "0.0"), (-2.5, "-2.5")):
+        assert f"mean return         {shown}  " in summary(
+            replace(result, metrics=result.metrics | {"eval/return_mean": value})
+        )
 
 
 def test_a_run_whose_metrics_were_lost_is_measured_anew(tmp_path, caplog):

@@ -54,6 +54,10 @@ class EnvConfig:
         betas("env.betas", self.betas)
         require("env.tau", self.tau, 0 < self.tau <= 1, "in (0, 1]")
         require("env.variant", self.variant, self.variant in VARIANTS, " or ".join(VARIANTS))
+        if self.kwargs.get("render_mode") == "human":
+            raise ConfigError(
+                "env.kwargs.render_mode=human: nothing is shown in training; leave it out (rppdyn evaluate-agent --video films)"
+            )
         for name, factor in self.actuator_scale.items():
             require(f"env.actuator_scale.{name}", factor, math.isfinite(factor) and factor >= 0, "zero or positive")
 

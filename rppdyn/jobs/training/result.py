@@ -55,8 +55,8 @@ def summary(result: TrainAgentResult) -> str:
     m = result.metrics
     if m:
         lines.append(
-            f"  mean return         {m['eval/return_mean']:.1f}  "
-            f"(standard deviation {m['eval/return_std']:.1f} over {len(m['eval/returns'])} episodes)"
+            f"  mean return         {_return(m['eval/return_mean'])}  "
+            f"(standard deviation {_return(m['eval/return_std'])} over {len(m['eval/returns'])} episodes)"
         )
         errors = ", ".join(
             f"{who} {_error(m[f'equivariance/{who}'])}"
@@ -81,6 +81,10 @@ def summary(result: TrainAgentResult) -> str:
 
 def _error(value: float | None) -> str:
     return "vacuous (the outputs are all but zero)" if value is None else f"{value:.1e}"
+
+
+def _return(value: float) -> str:
+    return f"{value:.1f}" if abs(value) >= 10 or not value else f"{value:.3g}"
 
 
 def _percent(share: float) -> str:
