@@ -353,7 +353,7 @@ def test_bad_input_is_one_line(what, saved, function):
         Path(name).write_text("nothing")
     np.save("wrong.npy", np.zeros((5, 3)))
     what = what.strip()
-    path = str(saved / what) if what in ("td3.zip", "emlp.zip") else what
+    path = str(saved / what) if what in ("td3.zip", "emlp.zip", "sac-Walker2d-v5.zip") else what
     with pytest.raises(ValueError, match=expected) as error:
         measured(path, **options)
     assert "\n" not in str(error.value) and len(str(error.value)) < 400
