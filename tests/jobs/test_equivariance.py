@@ -333,7 +333,7 @@ BAD = {
     "along:wrong_size": (dict(env="Walker2d-v5", states_from="reset"), r"must map \(n, 17\) to \(n, 6\)"),
     "td3.zip": (dict(env="Walker2d-v5", states_from="reset"), "has 4 entries and that of Walker2d-v5 17"),
     "emlp.zip": (dict(env="Ant-v5", states=20), "--env Ant-v5: .* is a policy of Walker2d-v5"),
-    "sac-Walker2d-v5.zip": (dict(env="Ant-v5", states=20), r"observations of shape \(17,\), and those of Ant-v5 have \(105,\)"),
+    "sac-Walker2d-v5.zip": (dict(env="Ant-v5", states=20), "has 17 entries and that of Ant-v5 105"),
     "td3.zip ": (dict(env="InvertedPendulum-v5", states_from="absent.npy"), "absent.npy.*no such file"),
     "td3.zip  ": (dict(env="InvertedPendulum-v5", states_from="wrong.npy"), r"\(5, 3\).*must be \(n, 4\)"),
     "td3.zip   ": (dict(group="SO(3)", rep_in="V", rep_out="V"), "policy.*--env"),
