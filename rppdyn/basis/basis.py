@@ -110,6 +110,10 @@ class Basis:
     def _columns(self, x: Tensor, size: int, what: str) -> Tensor:
         if x.ndim == 0 or x.shape[0] != size:
             raise ValueError(f"the basis of {self.rep} has {what} {size}, got a tensor of shape {tuple(x.shape)}")
+        if x.is_complex() and not self.dtype.is_complex:
+            raise ValueError(
+                f"the basis of {self.rep} is real, got a complex tensor: give its real and imaginary parts"
+            )
         return x.to(self.dtype).reshape(size, x.shape[1:].numel())
 
     def project(self, v: Tensor) -> Tensor:

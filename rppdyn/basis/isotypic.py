@@ -177,6 +177,8 @@ def isotypic(reps: Sequence[Rep]) -> Isotypic:
         raise ValueError("isotypic() was given no representation; pass at least one")
     if any(r.G != reps[0].G for r in reps):
         raise ValueError(f"isotypic() needs representations of one group, got {sorted({str(r.G) for r in reps})}")
+    if empty := [str(r) for r in reps if not r.dim]:
+        raise ValueError(f"isotypic() of {empty[0]}, which has no dimensions: leave it out")
     name = ", ".join(str(r) for r in reps)
     table: dict[bytes, int] = {}
     factors: list[Factor] = []

@@ -85,6 +85,11 @@ def generator_names(action: Action, kind: str = "lie") -> tuple[str, ...]:
 
 def check_actions(action_in: Action, action_out: Action, x: Tensor) -> None:
     """Refuse actions of different symmetries, and inputs that the first does not act on."""
+    if not isinstance(x, Tensor) or not (x.is_floating_point() or x.is_complex()):
+        kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(
+            f"x is of type {kind}: give a tensor of floating-point numbers, as torch.as_tensor(x).double()"
+        )
     for action in (action_in, action_out):
         if isinstance(action, RepType):
             raise ValueError(f"{action} is not bound to a group: call it with one, as {action}(G)")

@@ -134,6 +134,8 @@ def sampled_elements(
         ValueError: no samples.
     """
     if elements is not None:
+        if not len(elements):
+            raise ValueError("elements is empty: give at least one group element, or leave it out")
         return [torch.as_tensor(g, dtype=G.dtype).reshape(1, G.d, G.d) for g in elements]
     if n_samples < 1:
         raise ValueError(f"n_samples={n_samples}: give at least one group element for each input")

@@ -109,3 +109,14 @@ def test_refusals():
         with pytest.raises(ValueError, match=r"not closed under transposition.*rep\.solve"):
             isotypic([V(G)])
     assert isotypic([T(2)(O(3)), V(O(3))]) is not None
+
+
+def test_representations_without_dimensions_are_refused():
+    with pytest.raises(ValueError, match="has no dimensions: leave it out"):
+        isotypic([V(SO(3)), (0 * V)(SO(3))])
+
+
+def test_complex_vectors_are_not_projected_onto_a_real_basis():
+    basis = solve(T(2)(SO(3)))
+    with pytest.raises(ValueError, match="give its real and imaginary parts"):
+        basis.project(torch.ones(9, dtype=torch.complex128))

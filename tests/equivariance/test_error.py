@@ -9,6 +9,7 @@ import torch
 from registry import generator
 
 from rppdyn.equivariance import equivariance_error, error_by_input, error_by_output, lie_derivative, summarise
+from rppdyn.equivariance.actions import check_actions
 from rppdyn.groups import SO, D, O, S, SO2eR3, U
 from rppdyn.nn import EMLP, MLP
 from rppdyn.reps import Pseudoscalar, Scalar, T, V
@@ -203,6 +204,13 @@ def test_an_emlp_is_at_rounding_and_an_mlp_is_not(G, dtype, tolerance):
     error = equivariance_error(strict, *ends, x)
     assert max(error.mean, *error.per_generator.values()) < tolerance and error.vacuous == 0
     assert equivariance_error(plain, *ends, x).mean > 0.3
+
+
+def test_integers_and_no_elements_are_refused():
+    with pytest.raises(ValueError, match=r"of type torch\.int64: give a tensor of floating-point numbers"):
+        check_actions(V(SO(3)), V(SO(3)), torch.tensor([[3, 4, 5]]))
+    with pytest.raises(ValueError, match="elements is empty"):
+        equivariance_error(lambda x: x, V(SO(3)), V(SO(3)), X, elements=[])
 
 
 def test_outputs_that_are_not_finite_are_refused():

@@ -123,6 +123,7 @@ def test_an_optimal_variance_is_the_mean_square():
     best = w.square().mean().log()
     values = [negative_log_prior(net, {"head": {"free": best + d}}).item() for d in (-0.1, 0.0, 0.1)]
     assert values[1] == min(values)
+    assert negative_log_prior(net, {"head": {"free": float(best)}}).item() == pytest.approx(values[1], rel=1e-6)
 
 
 def test_unknown_pathways_are_refused_by_name():
