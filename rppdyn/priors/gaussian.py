@@ -35,11 +35,7 @@ def negative_log_prior(module: nn.Module, log_variances: LogVariances | None = N
     Raises:
         ValueError: ``log_variances`` names a layer or pathway that the module does not have, or it has none at all.
     """
-    given = {
-        (layer, name): torch.as_tensor(s, dtype=torch.float64)
-        for layer, inner in (log_variances or {}).items()
-        for name, s in inner.items()
-    }
+    given = {(layer, name): s for layer, inner in (log_variances or {}).items() for name, s in inner.items()}
     squares, logs, counts = [], [], []
     known = []
     for layer, name, pathway in named_pathways(module):
@@ -47,7 +43,7 @@ def negative_log_prior(module: nn.Module, log_variances: LogVariances | None = N
         known += [f"{layer}.{part}" for part in stored]
         for term in pathway.prior_terms(*(given.pop((layer, part), s) for part, s in stored.items())):
             squares.append(term.square)
-            logs.append(term.log_variance.to(term.square))
+            logs.append(term.log_variance.to(term.square.dtype))
             counts.append(term.size)
     if given:
         raise ValueError(
