@@ -24,6 +24,7 @@ runpy.run_path(script, run_name="__main__")
         ("dynamics.md", "symmetry_levels.py", ["pendulum.json"]),
         ("dynamics.md", "hidden_layers.py", ["pendulum_layers.json", "wind.json"]),
         ("dynamics.md", "symmetry_levels.py", ["rollouts.json"]),
+        ("dynamics.md", "rollouts.py", ["rollouts.json"]),
         ("dynamics.md", "sweeps.py", ["wind", "wind.json", "--out", "figure.png"]),
         ("dynamics.md", "sweeps.py", ["wind", "wind_fresh_seeds.json", "--out", "figure.png"]),
         ("dynamics.md", "sweeps.py", ["data", "data.json", "--out", "figure.png"]),

@@ -22,9 +22,11 @@ from rppdyn.runs.figures import COLOURS
 
 SYSTEMS = {"hamiltonian": "HNN", "ode": "neural ODE"}
 SYMMETRIES = {"O2eR3()": "O(2)", "SO2eR3()": "SO(2)", "DkeR3(6)": "D(6)", None: "MLP"}
+PUBLISHED = {"HNN": (0.012, 0.015, 0.013, 0.028), "neural ODE": (0.019, 0.051, 0.036, 0.048)}
+"""Rollout errors of Finzi 2023, Table 2.2."""
 QUANTITIES = {"error": "rollout error", "momentum_drift": "momentum drift"}
-DIGITS = 5
-"""Significant ones of raw data: errors of 1e-2 over 150 times need no more."""
+DIGITS = 4
+"""Significant ones of curves and paths, of which a figure needs no more."""
 
 
 def main() -> None:
@@ -44,6 +46,8 @@ def main() -> None:
                 for name in SYMMETRIES.values()
             ]
             print(f"| {system} | {' | '.join(cells)} |")
+            if metric == "error":
+                print(f"| {system}, published | {' | '.join(map(str, PUBLISHED[system]))} |")
     keep(arguments, runs, partial(draw, by_kind))
 
 
@@ -54,9 +58,12 @@ def kind(run: dict[str, Any]) -> tuple[str, str]:
 
 
 def read_with_rollouts(folder: RunFolder) -> dict[str, Any]:
-    """What a finished run holds, and its `rollouts.json`."""
-    curves = json.loads((folder.path / "rollouts.json").read_text(encoding="utf-8"))
-    return read(folder) | {"rollouts": rounded(curves)}
+    """What a finished run holds, and of its `rollouts.json` what is drawn."""
+    found = json.loads((folder.path / "rollouts.json").read_text(encoding="utf-8"))
+    paths = {name: [state[3:5] for state in states] for name, states in found["example"].items()}
+    return read(folder) | {
+        "rollouts": rounded({name: found[name] for name in ("times", *QUANTITIES)} | {"lower mass": paths})
+    }
 
 
 def rounded(value: Any) -> Any:
@@ -84,17 +91,17 @@ def draw(by_kind: dict[tuple[str, str], dict[str, Any]]) -> Figure:
             axes.grid(alpha=0.25)
             axes.spines[["top", "right"]].set_visible(False)
         for axes, colour, name in zip(row[len(QUANTITIES) :], COLOURS, SYMMETRIES.values(), strict=False):
-            example = by_kind[system, name]["rollouts"]["example"]
+            path = by_kind[system, name]["rollouts"]["lower mass"]
             for states, line, drawn in (("truth", "-", "0.55"), ("found", "--", colour)):
-                x, y = np.array(example[states], dtype=float)[:, 3:5].T
+                x, y = np.array(path[states], dtype=float).T
                 axes.plot(x, y, line, color=drawn, lw=1.0)
             axes.set_title(f"{system}, {name}", fontsize="medium")
             axes.set_aspect("equal")
             axes.tick_params(labelsize="x-small")
     # the same limits for all paths, which are of one trajectory
-    paths = panels[:, len(QUANTITIES) :].flat
+    paths = panels[:, len(QUANTITIES) :].ravel()
     low, high = np.min([a.viewLim.min for a in paths], 0), np.max([a.viewLim.max for a in paths], 0)
-    for axes in panels[:, len(QUANTITIES) :].flat:
+    for axes in paths:
         axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return figure

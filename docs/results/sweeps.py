@@ -113,10 +113,14 @@ def true_error(eps: float) -> float:
 
 
 def data(runs: list[dict[str, Any]]) -> Figure:
-    """A panel over the number of data for each task."""
+    """A panel over the number of data for each task; those under another group than their own are in the table alone."""
+    by_task: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for run in runs:
+        task = run["config"]["task"]
+        by_task[task["name"] + (f", {task['group']}" if task["group"] else "")].append(run)
     found = {}
-    for task in sorted({run["config"]["task"]["name"] for run in runs}):
-        found[task] = curves([run for run in runs if run["config"]["task"]["name"] == task], "test/error", "train")
+    for task, own in sorted(by_task.items()):
+        found[task] = curves(own, "test/error", "train")
         print(f"\n| {task} | " + " | ".join(found[task]) + " |\n| --- |" + " --- |" * len(found[task]))
         for n in sorted({n for points in found[task].values() for n in points}):
             cells = [
@@ -124,6 +128,7 @@ def data(runs: list[dict[str, Any]]) -> Figure:
                 for p in found[task].values()
             ]
             print(f"| {n:,} | " + " | ".join(cells) + " |")
+    found = {task: models for task, models in found.items() if "," not in task}
     sizes = sorted({run["config"]["task"]["train"] for run in runs})
     figure = new_figure()
     panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
