@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
+from matplotlib.ticker import LogLocator, NullFormatter
+from numpy.typing import ArrayLike, NDArray
 
 from rppdyn.runs.files import replacing
 from rppdyn.runs.metrics import series
 from rppdyn.runs.statistics import bootstrap_interval, iqm
 
-SMALLEST = 1e-9  # what a logarithmic axis shows zero as
+SMALLEST = 1e-17  # what a logarithmic axis reaches down to; rounding is above it
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe & Ito
 
 
@@ -38,6 +40,21 @@ def curve(runs: Sequence[Sequence[Mapping[str, Any]]], metric: str) -> Curve | N
     values = np.array([[run[step] for step in steps] for run in by_run])
     lower, upper = bootstrap_interval(values) if len(values) > 1 else (values[0], values[0])
     return Curve(np.array(steps), iqm(values), lower, upper)
+
+
+def on_log_axis(values: ArrayLike) -> NDArray[np.float64]:
+    """Values as a logarithmic axis shows them: nothing (nan) for a zero, and none below `SMALLEST`."""
+    values = np.asarray(values, dtype=float)
+    return np.where(values > 0, np.maximum(values, SMALLEST), np.nan)
+
+
+def label_decades(axis: Axis) -> None:
+    """Give a logarithmic axis that shows less than one and a half decades ticks between the powers of ten, plainly written."""
+    low, high = axis.get_view_interval()
+    if high < low * 10**1.5:
+        axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
 
 
 def save(figure: Figure, path: Path) -> Path:

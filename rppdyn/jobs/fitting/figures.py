@@ -18,7 +18,7 @@ from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.fit import FitConfig
 from rppdyn.runs import RunFolder, read_metrics
-from rppdyn.runs.figures import COLOURS, save
+from rppdyn.runs.figures import COLOURS, on_log_axis, save
 from rppdyn.runs.statistics import bootstrap_interval, iqm
 
 __all__ = ["compare_equivariance", "draw_horizons", "draw_members", "draw_rollouts", "fit_curves"]
@@ -27,7 +27,6 @@ PANELS: Mapping[str, Sequence[str]] = {
     "error": ("validation/error", "test/error"),
     "equivariance error": ("equivariance/error",),
 }
-FLOOR = 1e-17  # what a logarithmic axis shows zero as; rounding is above it
 
 
 def fit_curves(folder: RunFolder) -> Path:
@@ -90,16 +89,18 @@ def draw_members(
     style: str = "-",
     each: bool = False,
 ) -> None:
-    """Draw the interquartile mean of some curves with its 95 % bootstrap interval as a band; `each` adds them as thin lines."""
+    """Draw the interquartile mean of some curves with its 95 % bootstrap interval as a band; `each` adds them as thin lines.
+
+    The axis is logarithmic: what is zero is not drawn.
+    """
     if not values.size:
         return
-    values = np.maximum(values, FLOOR)
     if each and len(values) > 1:
-        axes.plot(x, values.T, style, color=colour, lw=0.6, alpha=0.45)
+        axes.plot(x, on_log_axis(values).T, style, color=colour, lw=0.6, alpha=0.45)
     marker = "." if len(x) < 3 else ""
-    axes.plot(x, iqm(values), style, marker=marker, color=colour, lw=2.2 if each else 1.6, label=label)
+    axes.plot(x, on_log_axis(iqm(values)), style, marker=marker, color=colour, lw=2.2 if each else 1.6, label=label)
     if len(values) > 1:
-        axes.fill_between(x, *bootstrap_interval(values), color=colour, alpha=0.18, lw=0)
+        axes.fill_between(x, *on_log_axis(bootstrap_interval(values)), color=colour, alpha=0.18, lw=0)
 
 
 def _over_steps(records: Sequence[Mapping[str, Any]], name: str) -> tuple[NDArray, NDArray]:

@@ -12,11 +12,10 @@ from matplotlib.ticker import EngFormatter
 from rppdyn.jobs.fitting.figures import draw_members
 from rppdyn.jobs.reporting.data import RunGroup
 from rppdyn.runs import series
-from rppdyn.runs.figures import SMALLEST
+from rppdyn.runs.figures import on_log_axis
 
 HEIGHT = 3.1
 WIDTHS = {1: 8.4, 2: 5.6, 3: 4.3}
-ROUNDING = 1e-17  # what a logarithmic axis shows zero as
 AT_ROUNDING = 1e-10
 
 
@@ -45,7 +44,7 @@ def curves(
             for style, metric in metrics.items() if group.label not in tiny else ():
                 _curve(axes, group, metric, style if len(metrics) > 1 else group.line, log, each)
         if tiny:
-            words = ", ".join(f"{label} {size:.0e}" for label, size in tiny.items())
+            words = ", ".join(f"{label} {format(size, '.0e') if size else 0}" for label, size in tiny.items())
             axes.text(0.02, 0.03, f"far below: {words}", transform=axes.transAxes, fontsize="small")
         _dress(axes, title)
         axes.set_xlabel(unit)
@@ -94,28 +93,29 @@ def rollouts(groups: Sequence[RunGroup], panels: Mapping[str, str], unit: str) -
 
 
 def _at_rounding(groups: Sequence[RunGroup], metrics: Sequence[str]) -> dict[str, float]:
-    """The largest value of each group that never leaves rounding, where there are others that do."""
+    """The largest value of each group that never leaves rounding, where there are others that do; zeros always."""
     drawn = {group.label: [found for name in metrics if (found := group.curve(name)) is not None] for group in groups}
     largest = {label: max(float(found.centre.max()) for found in curves) for label, curves in drawn.items() if curves}
-    tiny = {label: size for label, size in largest.items() if 0 < size < AT_ROUNDING}
-    return tiny if len(tiny) < len([size for size in largest.values() if size > 0]) else {}
+    tiny = {label: size for label, size in largest.items() if size < AT_ROUNDING}
+    return tiny if len(tiny) < len(largest) else {label: size for label, size in tiny.items() if not size}
 
 
 def _curve(axes: Axes, group: RunGroup, metric: str, style: str, log: bool, each: bool) -> None:
     drawn = group.curve(metric)
-    if drawn is None or (metric.startswith("pathway/") and not drawn.centre.any()):  # a pathway that the model lacks
+    if drawn is None:
         return
-    floor = (ROUNDING if metric.startswith("equivariance/") else SMALLEST) if log else -np.inf
+    show = on_log_axis if log else np.asarray
     marker = "." if len(drawn.steps) < 3 else ""
     several = each and len(group.runs) > 1
     for run in group.runs if several else ():
         steps, values = series(run.records, metric)
-        axes.plot(steps, np.maximum(values, floor), style, color=group.colour, lw=0.6, alpha=0.45)
+        axes.plot(steps, show(values), style, color=group.colour, lw=0.6, alpha=0.45)
     width = 2.2 if several else 1.6
-    axes.plot(drawn.steps, np.maximum(drawn.centre, floor), style, marker=marker, color=group.colour, lw=width)
+    axes.plot(drawn.steps, show(drawn.centre), style, marker=marker, color=group.colour, lw=width)
     if len(group.runs) > 1:
-        low, high = np.maximum(drawn.lower, floor), np.maximum(drawn.upper, floor)
-        axes.fill_between(drawn.steps, low, high, color=group.colour, alpha=0.18, linewidth=0)
+        axes.fill_between(
+            drawn.steps, show(drawn.lower), show(drawn.upper), color=group.colour, alpha=0.18, linewidth=0
+        )
 
 
 def _dress(axes: Axes, title: str) -> None:

@@ -12,21 +12,23 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from rppdyn.jobs.config.labels import MODEL, flattened, setting, value_of
-from rppdyn.runs.figures import COLOURS, SMALLEST, curve, save
+from rppdyn.runs.figures import COLOURS, curve, label_decades, on_log_axis, save
 from rppdyn.runs.folder import RunFolder, differences
 from rppdyn.runs.metrics import read_metrics
 
 STYLES = ("-", "--", ":")
+WIDTH = 4.4  # of a panel, in inches
 
 
 @dataclass(frozen=True)
 class Panel:
     """One set of axes: a title and, by legend entry, the metrics that are drawn where runs have them, each in its line style.
 
-    The legend of a panel with one metric tells runs apart by colour, that of one with several the metrics by style.
+    Colours tell runs apart, by the legend of the whole figure, and styles metrics, by that of the panel.
     """
 
     title: str
@@ -67,21 +69,23 @@ def learning_curves(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLi
     """
     out = Path(out)
     groups = grouped(runs)
-    figure = Figure(figsize=(4.4 * len(PANELS), 3.6), layout="constrained")
+    figure = Figure(figsize=(WIDTH * len(PANELS), 3.8), layout="constrained")
     FigureCanvasAgg(figure)
     all_axes: Sequence[Axes] = figure.subplots(1, len(PANELS))
     for axes, panel in zip(all_axes, PANELS, strict=True):
         drawn: set[str] = set()
         for index, (label, records) in enumerate(groups.items()):
             drawn |= _draw(axes, panel, records, COLOURS[index % len(COLOURS)], label if len(groups) > 1 else "")
-        _dress(axes, panel, drawn, explain_styles=len(groups) > 1)
-    counts = {label: len(records) for label, records in groups.items()}
-    seeds = sorted(set(counts.values()))
-    if max(seeds) > 1:
-        note = "interquartile mean and 95 % bootstrap interval over " + " or ".join(map(str, seeds)) + " seeds"
-        figure.supxlabel(note, fontsize="small", color="0.35")
-    title = next(iter(groups)) if len(groups) == 1 else ""
-    figure.suptitle(title, fontsize="medium")
+        _dress(axes, panel, drawn)
+    seeds = sorted({len(records) for records in groups.values()})
+    over = " or ".join(map(str, seeds))
+    above = [*groups] if len(groups) == 1 else []
+    above += [f"interquartile mean and 95 % bootstrap interval over {over} seeds"] if seeds[-1] > 1 else []
+    figure.suptitle("\n".join(above), fontsize="medium")
+    if len(groups) > 1:
+        lines, labels = all_axes[0].get_legend_handles_labels()
+        columns = int(WIDTH * len(PANELS) / (0.6 + 0.08 * max(map(len, labels))))
+        figure.legend(lines, labels, loc="outside lower center", ncols=max(1, columns), frameon=False, fontsize="small")
     return save(figure, out)
 
 
@@ -127,30 +131,29 @@ def _draw(axes: Axes, panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]],
         if drawn is None:
             continue
         found.add(part)
-        floor = SMALLEST if panel.scale == "log" else -np.inf
-        name = part if not label else label if len(panel.metrics) == 1 else ""
+        show = on_log_axis if panel.scale == "log" else np.asarray
         marker = "." if len(drawn.steps) < 3 else ""
-        axes.plot(drawn.steps, np.maximum(drawn.centre, floor), style, marker=marker, color=colour, label=name or None)
+        axes.plot(drawn.steps, show(drawn.centre), style, marker=marker, color=colour, label=label or None)
         if len(runs) > 1:
-            low, high = np.maximum(drawn.lower, floor), np.maximum(drawn.upper, floor)
-            axes.fill_between(drawn.steps, low, high, color=colour, alpha=0.15, linewidth=0)
+            axes.fill_between(drawn.steps, show(drawn.lower), show(drawn.upper), color=colour, alpha=0.15, linewidth=0)
     return found
 
 
-def _dress(axes: Axes, panel: Panel, drawn: set[str], explain_styles: bool) -> None:
-    if explain_styles and len(panel.metrics) > 1:  # the first panel says which colour is which run
-        for style, part in zip(STYLES, panel.metrics, strict=False):
-            if part in drawn:
-                axes.plot([], [], style, color="0.35", label=part)
+def _dress(axes: Axes, panel: Panel, drawn: set[str]) -> None:
+    parts = [Line2D([], [], ls=style, color="0.35", label=part)
+             for style, part in zip(STYLES, panel.metrics, strict=False) if part and part in drawn]  # fmt: skip
+    if parts:
+        place = dict(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=len(parts))
+        axes.legend(handles=parts, frameon=False, fontsize="small", **place)
     axes.set_title(panel.title, fontsize="medium")
     axes.set_xlabel("environment steps")
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=(1, 2, 2.5, 5, 10)))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     if panel.scale == "log":
         axes.set_yscale("log")
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(framealpha=0.8, edgecolor="none", fontsize="small")
+        label_decades(axes.yaxis)
 
 
 def _label(config: Mapping[str, Any], varied: set[str]) -> str:

@@ -44,10 +44,10 @@ def test_members_are_thin_lines_and_their_mean_is_a_thick_one():
     corners = axes.collections[0].get_paths()[0].vertices[:, 1]
     assert (corners.min(), corners.max()) == pytest.approx((low.min(), high.max()))
     axes = Figure().subplots()
-    draw_members(axes, x, np.zeros((1, 6)), "C0")
-    assert (
-        len(axes.lines) == 1 and not axes.collections and (axes.lines[0].get_ydata() > 0).all()
-    )  # on a logarithmic axis
+    draw_members(axes, x, np.array([[0.0, 0.0, 1e-30, 1e-16, 1e-9, 0.1]]), "C0")
+    assert len(axes.lines) == 1 and not axes.collections
+    shown = axes.lines[0].get_ydata()  # on a logarithmic axis
+    assert np.isnan(shown[:2]).all() and shown[2:].tolist() == [1e-17, 1e-16, 1e-9, 0.1]
 
 
 def test_runs_are_compared_in_one_picture(tmp_path):
