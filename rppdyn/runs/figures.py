@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -19,6 +21,8 @@ from rppdyn.runs.statistics import bootstrap_interval, iqm
 
 SMALLEST = 1e-17  # what a logarithmic axis reaches down to; rounding is above it
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe & Ito
+
+LINES = ("-", "--", "-.", ":")  # where there are more runs than colours
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,22 @@ def label_decades(axis: Axis) -> None:
         axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(NullFormatter())
+
+
+def legend_below(axes: Axes, columns: int, handles: Sequence[Artist] | None = None) -> None:
+    """The legend of a panel where it hides nothing; without `handles` of all that has a label."""
+    handles = axes.get_legend_handles_labels()[0] if handles is None else handles
+    place = (0.5, -0.17)
+    axes.legend(
+        handles=handles, loc="upper center", bbox_to_anchor=place, ncols=columns, frameon=False, fontsize="small"
+    )
+
+
+def leave_empty(axes: Axes, words: str) -> None:
+    """Words in the place of data, and no scale."""
+    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center")
+    axes.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
+    axes.grid(visible=False)
 
 
 def save(figure: Figure, path: Path) -> Path:

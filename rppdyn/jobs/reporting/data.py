@@ -17,12 +17,11 @@ from rppdyn.jobs.config.fit import FitConfig
 from rppdyn.jobs.config.labels import flattened, setting, value_of
 from rppdyn.jobs.measuring.measured import FORMAT
 from rppdyn.runs import RunFolder, RunFolderError, bootstrap_interval, differences, iqm, read_metrics
-from rppdyn.runs.figures import COLOURS, Curve, curve
+from rppdyn.runs.figures import COLOURS, LINES, Curve, curve
 from rppdyn.runs.files import plain
 
 PALETTE = tuple(colour for colour in COLOURS if colour != "#000000")  # black can't be seen on a dark page
 LONGEST_NAME = 40
-STYLES = ("-", "--", "-.", ":")
 TRUTH = ("task.strength", "task.k2", "task.wind", "task.time_step", "task.horizon", "task.chunk")
 """Keys that say what there is to be learned, and not how."""
 NAMED = {"model.kind", "model.system", *TRUTH}
@@ -172,7 +171,7 @@ def read_groups(folders: Sequence[str]) -> list[RunGroup]:
     ordered = sorted(grouped.items(), key=lambda item: subjects.index(item[0][0]))
     return [
         RunGroup(
-            name, PALETTE[looks[name] % len(PALETTE)], STYLES[looks[name] // len(PALETTE) % len(STYLES)], tuple(members)
+            name, PALETTE[looks[name] % len(PALETTE)], LINES[looks[name] // len(PALETTE) % len(LINES)], tuple(members)
         )
         for (_, name), members in ordered
     ]

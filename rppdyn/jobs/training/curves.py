@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from rppdyn.jobs.config.labels import MODEL, flattened, setting, value_of
-from rppdyn.runs.figures import COLOURS, curve, label_decades, on_log_axis, save
+from rppdyn.runs.figures import COLOURS, curve, label_decades, legend_below, on_log_axis, save
 from rppdyn.runs.folder import RunFolder, differences
 from rppdyn.runs.metrics import read_metrics
 
@@ -143,8 +143,7 @@ def _dress(axes: Axes, panel: Panel, drawn: set[str]) -> None:
     parts = [Line2D([], [], ls=style, color="0.35", label=part)
              for style, part in zip(STYLES, panel.metrics, strict=False) if part and part in drawn]  # fmt: skip
     if parts:
-        place = dict(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=len(parts))
-        axes.legend(handles=parts, frameon=False, fontsize="small", **place)
+        legend_below(axes, len(parts), parts)
     axes.set_title(panel.title, fontsize="medium")
     axes.set_xlabel("environment steps")
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=(1, 2, 2.5, 5, 10)))
