@@ -10,8 +10,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.fitting import figures
+from rppdyn.jobs.fitting import figures, pathways
 from rppdyn.jobs.fitting.figures import compare_equivariance, draw_horizons, draw_members, draw_rollouts, fit_curves
+from rppdyn.jobs.fitting.pathways import draw_pathways
 from rppdyn.runs import RunFolder, bootstrap_interval, iqm, read_metrics
 
 ERRORS = np.random.default_rng(0).uniform(0.01, 0.1, size=(10, 6))  # (members, evaluations)
@@ -162,3 +163,21 @@ def test_bad_input_is_one_line(tmp_path):
     for runs, match in (([], "no runs"), ([agent.path], "run of train-agent"), ([empty.path], "no metrics yet")):
         with pytest.raises(ValueError, match=match):
             compare_equivariance(runs, tmp_path / "out.png")
+
+
+def test_bars_begin_at_zero_and_end_inside_the_axes(monkeypatch):
+    kept = []
+    monkeypatch.setattr(pathways, "save", lambda figure, path: kept.append(figure))
+    numbers = {"precision": [2.0, None], "norm": [1.0, None], "effective": [9.0, None], "normalised": [1.0, None]}
+    rows = [{"layer": "head", "pathway": name, "coefficients": 9, "relative": [share, None], **numbers}
+            for name, share in (("free", 0.0), ("equivariant", 1.0))]  # fmt: skip
+    draw_pathways(rows, "pathways.png")
+    for axes in kept[0].axes[:5]:
+        bars = [patch.get_height() for patch in axes.patches]
+        if axes.get_title() == "prior precision":  # a logarithmic axis has no zero
+            assert (
+                not bars
+                and [line.get_ydata().tolist() for line in axes.lines if line.get_marker() == "o"] == [[2.0]] * 2
+            )
+        else:
+            assert len(bars) == 2 and axes.get_ylim()[0] == 0 and max(bars) < axes.get_ylim()[1]
