@@ -15,11 +15,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
 from reading import figure_arguments, gather, keep, read
 
 from rppdyn.runs import RunFolder, bootstrap_interval, iqm
-from rppdyn.runs.figures import COLOURS
+from rppdyn.runs.figures import COLOURS, label_decades
 from rppdyn.runs.statistics import paired_ratio
 
 METRICS = {
@@ -140,9 +139,9 @@ def draw_panel(axes: Axes, results: dict[str, dict[str, Any]]) -> None:
         axes.fill_between(times, low, high, color=colour, alpha=0.2, lw=0)
     axes.set(xscale="log", yscale="log", xlabel="steps")
     axes.set_xticks([1, 10, 30, 100], ["1", "10", "30", "100"])
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
+    label_decades(axes.yaxis)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 
