@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from reading import figure_arguments, gather, keep, read
 
 from rppdyn.runs import RunFolder, bootstrap_interval, iqm
-from rppdyn.runs.figures import COLOURS, label_decades
+from rppdyn.runs.figures import MODEL_COLOURS, label_decades
 from rppdyn.runs.statistics import paired_ratio
 
 METRICS = {
@@ -29,7 +29,7 @@ METRICS = {
     "equivariance, one change": "equivariance/error",
 }
 MODELS = ("mlp", "mlp, augmented", "emlp", "rpp", "emlp, published", "rpp, published")
-"""In the order of tables and colours."""
+"""In the order of tables."""
 
 
 def main() -> None:
@@ -132,7 +132,7 @@ def draw_panel(axes: Axes, results: dict[str, dict[str, Any]]) -> None:
         if key not in best or np.mean(run["curves"]["error"]) < np.mean(best[key]["curves"]["error"]):
             best[key] = run
     for key, run in best.items():
-        errors, colour = 100 * np.array(run["curves"]["error"]), COLOURS[MODELS.index(key)]
+        errors, colour = 100 * np.array(run["curves"]["error"]), MODEL_COLOURS[key]
         times = np.arange(1, errors.shape[1] + 1)
         low, high = bootstrap_interval(errors)
         axes.plot(times, iqm(errors), color=colour, label=key, lw=1.3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,10 @@ SMALLEST = 1e-17  # what a logarithmic axis reaches down to; rounding is above i
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe & Ito
 
 LINES = ("-", "--", "-.", ":")  # where there are more runs than colours
+MODEL_COLOURS = dict(
+    zip(("rpp", "emlp", "mlp", "emlp, published", "mlp, augmented", "rpp, published"), COLOURS, strict=False)
+)
+"""The colour of a model in all figures that show it once."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,13 @@ def leave_empty(axes: Axes, words: str) -> None:
     axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center")
     axes.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
     axes.grid(visible=False)
+
+
+def looks_of(models: Sequence[str], colours: Sequence[str] = COLOURS) -> list[tuple[str, str]]:
+    """Colour and line of each run: the colour of its model, or of several of one model any that no other run has."""
+    own = [(MODEL_COLOURS[m], LINES[0]) if m in MODEL_COLOURS and models.count(m) == 1 else None for m in models]
+    others = cycle(look for look in ((colour, line) for line in LINES for colour in colours) if look not in own)
+    return [look or next(others) for look in own]
 
 
 def save(figure: Figure, path: Path) -> Path:

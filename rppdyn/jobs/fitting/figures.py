@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.fit import FitConfig
-from rppdyn.jobs.config.labels import flattened, setting, value_of
+from rppdyn.jobs.config.labels import flattened, model_of, setting, value_of
 from rppdyn.runs import RunFolder, differences, read_metrics
-from rppdyn.runs.figures import COLOURS, LINES, label_decades, leave_empty, legend_below, on_log_axis, save
+from rppdyn.runs.figures import COLOURS, label_decades, leave_empty, legend_below, looks_of, on_log_axis, save
 from rppdyn.runs.files import plain
 from rppdyn.runs.statistics import bootstrap_interval, iqm
 
@@ -69,13 +69,14 @@ def compare_equivariance(runs: Sequence[str | os.PathLike[str]], out: str | os.P
     figure = Figure(figsize=(6.6, 4.0 + 0.2 * len(runs)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    for k, ((config, records), name) in enumerate(zip(read, _names([config for config, _ in read]), strict=True)):
+    configs = [config for config, _ in read]
+    looks = looks_of([model_of(flattened(plain(asdict(config)))) for config in configs])
+    for (config, records), name, (colour, style) in zip(read, _names(configs), looks, strict=True):
         kept = _kept(records)
         label = (
             f"{name} ({kept.sum()} of {_members(len(kept))})" if not kept.all() else f"{name} ({_members(len(kept))})"
         )
         epochs, values = _over_epochs(records, "equivariance/error", kept, config)
-        colour, style = COLOURS[k % len(COLOURS)], LINES[k // len(COLOURS) % len(LINES)]
         draw_members(axes, epochs, values, colour, label=label, style=style, each=True)
         if not kept.any():
             axes.plot([], [], style, color=colour, label=label)

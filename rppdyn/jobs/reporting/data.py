@@ -15,10 +15,10 @@ from rppdyn.envs import Certificate, SymmetrySpec
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.config.fit import FitConfig
-from rppdyn.jobs.config.labels import flattened, setting, value_of
+from rppdyn.jobs.config.labels import flattened, model_of, setting, value_of
 from rppdyn.jobs.measuring.measured import FORMAT
 from rppdyn.runs import RunFolder, RunFolderError, bootstrap_interval, differences, iqm, read_metrics
-from rppdyn.runs.figures import COLOURS, LINES, Curve, curve
+from rppdyn.runs.figures import COLOURS, Curve, curve, looks_of
 from rppdyn.runs.files import plain
 
 PALETTE = tuple(colour for colour in COLOURS if colour != "#000000")  # black can't be seen on a dark page
@@ -179,15 +179,11 @@ def read_groups(folders: Sequence[str]) -> list[RunGroup]:
                 raise RunFolderError(
                     f"{other} and {run.path} both have seed {run.seed} of one configuration: name one of them"
                 )
-    looks = {name: i for i, name in enumerate(dict.fromkeys(name for _, name in grouped))}
+    models = {name: model_of(members[0].config) for (_, name), members in grouped.items()}
+    looks = dict(zip(models, looks_of(list(models.values()), PALETTE), strict=True))
     subjects = list(dict.fromkeys(run.subject for run in runs))
     ordered = sorted(grouped.items(), key=lambda item: subjects.index(item[0][0]))
-    return [
-        RunGroup(
-            name, PALETTE[looks[name] % len(PALETTE)], LINES[looks[name] // len(PALETTE) % len(LINES)], tuple(members)
-        )
-        for (_, name), members in ordered
-    ]
+    return [RunGroup(name, *looks[name], tuple(members)) for (_, name), members in ordered]
 
 
 def _subjects_apart(runs: Sequence[Run]) -> list[Run]:

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from rppdyn.jobs.config.labels import MODEL, flattened, setting, value_of
-from rppdyn.runs.figures import COLOURS, curve, label_decades, legend_below, on_log_axis, save
+from rppdyn.jobs.config.labels import MODEL, flattened, model_of, setting, value_of
+from rppdyn.runs.figures import curve, label_decades, legend_below, looks_of, on_log_axis, save
 from rppdyn.runs.folder import RunFolder, differences
 from rppdyn.runs.metrics import read_metrics
 
@@ -69,15 +69,16 @@ def learning_curves(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLi
     """
     out = Path(out)
     groups = grouped(runs)
+    looks = looks_of([group.model for group in groups.values()])
     figure = Figure(figsize=(WIDTH * len(PANELS), 3.8), layout="constrained")
     FigureCanvasAgg(figure)
     all_axes: Sequence[Axes] = figure.subplots(1, len(PANELS))
     for axes, panel in zip(all_axes, PANELS, strict=True):
         drawn: set[str] = set()
-        for index, (label, records) in enumerate(groups.items()):
-            drawn |= _draw(axes, panel, records, COLOURS[index % len(COLOURS)], label if len(groups) > 1 else "")
+        for (label, group), (colour, _) in zip(groups.items(), looks, strict=True):
+            drawn |= _draw(axes, panel, group.records, colour, label if len(groups) > 1 else "")
         _dress(axes, panel, drawn)
-    seeds = sorted({len(records) for records in groups.values()})
+    seeds = sorted({len(group.records) for group in groups.values()})
     over = " or ".join(map(str, seeds))
     above = [*groups] if len(groups) == 1 else []
     above += [f"interquartile mean and 95 % bootstrap interval over {over} seeds"] if seeds[-1] > 1 else []
@@ -89,14 +90,22 @@ def learning_curves(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLi
     return save(figure, out)
 
 
-def grouped(runs: Sequence[str | os.PathLike[str]]) -> dict[str, list[list[dict[str, Any]]]]:
-    """The metrics of runs, by a label that says in what their configurations differ, seeds aside."""
+@dataclass(frozen=True)
+class Group:
+    """Runs whose configurations differ in the seed alone: their model, and the metrics of each."""
+
+    model: str
+    records: list[list[dict[str, Any]]]
+
+
+def grouped(runs: Sequence[str | os.PathLike[str]]) -> dict[str, Group]:
+    """Runs by a label that says in what their configurations differ, seeds aside."""
     if not runs:
         raise ValueError("no runs to draw: give the folders of one run or more")
     folders = [RunFolder.open(run) for run in runs]
     configs = [flattened(folder.config()) for folder in folders]
     varied = _varied(configs)
-    groups: dict[str, list[list[dict[str, Any]]]] = {}
+    groups: dict[str, Group] = {}
     of_seed: dict[tuple[str, Any], Path] = {}
     for folder, config in zip(folders, configs, strict=True):
         records = read_metrics(folder.metrics.path) if folder.metrics.path.exists() else []
@@ -105,7 +114,7 @@ def grouped(runs: Sequence[str | os.PathLike[str]]) -> dict[str, list[list[dict[
         label, seed = _label(config, varied), folder.config().get("seed")
         if (other := of_seed.setdefault((label, seed), folder.path)) != folder.path:
             raise ValueError(f"{other} and {folder.path} both have seed {seed} of one configuration: name one of them")
-        groups.setdefault(label, []).append(records)
+        groups.setdefault(label, Group(model_of(config), [])).records.append(records)
     return groups
 
 

@@ -268,5 +268,5 @@ def test_a_screenshot_shows_every_model(runs, tmp_path):
     shot = tmp_path / "shot.png"  # as far as the curves
     browse(tmp_path / "report.html", tmp_path / "profile", "--window-size=1280,2400", f"--screenshot={shot}")
     picture = matplotlib.image.imread(shot)[..., :3]
-    for colour in (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00):
+    for colour in (0x00, 0x72, 0xB2), (0x00, 0x9E, 0x73):
         assert (np.abs(picture - np.array(colour) / 255).max(-1) < 0.03).sum() > 800  # swatches alone are 420
