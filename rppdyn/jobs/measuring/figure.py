@@ -25,7 +25,7 @@ Result = Mapping[str, Any]
 Panel = tuple[str, Callable[[Axes], None]]
 COLUMNS = 3
 MOST_PARTS = 10
-AT_ROUNDING = 1e-9
+AT_ROUNDING = 1e-9  # errors below it are of an equivariant subject
 
 
 def draw(result: Result, out: Path) -> Path:
