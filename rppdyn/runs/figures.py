@@ -22,7 +22,6 @@ from rppdyn.runs.statistics import bootstrap_interval, iqm
 
 SMALLEST = 1e-17  # what a logarithmic axis reaches down to; rounding is above it
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe & Ito
-
 LINES = ("-", "--", "-.", ":")  # where there are more runs than colours
 MODEL_COLOURS = dict(
     zip(("rpp", "emlp", "mlp", "emlp, published", "mlp, augmented", "rpp, published"), COLOURS, strict=False)

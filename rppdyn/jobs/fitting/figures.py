@@ -66,16 +66,17 @@ def compare_equivariance(runs: Sequence[str | os.PathLike[str]], out: str | os.P
     if not runs:
         raise ConfigError("no runs to compare: give the folders of one fit or more")
     read = [_read(RunFolder.open(run)) for run in runs]
-    figure = Figure(figsize=(6.6, 4.0 + 0.2 * len(runs)), layout="constrained")
+    configs = [config for config, _ in read]
+    names = _names(configs)
+    width = max(6.6, 1.8 + 0.07 * max(map(len, names)))  # of the longest entry of the legend
+    figure = Figure(figsize=(width, 4.0 + 0.2 * len(runs)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    configs = [config for config, _ in read]
     looks = looks_of([model_of(flattened(plain(asdict(config)))) for config in configs])
-    for (config, records), name, (colour, style) in zip(read, _names(configs), looks, strict=True):
+    for (config, records), name, (colour, style) in zip(read, names, looks, strict=True):
         kept = _kept(records)
-        label = (
-            f"{name} ({kept.sum()} of {_members(len(kept))})" if not kept.all() else f"{name} ({_members(len(kept))})"
-        )
+        some = "" if kept.all() else f"{kept.sum()} of "
+        label = f"{name} ({some}{_members(len(kept))})"
         epochs, values = _over_epochs(records, "equivariance/error", kept, config)
         draw_members(axes, epochs, values, colour, label=label, style=style, each=True)
         if not kept.any():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 
 from rppdyn.jobs.reporting import figures
 from rppdyn.jobs.reporting.data import Final, Measure, RunGroup
@@ -23,7 +24,7 @@ from rppdyn.jobs.reporting.words import (
     setting,
     spanned,
 )
-from rppdyn.runs import iqm, paired_ratio
+from rppdyn.runs import paired_ratio
 
 HORIZONS = (10, 30, 100)
 """Of transition models."""
@@ -113,10 +114,10 @@ def _tested(subject: str, groups: Sequence[RunGroup]) -> Markup:
 
 
 def _measured(group: RunGroup, name: str) -> str | Markup:
-    """An estimate, and the share of what it leaves out."""
+    """An estimate, and the share, in the mean over seeds, of what it leaves out."""
     share, what = PARTLY.get(name, ("", ""))
     left_out = [run.test.get(share) or 0.0 for run in group.runs if run.test.get(name) is not None]
-    words = note(f"{100 * float(iqm(left_out)):.3g} % of {what} diverged") if any(left_out) else None
+    words = note(f"{100 * fmean(left_out):.3g} % of {what} diverged") if any(left_out) else None
     return joined([estimate(group.test(name), TESTED[name][1]), words])
 
 
