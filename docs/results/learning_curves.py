@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from reading import figure_arguments, gather, keep, read
 
 from rppdyn.runs import RunFolder
-from rppdyn.runs.figures import COLOURS, curve
+from rppdyn.runs.figures import MODEL_COLOURS, curve
 from rppdyn.runs.metrics import read_metrics, series
 from rppdyn.runs.statistics import bootstrap_interval, iqm
 
@@ -90,7 +90,8 @@ def draw(axes: Axes, models: dict[str, Runs], metric: str) -> None:
         drawn = curve(runs, metric)
         if drawn is None or drawn.centre.max() < 1e-6:  # strict networks have no error to draw
             continue
-        look = dict(color=COLOURS[ORDER.index(name) % len(COLOURS)])
+        model = name.replace("mirrored replay", "augmented").removesuffix(" spec")
+        look = dict(color=MODEL_COLOURS[model])
         axes.plot(drawn.steps, drawn.centre, label=name, **look)
         if len(runs) > FEW:
             axes.fill_between(drawn.steps, drawn.lower, drawn.upper, alpha=0.15, lw=0, **look)

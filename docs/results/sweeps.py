@@ -25,7 +25,7 @@ from rppdyn.envs.tasks import Pendulum, load_trajectories
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import O2eR3
 from rppdyn.runs import bootstrap_interval, iqm
-from rppdyn.runs.figures import COLOURS
+from rppdyn.runs.figures import MODEL_COLOURS
 from rppdyn.runs.files import write_json
 from rppdyn.runs.statistics import paired_ratio
 
@@ -56,13 +56,10 @@ def curves(runs: list[dict[str, Any]], metric: str, key: str) -> Curves:
     return {name: dict(sorted(points.items())) for name, points in sorted(found.items())}
 
 
-MODELS = ("emlp", "mlp", "mlp, augmented", "rpp")
-
-
 def draw(axes: Axes, found: Curves, title: str, xlabel: str) -> None:
     """Interquartile means with intervals, on a logarithmic scale."""
     for name, points in found.items():
-        x, colour = np.array(list(points)), COLOURS[MODELS.index(name)]
+        x, colour = np.array(list(points)), MODEL_COLOURS[name]
         low, high = np.array([bootstrap_interval(values) for values in points.values()]).T
         axes.plot(x, [float(iqm(values)) for values in points.values()], "o-", ms=3.5, color=colour, label=name)
         axes.fill_between(x, low, high, color=colour, alpha=0.2, lw=0)

@@ -15,11 +15,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
 from reading import figure_arguments, gather, keep, read
 
 from rppdyn.runs import RunFolder, bootstrap_interval, iqm
-from rppdyn.runs.figures import COLOURS
+from rppdyn.runs.figures import MODEL_COLOURS, label_decades
 from rppdyn.runs.statistics import paired_ratio
 
 METRICS = {
@@ -30,7 +29,7 @@ METRICS = {
     "equivariance, one change": "equivariance/error",
 }
 MODELS = ("mlp", "mlp, augmented", "emlp", "rpp", "emlp, published", "rpp, published")
-"""In the order of tables and colours."""
+"""In the order of tables."""
 
 
 def main() -> None:
@@ -133,16 +132,16 @@ def draw_panel(axes: Axes, results: dict[str, dict[str, Any]]) -> None:
         if key not in best or np.mean(run["curves"]["error"]) < np.mean(best[key]["curves"]["error"]):
             best[key] = run
     for key, run in best.items():
-        errors, colour = 100 * np.array(run["curves"]["error"]), COLOURS[MODELS.index(key)]
+        errors, colour = 100 * np.array(run["curves"]["error"]), MODEL_COLOURS[key]
         times = np.arange(1, errors.shape[1] + 1)
         low, high = bootstrap_interval(errors)
         axes.plot(times, iqm(errors), color=colour, label=key, lw=1.3)
         axes.fill_between(times, low, high, color=colour, alpha=0.2, lw=0)
     axes.set(xscale="log", yscale="log", xlabel="steps")
     axes.set_xticks([1, 10, 30, 100], ["1", "10", "30", "100"])
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
+    label_decades(axes.yaxis)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 

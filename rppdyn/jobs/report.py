@@ -14,6 +14,8 @@ from rppdyn.jobs.reporting.html import Markup, joined, page, table, tag
 from rppdyn.jobs.reporting.words import MISSING, count, folded, labelled, setting
 from rppdyn.runs.files import write_text
 
+MOST_NAMED = 3  # tasks, in the page's title
+
 
 def run(config: ReportConfig) -> Path:
     """Write the page; its path.
@@ -39,11 +41,13 @@ def html(groups: Sequence[RunGroup]) -> str:
         *(section for part, found in parts for section in part.sections(found)),
         ("Runs", _runs(groups)),
     ]
-    subjects = ", ".join(dict.fromkeys(group.subject for group in groups))
+    names = list(dict.fromkeys(group.subject for group in groups))
+    subjects = ", ".join(names)
     runs = len({run.path for group in groups for run in group.runs})
     lead = f"{count(runs, 'run')} in {count(len(groups), 'configuration')} on {subjects}."
     footer = tag("p", f"Made by rppdyn {__version__} from the runs' own files; this page loads nothing.")
-    return page(f"rppdyn: {subjects}", lead, sections, footer)
+    title = f"rppdyn: {subjects if len(names) <= MOST_NAMED else f'{len(names)} tasks'}"
+    return page(title, lead, sections, footer)
 
 
 def _by_verb(groups: Sequence[RunGroup]) -> list[list[RunGroup]]:

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
+from matplotlib.ticker import LogLocator, NullFormatter
+from numpy.typing import ArrayLike, NDArray
 
 from rppdyn.runs.files import replacing
 from rppdyn.runs.metrics import series
 from rppdyn.runs.statistics import bootstrap_interval, iqm
 
-SMALLEST = 1e-9  # what a logarithmic axis shows zero as
+SMALLEST = 1e-17  # what a logarithmic axis reaches down to; rounding is above it
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe & Ito
+LINES = ("-", "--", "-.", ":")  # where there are more runs than colours
+MODEL_COLOURS = dict(
+    zip(("rpp", "emlp", "mlp", "emlp, published", "mlp, augmented", "rpp, published"), COLOURS, strict=False)
+)
+"""The colour of a model in all figures that show it once."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,44 @@ def curve(runs: Sequence[Sequence[Mapping[str, Any]]], metric: str) -> Curve | N
     values = np.array([[run[step] for step in steps] for run in by_run])
     lower, upper = bootstrap_interval(values) if len(values) > 1 else (values[0], values[0])
     return Curve(np.array(steps), iqm(values), lower, upper)
+
+
+def on_log_axis(values: ArrayLike) -> NDArray[np.float64]:
+    """Values as a logarithmic axis shows them: nothing (nan) for a zero, and none below `SMALLEST`."""
+    values = np.asarray(values, dtype=float)
+    return np.where(values > 0, np.maximum(values, SMALLEST), np.nan)
+
+
+def label_decades(axis: Axis) -> None:
+    """Give a logarithmic axis that shows less than one and a half decades ticks between the powers of ten, plainly written."""
+    low, high = axis.get_view_interval()
+    if high < low * 10**1.5:
+        axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+
+
+def legend_below(axes: Axes, columns: int, handles: Sequence[Artist] | None = None) -> None:
+    """The legend of a panel where it hides nothing; without `handles` of all that has a label."""
+    handles = axes.get_legend_handles_labels()[0] if handles is None else handles
+    place = (0.5, -0.17)
+    axes.legend(
+        handles=handles, loc="upper center", bbox_to_anchor=place, ncols=columns, frameon=False, fontsize="small"
+    )
+
+
+def leave_empty(axes: Axes, words: str) -> None:
+    """Words in the place of data, and no scale."""
+    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center")
+    axes.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
+    axes.grid(visible=False)
+
+
+def looks_of(models: Sequence[str], colours: Sequence[str] = COLOURS) -> list[tuple[str, str]]:
+    """Colour and line of each run: the colour of its model, or of several of one model any that no other run has."""
+    own = [(MODEL_COLOURS[m], LINES[0]) if m in MODEL_COLOURS and models.count(m) == 1 else None for m in models]
+    others = cycle(look for look in ((colour, line) for line in LINES for colour in colours) if look not in own)
+    return [look or next(others) for look in own]
 
 
 def save(figure: Figure, path: Path) -> Path:

@@ -4,12 +4,34 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
+from typing import Any
 
 from tqdm import tqdm
 
+PARTS = (
+    "{desc}",
+    " {percentage:3.0f}%{postfix}",
+    " [{elapsed}<{remaining}]",
+    " {rate_fmt}",
+    " {n_fmt}/{total_fmt}",
+    " |{bar}|",
+)
+
+
+class _Meter(tqdm):
+    """A line without the last parts that don't fit it: tqdm itself cuts it at its end, in the middle of a number."""
+
+    @staticmethod
+    def format_meter(*args: Any, ncols: int | None = None, **values: Any) -> str:
+        for kept in range(len(PARTS), 1, -1):
+            values["bar_format"] = "".join(PARTS[:kept])
+            if ncols is None or len(tqdm.format_meter(*args, **values)) <= ncols:
+                break
+        return tqdm.format_meter(*args, ncols=ncols, **values)
+
 
 class Progress:
-    """A bar over environment steps (or any count) with speed and a few last values.
+    """A bar over environment steps (or any count) with a few last values and speed.
 
     Where standard error is no terminal it prints a line every ten seconds instead of redrawing ten times a second. Work
     that is done within `delay` seconds shows no bar.
@@ -25,7 +47,7 @@ class Progress:
         delay: float = 0.0,
     ):
         terminal = sys.stderr.isatty()
-        self._bar = tqdm(
+        self._bar = _Meter(
             total=total,
             initial=initial,
             desc=description,
@@ -36,7 +58,6 @@ class Progress:
             mininterval=0.2 if terminal else 10.0,
             dynamic_ncols=terminal,
             ncols=None if terminal else 110,
-            bar_format="{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]",
         )
         self._values: dict[str, str] = {}
 

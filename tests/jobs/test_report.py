@@ -19,6 +19,7 @@ from rppdyn.jobs import report
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import ReportConfig
+from rppdyn.jobs.reporting import figures
 from rppdyn.jobs.reporting.data import read_groups
 from rppdyn.jobs.reporting.html import tag
 from rppdyn.runs import RunFolder, iqm, read_metrics
@@ -96,8 +97,8 @@ def written(runs, tmp_path, **options):
 
 def test_the_numbers_are_those_of_the_runs(runs, tmp_path):
     text = written(runs, tmp_path)
-    (rpp, emlp) = rows_of(text, "Results at the end of training")
-    assert rpp[:3] == ["rpp", "4", "200"] and emlp[:3] == ["emlp", "1", "200"]
+    (rpp, emlp) = rows_of(text, "Results so far")
+    assert rpp[:3] == ["rpp", "4", "200"] and emlp[:3] == ["emlp", "1", "200 of 200, unfinished"]
     assert rpp[3].startswith(f"{float(iqm([40.0, 50.0, 60.0, 70.0])):.1f} [") and emlp[3] == "40.0"
     assert rpp[4].startswith(f"{float(iqm([0.03, 0.06, 0.09, 0.12])):.3g} [") and emlp[4] == "0"
     returns = rows_of(text, "Returns on InvertedPendulum-v5")
@@ -159,6 +160,21 @@ def test_long_names_become_letters_and_colours_follow_names_across_environments(
     assert looks["Ant-v5", "rpp"] == looks["Walker2d-v5", "rpp"] != looks["Ant-v5", "emlp"]
 
 
+def test_each_pathway_has_a_panel_and_is_drawn_as_its_group_is_elsewhere(tmp_path, monkeypatch):
+    made = [make_run(tmp_path / f"{i}", "model=rpp", f"agent.gamma={0.9 + i / 100}") for i in range(7)]
+    drawn, draw = {}, figures.curves
+    monkeypatch.setattr(figures, "curves", lambda panels, label, **k: drawn.setdefault(label, draw(panels, label, **k)))
+    written([*made, make_run(tmp_path / "emlp", "model=emlp")], tmp_path)
+    returns, norms = drawn["mean return"].axes[0], drawn["norm of the weights"].axes
+    assert [axes.get_title() for axes in norms] == [f"{who}, {pathway}" for who in ("actor", "critic")
+                                                    for pathway in ("equivariant", "free")]  # fmt: skip
+    looks = [(line.get_color(), line.get_linestyle()) for line in returns.lines]
+    assert len(set(looks)) == 8 and looks[6][1] == "--"
+    assert [(line.get_color(), line.get_linestyle()) for line in norms[0].lines] == looks
+    assert [(line.get_color(), line.get_linestyle()) for line in norms[1].lines] == looks[:7]  # the emlp has none
+    assert norms[1].get_xlabel() == "environment steps\nzero: emlp gamma=0.99"
+
+
 def test_priors_are_those_that_the_networks_were_built_with(tmp_path):
     words = ("model.equivariant_variance=1e5", "model.free_variance=1e-3", "model.critic_free_variance=0.5")
     made = [make_run(tmp_path / kind, f"model={kind}", *words) for kind in ("rpp", "emlp", "mlp", "rpp_policy_only")]
@@ -179,6 +195,7 @@ def test_runs_that_are_unfinished_or_lack_files_say_so(tmp_path):
     made = [make_run(tmp_path / "a", returns=(-1.0, -2.0), finished=False, spec=False)]
     text = written(made, tmp_path)
     assert "unfinished, at step 100 of 200" in text
+    assert rows_of(text, "Results so far")[0][2] == "100 of 200, unfinished"
     assert "None of the runs holds a symmetry spec" in text and "rppdyn equivariance RUN" in text
     assert rows_of(text, "Equivariance errors at the end on InvertedPendulum-v5")[0][2:] == ["–", "–"]  # vacuous
 
@@ -246,6 +263,9 @@ def test_text_from_files_is_escaped(tmp_path):
 def test_several_environments_are_apart(tmp_path):
     made = [make_run(tmp_path / "a"), make_run(tmp_path / "b", env="Walker2d-v5")]
     text = written(made, tmp_path)
+    assert Page(text).all("title")[0][1] == "rppdyn: InvertedPendulum-v5, Walker2d-v5"
+    more = [make_run(tmp_path / env, env=env) for env in ("Ant-v5", "Hopper-v5")]
+    assert Page(written([*made, *more], tmp_path)).all("h1")[0][1] == "rppdyn: 4 tasks"
     headings = [content for _, content in Page(text).all("h3")]
     assert headings.count("InvertedPendulum-v5") == headings.count("Walker2d-v5") == 3
     assert len(rows_of(text, "Returns on Walker2d-v5")) == 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
+import termios
 import threading
 
 import pytest
@@ -60,6 +62,21 @@ def test_progress_goes_to_standard_error(capsys):
     assert captured.out == ""
     assert "10/10" in captured.err
     assert "return=12.3" in captured.err
+
+
+@pytest.mark.parametrize(("columns", "whole"), [(80, False), (120, True)])
+def test_no_number_of_the_progress_is_cut_at_the_end_of_a_terminal(monkeypatch, columns, whole):
+    end, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (40, columns))
+    with open(terminal, "w") as shown, monkeypatch.context() as patch:
+        patch.setattr("sys.stderr", shown)
+        with Progress(100_000, description="InvertedDoublePendulum-v5 rpp_policy_only") as bar:
+            bar.show(**{"return": 9359.8})
+            bar.update(99_000)
+        *_, line = os.read(end, 10_000).decode().rstrip().split("\r")
+    os.close(end)
+    assert line.startswith("InvertedDoublePendulum-v5 rpp_policy_only  99%, return=9360 [")
+    assert len(line) < columns and ("step/s 99000/100000 |" in line) == whole
 
 
 def test_progress_can_be_off(capsys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["MODEL", "flattened", "setting", "value_of"]
+__all__ = ["MODEL", "flattened", "model_of", "setting", "value_of"]
 
 MODEL = "agent.imagination"
 """An agent's model of its environment; null where it has none."""
@@ -37,6 +37,13 @@ def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         elif name not in IGNORED and value != {}:
             flat[name] = value
     return flat
+
+
+def model_of(config: Mapping[str, Any]) -> str:
+    """The model of a flattened configuration, as :data:`rppdyn.runs.figures.MODEL_COLOURS` calls it."""
+    published = ", published" if "published" in (config.get("variant"), config.get("env.variant")) else ""
+    augmented = ", augmented" if config.get("agent.augment") or config.get("task.augment") else ""
+    return f"{config.get('model.kind')}{published}{augmented}"
 
 
 def setting(key: str, value: Any) -> str:

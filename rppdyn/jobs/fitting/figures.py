@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,16 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.fit import FitConfig
-from rppdyn.runs import RunFolder, read_metrics
-from rppdyn.runs.figures import COLOURS, save
+from rppdyn.jobs.config.labels import flattened, model_of, setting, value_of
+from rppdyn.runs import RunFolder, differences, read_metrics
+from rppdyn.runs.figures import COLOURS, label_decades, leave_empty, legend_below, looks_of, on_log_axis, save
+from rppdyn.runs.files import plain
 from rppdyn.runs.statistics import bootstrap_interval, iqm
 
 __all__ = ["compare_equivariance", "draw_horizons", "draw_members", "draw_rollouts", "fit_curves"]
@@ -27,57 +31,90 @@ PANELS: Mapping[str, Sequence[str]] = {
     "error": ("validation/error", "test/error"),
     "equivariance error": ("equivariance/error",),
 }
-FLOOR = 1e-17  # what a logarithmic axis shows zero as; rounding is above it
 
 
 def fit_curves(folder: RunFolder) -> Path:
     """Draw `figures/curves.png`: interquartile means over seeds, with their 95 % bootstrap intervals as bands."""
-    records = read_metrics(folder.metrics.path)
-    figure = Figure(figsize=(4.4 * len(PANELS), 3.4), layout="constrained")
+    config, records = _read(folder)
+    kept = _kept(records)
+    figure = Figure(figsize=(4.4 * len(PANELS), 3.8), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, (title, names) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
         names = [name for name in names if name in records[-1]]
         for colour, name in zip(COLOURS, names, strict=False):
-            steps, values = _over_steps(records, name)
-            draw_members(axes, steps, values, colour, label=name.split("/")[0])
-        axes.set_title(title, fontsize="medium")
-        axes.set_xlabel("steps")
-        _dress(axes, legend=len(names) > 1)
+            epochs, values = _over_epochs(records, name, kept, config)
+            draw_members(axes, epochs, values, colour, label=name.split("/")[0])
+        axes.set_xlabel("epochs")
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        _dress(axes, title, legend=len(names) > 1, kept=int(kept.sum()), seeds=len(kept))
+    band = "\nband: 95 % bootstrap interval over seeds" if kept.sum() > 1 else ""
+    figure.suptitle(f"{config.task_name}, {config.model_name}{band}", fontsize="medium")
     return save(figure, folder.figures / "curves.png")
 
 
 def compare_equivariance(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Path:
     """Draw the equivariance errors of fits through training: every member a thin line, their interquartile mean a thick one.
 
+    Members that diverged are left out, and counted in the legend.
+
     Args:
-        runs: folders of fits; one colour each.
+        runs: folders of fits; one colour each, and after seven of them another style of line.
         out: the picture; its suffix is the format (png, svg, pdf).
     Raises:
         ValueError: no runs, or a folder that is no fit's run or has no metrics yet.
     """
     if not runs:
         raise ConfigError("no runs to compare: give the folders of one fit or more")
-    figure = Figure(figsize=(6.6, 4.0), layout="constrained")
+    read = [_read(RunFolder.open(run)) for run in runs]
+    configs = [config for config, _ in read]
+    names = _names(configs)
+    width = max(6.6, 1.8 + 0.07 * max(map(len, names)))  # of the longest entry of the legend
+    figure = Figure(figsize=(width, 4.0 + 0.2 * len(runs)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    for k, run in enumerate(runs):
-        folder = RunFolder.open(run)
-        config = compose.from_run(compose.name_of_run(folder), folder)
-        if not isinstance(config, FitConfig):
-            raise ConfigError(f"{run} is a run of {config.verb}: give runs of fits")
-        records = read_metrics(folder.metrics.path) if folder.metrics.path.exists() else []
-        if not records:
-            raise ConfigError(f"{run} has no metrics yet: leave it out, or let it run first")
-        steps, values = _over_steps(records, "equivariance/error")
-        members = (
-            f"{len(values)} members" if len(values) == config.seeds else f"{len(values)} of {config.seeds} members"
-        )
-        label = f"{config.task_name}, {config.model_name} ({members})"
-        draw_members(axes, steps / config.steps_per_epoch, values, COLOURS[k % len(COLOURS)], label=label, each=True)
+    looks = looks_of([model_of(flattened(plain(asdict(config)))) for config in configs])
+    for (config, records), name, (colour, style) in zip(read, names, looks, strict=True):
+        kept = _kept(records)
+        some = "" if kept.all() else f"{kept.sum()} of "
+        label = f"{name} ({some}{_members(len(kept))})"
+        epochs, values = _over_epochs(records, "equivariance/error", kept, config)
+        draw_members(axes, epochs, values, colour, label=label, style=style, each=True)
+        if not kept.any():
+            axes.plot([], [], style, color=colour, label=label)
     axes.set_xlabel("epochs")
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.set_ylabel("equivariance error")
-    _dress(axes, legend=True)
+    _dress(axes, "", legend=False)
+    figure.legend(loc="outside lower center", frameon=False, fontsize="small")
     return save(figure, Path(out))
+
+
+def _read(folder: RunFolder) -> tuple[FitConfig, list[dict[str, Any]]]:
+    """The configuration and the metrics of a fit."""
+    config = compose.from_run(compose.name_of_run(folder), folder)
+    if not isinstance(config, FitConfig):
+        raise ConfigError(f"{folder.path} is a run of {config.verb}: give runs of fits")
+    records = read_metrics(folder.metrics.path) if folder.metrics.path.exists() else []
+    if not records:
+        raise ConfigError(f"{folder.path} has no metrics yet: leave it out, or let it run first")
+    return config, records
+
+
+def _names(configs: Sequence[FitConfig]) -> list[str]:
+    """Task and model of each, and where both are the same for several, the settings in which these differ."""
+    names = [f"{config.task_name}, {config.model_name}" for config in configs]
+    settings = [flattened(plain(asdict(config))) | {"seed": config.seed} for config in configs]
+    for i, name in enumerate(names):
+        namesakes = [other for config, other in zip(configs, settings, strict=True)
+                     if f"{config.task_name}, {config.model_name}" == name]  # fmt: skip
+        varied = {key for other in namesakes for key, _, _ in differences(settings[i], other)}
+        parts = [setting(key, value_of(settings[i], key)) for key in sorted(varied)]
+        names[i] = " ".join(filter(None, [name, *parts]))
+    return names
+
+
+def _members(count: int) -> str:
+    return f"{count} member" + "s" * (count != 1)
 
 
 def draw_members(
@@ -90,31 +127,55 @@ def draw_members(
     style: str = "-",
     each: bool = False,
 ) -> None:
-    """Draw the interquartile mean of some curves with its 95 % bootstrap interval as a band; `each` adds them as thin lines."""
+    """Draw the interquartile mean of some curves with its 95 % bootstrap interval as a band; `each` adds them as thin lines.
+
+    The axis is logarithmic: what is zero is not drawn.
+    """
     if not values.size:
         return
-    values = np.maximum(values, FLOOR)
     if each and len(values) > 1:
-        axes.plot(x, values.T, style, color=colour, lw=0.6, alpha=0.45)
+        axes.plot(x, on_log_axis(values).T, style, color=colour, lw=0.6, alpha=0.45)
     marker = "." if len(x) < 3 else ""
-    axes.plot(x, iqm(values), style, marker=marker, color=colour, lw=2.2 if each else 1.6, label=label)
+    axes.plot(x, on_log_axis(iqm(values)), style, marker=marker, color=colour, lw=2.2 if each else 1.6, label=label)
     if len(values) > 1:
-        axes.fill_between(x, *bootstrap_interval(values), color=colour, alpha=0.18, lw=0)
+        axes.fill_between(x, *on_log_axis(bootstrap_interval(values)), color=colour, alpha=0.18, lw=0)
 
 
-def _over_steps(records: Sequence[Mapping[str, Any]], name: str) -> tuple[NDArray, NDArray]:
-    """Steps, and the values of the members that have a number at each of them, ``(members, points)``."""
+def _kept(records: Sequence[Mapping[str, Any]]) -> NDArray[np.bool_]:
+    """Which members have not diverged: those whose errors are numbers at the end."""
+    last = [records[-1][name] for names in PANELS.values() for name in names if records[-1].get(name)]
+    return ~np.isnan(np.array(last, dtype=float)).any(0)  # null becomes nan
+
+
+def _over_epochs(
+    records: Sequence[Mapping[str, Any]], name: str, kept: NDArray[np.bool_], config: FitConfig
+) -> tuple[NDArray, NDArray]:
+    """Epochs, and the values of these members ``(members, points)`` at those where all of them have a number."""
     points = [(record["step"], record[name]) for record in records if record.get(name)]
-    values = np.array([value for _, value in points], dtype=float).T  # null becomes nan
-    return np.array([step for step, _ in points]), values[~np.isnan(values).any(-1)] if len(values) else values
+    steps, values = np.array([step for step, _ in points]), np.array([own for _, own in points], dtype=float)
+    values = values.reshape(len(points), len(kept))[:, kept].T
+    known = ~np.isnan(values).any(0)
+    return steps[known] / config.steps_per_epoch, values[:, known]
 
 
-def _dress(axes: Axes, legend: bool) -> None:
+def _dress(axes: Axes, title: str, *, legend: bool, kept: int = 1, seeds: int = 1) -> None:
+    """Scale, title and legend of a panel that shows so many of the seeds."""
     axes.set_yscale("log")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    if legend and axes.lines:
-        axes.legend(frameon=False, fontsize="small")
+    axes.set_title(title + (f" ({kept} of {seeds} seeds)" if 0 < kept < seeds else ""), fontsize="medium")
+    if not kept:
+        leave_empty(axes, f"{seeds} of {seeds} diverged")
+    else:
+        label_decades(axes.yaxis)
+        if legend:
+            legend_below(axes, 2)
+
+
+QUANTITIES = {
+    "relative error of the state": {"error": ""},
+    "relative drift": {"energy_drift": "energy", "momentum_drift": "angular momentum about the vertical"},
+}
 
 
 def draw_rollouts(curves: Mapping[str, Any], example: Mapping[str, Any], path: Path) -> Path:
@@ -123,29 +184,37 @@ def draw_rollouts(curves: Mapping[str, Any], example: Mapping[str, Any], path: P
     Args:
         curves: ``times``, and lists over seeds of ``error``, ``energy_drift``, ``momentum_drift``, each over the times after
             the first; None for a seed whose rollouts all diverged.
-        example: the states ``truth`` and ``found`` of one trajectory, ``(T, 12)``.
+        example: the states ``truth`` and, of the first seed's model, ``found`` of one trajectory, ``(T, 12)``.
     """
-    figure = Figure(figsize=(12.6, 3.6), layout="constrained")
+    figure = Figure(figsize=(13.2, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.add_gridspec(1, 3, width_ratios=(1, 1.1, 1.1))
-    space = figure.add_subplot(grid[0], projection="3d")
-    for states, style, name in ((example["truth"], "-", "truth"), (example["found"], "--", "model")):
-        for mass, colour in enumerate(COLOURS[:2]):
-            x, y, z = np.array(states)[:, 3 * mass : 3 * mass + 3].T
-            space.plot(x, y, z, style, color=colour, linewidth=0.9, label=f"mass {mass + 1}, {name}")
-    space.set_title("one test trajectory", fontsize="medium")
-    space.legend(frameon=False, fontsize="x-small", loc="upper left")
+    grid = figure.add_gridspec(1, 3, width_ratios=(1.1, 1, 1))
+    _draw_space(figure.add_subplot(grid[0], projection="3d"), example)
     times = np.array(curves["times"][1:])
-    panels = {"relative error of the state": ("error",), "relative drift": ("energy_drift", "momentum_drift")}
-    for place, (title, names) in zip((grid[1], grid[2]), panels.items(), strict=True):
+    for place, (title, names) in zip((grid[1], grid[2]), QUANTITIES.items(), strict=True):
         axes = figure.add_subplot(place)
-        for colour, name in zip(COLOURS, names, strict=False):
+        for colour, (name, called) in zip(COLOURS, names.items(), strict=False):
             values = np.array([curve for curve in curves[name] if curve is not None])
-            draw_members(axes, times, values, colour, label=name.replace("_drift", ""))
-        axes.set_title(title, fontsize="medium")
+            draw_members(axes, times, values, colour, label=called)
         axes.set_xlabel("time, s")
-        _dress(axes, legend=len(names) > 1)
+        _dress(axes, title, legend=len(names) > 1, kept=len(values), seeds=len(curves["error"]))
     return save(figure, path)
+
+
+def _draw_space(axes: Any, example: Mapping[str, Any]) -> None:
+    """Both masses in space, the true ones and the model's as long as it stays near them."""
+    truth, found = (np.array(example[name], dtype=float)[:, :6].reshape(-1, 2, 3) for name in ("truth", "found"))
+    low, high = truth.min((0, 1)), truth.max((0, 1))
+    margin = 0.25 * (high - low).max()
+    low, high = low - margin, high + margin
+    found[~((low <= found) & (found <= high)).all(-1)] = np.nan
+    for states, style, name in ((truth, "-", "truth"), (found, "--", "model")):
+        for mass, colour in enumerate(COLOURS[:2]):
+            axes.plot(*states[:, mass].T, style, color=colour, linewidth=0.9, label=f"mass {mass + 1}, {name}")
+    axes.set(xlabel="x, m", ylabel="y, m", zlabel="z, m")
+    axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), zlim=(low[2], high[2]))
+    axes.set_title("a test trajectory, and the first seed's model", fontsize="medium")
+    axes.legend(frameon=False, fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.05), ncols=2)
 
 
 SHOWN = 16
@@ -162,21 +231,22 @@ def draw_horizons(curves: Mapping[str, Any], path: Path) -> Path:
     names, horizons = curves["components"]["names"], curves["components"]["horizons"]
     components = np.array(curves["components"]["errors"])
     shown = np.argsort(components[-1])[-SHOWN:] if len(components) else np.zeros(0, dtype=int)
-    figure = Figure(figsize=(9.6, 1.6 + 0.2 * max(10, len(shown))), layout="constrained")
+    widths = (4.4, 5.2) if len(shown) else (4.4,)
+    figure = Figure(figsize=(sum(widths), 1.6 + 0.2 * max(10, len(shown))), layout="constrained")
     FigureCanvasAgg(figure)
-    growth, parts = figure.subplots(1, 2, width_ratios=(1, 1.2))
+    growth, *others = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
     errors = np.array(curves["error"])
     draw_members(growth, np.arange(1, errors.shape[1] + 1), errors, COLOURS[0])
-    growth.set_title("relative error of the state", fontsize="medium")
     growth.set_xlabel("steps")
-    _dress(growth, legend=False)
-    for colour, horizon, row in zip(COLOURS, horizons, components, strict=False):
-        parts.plot(row[shown], range(len(shown)), "o", color=colour, ms=4, label=f"step {horizon}")
-    parts.set_yticks(range(len(shown)), [names[i] for i in shown], fontsize="x-small")
-    parts.set_title("median error, standard deviations", fontsize="medium")
-    parts.set_xlim(left=0)
-    parts.grid(alpha=0.25)
-    parts.spines[["top", "right"]].set_visible(False)
-    if len(shown):
+    growth.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    _dress(growth, "relative error of the state", legend=False)
+    for parts in others:
+        for colour, horizon, row in zip(COLOURS, horizons, components, strict=False):
+            parts.plot(row[shown], range(len(shown)), "o", color=colour, ms=4, label=f"step {horizon}")
+        parts.set_yticks(range(len(shown)), [names[i] for i in shown], fontsize="x-small")
+        parts.set_title("median error, standard deviations", fontsize="medium")
+        parts.set_xlim(left=0)
+        parts.grid(alpha=0.25)
+        parts.spines[["top", "right"]].set_visible(False)
         parts.legend(frameon=False, fontsize="small", loc="lower right")
     return save(figure, path)

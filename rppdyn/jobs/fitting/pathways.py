@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from rppdyn.priors import Evidence
 from rppdyn.priors.laplace import BIASES
-from rppdyn.runs.figures import COLOURS, save
+from rppdyn.runs.figures import COLOURS, label_decades, save
 
 __all__ = ["draw_pathways", "pathway_rows"]
 
@@ -63,29 +63,35 @@ def draw_pathways(rows: Rows, path: Path) -> Path:
     _draw(effective, "effective number of parameters", "effective", rows, colours)
     _draw(normalised, "effective number per parameter", "normalised", rows, colours)
     _draw(relative, "relative to the layer's", "relative", competing, colours)
-    _draw(precision, "prior precision", "precision", rows, colours)
+    _draw(precision, "prior precision", "precision", rows, colours, bars=False)
     _draw(norm, "norm of the coefficients", "norm", rows, colours)
     effective.set_yscale("symlog", linthresh=1)
     effective.set_ylim(bottom=0)
     normalised.set_yscale("symlog", linthresh=1e-3)
-    normalised.set_ylim(0, 1)
-    relative.set_ylim(-0.03, 1.03)
+    normalised.set_ylim(0, 1.15)
+    relative.set_ylim(0, 1.15)
     precision.set_yscale("log")
+    label_decades(precision.yaxis)
     empty.set_axis_off()
     empty.legend(*effective.get_legend_handles_labels(), loc="center", frameon=False)
     return save(figure, path)
 
 
-def _draw(axes: Axes, title: str, key: str, rows: Rows, colours: dict[str, str]) -> None:
+def _draw(axes: Axes, title: str, key: str, rows: Rows, colours: dict[str, str], bars: bool = True) -> None:
+    """Means as bars, or as points where the axis has no zero that bars could begin at."""
     layers = list(dict.fromkeys(row["layer"] for row in rows))
     width = 0.8 / len(colours)
     for k, (name, colour) in enumerate(colours.items()):
         own = [row for row in rows if row["pathway"] == name]
         at = np.array([layers.index(row["layer"]) for row in own]) + (k - (len(colours) - 1) / 2) * width
         values = [[value for value in row[key] if value is not None] for row in own]
-        axes.bar(at, [np.mean(numbers) for numbers in values], width, color=colour, alpha=0.75, label=name)
+        means = [np.mean(numbers) for numbers in values]
+        if bars:
+            axes.bar(at, means, width, color=colour, alpha=0.75, label=name)
+        else:
+            axes.plot(at, means, "o", color=colour, ms=7)
         for x, numbers in zip(at, values, strict=True):
-            axes.plot([x] * len(numbers), numbers, "k.", ms=3)
+            axes.plot([x] * len(numbers), numbers, "k.", ms=3, zorder=3)
     axes.set_xticks(range(len(layers)), layers, rotation=35, ha="right", fontsize="x-small")
     axes.set_title(title, fontsize="medium")
     axes.grid(alpha=0.25)

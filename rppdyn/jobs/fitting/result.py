@@ -40,6 +40,8 @@ class FitResult(RunResult):
         seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"seeds {self.seeds[0]} to {self.seeds[-1]}"
         note = f" ({self.note})" if self.note else ""
         lines = [f"{self.task}, {self.model}, {seeds}: {self.epochs:,} epochs{note}"]
+        if self.test and len(self.seeds) > 1:
+            lines.append("  over seeds: interquartile mean (below four seeds the mean) [95 % bootstrap interval]")
         for name, values in self.test.items():
             if name == FIRST_DIVERGENCE:
                 times = [time for time in values if time is not None]
@@ -51,7 +53,7 @@ class FitResult(RunResult):
         if self.interrupted:
             lines.append(f"  {'go on with':34} rppdyn {self.verb} --resume {self.run}")
         else:
-            lines.append(f"  {'curves':34} {Path(self.run) / 'figures' / 'curves.png'}")
+            lines.append(f"  {'figures':34} {Path(self.run) / 'figures'}")
         return "\n".join(lines)
 
 

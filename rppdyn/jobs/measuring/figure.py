@@ -25,7 +25,7 @@ Result = Mapping[str, Any]
 Panel = tuple[str, Callable[[Axes], None]]
 COLUMNS = 3
 MOST_PARTS = 10
-ROUNDING = 1e-17  # what a logarithmic axis begins at; smaller values are drawn there
+AT_ROUNDING = 1e-9  # errors below it are of an equivariant subject
 
 
 def draw(result: Result, out: Path) -> Path:
@@ -79,10 +79,10 @@ def _by_generator(axes: Axes, functions: Mapping[str, Any], members: Mapping[str
     height = 0.8 / max(1, len(functions))
     for k, (name, m) in enumerate(functions.items()):
         places = [i + (k - (len(functions) - 1) / 2) * height for i in range(len(names))]
-        errors = [max(m["per_generator"][g]["error"], ROUNDING) for g in names]
+        errors = [max(m["per_generator"][g]["error"], SMALLEST) for g in names]
         spans = [m["per_generator"][g]["interval"] for g in names]
         around = [
-            [max(0.0, e - max(low, ROUNDING)) for e, (low, _) in zip(errors, spans, strict=True)],
+            [max(0.0, e - max(low, SMALLEST)) for e, (low, _) in zip(errors, spans, strict=True)],
             [max(0.0, high - e) for e, (_, high) in zip(errors, spans, strict=True)],
         ]
         axes.barh(
@@ -96,7 +96,7 @@ def _by_generator(axes: Axes, functions: Mapping[str, Any], members: Mapping[str
         )
         if len(own := members.get(name, [])) > 1:
             for i, g in enumerate(names):
-                each = [max(member["per_generator"][g]["error"], ROUNDING) for member in own]
+                each = [max(member["per_generator"][g]["error"], SMALLEST) for member in own]
                 across = [places[i] + height * (0.3 - 0.6 * j / (len(own) - 1)) for j in range(len(own))]
                 axes.plot(each, across, "o", ms=4, mew=0.8, color=COLOURS[k], mec="white")  # seen on the bar and off it
     axes.set_yticks(range(len(names)), names)
@@ -117,7 +117,7 @@ def _along_rollouts(axes: Axes, rollouts: Mapping[str, Any]) -> None:
 
 
 def _bars(axes: Axes, values: Mapping[str, float], label: str, log: bool) -> None:
-    axes.barh(range(len(values)), [max(v, ROUNDING) if log else v for v in values.values()], 0.7, color=COLOURS[0])
+    axes.barh(range(len(values)), [max(v, SMALLEST) if log else v for v in values.values()], 0.7, color=COLOURS[0])
     axes.set_yticks(range(len(values)), [_short(name) for name in values], fontsize="small")
     axes.invert_yaxis()
     axes.set_xlabel(label)
@@ -150,8 +150,8 @@ def _by_layer(axes: Axes, networks: Mapping[str, Any]) -> None:
 
 def _logarithmic(axes: Axes, values: list[float]) -> None:
     """Logarithmic where values span more than a factor of 30, which small errors do; else linear, from zero."""
-    positive = [max(v, ROUNDING) for v in values]
-    if not positive or max(positive) <= SMALLEST or max(positive) / min(positive) > 30:
+    positive = [max(v, SMALLEST) for v in values]
+    if not positive or max(positive) <= AT_ROUNDING or max(positive) / min(positive) > 30:
         axes.set_xscale("log")
         axes.set_xlim(left=min([*positive, 1e-3]) / 3, right=max([*positive, 1e-15]) * 3)
     else:

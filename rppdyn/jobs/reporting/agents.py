@@ -21,6 +21,7 @@ from rppdyn.jobs.reporting.words import (
     legend,
     measured,
     plain,
+    reached,
     scientific,
 )
 
@@ -50,7 +51,15 @@ def glance(groups: Sequence[RunGroup]) -> Markup:
         share = estimate(group.final("pathway/actor_free_share"), scientific)
         env = [group.subject] if several else []
         rows.append(
-            [labelled(group), *env, f"{len(group.runs)}", f"{final.step:,}", estimate(final, plain), *errors, share]
+            [
+                labelled(group),
+                *env,
+                f"{len(group.runs)}",
+                reached(group, final.step),
+                estimate(final, plain),
+                *errors,
+                share,
+            ]
         )
     head = ["configuration", *["environment"] * several, "seeds", "steps", "mean return",
             *(f"{called}'{'' if called.endswith('s') else 's'} error" for called in measured_of.values()),
@@ -62,11 +71,12 @@ def glance(groups: Sequence[RunGroup]) -> Markup:
         "worst. The free share is the part of the squared weights that the symmetry does not constrain.",
         class_="note",
     )
-    return joined([table("Results at the end of training", head, rows, numbers), explain])
+    caption = "Results so far" if any(group.unfinished for group in groups) else "Results at the end of training"
+    return joined([table(caption, head, rows, numbers), explain])
 
 
 def _learning(groups: Sequence[RunGroup]) -> Markup:
-    panels = [(env, members, {"": RETURN}) for env, members in by_subject(groups)]
+    panels = [(env, members, RETURN) for env, members in by_subject(groups)]
     caption = "Mean return of the deterministic policy's evaluation episodes. " + bands(groups)
     words = "; ".join(
         f"{group.label} on {group.subject} goes from {plain(float(drawn.centre[0]))} to {plain(float(drawn.centre[-1]))}"
@@ -106,7 +116,7 @@ def _equivariance(groups: Sequence[RunGroup]) -> Markup:
         names = list(dict.fromkeys(name for group in members for name in _generators(group)))
         measured_of = _who(members)
         panels = [
-            (f"{called}, {name}", members, {"": f"equivariance/{who}/{name}"})
+            (f"{called}, {name}", members, f"equivariance/{who}/{name}")
             for who, called in measured_of.items()
             for name in names
         ]
@@ -143,15 +153,16 @@ def _pathways(groups: Sequence[RunGroup]) -> Markup:
     parts: list[Markup | None] = []
     for k, (env, members) in enumerate(by_subject(groups)):
         panels = [
-            (who, members, {"-": f"pathway/{who}_equivariant_norm", "--": f"pathway/{who}_free_norm"})
+            (f"{who}, {pathway}", members, f"pathway/{who}_{pathway}_norm")
             for who in ("actor", "critic", *(["dynamics"] if "dynamics" in _who(members) else []))
+            for pathway in ("equivariant", "free")
         ]
         parts.append(_heading(env, groups))
         parts.append(
             figure(
                 f"pathways{k}",
                 partial(figures.curves, panels, "norm of the weights", log=True),
-                "Norm of the weights that each pathway contributes: equivariant solid, free dashed. " + bands(members),
+                "Norm of the weights that each pathway contributes. " + bands(members),
                 f"Norms of the pathways on {env} over steps; the table below has the last ones.",
                 legend(members),
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,14 @@ from rppdyn.envs import Certificate, SymmetrySpec
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.config.fit import FitConfig
-from rppdyn.jobs.config.labels import flattened, setting, value_of
+from rppdyn.jobs.config.labels import flattened, model_of, setting, value_of
 from rppdyn.jobs.measuring.measured import FORMAT
 from rppdyn.runs import RunFolder, RunFolderError, bootstrap_interval, differences, iqm, read_metrics
-from rppdyn.runs.figures import COLOURS, Curve, curve
+from rppdyn.runs.figures import COLOURS, Curve, curve, looks_of
 from rppdyn.runs.files import plain
 
 PALETTE = tuple(colour for colour in COLOURS if colour != "#000000")  # black can't be seen on a dark page
 LONGEST_NAME = 40
-STYLES = ("-", "--", "-.", ":")
 TRUTH = ("task.strength", "task.k2", "task.wind", "task.time_step", "task.horizon", "task.chunk")
 """Keys that say what there is to be learned, and not how."""
 NAMED = {"model.kind", "model.system", *TRUTH}
@@ -79,24 +79,21 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Final:
-    """A metric at the last step that all runs of a group have: interquartile mean, interval, and each run's value."""
+class Measure:
+    """A number of several runs: interquartile mean and interval (nan where all diverged), each run's, and how many diverged."""
 
-    step: int
     centre: float
     lower: float
     upper: float
     each: list[float]
+    lost: int
 
 
 @dataclass(frozen=True)
-class Measure:
-    """A measure of finished runs: interquartile mean and interval over those that have a number, and each run's, or None."""
+class Final(Measure):
+    """A metric at the last step that all runs of a group have."""
 
-    centre: float
-    lower: float
-    upper: float
-    each: list[float | None]
+    step: int
 
 
 @dataclass(frozen=True)
@@ -116,31 +113,46 @@ class RunGroup:
     def is_agent(self) -> bool:
         return self.runs[0].is_agent
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether any of the runs is."""
+        return any(run.result is None for run in self.runs)
+
+    @property
+    def steps(self) -> int:
+        """Steps, or epochs, that all runs have come to."""
+        return min(run.steps for run in self.runs)
+
     def curve(self, metric: str) -> Curve | None:
         """A metric over steps; None where not every run has it. Members of fits that diverged are left out."""
         runs = self._with(metric)
         return curve([run.records for run in runs], metric) if runs else None
 
     def final(self, metric: str) -> Final | None:
-        """A metric at the end; None where there is no curve of it."""
-        found = self.curve(metric)
+        """A metric at the end; None where there is none."""
+        found, lost = self.curve(metric), self.lost(metric)
         if found is None:
-            return None
+            return Final(nan, nan, nan, [], lost, self.steps) if lost else None
         step = int(found.steps[-1])
         each = [next(r[metric] for r in run.records if r["step"] == step) for run in self._with(metric)]
-        return Final(step, float(found.centre[-1]), float(found.lower[-1]), float(found.upper[-1]), each)
+        return Final(float(found.centre[-1]), float(found.lower[-1]), float(found.upper[-1]), each, lost, step)
 
     def _with(self, metric: str) -> list[Run]:
         return [run for run in self.runs if run.is_agent or run.records[-1].get(metric) is not None]
 
+    def lost(self, metric: str) -> int:
+        """How many members of fits have diverged: of those that have a metric, it is no number at the end."""
+        kept = self._with(metric)
+        return sum(metric in run.records[-1] and run not in kept for run in self.runs)
+
     def test(self, name: str) -> Measure | None:
-        """What was measured of finished fits; None where no run has a number."""
-        each = [run.test.get(name) for run in self.runs]
+        """What was measured of finished fits; None where it was of none."""
+        each = [run.test[name] for run in self.runs if name in run.test]
         kept = [value for value in each if value is not None]
-        if not kept:
+        if not each:
             return None
-        low, high = bootstrap_interval(kept)
-        return Measure(float(iqm(kept)), float(low), float(high), each)
+        centre, (low, high) = (iqm(kept), bootstrap_interval(kept)) if kept else (nan, (nan, nan))
+        return Measure(float(centre), float(low), float(high), kept, len(each) - len(kept))
 
     def best(self, metric: str) -> float:
         """The largest value that the curve reaches."""
@@ -167,15 +179,11 @@ def read_groups(folders: Sequence[str]) -> list[RunGroup]:
                 raise RunFolderError(
                     f"{other} and {run.path} both have seed {run.seed} of one configuration: name one of them"
                 )
-    looks = {name: i for i, name in enumerate(dict.fromkeys(name for _, name in grouped))}
+    models = {name: model_of(members[0].config) for (_, name), members in grouped.items()}
+    looks = dict(zip(models, looks_of(list(models.values()), PALETTE), strict=True))
     subjects = list(dict.fromkeys(run.subject for run in runs))
     ordered = sorted(grouped.items(), key=lambda item: subjects.index(item[0][0]))
-    return [
-        RunGroup(
-            name, PALETTE[looks[name] % len(PALETTE)], STYLES[looks[name] // len(PALETTE) % len(STYLES)], tuple(members)
-        )
-        for (_, name), members in ordered
-    ]
+    return [RunGroup(name, *looks[name], tuple(members)) for (_, name), members in ordered]
 
 
 def _subjects_apart(runs: Sequence[Run]) -> list[Run]:

@@ -7,53 +7,50 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from rppdyn.jobs.fitting.figures import draw_members
 from rppdyn.jobs.reporting.data import RunGroup
 from rppdyn.runs import series
-from rppdyn.runs.figures import SMALLEST
+from rppdyn.runs.figures import label_decades, leave_empty, on_log_axis
 
 HEIGHT = 3.1
 WIDTHS = {1: 8.4, 2: 5.6, 3: 4.3}
-ROUNDING = 1e-17  # what a logarithmic axis shows zero as
 AT_ROUNDING = 1e-10
+COUNTS = ("environment steps", "steps", "epochs")
 
 
 def curves(
-    panels: Sequence[tuple[str, Sequence[RunGroup], dict[str, str]]],
+    panels: Sequence[tuple[str, Sequence[RunGroup], str]],
     label: str,
     log: bool = False,
     unit: str = "environment steps",
     each: bool = False,
 ) -> Figure:
-    """One set of axes per panel: its title, its groups, and by line style ("-", "--") the metric that is drawn so.
+    """One set of axes per panel: its title, its groups, and the metric that is drawn.
 
     On a logarithmic axis groups at rounding, far below all others, are named instead: their lines would flatten the others.
+    So are groups that have diverged.
 
     Args:
         label, unit: of the axes.
         each: draw every run, too, as a thin line.
     """
-    columns = min(3, len(panels))
+    columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(WIDTHS[columns] * columns, HEIGHT * rows), layout="constrained")
     every = figure.subplots(rows, columns, squeeze=False).ravel()
-    for k, (axes, (title, groups, metrics)) in enumerate(zip(every, panels, strict=False)):
-        tiny = _at_rounding(groups, list(metrics.values())) if log else {}
+    for k, (axes, (title, groups, metric)) in enumerate(zip(every, panels, strict=False)):
+        tiny = _at_rounding(groups, metric) if log else {}
         for group in groups:
-            for style, metric in metrics.items() if group.label not in tiny else ():
-                _curve(axes, group, metric, style if len(metrics) > 1 else group.line, log, each)
-        if tiny:
-            words = ", ".join(f"{label} {size:.0e}" for label, size in tiny.items())
-            axes.text(0.02, 0.03, f"far below: {words}", transform=axes.transAxes, fontsize="small")
-        _dress(axes, title)
-        axes.set_xlabel(unit)
+            if group.label not in tiny:
+                _curve(axes, group, metric, log, each)
+        notes = [f"far below: {label} {size:.0e}" if size else f"zero: {label}" for label, size in tiny.items()]
+        notes += [_loss(group, len(group.runs) - lost, lost) for group in groups if (lost := group.lost(metric))]
+        _dress(axes, title, log, unit, notes)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         if k % columns == 0:
             axes.set_ylabel(label)
-        if log:
-            axes.set_yscale("log")
     for axes in every[len(panels) :]:
         axes.set_axis_off()
     return figure
@@ -73,8 +70,7 @@ def finals(groups: Sequence[RunGroup], metric: str, label: str) -> Figure:
         axes.plot([found.centre], [k], "|", ms=19, mew=2.2, color=group.colour)
     axes.set_yticks(range(len(groups)), [group.label for group in groups])
     axes.set_ylim(len(groups) - 0.5, -0.5)
-    axes.set_xlabel(label)
-    _dress(axes, "")
+    _dress(axes, "", False, label, [])
     return figure
 
 
@@ -82,43 +78,58 @@ def rollouts(groups: Sequence[RunGroup], panels: Mapping[str, str], unit: str) -
     """How errors and drifts, each with its title, grow along the rollouts of fitted models."""
     figure = Figure(figsize=(WIDTHS[3] * len(panels), HEIGHT), layout="constrained")
     for axes, (name, title) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        losses = []
         for group in groups:
-            kept = [run.rollouts for run in group.runs if run.rollouts.get(name)]
+            finished = [run.rollouts for run in group.runs if run.rollouts]
+            kept = [own for own in finished if own.get(name)]
             if kept:
                 values = np.array([own[name] for own in kept])
                 draw_members(axes, np.array(kept[0]["times"]), values, group.colour, style=group.line)
-        _dress(axes, title)
-        axes.set_yscale("log")
-        axes.set_xlabel(unit)
+            if len(kept) < len(finished):
+                losses.append(_loss(group, len(kept), len(finished) - len(kept)))
+        _dress(axes, title, True, unit, losses)
     return figure
 
 
-def _at_rounding(groups: Sequence[RunGroup], metrics: Sequence[str]) -> dict[str, float]:
-    """The largest value of each group that never leaves rounding, where there are others that do."""
-    drawn = {group.label: [found for name in metrics if (found := group.curve(name)) is not None] for group in groups}
-    largest = {label: max(float(found.centre.max()) for found in curves) for label, curves in drawn.items() if curves}
-    tiny = {label: size for label, size in largest.items() if 0 < size < AT_ROUNDING}
-    return tiny if len(tiny) < len([size for size in largest.values() if size > 0]) else {}
+def _loss(group: RunGroup, kept: int, lost: int) -> str:
+    return f"{group.label}: " + (f"{kept} of {kept + lost} seeds" if kept else f"{lost} of {lost} diverged")
 
 
-def _curve(axes: Axes, group: RunGroup, metric: str, style: str, log: bool, each: bool) -> None:
+def _at_rounding(groups: Sequence[RunGroup], metric: str) -> dict[str, float]:
+    """The largest value of each group that never leaves rounding, where there are others that do; zeros always."""
+    largest = {group.label: float(found.centre.max()) for group in groups if (found := group.curve(metric)) is not None}
+    tiny = {label: size for label, size in largest.items() if size < AT_ROUNDING}
+    return tiny if len(tiny) < len(largest) else {label: size for label, size in tiny.items() if not size}
+
+
+def _curve(axes: Axes, group: RunGroup, metric: str, log: bool, each: bool) -> None:
     drawn = group.curve(metric)
-    if drawn is None or (metric.startswith("pathway/") and not drawn.centre.any()):  # a pathway that the model lacks
+    if drawn is None:
         return
-    floor = (ROUNDING if metric.startswith("equivariance/") else SMALLEST) if log else -np.inf
+    show = on_log_axis if log else np.asarray
     marker = "." if len(drawn.steps) < 3 else ""
     several = each and len(group.runs) > 1
     for run in group.runs if several else ():
         steps, values = series(run.records, metric)
-        axes.plot(steps, np.maximum(values, floor), style, color=group.colour, lw=0.6, alpha=0.45)
+        axes.plot(steps, show(values), group.line, color=group.colour, lw=0.6, alpha=0.45)
     width = 2.2 if several else 1.6
-    axes.plot(drawn.steps, np.maximum(drawn.centre, floor), style, marker=marker, color=group.colour, lw=width)
+    axes.plot(drawn.steps, show(drawn.centre), group.line, marker=marker, color=group.colour, lw=width)
     if len(group.runs) > 1:
-        low, high = np.maximum(drawn.lower, floor), np.maximum(drawn.upper, floor)
-        axes.fill_between(drawn.steps, low, high, color=group.colour, alpha=0.18, linewidth=0)
+        axes.fill_between(
+            drawn.steps, show(drawn.lower), show(drawn.upper), color=group.colour, alpha=0.18, linewidth=0
+        )
 
 
-def _dress(axes: Axes, title: str) -> None:
+def _dress(axes: Axes, title: str, log: bool, unit: str, notes: Sequence[str]) -> None:
+    """Title, scales and labels; notes on what is not drawn stand below the axes, or in them where nothing is."""
     axes.set_title(title, fontsize="medium")
     axes.grid(alpha=0.2)
     axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel("\n".join([unit, *notes]) if axes.lines else unit)
+    if unit in COUNTS:
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=(1, 2, 2.5, 5, 10)))
+    if log:
+        axes.set_yscale("log")
+        label_decades(axes.yaxis)
+    if not axes.lines:
+        leave_empty(axes, "\n".join(notes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 
 from rppdyn.jobs.reporting import figures
 from rppdyn.jobs.reporting.data import Final, Measure, RunGroup
@@ -14,12 +15,14 @@ from rppdyn.jobs.reporting.words import (
     by_subject,
     estimate,
     folded,
-    interval,
     labelled,
     legend,
     measured,
+    note,
+    reached,
     scientific,
     setting,
+    spanned,
 )
 from rppdyn.runs import paired_ratio
 
@@ -34,27 +37,24 @@ IMAGES = (
 MOST_PAIRS = 10  # more of them are folded
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
-
-
 def _times(ratio: float) -> str | Markup:
     return f"{ratio:.2f}" if 0.1 <= ratio < 100 else scientific(ratio)
 
 
 TESTED: Mapping[str, tuple[str, Write]] = {
     "test/error": ("test error", scientific),
-    "test/diverged": ("test chunks diverged", _percent),
     "test/mse": ("mean squared error", scientific),
     "test/nll": ("negative log-likelihood", scientific),
     **{f"test/error_{steps}": (f"error over {steps} steps", scientific) for steps in HORIZONS},
     "rollout/error": ("rollout error", scientific),
     "rollout/energy_drift": ("energy drift", scientific),
     "rollout/momentum_drift": ("momentum drift", scientific),
-    "rollout/diverged": ("rollouts diverged", _percent),
     "equivariance/error": ("equivariance error", scientific),
 }
 """What is measured of finished fits: its title, and how it is written."""
+
+PARTLY = {"test/error": ("test/diverged", "chunks"), "rollout/error": ("rollout/diverged", "rollouts")}
+"""Errors that leave out what diverged: the measure of its share, and what it is of."""
 
 COMPARED = ("test/error", *(f"test/error_{steps}" for steps in HORIZONS), "rollout/error")
 ALONG = {
@@ -70,7 +70,7 @@ def glance(groups: Sequence[RunGroup]) -> Markup:
     several = len({group.subject for group in groups}) > 1
     shown = [name for name in (*COMPARED, "equivariance/error") if any(_last(group, name) for group in groups)]
     rows = [
-        [labelled(group), *[group.subject] * several, f"{len(group.runs)}", f"{max(run.steps for run in group.runs):,}",
+        [labelled(group), *[group.subject] * several, f"{len(group.runs)}", reached(group, group.steps),
          *(estimate(_last(group, name), scientific) for name in shown)]
         for group in groups
     ]  # fmt: skip
@@ -83,7 +83,8 @@ def glance(groups: Sequence[RunGroup]) -> Markup:
         * any("pathways" in group.runs[0].model for group in groups),
         class_="note",
     )
-    return joined([table("Results of fits", head, rows, range(1 + several, len(head))), explain])
+    caption = "Results of fits" + " so far" * any(group.unfinished for group in groups)
+    return joined([table(caption, head, rows, range(1 + several, len(head))), explain])
 
 
 def sections(groups: Sequence[RunGroup]) -> list[tuple[str, Markup]]:
@@ -105,13 +106,19 @@ def _task(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
 
 def _tested(subject: str, groups: Sequence[RunGroup]) -> Markup:
     shown = [name for name in TESTED if any(group.test(name) for group in groups)]
-    lost = {name for name in shown if any(run.test.get(name) for group in groups for run in group.runs)}
-    shown = [name for name in shown if name in lost or not name.endswith("/diverged")]
     if not shown:
         return tag("p", "None of the runs has finished.")
-    rows = [[labelled(group), *(estimate(group.test(name), TESTED[name][1]) for name in shown)] for group in groups]
+    rows = [[labelled(group), *(_measured(group, name) for name in shown)] for group in groups]
     head = ["configuration", *(TESTED[name][0] for name in shown)]
     return table(f"Finished models on the test data of {subject}", head, rows, range(1, len(head)))
+
+
+def _measured(group: RunGroup, name: str) -> str | Markup:
+    """An estimate, and the share, in the mean over seeds, of what it leaves out."""
+    share, what = PARTLY.get(name, ("", ""))
+    left_out = [run.test.get(share) or 0.0 for run in group.runs if run.test.get(name) is not None]
+    words = note(f"{100 * fmean(left_out):.3g} % of {what} diverged") if any(left_out) else None
+    return joined([estimate(group.test(name), TESTED[name][1]), words])
 
 
 def _pairs(subject: str, groups: Sequence[RunGroup]) -> Markup | None:
@@ -147,11 +154,11 @@ def _ratio(a: RunGroup, b: RunGroup, name: str) -> str | Markup:
     if len(seeds) == 1:
         return _times(centre)
     differ = not low <= 1 <= high
-    return joined([tag("strong" if differ else "span", _times(centre)), " ", interval(low, high, _times)])
+    return spanned(centre, low, high, _times, strong=differ)
 
 
 def _training(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
-    panels = [(title, groups, {"": name}) for name, title in CURVES.items()]
+    panels = [(title, groups, name) for name, title in CURVES.items()]
     words = "; ".join(
         f"{group.label}'s {title} goes from {drawn.centre[0]:.2g} to {drawn.centre[-1]:.2g}"
         for name, title in CURVES.items()
@@ -187,8 +194,9 @@ def _rollouts(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None
         "means over seeds and their 95 % bootstrap intervals."
     )
     alternative = f"Errors of rollouts on {subject} over {unit}; the table above has their means."
-    draw = lambda: figures.rollouts(kept, panels, unit)  # noqa: E731
-    return figure(f"rollouts{k}", draw, caption, alternative, legend(kept))
+    finished = [group for group in groups if any(run.rollouts for run in group.runs)]
+    draw = lambda: figures.rollouts(finished, panels, unit)  # noqa: E731
+    return figure(f"rollouts{k}", draw, caption, alternative, legend(finished))
 
 
 def _equivariance(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None:

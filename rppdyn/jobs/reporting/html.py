@@ -48,12 +48,15 @@ thead th { color: var(--soft); font-weight: 600; white-space: nowrap; }
 tbody th { font-weight: 600; white-space: nowrap; }
 td.number, th.number { text-align: right; white-space: nowrap; }
 td small { color: var(--soft); }
+td small.below { display: block; }
+td:last-child:not(.number) { min-width: 12rem; }
 code { font: .9em ui-monospace, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
 .swatch { display: inline-block; width: 1.5em; height: .6em; margin-right: .5em; }
 .exact { color: var(--good); } .approximate { color: var(--fair); } .broken { color: var(--bad); }
 figure { margin: 1rem 0 1.6rem; }
 .picture { overflow-x: auto; }
 .picture svg { max-width: 100%; min-width: 34rem; height: auto; display: block; }
+.picture.alone svg { min-width: 0; }
 figcaption { font-size: .93rem; max-width: 46rem; margin-top: .3rem; }
 details { border: 1px solid var(--line); border-radius: .4rem; background: var(--tint); padding: .5rem .9rem; margin: .8rem 0; }
 summary { cursor: pointer; font-weight: 600; }
@@ -138,7 +141,8 @@ def figure(
     }
     buffer = io.StringIO()
     with matplotlib.rc_context(look):
-        draw().savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        drawn = draw()
+        drawn.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].strip()
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
@@ -146,7 +150,8 @@ def figure(
     svg = svg.replace('href="#', f'href="#{identity}-').replace("url(#", f"url(#{identity}-")
     svg = svg.replace(INK, "currentColor").replace(", sans-serif", ", system-ui, sans-serif")
     svg = svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(alternative)}" ', 1)
-    picture = tag("div", Markup(svg), class_="picture", role="region", tabindex="0", aria_label=f"picture {identity}")
+    look_at = "picture alone" if len(drawn.axes) == 1 else "picture"
+    picture = tag("div", Markup(svg), class_=look_at, role="region", tabindex="0", aria_label=f"picture {identity}")
     return tag("figure", legend, picture, tag("figcaption", caption))
 
 

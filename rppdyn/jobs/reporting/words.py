@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isclose
 from typing import Any
 
 from rppdyn.jobs.measuring.figure import figure_of
-from rppdyn.jobs.reporting.data import Final, Measure, RunGroup
+from rppdyn.jobs.reporting.data import Measure, RunGroup
 from rppdyn.jobs.reporting.html import Markup, figure, joined, tag
 from rppdyn.jobs.training.agent_files import final_policy
 
@@ -70,20 +71,32 @@ def measured(group: RunGroup, identity: str, opened: bool) -> Markup | None:
     )
 
 
-def estimate(found: Final | Measure | None, write: Callable[[float], str | Markup]) -> str | Markup:
-    """A value with its interval, where there are several seeds, and how many of them have none."""
+def estimate(found: Measure | None, write: Callable[[float], str | Markup]) -> str | Markup:
+    """A value with its interval, where seeds differ, and how many of them have none."""
     if found is None:
         return MISSING
-    lost = sum(value is None for value in found.each)
-    note = tag("small", f" {lost} of {len(found.each)} diverged") if lost else None
-    if len(found.each) == 1:
-        return joined([write(found.centre)])
-    return joined([write(found.centre), " ", interval(found.lower, found.upper, write), note])
+    lost = f"{found.lost} of {found.lost + len(found.each)} diverged"
+    if not found.each:
+        return lost
+    return joined([spanned(found.centre, found.lower, found.upper, write), note(lost) if found.lost else None])
 
 
-def interval(lower: float, upper: float, write: Callable[[float], str | Markup]) -> Markup:
-    """The ends of an interval, in small."""
-    return tag("small", "[", write(lower), ", ", write(upper), "]")
+def spanned(
+    centre: float, lower: float, upper: float, write: Callable[[float], str | Markup], strong: bool = False
+) -> Markup:
+    """A value, and behind it its interval, if that is more than a point."""
+    ends = tag("small", " [", write(lower), ", ", write(upper), "]") if not isclose(lower, upper) else None
+    return joined([tag("strong", write(centre)) if strong else write(centre), ends])
+
+
+def note(words: str) -> Markup:
+    """What is said below a number in its cell."""
+    return tag("small", f" {words}", class_="below")
+
+
+def reached(group: RunGroup, steps: int) -> str:
+    """How far the runs have come, and of unfinished ones how far they are to go."""
+    return f"{steps:,} of {group.runs[0].length:,}, unfinished" if group.unfinished else f"{steps:,}"
 
 
 def scientific(value: float | None) -> str | Markup:

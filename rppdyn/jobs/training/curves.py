@@ -12,21 +12,23 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from rppdyn.jobs.config.labels import MODEL, flattened, setting, value_of
-from rppdyn.runs.figures import COLOURS, SMALLEST, curve, save
+from rppdyn.jobs.config.labels import MODEL, flattened, model_of, setting, value_of
+from rppdyn.runs.figures import curve, label_decades, legend_below, looks_of, on_log_axis, save
 from rppdyn.runs.folder import RunFolder, differences
 from rppdyn.runs.metrics import read_metrics
 
 STYLES = ("-", "--", ":")
+WIDTH = 4.4  # of a panel, in inches
 
 
 @dataclass(frozen=True)
 class Panel:
     """One set of axes: a title and, by legend entry, the metrics that are drawn where runs have them, each in its line style.
 
-    The legend of a panel with one metric tells runs apart by colour, that of one with several the metrics by style.
+    Colours tell runs apart, by the legend of the whole figure, and styles metrics, by that of the panel.
     """
 
     title: str
@@ -67,32 +69,43 @@ def learning_curves(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLi
     """
     out = Path(out)
     groups = grouped(runs)
-    figure = Figure(figsize=(4.4 * len(PANELS), 3.6), layout="constrained")
+    looks = looks_of([group.model for group in groups.values()])
+    figure = Figure(figsize=(WIDTH * len(PANELS), 3.8), layout="constrained")
     FigureCanvasAgg(figure)
     all_axes: Sequence[Axes] = figure.subplots(1, len(PANELS))
     for axes, panel in zip(all_axes, PANELS, strict=True):
         drawn: set[str] = set()
-        for index, (label, records) in enumerate(groups.items()):
-            drawn |= _draw(axes, panel, records, COLOURS[index % len(COLOURS)], label if len(groups) > 1 else "")
-        _dress(axes, panel, drawn, explain_styles=len(groups) > 1)
-    counts = {label: len(records) for label, records in groups.items()}
-    seeds = sorted(set(counts.values()))
-    if max(seeds) > 1:
-        note = "interquartile mean and 95 % bootstrap interval over " + " or ".join(map(str, seeds)) + " seeds"
-        figure.supxlabel(note, fontsize="small", color="0.35")
-    title = next(iter(groups)) if len(groups) == 1 else ""
-    figure.suptitle(title, fontsize="medium")
+        for (label, group), (colour, _) in zip(groups.items(), looks, strict=True):
+            drawn |= _draw(axes, panel, group.records, colour, label if len(groups) > 1 else "")
+        _dress(axes, panel, drawn)
+    seeds = sorted({len(group.records) for group in groups.values()})
+    over = " or ".join(map(str, seeds))
+    above = [*groups] if len(groups) == 1 else []
+    above += [f"interquartile mean and 95 % bootstrap interval over {over} seeds"] if seeds[-1] > 1 else []
+    figure.suptitle("\n".join(above), fontsize="medium")
+    if len(groups) > 1:
+        lines, labels = all_axes[0].get_legend_handles_labels()
+        columns = int(WIDTH * len(PANELS) / (0.6 + 0.08 * max(map(len, labels))))
+        figure.legend(lines, labels, loc="outside lower center", ncols=max(1, columns), frameon=False, fontsize="small")
     return save(figure, out)
 
 
-def grouped(runs: Sequence[str | os.PathLike[str]]) -> dict[str, list[list[dict[str, Any]]]]:
-    """The metrics of runs, by a label that says in what their configurations differ, seeds aside."""
+@dataclass(frozen=True)
+class Group:
+    """Runs whose configurations differ in the seed alone: their model, and the metrics of each."""
+
+    model: str
+    records: list[list[dict[str, Any]]]
+
+
+def grouped(runs: Sequence[str | os.PathLike[str]]) -> dict[str, Group]:
+    """Runs by a label that says in what their configurations differ, seeds aside."""
     if not runs:
         raise ValueError("no runs to draw: give the folders of one run or more")
     folders = [RunFolder.open(run) for run in runs]
     configs = [flattened(folder.config()) for folder in folders]
     varied = _varied(configs)
-    groups: dict[str, list[list[dict[str, Any]]]] = {}
+    groups: dict[str, Group] = {}
     of_seed: dict[tuple[str, Any], Path] = {}
     for folder, config in zip(folders, configs, strict=True):
         records = read_metrics(folder.metrics.path) if folder.metrics.path.exists() else []
@@ -101,7 +114,7 @@ def grouped(runs: Sequence[str | os.PathLike[str]]) -> dict[str, list[list[dict[
         label, seed = _label(config, varied), folder.config().get("seed")
         if (other := of_seed.setdefault((label, seed), folder.path)) != folder.path:
             raise ValueError(f"{other} and {folder.path} both have seed {seed} of one configuration: name one of them")
-        groups.setdefault(label, []).append(records)
+        groups.setdefault(label, Group(model_of(config), [])).records.append(records)
     return groups
 
 
@@ -127,30 +140,28 @@ def _draw(axes: Axes, panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]],
         if drawn is None:
             continue
         found.add(part)
-        floor = SMALLEST if panel.scale == "log" else -np.inf
-        name = part if not label else label if len(panel.metrics) == 1 else ""
+        show = on_log_axis if panel.scale == "log" else np.asarray
         marker = "." if len(drawn.steps) < 3 else ""
-        axes.plot(drawn.steps, np.maximum(drawn.centre, floor), style, marker=marker, color=colour, label=name or None)
+        axes.plot(drawn.steps, show(drawn.centre), style, marker=marker, color=colour, label=label or None)
         if len(runs) > 1:
-            low, high = np.maximum(drawn.lower, floor), np.maximum(drawn.upper, floor)
-            axes.fill_between(drawn.steps, low, high, color=colour, alpha=0.15, linewidth=0)
+            axes.fill_between(drawn.steps, show(drawn.lower), show(drawn.upper), color=colour, alpha=0.15, linewidth=0)
     return found
 
 
-def _dress(axes: Axes, panel: Panel, drawn: set[str], explain_styles: bool) -> None:
-    if explain_styles and len(panel.metrics) > 1:  # the first panel says which colour is which run
-        for style, part in zip(STYLES, panel.metrics, strict=False):
-            if part in drawn:
-                axes.plot([], [], style, color="0.35", label=part)
+def _dress(axes: Axes, panel: Panel, drawn: set[str]) -> None:
+    parts = [Line2D([], [], ls=style, color="0.35", label=part)
+             for style, part in zip(STYLES, panel.metrics, strict=False) if part and part in drawn]  # fmt: skip
+    if parts:
+        legend_below(axes, len(parts), parts)
     axes.set_title(panel.title, fontsize="medium")
     axes.set_xlabel("environment steps")
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=(1, 2, 2.5, 5, 10)))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     if panel.scale == "log":
         axes.set_yscale("log")
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(framealpha=0.8, edgecolor="none", fontsize="small")
+        label_decades(axes.yaxis)
 
 
 def _label(config: Mapping[str, Any], varied: set[str]) -> str:

@@ -20,3 +20,12 @@ def test_no_divergence_is_no_loss():
     assert "rollout/first_divergence" not in printed(**{"rollout/first_divergence": [None] * 3})
     lines = printed(**{"rollout/first_divergence": [None, 12.4, 3.2]})
     assert lines["rollout/first_divergence"] == "3.2 s; in 2 of 3"
+
+
+def test_brackets_are_explained_and_figures_named():
+    result = FitResult("runs/a", "fit-dynamics", "pendulum", "rpp_hnn", [0, 1], 10, test={"test/error": [0.1, 0.3]})
+    _, explained, error, *_, figures = str(result).splitlines()
+    assert "[95 % bootstrap interval]" in explained and error.endswith("0.2 [0.1, 0.3]")
+    assert figures.split() == ["figures", "runs/a/figures"]
+    one = FitResult("runs/a", "fit-dynamics", "pendulum", "rpp_hnn", [0], 10, test={"test/error": [0.1]})
+    assert "interval" not in str(one)

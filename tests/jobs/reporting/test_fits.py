@@ -14,6 +14,7 @@ from pages import Page, browse, needs_browser, probed, rows_of
 from rppdyn.jobs import report
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.command import ReportConfig
+from rppdyn.jobs.reporting import figures as reporting_figures
 from rppdyn.jobs.reporting.data import read_groups
 from rppdyn.runs import RunFolder, RunFolderError, bootstrap_interval, iqm, paired_ratio
 from rppdyn.runs.files import write_json
@@ -109,11 +110,10 @@ def test_members_of_several_folders_are_seeds_of_one_configuration(runs):
 
 
 def test_the_numbers_are_those_of_the_members(text):
-    glance = {(row[0], row[1]): row[2:] for row in rows_of(text, "Results of fits")}
+    glance = {(row[0], row[1]): row[2:] for row in rows_of(text, "Results of fits so far")}
     assert glance["rpp", "inertia"][:3] == ["10", "10", shown(ERRORS)]
-    assert (
-        glance["emlp", "inertia"][:2] == ["3", "10"] and glance["emlp", "inertia"][3] == "–"
-    )  # unfinished; no rollouts
+    emlp = glance["emlp", "inertia"]
+    assert emlp[:2] == ["3", "10 of 10, unfinished"] and emlp[3] == "–"  # no rollouts
     assert glance["rpp_hnn", "windy_pendulum"][2:4] == [shown(ERRORS[:4]), shown(2 * ERRORS[:4])]
     tested = {row[0]: row[1:] for row in rows_of(text, "Finished models on the test data of inertia")}
     assert tested["rpp"][0] == shown(ERRORS)
@@ -126,10 +126,41 @@ def test_the_numbers_are_those_of_the_members(text):
     assert generators[0][2] == shown(0.02 * (1 + ERRORS))
 
 
+def test_what_diverged_is_said_where_results_are_read(tmp_path, monkeypatch):
+    dynamics = dict(verb="fit_dynamics", finished=True)
+    lost = make_fit(tmp_path / "ode", "model=mlp_ode", errors=[np.nan] * 3, **dynamics)
+    some = make_fit(tmp_path / "hnn", "model=mlp_hnn", errors=[0.1, np.nan, 0.1], **dynamics)
+    going = make_fit(tmp_path / "going", "model=emlp_hnn", errors=[np.nan] * 2, verb="fit_dynamics", finished=False)
+    partly = RunFolder.open(some)
+    partly.write_result({"test": partly.result()["test"] | {"rollout/diverged": [0.25, 1.0, 0.0]}})
+    drawn = []
+    for name in ("curves", "rollouts"):
+        draw = getattr(reporting_figures, name)
+        monkeypatch.setattr(reporting_figures, name, lambda *a, d=draw, **k: drawn.append(d(*a, **k)) or drawn[-1])
+    text = written([lost, some, going], tmp_path)
+    glance = {row[0]: row[1:] for row in rows_of(text, "Results of fits so far")}
+    assert glance["mlp_ode"][:4] == ["3", "10", "3 of 3 diverged", "3 of 3 diverged"]
+    assert glance["mlp_hnn"][:3] == ["3", "10", "0.1 1 of 3 diverged"]  # both others have the same: no interval
+    assert glance["emlp_hnn"][:3] == ["2", "10 of 10, unfinished", "2 of 2 diverged"]
+    tested = rows_of(text, "Finished models on the test data of windy_pendulum")
+    assert [row[2] for row in tested] == ["3 of 3 diverged", "0.2 1 of 3 diverged 12.5 % of rollouts diverged", "–"]
+    words = "mlp_ode: 3 of 3 diverged\nmlp_hnn: 2 of 3 seeds"
+    training, along = drawn
+    assert training.axes[0].get_xlabel() == f"epochs\n{words}\nemlp_hnn: 2 of 2 diverged"
+    assert [axes.get_xlabel() for axes in along.axes] == [f"time, s\n{words}"] * 3
+
+
+def test_axes_of_which_all_diverged_are_words_without_a_scale(tmp_path):
+    (group,) = read_groups([str(make_fit(tmp_path / "a", errors=[np.nan] * 3))])
+    axes = reporting_figures.curves([("test error", [group], "test/error")], "error", log=True).axes[0]
+    assert axes.texts[0].get_text() == "rpp: 3 of 3 diverged" and not axes.lines
+    assert not axes.xaxis.get_tick_params()["labelbottom"] and not axes.yaxis.get_tick_params()["labelleft"]
+
+
 def test_ratios_are_taken_seed_by_seed(text):
     rows = rows_of(text, "Ratios of errors on inertia")
     assert [row[0] for row in rows] == ["rpp to mlp"]  # the emlp has not finished
-    assert rows[0][1] == "0.67 [0.67, 0.67]"  # of nine pairs, each 1 / 1.5, however different the seeds are
+    assert rows[0][1] == "0.67"  # of nine pairs, each 1 / 1.5, however different the seeds are
     (row,) = rows_of(text, "Ratios of errors on windy_pendulum")
     seeds = [0, 2, 3]
     centre, (low, high) = paired_ratio(ERRORS[seeds], [0.5, 0.4, 0.3])
@@ -237,5 +268,5 @@ def test_a_screenshot_shows_every_model(runs, tmp_path):
     shot = tmp_path / "shot.png"  # as far as the curves
     browse(tmp_path / "report.html", tmp_path / "profile", "--window-size=1280,2400", f"--screenshot={shot}")
     picture = matplotlib.image.imread(shot)[..., :3]
-    for colour in (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00):
+    for colour in (0x00, 0x72, 0xB2), (0x00, 0x9E, 0x73):
         assert (np.abs(picture - np.array(colour) / 255).max(-1) < 0.03).sum() > 800  # swatches alone are 420

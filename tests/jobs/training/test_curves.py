@@ -6,9 +6,10 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from rppdyn.jobs.training import curves
 from rppdyn.jobs.training.curves import PANELS, grouped, learning_curves
 from rppdyn.runs import RunFolder, RunFolderError
-from rppdyn.runs.figures import curve
+from rppdyn.runs.figures import MODEL_COLOURS, curve
 
 
 @pytest.fixture
@@ -33,10 +34,16 @@ def make_run(tmp_path):
     return make
 
 
+def drawn(monkeypatch, runs):
+    """The figure that would be written."""
+    monkeypatch.setattr(curves, "save", lambda figure, path: figure)
+    return learning_curves(runs, "curves.png")
+
+
 def test_seeds_are_one_curve_and_models_are_several(make_run):
     runs = [make_run(f"{kind}{seed}", kind=kind, seed=seed) for kind in ("rpp", "mlp") for seed in range(3)]
     groups = grouped(runs)
-    assert {label: len(records) for label, records in groups.items()} == {"rpp": 3, "mlp": 3}
+    assert {label: len(group.records) for label, group in groups.items()} == {"rpp": 3, "mlp": 3}
 
 
 def test_a_weakened_actuator_is_told_apart(make_run):
@@ -68,13 +75,13 @@ def test_one_seed_is_not_two(make_run):
 
 
 def test_a_curve_has_the_steps_that_all_runs_have(make_run):
-    (records,) = grouped([make_run("a", seed=0), make_run("b", seed=2, steps=(0, 200, 300))]).values()
-    drawn = curve(records, "eval/return_mean")
+    (group,) = grouped([make_run("a", seed=0), make_run("b", seed=2, steps=(0, 200, 300))]).values()
+    drawn = curve(group.records, "eval/return_mean")
     assert drawn.steps.tolist() == [0, 200]
     assert drawn.centre.tolist() == [1.0, 201.0]
     assert np.all(drawn.lower <= drawn.centre)
     assert np.all(drawn.centre <= drawn.upper)
-    assert curve(records, "absent") is None
+    assert curve(group.records, "absent") is None
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -87,6 +94,41 @@ def test_the_picture_is_written(make_run, tmp_path, count):
     assert image.shape[0] > 300
     assert image.std() > 0.02
     assert [path.name for path in out.parent.iterdir()] == ["curves.png"]
+
+
+def test_small_numbers_are_drawn_as_they_are_and_zeros_are_not(make_run, monkeypatch):
+    run = make_run("a", kind="emlp")
+    monkeypatch.setattr(curves, "read_metrics", lambda path: [
+        {"step": i, "eval/return_mean": 0.0, "equivariance/policy": 0.0, "pathway/actor_free_share": 10.0**-i}
+        for i in range(9, 15)
+    ])  # fmt: skip
+    returns, errors, shares = drawn(monkeypatch, [run]).axes
+    assert returns.lines[0].get_ydata().tolist() == [0.0] * 6  # on a linear axis
+    assert np.isnan(errors.lines[0].get_ydata()).all()
+    assert shares.lines[0].get_ydata() == pytest.approx(10.0 ** -np.arange(9, 15))
+
+
+def test_a_model_has_one_colour_whatever_stands_beside_it(make_run, monkeypatch):
+    emlp, mlp, rpp = (make_run(kind, kind=kind) for kind in ("emlp", "mlp", "rpp"))
+    for runs in ([emlp, mlp, rpp], [rpp, emlp], [mlp]):
+        colours = [line.get_color() for line in drawn(monkeypatch, runs).axes[0].lines]
+        assert colours == [MODEL_COLOURS[run.name] for run in runs]
+    other = make_run("other", actuator_scale={"leg_joint": 0.5})
+    colours = [line.get_color() for line in drawn(monkeypatch, [rpp, other, emlp]).axes[0].lines]
+    assert len(set(colours)) == 3 and colours[2] == MODEL_COLOURS["emlp"]
+
+
+def test_legends_stand_below_the_axes_and_hide_nothing(make_run, monkeypatch):
+    runs = [make_run(f"{kind}{seed}", kind=kind, seed=seed) for kind in ("rpp", "mlp") for seed in (0, 1)]
+    figure = drawn(monkeypatch, runs)
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["rpp", "mlp"]
+    own = [axes.get_legend() for axes in figure.axes]
+    assert own[0] is None and [text.get_text() for text in own[1].get_texts()] == ["policy", "critics"]
+    for axes in figure.axes:
+        for one in filter(None, [legend, *own]):
+            assert not axes.bbox.overlaps(one.get_window_extent())
 
 
 def test_shares_of_many_sizes_are_on_a_logarithmic_axis():
