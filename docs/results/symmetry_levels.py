@@ -28,7 +28,7 @@ def main() -> None:
     arguments = parser.parse_args()
     runs = gather(arguments.runs)
     levels: dict[str, dict[str, dict[str, Any]]] = {}
-    plain: dict[str, dict[str, dict[str, Any]]] = {}  # by task: an mlp has the same errors whatever the group
+    plain: dict[str, dict[str, dict[str, Any]]] = {}  # by task: where a level has no mlp, that of the task's own group
     tasks: dict[str, str] = {}
     for run in runs:
         own, name = levels.setdefault(level(run["config"]), {}), model(run["config"])
@@ -59,7 +59,9 @@ def main() -> None:
         if any(key.startswith("rpp") for key in results):
             print(f"\n| ratio of `{arguments.metric}` | |\n| --- | --- |")
         for first in sorted(key for key in results if key.startswith("rpp")):
-            others = plain.get(tasks[name], {}) | {key: of for key, of in results.items() if not key.startswith("rpp")}
+            others = {key: of for key, of in results.items() if not key.startswith("rpp")}
+            if not any(key.startswith("mlp") for key in others):
+                others |= plain.get(tasks[name], {})
             for second, other in sorted(others.items()):
                 pairs = zip(*(of["test"][arguments.metric] for of in (results[first], other)), strict=True)
                 kept = [pair for pair in pairs if None not in pair]
