@@ -68,13 +68,12 @@ def test_progress_goes_to_standard_error(capsys):
 def test_no_number_of_the_progress_is_cut_at_the_end_of_a_terminal(monkeypatch, columns, whole):
     end, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (40, columns))
-    with open(terminal, "w") as shown, monkeypatch.context() as patch:
+    with open(end, "rb") as screen, open(terminal, "w") as shown, monkeypatch.context() as patch:
         patch.setattr("sys.stderr", shown)
         with Progress(100_000, description="InvertedDoublePendulum-v5 rpp_policy_only") as bar:
             bar.show(**{"return": 9359.8})
             bar.update(99_000)
-        *_, line = os.read(end, 10_000).decode().rstrip().split("\r")
-    os.close(end)
+        *_, line = screen.readline().decode().rstrip().split("\r")
     assert line.startswith("InvertedDoublePendulum-v5 rpp_policy_only  99%, return=9360 [")
     assert len(line) < columns and ("step/s 99000/100000 |" in line) == whole
 
