@@ -25,7 +25,7 @@ from rppdyn.envs.tasks import Pendulum, load_trajectories
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import O2eR3
 from rppdyn.runs import bootstrap_interval, iqm
-from rppdyn.runs.figures import MODEL_COLOURS
+from rppdyn.runs.figures import MODEL_COLOURS, label_decades
 from rppdyn.runs.files import write_json
 from rppdyn.runs.statistics import paired_ratio
 
@@ -82,10 +82,8 @@ def wind(runs: list[dict[str, Any]]) -> Figure:
     right.annotate("truth", list(truth.items())[-1], xytext=(0, 4), textcoords="offset points", ha="right")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     for axes in (left, right):
-        axes.set_xscale("symlog", linthresh=0.01)
-        axes.set_xlim(left=-0.001)
-        axes.set_xticks(list(errors["rpp"]), [f"{eps:g}" for eps in errors["rpp"]], fontsize="x-small")
-        axes.xaxis.minorticks_off()
+        axes.set_xticks(list(errors["rpp"]), [f"{eps:g}" * (eps != 0.01) for eps in errors["rpp"]], fontsize="x-small")
+    label_decades(left.yaxis)
     right.set_yscale("linear")
     learned = {eps: float(iqm(values)) for eps, values in broken["rpp"].items()}
     print(
@@ -109,10 +107,19 @@ def true_error(eps: float) -> float:
     return equivariance_error(pendulum.vector_field, rep, rep, z, n_samples=4).mean
 
 
+def best_by_validation(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of runs that differ in the free variance alone, the one with the smallest mean validation error."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for run in sorted(runs, key=lambda run: -np.mean(run["result"]["test"]["validation/error"])):
+        task = run["config"]["task"]
+        found[task["name"], task["group"], task["train"], task["augment"], run["config"]["model"]["kind"]] = run
+    return list(found.values())
+
+
 def data(runs: list[dict[str, Any]]) -> Figure:
     """A panel over the number of data for each task; those under another group than their own are in the table alone."""
     by_task: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for run in runs:
+    for run in best_by_validation(runs):
         task = run["config"]["task"]
         by_task[task["name"] + (f", {task['group']}" if task["group"] else "")].append(run)
     found = {}
