@@ -22,6 +22,8 @@ runpy.run_path(script, run_name="__main__")
     [
         ("dynamics.md", "symmetry_levels.py", ["inertia.json"]),
         ("dynamics.md", "symmetry_levels.py", ["pendulum.json"]),
+        ("dynamics.md", "selection.py", ["inertia_selection.json"]),
+        ("dynamics.md", "selection.py", ["pendulum_selection.json"]),
         ("dynamics.md", "hidden_layers.py", ["pendulum_layers.json", "wind.json"]),
         ("dynamics.md", "symmetry_levels.py", ["rollouts.json"]),
         ("dynamics.md", "rollouts.py", ["rollouts.json"]),
