@@ -40,7 +40,7 @@ class Group:
     True
     """
 
-    __slots__ = ("_lie", "_discrete", "_digest", "_elements", "_factors", "name", "d", "__weakref__")
+    __slots__ = ("_lie", "_discrete", "_digest", "_elements", "_factors", "_sizes", "name", "d", "__weakref__")
 
     name: str
     d: int
@@ -49,6 +49,7 @@ class Group:
     _digest: bytes
     _elements: Tensor | None
     _factors: tuple[Group, ...] | None
+    _sizes: Tensor | None
 
     def __init__(
         self, name: str, *, lie_algebra: Matrices | None = None, discrete_generators: Matrices | None = None
@@ -85,7 +86,7 @@ class Group:
             digest.update(factor._digest)
         for key, value in dict(
             name=str(name), d=lie.shape[-1], _lie=lie, _discrete=discrete, _digest=digest.digest(), _elements=None,
-            _factors=factors,
+            _factors=factors, _sizes=None,
         ).items():  # fmt: skip
             object.__setattr__(self, key, value)
 
@@ -139,9 +140,13 @@ class Group:
         How long generators are given and in which units coordinates are does not matter to what is divided by them. They are
         1 for every group of the catalogue.
         """
-        balanced = [np.linalg.norm(scipy.linalg.matrix_balance(A, permute=False)[0], 2) for A in self._lie.numpy()]
-        sizes = torch.tensor(balanced, dtype=torch.float64).view(-1, 1, 1)
-        return torch.where((sizes == 0) | ((sizes - 1).abs() < 1e-12), 1.0, sizes)
+        sizes = self._sizes
+        if sizes is None:
+            balanced = [np.linalg.norm(scipy.linalg.matrix_balance(A, permute=False)[0], 2) for A in self._lie.numpy()]
+            sizes = torch.tensor(balanced, dtype=torch.float64).view(-1, 1, 1)
+            sizes = torch.where((sizes == 0) | ((sizes - 1).abs() < 1e-12), 1.0, sizes)
+            object.__setattr__(self, "_sizes", sizes)
+        return sizes.clone()
 
     @property
     def dtype(self) -> torch.dtype:
