@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rppdyn.nn.compiling import check_compiler
+from rppdyn.nn.compiling import why_not_compiled
 from rppdyn.runs.threads import processors
 
 Step = Callable[[], object]
@@ -100,12 +100,10 @@ def report(title: str, timings: Sequence[Timing]) -> None:
 
 def can_compile() -> bool:
     """Whether torch.compile finds what it needs; where not, what is missing is said."""
-    try:
-        check_compiler(torch.device("cpu"))
-    except ValueError as error:
-        print(f"missing: whatever is compiled ({str(error).partition(': ')[2]})")
-        return False
-    return True
+    obstacle = why_not_compiled(torch.device("cpu"))
+    if obstacle:
+        print(f"missing: whatever is compiled ({obstacle})")
+    return not obstacle
 
 
 def command_line(doc: str, *, rounds: int, quick: int, plot: bool = False) -> argparse.ArgumentParser:

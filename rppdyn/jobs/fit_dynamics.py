@@ -33,7 +33,7 @@ from rppdyn.jobs.fitting.networks import build_stack, task_group
 from rppdyn.jobs.fitting.result import FitResult, over_members
 from rppdyn.jobs.fitting.running import load_members, run_fit
 from rppdyn.nn import Chained, Stack
-from rppdyn.nn.compiling import check_compiler
+from rppdyn.nn.compiling import check_compiler, why_not_compiled
 from rppdyn.reps import Scalar, V
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import write_json
@@ -48,6 +48,8 @@ LONGEST = 10.0
 """Times its running mean that a gradient may be long: one trajectory that all but diverges has one 1e8 times as long."""
 INITIAL_SCALE = 0.1
 """Of the last layer's weights: at full size some networks, cubic in their inputs, throw first rollouts out of all bounds."""
+PAYS = 500
+"""Steps from which on ``torch.compile`` saves a relaxed network's fit as much time as it takes where nothing is cached."""
 
 
 def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
@@ -65,7 +67,7 @@ def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = Fal
 
     def build() -> Dynamics:
         dynamics = Dynamics(config)
-        if config.compile:
+        if config.compile or (config.compile is None and dynamics.gains_by_compiling()):
             dynamics.compile()
         return dynamics
 
@@ -105,6 +107,21 @@ class Dynamics(StackFit):
         self.curves: dict[str, Any] = {}
         self.example: dict[str, Any] = {}
 
+    def gains_by_compiling(self) -> bool:
+        """Whether the fit is on a CPU where ``torch.compile`` works, and long enough for it to save the time that it takes.
+
+        A plain neural ODE is matrix products and little else: its steps take as long compiled.
+        """
+        config = self.config
+        is_plain_ode = config.model.kind == "mlp" and config.model.system != "hamiltonian"
+        steps = config.optimiser.epochs * self.steps_per_epoch
+        if self.device.type != "cpu" or is_plain_ode or steps < PAYS:
+            return False
+        obstacle = why_not_compiled(self.device)
+        if obstacle:
+            logger.warning("Training without torch.compile, in up to twice the time: %s", obstacle)
+        return not obstacle
+
     def compile(self) -> None:
         """Train by ``torch.compile``; batches of another size, as the last of an epoch, are compiled by themselves.
 
@@ -112,7 +129,9 @@ class Dynamics(StackFit):
             ValueError: it would need a C++ compiler, and there is none.
         """
         check_compiler(self.device)
+        logger.info("The first step compiles the vector field: half a minute, or seconds where that was done before")
         self.trained.compile(dynamic=False)
+        self.compiled = True
 
     def _trajectories(self, seed: int) -> TrajectoryData:
         task = self.config.task

@@ -6,11 +6,12 @@ import os
 import shutil
 import sys
 import types
+from functools import cache
 from typing import Any
 
 import torch
 
-__all__ = ["check_compiler", "compiled"]
+__all__ = ["check_compiler", "compiled", "why_not_compiled"]
 
 
 def check_compiler(device: torch.device) -> None:
@@ -19,12 +20,38 @@ def check_compiler(device: torch.device) -> None:
     Raises:
         ValueError: saying which, and how to name another.
     """
+    if missing := _missing_compiler(device):
+        raise ValueError(f"compile=true: {missing}")
+
+
+def why_not_compiled(device: torch.device) -> str:
+    """What keeps ``torch.compile`` from working here, in one line; empty where nothing does."""
+    return _missing_compiler(device) or _failure(device)
+
+
+@cache
+def _failure(device: torch.device) -> str:
+    """A sum is compiled, which takes seconds the first time: a compiler that is there may lack Python's headers or OpenMP."""
+    try:
+        compiled(_sum, dynamic=False)(torch.ones(2, device=device))
+    except Exception as error:  # of torch, of the compiler, or of a cache that can't be written
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return next((line for line in lines if " error: " in line), lines[0])
+    return ""
+
+
+def _missing_compiler(device: torch.device) -> str:
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
-    if device.type == "cpu" and shutil.which(compiler) is None:
-        raise ValueError(
-            f"compile=true: torch.compile needs a C++ compiler, and {compiler} is not found: install it, name another in CXX, "
-            "or use compile=false"
-        )
+    if device.type != "cpu" or shutil.which(compiler):
+        return ""
+    return (
+        f"torch.compile needs a C++ compiler, and {compiler} is not found: install it, name another in CXX, or use "
+        "compile=false"
+    )
+
+
+def _sum(x: torch.Tensor) -> torch.Tensor:
+    return x + 1.0
 
 
 def compiled(function: Any, **options: Any) -> Any:

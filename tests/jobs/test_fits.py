@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from forked import run_code
 
 from rppdyn.cli import main
 from rppdyn.dynamics import rollout_error
@@ -163,12 +164,46 @@ def test_the_first_layer_of_a_default_hamiltonian_multiplies_all_pairs_of_the_ve
 
 
 def test_compiling_needs_a_compiler_and_gives_other_runs_their_folders(tmp_path, monkeypatch):
-    plain, compiled = (compose.composed("fit_dynamics", ["task=pendulum", *words]) for words in ([], ["compile=true"]))
-    assert "compile" not in plain.identity() and plain.folder() != compiled.folder()
+    usual, compiled, plain = (
+        compose.composed("fit_dynamics", ["task=pendulum", *words])
+        for words in ([], ["compile=true"], ["compile=false"])
+    )
+    assert "compile" not in usual.identity() and len({config.folder() for config in (usual, compiled, plain)}) == 3
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ValueError, match=r"compile=true: .* no-such-compiler is not found: install it"):
         fit_dynamics.run(dynamics(tmp_path / "no", "compile=true", "optimiser.epochs=1"))
     assert not (tmp_path / "no").exists()
+
+
+def test_long_fits_go_on_without_a_compiler_and_say_so(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setattr(fit_dynamics, "PAYS", 4)
+    for epochs in (1, 2):  # of two steps each
+        result = fit_dynamics.run(dynamics(tmp_path / str(epochs), f"optimiser.epochs={epochs}"))
+        assert not result.compiled and len(caplog.records) == epochs - 1
+    assert "without torch.compile, in up to twice the time: torch.compile needs a C++ compiler" in caplog.text
+
+
+COMPILED = """
+import functools, sys, torch
+from rppdyn.jobs import fit_dynamics
+from rppdyn.jobs.config import compose
+
+torch.compile = functools.partial(torch.compile, backend="aot_eager")
+fit_dynamics.PAYS = 4
+found = {}
+for words in (["optimiser.epochs=1"], ["optimiser.epochs=2"], ["optimiser.epochs=2", "compile=false"]):
+    config = compose.composed("fit_dynamics", [*sys.argv[1:], "model=mlp_hnn", "dtype=float64", *words])
+    found[len(words), config.optimiser.epochs] = fit_dynamics.run(config)
+assert [result.compiled for result in found.values()] == [False, True, False]
+one, other = (found[key].test["test/error"][0] for key in ((1, 2), (2, 2)))
+assert abs(one - other) < 1e-9 * other
+"""
+
+
+def test_long_fits_are_compiled_where_that_works_and_end_alike(tmp_path):
+    """In a process of its own: the shape checks that tests put around functions can't be compiled."""
+    run_code(COMPILED, *DYNAMICS, f"runs_root={tmp_path}", folder=tmp_path)
 
 
 def test_a_warm_up_multiplies_the_rate_of_its_schedule_by_what_rises_to_one(tmp_path):

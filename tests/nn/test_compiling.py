@@ -6,7 +6,7 @@ import pytest
 import torch
 from forked import run_code
 
-from rppdyn.nn.compiling import check_compiler
+from rppdyn.nn.compiling import check_compiler, why_not_compiled
 
 MANY = """
 import torch
@@ -39,8 +39,33 @@ def test_many_functions_and_models_of_one_code_are_all_compiled(tmp_path):
     run_code(MANY, folder=tmp_path)
 
 
+BROKEN = """
+import os
+import torch
+from torch._inductor import config
+from rppdyn.nn.compiling import why_not_compiled
+
+config.cpp.cxx = (None, os.environ["CXX"])  # read when it was imported, which may be before this process began
+found = why_not_compiled(torch.device("cpu"))
+assert "Python.h: No such file" in found and "\\n" not in found, found
+"""
+
+
+def test_a_compiler_without_pythons_headers_is_found_out(tmp_path, monkeypatch):
+    compiler = tmp_path / "c++"
+    compiler.write_text(
+        "#!/bin/sh\ncase $* in *--version*) echo 'g++ 12.2.0'; exit;; esac\n"
+        "echo 'x.cpp:1:10: fatal error: Python.h: No such file or directory' >&2\nexit 1\n"
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    run_code(BROKEN, folder=tmp_path)
+
+
 def test_a_missing_compiler_is_named_where_one_is_needed(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "no-such-compiler is not found" in why_not_compiled(torch.device("cpu"))
     with pytest.raises(ValueError, match="no-such-compiler is not found: install it, name another in CXX"):
         check_compiler(torch.device("cpu"))
     check_compiler(torch.device("cuda"))

@@ -300,7 +300,9 @@ class FitDynamicsConfig(FitConfig):
     task: PendulumTaskConfig = MISSING
     model: DynamicsModelConfig = MISSING
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
-    compile: bool = False  # the vector field by torch.compile, for training; a minute or two once, and a C++ compiler
+    compile: bool | None = (
+        None  # train by torch.compile; null: on a CPU, where it works and the fit is long enough to gain
+    )
 
     verb = "fit-dynamics"
 
@@ -321,7 +323,9 @@ class FitDynamicsConfig(FitConfig):
             )
 
     def identity(self) -> dict[str, Any]:
-        return without(super().identity(), () if self.compile else ("compile",))  # as before there was such a key
+        return without(
+            super().identity(), ("compile",) if self.compile is None else ()
+        )  # as before there was such a key
 
     @property
     def model_name(self) -> str:

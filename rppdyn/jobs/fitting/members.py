@@ -85,7 +85,12 @@ class StackFit(ABC):
             gradient points, however long it is.
         predict_each: of a stack, its weights and inputs that have a network each; where weights enter in other ways than as
             maps of features (:func:`rppdyn.priors.gradient_curvature`).
+
+    Attributes:
+        compiled: whether it is trained by ``torch.compile``.
     """
+
+    compiled = False
 
     def __init__(
         self,

@@ -70,6 +70,7 @@ def run_fit(config: FitConfig, build: Callable[[], StackFit], *, resume: bool, p
                 seeds=config.all_seeds,
                 epochs=config.optimiser.epochs,
                 metrics=folder.metrics.last(),
+                compiled=subject.compiled,
                 interrupted=not done,
                 note="" if done else "stopped; a checkpoint was written",
             )
