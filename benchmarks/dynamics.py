@@ -4,7 +4,7 @@ r"""Time training steps of models of dynamics and of stacked networks beside an 
 
 A step is a rollout of the vector field (rk4, 5 intervals of one step of 0.2: 20 gradients of the Hamiltonian, or 20 values of a
 neural ODE), its mean-square error, the backward pass and Adam; or, in a regression, a forward and a backward pass and Adam. Ten
-seeds are stacked and trained as one. Networks take turns, one step each per round, in one process; a ratio is the median over
+seeds are stacked and trained as one, on at most `--threads` threads; one seed has one, as in a fit. Networks take turns, one step each per round, in one process; a ratio is the median over
 rounds, between quartiles. `RPP` and `EMLP` have the hidden layers of `rppdyn fit-dynamics` (Hamiltonians 112 channels each,
 others and MLPs 128); `128 channels` are wider Hamiltonians of the same kind, `vectors twice` some with vectors in the first two
 layers and as many maps as published, `tensors` what a number of channels gives. Hamiltonians are trained as `fit-dynamics`
@@ -15,6 +15,12 @@ backward", `torch.autograd.grad(create_graph=True)` through plain layers, as pub
 
 from __future__ import annotations
 
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -35,6 +41,7 @@ from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack, derivatives
 from rppdyn.nn.hidden import component_major
 from rppdyn.reps import Rep, RepType, Scalar, T, V
 from rppdyn.runs.figures import COLOURS
+from rppdyn.runs.threads import torch_threads
 
 Build = Callable[..., RPPEMLP]
 STEPS, DT = 5, 0.2
@@ -83,9 +90,10 @@ def training_step(stack: Stack, loss: Callable[[], Tensor]) -> Step:
     optimiser = torch.optim.Adam(stack.parameters(), lr=1e-4, foreach=True)
 
     def step() -> None:
-        optimiser.zero_grad()
-        loss().backward()
-        optimiser.step()
+        with torch_threads(None, stack.members):
+            optimiser.zero_grad()
+            loss().backward()
+            optimiser.step()
 
     return step
 
@@ -142,8 +150,41 @@ def measure(
             f"{name} {ratio(timings[f'{name} x {ten}'], timings[f'{name} x {one}'], clock).median:.1f}"
             for name in networks
         )
-        print(f"  {ten} seeds as one, {what} time: {', '.join(ratios)} (asked below 4, on two cores)")
+        print(f"  ten seeds as one, {what} time: {', '.join(ratios)} (asked below 4, on two cores)")
     return found
+
+
+# -- whole fits --------------------------------------------------------------------------------------------------------
+
+FIT = ["fit-dynamics", "experiment=symmetry_levels", "task=pendulum", "device=cpu"]
+
+
+def whole_fits(rounds: int) -> list[Timing]:
+    """Wall-clock times of the command itself, 500 steps and all that goes with them, by what was compiled before."""
+    fits: dict[str, list[str]] = {}
+    for model in ("mlp_hnn", "rpp_hnn"):
+        for members in MEMBERS:
+            fits[f"{model} x {members}"] = words = [*FIT, f"model={model}", f"seeds={members}"]
+            fit(*words, "compile=true", "optimiser.epochs=1", "rollout.trajectories=1")
+    timings = {name: Timing(name, f"{name.partition(' ')[0]} x {MEMBERS[0]}") for name in fits}
+    for _ in range(rounds):
+        for name, words in fits.items():
+            start = time.perf_counter()
+            fit(*words)
+            timings[name].wall.append(time.perf_counter() - start)
+    print(f"\nWhole fits: rppdyn {' '.join(FIT)}")
+    for name, timing in timings.items():
+        against = ratio(timing, timings[str(timing.peer)], "wall")
+        print(f"  {name:14} {statistics.median(timing.wall):6.0f} s {against}", flush=True)
+    return list(timings.values())
+
+
+def fit(*words: str) -> None:
+    """`rppdyn` with some words, in a process and a folder of its own."""
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "rppdyn.cli", *words, f"run_dir={folder}/run"]
+        subprocess.run(command, env=environment, check=True, capture_output=True)
 
 
 # -- ways to a Hamiltonian's gradient ----------------------------------------------------------------------------------
@@ -262,6 +303,8 @@ def main() -> None:
         times["neural ODE, batch 500"] = measure("Neural ODE", ODES, ode, n, hidden=128, batch=500)
     times["regression, batch 500"] = measure("Regression", PLAIN, regression, 3 * n, hidden=128, batch=500)
     times["ways"] = ways(n, by_compiler and not arguments.quick)
+    if arguments.threads > 1 and not arguments.quick:
+        times["fits"] = whole_fits(max(2, n // 6))
     found = growths(n, arguments.quick)
     write(arguments.json, where, {"times": times, "growth": found})
     if arguments.plot:

@@ -80,7 +80,7 @@ def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool =
         else:
             found[own.seed] = TrainAgentResult.from_dict(finished)
     runs: dict[int, _Run] = {}
-    with process_state(config.threads), ExitStack() as stack:
+    with process_state(config.threads, config.seeds), ExitStack() as stack:
 
         def build(own: TrainAgentConfig) -> RPPSAC:
             runs[own.seed] = stack.enter_context(_begun(own))

@@ -27,7 +27,7 @@ class RunConfig(ABC):
     seed: int = 0
     checkpoint_every: int = MISSING
     device: str = "auto"
-    threads: int = 1  # of torch, while the job runs
+    threads: int | None = None  # of torch; null: one, and where seeds are trained together as many, at most four
     runs_root: str = "runs"
     run_dir: str | None = None
 
@@ -38,7 +38,8 @@ class RunConfig(ABC):
     def __post_init__(self) -> None:
         require("seed", self.seed, 0 <= self.seed < 2**31, "an integer from 0 to 2^31 - 1")
         at_least("checkpoint_every", self.checkpoint_every, 1)
-        require("threads", self.threads, 1 <= self.threads <= 1024, "an integer from 1 to 1024")
+        if self.threads is not None:
+            require("threads", self.threads, 1 <= self.threads <= 1024, "an integer from 1 to 1024")
         if self.device not in ("auto", "cpu", "cuda") and not re.fullmatch(r"cuda:\d{1,3}", self.device):
             raise ConfigError(f"device={self.device}: must be auto, cpu, cuda or cuda:N")
         if self.run_dir is not None and not self.run_dir.strip():
@@ -76,6 +77,8 @@ class RunConfig(ABC):
     def identity(self) -> dict[str, Any]:
         """The configuration without the keys in which a resumed run may differ from its beginning."""
         content = without(asdict(self), self.resumable)
+        if content["threads"] is None and content.get("seeds", 1) == 1:
+            content["threads"] = 1  # as it was before null
         for key, value in (("parametrisation", "pathways"), ("bilinear_maps", None)):  # as before there was such a key
             if content["model"].get(key, value) == value:
                 content["model"].pop(key, None)

@@ -40,7 +40,7 @@ def run_fit(config: FitConfig, build: Callable[[], StackFit], *, resume: bool, p
     if finished is not None:
         return FitResult.from_dict(finished)
     start, origin = time.monotonic(), provenance()  # a checkout may have moved on when the run ends
-    with torch_threads(config.threads):
+    with torch_threads(config.threads, config.seeds):
         subject = build()
         folder = RunFolder(config.folder())
         if folder.is_vacant():

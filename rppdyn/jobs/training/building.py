@@ -138,10 +138,10 @@ def agent_of(run: str, episodes: int, seed: int, *, whole: bool = False) -> Iter
 
 
 @contextmanager
-def process_state(threads: int) -> Iterator[None]:
+def process_state(threads: int | None, together: int = 1) -> Iterator[None]:
     """Torch's thread count and the global random states as the job needs them, put back afterwards.
 
     Stable-baselines3 seeds Python's, NumPy's and torch's global generators and draws from them.
     """
-    with torch_threads(threads), agent_files.kept_random_state():
+    with torch_threads(threads, together), agent_files.kept_random_state():
         yield
