@@ -129,7 +129,6 @@ class Dynamics(StackFit):
             ValueError: it would need a C++ compiler, and there is none.
         """
         check_compiler(self.device)
-        logger.info("The first step compiles the vector field: half a minute, or seconds where that was done before")
         self.trained.compile(dynamic=False)
         self.compiled = True
 

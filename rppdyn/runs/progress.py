@@ -34,7 +34,8 @@ class Progress:
     """A bar over environment steps (or any count) with a few last values and speed.
 
     Where standard error is no terminal it prints a line every ten seconds instead of redrawing ten times a second. Work
-    that is done within `delay` seconds shows no bar.
+    that is done within `delay` seconds shows no bar. What takes longer than the other steps `at_first` stands behind the
+    description until the first is done.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Progress:
         total: int,
         initial: int = 0,
         description: str = "",
+        at_first: str = "",
         unit: str = "step",
         enabled: bool = True,
         delay: float = 0.0,
@@ -50,7 +52,7 @@ class Progress:
         self._bar = _Meter(
             total=total,
             initial=initial,
-            desc=description,
+            desc=f"{description}, {at_first}" if at_first else description,
             unit=unit,
             file=sys.stderr,
             disable=not enabled,
@@ -59,11 +61,13 @@ class Progress:
             dynamic_ncols=terminal,
             ncols=None if terminal else 110,
         )
+        self._description = description
         self._values: dict[str, str] = {}
 
     def update(self, count: int) -> None:
         """Set the bar to an absolute count."""
         if count > self._bar.n:
+            self._bar.desc = self._description
             self._bar.update(count - self._bar.n)
 
     def show(self, **values: float) -> None:
