@@ -8,14 +8,13 @@ from contextlib import contextmanager
 
 import torch
 
+MOST = 4
+"""Threads that networks trained together share unless told otherwise; no more have been measured."""
+
 
 def processors() -> int:
     """How many processors this process may use; not every system tells, and then all there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-MOST = 4
-"""Threads that networks trained together share unless told otherwise; no more have been measured."""
 
 
 @contextmanager

@@ -300,9 +300,7 @@ class FitDynamicsConfig(FitConfig):
     task: PendulumTaskConfig = MISSING
     model: DynamicsModelConfig = MISSING
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
-    compile: bool | None = (
-        None  # train by torch.compile; null: on a CPU, where it works and the fit is long enough to gain
-    )
+    compile: bool | None = None  # train by torch.compile; null: on a CPU, in long fits, where it works
 
     verb = "fit-dynamics"
 
@@ -323,9 +321,8 @@ class FitDynamicsConfig(FitConfig):
             )
 
     def identity(self) -> dict[str, Any]:
-        return without(
-            super().identity(), ("compile",) if self.compile is None else ()
-        )  # as before there was such a key
+        unused = [] if self.compile is not None else ["compile"]
+        return without(super().identity(), unused)  # as before there was such a key
 
     @property
     def model_name(self) -> str:
