@@ -35,8 +35,9 @@ def _failure(device: torch.device) -> str:
     try:
         compiled(_sum, dynamic=False)(torch.ones(2, device=device))
     except Exception as error:  # of torch, of the compiler, or of a cache that can't be written
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        return next((line for line in lines if " error: " in line), lines[0])
+        lines = [line for line in str(error).splitlines() if line.strip() and not line.endswith("raised:")]
+        said = next((line for line in lines if " error: " in line), lines[0] if lines else type(error).__name__)
+        return f"{said.strip()}; mend that, or use compile=false"
     return ""
 
 

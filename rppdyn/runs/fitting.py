@@ -52,7 +52,7 @@ def fit(
     """Fit from the folder's last checkpoint, or from the beginning, to the end; whether it got there.
 
     Metrics go to `metrics.jsonl` and TensorBoard: before the first step, every ``evaluate_every`` steps and at the end. A
-    stop that was asked for ends the loop after a step, with a checkpoint.
+    stop that was asked for ends the loop after a step, with a checkpoint; without one where the step can't end.
 
     Raises:
         CheckpointError: none of the folder's checkpoints can be read.
@@ -78,7 +78,12 @@ def fit(
         for step in range(begun, steps):
             if evaluated < step and step % evaluate_every == 0:
                 evaluate(step)
-            subject.step(step)
+            try:
+                subject.step(step)
+            except Exception:
+                if stop:  # ctrl-C ends what the step waits for, too, such as a compiler
+                    return False
+                raise
             progress.update(step + 1)
             if stop or (step + 1) % checkpoint_every == 0 or step + 1 == steps:
                 save(step + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -107,6 +108,23 @@ def test_a_resumed_fit_ends_as_if_it_had_not_stopped(tmp_path):
         fit_regression.run(config, resume=True)
 
 
+def test_a_step_that_ctrl_c_makes_impossible_ends_a_fit_as_ctrl_c_does(tmp_path, monkeypatch):
+    """As where it ends the compiler that the first step waits for."""
+
+    def fails(self, inputs):
+        signal.raise_signal(signal.SIGINT)
+        raise RuntimeError("the compiler is gone")
+
+    config = regression(tmp_path / "run", "model=mlp", "optimiser.epochs=1")
+    with monkeypatch.context() as patch:
+        patch.setattr(fit_regression.Regression, "predict", fails)
+        stopped = fit_regression.run(config)
+    assert stopped.interrupted and stopped.note == "stopped"
+    again = fit_regression.run(config, resume=True)
+    whole = fit_regression.run(regression(tmp_path / "whole", "model=mlp", "optimiser.epochs=1"))
+    assert not again.interrupted and again.test == whole.test
+
+
 def test_augmentation_makes_a_plain_network_more_symmetric(tmp_path):
     words = ("model=mlp", "model.hidden=32", "optimiser.epochs=60", "optimiser.learning_rate=1e-2", "task.train=100")
     plain = fit_regression.run(regression(tmp_path / "plain", *words))
@@ -168,7 +186,7 @@ def test_compiling_needs_a_compiler_and_gives_other_runs_their_folders(tmp_path,
         compose.composed("fit_dynamics", ["task=pendulum", *words])
         for words in ([], ["compile=true"], ["compile=false"])
     )
-    assert "compile" not in usual.identity() and len({config.folder() for config in (usual, compiled, plain)}) == 3
+    assert "compile" not in usual.identity() and usual.folder() == plain.folder() != compiled.folder()
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ValueError, match=r"compile=true: .* no-such-compiler is not found: install it"):
         fit_dynamics.run(dynamics(tmp_path / "no", "compile=true", "optimiser.epochs=1"))
@@ -193,7 +211,8 @@ torch.compile = functools.partial(torch.compile, backend="aot_eager")
 fit_dynamics.PAYS = 4
 found = {}
 for words in (["optimiser.epochs=1"], ["optimiser.epochs=2"], ["optimiser.epochs=2", "compile=false"]):
-    config = compose.composed("fit_dynamics", [*sys.argv[1:], "model=mlp_hnn", "dtype=float64", *words])
+    common = [*sys.argv[1:], "model=mlp_hnn", "dtype=float64", f"run_dir=run{len(found)}"]
+    config = compose.composed("fit_dynamics", [*common, *words])
     found[len(words), config.optimiser.epochs] = fit_dynamics.run(config)
 assert [result.compiled for result in found.values()] == [False, True, False]
 one, other = (found[key].test["test/error"][0] for key in ((1, 2), (2, 2)))
@@ -203,7 +222,7 @@ assert abs(one - other) < 1e-9 * other
 
 def test_long_fits_are_compiled_where_that_works_and_end_alike(tmp_path):
     """In a process of its own: the shape checks that tests put around functions can't be compiled."""
-    run_code(COMPILED, *DYNAMICS, f"runs_root={tmp_path}", folder=tmp_path)
+    run_code(COMPILED, *DYNAMICS, folder=tmp_path)
 
 
 def test_a_warm_up_multiplies_the_rate_of_its_schedule_by_what_rises_to_one(tmp_path):

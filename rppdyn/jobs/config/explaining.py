@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from rppdyn.jobs.config.checks import ConfigError, did_you_mean
-from rppdyn.jobs.config.schemas import SCHEMAS, choices, groups, known_keys
+from rppdyn.jobs.config.schemas import SCHEMAS, choices, groups, known_keys, takes_null
 
 LAUNCHERS = {  # of sweeps, and what installs them
     "joblib": "hydra-joblib-launcher",
@@ -48,7 +48,10 @@ def _explain(error: Exception, name: str) -> str:
         return unknown_key(match[1].split("@")[0], name)
     match = re.search(r"Error merging override ([^\n]*)", text)
     if match:
-        return f"{match[1].lstrip('+')}: {_wanted(cause)}"
+        word = match[1].lstrip("+")
+        wanted = _wanted(cause)
+        null = ", or null" if wanted.startswith("must be") and takes_null(word.partition("=")[0], name) else ""
+        return f"{word}: {wanted}{null}"
     match = re.search(r"Ambiguous value for argument '([^']+)'", text)
     if match:
         return f"{match[1]}: several values; add --multirun to run each, or write [a,b] for a list"

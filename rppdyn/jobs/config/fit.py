@@ -321,8 +321,7 @@ class FitDynamicsConfig(FitConfig):
             )
 
     def identity(self) -> dict[str, Any]:
-        unused = [] if self.compile is not None else ["compile"]
-        return without(super().identity(), unused)  # as before there was such a key
+        return without(super().identity(), [] if self.compile else ["compile"])  # as before there was such a key
 
     @property
     def model_name(self) -> str:

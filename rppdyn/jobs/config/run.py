@@ -77,8 +77,7 @@ class RunConfig(ABC):
     def identity(self) -> dict[str, Any]:
         """The configuration without the keys in which a resumed run may differ from its beginning."""
         content = without(asdict(self), self.resumable)
-        if content["threads"] is None and content.get("seeds", 1) == 1:
-            content["threads"] = 1  # as it was before null
+        content["threads"] = content["threads"] or 1  # as before there was null
         for key, value in (("parametrisation", "pathways"), ("bilinear_maps", None)):  # as before there was such a key
             if content["model"].get(key, value) == value:
                 content["model"].pop(key, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from importlib import resources
-from typing import Any, TypeGuard, get_type_hints
+from typing import Any, TypeGuard, get_args, get_type_hints
 
 from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.config.fit import FitDynamicsConfig, FitRegressionConfig
@@ -53,6 +53,14 @@ def kinds_of(schema: type) -> dict[str, Any]:
     """The type of each field of a configuration dataclass."""
     hints = get_type_hints(schema)
     return {item.name: hints[item.name] for item in fields(schema)}
+
+
+def takes_null(key: str, name: str) -> bool:
+    """Whether a dotted key of the configuration `name` may be null."""
+    kind: Any = SCHEMAS[name]
+    for part in key.split("."):
+        kind = kinds_of(kind).get(part) if is_section(kind) else None
+    return type(None) in get_args(kind)
 
 
 def is_section(kind: Any) -> TypeGuard[type]:

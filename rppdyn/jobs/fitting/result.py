@@ -33,7 +33,7 @@ class FitResult(RunResult):
     test: dict[str, Any] = field(default_factory=dict)
     pathways: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0  # of this process
-    compiled: bool = False  # whether it trained by torch.compile, and rounded as that does
+    compiled: bool = False  # whether this process trained by torch.compile, and rounded as that does
     interrupted: bool = False
     note: str = ""
 

@@ -73,7 +73,11 @@ def run_fit(config: FitConfig, build: Callable[[], StackFit], *, resume: bool, p
                 metrics=folder.metrics.last(),
                 compiled=subject.compiled,
                 interrupted=not done,
-                note="" if done else "stopped; a checkpoint was written",
+                note=""
+                if done
+                else "stopped"
+                if folder.checkpoints.latest() is None
+                else "stopped; a checkpoint was written",
             )
             if done:
                 with torch.no_grad():

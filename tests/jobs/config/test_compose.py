@@ -244,6 +244,14 @@ def test_a_run_is_of_the_configuration_that_knows_its_keys(name, tmp_path):
     assert compose.name_of_run(RunFolder.create(tmp_path / "old", stored | {"nonsense": 1})) == name
 
 
+@pytest.mark.parametrize("word", ["compile=auto", "threads=auto", "rollout.step=auto"])
+def test_that_a_key_may_be_null_is_said_where_it_is_refused(word):
+    with pytest.raises(ConfigError, match=f"^{word}: must be .*, or null$"):
+        compose.composed("fit_dynamics", [word])
+    with pytest.raises(ConfigError, match=r"^seed=auto: must be an integer, written without exponent$"):
+        compose.composed("fit_dynamics", ["seed=auto"])
+
+
 def test_suggestions():
     assert did_you_mean("Walker-v5", KNOWN_ENVIRONMENTS) == " (did you mean 'Walker2d-v5'?)"
     assert did_you_mean("zzz", KNOWN_ENVIRONMENTS) == ""
