@@ -244,6 +244,14 @@ def test_a_run_is_of_the_configuration_that_knows_its_keys(name, tmp_path):
     assert compose.name_of_run(RunFolder.create(tmp_path / "old", stored | {"nonsense": 1})) == name
 
 
+def test_null_threads_move_no_folder_of_one_seed_or_several():
+    for seeds in ("seeds=1", "seeds=3"):
+        usual, one, two = (
+            compose.composed("fit_dynamics", [seeds, *words]) for words in ([], ["threads=1"], ["threads=2"])
+        )
+        assert usual.folder() == one.folder() != two.folder()
+
+
 @pytest.mark.parametrize("word", ["compile=auto", "threads=auto", "rollout.step=auto"])
 def test_that_a_key_may_be_null_is_said_where_it_is_refused(word):
     with pytest.raises(ConfigError, match=f"^{word}: must be .*, or null$"):
