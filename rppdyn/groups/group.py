@@ -149,6 +149,11 @@ class Group:
         return sizes.clone()
 
     @property
+    def unit_lie_algebra(self) -> Inexact[Tensor, "D d d"]:
+        """The Lie generators divided by their ``lie_sizes``."""
+        return self._lie / self.lie_sizes
+
+    @property
     def dtype(self) -> torch.dtype:
         return self._lie.dtype
 
@@ -165,7 +170,7 @@ class Group:
     def is_orthogonal(self) -> bool:
         """Whether every element is orthogonal (unitary for a complex group)."""
         eye = torch.eye(self.d, dtype=self.dtype)
-        unit = self._lie / self.lie_sizes
+        unit = self.unit_lie_algebra
         return _is_zero(unit + unit.mH) and _is_zero(self._discrete @ self._discrete.mH - eye)
 
     @property
@@ -209,7 +214,7 @@ class Group:
 
         Uniform for a finite group of order at most ``MAX_ORDER``. Otherwise the product of
         :math:`\exp(\sum_i a_i A_i)`, :math:`a_i \sim N(0, s^2)`, with a random word of 64 letters in the discrete
-        generators and the identity, where :math:`A_i` are the Lie generators divided by their ``lie_sizes``;
+        generators and the identity, where :math:`A_i` is ``unit_lie_algebra``;
         :math:`s = 1` for a compact group and :math:`1/\sqrt{D}` otherwise, which keeps
         boosts and shears well conditioned. Not the Haar measure, and of some groups not all
         elements are reached: -diag(2, 1/2) of SL(2) is no exponential of a real matrix.
@@ -223,7 +228,7 @@ class Group:
         if len(self._lie):
             scale = 1.0 if self.is_orthogonal else 1 / math.sqrt(len(self._lie))
             a = scale * torch.randn(n, len(self._lie), generator=generator, dtype=torch.float64)
-            g = torch.linalg.matrix_exp(torch.einsum("ni,ijk->njk", a.to(self.dtype), self._lie / self.lie_sizes))
+            g = torch.linalg.matrix_exp(torch.einsum("ni,ijk->njk", a.to(self.dtype), self.unit_lie_algebra))
         if len(self._discrete):
             letters = torch.cat([torch.eye(self.d, dtype=self.dtype)[None], self._discrete])
             # Words grow without bound where the discrete part is not compact (a scaling, say), so keep those short.

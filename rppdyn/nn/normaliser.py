@@ -68,7 +68,7 @@ class InvariantNormaliser(ExactBuffers):
         self.register_exact("std", torch.ones(rep.dim), working_copy=False)
 
     def _radial(self, count: int) -> Tensor:
-        lie, discrete = self.rep.lie_generators / self.rep.G.lie_sizes, self.rep.discrete_generators
+        lie, discrete = self.rep.unit_lie_generators, self.rep.discrete_generators
         radial = torch.zeros(count, dtype=torch.bool)
         for k in range(count):
             at = (self.component == k).nonzero()[:, 0]

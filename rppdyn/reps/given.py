@@ -309,8 +309,7 @@ def _in_identity_component(rep: GeneratedRep, g: Tensor) -> Tensor | None:
 
 def check_full_turns(rep: Rep) -> None:
     """Generators whose exponential comes back to the identity have images whose exponential does."""
-    sizes = rep.G.lie_sizes
-    for i, (A, image) in enumerate(zip(rep.G.lie_algebra / sizes, rep.lie_generators / sizes, strict=True)):
+    for i, (A, image) in enumerate(zip(rep.G.unit_lie_algebra, rep.unit_lie_generators, strict=True)):
         t = _full_turn(A)
         if t is not None and not near(torch.linalg.matrix_exp(t * image), torch.eye(rep.dim, dtype=rep.dtype), 1e-7):
             raise ValueError(
@@ -325,8 +324,8 @@ def _check_relations(rep: GeneratedRep) -> None:
     Of large discrete groups the orders of short words alone.
     """
     G, lie, discrete = rep.G, rep.lie_generators, rep.discrete_generators
-    A, h = G.lie_algebra / G.lie_sizes, G.discrete_generators
-    unit = lie / G.lie_sizes
+    A, h = G.unit_lie_algebra, G.discrete_generators
+    unit = rep.unit_lie_generators
     for i in range(len(A)):
         if not near(rep.drho(A[i]), unit[i], 1e-7):
             raise ValueError(

@@ -143,6 +143,11 @@ class Rep(Algebra):
         """``rho`` of the group's discrete generators, a copy."""
         return self._discrete_generators.clone()
 
+    @property
+    def unit_lie_generators(self) -> Inexact[Tensor, "D n n"]:
+        """``drho`` of the group's ``unit_lie_algebra``, whichever lengths its generators are given in."""
+        return self.lie_generators / self.G.lie_sizes
+
     @cached_property
     def _lie_generators(self) -> Tensor:
         return self.drho(self.G.lie_algebra)
@@ -182,7 +187,7 @@ class Rep(Algebra):
         """Whether every element acts by an orthogonal (unitary) matrix."""
 
         def orthogonal(r: Rep) -> bool:
-            h, A = r.discrete_generators, r.lie_generators / r.G.lie_sizes
+            h, A = r.discrete_generators, r.unit_lie_generators
             return near(h @ h.mH, torch.eye(r.dim, dtype=r.dtype)) and near(A, -A.mH)
 
         return self._all_leaves(orthogonal)
@@ -190,7 +195,7 @@ class Rep(Algebra):
     @property
     def components(self) -> Int[Tensor, " n"]:
         """A label for each coordinate, the same for those that the group exchanges or mixes, in order of their first ones."""
-        generators = torch.cat([self.lie_generators / self.G.lie_sizes, self.discrete_generators])
+        generators = torch.cat([self.unit_lie_generators, self.discrete_generators])
         pattern = (generators.abs() > TOLERANCE).any(0)
         return torch.from_numpy(connected_components(pattern.numpy(), directed=False)[1]).to(torch.int64)
 
@@ -308,7 +313,7 @@ class Rep(Algebra):
         eye = torch.eye(self.G.d, dtype=self.G.dtype)
         if not near(self.rho(eye), torch.eye(self.dim, dtype=self.dtype)):
             raise ValueError(f"{self} of {self.G} is no representation: rho(identity) is not the identity")
-        for i, A in enumerate(self.G.lie_algebra / self.G.lie_sizes):
+        for i, A in enumerate(self.G.unit_lie_algebra):
             exp_A = torch.linalg.matrix_exp(0.3 * A)
             if not near(self.rho(exp_A), torch.linalg.matrix_exp(0.3 * self.drho(A)), 1e-7):
                 raise ValueError(
