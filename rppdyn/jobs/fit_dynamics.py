@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -35,13 +36,16 @@ from rppdyn.jobs.fitting.running import load_members, run_fit
 from rppdyn.nn import Chained, Stack
 from rppdyn.nn.compiling import check_compiler, why_not_compiled
 from rppdyn.reps import Scalar, V
-from rppdyn.runs import RunFolder
+from rppdyn.runs import Progress, RunFolder
 from rppdyn.runs.files import write_json
 
 __all__ = ["Dynamics", "load_models", "run"]
 
 logger = logging.getLogger(__name__)
+Item = TypeVar("Item")
 
+BAR_AFTER = 1.0
+"""Seconds; data and test rollouts that are sooner there show no bar."""
 KEYS = {"dt": "task.time_step", "seed": "seed"}
 """Of the configuration, for parameters of a dataset that have other names there."""
 LONGEST = 10.0
@@ -57,7 +61,7 @@ def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = Fal
 
     Args:
         resume: go on from the folder's last checkpoint; start where there is no folder yet.
-        progress: show a bar on standard error.
+        progress: show bars on standard error.
     Raises:
         RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
         ConfigError, ValueError: the task, its group or the models can't be made as configured; no folder has been made
@@ -66,7 +70,7 @@ def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = Fal
     """
 
     def build() -> Dynamics:
-        dynamics = Dynamics(config)
+        dynamics = Dynamics(config, progress)
         if config.compile or (config.compile is None and dynamics.gains_by_compiling()):
             dynamics.compile()
         return dynamics
@@ -84,13 +88,13 @@ class Dynamics(StackFit):
 
     config: FitDynamicsConfig
 
-    def __init__(self, config: FitDynamicsConfig):
-        self.config = config
+    def __init__(self, config: FitDynamicsConfig, progress: bool = False):
+        self.config, self.progress = config, progress
         task = config.task
         self.pendulum = Pendulum(k2=task.k2, wind=task.wind)
         self.rep = self.pendulum.rep(task_group(task.group))
         self.dtype, self.device = getattr(torch, config.dtype), device_of(config.device)
-        self.data = [self._trajectories(seed) for seed in config.all_seeds]
+        self.data = [self._trajectories(seed) for seed in self._in_turn(config.all_seeds, "data")]
         chunks = torch.stack([data.train for data in self.data]).to(device=self.device, dtype=self.dtype)
         self.chunk_times = self.data[0].chunk_times.to(device=self.device, dtype=self.dtype)
         is_hamiltonian = config.model.system == "hamiltonian"
@@ -131,6 +135,15 @@ class Dynamics(StackFit):
         check_compiler(self.device)
         self.trained.compile(dynamic=False)
         self.compiled = True
+
+    def _in_turn(self, items: Iterable[Item], description: str) -> Iterator[Item]:
+        """One item per seed, with a bar of its own where there are several and they take long."""
+        seeds = self.config.seeds
+        shown = self.progress and seeds > 1
+        with Progress(seeds, description=description, unit="seed", enabled=shown, delay=BAR_AFTER) as bar:
+            for index, item in enumerate(items):
+                yield item
+                bar.update(index + 1)
 
     def _trajectories(self, seed: int) -> TrajectoryData:
         task = self.config.task
@@ -204,7 +217,8 @@ class Dynamics(StackFit):
         measured: list[dict[str, Any]] = []
         metrics = self.metrics()
         self.curves = {"times": self.data[0].times.tolist(), "error": [], "energy_drift": [], "momentum_drift": []}
-        for index, (member, data) in enumerate(zip(self.members(), self.data, strict=True)):
+        members = self._in_turn(zip(self.members(), self.data, strict=True), "test rollouts")
+        for index, (member, data) in enumerate(members):
             truth = data.rollouts[: self.config.rollout.trajectories]
             found = self.roll_out(member, truth[:, 0], data.times)
             kept = ~found.diverged

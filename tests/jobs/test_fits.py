@@ -49,6 +49,16 @@ def test_seeds_trained_together_are_those_trained_alone(tmp_path):
     assert len(set(together.test["test/error"])) == 3
 
 
+def test_what_takes_long_beside_training_shows_how_far_it_is(tmp_path, monkeypatch, capsys):
+    for wait, shown in ((0.0, True), (60.0, False)):
+        monkeypatch.setattr(fit_dynamics, "BAR_AFTER", wait)
+        config = dynamics(tmp_path / str(shown), "model=mlp_hnn", "seeds=2", "optimiser.epochs=1")
+        fit_dynamics.run(config, progress=True)
+        said = capsys.readouterr().err
+        assert [f"{stage} 100%" in said for stage in ("data", "test rollouts")] == [shown, shown]
+        assert "pendulum mlp_hnn 100%" in said
+
+
 def test_the_commit_is_that_which_the_process_began_with(tmp_path, monkeypatch):
     config = regression(tmp_path / "run", "model=mlp", "optimiser.epochs=1")
     monkeypatch.setattr(running, "provenance", lambda: {"begun": config.folder().exists()})
