@@ -24,6 +24,7 @@ runpy.run_path(script, run_name="__main__")
         ("dynamics.md", "symmetry_levels.py", ["pendulum.json"]),
         ("dynamics.md", "selection.py", ["inertia_selection.json"]),
         ("dynamics.md", "selection.py", ["pendulum_selection.json"]),
+        ("dynamics.md", "batches.py", ["pendulum_batches.json"]),
         ("dynamics.md", "hidden_layers.py", ["pendulum_layers.json", "wind.json"]),
         ("dynamics.md", "symmetry_levels.py", ["rollouts.json"]),
         ("dynamics.md", "rollouts.py", ["rollouts.json"]),
