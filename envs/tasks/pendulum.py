@@ -200,7 +200,7 @@ class Pendulum:
             for _ in range(steps):
                 z = self._step(z, interval / steps)
             states.append(z)
-        return torch.stack(states, dim=1).view(*z0.shape[:-1], -1, 12)
+        return torch.stack(states, dim=1).view(*z0.shape[:-1], len(states), 12)
 
     def _step(self, z: Float[Tensor, "n 12"], h: float, halvings: int = 0) -> Float[Tensor, "n 12"]:
         """States after ``h`` seconds, in one step or, where that spoils the energy, in halves."""

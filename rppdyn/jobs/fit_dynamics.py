@@ -92,7 +92,10 @@ class Dynamics(StackFit):
         self.config, self.progress = config, progress
         task = config.task
         self.pendulum = Pendulum(k2=task.k2, wind=task.wind)
-        self.rep = self.pendulum.rep(task_group(task.group))
+        try:
+            self.rep = self.pendulum.rep(task_group(task.group))
+        except ValueError as error:
+            raise ConfigError(f"task.{str(error).removeprefix('task.')}") from error
         self.dtype, self.device = getattr(torch, config.dtype), device_of(config.device)
         self.data = [self._trajectories(seed) for seed in self._in_turn(config.all_seeds, "data")]
         chunks = torch.stack([data.train for data in self.data]).to(device=self.device, dtype=self.dtype)
@@ -165,6 +168,8 @@ class Dynamics(StackFit):
                 f"task.file={task.file} was made with {key}={error.found}, not {error.wanted}: make them the same, or leave "
                 "the file out"
             ) from error
+        except ValueError as error:
+            raise ConfigError(f"{'task' if task.file is None else f'task.file={task.file}'}: {error}") from error
 
     def _solve(self, model: DynamicsModel, weights: Any, z0: Tensor) -> Trajectories:
         return integrate(model, z0, self.chunk_times, method="rk4", step=self.config.rollout.step, weights=weights)

@@ -23,8 +23,8 @@ def stop_on_signals() -> Iterator[StopRequest]:
     """Turn the first SIGINT or SIGTERM inside the block into a request that the job looks at between two steps.
 
     An exception raised by a signal lands anywhere, half-way through an optimiser's step for instance, where no
-    checkpoint can be taken. The second SIGINT does raise KeyboardInterrupt. Handlers are put back on leaving; outside
-    the main thread, where Python allows none, the block changes nothing.
+    checkpoint can be taken. After the first, whichever it was, SIGINT raises KeyboardInterrupt again and SIGTERM ends the
+    process. Handlers are put back on leaving; outside the main thread, where Python allows none, the block changes nothing.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -33,7 +33,11 @@ def stop_on_signals() -> Iterator[StopRequest]:
 
     def ask(number: int, _frame: object) -> None:
         request.signal = number
-        signal.signal(number, previous[signal.Signals(number)] or signal.SIG_DFL)
+        put_back()
+
+    def put_back() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
     previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in previous:
@@ -41,5 +45,4 @@ def stop_on_signals() -> Iterator[StopRequest]:
     try:
         yield request
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler or signal.SIG_DFL)
+        put_back()

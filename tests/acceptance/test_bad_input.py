@@ -103,7 +103,23 @@ BAD = {
     ),
     "steps of training beyond all": (
         ["fit-dynamics", "rollout.step=1e-12"],
-        ["rollout.step=1e-12", "at least 2e-07", "null"],
+        ["rollout.step=1e-12", "at least 0.0002", "null"],
+    ),
+    "steps of test rollouts beyond memory": (
+        ["fit-dynamics", "rollout.test_step=1e-9"],
+        ["rollout.test_step=1e-09", "task.horizon / 100000, 0.0003"],
+    ),
+    "horizon between time steps": (
+        ["fit-dynamics", "task.horizon=1.1"],
+        ["task.horizon=1.1", "a multiple of task.time_step=0.2"],
+    ),
+    "group of a plane for a pendulum": (
+        ["fit-dynamics", "task.group=O(2)"],
+        ["task.group=O(2)", "R^2", "O2eR3"],
+    ),
+    "folder for a dataset": (
+        ["fit-dynamics", "task.file=."],
+        ["task.file=.", "Is a directory"],
     ),
     "rate of variances beyond exponentials": (
         ["fit-image", "marginal_likelihood.learning_rate=1e30"],

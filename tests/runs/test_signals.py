@@ -27,14 +27,15 @@ def test_a_signal_becomes_a_request(number):
 def test_the_second_interrupt_is_an_exception():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what starts in the background ignores it
     try:
-        interrupt_twice()
+        for first in (signal.SIGINT, signal.SIGTERM):
+            interrupt_after(first)
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def interrupt_twice():
+def interrupt_after(first):
     with stop_on_signals() as stop, pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), first)
         assert stop
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -22,7 +22,11 @@ FISHER = ("exact", "sampled")
 ROLLOUT_METHODS = ("dopri5", "rk4")
 MOST_SEEDS = 1000
 MOST_STEPS = 1_000_000
-"""Of a solver: from one state to the next, or to the horizon."""
+"""Time steps to the horizon."""
+MOST_STEPS_BETWEEN = 1000
+"""Of a solver, from one state of a training trajectory to the next."""
+MOST_TEST_STEPS = 100_000
+"""Of rk4 to the horizon, each of whose states is held in memory."""
 
 
 @dataclass
@@ -177,6 +181,12 @@ class PendulumTaskConfig:
             few,
             f"at least task.horizon / {MOST_STEPS}, {self.horizon / MOST_STEPS:g}",
         )
+        require(
+            "task.horizon",
+            self.horizon,
+            abs(round(self.horizon / self.time_step) * self.time_step / self.horizon - 1) <= 1e-9,
+            f"a multiple of task.time_step={self.time_step:g}",
+        )
         longest = self.chunk * self.time_step
         enough = self.horizon >= longest * (1 - 1e-9)  # 3 * 0.2 is more than 0.6
         require("task.horizon", self.horizon, enough, f"at least task.chunk steps, {longest:g}")
@@ -307,13 +317,19 @@ class FitDynamicsConfig(FitConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rollout.step is not None:
-            least = self.task.time_step / MOST_STEPS
+            least = self.task.time_step / MOST_STEPS_BETWEEN
             require(
                 "rollout.step",
                 self.rollout.step,
                 self.rollout.step >= least,
                 f"at least {least:g}, or null for one per step",
             )
+        require(
+            "rollout.test_step",
+            self.rollout.test_step,
+            self.task.horizon / self.rollout.test_step <= MOST_TEST_STEPS,
+            f"at least task.horizon / {MOST_TEST_STEPS}, {self.task.horizon / MOST_TEST_STEPS:g}",
+        )
         if self.task.file is not None and self.seeds > 1:
             raise ConfigError(
                 f"task.file={self.task.file} with seeds={self.seeds}: a file holds the data of one seed; fit one, or leave the "
