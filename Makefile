@@ -14,7 +14,7 @@
 
 PYTHON ?=
 TORCH_INDEX ?=
-JOBS ?= 2
+JOBS ?= 3
 BENCHMARKS ?= basis layers sac dynamics images install
 PYTEST_ARGS ?=
 
@@ -76,7 +76,8 @@ demo: $(RUN_READY)
 	$(BIN)/rppdyn evaluate-agent runs/demo
 	$(BIN)/rppdyn equivariance runs/demo
 
-# One thread per worker: the matrices of the tests are small. Workers take from each other what is left.
+# One thread per worker: the matrices of the tests are small. Three workers for two cores, since some tests wait for processes.
+# Workers take from each other what is left.
 test: $(TEST_READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
