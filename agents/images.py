@@ -65,24 +65,24 @@ def _apply(maps: Tensor, index: Tensor, rows: Tensor) -> Tensor:
     return torch.empty_like(moved).index_copy_(0, order, moved)
 
 
-def refuse_changed_rewards(spec: SymmetrySpec) -> None:
+def refuse_changed_rewards(spec: SymmetrySpec, what: str = "augment=True") -> None:
     """Refuse to mirror transitions under a symmetry that is not known to keep the reward: images would carry false ones.
 
+    Args:
+        what: what would do so, for the message.
     Raises:
         ValueError: it names the symmetry.
     """
     if not spec.symmetries:
-        raise ValueError(
-            f"{spec.env_id}: augment=True needs a spec that says of its symmetries that they keep the reward"
-        )
+        raise ValueError(f"{spec.env_id}: {what} needs a spec that says of its symmetries that they keep the reward")
     for symmetry in spec.symmetries:
         if symmetry.reward_symmetric is None:
             raise ValueError(
-                f"{spec.env_id}: augment=True needs to know that {symmetry.name!r} keeps the reward; find out with "
+                f"{spec.env_id}: {what} needs to know that {symmetry.name!r} keeps the reward; find out with "
                 f"`rppdyn certify {spec.env_id}`, or state reward_symmetric=True in a spec of your own"
             )
         if not symmetry.reward_symmetric:
             raise ValueError(
-                f"{spec.env_id}: augment=True with {symmetry.name!r}, which changes the reward, would store rewards that "
+                f"{spec.env_id}: {what} with {symmetry.name!r}, which changes the reward, would store rewards that "
                 "are false; choose symmetries that keep it, or state reward_symmetric=True in the spec if this one does"
             )

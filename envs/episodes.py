@@ -159,6 +159,8 @@ def _open(dataset: str) -> Any:
 def _episodes(name: str, source: Any) -> Iterator[Episode]:
     try:
         for data in source.storage.get_episodes(source.episode_indices):
+            if data["terminations"][:-1].any() or data["truncations"][:-1].any():
+                raise ValueError("an episode of it ends before its last step; split it there")
             yield Episode(
                 data["observations"],
                 data["actions"],

@@ -66,6 +66,8 @@ class CrossEntropyPlanner:
             raise ValueError(f"horizon={horizon}, iterations={iterations}: each must be at least 1")
         if not 0 <= discount <= 1:
             raise ValueError(f"discount={discount} of rewards per step: give a number from 0 to 1")
+        if not bool(low.isfinite().all() and high.isfinite().all()):
+            raise ValueError(f"low={low.tolist()} and high={high.tolist()}: give bounds that are finite")
         if not bool((low <= high).all()):
             raise ValueError(f"low={low.tolist()} and high={high.tolist()}: no bound may be above the other")
         if reward is None and not model.reward:
@@ -75,7 +77,6 @@ class CrossEntropyPlanner:
         self.horizon, self.samples, self.elites, self.iterations = horizon, samples, elites, iterations
         self.discount = discount
         self.generator = torch.Generator().manual_seed(seed)
-        self.weights: Any = model.assemble()
         self.reset()
 
     def reset(self) -> None:
@@ -87,11 +88,12 @@ class CrossEntropyPlanner:
         """The best sequence's mean from a state, after which :meth:`act` would go on."""
         mean, std = self.mean, ((self.high - self.low) / 2).expand(self.horizon, -1)
         kept: list[Tensor] = []
+        weights = self.model.assemble()
         for _ in range(self.iterations):
             noise = torch.randn(self.samples, *mean.shape, generator=self.generator).to(mean)
             actions = torch.minimum(torch.maximum(mean + std * noise, self.low), self.high)
             actions = torch.cat([actions, mean[None], *kept])
-            best = actions[self.returns(x, actions).topk(self.elites).indices]
+            best = actions[self._returns(x, actions, weights).topk(self.elites).indices]
             mean, std, kept = best.mean(0), best.std(0), [best[: self.elites // KEPT]]
         return mean
 
@@ -104,13 +106,16 @@ class CrossEntropyPlanner:
     @torch.no_grad()
     def returns(self, x: Float[Tensor, " n"], actions: Float[Tensor, "samples T m"]) -> Float[Tensor, " samples"]:
         """Discounted sums of rewards of action sequences from a state, by the model."""
+        return self._returns(x, actions, self.model.assemble())
+
+    def _returns(self, x: Tensor, actions: Tensor, weights: Any) -> Tensor:
         members = (self.model.net.members,) if hasattr(self.model.net, "members") else ()
         states = x.expand(*members, len(actions), -1)
         actions = actions.expand(*members, *actions.shape)
         total = states.new_zeros(states.shape[:-1])
         alive = torch.ones_like(total, dtype=torch.bool)
         for t, u in enumerate(actions.unbind(-2)):
-            after, _, reward = self.model.step(states, u, self.weights)
+            after, _, reward = self.model.step(states, u, weights)
             if self.reward is not None:
                 reward = self.reward(states, u, after)
             assert reward is not None, "the constructor refuses a model without rewards where none is given"

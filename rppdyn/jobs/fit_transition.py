@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rppdyn.agents.images import GroupImages
+from rppdyn.agents.images import GroupImages, refuse_changed_rewards
 from rppdyn.dynamics import Step, TransitionModel
 from rppdyn.dynamics.transition import INITIAL_SCALE
 from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec
@@ -21,6 +21,7 @@ from rppdyn.envs.tasks import draw_chunks, transition_data
 from rppdyn.envs.tasks.transitions import Stretches
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.transition import FitTransitionConfig
 from rppdyn.jobs.fitting.figures import draw_horizons
@@ -74,6 +75,8 @@ class Transition(StackFit):
         dataset = read_episodes(config.dataset or "")
         with closing(dataset.env()) as env:
             self.spec = symmetry_spec(env, symmetry=config.symmetry, variant=config.variant)
+        if config.model.reward:
+            _check_rewards(config, self.spec)
         self.data = transition_data(
             dataset, self.spec, held_out=task.held_out, trajectories=task.trajectories, length=task.length
         )
@@ -102,6 +105,22 @@ class Transition(StackFit):
     def module(self) -> TransitionModel:
         """The model, whose statistics are saved with the stack."""
         return self.model
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"statistics": _statistics(self.model)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if "statistics" in state:
+            self._check_data(state["statistics"])
+        super().load_state_dict(state)
+
+    def _check_data(self, statistics: dict[str, Tensor]) -> None:
+        """Refuse to go on, or to measure, with other data than the run was fitted to."""
+        if not _same(statistics, _statistics(self.model)):
+            raise RunFolderError(
+                f"{self.config.folder()}: dataset {self.config.dataset} is not what this run was fitted to: put that back, or "
+                "fit again with another run_dir="
+            )
 
     def _likelihood(self) -> Likelihood:
         n, reward = self.spec.feature_dim, self.config.model.reward
@@ -193,7 +212,7 @@ class Transition(StackFit):
         """
         measured: list[dict[str, Any]] = []
         truth, length = self.data.test, self.config.task.length
-        horizons = [h for h in HORIZONS if h <= length]
+        horizons = [h for h in HORIZONS if h <= length] or [length]
         std = self.model.states.std.double().cpu()
         components = []
         self.curves = {"times": list(range(length + 1)), "error": []}
@@ -235,6 +254,33 @@ def _bounded(states: Float[Tensor, "n T f"]) -> Tensor:
     return (states.abs().amax((-1, -2)) < 1e6) & states.isfinite().all(-1).all(-1)
 
 
+def _check_rewards(config: FitTransitionConfig, spec: SymmetrySpec) -> None:
+    """Refuse rewards that a strict network, or moved transitions, would make those of a symmetry that changes them."""
+    if config.task.augment:
+        refuse_changed_rewards(spec, "task.augment=true with model.reward=true")
+    changed = [symmetry.name for symmetry in spec.symmetries if symmetry.reward_symmetric is False]
+    if config.model.kind == "emlp" and changed:
+        raise ConfigError(
+            f"{spec.env_id}: model.reward=true of model=emlp, whose rewards are the same under {changed[0]!r}, which changes "
+            "them; use model=rpp or mlp, choose a symmetry that keeps the reward, or leave out model.reward"
+        )
+
+
+def _statistics(model: TransitionModel) -> dict[str, Tensor]:
+    """Of the data that a model was given, what it normalises by."""
+    parts = {name: getattr(model, name).state_dict() for name in ("states", "actions", "changes")}
+    return {f"{part}.{name}": value.clone() for part, state in parts.items() for name, value in state.items()}
+
+
+def _same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    """Whether statistics are the same but for rounding."""
+    return one.keys() == other.keys() and all(
+        value.shape == other[name].shape
+        and torch.allclose(value.double().cpu(), other[name].double().cpu(), 1e-6, 1e-9)
+        for name, value in one.items()
+    )
+
+
 def build_networks(config: FitTransitionConfig, spec: SymmetrySpec) -> Stack:
     """The configured model's networks, one with each seed."""
     rep_in = TransitionModel.rep_in(spec.obs_rep, spec.action_rep)
@@ -262,7 +308,9 @@ def load_transitions(config: FitTransitionConfig, folder: RunFolder) -> tuple[Tr
         RunFolderError: the run is unfinished, or its file is damaged.
     """
     transition = Transition(config)
+    present = _statistics(transition.model)
     load_members(transition.module, folder)
+    transition._check_data(present)
     return transition, transition.members()
 
 
@@ -277,6 +325,11 @@ def load_transition_model(run: str | os.PathLike[str]) -> tuple[TransitionModel,
     folder = RunFolder.open(run)
     config = compose.from_run("fit_transition", folder)
     spec = agent_files.load_spec(folder)
+    if spec is None and folder.result() is not None:
+        raise RunFolderError(
+            f"{folder.path}: spec.json is missing: delete {folder.result_file}, and use --resume {folder.path} to write both "
+            "again"
+        )
     if spec is None:
         raise RunFolderError(f"{folder.path} is unfinished: let it go on with --resume {folder.path}")
     model = build_model(config, spec, build_networks(config, spec))

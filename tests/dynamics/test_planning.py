@@ -6,7 +6,7 @@ from scipy.linalg import solve_discrete_are
 
 from rppdyn.dynamics import CrossEntropyPlanner, TransitionModel
 from rppdyn.groups import Z
-from rppdyn.nn import MLP, Stack
+from rppdyn.nn import MLP, RPPEMLP, Stack
 from rppdyn.reps import Pseudoscalar
 
 A = torch.tensor([[1.0, 0.2], [0.1, 1.0]], dtype=torch.float64)  # unstable
@@ -64,6 +64,22 @@ def test_an_episode_repeats_and_reset_forgets():
     assert first.mean.abs().max() > 0.1
     first.reset()
     assert not first.mean.any()
+
+
+def test_it_plans_with_the_weights_that_the_model_has():
+    G = Z(2)
+    state, action = 2 * Pseudoscalar(G), Pseudoscalar(G)
+    net = RPPEMLP(TransitionModel.rep_in(state, action), state, G, hidden=8)
+    model = TransitionModel(net, state, action)
+    x, low, high = torch.ones(2), LOW.float(), HIGH.float()
+    actions = torch.ones(1, 3, 1)
+    before = CrossEntropyPlanner(model, low, high, reward=cost, horizon=3)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.mul_(2.0)
+    after = CrossEntropyPlanner(model, low, high, reward=cost, horizon=3)
+    assert before.returns(x, actions).equal(after.returns(x, actions))
+    assert before.plan(x).equal(after.plan(x))
 
 
 def test_rewards_stop_where_the_episode_ends():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium
@@ -194,6 +195,55 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, capsys, words, messa
     assert captured.count("\n") == 1
     assert re.search(message, captured), captured
     assert not (tmp_path / "run").exists()
+
+
+def test_only_with_the_data_that_it_was_fitted_to(tmp_path, monkeypatch, capsys):
+    run = fit_transition.run(configured(tmp_path / "run", "model=mlp", "optimiser.epochs=2", "checkpoint_every=1")).run
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "others"))
+    with make_env("Swimmer-v5", monitor=False) as env:
+        write_episodes(NAME, [replace(e, actions=-e.actions) for e in play(env, 8, 200)], env=env)
+    message = "is not what this run was fitted to: put that back, or fit again with another run_dir="
+    assert main(["equivariance", run]) == 2
+    assert message in capsys.readouterr().err
+    folder = RunFolder(tmp_path / "run")
+    folder.result_file.unlink()
+    (folder.path / "members.pt").unlink()
+    assert main(["fit-transition", "--resume", run]) == 2
+    assert message in capsys.readouterr().err
+    assert not (folder.path / "members.pt").exists()
+
+
+def test_rewards_that_the_symmetry_changes_are_not_learned_as_if_it_kept_them(tmp_path, capsys):
+    with make_env("HalfCheetah-v5", monitor=False) as env:
+        write_episodes("test/HalfCheetah-v5/noise-v0", play(env, 2, 20), env=env)
+    words = [
+        "fit-transition",
+        "dataset=test/HalfCheetah-v5/noise-v0",
+        "model.reward=true",
+        f"run_dir={tmp_path / 'run'}",
+    ]
+    for more, said in ((["model=emlp"], "model=emlp"), (["model=mlp", "task.augment=true"], "task.augment=true")):
+        assert main([*words, *more]) == 2
+        err = capsys.readouterr().err
+        assert "model.reward=true" in err and said in err and "changes" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_report_keeps_other_test_trajectories_apart(tmp_path):
+    runs = []
+    for words in (
+        ("task.length=50",),
+        ("task.length=30", "model=mlp"),
+        ("task.length=30", "task.chunk=5", "model=emlp"),
+    ):
+        runs.append(
+            fit_transition.run(configured(tmp_path / str(len(runs)), "optimiser.epochs=1", "seeds=2", *words)).run
+        )
+    assert main(["report", *runs, "--out", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "length=50" in page and "length=30" in page
+    compared = set(re.findall('Ratios of errors on ([^<"]*)', page))
+    assert len(compared) == 1 and "length=30" in compared.pop()
 
 
 def test_members_that_diverge_have_no_number_and_the_run_ends(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -97,7 +98,7 @@ def _array(source: str) -> NDArray:
             return loaded[key]
     except KeyError as error:
         raise ConfigError(f"{source} holds no array named 'observations', but {', '.join(loaded.files)}") from error
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise ConfigError(
             f"{source} can't be read as a .npy or .npz file of numbers: write it with numpy.save"
         ) from error

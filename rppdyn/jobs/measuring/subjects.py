@@ -195,14 +195,14 @@ def tried(call: Callable[[Tensor], Tensor], sample: Tensor, outputs: int) -> Cal
     for dtype in (torch.float64, torch.float32):
         try:
             y = call(sample.to(dtype, copy=True))
-        except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        except (RuntimeError, ValueError, TypeError, AssertionError, LookupError) as error:
             failure = failure or error
             continue
-        if not isinstance(y, Tensor) or y.shape != (len(sample), outputs):
-            what = f"of shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
+        if not isinstance(y, Tensor) or y.shape != (len(sample), outputs) or not y.is_floating_point():
+            what = f"a {y.dtype} tensor of shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
             raise ConfigError(
                 f"the function returns {what} for inputs {tuple(sample.shape)}: it must map (n, {sample.shape[1]}) to "
-                f"(n, {outputs}), for every n"
+                f"(n, {outputs}), a real tensor, for every n"
             )
         return lambda x: call(x.to(dtype, copy=True))
     line = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__

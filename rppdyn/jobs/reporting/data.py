@@ -23,10 +23,14 @@ from rppdyn.runs.files import plain
 
 PALETTE = tuple(colour for colour in COLOURS if colour != "#000000")  # black can't be seen on a dark page
 LONGEST_NAME = 40
-TRUTH = ("task.strength", "task.k2", "task.wind", "task.time_step", "task.horizon", "task.chunk")
-"""Keys that say what there is to be learned, and not how."""
-NAMED = {"model.kind", "model.system", *TRUTH}
-"""Keys that the name of a run, or of its subject, has said already."""
+TRUTH = {
+    "fit-regression": ("task.strength",),
+    "fit-dynamics": ("task.k2", "task.wind", "task.time_step", "task.horizon", "task.chunk"),
+    "fit-transition": ("task.length", "task.trajectories", "task.held_out", "evaluation.protocol"),
+}
+"""Keys that say what there is to be learned, or on what that is measured, and not how it is learned."""
+NAMED = {"model.kind", "model.system"}
+"""Keys that the name of a run has said already."""
 
 
 @dataclass(frozen=True)
@@ -190,8 +194,8 @@ def _subjects_apart(runs: Sequence[Run]) -> list[Run]:
     """Tasks of one name that differ in what is true there (a spring, the wind) are different subjects."""
     found = []
     for run in runs:
-        peers = [other.config for other in runs if other.subject == run.subject]
-        varied = [key for key in TRUTH if len({repr(config.get(key)) for config in peers}) > 1]
+        peers = [other.config for other in runs if (other.subject, other.verb) == (run.subject, run.verb)]
+        varied = [key for key in TRUTH.get(run.verb, ()) if len({repr(config.get(key)) for config in peers}) > 1]
         parts = [setting(key, _written(run.config.get(key))) for key in varied]
         found.append(replace(run, subject=" ".join([run.subject, *parts])))
     return found
