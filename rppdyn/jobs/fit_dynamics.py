@@ -30,7 +30,7 @@ from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.fit import FitDynamicsConfig
 from rppdyn.jobs.fitting.figures import draw_rollouts
 from rppdyn.jobs.fitting.members import StackFit, equivariance_metrics
-from rppdyn.jobs.fitting.networks import build_stack, task_group
+from rppdyn.jobs.fitting.networks import build_stack, under_group
 from rppdyn.jobs.fitting.result import FitResult, over_members
 from rppdyn.jobs.fitting.running import load_members, run_fit
 from rppdyn.nn import Chained, Stack
@@ -92,10 +92,7 @@ class Dynamics(StackFit):
         self.config, self.progress = config, progress
         task = config.task
         self.pendulum = Pendulum(k2=task.k2, wind=task.wind)
-        try:
-            self.rep = self.pendulum.rep(task_group(task.group))
-        except ValueError as error:
-            raise ConfigError(f"task.{str(error).removeprefix('task.')}") from error
+        self.rep = under_group(task.group, self.pendulum.rep)
         self.dtype, self.device = getattr(torch, config.dtype), device_of(config.device)
         self.data = [self._trajectories(seed) for seed in self._in_turn(config.all_seeds, "data")]
         chunks = torch.stack([data.train for data in self.data]).to(device=self.device, dtype=self.dtype)

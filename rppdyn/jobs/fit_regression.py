@@ -16,7 +16,7 @@ from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.fit import FitRegressionConfig
 from rppdyn.jobs.fitting.members import StackFit, equivariance_metrics
-from rppdyn.jobs.fitting.networks import build_stack, task_group
+from rppdyn.jobs.fitting.networks import build_stack, under_group
 from rppdyn.jobs.fitting.result import FitResult, over_members
 from rppdyn.jobs.fitting.running import load_members, run_fit
 from rppdyn.nn import Chained, InvariantNormaliser, Stack
@@ -68,7 +68,9 @@ class Regression(StackFit):
     config: FitRegressionConfig
 
     def __init__(self, config: FitRegressionConfig):
-        self.task = regression_task(config.task.name, task_group(config.task.group), config.task.strength)
+        self.task = under_group(
+            config.task.group, lambda group: regression_task(config.task.name, group, config.task.strength)
+        )
         self.dtype, device = getattr(torch, config.dtype), device_of(config.device)
         data = [self.task.sample(config.task.train, data_stream(seed)) for seed in config.all_seeds]
         held_out = torch.Generator().manual_seed(TEST_SEED)

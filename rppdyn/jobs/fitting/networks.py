@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -19,12 +19,20 @@ from rppdyn.nn.hidden import component_major
 from rppdyn.priors import learn_variances
 from rppdyn.reps import Rep
 
-__all__ = ["build_network", "build_stack", "stack_of", "task_group"]
+__all__ = ["build_network", "build_stack", "stack_of", "under_group"]
+
+Made = TypeVar("Made")
 
 
-def task_group(text: str | None) -> Group | None:
-    """The group that a task's configuration names."""
-    return None if text is None else notation.group(text, "task.group")
+def under_group(text: str | None, make: Callable[[Group | None], Made]) -> Made:
+    """What is made of a task with the group that its configuration names; a refusal of the group names the key."""
+    group = None if text is None else notation.group(text, "task.group")
+    try:
+        return make(group)
+    except ValueError as error:
+        if not str(error).startswith("group="):
+            raise
+        raise ConfigError(f"task.{error}") from error
 
 
 def build_network(config: NetworkConfig, rep_in: Rep, rep_out: Rep, seed: int, output_scale: float = 1.0) -> RPPEMLP:
