@@ -18,12 +18,10 @@ from typing import Any
 import gymnasium as gym
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
+from rppdyn.runs.workers import WorkerError
+
 PRELOADED = "rppdyn.agents.workers"  # by the process that workers are forked from, which saves each of them seconds
 LONGEST = 10.0  # seconds that a worker gets to end by itself
-
-
-class WorkerError(ValueError):
-    """The process of an environment is gone."""
 
 
 class WorkerEnv(SubprocVecEnv):

@@ -4,8 +4,9 @@ r"""Time training steps of models of dynamics and of stacked networks beside an 
 
 A step is a rollout of the vector field (rk4, 5 intervals of one step of 0.2: 20 gradients of the Hamiltonian, or 20 values of a
 neural ODE), its mean-square error, the backward pass and Adam; or, in a regression, a forward and a backward pass and Adam. Ten
-seeds are stacked and trained as one, on at most `--threads` threads; one seed has one, as in a fit. Networks take turns, one step each per round, in one process; a ratio is the median over
-rounds, between quartiles. `RPP` and `EMLP` have the hidden layers of `rppdyn fit-dynamics` (Hamiltonians 112 channels each,
+seeds are stacked and trained as one, on at most `--threads` threads; one seed has one, as in a fit. Networks take turns, one step
+each per round, in one process; a ratio is the median over rounds, between quartiles. "Steps of fits" (with `--threads 2`) are those of
+`rppdyn fit-dynamics` itself, which has a process with five of ten seeds for each thread. `RPP` and `EMLP` have the hidden layers of `rppdyn fit-dynamics` (Hamiltonians 112 channels each,
 others and MLPs 128); `128 channels` are wider Hamiltonians of the same kind, `vectors twice` some with vectors in the first two
 layers and as many maps as published, `tensors` what a number of channels gives. Hamiltonians are trained as `fit-dynamics`
 trains them in 500 steps and more: by `torch.compile`, where that works; "not compiled" is `compile=false`. Ways to a
@@ -15,6 +16,7 @@ backward", `torch.autograd.grad(create_graph=True)` through plain layers, as pub
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import subprocess
@@ -35,7 +37,7 @@ from torch import Tensor, nn
 from rppdyn.dynamics import DynamicsModel, HamiltonianModel, NeuralODEModel, integrate
 from rppdyn.groups import Group, O, O2eR3
 from rppdyn.jobs.config.compose import composed
-from rppdyn.jobs.fit_dynamics import INITIAL_SCALE
+from rppdyn.jobs.fit_dynamics import INITIAL_SCALE, Dynamics
 from rppdyn.jobs.fitting.networks import build_network
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack, derivatives
 from rppdyn.nn.hidden import component_major
@@ -150,11 +152,48 @@ def measure(
             f"{name} {ratio(timings[f'{name} x {ten}'], timings[f'{name} x {one}'], clock).median:.1f}"
             for name in networks
         )
-        print(f"  ten seeds as one, {what} time: {', '.join(ratios)} (asked below 4, on two cores)")
+        print(f"  ten seeds as one, {what} time: {', '.join(ratios)}")
     return found
 
 
-# -- whole fits --------------------------------------------------------------------------------------------------------
+# -- fits --------------------------------------------------------------------------------------------------------------
+
+MODELS = ("mlp_hnn", "rpp_hnn")
+
+
+def fit_steps(rounds: int, batch: int) -> list[Timing]:
+    """Training steps of the command's own fits; by the clock, as the processor time of workers is not this process's."""
+    steps = {f"{model} x {members}": fit_step(model, members, batch) for model in MODELS for members in MEMBERS}
+    timings = {name: Timing(name) for name in steps}
+    interleave(steps, timings, rounds, warm_up=2)
+    one, ten = MEMBERS
+    print(f"\nSteps of fits: rppdyn fit-dynamics optimiser.batch_size={batch}, wall-clock time")
+    for name, timing in timings.items():
+        print(f"  {name:14} {1e3 * statistics.median(timing.wall):7.1f} ms")
+    mlp, rpp = MODELS
+    for asked, ours, theirs in [(4, f"{m} x {ten}", f"{m} x {one}") for m in MODELS] + [
+        (1.5, f"{rpp} x {members}", f"{mlp} x {members}") for members in MEMBERS
+    ]:
+        found = ratio(timings[ours], timings[theirs], "wall")
+        print(f"  {f'{ours} / {theirs}':28} {found}  asked {asked}", flush=True)
+    return list(timings.values())
+
+
+def fit_step(model: str, members: int, batch: int) -> Step:
+    """A default fit's steps, one after another."""
+    words = [f"model={model}", f"seeds={members}", f"optimiser.batch_size={batch}", "compile=true", "device=cpu"]
+    config = composed("fit_dynamics", [*words, "task.validation=1", "task.test=1", "task.horizon=1"])
+    with torch_threads(config.threads, members):
+        fit = Dynamics(config, workers=True)
+    fit.compile()
+    numbers = itertools.count()
+
+    def step() -> None:
+        with torch_threads(config.threads, members):
+            fit.step(next(numbers))
+
+    return step
+
 
 FIT = ["fit-dynamics", "experiment=symmetry_levels", "task=pendulum", "device=cpu"]
 
@@ -162,10 +201,10 @@ FIT = ["fit-dynamics", "experiment=symmetry_levels", "task=pendulum", "device=cp
 def whole_fits(rounds: int) -> list[Timing]:
     """Wall-clock times of the command itself, 500 steps and all that goes with them, by what was compiled before."""
     fits: dict[str, list[str]] = {}
-    for model in ("mlp_hnn", "rpp_hnn"):
+    for model in MODELS:
         for members in MEMBERS:
             fits[f"{model} x {members}"] = words = [*FIT, f"model={model}", f"seeds={members}"]
-            fit(*words, "compile=true", "optimiser.epochs=1", "rollout.trajectories=1")
+            fit(*words, "rollout.trajectories=1")
     timings = {name: Timing(name, f"{name.partition(' ')[0]} x {MEMBERS[0]}") for name in fits}
     for _ in range(rounds):
         for name, words in fits.items():
@@ -294,6 +333,9 @@ def main() -> None:
         hamiltonians["Hamiltonian"] = (networks, partial(pendulum, system=compiled))
     hamiltonians["Hamiltonian, not compiled"] = (HAMILTONIANS, pendulum)
     times = {}
+    if arguments.threads > 1 and by_compiler:
+        for batch in (100,) if arguments.quick else (100, 500):
+            times[f"steps of fits, batch {batch}"] = fit_steps(n, batch)
     for batch in (100,) if arguments.quick else (100, 500):
         for title, (networks, job) in hamiltonians.items():
             asked = {"RPP": 1.5} if title == next(iter(hamiltonians)) else None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import starmap
 from typing import Any, TypeVar
 
 import torch
@@ -27,10 +29,11 @@ from rppdyn.equivariance.error import geometric_mean
 from rppdyn.groups import SO2eR3
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
-from rppdyn.jobs.config.fit import FitDynamicsConfig
+from rppdyn.jobs.config.fit import FitDynamicsConfig, PendulumTaskConfig, RolloutConfig
 from rppdyn.jobs.fitting.figures import draw_rollouts
-from rppdyn.jobs.fitting.members import StackFit, equivariance_metrics
+from rppdyn.jobs.fitting.members import GAUSSIAN, StackFit, backward, equivariance_metrics
 from rppdyn.jobs.fitting.networks import build_stack, under_group
+from rppdyn.jobs.fitting.parts import Parts
 from rppdyn.jobs.fitting.result import FitResult, over_members
 from rppdyn.jobs.fitting.running import load_members, run_fit
 from rppdyn.nn import Chained, Stack
@@ -38,8 +41,9 @@ from rppdyn.nn.compiling import check_compiler, why_not_compiled
 from rppdyn.reps import Scalar, V
 from rppdyn.runs import Progress, RunFolder
 from rppdyn.runs.files import write_json
+from rppdyn.runs.workers import Worker, WorkerError, in_turn
 
-__all__ = ["Dynamics", "load_models", "run"]
+__all__ = ["Dynamics", "load_models", "roll_out", "run"]
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
@@ -70,7 +74,7 @@ def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = Fal
     """
 
     def build() -> Dynamics:
-        dynamics = Dynamics(config, progress)
+        dynamics = Dynamics(config, progress, workers=True)
         if config.compile or (config.compile is None and dynamics.gains_by_compiling()):
             dynamics.compile()
         return dynamics
@@ -88,13 +92,15 @@ class Dynamics(StackFit):
 
     config: FitDynamicsConfig
 
-    def __init__(self, config: FitDynamicsConfig, progress: bool = False):
+    def __init__(self, config: FitDynamicsConfig, progress: bool = False, workers: bool = False):
         self.config, self.progress = config, progress
+        self.workers = [Worker() for _ in range(_processes(config))] if workers else []
+        self.parts: Parts | None = None
         task = config.task
         self.pendulum = Pendulum(k2=task.k2, wind=task.wind)
         self.rep = under_group(task.group, self.pendulum.rep)
         self.dtype, self.device = getattr(torch, config.dtype), device_of(config.device)
-        self.data = [self._trajectories(seed) for seed in self._in_turn(config.all_seeds, "data")]
+        self.data = list(self._in_turn(self._trajectories(), "data"))
         chunks = torch.stack([data.train for data in self.data]).to(device=self.device, dtype=self.dtype)
         self.chunk_times = self.data[0].chunk_times.to(device=self.device, dtype=self.dtype)
         is_hamiltonian = config.model.system == "hamiltonian"
@@ -145,44 +151,44 @@ class Dynamics(StackFit):
                 yield item
                 bar.update(index + 1)
 
-    def _trajectories(self, seed: int) -> TrajectoryData:
-        task = self.config.task
+    def _trajectories(self) -> Iterator[TrajectoryData]:
+        """Each seed's; what is wrong with the task is found with the first."""
+        task, (first, *others) = self.config.task, self.config.all_seeds
         try:
-            return load_trajectories(
-                self.pendulum,
-                n_train=task.train,
-                n_validation=task.validation,
-                n_test=task.test,
-                dt=task.time_step,
-                horizon=task.horizon,
-                chunk=task.chunk,
-                seed=seed,
-                file=task.file,
-            )
+            yield _load(task, first)
+            if self.workers and task.file is None:
+                yield from in_turn(self.workers, _load, ((task, seed) for seed in others))
+            else:
+                yield from (_load(task, seed) for seed in others)
         except OtherParametersError as error:
             key = KEYS.get(error.name, f"task.{error.name.removeprefix('n_')}")
             raise ConfigError(
                 f"task.file={task.file} was made with {key}={error.found}, not {error.wanted}: make them the same, or leave "
                 "the file out"
             ) from error
+        except WorkerError:
+            raise
         except ValueError as error:
             raise ConfigError(f"{'task' if task.file is None else f'task.file={task.file}'}: {error}") from error
 
-    def _solve(self, model: DynamicsModel, weights: Any, z0: Tensor) -> Trajectories:
-        return integrate(model, z0, self.chunk_times, method="rk4", step=self.config.rollout.step, weights=weights)
-
-    def _rollout(self, model: DynamicsModel, weights: Any, z0: Tensor) -> Tensor:
-        return self._solve(model, weights, z0).states[..., 1:, :]
-
     def predict(self, inputs: Tensor) -> Tensor:
-        return self._rollout(self.trained, self.trained.assemble(), inputs)
+        return _rollout(self.config, self.chunk_times, self.trained, self.trained.assemble(), inputs)
+
+    def _backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        if not self.workers:
+            return super()._backward(inputs, targets)
+        if self.parts is None:
+            build = partial(_PartFit, self.config, self.chunk_times, self.compiled)
+            self.parts = Parts(self.stack, self.workers, build)
+        return self.parts.backward(inputs, targets, self.prior_scale)
 
     def predict_one(self, net: Any, inputs: Tensor) -> Tensor:
-        return self._rollout(_system(self.config, Chained(net)), None, inputs)
+        return _rollout(self.config, self.chunk_times, _system(self.config, Chained(net)), None, inputs)
 
     def _rollout_each(self, stack: Stack, weights: Any, z0: Float[Tensor, "N n"]) -> Float[Tensor, "N T n"]:
         """Rollouts of as many models as there are initial states."""
-        return self._rollout(_system(self.config, stack), weights, z0.unsqueeze(1)).squeeze(1)
+        one_each = z0.unsqueeze(1)
+        return _rollout(self.config, self.chunk_times, _system(self.config, stack), weights, one_each).squeeze(1)
 
     def members(self) -> list[DynamicsModel]:
         """The models as they stand, in float64 on the CPU, where errors are measured."""
@@ -194,7 +200,7 @@ class Dynamics(StackFit):
         weights = self.model.assemble()
         for split in ("validation", "test"):
             chunks = torch.stack([getattr(data, split) for data in self.data]).to(device=self.device, dtype=self.dtype)
-            found = self._solve(self.model, weights, chunks[:, :, 0])
+            found = _solve(self.config, self.chunk_times, self.model, weights, chunks[:, :, 0])
             errors = zip(rollout_error(found.states, chunks), ~found.diverged, strict=True)
             metrics[f"{split}/error"] = [_mean(of[kept]) for of, kept in errors]
             metrics[f"{split}/diverged"] = found.diverged.double().mean(1).tolist()
@@ -219,10 +225,14 @@ class Dynamics(StackFit):
         measured: list[dict[str, Any]] = []
         metrics = self.metrics()
         self.curves = {"times": self.data[0].times.tolist(), "error": [], "energy_drift": [], "momentum_drift": []}
-        members = self._in_turn(zip(self.members(), self.data, strict=True), "test rollouts")
-        for index, (member, data) in enumerate(members):
-            truth = data.rollouts[: self.config.rollout.trajectories]
-            found = self.roll_out(member, truth[:, 0], data.times)
+        members, truths = self.members(), [data.rollouts[: self.config.rollout.trajectories] for data in self.data]
+        jobs = [
+            (self.config.rollout, member, truth[:, 0].clone(), self.data[0].times)
+            for member, truth in zip(members, truths, strict=True)
+        ]
+        rollouts = in_turn(self.workers, roll_out, jobs) if self.workers else starmap(roll_out, jobs)
+        for index, found in enumerate(self._in_turn(rollouts, "test rollouts")):
+            member, data, truth = members[index], self.data[index], truths[index]
             kept = ~found.diverged
             values: dict[str, Any] = {
                 f"{split}/{name}": metrics[f"{split}/{name}"][index]
@@ -245,16 +255,6 @@ class Dynamics(StackFit):
         write_json(folder.path / "rollouts.json", self.curves | {"example": self.example})
         draw_rollouts(self.curves, self.example, folder.figures / "rollouts.png")
 
-    def roll_out(self, member: DynamicsModel, z0: Float[Tensor, "n 12"], times: Float[Tensor, " T"]) -> Trajectories:
-        """Solutions of a model by the configured method of the test rollouts; by rk4 where dopri5 finds no steps."""
-        rollout = self.config.rollout
-        if rollout.method == "dopri5":
-            try:
-                return integrate(member, z0, times, rtol=rollout.tolerance, atol=rollout.tolerance)
-            except IntegrationError as error:
-                logger.warning("%s. Measured by rk4 in steps of %g", error, rollout.test_step)
-        return integrate(member, z0, times, method="rk4", step=rollout.test_step)
-
     def _errors(self, found: Float[Tensor, "n T d"], truth: Float[Tensor, "n T d"]) -> dict[str, Float[Tensor, "n t"]]:
         """Relative errors and drifts at each time but the first."""
         momentum = noether_momenta(2 * V(SO2eR3()), found).squeeze(-1)
@@ -263,6 +263,19 @@ class Dynamics(StackFit):
             "energy_drift": relative_drift(self.pendulum.energy(found)),
             "momentum_drift": relative_drift(momentum),
         }
+
+
+@torch.no_grad()
+def roll_out(
+    options: RolloutConfig, model: DynamicsModel, z0: Float[Tensor, "n 12"], times: Float[Tensor, " T"]
+) -> Trajectories:
+    """Solutions of a model by the configured method of the test rollouts; by rk4 where dopri5 finds no steps."""
+    if options.method == "dopri5":
+        try:
+            return integrate(model, z0, times, rtol=options.tolerance, atol=options.tolerance)
+        except IntegrationError as error:
+            logger.warning("%s. Measured by rk4 in steps of %g", error, options.test_step)
+    return integrate(model, z0, times, method="rk4", step=options.test_step)
 
 
 def load_models(config: FitDynamicsConfig, folder: RunFolder) -> tuple[Dynamics, list[DynamicsModel]]:
@@ -274,6 +287,54 @@ def load_models(config: FitDynamicsConfig, folder: RunFolder) -> tuple[Dynamics,
     dynamics = Dynamics(config)
     load_members(dynamics.module, folder)
     return dynamics, dynamics.members()
+
+
+class _PartFit:
+    """What a worker has of a fit: a stack of some of the members, to take their gradients."""
+
+    def __init__(self, config: FitDynamicsConfig, times: Float[Tensor, " T"], compiled: bool, stack: Stack):
+        self.config, self.times, self.stack, self.model = config, times, stack, _system(config, stack)
+        if compiled:
+            self.model.compile(dynamic=False)
+
+    def __call__(self, inputs: Tensor, targets: Tensor, prior_scale: Tensor) -> Tensor:
+        prediction = _rollout(self.config, self.times, self.model, self.model.assemble(), inputs)
+        return backward(self.stack, prediction, targets, GAUSSIAN, prior_scale)
+
+
+def _load(task: PendulumTaskConfig, seed: int) -> TrajectoryData:
+    return load_trajectories(
+        Pendulum(k2=task.k2, wind=task.wind),
+        n_train=task.train,
+        n_validation=task.validation,
+        n_test=task.test,
+        dt=task.time_step,
+        horizon=task.horizon,
+        chunk=task.chunk,
+        seed=seed,
+        file=task.file,
+    )
+
+
+def _solve(
+    config: FitDynamicsConfig, times: Float[Tensor, " T"], model: DynamicsModel, weights: Any, z0: Tensor
+) -> Trajectories:
+    """As in training."""
+    return integrate(model, z0, times, method="rk4", step=config.rollout.step, weights=weights)
+
+
+def _rollout(
+    config: FitDynamicsConfig, times: Float[Tensor, " T"], model: DynamicsModel, weights: Any, z0: Tensor
+) -> Tensor:
+    """States after the first, for the likelihood."""
+    return _solve(config, times, model, weights, z0).states[..., 1:, :]
+
+
+def _processes(config: FitDynamicsConfig) -> int:
+    """How many workers a fit has: one for each thread, where it has several members and is long enough for them to pay."""
+    threads = min(torch.get_num_threads(), config.seeds)
+    is_long = config.optimiser.epochs * config.steps_per_epoch >= PAYS
+    return threads if threads > 1 and is_long and device_of(config.device).type == "cpu" else 0
 
 
 def _system(config: FitDynamicsConfig, net: nn.Module) -> DynamicsModel:

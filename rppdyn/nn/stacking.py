@@ -119,6 +119,13 @@ class Stack(Network):
             module.register_parameter(leaf, nn.Parameter(parameters[index].detach().clone()))
         return net
 
+    def part(self, members: slice) -> Stack:
+        """A stack of some of the members, with copies of their parameters; it shares what this one's members share."""
+        part = copy.deepcopy(self)
+        part.stacked = nn.ParameterList(p.detach()[members].clone() for p in self.stacked)
+        part.members = len(part.stacked[0])
+        return part
+
     def extra_repr(self) -> str:
         return f"{self.members} members"
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -31,8 +31,9 @@ from rppdyn.priors.learning import PredictEach
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder
 from rppdyn.runs.streams import stream
+from rppdyn.runs.workers import Worker
 
-__all__ = ["GAUSSIAN", "LAPLACE", "Likelihood", "StackFit", "equivariance_metrics"]
+__all__ = ["GAUSSIAN", "LAPLACE", "Likelihood", "StackFit", "backward", "equivariance_metrics"]
 
 
 def equivariance_metrics(
@@ -74,6 +75,15 @@ LAPLACE = Likelihood(
 """Absolute errors: of a Laplace distribution, whose variance is twice the square of its scale."""
 
 
+def backward(
+    stack: Stack, prediction: Any, targets: Tensor, likelihood: Likelihood, prior_scale: Float[Tensor, " members"]
+) -> Float[Tensor, " members"]:
+    """Gradients of the members' objectives, left with the stack's parameters; each member's error."""
+    errors = likelihood.loss(prediction, targets).flatten(1).mean(1)
+    (errors + prior_scale * stack.per_member(negative_log_prior)).sum().backward()
+    return errors.detach()
+
+
 class StackFit(ABC):
     """A configured task and its members, each fitted to data of its own (a :class:`~rppdyn.runs.fitting.Fittable`).
 
@@ -88,9 +98,11 @@ class StackFit(ABC):
 
     Attributes:
         compiled: whether it is trained by ``torch.compile``.
+        workers: processes that do some of the work.
     """
 
     compiled = False
+    workers: Sequence[Worker] = ()
 
     def __init__(
         self,
@@ -154,6 +166,11 @@ class StackFit(ABC):
     def test(self) -> dict[str, Any]:
         """What the finished members are worth, lists with one value per seed."""
 
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self.workers:
+            worker.close()
+
     def draw(self, folder: RunFolder) -> None:
         """Figures of the finished fit, and what they are drawn from."""
         fit_curves(folder)
@@ -185,12 +202,14 @@ class StackFit(ABC):
         for group in self.optimiser.param_groups:
             group["lr"] = self._learning_rate(step)
         self.optimiser.zero_grad(set_to_none=True)
-        errors = self.likelihood.loss(self.predict(inputs), targets).flatten(1).mean(1)
-        self.loss = errors.detach()
-        (errors + self.prior_scale * self.stack.per_member(negative_log_prior)).sum().backward()
+        self.loss = self._backward(inputs, targets)
         if self.longest is not None:
             self._shorten(self.longest)
         self.optimiser.step()
+
+    def _backward(self, inputs: Tensor, targets: Tensor) -> Float[Tensor, " members"]:
+        """Gradients of the objective, left with the parameters; each member's error."""
+        return backward(self.stack, self.predict(inputs), targets, self.likelihood, self.prior_scale)
 
     def _learns_variances(self, epoch: int) -> bool:
         options = self.config.marginal_likelihood

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 
 import torch
@@ -40,8 +41,7 @@ def run_fit(config: FitConfig, build: Callable[[], StackFit], *, resume: bool, p
     if finished is not None:
         return FitResult.from_dict(finished)
     start, origin = time.monotonic(), provenance()  # a checkout may have moved on when the run ends
-    with torch_threads(config.threads, config.seeds):
-        subject = build()
+    with torch_threads(config.threads, config.seeds), closing(build()) as subject:
         folder = RunFolder(config.folder())
         if folder.is_vacant():
             folder = RunFolder.create(folder.path, asdict(config))

@@ -18,7 +18,7 @@ from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.fit import FitDynamicsConfig, FitRegressionConfig
 from rppdyn.jobs.config.transition import FitTransitionConfig
-from rppdyn.jobs.fit_dynamics import Dynamics, load_models
+from rppdyn.jobs.fit_dynamics import Dynamics, load_models, roll_out
 from rppdyn.jobs.fit_regression import Regressor, load_regressors
 from rppdyn.jobs.fit_transition import load_transitions
 from rppdyn.jobs.fitting.members import StackFit
@@ -169,7 +169,7 @@ def _vector_field(model: DynamicsModel, rep: Rep, parts: Mapping[str, int]) -> F
 
 def _solver(dynamics: Dynamics, model: DynamicsModel) -> Callable[[Tensor], Tensor]:
     def solve(z0: Tensor) -> Tensor:
-        found = dynamics.roll_out(model, z0, dynamics.data[0].times)
+        found = roll_out(dynamics.config.rollout, model, z0, dynamics.data[0].times)
         return torch.where(found.diverged[:, None, None], torch.nan, found.states)
 
     return solve

@@ -1,0 +1,68 @@
+"""Members whose gradients several processes take are those of one stack."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rppdyn.jobs import fit_dynamics
+from rppdyn.jobs.config import compose
+from rppdyn.runs import RunFolder, threads
+from rppdyn.runs.workers import Worker
+
+WORDS = ("task=pendulum", "task.train=40", "task.validation=10", "task.test=10", "task.horizon=2", "seeds=3",
+         "model.hidden=16", "model.num_layers=2", "optimiser.batch_size=20", "optimiser.epochs=3", "evaluation.every=1",
+         "evaluation.states=10", "rollout.trajectories=3", "checkpoint_every=1", "compile=false", "device=cpu")  # fmt: skip
+
+
+@pytest.fixture
+def two_processors(monkeypatch):
+    monkeypatch.setattr(threads, "processors", lambda: 2)
+    monkeypatch.setattr(fit_dynamics, "PAYS", 6)  # steps, all that these fits have
+
+
+def fit(folder, *words, resume=False):
+    config = compose.composed("fit_dynamics", [*WORDS, f"run_dir={folder}", *words])
+    return fit_dynamics.run(config, resume=resume)
+
+
+def weights(folder):
+    return torch.load(folder / "members.pt", weights_only=True)
+
+
+def test_two_processes_give_what_one_gives(tmp_path, monkeypatch, two_processors):
+    """Three members by two workers, bit by bit: weights, variances, metrics on the way, and what is measured in the end."""
+    made = []
+    monkeypatch.setattr(fit_dynamics, "Worker", lambda: made.append(Worker()) or made[-1])
+    words = (
+        "model=rpp_hnn",
+        "objective=marginal_likelihood",
+        "marginal_likelihood.burn_in=2",
+        "marginal_likelihood.data=4",
+    )
+    alone = fit(tmp_path / "alone", *words, "threads=1")
+    assert made == []
+    beside = fit(tmp_path / "beside", *words, "threads=2")
+    assert len(made) == 2 and all(worker._process.returncode is not None for worker in made)
+    assert beside.test == alone.test and beside.pathways == alone.pathways and beside.metrics == alone.metrics
+    found, expected = weights(tmp_path / "beside"), weights(tmp_path / "alone")
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_resumed_fit_ends_as_if_it_had_not_stopped(tmp_path, two_processors):
+    words = ("model=rpp_hnn", "dtype=float64", "threads=2")
+    whole = fit(tmp_path, *words)
+    expected, folder = weights(tmp_path), RunFolder(tmp_path)
+    folder.result_file.unlink()
+    folder.checkpoints.discard_after(4)
+    assert folder.checkpoints.latest().step == 4
+    assert fit(tmp_path, *words, resume=True).test == whole.test
+    assert all(torch.equal(found, expected[name]) for name, found in weights(tmp_path).items())
+
+
+def test_short_fits_and_single_members_have_no_workers(two_processors):
+    with threads.torch_threads(2):
+        count = lambda *words: fit_dynamics._processes(compose.composed("fit_dynamics", [*WORDS, *words]))  # noqa: E731
+        assert [count(), count("seeds=1"), count("optimiser.epochs=2")] == [2, 0, 0]
+    with threads.torch_threads(1):
+        assert count() == 0
