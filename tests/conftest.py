@@ -18,7 +18,7 @@ CHECKED = ["rppdyn.groups", "rppdyn.reps", "rppdyn.basis", "rppdyn.nn", "rppdyn.
 install_import_hook(CHECKED, "beartype.beartype")
 
 # Whole jobs call the mathematics many thousand times, and a check takes longer than most of what it checks: it was half of
-# their time. What they call is checked in the tests of its own folder.
+# their time. What they call is checked in the tests of its own folder; so is what tests marked `unchecked` call.
 UNCHECKED = ("acceptance", "agents", "jobs")
 
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -27,7 +27,8 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item):
     """A test with its fixtures, with shapes checked or without."""
-    config.update("jaxtyping_disable", item.path.relative_to(Path(__file__).parent).parts[0] in UNCHECKED)
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    config.update("jaxtyping_disable", folder in UNCHECKED or item.get_closest_marker("unchecked") is not None)
     return (yield)
 
 

@@ -124,6 +124,7 @@ GALE = Pendulum(k2=2.0, wind=3.0)
 @pytest.mark.parametrize(
     "pendulum", [Pendulum(), Pendulum(k2=2.0), UNEVEN, GALE], ids=["text", "code", "uneven", "gale"]
 )
+@pytest.mark.unchecked
 def test_trajectories_are_true(pendulum):
     """Against an adaptive Runge-Kutta method at its tightest, for states drawn at random and those that come nearest to
     shrinking a spring to a point, where the force turns most quickly."""
@@ -140,6 +141,7 @@ def test_trajectories_are_true(pendulum):
     assert ((energy - energy[:, :1]).abs().amax(1) / size).max() < 1e-10
 
 
+@pytest.mark.unchecked
 def test_a_trajectory_does_not_depend_on_its_neighbours_nor_on_other_times():
     P = Pendulum(k2=2.0)
     z0 = P.initial_state(40, generator(2))
@@ -150,6 +152,7 @@ def test_a_trajectory_does_not_depend_on_its_neighbours_nor_on_other_times():
     )
 
 
+@pytest.mark.unchecked
 def test_angular_momentum_about_z_is_conserved_without_wind_only():
     z0 = Pendulum().initial_state(50, generator(3))
     momentum = Pendulum().angular_momentum(z0)

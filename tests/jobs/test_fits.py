@@ -209,7 +209,7 @@ def test_long_fits_go_on_without_a_compiler_and_say_so(tmp_path, monkeypatch, ca
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setattr(fit_dynamics, "PAYS", 4)
     for epochs in (1, 2):  # of two steps each
-        result = fit_dynamics.run(dynamics(tmp_path / str(epochs), f"optimiser.epochs={epochs}"))
+        result = fit_dynamics.run(dynamics(tmp_path / str(epochs), "model=mlp_hnn", f"optimiser.epochs={epochs}"))
         assert not result.compiled and len(caplog.records) == epochs - 1
     assert "without torch.compile, in up to twice the time: torch.compile needs a C++ compiler" in caplog.text
 

@@ -160,9 +160,9 @@ def test_a_fit_whose_members_all_diverge_ends_and_says_so(tmp_path, job, words):
 @pytest.mark.parametrize("fisher", ["sampled", "exact"])
 def test_a_hamiltonian_in_wind_uses_more_free_parameters_than_in_still_air(tmp_path, fisher):
     """Its weights enter by the gradient of the network, at every step of a rollout."""
-    words = ("model=rpp_hnn", "model.hidden=16", "model.num_layers=1", "model.free_variance=1e-4", "task.train=60",
+    words = ("model=rpp_hnn", "model.hidden=16", "model.num_layers=1", "model.free_variance=1e-4", "task.train=40",
              "task.chunk=2", "task.validation=10", "task.test=10", "task.horizon=2", "rollout.trajectories=2",
-             "optimiser.epochs=40", "optimiser.batch_size=30", "optimiser.learning_rate=1e-2", "optimiser.noise_variance=1e-3",
+             "optimiser.epochs=40", "optimiser.batch_size=40", "optimiser.learning_rate=1e-2", "optimiser.noise_variance=1e-3",
              "objective=marginal_likelihood", "marginal_likelihood.burn_in=10", "marginal_likelihood.every=10",
              "marginal_likelihood.data=20", "marginal_likelihood.noise=false", f"marginal_likelihood.fisher={fisher}",
              "evaluation.every=40", "evaluation.states=5", "device=cpu")  # fmt: skip

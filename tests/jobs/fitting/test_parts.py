@@ -30,7 +30,7 @@ def weights(folder):
     return torch.load(folder / "members.pt", weights_only=True)
 
 
-def test_two_processes_give_what_one_gives(tmp_path, monkeypatch, two_processors):
+def test_two_processes_give_what_one_gives_and_go_on_where_they_stopped(tmp_path, monkeypatch, two_processors):
     """Three members by two workers, bit by bit: weights, variances, metrics on the way, and what is measured in the end."""
     made = []
     monkeypatch.setattr(fit_dynamics, "Worker", lambda: made.append(Worker()) or made[-1])
@@ -42,22 +42,21 @@ def test_two_processes_give_what_one_gives(tmp_path, monkeypatch, two_processors
     )
     alone = fit(tmp_path / "alone", *words, "threads=1")
     assert made == []
-    beside = fit(tmp_path / "beside", *words, "threads=2")
-    assert len(made) == 2 and all(worker._process.returncode is not None for worker in made)
-    assert beside.test == alone.test and beside.pathways == alone.pathways and beside.metrics == alone.metrics
-    found, expected = weights(tmp_path / "beside"), weights(tmp_path / "alone")
-    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
 
+    def same_as_alone(beside):
+        assert len(made) == 2 and all(worker._process.returncode is not None for worker in made)
+        assert beside.test == alone.test and beside.pathways == alone.pathways and beside.metrics == alone.metrics
+        found, expected = weights(tmp_path / "beside"), weights(tmp_path / "alone")
+        assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
 
-def test_a_resumed_fit_ends_as_if_it_had_not_stopped(tmp_path, two_processors):
-    words = ("model=rpp_hnn", "dtype=float64", "threads=2")
-    whole = fit(tmp_path, *words)
-    expected, folder = weights(tmp_path), RunFolder(tmp_path)
+    same_as_alone(fit(tmp_path / "beside", *words, "threads=2"))
+    folder = RunFolder(tmp_path / "beside")
     folder.result_file.unlink()
+    (tmp_path / "beside" / "members.pt").unlink()
     folder.checkpoints.discard_after(4)
     assert folder.checkpoints.latest().step == 4
-    assert fit(tmp_path, *words, resume=True).test == whole.test
-    assert all(torch.equal(found, expected[name]) for name, found in weights(tmp_path).items())
+    made.clear()
+    same_as_alone(fit(tmp_path / "beside", *words, "threads=2", resume=True))
 
 
 def test_short_fits_and_single_members_have_no_workers(two_processors):
