@@ -27,7 +27,7 @@ def test_convolutions_read_digits_anywhere_and_cannot_say_where(tmp_path):
     """A convolution is invariant to shifts, so it reads digits wherever they stand and can't tell the quadrant."""
     errors = {}
     for task in ("digit", "digit_quadrant"):
-        words = (f"task={task}", "model=conv", "model.width=6", "optimiser.epochs=25", "optimiser.batch_size=40")
+        words = (f"task={task}", "model=conv", "model.width=6", "optimiser.epochs=16", "optimiser.batch_size=40")
         found = fit_image.run(configured(tmp_path / task, *words)).test
         errors[task] = found["test/error"][0]
         assert found["equivariance/error"][0] < 1e-5

@@ -10,9 +10,9 @@ from rppdyn.jobs.config import compose
 from rppdyn.runs import RunFolder, threads
 from rppdyn.runs.workers import Worker
 
-WORDS = ("task=pendulum", "task.train=40", "task.validation=10", "task.test=10", "task.horizon=2", "seeds=3",
-         "model.hidden=16", "model.num_layers=2", "optimiser.batch_size=20", "optimiser.epochs=3", "evaluation.every=1",
-         "evaluation.states=10", "rollout.trajectories=3", "checkpoint_every=1", "compile=false", "device=cpu")  # fmt: skip
+WORDS = ("task=pendulum", "task.train=40", "task.validation=4", "task.test=4", "task.horizon=1", "seeds=3",
+         "model.hidden=16", "model.num_layers=1", "optimiser.batch_size=20", "optimiser.epochs=3", "evaluation.every=1",
+         "evaluation.states=10", "rollout.trajectories=1", "checkpoint_every=1", "compile=false", "device=cpu")  # fmt: skip
 
 
 @pytest.fixture
