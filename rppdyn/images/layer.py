@@ -135,7 +135,9 @@ class RelaxedImageLayer(nn.Module):
             kind = _symmetry(name)
             scale = free_scale if kind > min(kinds) else 1.0
             start = _Start(gain=gain * scale / math.sqrt(max(1, kinds.count(kind))), generator=generator)
-            self.add_module(name, self._pathway(name, variance, start))
+            pathway = self._pathway(name, variance, start)
+            pathway.is_free = kind > min(kinds)
+            self.add_module(name, pathway)
         if bias_variance != 0:
             shared = orientations[1] if any(name in ROTATIONAL for name in maps) else 1
             self.bias = SharedBias(out_channels, self.out_size, bias_variance, orientations=shared)

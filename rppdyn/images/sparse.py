@@ -97,6 +97,11 @@ class SparsePathway(ImagePathway):
     def coefficients(self) -> tuple[Tensor, ...]:
         return self.values if self.prior == "anchors" else tuple(basis.omega for basis in self.bases)
 
+    def coefficient_names(self) -> list[str]:
+        if self.prior == "anchors":
+            return super().coefficient_names()
+        return [f"{name}.omega" for name, _ in self.named_children()]
+
 
 class SparseConvolution(SparsePathway):
     """S-CONV: circular convolution with filters of ``ceil(k^2 / 2)`` anchor values.

@@ -21,6 +21,8 @@ __all__ = ["Gate", "Pointwise", "GatePathway"]
 class GatePathway(Pathway):
     r"""The free part of a gate, ``c * swish(x)`` with :math:`c \sim N(0, \sigma_b^2)`, one per channel."""
 
+    is_free = True
+
     def __init__(self, channels: int, variance: int | float, *, scale: int | float = FREE_SCALE,
                  generator: torch.Generator | None = None):  # fmt: skip
         super().__init__(variance)

@@ -130,6 +130,7 @@ class RelaxedLinear(nn.Module):
                 unit=None if alone else prior_unit(free_variance, self.rep_in.dim),
                 generator=generator,
             )
+            free.is_free = not alone
         if parametrisation == "dense" and equivariant is not None and free is not None:
             dense = DensePathway(equivariant, free)
             equivariant = free = None

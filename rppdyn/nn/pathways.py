@@ -37,6 +37,9 @@ __all__ = [
     "summed_squares",
 ]
 
+NOT_TRAINED = ("log_variance", "unit")
+"""Parameters of pathways whose variances are learned, and which an optimiser of weights leaves alone."""
+
 AffineMap = tuple[Tensor, Tensor | None]
 """A dense weight ``(out, in)`` and a bias ``(out,)``, None where there is none."""
 
@@ -55,6 +58,8 @@ class Pathway(ExactBuffers, ABC):
     ``log_variance``, the natural logarithm of :math:`\sigma^2`, is a float64 buffer; :meth:`learn_variance` makes it a
     parameter.
 
+    Attributes:
+        is_free: whether it knows less symmetry than another pathway of its layer, which says so.
     Raises:
         ValueError: the variance is not a positive finite number (a layer leaves out a pathway of variance 0).
     """
@@ -62,6 +67,7 @@ class Pathway(ExactBuffers, ABC):
     log_variance: Tensor
     unit: Tensor | None
     has_unit = False
+    is_free = False
 
     def __init__(self, variance: int | float):
         super().__init__()
@@ -114,6 +120,10 @@ class Pathway(ExactBuffers, ABC):
     @abstractmethod
     def coefficients(self) -> tuple[Tensor, ...]:
         """What the prior is on: orthonormal coefficients or the free weights themselves."""
+
+    def coefficient_names(self) -> list[str]:
+        """The parameters that coefficients are multiples of."""
+        return [name for name, _ in self.named_parameters(recurse=False) if name not in NOT_TRAINED]
 
     def curvature(self, x: Float[Tensor, "N ..."], g: Float[Tensor, "S N ..."]) -> list[Kronecker]:
         """Curvature of all coefficients, in blocks that are taken to be independent.

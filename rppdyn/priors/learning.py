@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rppdyn.nn import RPPEMLP, Chained, Stack
 from rppdyn.nn.networks import Weights
+from rppdyn.nn.pathways import NOT_TRAINED, named_pathways
 from rppdyn.priors.curvature import curvature, gradient_curvature
 from rppdyn.priors.laplace import Evidence, evidence
 from rppdyn.priors.likelihood import Gaussian, Likelihood
@@ -26,12 +27,18 @@ PredictEach = Callable[[Stack, Weights, Tensor], Tensor]
 Generators = Sequence[torch.Generator | None]
 Member = tuple[Evidence, Callable[[Tensor], Tensor]]
 Members = dict[int, Member]  # by their index in the stack
+Key = tuple[str, str]  # the names of a layer and of a pathway of it
 
 
 def weights_of(stack: Stack) -> list[nn.Parameter]:
     """A stack's parameters without the variances of its pathways and the units that follow them: what is trained."""
     named = zip(stack.names, stack.stacked, strict=True)
-    return [p for name, p in named if name.rpartition(".")[2] not in ("log_variance", "unit")]
+    return [p for name, p in named if name.rpartition(".")[2] not in NOT_TRAINED]
+
+
+def _each(values: Tensor, parameters: Tensor) -> Tensor:
+    """One value for each member's share of stacked parameters."""
+    return values.to(parameters).view(-1, *[1] * (parameters.dim() - 1))
 
 
 def _by_modules(net: nn.Module, inputs: Tensor) -> Tensor:
@@ -66,6 +73,10 @@ class VarianceLearning:
         learning_rate, steps: of Adam at each update.
         data: how many of each member's data the curvature is estimated from.
         sampled: the Fisher information of one random target for each datum; False: one backward pass for each output.
+        shrink: weights of free pathways fall with their prior: where an update lowers a variance, they are multiplied by the
+            ratio of standard deviations. A variance is about the mean square of the weights that the data determine; without
+            this it has to wait until training has made them smaller, and what free pathways have learned before the first
+            update holds their variances up.
 
     Attributes:
         found: metrics of the members at the last update, by name.
@@ -89,10 +100,12 @@ class VarianceLearning:
         steps: int = 20,
         data: int = 500,
         sampled: bool = True,
+        shrink: bool = False,
     ):
         self.stack, self.inputs, self.targets, self.density = stack, inputs, targets, density
         self.predict, self.predict_each = predict, predict_each
         self.learning_rate, self.steps, self.data, self.sampled = learning_rate, steps, data, sampled
+        self.shrink = shrink
         named = zip(stack.names, stack.stacked, strict=True)
         self.variances = {tuple(name.rsplit(".", 2)[:2]): p for name, p in named if name.endswith(".log_variance")}
         if not self.variances:
@@ -141,6 +154,7 @@ class VarianceLearning:
         for group in self.optimiser.param_groups:
             group["lr"] = self.learning_rate * rate
         stood = self.noise.detach().clone()
+        variances = {key: p.detach().clone() for key, p in self.variances.items()}
         for _ in range(self.steps if members else 0):
             self.optimiser.zero_grad()
             self._negative_log(members, stood).sum().backward()
@@ -148,7 +162,7 @@ class VarianceLearning:
         with torch.no_grad():
             for p, kept in zip(parameters, before, strict=True):
                 p[absent] = kept  # which Adam's momentum has moved
-        self._follow(weights)
+        self._follow(weights, variances)
         self.found = self._measured(members, stood)
 
     @torch.no_grad()
@@ -182,19 +196,29 @@ class VarianceLearning:
         return torch.stack([self.variances[p.layer, p.name][index] for p in found.pathways]).double().cpu()
 
     @torch.no_grad()
-    def _follow(self, weights: torch.optim.Optimizer) -> None:
-        """Free pathways are stored in the unit of their variance as it is now (:func:`rppdyn.nn.pathways.prior_unit`)."""
+    def _follow(self, weights: torch.optim.Optimizer, before: Mapping[Key, Tensor]) -> None:
+        """Free pathways are stored in the unit of their variance as it is now (:func:`rppdyn.nn.pathways.prior_unit`).
+
+        Their weights stay as they are or, with `shrink`, follow a variance that has fallen from the one before.
+        """
         named = dict(zip(self.stack.names, self.stack.stacked, strict=True))
-        for key, log_variance in self.variances.items():
-            prefix = ".".join(key)
+        for layer, name, pathway in named_pathways(self.stack.member(0)):
+            log_variance = self.variances.get((layer, name))
+            if log_variance is None or not pathway.is_free:
+                continue
+            prefix = f"{layer}.{name}"
+            own = [named[f"{prefix}.{leaf}"] for leaf in pathway.coefficient_names()]
+            if self.shrink:
+                share = ((log_variance - before[layer, name]) / 2).exp().clamp(max=1.0)
+                for p in own:
+                    p.mul_(_each(share, p))
             unit = named.get(f"{prefix}.unit")
             if unit is None:
                 continue
-            own = [named[name] for name in (f"{prefix}.weight", f"{prefix}.bias") if name in named]
             fan_in = own[0].shape[-1] if own[0].dim() == 3 else 1
             new = (log_variance.exp() * fan_in).sqrt().clamp(max=1.0).to(unit)
             for p in own:
-                ratio = (unit / new).view(-1, *[1] * (p.dim() - 1))
+                ratio = _each(unit / new, p)
                 p.mul_(ratio)
                 if state := weights.state.get(p):
                     state["exp_avg"].div_(ratio)

@@ -76,6 +76,17 @@ def test_convolution_of_one_pixel_maps_sees_it_at_every_tap():
     assert relative(f(x)[:, :, 0, 0], x[:, :, 0, 0] @ f.weight.sum((2, 3)).T) < 1e-14
 
 
+@pytest.mark.parametrize("name", PATHWAYS)
+def test_coefficients_are_multiples_of_the_parameters_that_are_named(name):
+    f = pathway(name)
+    before = [c.detach().clone() for c in f.coefficients()]
+    with torch.no_grad():
+        for leaf in f.coefficient_names():
+            f.get_parameter(leaf).mul_(3)
+    for c, old in zip(f.coefficients(), before, strict=True):
+        assert torch.equal(c, 3 * old)
+
+
 @pytest.mark.parametrize("kind", ["fc", "f_fc", "conv"])
 def test_initial_outputs_have_the_gain(kind):
     f = RelaxedImageLayer(16, 32, (8, 8), {kind: 1.0}, gain=1.5, generator=generator())

@@ -176,3 +176,45 @@ def test_models_of_images_are_predicted_as_they_are():
         learning.update(torch.optim.Adam(weights_of(learning.stack)), generators=[torch.Generator().manual_seed(0)])
         found.append(learning.found)
     assert found[0] == found[1]
+
+
+def coefficients_of(stack: Stack, name: str) -> torch.Tensor:
+    """Of a pathway of all members, (members, n)."""
+    found = []
+    for index in range(stack.members):
+        pathway = stack.member(index).get_submodule(name)
+        found.append(torch.cat([c.detach().flatten() for c in pathway.coefficients()]))
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("shrink", [True, False])
+def test_weights_of_free_pathways_fall_with_their_variance(shrink):
+    """By its standard deviation, whichever unit they are stored in; a variance that rises and symmetric pathways move none."""
+    nets = [
+        RPPEMLP(V, V, Z(2), hidden=4, num_layers=1, free_variance=v, generator=torch.Generator().manual_seed(i)).double()
+        for i, v in enumerate((1e-2, 1e-2))
+    ]  # fmt: skip
+    images = [
+        ImageModel([LayerSpec(4)], 1, (4, 4), 2, {"conv": 1.0, "f_fc": 1.0, "s_fc_lengthscales": 1.0}).double()
+        for _ in range(2)
+    ]
+    for own, free, kept, x in (
+        (nets, ["blocks.0.linear.free", "head.free"], "head.equivariant", torch.randn(2, 20, 2)),
+        (images, ["blocks.0.f_fc", "blocks.0.s_fc_lengthscales"], "blocks.0.conv", torch.randn(2, 20, 1, 4, 4)),
+    ):
+        for net in own:
+            learn_variances(net)
+        stack, x = Stack(own), x.double()
+        learning = VarianceLearning(stack, x, torch.randn(2, 20, 2).double(), noise=torch.zeros(2), shrink=shrink)
+        optimiser = torch.optim.Adam(weights_of(stack))
+        names = [*free, kept]
+        before = {name: coefficients_of(stack, name) for name in names}
+        stood = {key: p.detach().clone() for key, p in learning.variances.items()}
+        with torch.no_grad():
+            for p in learning.variances.values():
+                p += torch.tensor([-3.0, 2.0])
+        learning._follow(optimiser, stood)
+        for name in names:
+            share = torch.tensor([math.exp(-1.5) if shrink and name in free else 1.0, 1.0], dtype=torch.float64)
+            expected = share[:, None] * before[name]
+            torch.testing.assert_close(coefficients_of(stack, name), expected, rtol=1e-12, atol=1e-15)

@@ -123,6 +123,7 @@ class MarginalLikelihoodConfig:
     data: int = 500  # of each member's, for the curvature
     fisher: str = "sampled"  # one random target for each datum; or exact, one backward pass for each output
     noise: bool = True  # the variance of the likelihood is learned, too
+    shrink: bool = False  # weights of free pathways fall with their variance
 
     def __post_init__(self) -> None:
         for name in ("every", "steps", "data"):

@@ -138,6 +138,7 @@ class StackFit(ABC):
                 steps=options.steps,
                 data=options.data,
                 sampled=options.fisher == "sampled",
+                shrink=options.shrink,
             )
         self.lengths = torch.full((stack.members,), math.nan).to(inputs)  # of gradients, the running mean
         self.loss = torch.full((stack.members,), math.nan)
