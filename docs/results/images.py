@@ -42,11 +42,16 @@ def main() -> None:
 
 
 def label(config: dict[str, Any]) -> str:
-    """The model, how it is subsampled and fitted, of a free pathway beside others variance and size; the rate, a warm-up."""
+    """The model, how it is subsampled and fitted, of a free pathway beside others variance and size; the rate, a warm-up.
+
+    "Falling" are weights that fall with their variance.
+    """
     model = config["model"]
     present = {name: variance for name, variance in model["pathways"].items() if variance}
     free = [f"{present[name]:g}" for name in ("fc", "f_fc") if name in present and len(present) > 1]
     fitted = ", learned from" if learned(config) else ","
+    if learned(config) and config["marginal_likelihood"].get("shrink"):  # which older runs have no key for
+        fitted = ", learned, falling, from"
     rate = f", rate {config['optimiser']['learning_rate']:g}"
     if epochs := config["optimiser"].get("warm_up"):  # which older runs have no key for
         rate += f" after {epochs} of warm-up"
