@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rppdyn.images.pathways import ImagePathway, Size, check_maps, check_size, moments
-from rppdyn.nn.curvature import Kronecker
+from rppdyn.images.pathways import ImagePathway, Size, check_maps, check_size
+from rppdyn.nn.curvature import Kronecker, gram
 
 __all__ = ["FactoredFullyConnected"]
 
@@ -74,6 +74,6 @@ def factored_curvature(
     by_output = g.flatten(0, 1).transpose(0, 1)  # (C', S N, P')
     by_h = torch.bmm(by_output, V.mT)  # (C', S N, C): gradients by h
     return [
-        Kronecker(moments(x.transpose(0, 1)), moments(by_h.permute(2, 1, 0))),
-        Kronecker(moments(h.permute(2, 1, 0)), moments(by_output)),
+        Kronecker(gram(x.transpose(0, 1)), gram(by_h.permute(2, 1, 0))),
+        Kronecker(gram(h.permute(2, 1, 0)), gram(by_output)),
     ]

@@ -46,8 +46,10 @@ class P4Convolution(ImagePathway):
         filters = expanded(self.filters(), self.orientations).flatten(0, 1)
         return F.conv2d(circular_pad(pool(x) if self.pooled else x, self.kernel_size), filters)
 
-    def filter_curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> Kronecker:
-        """Of w, which is used at every place and orientation of the output; each reads the input in a frame of its own."""
+    def filter_curvature(
+        self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]
+    ) -> tuple[Float[Tensor, "n n"], Float[Tensor, "D D"]]:
+        """A and G of w, which is used at every place and orientation of the output; each reads the input in its own frame."""
         fields, *frame = self.filters().shape
         count = math.prod(frame)
         numbers = torch.arange(1, count + 1, device=x.device).view(1, *frame)
@@ -60,7 +62,7 @@ class P4Convolution(ImagePathway):
             rows = A.new_zeros(count + 1, len(A)).index_add(0, number, A)
             seen = seen.index_add(1, number, rows)
         by_field = g.unflatten(2, (fields, -1)).movedim(3, 1).flatten(0, 1)  # orientations are as many more factors
-        return Kronecker(seen[1:, 1:], place_moments(by_field) / len(numbers))
+        return seen[1:, 1:], place_moments(by_field) / len(numbers)
 
 
 class GroupConvolution(P4Convolution):
@@ -94,7 +96,7 @@ class GroupConvolution(P4Convolution):
         return self.weight
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
-        return [self.filter_curvature(x, g)]
+        return [Kronecker(*self.filter_curvature(x, g))]
 
 
 class SeparableGroupConvolution(P4Convolution):
@@ -124,7 +126,7 @@ class SeparableGroupConvolution(P4Convolution):
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
         """One block for each field of the output: the filters' factors, projected with what multiplies the coefficients."""
-        A, G, _ = self.filter_curvature(x, g)
+        A, G = self.filter_curvature(x, g)
         a, b = self.a.flatten(2).double(), self.b.double()
         A = A.view(*(b.shape[1], ROTATIONS, a.shape[2]) * 2)
         of_a = torch.einsum("cmknlj,dcm,dnl->dcknj", A, b, b)

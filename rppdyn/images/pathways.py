@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.nn.curvature import Kronecker, of_linear
+from rppdyn.nn.curvature import Kronecker, Root, gram, of_linear
 from rppdyn.nn.pathways import Pathway
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "Size",
     "check_maps",
     "circular_pad",
-    "moments",
     "of_ones",
     "patch_moments",
     "place_moments",
@@ -63,11 +62,6 @@ class ImagePathway(Pathway):
         return f"{self.num_coefficients} coefficients, variance={self.variance.item():.4g}"
 
 
-def moments(rows: Float[Tensor, "*blocks rows n"]) -> Float[Tensor, "*blocks n n"]:
-    """Sum of outer products of rows, float64 from here on, since batches are added to it."""
-    return (rows.mT @ rows).double()
-
-
 def circular_pad(x: Float[Tensor, "N C H W"], kernel_size: int) -> Float[Tensor, "N C H_padded W_padded"]:
     """What a convolution on a torus reads; explicit, because tools for curvature pass over a layer's ``padding_mode``."""
     margin = check_reach(kernel_size, x.shape[-2:])
@@ -95,13 +89,13 @@ def patch_moments(x: Float[Tensor, "N C H W"], kernel_size: int) -> Float[Tensor
 
 def place_moments(g: Float[Tensor, "S N C_out H_out W_out"]) -> Float[Tensor, "C_out C_out"]:
     """Sum over data and factors, and mean over places, of outer products of gradients."""
-    return moments(g.transpose(0, 2).flatten(1).mT) / g[0, 0, 0].numel()
+    return Root(g.transpose(0, 2).flatten(1).mT).matrix() / g[0, 0, 0].numel()
 
 
 def of_ones(gradients: Float[Tensor, "*blocks S N m"]) -> Kronecker:
     """Of coefficients with these gradients by S factors of each of N data, which is to say an input of 1: exact."""
-    G = moments(gradients.flatten(-3, -2))
-    return Kronecker(G.new_full((*G.shape[:-2], 1, 1), gradients.shape[-2]), G)
+    ones = gradients.new_full((*gradients.shape[:-3], 1, 1), gradients.shape[-2], dtype=torch.float64)
+    return Kronecker(ones, gram(gradients.flatten(-3, -2)))
 
 
 class FullyConnected(ImagePathway):

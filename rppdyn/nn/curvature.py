@@ -15,34 +15,93 @@ normal noise it is the one above.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["Kronecker", "of_gradients", "of_linear"]
+__all__ = ["Factor", "Kronecker", "Root", "gram", "of_gradients", "of_linear"]
+
+
+@dataclass(frozen=True, eq=False)
+class Root:
+    r"""A matrix :math:`R^T R` that is kept as R, since it has few rows beside its columns; leading axes are of blocks.
+
+    A layer of thousands of inputs is seen with hundreds of data: neither its matrix, in time :math:`k n^2`, nor its
+    eigenvalues, in :math:`n^3`, need be computed to know those that are not zero. Sums and multiples are as of matrices.
+    """
+
+    rows: Float[Tensor, "*blocks k n"]
+
+    def matrix(self) -> Float[Tensor, "*blocks n n"]:
+        """:math:`R^T R`."""
+        return (self.rows.mT @ self.rows).double()
+
+    def eigenvalues(self) -> Float[Tensor, "*blocks k"]:
+        """All that are not zero, and perhaps some that are, in float64 on the CPU."""
+        rows = self.rows.double().cpu()
+        return torch.linalg.eigvalsh(rows @ rows.mT)
+
+    def isfinite(self) -> Tensor:
+        return self.rows.isfinite()
+
+    def __add__(self, other: Factor) -> Factor:
+        return gram(torch.cat([self.rows, other.rows], -2)) if isinstance(other, Root) else self.matrix() + other
+
+    def __radd__(self, other: Tensor) -> Tensor:
+        return other + self.matrix()
+
+    def __mul__(self, scale: int | float) -> Root:
+        return Root(self.rows * math.sqrt(scale))
+
+    def __truediv__(self, scale: int | float) -> Root:
+        return Root(self.rows / math.sqrt(scale))
+
+
+Factor = Tensor | Root
+"""A positive semi-definite matrix, float64, or a root of it."""
+
+
+def gram(rows: Float[Tensor, "*blocks k n"]) -> Factor:
+    """The sum of outer products of rows, as their :class:`Root` where there are at most half as many as columns."""
+    root = Root(rows)
+    return root if 2 * rows.shape[-2] <= rows.shape[-1] else root.matrix()
 
 
 class Kronecker(NamedTuple):
     r"""The curvature :math:`A \otimes G` of a matrix of coefficients; leading axes are of independent blocks.
 
     Attributes:
-        A: of inputs, a sum over the data (whoever has seen all of them divides by their number).
-        G: of gradients, a sum over the data and the factors of the loss's Hessian.
+        A: of inputs, ``(*blocks, n, n)``, a sum over the data (whoever has seen all of them divides by their number).
+        G: of gradients, ``(*blocks, m, m)``, a sum over the data and the factors of the loss's Hessian.
         copies: how many matrices of coefficients have this curvature each.
     """
 
-    A: Float[Tensor, "*blocks n n"]
-    G: Float[Tensor, "*blocks m m"]
+    A: Factor
+    G: Factor
     copies: int = 1
+
+    def eigenvalues(self) -> tuple[Float[Tensor, " eigenvalues"], int]:
+        """Those of the curvature that are not zero, and perhaps some that are, none negative; and how many there are."""
+        (a, n), (g, m) = (_eigenvalues(factor) for factor in (self.A, self.G))
+        found = (a.unsqueeze(-1) * g.unsqueeze(-2)).flatten().repeat(self.copies)
+        return found, math.prod(a.shape[:-1]) * n * m * self.copies
+
+
+def _eigenvalues(factor: Factor) -> tuple[Float[Tensor, "*blocks k"], int]:
+    """Of each block of a factor, and how many rows and columns it has."""
+    if isinstance(factor, Root):
+        return factor.eigenvalues().clamp_min(0), factor.rows.shape[-1]
+    return torch.linalg.eigvalsh(factor.double().cpu()).clamp_min(0), factor.shape[-1]
 
 
 def of_linear(x: Float[Tensor, "N *places n"], g: Float[Tensor, "S N *places m"]) -> Kronecker:
     """Of a weight ``(m, n)`` that is used at several places of each of N data, from S gradients of each."""
     places = math.prod(x.shape[1:-1])
-    x, g = x.reshape(-1, x.shape[-1]).double(), g.reshape(-1, g.shape[-1]).double()
-    return Kronecker(x.mT @ x, g.mT @ g / places)
+    x, g = (rows.reshape(-1, rows.shape[-1]).double() for rows in (x, g))
+    return Kronecker(gram(x), gram(g) / places)
 
 
 def of_gradients(M: Float[Tensor, "*blocks K m n"]) -> Kronecker:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn.nn.curvature import Kronecker
@@ -129,7 +128,7 @@ def gradient_curvature(
                         _add(sums, (name, pathway_name), pathway.gradient_curvature(by_weight, by_bias))
         count += len(outputs)
     scale = _scale(count, total)
-    return {key: [b._replace(A=b.A / _traces(b.A), G=b.G * scale) for b in blocks] for key, blocks in sums.items()}
+    return {key: [_normalised(b, scale) for b in blocks] for key, blocks in sums.items()}
 
 
 def _check(total: int | None) -> None:
@@ -154,10 +153,11 @@ def _leaves(net: RPPEMLP, weights: Weights) -> dict[str, AffineMap]:
     return {name: own for name, own in found.items() if _curved(net.get_submodule(name))}
 
 
-def _traces(A: Tensor) -> Float[Tensor, "*blocks 1 1"]:
-    """Of each block, or one where it is zero."""
-    traces = A.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
-    return torch.where(traces > 0, traces, torch.ones_like(traces))
+def _normalised(block: Kronecker, scale: float) -> Kronecker:
+    """Of gradients: A divided by its trace, unless it is zero, and G multiplied."""
+    assert isinstance(block.A, Tensor)
+    traces = block.A.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    return block._replace(A=block.A / torch.where(traces > 0, traces, torch.ones_like(traces)), G=block.G * scale)
 
 
 @contextmanager

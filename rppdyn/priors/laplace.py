@@ -24,15 +24,17 @@ class PathwayEvidence:
     Attributes:
         layer, name: of the pathway.
         squared_norm: sum of its squared coefficients.
-        eigenvalues: of the curvature of its coefficients, as many as there are, none negative.
+        eigenvalues: of the curvature of its coefficients, none negative; those that are not among them are zero.
         log_variance: of the prior, as it stands.
+        size: how many coefficients it has.
     """
 
     layer: str
     name: str
     squared_norm: float
-    eigenvalues: Float[Tensor, " P"]
+    eigenvalues: Float[Tensor, " known"]
     log_variance: float
+    size: int
 
 
 class Evidence:
@@ -58,7 +60,9 @@ class Evidence:
             )
         self.pathways = pathways
         self.squared_norms = torch.tensor([p.squared_norm for p in pathways], dtype=torch.float64)
-        self.counts = torch.tensor([len(p.eigenvalues) for p in pathways], dtype=torch.float64)
+        self.counts = torch.tensor([p.size for p in pathways], dtype=torch.float64)
+        # log(0 + delta) of the others is -s, which P log delta makes up for
+        self.known = torch.tensor([len(p.eigenvalues) for p in pathways], dtype=torch.float64)
         self.log_variances = torch.tensor([p.log_variance for p in pathways], dtype=torch.float64)
 
     def negative_log(
@@ -81,7 +85,7 @@ class Evidence:
             for p, delta in zip(self.pathways, (-s).exp(), strict=True)
         ]
         return negative_log_likelihood + 0.5 * (
-            (-s).exp() @ self.squared_norms + self.counts @ s + torch.stack(logs).sum()
+            (-s).exp() @ self.squared_norms + self.known @ s + torch.stack(logs).sum()
         )
 
     def effective_parameters(
@@ -137,20 +141,13 @@ def evidence(module: nn.Module, blocks: Blocks) -> Evidence:
     for layer, name, pathway in named_pathways(module):
         if (layer, name) not in blocks:
             continue
-        eigenvalues = _eigenvalues(blocks[layer, name])
-        if len(eigenvalues) != pathway.num_coefficients:
+        spectra = [block.eigenvalues() for block in blocks[layer, name]]
+        eigenvalues = torch.cat([torch.zeros(0, dtype=torch.float64), *(own for own, _ in spectra)])
+        size = sum(count for _, count in spectra)
+        if size != pathway.num_coefficients:
             raise ValueError(
-                f"curvature of {layer}.{name} is of {len(eigenvalues)} coefficients, and it has {pathway.num_coefficients}"
+                f"curvature of {layer}.{name} is of {size} coefficients, and it has {pathway.num_coefficients}"
             )
         squared = sum(float(c.double().square().sum()) for c in pathway.coefficients())
-        found.append(PathwayEvidence(layer, name, squared, eigenvalues, float(pathway.log_variance)))
+        found.append(PathwayEvidence(layer, name, squared, eigenvalues, float(pathway.log_variance), size))
     return Evidence(found)
-
-
-def _eigenvalues(blocks) -> Float[Tensor, " P"]:
-    """Products of the factors' eigenvalues, in float64 on the CPU."""
-    parts = [torch.zeros(0, dtype=torch.float64)]
-    for A, G, copies in blocks:
-        a, g = (torch.linalg.eigvalsh(M.double().cpu()).clamp_min(0) for M in (A, G))
-        parts.append((a.unsqueeze(-1) * g.unsqueeze(-2)).flatten().repeat(copies))
-    return torch.cat(parts)

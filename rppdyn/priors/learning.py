@@ -106,8 +106,12 @@ class VarianceLearning:
         self.predict, self.predict_each = predict, predict_each
         self.learning_rate, self.steps, self.data, self.sampled = learning_rate, steps, data, sampled
         self.shrink = shrink
-        named = zip(stack.names, stack.stacked, strict=True)
-        self.variances = {tuple(name.rsplit(".", 2)[:2]): p for name, p in named if name.endswith(".log_variance")}
+        self.variances: dict[Key, Tensor] = {}
+        for name, p in zip(stack.names, stack.stacked, strict=True):
+            path, _, leaf = name.rpartition(".")
+            if leaf == "log_variance":
+                layer, _, pathway = path.rpartition(".")
+                self.variances[layer, pathway] = p
         if not self.variances:
             raise ValueError(
                 "no variance of the stack's pathways is a parameter: call learn_variances on each network before it is stacked"

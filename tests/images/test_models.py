@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from factors import whole
 from image_pathways import images, relative
 from registry import generator
 from torch.func import functional_call, jacrev, stack_module_state, vmap
@@ -175,7 +176,7 @@ def test_curvature_of_a_whole_model_against_the_exact_gauss_newton_matrix(pathwa
     head = max(layer for layer, _ in blocks)
     for (layer, name), found in blocks.items():
         for block, coefficients in zip(found, own[layer, name].coefficients(), strict=True):
-            traces = [factor.diagonal(dim1=-2, dim2=-1).sum(-1) for factor in (block.A, block.G)]
+            traces = [factor.diagonal(dim1=-2, dim2=-1).sum(-1) for factor in whole(block)[:2]]
             found_trace = block.copies * (traces[0] * traces[1]).sum()
             ratio = float(found_trace / exact[names[id(coefficients)]].trace())
             if name != "conv" or layer == head:

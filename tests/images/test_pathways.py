@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from factors import whole
 from image_pathways import EXACT, IN, OUT, PATHWAYS, SHARED, SIZE, STATIONARY, dense, images, pathway, relative
 from refusals import refused
 from registry import generator
@@ -132,6 +133,11 @@ def coefficients(f):
     return {name: p.detach() for c in f.coefficients() for name, p in f.named_parameters() if p is c}
 
 
+def curvature(f, x, g):
+    """Its blocks with both factors as matrices."""
+    return [whole(block) for block in f.curvature(x, g)]
+
+
 def kronecker(block, n):
     """``A (x) G`` of every block, in the order (input, output), with A divided by the number of data."""
     A, G = block.A.reshape(-1, *block.A.shape[-2:]) / n, block.G.reshape(-1, *block.G.shape[-2:])
@@ -146,7 +152,7 @@ def gradients(f, x, factors, seed=5):
 @pytest.mark.parametrize("name", PATHWAYS)
 def test_curvature_counts_every_coefficient(name):
     f, x = pathway(name), images(3)
-    blocks = f.curvature(x, gradients(f, x, 2))
+    blocks = curvature(f, x, gradients(f, x, 2))
     assert len(blocks) == len(f.coefficients())
     for block, c in zip(blocks, f.coefficients(), strict=True):
         count = block.A[..., 0, 0].numel() * block.A.shape[-1] * block.G.shape[-1] * block.copies
@@ -161,7 +167,7 @@ def test_curvature_of_one_image_is_exact(name):
     """Within each block: the trace is that of the exact matrix, and one block's other entries are, too."""
     f, x = pathway(name), images(1)
     g = gradients(f, x, 3)
-    for block, rows in zip(f.curvature(x, g), gauss_newton(f, x, g).values(), strict=True):
+    for block, rows in zip(curvature(f, x, g), gauss_newton(f, x, g).values(), strict=True):
         traces = [factor.diagonal(dim1=-2, dim2=-1).sum(-1) for factor in (block.A, block.G)]
         assert relative((traces[0] * traces[1]).sum(), rows.square().sum()) < 1e-12
         squares = (block.A.square().sum((-2, -1)) * block.G.square().sum((-2, -1))).sum()
@@ -177,7 +183,7 @@ def test_curvature_of_shared_filters_is_that_of_the_places_they_are_used_at(name
     """A from derivatives of a field's outputs by its own coefficients, G from the mean of gradients over places."""
     f, x = pathway(name), images(2)
     g = gradients(f, x, 3)
-    for block, (key, c) in zip(f.curvature(x, g), coefficients(f).items(), strict=True):
+    for block, (key, c) in zip(curvature(f, x, g), coefficients(f).items(), strict=True):
         fields = len(c)
         call = lambda p, key=key: functional_call(f, {key: p}, (x,))  # noqa: E731
         derivatives = torch.func.jacrev(call)(c).flatten(2, 3).unflatten(1, (fields, -1))
@@ -200,7 +206,7 @@ def test_blocks_of_the_factored_pathway_are_those_of_the_exact_matrix():
     exact = {name: rows.mT @ rows for name, rows in exact.items()}
     of_u = exact["U"].view(OUT, IN, 16, OUT, IN, 16)
     of_v = exact["V"].view(OUT, IN, 16, OUT, IN, 16)
-    U, V = (kronecker(block, 1) for block in f.curvature(x, g))
+    U, V = (kronecker(block, 1) for block in curvature(f, x, g))
     for c in range(IN):
         assert relative(U[c], of_u[:, c, :, :, c].permute(1, 0, 3, 2).reshape(16 * OUT, -1)) < 1e-12
     for d in range(OUT):
@@ -212,7 +218,7 @@ def test_blocks_by_themselves_are_closer_to_the_exact_determinant_than_their_sum
     f, x = pathway("f_fc"), images(20)
     g = gradients(f, x, 3) / 20
     logdet = lambda m: torch.linalg.slogdet(torch.eye(len(m)) + m)[1]  # noqa: E731
-    for block, exact in zip(f.curvature(x, g), gauss_newton(f, x, g).values(), strict=True):
+    for block, exact in zip(curvature(f, x, g), gauss_newton(f, x, g).values(), strict=True):
         exact = exact.mT @ exact
         apart = sum(logdet(part) for part in kronecker(block, 20))
         count = len(block.A)
@@ -223,7 +229,7 @@ def test_blocks_by_themselves_are_closer_to_the_exact_determinant_than_their_sum
 def test_curvature_of_a_convolution_with_one_place_is_exact():
     f, x = Convolution(IN, OUT, generator=generator()).double(), images(1, size=(1, 1))
     g = gradients(f, x, 3)
-    (block,), rows = f.curvature(x, g), gauss_newton(f, x, g)["weight"]
+    (block,), rows = curvature(f, x, g), gauss_newton(f, x, g)["weight"]
     order = (rows.mT @ rows).view(OUT, IN * 9, OUT, IN * 9).permute(1, 0, 3, 2).reshape(OUT * IN * 9, -1)
     assert relative(kronecker(block, 1)[0], order) < 1e-12
 
@@ -251,7 +257,7 @@ def test_curvature_is_that_of_curvlinops(kind):
     y = f(x).detach().requires_grad_()
     outputs = head(torch.tanh(y).flatten(1))
     g = torch.stack([2**0.5 * torch.autograd.grad(outputs[:, k].sum(), y, retain_graph=True)[0] for k in range(2)])
-    (block,) = f.curvature(x, g)
+    (block,) = curvature(f, x, g)
     assert relative(torch.kron(block.G, block.A / 3) @ vectors, theirs) < 1e-12
 
 

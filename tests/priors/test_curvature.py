@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from factors import whole
 from refusals import refused
 from registry import generator
 from torch import nn
@@ -37,7 +38,7 @@ MEASURES = ["by_features", "by_weights"]
 def same(found, expected):
     assert found.keys() == expected.keys()
     for key, blocks in expected.items():
-        for one, other in zip(found[key], blocks, strict=True):
+        for one, other in zip(map(whole, found[key]), map(whole, blocks), strict=True):
             torch.testing.assert_close((one.A, one.G), (other.A, other.G), rtol=1e-12, atol=1e-14)
 
 

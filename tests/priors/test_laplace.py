@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
 import pytest
 import torch
+from factors import spectrum
 from torch import nn
 from torch.func import functional_call, jacrev
 
@@ -70,7 +71,7 @@ def test_curvature_from_gradients_of_a_linear_gaussian_model_is_the_same(case):
     each = lambda stack, weights, x: stack.apply(x[:, None], weights)[:, 0]  # noqa: E731
     found = evidence(net, gradient_curvature(net, each, batches, Gaussian(0.3), total=40))
     for one, other in zip(found.pathways, expected.pathways, strict=True):
-        close(one.eigenvalues.sort().values, other.eigenvalues.sort().values, 1e-12)
+        close(spectrum(one), spectrum(other), 1e-12)
 
 
 class Rollout(nn.Module):
@@ -115,15 +116,13 @@ def test_a_linear_gaussian_model_is_exact(case, pathway):
     y = layer(x).detach() + 0.1 * normal(17, layer.rep_out.dim, seed=1)
     likelihood = Gaussian(s2)
     found = evidence(layer, curvature(layer, layer, [x[:5], x[5:]], likelihood))
-    close(found.pathways[0].eigenvalues.sort().values, torch.linalg.eigvalsh(J.T @ J / s2).clamp_min(0), 1e-12)
+    close(spectrum(found.pathways[0]), torch.linalg.eigvalsh(J.T @ J / s2).clamp_min(0), 1e-12)
 
     # at the mode the Laplace approximation of a linear-Gaussian model is the marginal likelihood itself
     precision = J.T @ J / s2 + torch.eye(J.shape[1], dtype=J.dtype) / 0.7
     mode = torch.linalg.solve(precision, J.T @ y.flatten() / s2)
     residual = (y.flatten() - J @ mode).view_as(y)
-    at_mode = type(found)(
-        [type(found.pathways[0])("", "", float(mode @ mode), found.pathways[0].eigenvalues, math.log(0.7))]
-    )
+    at_mode = type(found)([replace(found.pathways[0], squared_norm=float(mode @ mode))])
     value = at_mode.negative_log(likelihood.negative_log(residual, torch.zeros_like(y)))
     covariance = s2 * torch.eye(y.numel(), dtype=J.dtype) + 0.7 * J @ J.T
     exact = -torch.distributions.MultivariateNormal(torch.zeros(y.numel(), dtype=J.dtype), covariance).log_prob(
@@ -166,15 +165,15 @@ def test_blocks_inside_a_network_against_the_exact_gauss_newton_matrix(G):
         assert len(blocks) == sum(p.num_coefficients > 0 for *_, p in named_pathways(net))
         for (layer, name), found in blocks.items():
             if name in names:
-                eigenvalues = evidence(net, {(layer, name): found}).pathways[0].eigenvalues
+                own = evidence(net, {(layer, name): found}).pathways[0]
                 exact = jacobian(chain, getattr(layers[layer], name), x)
                 exact = exact.T @ exact / s2
                 if name == "equivariant":
-                    assert 0.5 < float(eigenvalues.sum() / exact.trace()) < 2
+                    assert 0.5 < float(own.eigenvalues.sum() / exact.trace()) < 2
                 elif layer.endswith("gate"):
-                    close(eigenvalues, exact.diagonal(), 1e-10)
+                    close(own.eigenvalues, exact.diagonal(), 1e-10)
                 else:
-                    close(eigenvalues.sort().values, torch.linalg.eigvalsh(exact).clamp_min(0), 1e-10)
+                    close(spectrum(own), torch.linalg.eigvalsh(exact).clamp_min(0), 1e-10)
 
 
 def test_the_chain_is_the_network():

@@ -97,7 +97,7 @@ def test_effective_numbers_are_those_at_the_noise_that_was_learned(tmp_path):
     for name, effective in zip(now.pathways, now.effective_parameters().tolist(), strict=True):
         key = f"{name.layer}.{name.name}"
         assert fit.variances.found[f"effective/{key}"] == pytest.approx([effective], rel=1e-6)
-        assert fit.variances.found[f"normalised/{key}"] == pytest.approx([effective / len(name.eigenvalues)], rel=1e-6)
+        assert fit.variances.found[f"normalised/{key}"] == pytest.approx([effective / name.size], rel=1e-6)
     relative = [fit.variances.found[f"relative/head.{pathway}"][0] for pathway in ("equivariant", "free")]
     assert sum(relative) == pytest.approx(1) and min(relative) > 0
 
