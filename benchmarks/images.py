@@ -7,7 +7,8 @@ A step is forward and backward, by inputs and weights, of one layer from given i
 pixels, batch 64 on the CPU; 64 channels and batch 512 on a GPU. The peer is torch's own convolution, zero padding within the
 operation. Layers take turns, one step each per round, in one process; a ratio is the median over rounds, between quartiles.
 An update estimates the curvature of all pathways and takes twenty steps along the gradient of the marginal likelihood, as
-`rppdyn fit-image task=digit model=f_fc+conv objective=marginal_likelihood` does, from its default of 400 images and from 1,000.
+`rppdyn fit-image task=digit objective=marginal_likelihood` does, from its default of 400 images and from 1,000; of several models
+where the run is no quick one.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ LAYERS: dict[str, dict[str, float]] = {
 }
 TARGETS = {("cpu", "F-FC"): 0.5, ("cuda", "F-FC + conv"): 2.0}
 PEER = "torch's convolution"
+MODELS = ("f_fc+conv", "fc+conv", "f_fc+conv+gconv")
 
 
 def training_step(layer: nn.Module, channels: int, batch: int, device: str) -> Step:
@@ -69,9 +71,9 @@ def measure(device: str, rounds: int) -> list[Timing]:
     return list(timings.values())
 
 
-def measure_learning(device: str, rounds: int) -> list[Timing]:
-    """Time epochs and updates of one model with learned variances, which train it on the way."""
-    words = ["task=digit", "model=f_fc+conv", "objective=marginal_likelihood", f"device={device}"]
+def measure_learning(model: str, device: str, rounds: int) -> list[Timing]:
+    """Time epochs and updates of a model with learned variances, which train it on the way."""
+    words = ["task=digit", f"model={model}", "objective=marginal_likelihood", f"device={device}"]
     usual = fit_image.ImageFit(compose.composed("fit_image", words))
     more = fit_image.ImageFit(compose.composed("fit_image", [*words, "marginal_likelihood.data=1000"]))
 
@@ -85,7 +87,7 @@ def measure_learning(device: str, rounds: int) -> list[Timing]:
         steps[name] = partial(fit.variances.update, fit.optimiser)
     timings = {name: Timing(name, "epoch", None if name == "epoch" else 1.0) for name in steps}
     interleave(steps, timings, rounds)
-    report(f"digits in quadrants, {usual.inputs.shape[1]} to train on: f_fc+conv", list(timings.values()))
+    report(f"digits in quadrants, {usual.inputs.shape[1]} to train on: {model}", list(timings.values()))
     return list(timings.values())
 
 
@@ -97,7 +99,8 @@ def main() -> None:
     if arguments.device == "cuda":
         where["device"] = torch.cuda.get_device_name()
     found = {arguments.device: measure(arguments.device, arguments.rounds)}
-    found["learning"] = measure_learning(arguments.device, max(3, arguments.rounds // 4))
+    for model in MODELS[: 1 if arguments.quick else None]:
+        found[f"learning, {model}"] = measure_learning(model, arguments.device, max(3, arguments.rounds // 4))
     write_times(arguments.json, where, found)
 
 

@@ -38,6 +38,7 @@ runpy.run_path(script, run_name="__main__")
         ("rl.md", "learning_curves.py", ["learning_curves.json"]),
         ("images.md", "images.py", ["images.json"]),
         ("images.md", "images.py", ["images_warm_up.json"]),
+        ("images.md", "images.py", ["images_falling.json"]),
         ("images.md", "groups.py", ["groups.json"]),
         ("transition.md", "transition.py", ["transition.json"]),
     ],
