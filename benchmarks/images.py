@@ -7,8 +7,8 @@ A step is forward and backward, by inputs and weights, of one layer from given i
 pixels, batch 64 on the CPU; 64 channels and batch 512 on a GPU. The peer is torch's own convolution, zero padding within the
 operation. Layers take turns, one step each per round, in one process; a ratio is the median over rounds, between quartiles.
 An update estimates the curvature of all pathways and takes twenty steps along the gradient of the marginal likelihood, as
-`rppdyn fit-image task=digit objective=marginal_likelihood` does, from its default of 400 images and from 1,000; of several models
-where the run is no quick one.
+`rppdyn fit-image task=digit objective=marginal_likelihood` does, from its default of 400 images and from 1,000; of several
+models unless the run is a quick one.
 """
 
 from __future__ import annotations
