@@ -112,6 +112,8 @@ class VarianceLearning:
             if leaf == "log_variance":
                 layer, _, pathway = path.rpartition(".")
                 self.variances[layer, pathway] = p
+        pathways = {(layer, name): pathway for layer, name, pathway in named_pathways(stack.member(0))}
+        self._free = {key: pathways[key].coefficient_names() for key in self.variances if pathways[key].is_free}
         if not self.variances:
             raise ValueError(
                 "no variance of the stack's pathways is a parameter: call learn_variances on each network before it is stacked"
@@ -206,14 +208,11 @@ class VarianceLearning:
         Their weights stay as they are or, with `shrink`, follow a variance that has fallen from the one before.
         """
         named = dict(zip(self.stack.names, self.stack.stacked, strict=True))
-        for layer, name, pathway in named_pathways(self.stack.member(0)):
-            log_variance = self.variances.get((layer, name))
-            if log_variance is None or not pathway.is_free:
-                continue
-            prefix = f"{layer}.{name}"
-            own = [named[f"{prefix}.{leaf}"] for leaf in pathway.coefficient_names()]
+        for key, leaves in self._free.items():
+            log_variance, prefix = self.variances[key], ".".join(key)
+            own = [named[f"{prefix}.{leaf}"] for leaf in leaves]
             if self.shrink:
-                share = ((log_variance - before[layer, name]) / 2).exp().clamp(max=1.0)
+                share = ((log_variance - before[key]) / 2).exp().clamp(max=1.0)
                 for p in own:
                     p.mul_(_each(share, p))
             unit = named.get(f"{prefix}.unit")
