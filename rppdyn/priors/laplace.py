@@ -61,8 +61,8 @@ class Evidence:
         self.pathways = pathways
         self.squared_norms = torch.tensor([p.squared_norm for p in pathways], dtype=torch.float64)
         self.counts = torch.tensor([p.size for p in pathways], dtype=torch.float64)
-        # log(0 + delta) of the others is -s, which P log delta makes up for
-        self.known = torch.tensor([len(p.eigenvalues) for p in pathways], dtype=torch.float64)
+        # how many log(lambda + delta) - log delta do not vanish
+        self._known = torch.tensor([len(p.eigenvalues) for p in pathways], dtype=torch.float64)
         self.log_variances = torch.tensor([p.log_variance for p in pathways], dtype=torch.float64)
 
     def negative_log(
@@ -85,7 +85,7 @@ class Evidence:
             for p, delta in zip(self.pathways, (-s).exp(), strict=True)
         ]
         return negative_log_likelihood + 0.5 * (
-            (-s).exp() @ self.squared_norms + self.known @ s + torch.stack(logs).sum()
+            (-s).exp() @ self.squared_norms + self._known @ s + torch.stack(logs).sum()
         )
 
     def effective_parameters(
