@@ -34,8 +34,12 @@ def pytest_runtest_protocol(item: pytest.Item):
 
 @pytest.fixture(scope="session", autouse=True)
 def private_cache(tmp_path_factory: pytest.TempPathFactory):
-    """Bases solved by tests are cached, and datasets kept, in folders of the session's own, never in the user's."""
-    folder = tmp_path_factory.mktemp("cache")
+    """Bases solved by tests are cached, and datasets kept, in folders of the session's own, never in the user's.
+
+    Processes that share out the tests share the cache, in which each basis is solved once.
+    """
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cache"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RPPDYN_CACHE_DIR", str(folder))
         patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("datasets")))

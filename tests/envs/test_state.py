@@ -132,7 +132,7 @@ def test_vectorised(kind):
 
     make = functools.partial(make_env, "Walker2d-v5", actuator_scale={"leg_joint": 0.5})
     pickle.dumps(make)
-    vec_class = DummyVecEnv if kind == "dummy" else functools.partial(SubprocVecEnv, start_method="spawn")
+    vec_class = DummyVecEnv if kind == "dummy" else functools.partial(SubprocVecEnv, start_method="forkserver")
     actions = np.random.default_rng(0).uniform(-1, 1, (30, 2, 6)).astype(np.float32)
     vec, other = vec_class([make, make]), DummyVecEnv([make, make])
     try:

@@ -11,14 +11,14 @@ from rppdyn.runs import RunFolder, threads
 from rppdyn.runs.workers import Worker
 
 WORDS = ("task=pendulum", "task.train=40", "task.validation=4", "task.test=4", "task.horizon=1", "seeds=3",
-         "model.hidden=16", "model.num_layers=1", "optimiser.batch_size=20", "optimiser.epochs=3", "evaluation.every=1",
+         "model.hidden=16", "model.num_layers=1", "optimiser.batch_size=20", "optimiser.epochs=2", "evaluation.every=1",
          "evaluation.states=10", "rollout.trajectories=1", "checkpoint_every=1", "compile=false", "device=cpu")  # fmt: skip
 
 
 @pytest.fixture
 def two_processors(monkeypatch):
     monkeypatch.setattr(threads, "processors", lambda: 2)
-    monkeypatch.setattr(fit_dynamics, "PAYS", 6)  # steps, all that these fits have
+    monkeypatch.setattr(fit_dynamics, "PAYS", 4)  # steps, all that these fits have
 
 
 def fit(folder, *words, resume=False):
@@ -37,8 +37,8 @@ def test_two_processes_give_what_one_gives_and_go_on_where_they_stopped(tmp_path
     words = (
         "model=rpp_hnn",
         "objective=marginal_likelihood",
-        "marginal_likelihood.burn_in=2",
-        "marginal_likelihood.data=4",
+        "marginal_likelihood.burn_in=1",
+        "marginal_likelihood.data=2",
     )
     alone = fit(tmp_path / "alone", *words, "threads=1")
     assert made == []
@@ -53,8 +53,8 @@ def test_two_processes_give_what_one_gives_and_go_on_where_they_stopped(tmp_path
     folder = RunFolder(tmp_path / "beside")
     folder.result_file.unlink()
     (tmp_path / "beside" / "members.pt").unlink()
-    folder.checkpoints.discard_after(4)
-    assert folder.checkpoints.latest().step == 4
+    folder.checkpoints.discard_after(2)
+    assert folder.checkpoints.latest().step == 2
     made.clear()
     same_as_alone(fit(tmp_path / "beside", *words, "threads=2", resume=True))
 
@@ -62,6 +62,6 @@ def test_two_processes_give_what_one_gives_and_go_on_where_they_stopped(tmp_path
 def test_short_fits_and_single_members_have_no_workers(two_processors):
     with threads.torch_threads(2):
         count = lambda *words: fit_dynamics._processes(compose.composed("fit_dynamics", [*WORDS, *words]))  # noqa: E731
-        assert [count(), count("seeds=1"), count("optimiser.epochs=2")] == [2, 0, 0]
+        assert [count(), count("seeds=1"), count("optimiser.epochs=1")] == [2, 0, 0]
     with threads.torch_threads(1):
         assert count() == 0
