@@ -39,6 +39,7 @@ runpy.run_path(script, run_name="__main__")
         ("images.md", "images.py", ["images.json"]),
         ("images.md", "images.py", ["images_warm_up.json"]),
         ("images.md", "images.py", ["images_falling.json"]),
+        ("images.md", "images.py", ["images_short.json"]),
         ("images.md", "groups.py", ["groups.json"]),
         ("transition.md", "transition.py", ["transition.json"]),
     ],

@@ -10,6 +10,7 @@ numbers of parameters.
 from __future__ import annotations
 
 from functools import partial
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -170,7 +171,7 @@ def draw(tasks: dict[str, Runs]) -> Figure:
             if learned(run["config"]):  # of several the last
                 below.clear()
                 draw_effective(below, run["result"]["pathways"])
-                below.set_title(name, fontsize="x-small")
+                below.set_title(fill(name, 60), fontsize="x-small")
         above.set_xlabel("accuracy, %")
     figure.legend(*panels[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     panels[1, 0].set_ylabel("effective number of parameters")
@@ -183,7 +184,7 @@ def draw_scores(axes: Axes, models: Runs) -> None:
         values = scores(run)
         axes.barh(i, float(iqm(values)), color=COLOURS[1 if learned(run["config"]) else 0], alpha=0.75)
         axes.plot(values, [i] * len(values), "k.", ms=3)
-    axes.set_yticks(range(len(models)), [name.replace(", ", "\n") for name in models], fontsize="x-small")
+    axes.set_yticks(range(len(models)), [fill(name, 26) for name in models], fontsize="x-small")
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
     axes.grid(alpha=0.25)
