@@ -32,6 +32,7 @@ runpy.run_path(script, run_name="__main__")
         ("dynamics.md", "sweeps.py", ["wind", "wind_fresh_seeds.json", "--out", "figure.png"]),
         ("dynamics.md", "sweeps.py", ["data", "data.json", "--out", "figure.png"]),
         ("dynamics.md", "learned_variances.py", ["learned_variances.json"]),
+        ("dynamics.md", "learned_variances.py", ["learned_variances_fresh.json"]),
         ("dynamics.md", "learned_variances.py", ["learned_variances_ode.json"]),
         ("dynamics.md", "learned_variances.py", ["learned_variances_ode_noise.json"]),
         ("dynamics.md", "learned_variances.py", ["learned_variances_ode_noise_11.json"]),
