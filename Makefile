@@ -14,7 +14,7 @@
 
 PYTHON ?=
 TORCH_INDEX ?=
-JOBS ?= 3
+JOBS ?= 2
 BENCHMARKS ?= basis layers sac dynamics images install
 PYTEST_ARGS ?=
 

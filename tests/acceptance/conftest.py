@@ -62,10 +62,10 @@ def fresh(environment):
 
 
 @pytest.fixture(scope="session")
-def trained(fresh, tmp_path_factory):
+def trained(rppdyn, tmp_path_factory):
     """A finished run, the folder it was started in, and what it printed."""
     cwd = tmp_path_factory.mktemp("trained")
-    status, out, err = fresh("train-agent", *SMALL, "total_steps=230", cwd=cwd)
+    status, out, err = rppdyn("train-agent", *SMALL, "total_steps=230", cwd=cwd)
     assert status == 0, err
     (config,) = cwd.glob("runs/train-agent/InvertedPendulum-v5/rpp/seed0-*/config.yaml")
     return config.parent, cwd, out, err

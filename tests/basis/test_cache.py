@@ -219,7 +219,7 @@ from rppdyn.runs import array_cache
 logging.basicConfig(level=logging.WARNING)
 solver.WORTH_KEEPING = -1.0
 reps = [T(4)(SO(3)), T(5)(SO(3)), T(2, 2)(SU(2))]
-for i in range(8):
+for i in range(4):
     for rep in reps:
         solver.memory.clear()
         basis = solve(rep)

@@ -209,7 +209,14 @@ def test_long_fits_go_on_without_a_compiler_and_say_so(tmp_path, monkeypatch, ca
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setattr(fit_dynamics, "PAYS", 4)
     for epochs in (1, 2):  # of two steps each
-        result = fit_dynamics.run(dynamics(tmp_path / str(epochs), "model=mlp_hnn", f"optimiser.epochs={epochs}"))
+        words = (
+            "model=mlp_hnn",
+            "task.train=10",
+            "task.test=5",
+            "optimiser.batch_size=5",
+            f"optimiser.epochs={epochs}",
+        )
+        result = fit_dynamics.run(dynamics(tmp_path / str(epochs), *words))
         assert not result.compiled and len(caplog.records) == epochs - 1
     assert "without torch.compile, in up to twice the time: torch.compile needs a C++ compiler" in caplog.text
 
@@ -223,7 +230,7 @@ torch.compile = functools.partial(torch.compile, backend="aot_eager")
 fit_dynamics.PAYS = 4
 found = {}
 for words in (["optimiser.epochs=1"], ["optimiser.epochs=2"], ["optimiser.epochs=2", "compile=false"]):
-    common = [*sys.argv[1:], "model=mlp_hnn", "dtype=float64", f"run_dir=run{len(found)}"]
+    common = [*sys.argv[1:], "model=mlp_hnn", "model.num_layers=1", "dtype=float64", f"run_dir=run{len(found)}"]
     config = compose.composed("fit_dynamics", [*common, *words])
     found[len(words), config.optimiser.epochs] = fit_dynamics.run(config)
 assert [result.compiled for result in found.values()] == [False, True, False]

@@ -87,8 +87,10 @@ def test_units_follow_variances_without_changing_the_function(tmp_path):
     torch.testing.assert_close(moved, ratio * step, rtol=1e-6, atol=1e-15)
 
 
-def test_effective_numbers_are_those_at_the_noise_that_was_learned(tmp_path):
-    words = ("marginal_likelihood.steps=20", "marginal_likelihood.learning_rate=0.5", "marginal_likelihood.data=200")
+@pytest.mark.parametrize("fisher", ["sampled", "exact"])
+def test_effective_numbers_are_those_at_the_noise_that_was_learned(tmp_path, fisher):
+    words = ("marginal_likelihood.steps=20", "marginal_likelihood.learning_rate=0.5", "marginal_likelihood.data=200",
+             f"marginal_likelihood.fisher={fisher}")  # fmt: skip
     fit = fit_regression.Regression(configured(tmp_path / "run", *words))
     noise = fit.variances.noise.clone()
     fit.variances.update(fit.optimiser, generators=fit._streams(2))
@@ -158,14 +160,13 @@ def test_a_fit_whose_members_all_diverge_ends_and_says_so(tmp_path, job, words):
     assert stored["pathways"] == [] and "2 of 2 diverged" in str(result) and "nan" not in str(result)
 
 
-@pytest.mark.parametrize("fisher", ["sampled", "exact"])
-def test_a_hamiltonian_in_wind_uses_more_free_parameters_than_in_still_air(tmp_path, fisher):
+def test_a_hamiltonian_in_wind_uses_more_free_parameters_than_in_still_air(tmp_path):
     """Its weights enter by the gradient of the network, at every step of a rollout."""
     words = ("model=rpp_hnn", "model.hidden=16", "model.num_layers=1", "model.free_variance=1e-4", "task.train=40",
              "task.chunk=2", "task.validation=10", "task.test=10", "task.horizon=2", "rollout.trajectories=2",
              "optimiser.epochs=20", "optimiser.batch_size=40", "optimiser.learning_rate=1e-2", "optimiser.noise_variance=1e-3",
              "objective=marginal_likelihood", "marginal_likelihood.burn_in=10", "marginal_likelihood.every=10",
-             "marginal_likelihood.data=20", "marginal_likelihood.noise=false", f"marginal_likelihood.fisher={fisher}",
+             "marginal_likelihood.data=20", "marginal_likelihood.noise=false",
              "evaluation.every=40", "evaluation.states=5", "device=cpu")  # fmt: skip
     found = []
     for task in (["task=pendulum"], ["task=windy_pendulum", "task.wind=0.3"]):

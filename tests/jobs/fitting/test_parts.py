@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 
@@ -19,6 +21,7 @@ WORDS = ("task=pendulum", "task.train=40", "task.validation=4", "task.test=4", "
 def two_processors(monkeypatch):
     monkeypatch.setattr(threads, "processors", lambda: 2)
     monkeypatch.setattr(fit_dynamics, "PAYS", 4)  # steps, all that these fits have
+    monkeypatch.setattr(fit_dynamics.Dynamics, "draw", lambda *arguments: None)
 
 
 def fit(folder, *words, resume=False):
@@ -30,7 +33,7 @@ def weights(folder):
     return torch.load(folder / "members.pt", weights_only=True)
 
 
-def test_two_processes_give_what_one_gives_and_go_on_where_they_stopped(tmp_path, monkeypatch, two_processors):
+def test_two_processes_give_what_one_gives_and_go_on_where_it_stopped(tmp_path, monkeypatch, two_processors):
     """Three members by two workers, bit by bit: weights, variances, metrics on the way, and what is measured in the end."""
     made = []
     monkeypatch.setattr(fit_dynamics, "Worker", lambda: made.append(Worker()) or made[-1])
@@ -40,23 +43,22 @@ def test_two_processes_give_what_one_gives_and_go_on_where_they_stopped(tmp_path
         "marginal_likelihood.burn_in=1",
         "marginal_likelihood.data=2",
     )
-    alone = fit(tmp_path / "alone", *words, "threads=1")
+    with threads.torch_threads(1):
+        alone = fit(tmp_path / "alone", *words)
     assert made == []
 
-    def same_as_alone(beside):
-        assert len(made) == 2 and all(worker._process.returncode is not None for worker in made)
-        assert beside.test == alone.test and beside.pathways == alone.pathways and beside.metrics == alone.metrics
-        found, expected = weights(tmp_path / "beside"), weights(tmp_path / "alone")
-        assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
-
-    same_as_alone(fit(tmp_path / "beside", *words, "threads=2"))
+    shutil.copytree(tmp_path / "alone", tmp_path / "beside")
     folder = RunFolder(tmp_path / "beside")
     folder.result_file.unlink()
     (tmp_path / "beside" / "members.pt").unlink()
     folder.checkpoints.discard_after(2)
     assert folder.checkpoints.latest().step == 2
-    made.clear()
-    same_as_alone(fit(tmp_path / "beside", *words, "threads=2", resume=True))
+    with threads.torch_threads(2):
+        beside = fit(tmp_path / "beside", *words, resume=True)
+    assert len(made) == 2 and all(worker._process.returncode is not None for worker in made)
+    assert beside.test == alone.test and beside.pathways == alone.pathways and beside.metrics == alone.metrics
+    found, expected = weights(tmp_path / "beside"), weights(tmp_path / "alone")
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_short_fits_and_single_members_have_no_workers(two_processors):
