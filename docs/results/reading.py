@@ -35,7 +35,7 @@ def read(folder: RunFolder) -> dict[str, Any]:
     if result is None:
         raise ValueError(f"{folder.path} is unfinished: leave it out, or let it go on with --resume")
     config = {key: value for key, value in folder.config().items() if key not in ("run_dir", "runs_root")}
-    command = [word for word in result["provenance"]["command"] if not word.startswith("run_dir=")]
+    command = [word for word in result["provenance"]["command"] if not word.startswith(("run_dir=", "runs_root="))]
     rest = {key: value for key, value in result.items() if key != "run"}
     return {"config": config, "result": rest | {"provenance": rest["provenance"] | {"command": command}}}
 
