@@ -65,20 +65,19 @@ class Gating(Arithmetic):
 
     def _spread(self, index, s, c=None) -> Float[Tensor, "*stack n samples"]:
         h = s.index_select(-2, index)
-        return h if c is None else torch.addcmul(h, c.unsqueeze(-1), s[..., self.gates :, :])
+        return h if c is None else h.addcmul_(c.unsqueeze(-1), s[..., self.gates :, :])
 
     def _gather(self, t: Float[Tensor, "*stack gated samples"], c=None) -> Float[Tensor, "*stack gated samples"]:
         """The transpose of :meth:`_spread`, in place: of what stands in the rows of ``v``; those of the gates have no value."""
         sums, _, gated = self._split(t)
         values = gated.split_with_sizes([components * copies for components, copies in self.shapes], -2)
         for part, own, shape in zip(values, sums, self.shapes, strict=True):
-            torch.sum(part.unflatten(-2, shape), -3, out=own)
+            torch.sum(part.view(*t.shape[:-2], *shape, t.shape[-1]), -3, out=own)
         if c is None:
             gated.zero_()
         else:
-            c = torch.cat(
-                [1 + c[..., : self.pointwise], c[..., self.pointwise :]], -1
-            )  # pointwise coordinates gate themselves
+            c = c.clone()
+            c[..., : self.pointwise] += 1  # pointwise coordinates gate themselves
             t[..., self.gates :, :].mul_(c.unsqueeze(-1))
         return t
 
