@@ -266,7 +266,6 @@ def assembly(table: Table, rounds: int) -> list[Timing]:
 
     ways = {
         "as shipped": lambda: layer.equivariant.weight_map(theta),
-        "gather, index_add": lambda: layer.equivariant.weight_map.plain(theta),
         "gather, scatter_add": lambda: beta.new_zeros(size).scatter_add(0, rows, beta.gather(0, cols) * values),
         "sparse CSR, both ways": lambda: Sparse.apply(beta),
         "loop over blocks": blocks,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -34,10 +33,10 @@ class CoefficientMap(ExactBuffers):
     :math:`\beta` is exact.
 
     Where no row has more than one entry and all of them are ``1`` the product is one gather (orbits of permutations);
-    with signs or zero rows, a gather and a product; otherwise, over the non-zero entries, gather, product and
-    ``index_add``. All three are plain torch operations, so autograd, ``vmap`` and ``torch.compile`` apply. Outside of
-    ``torch.func`` and the compiler the last is two sparse matrix products on a CPU, forward and backward, where torch has MKL:
-    they take less than half the time (``benchmarks/layers.py --assembly``, also for other ways).
+    with signs or zero rows, a gather and a product; otherwise gather, product and ``index_add`` over the non-zero
+    entries. All three are plain torch operations, so autograd, ``vmap`` and ``torch.compile`` apply; measured against
+    sparse CSR products, scatter_add, a loop over blocks and a custom backward they were the fastest that worked under all
+    three (``benchmarks/layers.py --assembly``).
 
     Parameters run over the basis vectors of a block first and over its copies inside, the other way round than the solver's
     coefficients, so that gathers read runs of neighbours and a group convolution's parameters are ``k`` whole matrices.
@@ -54,9 +53,6 @@ class CoefficientMap(ExactBuffers):
     cols: Tensor
     values: Tensor
     values_exact: Tensor
-    reached: Tensor
-    by_column: Tensor
-    values_by_column: Tensor
 
     def __init__(self, basis: Basis, shape: Sequence[int]):
         super().__init__()
@@ -83,72 +79,13 @@ class CoefficientMap(ExactBuffers):
         else:
             self.form = "sparse" if len(rows) else "zero"
             if self.form == "sparse":
-                self.register_buffer("rows", rows)
-                self.register_buffer("cols", cols)
-                self.register_exact("values", values)
-                self._compress()
-
-    def _compress(self) -> None:
-        """Sort the entries by row, and keep what sparse products want to know of them; rows that none reaches are left out."""
-        order = (self.rows * self.rank + self.cols).argsort(stable=True)
-        self.rows, self.cols, self.values_exact = self.rows[order], self.cols[order], self.values_exact[order]
-        self.values = self.values_exact.to(self.values)
-        reached, lengths = self.rows.unique_consecutive(return_counts=True)
-        by_column = self.cols.argsort(stable=True)
-        heights = torch.bincount(self.cols, minlength=self.rank)
-        with warnings.catch_warnings():  # torch says once in a process that sparse matrices of compressed rows are new to it
-            warnings.simplefilter("ignore")
-            torch.empty(1, 1, layout=torch.sparse_csr)
-        for name, index in (
-            ("reached", reached),
-            ("row_starts", _starts(lengths)),
-            ("columns", self.cols.int()),
-            ("by_column", by_column),
-            ("column_starts", _starts(heights)),
-            ("rows_by_column", self.rows[by_column].int()),
-            ("values_by_column", self.values[by_column]),
-        ):
-            self.register_buffer(name, index, persistent=False)
-
-    def _derive(self) -> None:
-        super()._derive()
-        if self.form == "sparse":
-            self.values_by_column = self.values[self.by_column]
-
-    def _load_from_state_dict(self, *args, **kwargs):
-        super()._load_from_state_dict(*args, **kwargs)
-        if self.form == "sparse":
-            self._compress()
+                order = (rows * self.rank + cols).argsort(stable=True)
+                self.register_buffer("rows", rows[order])
+                self.register_buffer("cols", cols[order])
+                self.register_exact("values", values[order])
 
     def forward(self, theta: Float[Tensor, " rank"], onto: Float[Tensor, "..."] | None = None) -> Float[Tensor, "..."]:
         """The dense tensor, added to ``onto`` where that is given."""
-        if self.form == "sparse" and self._has_products(theta):
-            return _Product.apply(self, theta, onto)
-        return self.plain(theta, onto)
-
-    def _has_products(self, theta: Tensor) -> bool:
-        return (
-            not (torch.compiler.is_compiling() or torch.jit.is_tracing())
-            and not torch._C._are_functorch_transforms_active()  # in which sparse products are unknown; of this no public name
-            and theta.device.type == "cpu"
-            and theta.dtype == self.values.dtype
-            and theta.dtype in (torch.float32, torch.float64)
-            and torch.backends.mkl.is_available()
-        )
-
-    def product(self, theta: Float[Tensor, " rank"]) -> Float[Tensor, " reached"]:
-        """The rows that are not zero, by a sparse product, which autograd does not follow."""
-        shape = len(self.reached), self.rank
-        return _sparse(self.row_starts, self.columns, self.values, shape).mv(theta)
-
-    def adjoint(self, dense: Float[Tensor, "..."]) -> Float[Tensor, " rank"]:
-        """The transpose of the map, by a sparse product, which autograd does not follow."""
-        shape = self.rank, self.size
-        Q = _sparse(self.column_starts, self.rows_by_column, self.values_by_column, shape)
-        return Q.mv(dense.reshape(-1))
-
-    def plain(self, theta: Float[Tensor, " rank"], onto: Float[Tensor, "..."] | None = None) -> Float[Tensor, "..."]:
-        """The same as the map itself, in plain operations."""
         if self.form == "sparse":
             entries = theta.index_select(0, self.cols) * self.values
             base = theta.new_zeros(self.size) if onto is None else onto.reshape(-1)
@@ -204,53 +141,6 @@ class CoefficientMap(ExactBuffers):
 
     def extra_repr(self) -> str:
         return f"{self.rank} -> {'x'.join(map(str, self.shape))}, {self.form}"
-
-
-class _Product(torch.autograd.Function):
-    """A map of form "sparse", added to a dense tensor or to none; linear, so its derivatives are itself and its transpose."""
-
-    @staticmethod
-    def forward(ctx, basis, theta, onto):
-        ctx.basis, ctx.adds = basis, onto is not None
-        base = theta.new_zeros(basis.size) if onto is None else onto.reshape(-1)
-        return base.index_add(0, basis.reached, basis.product(theta)).view(basis.shape)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        again = torch.is_grad_enabled()
-        theta = _Adjoint.apply(ctx.basis, gradient) if again else ctx.basis.adjoint(gradient)
-        return None, theta, gradient if ctx.adds else None
-
-    @staticmethod
-    def jvp(ctx, _, theta, onto):
-        return onto if theta is None else _Product.apply(ctx.basis, theta, onto)
-
-
-class _Adjoint(torch.autograd.Function):
-    """The transpose of :class:`_Product`."""
-
-    @staticmethod
-    def forward(ctx, basis, dense):
-        ctx.basis = basis
-        return basis.adjoint(dense)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return None, _Product.apply(ctx.basis, gradient, None)
-
-    @staticmethod
-    def jvp(ctx, _, dense):
-        return _Adjoint.apply(ctx.basis, dense)
-
-
-def _sparse(starts: Tensor, others: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
-    """A sparse matrix of compressed rows, whose making takes microseconds."""
-    return torch.sparse_csr_tensor(starts, others, values, shape, check_invariants=False)
-
-
-def _starts(lengths: Int[Tensor, " n"]) -> Int[Tensor, " n+1"]:
-    """Where runs of these lengths begin, and the end, in 32 bits, which sparse products read faster."""
-    return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).int()
 
 
 def _copies_inside(basis: Basis) -> Tensor:

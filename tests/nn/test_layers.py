@@ -8,14 +8,12 @@ import pickle
 import pytest
 import torch
 from registry import GROUPS, TYPES, generator
-from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from rppdyn.groups import SL, SO, SO13, SU, D, O, S, Sp, U, Z
 from rppdyn.nn import Bilinear, Gate, InvariantNormaliser, Pointwise, RelaxedLinear, contracting, gated
 from rppdyn.nn.bilinear import contractions
-from rppdyn.nn.coefficients import CoefficientMap
 from rppdyn.nn.derivatives import evaluate
 from rppdyn.nn.gating import Gating
 from rppdyn.priors import negative_log_prior
@@ -162,50 +160,6 @@ def test_gradients(G):
     names, values = zip(*layer.named_parameters(), strict=True)
     f = lambda x, *p: torch.func.functional_call(layer, dict(zip(names, p, strict=True)), (x,))  # noqa: E731
     assert torch.autograd.gradcheck(f, (x, *values))
-
-
-@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="torch has no sparse products here")
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.float64, 1e-13)], ids=str)
-def test_sparse_products_are_the_plain_formula_and_so_are_their_derivatives(dtype, tolerance, monkeypatch):
-    rep_in, rep_out = (3 * V + 2 * T(2) + Scalar)(SO(3)), (2 * T(2) + Pseudoscalar + V)(SO(3))
-    basis = linear(rep_in, rep_out).equivariant.weight_map.to(dtype)
-    assert basis.form == "sparse" and len(basis.reached) < basis.size and len(basis.rows) > len(basis.reached)
-    draw = lambda *shape: torch.randn(*shape, dtype=dtype, generator=generator(1))  # noqa: E731
-    theta, onto, cotangent, tangent = draw(basis.rank), draw(*basis.shape), draw(*basis.shape), draw(basis.rank)
-    onto.requires_grad_()
-
-    def everything() -> list[torch.Tensor]:
-        """Values, first and second derivatives, and forward mode, of the map added to something and to nothing."""
-        found = []
-        for base in (onto, None):
-            ours = theta.clone().requires_grad_()
-            value = basis(ours, base)
-            first = torch.autograd.grad((value**3 * cotangent).sum(), ours, create_graph=True)[0]
-            found += [value, first, *torch.autograd.grad((first * tangent).sum(), [ours] + [onto] * (base is onto))]
-            with forward_ad.dual_level():
-                dual = basis(forward_ad.make_dual(theta, tangent), base)
-                found.append(forward_ad.unpack_dual(dual).tangent)
-        return found
-
-    by_products = everything()
-    monkeypatch.setattr(CoefficientMap, "product", None)  # of which the plain formula makes no use
-    with pytest.raises(TypeError):
-        basis(theta)
-    monkeypatch.setattr(CoefficientMap, "_has_products", lambda self, theta: False)
-    for ours, plain in zip(by_products, everything(), strict=True):
-        torch.testing.assert_close(ours, plain, rtol=0, atol=tolerance * plain.abs().max().item())
-
-
-def test_entries_of_a_checkpoint_may_have_another_order():
-    layer, other = (linear((V + T(2))(SO(3)), (T(2) + V)(SO(3))) for _ in range(2))
-    torch.nn.init.normal_(layer.equivariant.weight)
-    saved = layer.state_dict()
-    prefix = "equivariant.weight_map."
-    order = torch.randperm(len(saved[f"{prefix}rows"]), generator=generator(2))
-    for name in ("rows", "cols", "values_exact"):
-        saved[prefix + name] = saved[prefix + name][order]
-    other.load_state_dict(saved)
-    assert torch.equal(other.assemble()[0], layer.assemble()[0])
 
 
 def test_round_trips_give_identical_outputs():
