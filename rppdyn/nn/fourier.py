@@ -111,6 +111,9 @@ class FourierStack(ExactBuffers):
             start, offset = start + d * (d // u), offset + d * d
         transform = torch.cat(columns, 1)
         transform[:, 0] = self.order**-0.5
+        if self.order == 2:
+            transform[1, 1] = -transform[0, 0]
+            transform[0, 1] = transform[0, 0]
         self.lines = sum(t.d == 1 for t in self.types)  # one-dimensional types come first, the trivial one before all
         self.register_exact("transform", transform.T)
         self.register_exact("back", transform)
@@ -205,7 +208,7 @@ class FourierStack(ExactBuffers):
         X, trivial = features
         k, n, batch = X.shape
         m, s = shape
-        X = (self.transform @ X.reshape(k, n * batch)).view(k, n, batch)
+        X = self._turned(self.transform, X)
         X, *others = _split(X, [self.lines, *(t.repeats * t.d for t in self.types[self.lines :])])
         new_trivial = None
         if corner is None:
@@ -219,11 +222,24 @@ class FourierStack(ExactBuffers):
         for t, w, rows in zip(self.types[self.lines :], blocks, others, strict=True):
             out.append((w @ rows.view(t.repeats, t.d * n, batch)).view(t.repeats * t.d, m, batch))
         Y = torch.cat(out) if len(out) > 1 else out[0]
-        Y = F.silu((self.back @ Y.view(k, m * batch)).view(k, m, batch))
+        Y = F.silu(self._turned(self.back, Y))
         return Y, None if new_trivial is None else F.silu(new_trivial)
+
+    def _turned(self, basis: Tensor, X: Float[Tensor, "order n batch"]) -> Float[Tensor, "order n batch"]:
+        """Features in another basis. Of two elements as sum and difference, which swapped features leave and negate exactly:
+        products would round them differently, and where outputs nearly cancel that rounding is what is left of them."""
+        if self.order != 2:
+            return (basis @ X.reshape(self.order, -1)).view(X.shape)
+        a, b = X.unbind()
+        return torch.stack([a + b, a - b]) * basis[0, 0]
 
     def _leave(self, features: Features, weight: Tensor, bias: Tensor | None) -> Tensor:
         X, trivial = features
+        if self.order == 2:
+            n = 2 * X.shape[1]
+            turned = self._turned(self.transform, weight[:, :n].view(len(weight), 2, -1).transpose(0, 1))
+            turned = turned.transpose(0, 1).flatten(1)
+            X, weight = self._turned(self.transform, X), turned if trivial is None else torch.cat([turned, weight[:, n:]], 1)
         X = X.flatten(0, 1)
         X = X if trivial is None else torch.cat([X, trivial])
         return weight @ X if bias is None else torch.addmm(bias[:, None], weight, X)

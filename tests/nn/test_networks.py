@@ -314,6 +314,21 @@ def test_module_apply_still_maps_a_function():
     assert "RPPEMLP" in seen and "FreePathway" in seen
 
 
+@pytest.mark.parametrize("hidden", [128, 256])
+def test_strict_networks_round_alike_where_inputs_change_sign(hidden):
+    rep_in, rep_out = 3 * Pseudoscalar + 2 * Scalar, V + Pseudoscalar + Scalar
+    net = EMLP(rep_in(Z(2)), rep_out(Z(2)), Z(2), hidden=hidden, num_layers=3, generator=generator(1))
+    assert net.fourier is not None
+    with torch.no_grad():
+        for p in net.parameters():
+            p.normal_(std=0.1, generator=generator(2))
+        x = 1e-3 * torch.randn(1000, net.rep_in.dim, generator=generator(3))
+        mirror = lambda rep, x: x @ rep.rho(Z(2).discrete_generators[0]).T.to(x)  # noqa: E731
+        y = net(x)
+        assert torch.equal(net(mirror(net.rep_in, x)), mirror(net.rep_out, y))  # and not only to rounding
+        assert y.std() > 1e-6
+
+
 @pytest.mark.parametrize("cls, G, options", CASES, ids=IDS)
 def test_vmap_over_stacked_parameters(cls, G, options):
     nets = [build(cls, G, seed, **options) for seed in range(3)]
