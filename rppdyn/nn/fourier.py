@@ -111,9 +111,8 @@ class FourierStack(ExactBuffers):
             start, offset = start + d * (d // u), offset + d * d
         transform = torch.cat(columns, 1)
         transform[:, 0] = self.order**-0.5
-        if self.order == 2:
-            transform[1, 1] = -transform[0, 0]
-            transform[0, 1] = transform[0, 0]
+        if self.order == 2:  # sum and difference
+            transform[:, 1] = transform[0, 0] * transform.new_tensor([1.0, -1.0])
         self.lines = sum(t.d == 1 for t in self.types)  # one-dimensional types come first, the trivial one before all
         self.register_exact("transform", transform.T)
         self.register_exact("back", transform)
@@ -206,7 +205,7 @@ class FourierStack(ExactBuffers):
 
     def _layer(self, shape: tuple[int, int], features: Features, corner, lines, blocks, bias) -> Features:
         X, trivial = features
-        k, n, batch = X.shape
+        batch = X.shape[-1]
         m, s = shape
         X = self._turned(self.transform, X)
         X, *others = _split(X, [self.lines, *(t.repeats * t.d for t in self.types[self.lines :])])
@@ -220,7 +219,7 @@ class FourierStack(ExactBuffers):
             first, new_trivial = first.split([m, s]) if s else (first, None)
             out = [first[None], lines @ X[1:]]
         for t, w, rows in zip(self.types[self.lines :], blocks, others, strict=True):
-            out.append((w @ rows.view(t.repeats, t.d * n, batch)).view(t.repeats * t.d, m, batch))
+            out.append((w @ rows.view(t.repeats, -1, batch)).view(t.repeats * t.d, m, batch))
         Y = torch.cat(out) if len(out) > 1 else out[0]
         Y = F.silu(self._turned(self.back, Y))
         return Y, None if new_trivial is None else F.silu(new_trivial)
@@ -239,7 +238,8 @@ class FourierStack(ExactBuffers):
             n = 2 * X.shape[1]
             turned = self._turned(self.transform, weight[:, :n].view(len(weight), 2, -1).transpose(0, 1))
             turned = turned.transpose(0, 1).flatten(1)
-            X, weight = self._turned(self.transform, X), turned if trivial is None else torch.cat([turned, weight[:, n:]], 1)
+            weight = turned if trivial is None else torch.cat([turned, weight[:, n:]], 1)
+            X = self._turned(self.transform, X)
         X = X.flatten(0, 1)
         X = X if trivial is None else torch.cat([X, trivial])
         return weight @ X if bias is None else torch.addmm(bias[:, None], weight, X)
