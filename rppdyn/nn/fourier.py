@@ -224,17 +224,22 @@ class FourierStack(ExactBuffers):
         Y = F.silu(self._turned(self.back, Y))
         return Y, None if new_trivial is None else F.silu(new_trivial)
 
+    def _rounds_alike(self) -> bool:
+        """Whether features of a group of two elements are turned by sum and difference, which swapped features leave and
+        negate exactly. Products round them differently, and where outputs nearly cancel that is what is left of them; but
+        they save a sixth of a training step, so sums are for passes without gradients: policies, measures, rollouts."""
+        return self.order == 2 and not torch.is_grad_enabled()
+
     def _turned(self, basis: Tensor, X: Float[Tensor, "order n batch"]) -> Float[Tensor, "order n batch"]:
-        """Features in another basis. Of two elements as sum and difference, which swapped features leave and negate exactly:
-        products would round them differently, and where outputs nearly cancel that rounding is what is left of them."""
-        if self.order != 2:
+        """Features in another basis."""
+        if not self._rounds_alike():
             return (basis @ X.reshape(self.order, -1)).view(X.shape)
         a, b = X.unbind()
         return torch.stack([a + b, a - b]) * basis[0, 0]
 
     def _leave(self, features: Features, weight: Tensor, bias: Tensor | None) -> Tensor:
         X, trivial = features
-        if self.order == 2:
+        if self._rounds_alike():
             n = 2 * X.shape[1]
             turned = self._turned(self.transform, weight[:, :n].view(len(weight), 2, -1).transpose(0, 1))
             turned = turned.transpose(0, 1).flatten(1)
