@@ -314,19 +314,22 @@ def test_module_apply_still_maps_a_function():
     assert "RPPEMLP" in seen and "FreePathway" in seen
 
 
-@pytest.mark.parametrize("hidden", [128, 256])
-def test_strict_networks_round_alike_where_inputs_change_sign(hidden):
+@pytest.mark.parametrize("hidden", [128, 131])  # 131: one scalar beside the 65 copies
+def test_what_cancels_in_a_strict_network_leaves_no_rounding_behind(hidden):
     rep_in, rep_out = 3 * Pseudoscalar + 2 * Scalar, V + Pseudoscalar + Scalar
     net = EMLP(rep_in(Z(2)), rep_out(Z(2)), Z(2), hidden=hidden, num_layers=3, generator=generator(1))
     assert net.fourier is not None
     with torch.no_grad():
+        draws = generator(2)
         for p in net.parameters():
-            p.normal_(std=0.1, generator=generator(2))
+            p.normal_(std=0.1, generator=draws)
         x = 1e-3 * torch.randn(1000, net.rep_in.dim, generator=generator(3))
         mirror = lambda rep, x: x @ rep.rho(Z(2).discrete_generators[0]).T.to(x)  # noqa: E731
-        y = net(x)
-        assert torch.equal(net(mirror(net.rep_in, x)), mirror(net.rep_out, y))  # and not only to rounding
-        assert y.std() > 1e-6
+        here, moved = net(x), net(mirror(net.rep_in, x))
+    torch.testing.assert_close(moved, mirror(net.rep_out, here), rtol=1e-5, atol=1e-6)
+    odd = torch.stack([here[:, 2], moved[:, 2]])
+    assert odd.abs().mean() < 1e-2 * here.abs().mean()  # nearly cancels,
+    assert odd.sum(0).abs().sum() < 1e-6 * odd.abs().sum()  # and the rest is as precise as what does not
 
 
 @pytest.mark.parametrize("cls, G, options", CASES, ids=IDS)
