@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rppdyn.agents.functional import Perceptrons
-from rppdyn.agents.update import State, UpdateConfig, step_
+from rppdyn.agents.update import State, UpdateConfig, bias_corrections, step_
 from rppdyn.nn.compiling import compiled
 
 NUMBERS = ("learning_rate", "tau", "gamma", "noise_variance", "target_entropy")
@@ -39,7 +39,8 @@ class CompiledUpdate:
         numbers: dict[str, Any] = {name: torch.as_tensor(getattr(config, name), dtype=like.dtype) for name in NUMBERS}
         with torch.no_grad():
             priors = config.actors.prior(), config.critics.prior()
-            return self._steps[shape](state, batch, noise, dataclasses.replace(config, **numbers), priors)
+            corrections = bias_corrections(state, config)
+            return self._steps[shape](state, batch, noise, dataclasses.replace(config, **numbers), priors, corrections)
 
     def __reduce__(self) -> tuple:
         return CompiledUpdate, ()  # what torch compiled stays here

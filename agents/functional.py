@@ -346,17 +346,16 @@ class Perceptrons(Networks):
     def __call__(self, x: Tensor, weights: list[tuple[Tensor, Tensor]]) -> Tensor:
         *hidden, (w, b) = weights
         for weight, bias in hidden:
-            x = torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
-            x = F.silu(x, inplace=True)
-        return torch.baddbmm(b.unsqueeze(1), x, w.mT)
+            x = F.silu(_affine(x, weight, bias), inplace=True)
+        return _affine(x, w, b)
 
     def vjp(self, x: Tensor, weights: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Back]:
         inputs, before = [x], []
         *hidden, (w, b) = weights
         for weight, bias in hidden:
-            before.append(torch.baddbmm(bias.unsqueeze(1), inputs[-1], weight.mT))
+            before.append(_affine(inputs[-1], weight, bias))
             inputs.append(F.silu(before[-1]))
-        return torch.baddbmm(b.unsqueeze(1), inputs[-1], w.mT), _Written(self, weights, inputs, before)
+        return _affine(inputs[-1], w, b), _Written(self, weights, inputs, before)
 
     def gradient(self, dense: Tensor) -> Tensor:
         """The gradient by the vectors from that by the dense tensors: the assembly transposed."""
@@ -393,6 +392,13 @@ class _Written(Back):
         weight = self.weights[i][0]
         g = g * weight if weight.shape[1] == 1 else torch.bmm(g, weight)
         return torch.ops.aten.silu_backward.grad_input(g, self.before[i - 1], grad_input=g)
+
+
+def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x W^T + b of each network; torch.compile adds b where it takes the swish, which spares a pass over the sums."""
+    if torch.compiler.is_compiling():
+        return torch.bmm(x, weight.mT) + bias.unsqueeze(1)
+    return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
 
 
 def _linear(weights: list) -> list[tuple[Tensor, Tensor]]:

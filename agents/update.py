@@ -70,10 +70,16 @@ class UpdateConfig:
     blocks: Tensor | None = None
 
 
-def descend(state: Mapping[str, Tensor], gradients: Mapping[str, Tensor], config: UpdateConfig) -> None:
-    """One step of Adam, in place, for the named vectors of the state (each agent's a tensor of its own)."""
-    if torch.compiler.is_compiling():
-        return _descend_plainly(state, gradients, config)
+def descend(
+    state: Mapping[str, Tensor], gradients: Mapping[str, Tensor], config: UpdateConfig,
+    corrections: Mapping[str, Tensor] | None = None,
+) -> None:  # fmt: skip
+    """One step of Adam, in place, for the named vectors of the state (each agent's a tensor of its own).
+
+    With `corrections` of `bias_corrections` in operations that torch.compile makes one of; the fused kernel is not open to it.
+    """
+    if corrections is not None:
+        return _descend_plainly(state, gradients, config, corrections)
     of = lambda suffix: [vector for name in gradients for vector in state[name + suffix]]  # noqa: E731
     steps = of(".step")
     adam(
@@ -85,18 +91,33 @@ def descend(state: Mapping[str, Tensor], gradients: Mapping[str, Tensor], config
         step[1:] = step[0]
 
 
-def _descend_plainly(state: Mapping[str, Tensor], gradients: Mapping[str, Tensor], config: UpdateConfig) -> None:
-    """The same in operations that torch.compile makes one of; the fused kernel is not open to it."""
+def _descend_plainly(
+    state: Mapping[str, Tensor],
+    gradients: Mapping[str, Tensor],
+    config: UpdateConfig,
+    corrections: Mapping[str, Tensor],
+) -> None:
     first, second = config.betas
     for name, gradient in gradients.items():
-        mean, square, step = (state[name + suffix] for suffix in (".mean", ".square", ".step"))
-        step.add_(1)
-        count = step[:, 0].double().view(-1, *[1] * (gradient.ndim - 1))
-        corrections = [(1 - beta**count).to(gradient.dtype) for beta in config.betas]
+        mean, square = state[name + ".mean"], state[name + ".square"]
+        state[name + ".step"].add_(1)
+        rate, scale = (c.view(-1, *[1] * (gradient.ndim - 1)) for c in corrections[name])
         mean.lerp_(gradient, 1 - first)
         square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        size = (square / corrections[1]).sqrt() + config.epsilon
-        state[name].sub_(config.learning_rate / corrections[0] * mean / size)
+        state[name].sub_(config.learning_rate * rate * mean / (square.sqrt() * scale + config.epsilon))
+
+
+def bias_corrections(state: Mapping[str, Tensor], config: UpdateConfig) -> dict[str, Tensor]:
+    r"""What the next step of Adam multiplies means and roots of squares by, :math:`1 / (1 - \beta_1^t)` and
+    :math:`1 / \sqrt{1 - \beta_2^t}`, (2, S), for each vector.
+
+    They are taken before a compiled update, which would take the powers anew for every few entries of a vector.
+    """
+    names = [name for name in OPTIMISED if name + ".step" in state]  # a fixed temperature has none
+    steps = torch.stack([state[name + ".step"][:, 0] for name in names]).double() + 1
+    first, second = (1 / (1 - beta**steps) for beta in config.betas)
+    both = torch.stack([first, second.sqrt()], 1).to(state["actor"].dtype)
+    return dict(zip(names, both, strict=True))
 
 
 def clip_(gradient: Tensor, max_norm: float | None) -> Tensor:
@@ -153,14 +174,17 @@ def update_(
 
 def step_(
     state: Mapping[str, Tensor], batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig,
-    priors: tuple[Prior, Prior],
+    priors: tuple[Prior, Prior], corrections: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """`update_` with the priors of actors and critics, and without autograd: nothing but operations on tensors."""
+    """`update_` with the priors of actors and critics, and without autograd: nothing but operations on tensors.
+
+    With `bias_corrections` they are all open to torch.compile.
+    """
     actor_prior, critic_prior = priors
     alpha = state["log_alpha"].exp()
     share = 1 / batch["transitions"]
     pi = config.actors.weights(state["actor"], trained=True)
-    critic, found = _descend_critics(state, batch, noise, config, critic_prior, pi, alpha, share)
+    critic, found = _descend_critics(state, batch, noise, config, critic_prior, pi, alpha, share, corrections)
     gradient, log_prob, more = _actor_gradient(state, batch, noise, config, actor_prior, pi, alpha, share, critic)
     gradients = {"actor": clip_(gradient, config.max_gradient_norm)}
     metrics = found | more | {"ent_coef": alpha.squeeze(1), "entropy": -log_prob.mean(1)}
@@ -168,7 +192,7 @@ def step_(
         surplus = metrics["entropy"].unsqueeze(1) - config.target_entropy
         metrics["ent_coef_loss"] = (state["log_alpha"] * surplus).squeeze(1)
         gradients["log_alpha"] = surplus
-    descend(state, gradients, config)
+    descend(state, gradients, config, corrections)
     if isinstance(config.tau, Tensor) or config.tau:
         state["target"].lerp_(state["critic"], config.tau)
     return metrics
@@ -176,7 +200,7 @@ def step_(
 
 def _descend_critics(
     state: Mapping[str, Tensor], batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig,
-    prior: Prior, pi: Any, alpha: Tensor, share: Tensor,
+    prior: Prior, pi: Any, alpha: Tensor, share: Tensor, corrections: Mapping[str, Tensor] | None,
 ) -> tuple[Any, dict[str, Tensor]]:  # fmt: skip
     """Adam's step of the critics; their weights after it, and metrics."""
     agents, count, size = state["critic"].shape
@@ -194,7 +218,8 @@ def _descend_critics(
     scale = 1 / config.noise_variance
     gradient = back.parameters((residual * (scale / residual.shape[-1])).view_as(q))
     gradient, log_prior = with_prior(gradient, vectors, prior, share.repeat_interleave(count))
-    descend(state, {"critic": clip_(gradient.view(agents, count, size), config.max_gradient_norm)}, config)
+    clipped = clip_(gradient.view(agents, count, size), config.max_gradient_norm)
+    descend(state, {"critic": clipped}, config, corrections)
     loss = residual.square().mean(2).sum(1) * (scale / 2)
     return config.critics.weights(vectors), {"critic_loss": loss, "critic_prior": log_prior.view(agents, count).sum(1)}
 

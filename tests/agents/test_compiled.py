@@ -27,7 +27,8 @@ def agent(model="rpp", dtype=torch.float64, seed=0, env="InvertedPendulum-v5", p
     made = RPPSAC("RPPPolicy", env, policy_kwargs=networks, seed=seed, device="cpu", batch_size=32, learning_starts=50,
                   buffer_size=500, **options)
     made.policy.to(dtype)
-    made.log_ent_coef.data = made.log_ent_coef.data.to(dtype)
+    if made.log_ent_coef is not None:
+        made.log_ent_coef.data = made.log_ent_coef.data.to(dtype)
     return made.learn(60)  # a few updates by the way, which fill the buffer
 
 def course(agents, count, rates):
@@ -39,7 +40,7 @@ def course(agents, count, rates):
             np.random.seed(step)
         drawn = group.draw(32)
         for a in agents:
-            for optimiser in (a.actor.optimizer, a.critic.optimizer, a.ent_coef_optimizer):
+            for optimiser in filter(None, (a.actor.optimizer, a.critic.optimizer, a.ent_coef_optimizer)):
                 optimiser.param_groups[0]["lr"] = rates[step % len(rates)]
         metrics = group.compute(state, *drawn, group.config(0.05))
     return [*metrics.values(), *(t.clone() for t in group.state().values())]
@@ -57,7 +58,7 @@ for case in cases:
 """
 CASES = [
     "[agent('rpp', seed=s, max_gradient_norm=0.5, COMPILED) for s in (0, 1)]",
-    "[agent('rpp', env='Hopper-v5', mirror_loss=0.1, COMPILED)]",
+    "[agent('rpp', env='Hopper-v5', mirror_loss=0.1, ent_coef=0.2, COMPILED)]",
     "[agent('rpp', n_steps=3, COMPILED, policy_kwargs=dict(network_kwargs=dict(parametrisation='dense')))]",
 ]
 
