@@ -40,7 +40,10 @@ class CompiledUpdate:
         with torch.no_grad():
             priors = config.actors.prior(), config.critics.prior()
             corrections = bias_corrections(state, config)
-            return self._steps[shape](state, batch, noise, dataclasses.replace(config, **numbers), priors, corrections)
+            rows = {
+                name: vectors.flatten(0, -2) for name, vectors in state.items()
+            }  # loops of two axes become one loop
+            return self._steps[shape](rows, batch, noise, dataclasses.replace(config, **numbers), priors, corrections)
 
     def __reduce__(self) -> tuple:
         return CompiledUpdate, ()  # what torch compiled stays here

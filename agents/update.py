@@ -99,12 +99,12 @@ def _descend_plainly(
 ) -> None:
     first, second = config.betas
     for name, gradient in gradients.items():
-        mean, square = state[name + ".mean"], state[name + ".square"]
+        vectors, mean, square = state[name], state[name + ".mean"], state[name + ".square"]
         state[name + ".step"].add_(1)
-        rate, scale = (c.view(-1, *[1] * (gradient.ndim - 1)) for c in corrections[name])
+        rate, scale = corrections[name].repeat_interleave(len(gradient) // corrections[name].shape[1], 1).unsqueeze(2)
         mean.lerp_(gradient, 1 - first)
         square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        state[name].sub_(config.learning_rate * rate * mean / (square.sqrt() * scale + config.epsilon))
+        vectors.sub_(config.learning_rate * rate * mean / (square.sqrt() * scale + config.epsilon))
 
 
 def bias_corrections(state: Mapping[str, Tensor], config: UpdateConfig) -> dict[str, Tensor]:
@@ -203,10 +203,10 @@ def _descend_critics(
     prior: Prior, pi: Any, alpha: Tensor, share: Tensor, corrections: Mapping[str, Tensor] | None,
 ) -> tuple[Any, dict[str, Tensor]]:  # fmt: skip
     """Adam's step of the critics; their weights after it, and metrics."""
-    agents, count, size = state["critic"].shape
-    vectors = state["critic"].view(agents * count, size)
+    agents, vectors = len(alpha), state["critic"].flatten(0, -2)
+    count = len(vectors) // agents
     after = gaussian.sample(config.actors(batch["next_features"], pi), noise["next"], config.blocks)
-    targets = config.critics.weights(state["target"].view(agents * count, size))
+    targets = config.critics.weights(state["target"].flatten(0, -2))
     values = config.critics(_pairs(batch["next_features"], after[0], count), targets).view(agents, count, -1)
     values = values.amin(1) - alpha * after[1]
     y = batch["rewards"] + (1 - batch["dones"]) * batch.get("discounts", config.gamma) * values
@@ -218,7 +218,7 @@ def _descend_critics(
     scale = 1 / config.noise_variance
     gradient = back.parameters((residual * (scale / residual.shape[-1])).view_as(q))
     gradient, log_prior = with_prior(gradient, vectors, prior, share.repeat_interleave(count))
-    clipped = clip_(gradient.view(agents, count, size), config.max_gradient_norm)
+    clipped = clip_(gradient.view(agents, count, -1), config.max_gradient_norm).view_as(state["critic"])
     descend(state, {"critic": clipped}, config, corrections)
     loss = residual.square().mean(2).sum(1) * (scale / 2)
     return config.critics.weights(vectors), {"critic_loss": loss, "critic_prior": log_prior.view(agents, count).sum(1)}
@@ -229,9 +229,9 @@ def _actor_gradient(
     prior: Prior, pi: Any, alpha: Tensor, share: Tensor, critic: Any,
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:  # fmt: skip
     """The gradient of the actor's objective, the log-densities of its actions, and metrics."""
-    agents, count, _ = state["critic"].shape
     features = batch["features"]
-    size = features.shape[1]
+    agents, size, _ = features.shape
+    count = state["critic"][..., 0].numel() // agents
     seen = torch.cat([features, batch["image_features"]], 1) if config.mirror_loss else features
     output, back = config.actors.vjp(seen, pi)
     actions, log_prob, by_output = gaussian.sample_vjp(output[:, :size], noise["current"], config.blocks)
