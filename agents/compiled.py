@@ -40,9 +40,8 @@ class CompiledUpdate:
         with torch.no_grad():
             priors = config.actors.prior(), config.critics.prior()
             corrections = bias_corrections(state, config)
-            rows = {
-                name: vectors.flatten(0, -2) for name, vectors in state.items()
-            }  # loops of two axes become one loop
+            # of one shape, whose loops become one
+            rows = {name: vectors.flatten(0, -2) for name, vectors in state.items()}
             return self._steps[shape](rows, batch, noise, dataclasses.replace(config, **numbers), priors, corrections)
 
     def __reduce__(self) -> tuple:
