@@ -178,7 +178,7 @@ def step_(
 ) -> dict[str, Tensor]:  # fmt: skip
     """`update_` with the priors of actors and critics, and without autograd: nothing but operations on tensors.
 
-    With `bias_corrections` they are all open to torch.compile.
+    With `bias_corrections`, and the critics' vectors as rows (S K, n), they are all open to torch.compile.
     """
     actor_prior, critic_prior = priors
     alpha = state["log_alpha"].exp()
