@@ -22,14 +22,15 @@ from torch.utils._pytree import tree_map
 from rppdyn.agents import checkpoint, defaults, refusals
 from rppdyn.agents.batches import Batches
 from rppdyn.agents.equivariance import AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
+from rppdyn.agents.functional import Networks
 from rppdyn.agents.images import refuse_changed_rewards
 from rppdyn.agents.networks import RPPActor, RPPCritic
 from rppdyn.agents.policy import RPPPolicy
 from rppdyn.agents.precision import check_matmul_precision
-from rppdyn.agents.replay import DeviceReplayBuffer
+from rppdyn.agents.replay import DeviceReplayBuffer, RowReplayBuffer, Rows
 from rppdyn.agents.rollout import rollout
 from rppdyn.agents.together import Together, Trained
-from rppdyn.agents.update import State, UpdateConfig
+from rppdyn.agents.update import Metrics, State, UpdateConfig
 from rppdyn.envs import SymmetrySpec, symmetry_spec
 
 
@@ -150,8 +151,7 @@ class RPPSAC(SAC):
         refusals.check_settings(self)
         refusals.check_wrapper(self._vec_normalize_env)
         chosen = self.replay_buffer_class
-        if self._replays_on_device():
-            self.replay_buffer_class = DeviceReplayBuffer
+        self.replay_buffer_class = self._rows_buffer() or chosen
         super()._setup_model()
         self.replay_buffer_class = chosen  # a saved agent's buffer follows from where it is loaded
         if self.ent_coef_optimizer is None and not self.ent_coef_tensor >= 0:
@@ -165,15 +165,17 @@ class RPPSAC(SAC):
             refuse_changed_rewards(self.spec)
         self._log_alpha: Tensor | None = None  # of a temperature that is not learned
         self._group: Together | None = None  # this agent alone, from its first update on
-        self._means: tuple[list[str], Tensor] | None = None  # of the last updates' metrics, where they were computed
+        self._sums: tuple[Metrics, int] | None = None  # of the last updates, where they were computed, and how many
 
-    def _replays_on_device(self) -> bool:
-        """Whether transitions are kept where the networks are, unless that is here or a buffer was asked for."""
+    def _rows_buffer(self) -> type[Rows] | None:
+        """The replay buffer of rows, on the device that trains; None where another was asked for, or is needed."""
+        plain = self.replay_buffer_class in (None, ReplayBuffer) and self.n_steps == 1
+        if not plain or self.optimize_memory_usage or self.replay_buffer_kwargs:
+            return None
+        if self.device.type != "cuda":
+            return RowReplayBuffer
         scaled = self._vec_normalize_env is not None and self._vec_normalize_env.norm_reward
-        plain = (
-            self.replay_buffer_class in (None, ReplayBuffer) and self.n_steps == 1 and not self.optimize_memory_usage
-        )
-        return self.device.type == "cuda" and plain and not self.replay_buffer_kwargs and not scaled
+        return None if scaled else DeviceReplayBuffer
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -218,12 +220,14 @@ class RPPSAC(SAC):
         """What must agree between a captured agent and one that continues it, or between agents trained together."""
         return checkpoint.identity(self)
 
-    def update_config(self, tau: float) -> UpdateConfig:
-        """What stays fixed over an update, at the current learning rate."""
+    def update_config(
+        self, tau: float, actors: Networks | None = None, critics: Networks | None = None
+    ) -> UpdateConfig:
+        """What stays fixed over an update, at the current learning rate; of this agent's networks, or of several agents'."""
         group = self.actor.optimizer.param_groups[0]
         return UpdateConfig(
-            actors=self.actor.function,
-            critics=self.critic.function,
+            actors=actors or self.actor.function,
+            critics=critics or self.critic.function,
             learning_rate=group["lr"],
             betas=tuple(group["betas"]),
             epsilon=group["eps"],
@@ -248,11 +252,11 @@ class RPPSAC(SAC):
 
         On the CPU every call of `train` ends with it; elsewhere they are waited for when the log is written.
         """
-        if self._means is None:
+        if self._sums is None:
             return
-        names, values = self._means
-        means = dict(zip(names, values.tolist(), strict=True))
-        self._means = None
+        (names, sums), count = self._sums
+        means = {name: value / count for name, value in zip(names, sums.tolist(), strict=True)}
+        self._sums = None
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         for name in ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss", "entropy", "mirror_loss"):
             if name in means:
@@ -376,5 +380,5 @@ class RPPSAC(SAC):
 
     def _excluded_save_params(self) -> list[str]:
         own = ["batches", "_pending_log", "_collected_steps", "_collected_episodes"]
-        own += ["_group", "_means", "_log_alpha"]
+        own += ["_group", "_sums", "_log_alpha"]
         return super()._excluded_save_params() + own

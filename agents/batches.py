@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from torch import Tensor
 
 from rppdyn.agents.images import GroupImages
-from rppdyn.agents.networks import draw_noise, new_generator
-from rppdyn.agents.replay import DeviceReplayBuffer
+from rppdyn.agents.networks import SymmetricFeatures, draw_noise, new_generator
+from rppdyn.agents.replay import DeviceReplayBuffer, Rows
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
+
+Drawn = tuple[dict[str, Tensor], dict[str, Tensor]]
+"""An agent's batch, and noise."""
 
 
 class Batches:
@@ -53,17 +57,21 @@ class Batches:
         """Transitions as `sample` returns them, before images are taken."""
         agent = self.agent
         data = agent.replay_buffer.sample(batch_size, env=agent._vec_normalize_env)
-        features = agent.policy.features_extractor(torch.cat([data.observations, data.next_observations]))
-        batch = {
-            "features": features[:batch_size],
-            "next_features": features[batch_size:],
-            "actions": data.actions.to(features.dtype),
-            "rewards": data.rewards.squeeze(-1).to(features.dtype),
-            "dones": data.dones.squeeze(-1),  # as stored: discounts are rounded as stable-baselines3's are
-        }
-        if data.discounts is not None:
-            batch["discounts"] = data.discounts.squeeze(-1)
-        return batch
+        return with_features(data, agent.policy.features_extractor)
+
+    @property
+    def row_buffer(self) -> Rows | None:
+        """The replay buffer, where `sample` is features of its rows and nothing else."""
+        own, env, buffer = type(self), self.agent._vec_normalize_env, self.agent.replay_buffer
+        usual = own.sample is Batches.sample and own._draw is Batches._draw
+        plain = not (self.agent.augment or self.agent.mirror_loss or (env is not None and env.norm_reward))
+        return buffer if usual and plain and isinstance(buffer, Rows) else None
+
+    def rows(self, buffer: Rows, batch_size: int) -> dict[str, Tensor]:
+        """The transitions of `sample` as the buffer has them, for an update that takes their features itself."""
+        states, rest = buffer.draw(batch_size)
+        transitions = self._shared_over(self.agent.policy.features_extractor.like)
+        return {"states": states, "rest": rest, "transitions": transitions}
 
     def _shared_over(self, like: Tensor) -> Tensor:
         """The number that priors are shared out over."""
@@ -72,10 +80,11 @@ class Batches:
             return buffer.count.clamp(min=agent.learning_starts).to(like)
         return like.new_tensor(max(agent.replay_buffer.size() * agent.n_envs, agent.learning_starts))
 
-    def noise(self, like: Tensor) -> Tensor:
-        """Standard normal noise for actions like these."""
-        buffer = self._on_device
-        return draw_noise(like.shape, self.generator if buffer is None else buffer.generator, like)
+    def noise(self, batch_size: int) -> Tensor:
+        """Standard normal noise for the actions of a batch."""
+        agent, buffer = self.agent, self._on_device
+        generator = self.generator if buffer is None else buffer.generator
+        return draw_noise((batch_size, agent.spec.action_rep.dim), generator, agent.policy.features_extractor.like)
 
     @property
     def images(self) -> GroupImages:
@@ -95,8 +104,7 @@ class Batches:
     @property
     def drawn_on_device(self) -> bool:
         """Whether batches are drawn by the replay buffer's generator alone, without looking at a value."""
-        usual = type(self)._draw is Batches._draw and not (self.agent.augment or self.agent.mirror_loss)
-        return usual and self._on_device is not None
+        return isinstance(self.row_buffer, DeviceReplayBuffer)
 
     @property
     def drawn_from(self) -> list[Tensor]:
@@ -108,3 +116,17 @@ class Batches:
     def drawn_by(self) -> list[torch.Generator]:
         """What draws them on the device."""
         return [] if (buffer := self._on_device) is None else [buffer.generator]
+
+
+def with_features(data: ReplayBufferSamples, extractor: SymmetricFeatures) -> dict[str, Tensor]:
+    """Transitions as an update takes them from those of a replay buffer: features in place of observations."""
+    features = extractor(torch.cat([data.observations, data.next_observations]))
+    here, after = features.split(len(data.observations))
+    batch = {
+        "features": here,
+        "next_features": after,
+        "actions": data.actions.to(features.dtype),
+        "rewards": data.rewards.squeeze(-1).to(features.dtype),
+        "dones": data.dones.squeeze(-1),  # as stored: discounts are rounded as stable-baselines3's are
+    }
+    return batch if data.discounts is None else batch | {"discounts": data.discounts.squeeze(-1)}

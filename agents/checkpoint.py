@@ -119,7 +119,9 @@ def identity(agent: RPPSAC) -> dict[str, Any]:
         "policy_kwargs": json.dumps(policy, sort_keys=True, default=str),
         "n_envs": agent.n_envs,
         "buffer_size": agent.replay_buffer.buffer_size,
-        "replay_buffer": type(agent.replay_buffer).__name__.removeprefix("Device"),  # both hold the same
+        "replay_buffer": "ReplayBuffer"
+        if isinstance(agent.replay_buffer, replay.Rows)
+        else type(agent.replay_buffer).__name__,
         "train_freq": f"{agent.train_freq.frequency} {agent.train_freq.unit.value}",
     }
 

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rppdyn.agents.functional import Perceptrons
-from rppdyn.agents.update import State, UpdateConfig, bias_corrections, step_
+from rppdyn.agents.batches import Drawn, with_features
+from rppdyn.agents.functional import Perceptrons, Prior
+from rppdyn.agents.networks import SymmetricFeatures
+from rppdyn.agents.replay import samples
+from rppdyn.agents.update import Metrics, State, UpdateConfig, bias_corrections, step_, together
 from rppdyn.nn.compiling import compiled
 
 NUMBERS = ("learning_rate", "tau", "gamma", "noise_variance", "target_entropy")
 """What may change from update to update without compiling anew."""
+
+OPTIONS = {
+    "cpp_wrapper": True,
+    "size_asserts": False,
+    "alignment_asserts": False,
+    "unroll_reductions_threshold": 1,  # sums over actions are unrolled otherwise, with exponentials one by one
+}
+# What else may change is in `_key`; tensors that come from elsewhere than a buffer of rows may be of any kind.
+NO_GUARDS, TENSOR_GUARDS = torch.compiler.skip_all_guards_unsafe, torch.compiler.keep_tensor_guards_unsafe
 
 
 class CompiledUpdate:
@@ -22,27 +34,60 @@ class CompiledUpdate:
 
     The first call compiles, and so does one with batches of another size or with settings that are not among `NUMBERS`.
     Networks are `Perceptrons`: what goes through autograd can't be compiled.
+
+    Args:
+        extractors: of each agent; they take the features of batches that are rows of a replay buffer.
     """
 
-    def __init__(self) -> None:
-        self._steps: dict[Any, Any] = {}  # by the batches' shape, since torch has a limit for each
+    def __init__(self, extractors: Sequence[SymmetricFeatures]) -> None:
+        self.extractors = list(extractors)
+        self._steps: dict[Any, Any] = {}  # by what torch would otherwise look through at each call
+        self._rows: tuple[State, State] = {}, {}  # the last state, and as it is updated
 
-    def __call__(
-        self, state: State, batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig
-    ) -> dict[str, Tensor]:
-        like, shape = state["actor"], batch["rewards"].shape
-        if shape not in self._steps:
-            self._steps[shape] = compiled(step_, fullgraph=True, dynamic=False)
+    def __call__(self, state: State, drawn: Sequence[Drawn], config: UpdateConfig) -> Metrics:
+        like = state["actor"]
+        priors = config.actors.prior(), config.critics.prior()
+        key = _key(like, drawn, config, priors)
+        if key not in self._steps:
+            rows = all("states" in batch for batch, _ in drawn)
+            options = OPTIONS | {"guard_filter_fn": NO_GUARDS if rows else TENSOR_GUARDS}
+            self._steps[key] = compiled(_step, fullgraph=True, dynamic=False, options=options)
+        if state is not self._rows[0]:
+            # of one shape, whose loops become one
+            self._rows = state, {name: vectors.flatten(0, -2) for name, vectors in state.items()}
         for networks in (config.actors, config.critics):
             if isinstance(networks, Perceptrons):
                 networks.assembly(like)  # makes tables at the first call
-        numbers: dict[str, Any] = {name: torch.as_tensor(getattr(config, name), dtype=like.dtype) for name in NUMBERS}
+        numbers = [getattr(config, name) for name in NUMBERS] + bias_corrections(state, config)
         with torch.no_grad():
-            priors = config.actors.prior(), config.critics.prior()
-            corrections = bias_corrections(state, config)
-            # of one shape, whose loops become one
-            rows = {name: vectors.flatten(0, -2) for name, vectors in state.items()}
-            return self._steps[shape](rows, batch, noise, dataclasses.replace(config, **numbers), priors, corrections)
+            given = torch.tensor(numbers, dtype=like.dtype)
+            return self._steps[key](self._rows[1], drawn, config, priors, given, self.extractors)
 
     def __reduce__(self) -> tuple:
-        return CompiledUpdate, ()  # what torch compiled stays here
+        return CompiledUpdate, (self.extractors,)  # what torch compiled stays here
+
+
+def _step(
+    state: State, drawn: Sequence[Drawn], config: UpdateConfig, priors: tuple[Prior, Prior], numbers: Tensor,
+    extractors: Sequence[SymmetricFeatures],
+) -> Metrics:  # fmt: skip
+    batches = [
+        _of_rows(batch, extractor) if "states" in batch else batch
+        for (batch, _), extractor in zip(drawn, extractors, strict=True)
+    ]
+    noise = together([noise for _, noise in drawn])
+    own: dict[str, Any] = dict(zip(NUMBERS, numbers[: len(NUMBERS)].unbind(), strict=True))
+    config = dataclasses.replace(config, **own)
+    corrections = numbers[len(NUMBERS) :].view(-1, 2, len(state["log_alpha"]))
+    return Metrics.of(step_(state, together(batches), noise, config, priors, corrections))
+
+
+def _of_rows(batch: Mapping[str, Tensor], extractor: SymmetricFeatures) -> dict[str, Tensor]:
+    return with_features(samples(batch["states"], batch["rest"]), extractor) | {"transitions": batch["transitions"]}
+
+
+def _key(like: Tensor, drawn: Sequence[Drawn], config: UpdateConfig, priors: tuple[Prior, Prior]) -> tuple:
+    """What compiled code depends on and may change."""
+    fixed = config.learn_temperature, config.betas, config.epsilon, config.max_gradient_norm, config.mirror_loss
+    of_batches = tuple((*batch, next(iter(batch.values())).shape) for batch, _ in drawn)
+    return like.dtype, of_batches, *(len(prior.precision) for prior in priors), *fixed, torch.get_num_threads()

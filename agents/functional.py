@@ -129,8 +129,8 @@ class Networks(ABC):
         """The networks' outputs (N, B, o), each for inputs of its own, (N, B, i)."""
 
     @abstractmethod
-    def vjp(self, x: Tensor, weights: Any) -> tuple[Tensor, Back]:
-        """The outputs, and the way back from their gradients."""
+    def vjp(self, x: Tensor, weights: Any, rows: int | None = None) -> tuple[Tensor, Back]:
+        """The outputs, and the way back from their gradients, or from those of the first `rows` of a batch alone."""
 
     @abstractmethod
     def current(self) -> Any:
@@ -225,11 +225,13 @@ class Others(Networks):
     def _forward(self, x: Tensor, weights: Any) -> Tensor:
         return torch.stack([net.apply(x, w) for net, x, (_, w) in zip(self.nets, x, weights, strict=True)])
 
-    def vjp(self, x: Tensor, weights: Any) -> tuple[Tensor, Back]:
+    def vjp(self, x: Tensor, weights: Any, rows: int | None = None) -> tuple[Tensor, Back]:
+        rows = x.shape[1] if rows is None else rows
         with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            y = self._forward(x, weights)
-        return y.detach(), _Recorded(y, x, [leaf for leaf, _ in weights])
+            recorded = x[:, :rows].detach().requires_grad_()
+            y = self._forward(recorded, weights)
+        back = _Recorded(y, recorded, [leaf for leaf, _ in weights])
+        return torch.cat([y.detach(), self(x[:, rows:], weights)], 1), back
 
 
 class _Recorded(Back):
@@ -349,13 +351,14 @@ class Perceptrons(Networks):
             x = F.silu(_affine(x, weight, bias), inplace=True)
         return _affine(x, w, b)
 
-    def vjp(self, x: Tensor, weights: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Back]:
+    def vjp(self, x: Tensor, weights: list[tuple[Tensor, Tensor]], rows: int | None = None) -> tuple[Tensor, Back]:
         inputs, before = [x], []
         *hidden, (w, b) = weights
         for weight, bias in hidden:
             before.append(_affine(inputs[-1], weight, bias))
             inputs.append(F.silu(before[-1]))
-        return _affine(inputs[-1], w, b), _Written(self, weights, inputs, before)
+        kept = ([t[:, :rows] for t in tensors] for tensors in (inputs, before))
+        return _affine(inputs[-1], w, b), _Written(self, weights, *kept)
 
     def gradient(self, dense: Tensor) -> Tensor:
         """The gradient by the vectors from that by the dense tensors: the assembly transposed."""

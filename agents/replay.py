@@ -1,7 +1,8 @@
-"""A replay buffer on the device that trains."""
+"""Replay buffers with transitions in rows: here, and on the device that trains."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,12 +18,87 @@ from torch import Tensor
 TRANSITIONS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 
-class DeviceReplayBuffer(ReplayBuffer):
+class Rows(ReplayBuffer, ABC):
+    """A replay buffer with transitions in rows, so that few gathers bring what a batch needs."""
+
+    observation_space: spaces.Box
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Columns of each of the `TRANSITIONS`, in their order."""
+        n, m = spaces.flatdim(self.observation_space), self.action_dim
+        return dict(zip(TRANSITIONS, (n, n, m, 1, 1, 1), strict=True))
+
+    @abstractmethod
+    def draw(self, batch_size: int) -> tuple[Tensor, Tensor]:
+        """Random transitions: observations and next observations, (batch_size, 2 n), and the rest, (batch_size, m + 3)."""
+
+    def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:
+        return samples(*self.draw(batch_size))
+
+
+def samples(states: Tensor, rest: Tensor) -> ReplayBufferSamples:
+    """What stable-baselines3 returns of transitions that were drawn."""
+    observations, following = states.chunk(2, dim=1)
+    actions, rewards, dones, timeouts = rest.split([rest.shape[1] - 3, 1, 1, 1], dim=1)
+    return ReplayBufferSamples(observations, actions, following, dones * (1 - timeouts), rewards)
+
+
+class RowReplayBuffer(Rows):
+    """Stable-baselines3's replay buffer, with its random numbers, whose arrays are columns of two.
+
+    Args:
+        *args, **kwargs: stable-baselines3's; observation spaces with one axis, and options as they are.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.optimize_memory_usage or not self.handle_timeout_termination:
+            raise ValueError(
+                f"{type(self).__name__} keeps next observations and timeouts; leave its options as they are"
+            )
+        n, _, *rest = self.widths.values()
+        shape = self.buffer_size, self.n_envs
+        self.states = np.zeros((*shape, 2 * n), self.observations.dtype)
+        self.rest = np.zeros((*shape, sum(rest)), np.float32)
+        self._share()
+
+    def _share(self) -> None:
+        """Make the arrays columns."""
+        n, m = self.widths["observations"], self.widths["actions"]
+        self.observations, self.next_observations = self.states[..., :n], self.states[..., n:]
+        self.actions = self.rest[..., :m]
+        self.rewards, self.dones, self.timeouts = np.moveaxis(self.rest[..., m:], 2, 0)
+
+    def draw(self, batch_size: int) -> tuple[Tensor, Tensor]:
+        index = np.random.randint(0, self.size(), size=batch_size)  # noqa: NPY002
+        if self.n_envs > 1:  # of one there is nothing to draw
+            index = index * self.n_envs + np.random.randint(0, self.n_envs, size=batch_size)  # noqa: NPY002
+        drawn = (rows.reshape(-1, rows.shape[2]).take(index, axis=0) for rows in (self.states, self.rest))
+        states, rest = (torch.from_numpy(rows).to(self.device) for rows in drawn)
+        return states, rest
+
+    def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:
+        data = super().sample(batch_size)
+        if env is None:
+            return data
+        rewards = self._normalize_reward(data.rewards.cpu().numpy(), env)
+        return data._replace(rewards=torch.from_numpy(rewards).to(self.device))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in TRANSITIONS}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._share()
+
+
+class DeviceReplayBuffer(Rows):
     """Stable-baselines3's replay buffer as one tensor on a device, a row for each transition.
 
-    Sampling waits for nothing: rows are drawn by a generator on the device, how many there are is known to the device, and
-    one gather brings all that a batch needs. It may so be part of a CUDA graph. The arrays of a `ReplayBuffer`
-    (`observations`, `actions`, ...) are copies here, of as many rows as are filled.
+    Sampling waits for nothing: rows are drawn by a generator on the device, and how many there are is known to the device. It
+    may so be part of a CUDA graph. The arrays of a `ReplayBuffer` (`observations`, `actions`, ...) are copies here, of as
+    many rows as are filled.
 
     Rows are in double precision where observations are, and then hold the rest of a transition exactly, too.
 
@@ -46,8 +122,6 @@ class DeviceReplayBuffer(ReplayBuffer):
         super(ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs)
         self.buffer_size = max(buffer_size // n_envs, 1)
         self.optimize_memory_usage, self.handle_timeout_termination = False, True
-        n, m = spaces.flatdim(observation_space), self.action_dim
-        self._widths = dict(zip(TRANSITIONS, (n, n, m, 1, 1, 1), strict=True))
         self._rows: Tensor | None = None  # until they are needed: an agent that is loaded to act has none
         self._start_count()
         # seeded from NumPy's global generator, which a ReplayBuffer draws from and stable-baselines3 seeds
@@ -62,7 +136,7 @@ class DeviceReplayBuffer(ReplayBuffer):
         if self._rows is not None:
             return self._rows
         dtype = torch.float64 if self.observation_space.dtype == np.float64 else torch.float32
-        shape = self.buffer_size, self.n_envs, sum(self._widths.values())
+        shape = self.buffer_size, self.n_envs, sum(self.widths.values())
         try:
             self._rows = torch.zeros(shape, dtype=dtype, device=self.device)
         except torch.cuda.OutOfMemoryError:
@@ -103,14 +177,16 @@ class DeviceReplayBuffer(ReplayBuffer):
         if self.pos == self.buffer_size:
             self.full, self.pos = True, 0
 
+    def draw(self, batch_size: int) -> tuple[Tensor, Tensor]:
+        uniform = torch.rand(batch_size, generator=self.generator, dtype=torch.float64, device=self.device)
+        drawn = self.rows.flatten(0, 1).index_select(0, (uniform * self.count).long())
+        after = 2 * self.widths["observations"]
+        return drawn[:, :after], drawn[:, after:].float()
+
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:
         if env is not None and env.norm_reward:
             raise ValueError("VecNormalize scales rewards, which a DeviceReplayBuffer does not know; use ReplayBuffer")
-        uniform = torch.rand(batch_size, generator=self.generator, dtype=torch.float64, device=self.device)
-        drawn = self.rows.flatten(0, 1).index_select(0, (uniform * self.count).long())
-        observations, following, actions, rewards, dones, timeouts = drawn.split(list(self._widths.values()), dim=1)
-        dones = dones * (1 - timeouts)
-        return ReplayBufferSamples(observations, actions.float(), following, dones.float(), rewards.float())
+        return super().sample(batch_size)
 
     def put(self, transitions: Mapping[str, Tensor], pos: int, full: bool) -> None:
         """Take up transitions, by the names of a ReplayBuffer's arrays, from the beginning on."""
@@ -121,9 +197,7 @@ class DeviceReplayBuffer(ReplayBuffer):
 
     def array(self, name: str) -> NDArray:
         """One of a ReplayBuffer's arrays, as far as it is filled."""
-        columns = dict(
-            zip(TRANSITIONS, self.rows[: self.size()].split(list(self._widths.values()), dim=2), strict=True)
-        )
+        columns = dict(zip(TRANSITIONS, self.rows[: self.size()].split(list(self.widths.values()), dim=2), strict=True))
         values = columns[name].cpu().numpy()
         if name in ("observations", "next_observations"):
             return values

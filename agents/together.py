@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rppdyn.agents import gaussian
+from rppdyn.agents.batches import Drawn
 from rppdyn.agents.captured import Work, captured
 from rppdyn.agents.compiled import CompiledUpdate
 from rppdyn.agents.flat import flatten_
 from rppdyn.agents.functional import stacked
 from rppdyn.agents.precision import matmul_precision
-from rppdyn.agents.update import State, UpdateConfig, together, update_
+from rppdyn.agents.update import Metrics, State, UpdateConfig, together, update_
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 Trained = tuple[torch.optim.Optimizer | None, Sequence[Tensor]]
 """Parameters, and their optimiser where they have one."""
-
-Drawn = tuple[dict[str, Tensor], dict[str, Tensor]]
-"""A batch and noise."""
 
 
 class Together:
@@ -59,13 +57,8 @@ class Together:
             self.critics = stacked([net for agent in self.agents for net in agent.critic.function.nets])
         # where parameters are, what holds moments, and the state
         self._found: tuple[list[int], list[Any], State] | None = None
-        self._compiled = CompiledUpdate()
+        self._compiled = CompiledUpdate([agent.policy.features_extractor for agent in self.agents])
         self.update = Replayed(self) if is_replayed(self.agents[0].device) else self._update_at_once
-
-    @property
-    def compute(self) -> Callable[..., dict[str, Tensor]]:
-        """`update_`, compiled where the agents say so."""
-        return self._compiled if self.agents[0].compile else update_
 
     def state(self) -> State:
         """The state that `update_` works on: vectors that share their memory with modules and optimisers.
@@ -98,7 +91,7 @@ class Together:
 
     def config(self, tau: float) -> UpdateConfig:
         """What stays fixed over an update, at the current learning rate."""
-        return dataclasses.replace(self.agents[0].update_config(tau), actors=self.actors, critics=self.critics)
+        return self.agents[0].update_config(tau, self.actors, self.critics)
 
     def train(self, gradient_steps: int, batch_size: int) -> None:
         """Run gradient updates on batches from each agent's replay buffer, which then has their mean metrics."""
@@ -108,30 +101,27 @@ class Together:
         rates = [agent.actor.optimizer.param_groups[0]["lr"] for agent in self.agents]
         _refuse_different({"learning_rate": rate} for rate in rates)
         group: Together | None = self
-        drawn: Drawn | None = None
-        sums, metrics = None, {}
+        drawn: list[Drawn] | None = None
+        sums, metrics = None, None
         if any(agent.prepare_updates for agent in self.agents):
             group = self._each(lambda agent: agent.prepare_updates and agent.prepare_updates())[0]
         with matmul_precision(self.agents[0].matmul_precision):
             for _ in range(gradient_steps):
                 if group is not None and not group.draws_in_update:
-                    group, kept, each = group._each(partial(_draw, batch_size=batch_size))
-                    drawn = _stacked(each) if each else None
+                    group, kept, drawn = group._each(partial(_draw, batch_size=batch_size))
                     sums = None if sums is None else sums[:, kept]
                 if group is None:
                     return
                 first = group.agents[0]
                 moving = first._n_updates % first.target_update_interval == 0
                 metrics = group.update(group.state(), group.config(first.tau if moving else 0.0), batch_size, drawn)
-                found = torch.stack(list(metrics.values()))
-                sums = found if sums is None else sums + found
+                sums = metrics.values if sums is None else sums + metrics.values
                 for agent in group.agents:
                     agent._n_updates += 1
-        if group is not None and sums is not None:
-            means = sums / gradient_steps
+        if group is not None and metrics is not None and sums is not None:
             for i, agent in enumerate(group.agents):
-                agent._means = list(metrics), means[:, i]
-                if means.device.type == "cpu":  # nothing to wait for
+                agent._sums = Metrics(metrics.names, sums[:, i]), gradient_steps
+                if sums.device.type == "cpu":  # nothing to wait for
                     agent.record_updates()
 
     def _each(self, work: Callable[[RPPSAC], Any]) -> tuple[Together | None, list[int], list[Any]]:
@@ -146,18 +136,21 @@ class Together:
         return group, list(found), list(found.values())
 
     def _update_at_once(
-        self, state: State, config: UpdateConfig, batch_size: int, drawn: Drawn | None = None
-    ) -> dict[str, Tensor]:
-        return self.compute(state, *(drawn or self.draw(batch_size)), config)
+        self, state: State, config: UpdateConfig, batch_size: int, drawn: Sequence[Drawn] | None = None
+    ) -> Metrics:
+        drawn = drawn or self.draw(batch_size)
+        if self.agents[0].compile:
+            return self._compiled(state, drawn, config)
+        return Metrics.of(update_(state, *_stacked(drawn), config))
 
     @property
     def draws_in_update(self) -> bool:
         """Whether batches are drawn as part of an update that is replayed."""
         return isinstance(self.update, Replayed) and all(agent.batches.drawn_on_device for agent in self.agents)
 
-    def draw(self, batch_size: int) -> Drawn:
-        """A batch of each agent, and noise, as `update_` takes them."""
-        return _stacked([_draw(agent, batch_size) for agent in self.agents])
+    def draw(self, batch_size: int) -> list[Drawn]:
+        """A batch of each agent, and noise."""
+        return [_draw(agent, batch_size) for agent in self.agents]
 
     @torch.no_grad()
     def predict(self, observations: Sequence[NDArray]) -> list[NDArray]:
@@ -183,12 +176,14 @@ class Together:
 
 
 def _draw(agent: RPPSAC, batch_size: int) -> Drawn:
-    batch = agent.batches.sample(batch_size)
-    return batch, {name: agent.batches.noise(batch["actions"]) for name in ("current", "next")}
+    batches = agent.batches
+    buffer = batches.row_buffer if agent.compile else None
+    batch = batches.sample(batch_size) if buffer is None else batches.rows(buffer, batch_size)
+    return batch, {name: batches.noise(batch_size) for name in ("current", "next")}
 
 
 def _stacked(each: Sequence[Drawn]) -> Drawn:
-    """Batches and noise of several agents."""
+    """Batches and noise of several agents, as `update_` takes them."""
     batches, noise = zip(*each, strict=True)
     return together(batches), together(noise)
 
@@ -220,23 +215,24 @@ class Replayed:
         self._found: dict[Any, _Recorded] = {}
 
     def __call__(
-        self, state: State, config: UpdateConfig, batch_size: int, drawn: Drawn | None = None
-    ) -> dict[str, Tensor]:
-        agents = self.group.agents
+        self, state: State, config: UpdateConfig, batch_size: int, drawn: Sequence[Drawn] | None = None
+    ) -> Metrics:
+        agents, inputs = self.group.agents, _stacked(drawn) if drawn else None
         key = batch_size, tuple((k, v) for k, v in _fixed(config).items() if k != "learning_rate")
         reads = [*state.values(), *(t for agent in agents for t in agent.batches.drawn_from), *_priors(config)]
         found = self._found.get(key)
         if found is None or [t.data_ptr() for t in reads] != [t.data_ptr() for t in found.reads]:
             # what is read is held, so that nothing else gets its address
-            found = self._found[key] = self._record(state, config, batch_size, drawn, reads)
+            found = self._found[key] = self._record(state, config, batch_size, inputs, reads)
         found.rate.fill_(config.learning_rate)
-        for static, new in zip(found.inputs or (), drawn or (), strict=True):
+        for static, new in zip(found.inputs or (), inputs or (), strict=True):
             for name, tensor in new.items():
                 static[name].copy_(tensor)
-        return dict(zip(found.names, found.work().clone(), strict=True))
+        values = found.work().clone()  # the first time it finds the names
+        return Metrics(tuple(found.names), values)
 
     def _record(
-        self, state: State, config: UpdateConfig, batch_size: int, drawn: Drawn | None, reads: list[Tensor]
+        self, state: State, config: UpdateConfig, batch_size: int, inputs: Drawn | None, reads: list[Tensor]
     ) -> _Recorded:
         device = state["actor"].device
         rate = torch.zeros((), dtype=torch.float32, device=device)  # in which Adam's fused kernel reads it
@@ -244,12 +240,12 @@ class Replayed:
         config = dataclasses.replace(config, learning_rate=rate)
 
         def work() -> Tensor:
-            metrics = update_(state, *(drawn or self.group.draw(batch_size)), config)
-            names[:] = metrics
-            return torch.stack(list(metrics.values()))
+            metrics = Metrics.of(update_(state, *(inputs or _stacked(self.group.draw(batch_size))), config))
+            names[:] = metrics.names
+            return metrics.values
 
-        generators = [] if drawn else [own for agent in self.group.agents for own in agent.batches.drawn_by]
-        return _Recorded(reads, captured(work, device, list(state.values()), generators), names, rate, drawn)
+        generators = [] if inputs else [own for agent in self.group.agents for own in agent.batches.drawn_by]
+        return _Recorded(reads, captured(work, device, list(state.values()), generators), names, rate, inputs)
 
 
 def _priors(config: UpdateConfig) -> Iterator[Tensor]:

@@ -20,9 +20,10 @@ loss); Adam is Kingma & Ba 2015.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,13 +71,26 @@ class UpdateConfig:
     blocks: Tensor | None = None
 
 
+class Metrics(NamedTuple):
+    """Metrics of one update or sums over several: their names, and values (M, S) of S agents or (M,) of one."""
+
+    names: tuple[str, ...]
+    values: Tensor
+
+    @classmethod
+    def of(cls, found: Mapping[str, Tensor]) -> Metrics:
+        """Those that `update_` returns."""
+        return cls(tuple(found), torch.stack(list(found.values())))
+
+
 def descend(
     state: Mapping[str, Tensor], gradients: Mapping[str, Tensor], config: UpdateConfig,
-    corrections: Mapping[str, Tensor] | None = None,
+    corrections: Tensor | None = None,
 ) -> None:  # fmt: skip
     """One step of Adam, in place, for the named vectors of the state (each agent's a tensor of its own).
 
-    With `corrections` of `bias_corrections` in operations that torch.compile makes one of; the fused kernel is not open to it.
+    With `bias_corrections` as `corrections`, (3, 2, S), in operations that torch.compile makes one of; the fused kernel is not
+    open to it.
     """
     if corrections is not None:
         return _descend_plainly(state, gradients, config, corrections)
@@ -95,29 +109,33 @@ def _descend_plainly(
     state: Mapping[str, Tensor],
     gradients: Mapping[str, Tensor],
     config: UpdateConfig,
-    corrections: Mapping[str, Tensor],
+    corrections: Tensor,
 ) -> None:
     first, second = config.betas
     for name, gradient in gradients.items():
         vectors, mean, square = state[name], state[name + ".mean"], state[name + ".square"]
         state[name + ".step"].add_(1)
-        rate, scale = corrections[name].repeat_interleave(len(gradient) // corrections[name].shape[1], 1).unsqueeze(2)
+        own = corrections[OPTIMISED.index(name)]  # (2, S)
+        rate, scale = own.repeat_interleave(len(gradient) // own.shape[1], 1).unsqueeze(2)
         mean.lerp_(gradient, 1 - first)
         square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
         vectors.sub_(config.learning_rate * rate * mean / (square.sqrt() * scale + config.epsilon))
 
 
-def bias_corrections(state: Mapping[str, Tensor], config: UpdateConfig) -> dict[str, Tensor]:
+def bias_corrections(state: Mapping[str, Tensor], config: UpdateConfig) -> list[float]:
     r"""What the next step of Adam multiplies means and roots of squares by, :math:`1 / (1 - \beta_1^t)` and
-    :math:`1 / \sqrt{1 - \beta_2^t}`, (2, S), for each vector.
+    :math:`1 / \sqrt{1 - \beta_2^t}`: for each of `OPTIMISED` the former of all agents, then the latter.
 
     They are taken before a compiled update, which would take the powers anew for every few entries of a vector.
     """
-    names = [name for name in OPTIMISED if name + ".step" in state]  # a fixed temperature has none
-    steps = torch.stack([state[name + ".step"][:, 0] for name in names]).double() + 1
-    first, second = (1 / (1 - beta**steps) for beta in config.betas)
-    both = torch.stack([first, second.sqrt()], 1).to(state["actor"].dtype)
-    return dict(zip(names, both, strict=True))
+    found: list[float] = []
+    first, second = config.betas
+    for name in OPTIMISED:
+        if name + ".step" in state:  # a fixed temperature has none
+            steps = [step + 1 for step in state[name + ".step"][:, 0].tolist()]
+            found += [1 / (1 - first**t) for t in steps]
+            found += [1 / math.sqrt(1 - second**t) for t in steps]
+    return found
 
 
 def clip_(gradient: Tensor, max_norm: float | None) -> Tensor:
@@ -174,7 +192,7 @@ def update_(
 
 def step_(
     state: Mapping[str, Tensor], batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig,
-    priors: tuple[Prior, Prior], corrections: Mapping[str, Tensor] | None = None,
+    priors: tuple[Prior, Prior], corrections: Tensor | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
     """`update_` with the priors of actors and critics, and without autograd: nothing but operations on tensors.
 
@@ -183,9 +201,9 @@ def step_(
     actor_prior, critic_prior = priors
     alpha = state["log_alpha"].exp()
     share = 1 / batch["transitions"]
-    pi = config.actors.weights(state["actor"], trained=True)
-    critic, found = _descend_critics(state, batch, noise, config, critic_prior, pi, alpha, share, corrections)
-    gradient, log_prob, more = _actor_gradient(state, batch, noise, config, actor_prior, pi, alpha, share, critic)
+    acted = _Acted(config, batch, config.actors.weights(state["actor"], trained=True))
+    critic, found = _descend_critics(state, batch, noise, config, critic_prior, acted, alpha, share, corrections)
+    gradient, log_prob, more = _actor_gradient(state, batch, noise, config, actor_prior, acted, alpha, share, critic)
     gradients = {"actor": clip_(gradient, config.max_gradient_norm)}
     metrics = found | more | {"ent_coef": alpha.squeeze(1), "entropy": -log_prob.mean(1)}
     if config.learn_temperature:
@@ -198,14 +216,30 @@ def step_(
     return metrics
 
 
+class _Acted:
+    """What actors say of all states of a batch, which is one pass.
+
+    Attributes:
+        output: at its states, then at their images if there are any; `back` is the way from its gradient.
+        following: at the next states.
+    """
+
+    def __init__(self, config: UpdateConfig, batch: Mapping[str, Tensor], pi: Any) -> None:
+        names = ("features", "image_features", "next_features") if config.mirror_loss else ("features", "next_features")
+        seen = torch.cat([batch[name] for name in names], 1)
+        rows = seen.shape[1] - batch["next_features"].shape[1]
+        output, self.back = config.actors.vjp(seen, pi, rows)
+        self.output, self.following = output[:, :rows], output[:, rows:]
+
+
 def _descend_critics(
     state: Mapping[str, Tensor], batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig,
-    prior: Prior, pi: Any, alpha: Tensor, share: Tensor, corrections: Mapping[str, Tensor] | None,
+    prior: Prior, acted: _Acted, alpha: Tensor, share: Tensor, corrections: Tensor | None,
 ) -> tuple[Any, dict[str, Tensor]]:  # fmt: skip
     """Adam's step of the critics; their weights after it, and metrics."""
     agents, vectors = len(alpha), state["critic"].flatten(0, -2)
     count = len(vectors) // agents
-    after = gaussian.sample(config.actors(batch["next_features"], pi), noise["next"], config.blocks)
+    after = gaussian.sample(acted.following, noise["next"], config.blocks)
     targets = config.critics.weights(state["target"].flatten(0, -2))
     values = config.critics(_pairs(batch["next_features"], after[0], count), targets).view(agents, count, -1)
     values = values.amin(1) - alpha * after[1]
@@ -226,14 +260,13 @@ def _descend_critics(
 
 def _actor_gradient(
     state: Mapping[str, Tensor], batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig,
-    prior: Prior, pi: Any, alpha: Tensor, share: Tensor, critic: Any,
+    prior: Prior, acted: _Acted, alpha: Tensor, share: Tensor, critic: Any,
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:  # fmt: skip
     """The gradient of the actor's objective, the log-densities of its actions, and metrics."""
     features = batch["features"]
     agents, size, _ = features.shape
     count = state["critic"][..., 0].numel() // agents
-    seen = torch.cat([features, batch["image_features"]], 1) if config.mirror_loss else features
-    output, back = config.actors.vjp(seen, pi)
+    output = acted.output
     actions, log_prob, by_output = gaussian.sample_vjp(output[:, :size], noise["current"], config.blocks)
     q, back_q = config.critics.vjp(_pairs(features, actions, count), critic)
     lowest, which = q.view(agents, count, size).min(1)
@@ -244,7 +277,7 @@ def _actor_gradient(
     if config.mirror_loss:
         metrics["mirror_loss"], by_mirror = _mirror_loss(output, batch["action_maps"], config.blocks)
         pull = torch.cat([pull, torch.zeros_like(pull)], 1).add_(by_mirror, alpha=config.mirror_loss)
-    gradient = back.parameters(pull)
+    gradient = acted.back.parameters(pull)
     # alpha scales the prior's gradient, see the objective; the metric is without it
     gradient, log_prior = with_prior(gradient, state["actor"], prior, share, alpha.squeeze(1))
     return gradient, log_prob, metrics | {"actor_prior": log_prior}

@@ -42,8 +42,8 @@ def course(agents, count, rates):
         for a in agents:
             for optimiser in filter(None, (a.actor.optimizer, a.critic.optimizer, a.ent_coef_optimizer)):
                 optimiser.param_groups[0]["lr"] = rates[step % len(rates)]
-        metrics = group.compute(state, *drawn, group.config(0.05))
-    return [*metrics.values(), *(t.clone() for t in group.state().values())]
+        metrics = group.update(state, group.config(0.05), 32, drawn)
+    return [*metrics.values, *(t.clone() for t in group.state().values())]
 """
 AGREE = """
 for case in cases:
@@ -71,6 +71,16 @@ for compiled in (False, True):
     for step in range(12):  # torch compiles no more than eight times
         one.gamma, one.tau, one.noise_variance, one.target_entropy = 0.9 + step / 1000, 0.01 * step, 1.0 + step, -1.0 - step
         one.learn(1, reset_num_timesteps=False)
+    one.max_gradient_norm = 0.01  # what follows is compiled anew
+    one.learn(3, reset_num_timesteps=False)
+    one.augment = True
+    one.learn(3, reset_num_timesteps=False)
+    one.augment = False
+    for optimiser in (one.actor.optimizer, one.critic.optimizer, one.ent_coef_optimizer):
+        optimiser.param_groups[0]["betas"] = (0.9, 0.99)
+    one.learn(3, reset_num_timesteps=False)
+    one.critic.function._pathways[0].log_variance.add_(5.0)  # one network's prior is no longer the other's
+    one.learn(3, reset_num_timesteps=False)
     one.train(1, 16)
     found.append({k: t.double() for k, t in one.policy.state_dict().items()})
 for plain, fast in zip(*(f.values() for f in found), strict=True):

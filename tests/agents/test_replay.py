@@ -1,20 +1,22 @@
-"""A replay buffer on the device, and updates that are replayed there: on the CPU, where both can run, too."""
+"""Replay buffers, and updates that are replayed on a device: on the CPU, where both can run, too."""
 
 from __future__ import annotations
 
 import pickle
 import sys
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from rppdyn.agents import RPPSAC
 from rppdyn.agents import together as together_module
 from rppdyn.agents.batches import Batches
-from rppdyn.agents.replay import TRANSITIONS, DeviceReplayBuffer
+from rppdyn.agents.replay import TRANSITIONS, DeviceReplayBuffer, RowReplayBuffer
 from rppdyn.agents.together import Replayed, Together
 from rppdyn.agents.trainees import train_many
 
@@ -22,16 +24,18 @@ OBSERVATIONS = spaces.Box(-np.inf, np.inf, (3,), np.float64)
 ACTIONS = spaces.Box(-1, 1, (2,), np.float32)
 
 
-def filled(kind: type[ReplayBuffer], steps: int) -> ReplayBuffer:
-    """A buffer for ten steps of two environments, after as many as are asked for; rewards number the transitions."""
+def filled(kind: type[ReplayBuffer], steps: int, precision: type = np.float64, n_envs: int = 2) -> ReplayBuffer:
+    """A buffer for ten steps of its environments, after as many as are asked for; rewards number the transitions."""
     np.random.seed(0)  # noqa: NPY002 (what stable-baselines3 draws from)
-    buffer = kind(20, OBSERVATIONS, ACTIONS, device="cpu", n_envs=2)
+    observations = spaces.Box(-np.inf, np.inf, (3,), precision)
+    buffer = kind(10 * n_envs, observations, ACTIONS, device="cpu", n_envs=n_envs)
     draw = np.random.default_rng(1).normal
     for i in range(steps):
         timeouts = [{"TimeLimit.truncated": i % 4 == 3}, {}]
         reward = np.array([2.0 * i, 2.0 * i + 1])
         done = np.array([i % 4 == 3, i % 5 == 4])
-        buffer.add(draw(size=(2, 3)), draw(size=(2, 3)), draw(size=(2, 2)).clip(-1, 1), reward, done, timeouts)
+        parts = draw(size=(2, 3)), draw(size=(2, 3)), draw(size=(2, 2)).clip(-1, 1), reward, done
+        buffer.add(*(part[:n_envs] for part in parts), timeouts[:n_envs])
     return buffer
 
 
@@ -54,6 +58,46 @@ def test_the_buffer_holds_what_stable_baselines3s_holds(steps):
         assert np.array_equal(drawn.next_observations[i], theirs.next_observations[tuple(at)])
         assert np.array_equal(drawn.actions[i], theirs.actions[tuple(at)])
         assert drawn.dones[i] == theirs.dones[tuple(at)] * (1 - theirs.timeouts[tuple(at)])
+
+
+@pytest.mark.parametrize("steps", [7, 13])
+@pytest.mark.parametrize("precision", [np.float64, np.float32])
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_a_buffer_of_rows_is_stable_baselines3s_and_draws_the_same(steps, precision, n_envs):
+    ours, theirs = (filled(kind, steps, precision, n_envs) for kind in (RowReplayBuffer, ReplayBuffer))
+    for name in TRANSITIONS:
+        here, there = getattr(ours, name), getattr(theirs, name)
+        assert here.dtype == there.dtype and np.array_equal(here, there), name
+    scaled = VecNormalize(DummyVecEnv([lambda: gym.make("InvertedPendulum-v5")]), norm_obs=False)
+    scaled.ret_rms.var = np.array(7.0)
+    for env in (None, scaled, VecNormalize(scaled.venv, norm_obs=False, norm_reward=False)):
+        found = []
+        for buffer in (ours, theirs):
+            np.random.seed(5)  # noqa: NPY002
+            found += [buffer.sample(50, env), buffer.sample(9, env)]
+        for here, there in zip([*found[0], *found[1]], [*found[2], *found[3]], strict=True):
+            assert here is there is None or (here.dtype == there.dtype and torch.equal(here, there))
+
+
+def test_what_is_written_into_a_buffer_of_rows_is_drawn_after_it_was_pickled_too():
+    buffer = pickle.loads(pickle.dumps(filled(RowReplayBuffer, 13)))
+    buffer.rewards[:] = -1.0
+    buffer.add(np.ones((2, 3)), np.ones((2, 3)), np.ones((2, 2)), np.ones(2), np.zeros(2), [{}, {}])
+    drawn = buffer.sample(200)
+    assert drawn.rewards.unique().tolist() == [-1.0, 1.0]
+    assert (drawn.observations[drawn.rewards[:, 0] == 1] == 1).all()
+    with pytest.raises(ValueError, match="RowReplayBuffer keeps next observations and timeouts"):
+        RowReplayBuffer(20, OBSERVATIONS, ACTIONS, handle_timeout_termination=False)
+
+
+def test_rewards_are_scaled_where_the_environment_does_so_only_later(make_agent):
+    agent = make_agent("rpp", "InvertedPendulum-v5").learn(60)
+    assert isinstance(agent.batches.row_buffer, RowReplayBuffer)
+    scaled = VecNormalize(DummyVecEnv([lambda: gym.make("InvertedPendulum-v5")]), norm_obs=False)
+    scaled.ret_rms.var = np.array(100.0)
+    agent.set_env(scaled)
+    agent.learn(10, reset_num_timesteps=False)
+    assert agent.batches.row_buffer is None and agent.batches.sample(64)["rewards"].max() < 0.5
 
 
 def test_a_pickled_buffer_goes_on_with_the_same_draws():
@@ -201,7 +245,7 @@ def test_a_replayed_update_looks_at_no_value_and_leaves_its_device_nowhere(make_
     metrics = replayed(state, config, 32)
     assert len(done) == 1 and len(stepped) == 2
     assert {dtype for dtypes in stepped for dtype in dtypes} == {torch.float32}  # what the fused kernel reads
-    assert all(value.is_meta for value in metrics.values()) and {"actor_loss", "critic_loss"} <= set(metrics)
+    assert metrics.values.is_meta and {"actor_loss", "critic_loss"} <= set(metrics.names)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
