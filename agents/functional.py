@@ -226,12 +226,11 @@ class Others(Networks):
         return torch.stack([net.apply(x, w) for net, x, (_, w) in zip(self.nets, x, weights, strict=True)])
 
     def vjp(self, x: Tensor, weights: Any, rows: int | None = None) -> tuple[Tensor, Back]:
-        rows = x.shape[1] if rows is None else rows
         with torch.enable_grad():
             recorded = x[:, :rows].detach().requires_grad_()
             y = self._forward(recorded, weights)
         back = _Recorded(y, recorded, [leaf for leaf, _ in weights])
-        return torch.cat([y.detach(), self(x[:, rows:], weights)], 1), back
+        return y.detach() if rows is None else torch.cat([y.detach(), self(x[:, rows:], weights)], 1), back
 
 
 class _Recorded(Back):
