@@ -42,7 +42,7 @@ class CompiledUpdate:
     def __init__(self, extractors: Sequence[SymmetricFeatures]) -> None:
         self.extractors = list(extractors)
         self._steps: dict[Any, Any] = {}  # by what torch would otherwise look through at each call
-        self._rows: tuple[State, State] = {}, {}  # the last state, and as it is updated
+        self._flat: tuple[State, State] = {}, {}  # the last state, and as it is updated
 
     def __call__(self, state: State, drawn: Sequence[Drawn], config: UpdateConfig) -> Metrics:
         like = state["actor"]
@@ -52,16 +52,16 @@ class CompiledUpdate:
             rows = all("states" in batch for batch, _ in drawn)
             options = OPTIONS | {"guard_filter_fn": NO_GUARDS if rows else TENSOR_GUARDS}
             self._steps[key] = compiled(_step, fullgraph=True, dynamic=False, options=options)
-        if state is not self._rows[0]:
+        if state is not self._flat[0]:
             # of one shape, whose loops become one
-            self._rows = state, {name: vectors.flatten(0, -2) for name, vectors in state.items()}
+            self._flat = state, {name: vectors.flatten(0, -2) for name, vectors in state.items()}
         for networks in (config.actors, config.critics):
             if isinstance(networks, Perceptrons):
                 networks.assembly(like)  # makes tables at the first call
         numbers = [getattr(config, name) for name in NUMBERS] + bias_corrections(state, config)
         with torch.no_grad():
             given = torch.tensor(numbers, dtype=like.dtype)
-            return self._steps[key](self._rows[1], drawn, config, priors, given, self.extractors)
+            return self._steps[key](self._flat[1], drawn, config, priors, given, self.extractors)
 
     def __reduce__(self) -> tuple:
         return CompiledUpdate, (self.extractors,)  # what torch compiled stays here

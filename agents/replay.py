@@ -36,6 +36,12 @@ class Rows(ReplayBuffer, ABC):
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:
         return samples(*self.draw(batch_size))
 
+    def _refuse_options(self) -> None:
+        if self.optimize_memory_usage or not self.handle_timeout_termination:
+            raise ValueError(
+                f"{type(self).__name__} keeps next observations and timeouts; leave its options as they are"
+            )
+
 
 def samples(states: Tensor, rest: Tensor) -> ReplayBufferSamples:
     """What stable-baselines3 returns of transitions that were drawn."""
@@ -53,10 +59,7 @@ class RowReplayBuffer(Rows):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self.optimize_memory_usage or not self.handle_timeout_termination:
-            raise ValueError(
-                f"{type(self).__name__} keeps next observations and timeouts; leave its options as they are"
-            )
+        self._refuse_options()
         n, _, *rest = self.widths.values()
         shape = self.buffer_size, self.n_envs
         self.states = np.zeros((*shape, 2 * n), self.observations.dtype)
@@ -117,11 +120,10 @@ class DeviceReplayBuffer(Rows):
         optimize_memory_usage: bool = False,
         handle_timeout_termination: bool = True,
     ) -> None:
-        if optimize_memory_usage or not handle_timeout_termination:
-            raise ValueError("DeviceReplayBuffer keeps next observations and timeouts; leave its options as they are")
         super(ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs)
         self.buffer_size = max(buffer_size // n_envs, 1)
-        self.optimize_memory_usage, self.handle_timeout_termination = False, True
+        self.optimize_memory_usage, self.handle_timeout_termination = optimize_memory_usage, handle_timeout_termination
+        self._refuse_options()
         self._rows: Tensor | None = None  # until they are needed: an agent that is loaded to act has none
         self._start_count()
         # seeded from NumPy's global generator, which a ReplayBuffer draws from and stable-baselines3 seeds

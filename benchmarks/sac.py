@@ -3,7 +3,7 @@ r"""Time RPP-SAC's gradient updates and steps beside those of stable-baselines3'
     OMP_NUM_THREADS=1 python benchmarks/sac.py --json docs/results/sac_cost.json --plot docs/results/sac_growth.png
     OMP_NUM_THREADS=2 python benchmarks/sac.py --threads 2 --updates
 
-Networks of two layers of 256 with swish, batches of 256, stable-baselines3's replay buffer and its own `train`. An update is
+Networks of two layers of 256 with swish, batches of 256, each agent's own replay buffer and `train`. An update is
 `agent.train(1, 256)`, sampling included; a step is one of `agent.learn`, with the simulator's. Agents take turns in one
 process, five updates or twenty steps each per round, so that caches are as in training; a ratio is the peer's time over the
 agent's. "compiled" agents have compile=True, which needs a C++ compiler; without one they are left out. "products" are the
