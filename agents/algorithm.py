@@ -164,7 +164,7 @@ class RPPSAC(SAC):
         if self.augment:
             refuse_changed_rewards(self.spec)
         self._log_alpha: Tensor | None = None  # of a temperature that is not learned
-        self._group: Together | None = None  # this agent alone, from its first update on
+        self._group: Together | None = None  # this agent alone, from its first action or update on
         self._sums: tuple[Metrics, int] | None = None  # of the last updates, where they were computed, and how many
 
     def _rows_buffer(self) -> type[Rows] | None:
@@ -243,9 +243,14 @@ class RPPSAC(SAC):
 
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
         """Run gradient updates on batches from the replay buffer, and record their mean metrics."""
+        self._alone.train(gradient_steps, batch_size)
+
+    @property
+    def _alone(self) -> Together:
+        """What updates and acts, of this agent."""
         if self._group is None:
             self._group = Together([self])
-        self._group.train(gradient_steps, batch_size)
+        return self._group
 
     def record_updates(self) -> None:
         """Record the mean metrics of the last gradient updates, if there were any since the last time.
@@ -292,7 +297,7 @@ class RPPSAC(SAC):
                 asked = steps.send(actions)
             except StopIteration as end:
                 return end.value
-            actions = None if asked is None else self.predict(asked)[0]
+            actions = None if asked is None else self._alone.predict([asked])[0]
 
     def _setup_learn(
         self,

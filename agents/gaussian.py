@@ -59,6 +59,13 @@ def squash(u: Tensor, blocks: Tensor | None = None) -> tuple[Tensor, Tensor]:
     return u * (scale @ blocks), (radial + (blocks.sum(-1) - 1.0) * scale.log()).sum(-1)
 
 
+def action(output: Tensor, noise: Tensor, blocks: Tensor | None = None) -> Tensor:
+    """The action of `sample` alone."""
+    mean, log_std = split(output, blocks)
+    u = mean + log_std.exp() * noise
+    return torch.tanh(u) if blocks is None else squash(u, blocks)[0]
+
+
 def sample(output: Tensor, noise: Tensor, blocks: Tensor | None = None) -> tuple[Tensor, Tensor]:
     r"""A squashed action and its log-density, from the network's output and standard normal noise.
 

@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rppdyn.agents import gaussian
 from rppdyn.agents.batches import Drawn
 from rppdyn.agents.captured import Work, captured
-from rppdyn.agents.compiled import CompiledUpdate
+from rppdyn.agents.acting import acted
+from rppdyn.agents.compiled import CompiledActions, CompiledUpdate
 from rppdyn.agents.flat import flatten_
 from rppdyn.agents.functional import stacked
 from rppdyn.agents.precision import matmul_precision
@@ -58,6 +58,7 @@ class Together:
         # where parameters are, what holds moments, and the state
         self._found: tuple[list[int], list[Any], State] | None = None
         self._compiled = CompiledUpdate([agent.policy.features_extractor for agent in self.agents])
+        self._compiled_actions = CompiledActions()
         self.update = Replayed(self) if is_replayed(self.agents[0].device) else self._update_at_once
 
     def state(self) -> State:
@@ -155,14 +156,14 @@ class Together:
     @torch.no_grad()
     def predict(self, observations: Sequence[NDArray]) -> list[NDArray]:
         """What each agent does at its own observations (n_envs, n): `predict` of all of them at once, to rounding."""
-        agents, device = self.agents, self.agents[0].device
-        here = torch.from_numpy(np.stack(observations))
-        there = here.to(device, non_blocking=True)
-        features = torch.stack([agent.policy.features_extractor(x) for agent, x in zip(agents, there, strict=True)])
+        agents = self.agents
+        extractors = [agent.policy.features_extractor for agent in agents]
         vectors = flatten_([p for agent in agents for p in agent.actor.function.parameters]).view(len(agents), -1)
-        output = self.actors(features, self.actors.weights(vectors))
-        noise = torch.stack([agent.actor.draw_noise(x) for agent, x in zip(agents, here, strict=True)])
-        actions = gaussian.sample(output, noise.to(output, non_blocking=True), agents[0].actor.blocks)[0].cpu().numpy()
+        seen = torch.from_numpy(np.stack(observations))
+        noise = torch.stack([agent.actor.draw_noise(x) for agent, x in zip(agents, seen, strict=True)])
+        there = [t.to(vectors.device, non_blocking=True) for t in (seen, noise.to(vectors.dtype))]
+        act = self._compiled_actions if agents[0].compile else acted
+        actions = act(self.actors, vectors, *there, extractors, agents[0].actor.blocks).cpu().numpy()
         return [agent.policy.unscale_action(a) for agent, a in zip(agents, actions, strict=True)]
 
     def part(self) -> None:
