@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,15 +14,14 @@ from rppdyn.agents.networks import SymmetricFeatures
 
 
 def acted(
-    actors: Networks, vectors: Tensor, observations: Tensor, noise: Tensor, extractors: Sequence[SymmetricFeatures],
+    actors: Networks, weights: Any, observations: Tensor, noise: Tensor, extractors: Sequence[SymmetricFeatures],
     blocks: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """Actions in [-1, 1] of S agents, (S, B, m), sampled with the noise, (S, B, m), at raw observations (S, B, n).
 
     Args:
-        vectors: the actors' parameters, (S, n_pi).
+        weights: what `actors.weights` returned.
         extractors: of each agent; they take the features.
     """
     each = [extractor(seen) for extractor, seen in zip(extractors, observations.unbind(), strict=True)]
-    features = each[0].unsqueeze(0) if len(each) == 1 else torch.stack(each)
-    return gaussian.action(actors(features, actors.weights(vectors)), noise, blocks)
+    return gaussian.action(actors(torch.stack(each), weights), noise, blocks)

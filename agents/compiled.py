@@ -57,7 +57,8 @@ class CompiledUpdate:
             # of one shape, whose loops become one
             self._flat = state, {name: vectors.flatten(0, -2) for name, vectors in state.items()}
         for networks in (config.actors, config.critics):
-            _make_tables(networks, like)
+            if isinstance(networks, Perceptrons):
+                networks.assembly(like)  # makes tables at the first call
         numbers = [getattr(config, name) for name in NUMBERS] + bias_corrections(state, config)
         with torch.no_grad():
             given = torch.tensor(numbers, dtype=like.dtype)
@@ -76,22 +77,22 @@ class CompiledActions:
     def __init__(self) -> None:
         self._compiled: dict[Any, Any] = {}  # by shapes
 
-    def __call__(self, actors: Networks, vectors: Tensor, observations: Tensor, *others: Any) -> Tensor:
+    def __call__(self, actors: Networks, observations: Tensor, *others: Any) -> Tensor:
+        assert isinstance(actors, Perceptrons)  # agents whose networks are not can't be compiled
+        vectors = actors.vectors()
         key = vectors.dtype, vectors.shape, observations.dtype, observations.shape, torch.get_num_threads()
         if key not in self._compiled:
             options = OPTIONS | {"guard_filter_fn": NO_GUARDS}
-            self._compiled[key] = compiled(acted, fullgraph=True, dynamic=False, options=options)
-        _make_tables(actors, vectors)
+            self._compiled[key] = compiled(_act, fullgraph=True, dynamic=False, options=options)
+        actors.assembly(vectors)  # makes tables at the first call
         return self._compiled[key](actors, vectors, observations, *others)
 
     def __reduce__(self) -> tuple:
         return CompiledActions, ()  # what torch compiled stays here
 
 
-def _make_tables(networks: Networks, like: Tensor) -> None:
-    """What networks find out at their first use."""
-    if isinstance(networks, Perceptrons):
-        networks.assembly(like)
+def _act(actors: Perceptrons, vectors: Tensor, *others: Any) -> Tensor:
+    return acted(actors, actors.weights(vectors), *others)
 
 
 def _step(

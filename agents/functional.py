@@ -317,10 +317,14 @@ class Perceptrons(Networks):
         return self._maps[key]
 
     def current(self) -> list[tuple[Tensor, Tensor]]:
-        vector = flat_view(self.parameters)
-        if vector is None:
-            vector = torch.cat([p.detach().reshape(-1) for p in self.parameters])
-        return self.weights(vector.view(len(self.nets), -1))
+        return self.weights(self.vectors())
+
+    def vectors(self) -> Tensor:
+        """The parameters that the networks have, (N, n)."""
+        flat = flat_view(self.parameters)
+        if flat is None:
+            flat = torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        return flat.view(len(self.nets), -1)
 
     def weights(self, vectors: Tensor, trained: bool = False) -> list[tuple[Tensor, Tensor]]:
         index, factor, unit = self.assembly(vectors)

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rppdyn.agents.acting import acted
 from rppdyn.agents.batches import Drawn
 from rppdyn.agents.captured import Work, captured
-from rppdyn.agents.acting import acted
 from rppdyn.agents.compiled import CompiledActions, CompiledUpdate
 from rppdyn.agents.flat import flatten_
 from rppdyn.agents.functional import stacked
@@ -57,7 +57,8 @@ class Together:
             self.critics = stacked([net for agent in self.agents for net in agent.critic.function.nets])
         # where parameters are, what holds moments, and the state
         self._found: tuple[list[int], list[Any], State] | None = None
-        self._compiled = CompiledUpdate([agent.policy.features_extractor for agent in self.agents])
+        self._extractors = [agent.policy.features_extractor for agent in self.agents]
+        self._compiled = CompiledUpdate(self._extractors)
         self._compiled_actions = CompiledActions()
         self.update = Replayed(self) if is_replayed(self.agents[0].device) else self._update_at_once
 
@@ -156,14 +157,15 @@ class Together:
     @torch.no_grad()
     def predict(self, observations: Sequence[NDArray]) -> list[NDArray]:
         """What each agent does at its own observations (n_envs, n): `predict` of all of them at once, to rounding."""
-        agents = self.agents
-        extractors = [agent.policy.features_extractor for agent in agents]
-        vectors = flatten_([p for agent in agents for p in agent.actor.function.parameters]).view(len(agents), -1)
+        agents, like = self.agents, self._extractors[0].like
         seen = torch.from_numpy(np.stack(observations))
-        noise = torch.stack([agent.actor.draw_noise(x) for agent, x in zip(agents, seen, strict=True)])
-        there = [t.to(vectors.device, non_blocking=True) for t in (seen, noise.to(vectors.dtype))]
-        act = self._compiled_actions if agents[0].compile else acted
-        actions = act(self.actors, vectors, *there, extractors, agents[0].actor.blocks).cpu().numpy()
+        noise = torch.stack([agent.actor.draw_noise(x) for agent, x in zip(agents, seen, strict=True)]).to(like.dtype)
+        others = seen.to(like.device, non_blocking=True), noise.to(like.device, non_blocking=True), self._extractors
+        if agents[0].compile:
+            found = self._compiled_actions(self.actors, *others, agents[0].actor.blocks)
+        else:
+            found = acted(self.actors, self.actors.current(), *others, agents[0].actor.blocks)
+        actions = found.cpu().numpy()
         return [agent.policy.unscale_action(a) for agent, a in zip(agents, actions, strict=True)]
 
     def part(self) -> None:

@@ -24,7 +24,7 @@ from rppdyn.agents.algorithm import RPPSAC
 from rppdyn.agents.rollout import Steps, rollout
 from rppdyn.agents.together import Together, check_configurations, update_key
 from rppdyn.errors import by_user
-from rppdyn.runs.streams import GlobalStates
+from rppdyn.runs.streams import GlobalStates, quick_states
 
 logger = logging.getLogger(__name__)
 
@@ -242,6 +242,7 @@ def _refuse_one_stream(trained: Sequence[Trainee]) -> None:
             )
 
 
+@quick_states()
 def train_together(trainees: Sequence[Trainee], total_timesteps: int) -> None:
     """As `train_many`, of agents that are built. Those that are behind, after a resume, catch up first.
 

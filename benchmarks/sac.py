@@ -38,6 +38,7 @@ from rppdyn.agents.precision import matmul_precision
 from rppdyn.agents.together import Together
 from rppdyn.agents.trainees import Groups, Trainee, collect
 from rppdyn.envs import symmetry_spec
+from rppdyn.runs.streams import quick_states
 
 ENVS = ("Hopper-v5", "Walker2d-v5")
 PEER = "stable-baselines3"
@@ -93,6 +94,7 @@ def steps(agent: SAC | list[Trainee]) -> Step:
     for trainee in agent:
         trainee.begin(10**9)
 
+    @quick_states()
     def run() -> None:
         for _ in range(STEPS):
             collect(agent, groups)
@@ -196,10 +198,10 @@ def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Timing]]:
         for name, agent in found.items():
             target = TARGETS.get(name.removesuffix(COMPILED), 2.5 if MANY in name else None)
             arms[name] = step_of(agent), Timing(name, PEER, target)
-            if name in (PEER, *TARGETS):
+            if MANY not in name:
                 fast = f"{name}, medium"
                 step = in_precision("medium", step_of(agent))
-                arms[fast] = step, Timing(fast, f"{PEER}, medium", 1.25 if name in TARGETS else None)
+                arms[fast] = step, Timing(fast, f"{PEER}, medium", None if name == PEER else 1.25)
         for model in models if threads > 1 else ():
             name = f"{model}{MANY}, {threads}{APART}"
             arms[name] = Apart(env, model, kind, threads), Timing(name, PEER, 2.5)
@@ -302,6 +304,7 @@ def main() -> None:
     results: dict[str, list[Timing]] = {}
     for env in ENVS[: 1 if arguments.quick else None]:
         results |= measure(env, arguments.rounds, not arguments.updates)
+        write(arguments.json, where, {"times": results})
     found = growths(max(2, arguments.rounds // 2), arguments.quick)
     write(arguments.json, where, {"times": results, "growth": found})
     if arguments.plot:
