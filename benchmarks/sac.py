@@ -4,14 +4,14 @@ r"""Time RPP-SAC's gradient updates and steps beside those of stable-baselines3'
     OMP_NUM_THREADS=2 python benchmarks/sac.py --threads 2 --updates
 
 Networks of two layers of 256 with swish, batches of 256, each agent's own replay buffer and `train`. An update is
-`agent.train(1, 256)`, sampling included; a step is one of `agent.learn`, with the simulator's. Agents take turns in one
-process, five updates or twenty steps each per round, so that caches are as in training; a ratio is the peer's time over the
-agent's. "compiled" agents have compile=True, which needs a C++ compiler; without one they are left out. "products" are the
-matrix products that an update needs (two actors forward and one backward; two targets, critics and improved critics
-forward, critics backward and improved critics backward to their actions) and nothing else. "medium" stands for
-torch.set_float32_matmul_precision("medium") for both, or for the agent alone ("medium, alone"). "4 seeds" are trained at
-once; times are per seed. With more threads than one they are also shared out over as many processes of one thread each
-("2 processes", of which only the wall clock is read).
+`agent.train(1, 256)`, sampling included; a step is one of `agent.learn`, with the simulator's. Each agent takes turns with
+stable-baselines3's in one process, five updates or twenty steps each per round, so that caches are as in training; a ratio is
+stable-baselines3's time over the agent's. "compiled" agents have compile=True, which needs a C++ compiler; without one they are
+left out. "products" are the matrix products that an update needs (two actors forward and one backward; two targets, critics
+and improved critics forward, critics backward and improved critics backward to their actions) and nothing else. "medium"
+stands for torch.set_float32_matmul_precision("medium") for both, or for the agent alone ("medium alone"). "4 seeds" are
+trained at once; times are per seed. With more threads than one they are also shared out over as many processes of one thread
+each ("2 processes", of which only the wall clock is read).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import multiprocessing
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -161,64 +161,78 @@ def products(n: int, m: int, width: int = WIDTH, batch: int = BATCH) -> Step:
     return step
 
 
-def report(title: str, timings: dict[str, Timing], unit: float) -> None:
+@dataclass
+class Pair:
+    """Times of a candidate, and of its peer in the same rounds."""
+
+    peer: Timing
+    candidate: Timing
+
+    def ratio(self, clock: str) -> Spread:
+        """The peer's time over the candidate's, of one seed."""
+        pairs = zip(getattr(self.peer, clock), getattr(self.candidate, clock), strict=True)
+        return spread([seeds(self.candidate.name) * peer / own for peer, own in pairs])
+
+
+def seeds(name: str) -> int:
+    """How many a candidate trains at once."""
+    return SEEDS if MANY in name else 1
+
+
+def report(title: str, pairs: Sequence[Pair], unit: float) -> None:
     """Print medians of the time of one update or step of one seed, and ratios between their quartiles."""
     print(
-        f"\n{title}\n  {'':28} {'ms':>7} {'ratio':>7}  {'quartiles':14} {'cpu ms':>7} {'ratio':>7}  {'quartiles':14} asked"
+        f"\n{title}\n  {'':36} {'peer ms':>7} {'ms':>6} {'ratio':>7}  {'quartiles':14} {'by cpu':>7}  {'quartiles':14} asked"
     )
-    for t in timings.values():
-        count = SEEDS if MANY in t.name else 1
-        cells = []
-        for clock in ("wall",) if APART in t.name else ("wall", "cpu"):
-            median = 1e3 * statistics.median(getattr(t, clock)) / unit / count
-            against = spread([count * value for value in of_pairs(timings[t.peer], t, clock)])
-            cells.append(f"{median:7.2f} {against!s:23}")
-        print(f"  {t.name:28} {' '.join(cells)} {t.target or ''}".rstrip(), flush=True)
+    for pair in pairs:
+        name = pair.candidate.name
+        peer, own = (1e3 * statistics.median(t.wall) / unit for t in (pair.peer, pair.candidate))
+        cells = [str(pair.ratio(clock)) for clock in ("wall", "cpu")[: 1 if APART in name else 2]]
+        cells = " ".join(f"{cell:23}" for cell in cells)
+        print(
+            f"  {name:36} {peer:7.2f} {own / seeds(name):6.2f} {cells} {pair.candidate.target or ''}".rstrip(),
+            flush=True,
+        )
 
 
-def of_pairs(peer: Timing, timing: Timing, clock: str) -> list[float]:
-    """The peer's times over those of the same rounds."""
-    return [a / b for a, b in zip(getattr(peer, clock), getattr(timing, clock), strict=True)]
-
-
-def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Timing]]:
-    """Updates, then steps, of all agents in both precisions on one environment."""
+def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Pair]]:
+    """Updates, then steps, of all agents on one environment, each in turns with its peer."""
     models = [name + how for name in TARGETS for how in ("", COMPILED)[: 1 + can_compile()]]
-    found: dict[str, SAC | list[Trainee]] = {name: build(env, name) for name in (PEER, *models)}
-    for name in models:
-        found[name + MANY] = seeds_of(env, name, range(SEEDS))
-    peer = found[PEER]
+    peer = build(env, PEER)
     least = products(peer.observation_space.shape[0], peer.action_space.shape[0])
-    results = {}
     threads = torch.get_num_threads()
-    kinds = [(UPDATES, rounds, BURST)] + [("steps", max(2, rounds // 3), STEPS)] * with_steps
-    for kind, count, unit in kinds:
+    results = {}
+    for kind, unit in [(UPDATES, BURST)] + [("steps", STEPS)] * with_steps:
         step_of = KINDS[kind]
-        arms = {"products": (least, Timing("products", PEER))} if kind == UPDATES else {}
-        for name, agent in found.items():
-            target = TARGETS.get(name.removesuffix(COMPILED), 2.5 if MANY in name else None)
-            arms[name] = step_of(agent), Timing(name, PEER, target)
-            if MANY not in name:
-                fast = f"{name}, medium"
-                step = in_precision("medium", step_of(agent))
-                arms[fast] = step, Timing(fast, f"{PEER}, medium", None if name == PEER else 1.25)
-        for model in models if threads > 1 else ():
-            name = f"{model}{MANY}, {threads}{APART}"
-            arms[name] = Apart(env, model, kind, threads), Timing(name, PEER, 2.5)
-        timings = {name: timing for name, (_, timing) in arms.items()}
-        interleave({name: step for name, (step, _) in arms.items()}, timings, count)
-        for model, target in TARGETS.items():
-            timings[f"{model}, medium, alone"] = replace(
-                timings[f"{model}, medium"], name=f"{model}, medium, alone", peer=PEER, target=target
-            )
-        for step, _ in arms.values():
-            if isinstance(step, Apart):
-                step.close()
+        beside = step_of(peer)
+        pairs = [turns(beside, least, Timing("products", PEER), rounds)] if kind == UPDATES else []
+        for model in models:
+            target = TARGETS[model.removesuffix(COMPILED)]
+            step = step_of(build(env, model))
+            pairs.append(turns(beside, step, Timing(model, PEER, target), rounds))
+            both = (in_precision("medium", each) for each in (beside, step))
+            pairs.append(turns(*both, Timing(f"{model}, both medium", f"{PEER}, medium", 1.25), rounds))
+            alone = Timing(f"{model}, medium alone", PEER, target)
+            pairs.append(turns(beside, in_precision("medium", step), alone, rounds))
+            together = step_of(seeds_of(env, model, range(SEEDS)))
+            pairs.append(turns(beside, together, Timing(model + MANY, PEER, 2.5), rounds))
+            if threads > 1:
+                apart = Apart(env, model, kind, threads)
+                timing = Timing(f"{model}{MANY}, {threads}{APART}", PEER, 2.5)
+                pairs.append(turns(beside, apart, timing, rounds))
+                apart.close()
         title = f"{env}, {kind}, {threads} threads"
-        report(title, timings, unit)
-        results[title] = list(timings.values())
+        report(title, pairs, unit)
+        results[title] = pairs
     print(f"  an update needs {least.flops / 1e9:.2f} GFLOP of products at the least")
     return results
+
+
+def turns(peer: Step, candidate: Step, timing: Timing, rounds: int) -> Pair:
+    """A candidate in turns with its peer."""
+    pair = Pair(Timing(str(timing.peer)), timing)
+    interleave({"peer": peer, "candidate": candidate}, {"peer": pair.peer, "candidate": timing}, rounds)
+    return pair
 
 
 def seeds_of(env: str, model: str, seeds: Sequence[int]) -> list[Trainee]:
@@ -301,7 +315,7 @@ def main() -> None:
     parser = command_line(__doc__, rounds=60, quick=8, plot=True)
     parser.add_argument("--updates", action="store_true", help="updates alone, without steps")
     arguments, where = begin(parser, "stable_baselines3", "gymnasium", "mujoco")
-    results: dict[str, list[Timing]] = {}
+    results: dict[str, list[Pair]] = {}
     for env in ENVS[: 1 if arguments.quick else None]:
         results |= measure(env, arguments.rounds, not arguments.updates)
         write(arguments.json, where, {"times": results})

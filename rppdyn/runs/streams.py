@@ -60,7 +60,7 @@ class _Twister(np.random.MT19937):
     def __init__(self) -> None:
         super().__init__()
         words = (ctypes.c_uint32 * 625).from_address(self.ctypes.state_address)  # the key, then the position in it
-        self._words = np.frombuffer(words, np.uint32)
+        self._words = np.ctypeslib.as_array(words)
 
     @property
     def state(self) -> Any:

@@ -1,4 +1,4 @@
-"""Compiled gradient updates beside plain ones; in processes of their own, as tests' shape checks can't be compiled."""
+"""Compiled updates and actions beside plain ones; in processes of their own, as tests' shape checks can't be compiled."""
 
 from __future__ import annotations
 
@@ -86,12 +86,41 @@ for compiled in (False, True):
 for plain, fast in zip(*(f.values() for f in found), strict=True):
     assert (plain - fast).norm() <= 1e-4 * plain.norm()
 import cloudpickle
-cloudpickle.loads(cloudpickle.dumps(one._group._compiled))
+for part in (one._group._compiled, one._group._compiled_actions):
+    cloudpickle.loads(cloudpickle.dumps(part))
+"""
+ACTIONS = """
+def actions(agents, seen):
+    for i, a in enumerate(agents):
+        a.actor.generator.manual_seed(i)
+    return np.stack(Together(agents).predict(seen))
+
+for count, env, model in ((1, "Hopper-v5", "rpp"), (2, "Hopper-v5", "emlp"), (2, "InvertedPendulum-v5", "mlp")):
+    agents = [agent(model, env=env, seed=s) for s in range(count)]
+    n = agents[0].observation_space.shape[0]
+    for batch in (1, 3):
+        rng = np.random.default_rng(batch)
+        seen = [rng.normal(size=(batch, n)) for _ in agents]
+        plain = actions(agents, seen)
+        for a in agents:
+            a.compile = True
+        np.testing.assert_allclose(actions(agents, seen), plain, rtol=1e-10, atol=1e-12)
+        agents[0].policy.features_extractor.observe(torch.from_numpy(10 * rng.normal(size=(4, n))))
+        vector = agents[0].actor.function.parameters[0].data
+        vector.add_(0.1)
+        moved = actions(agents, seen)  # what changed since is seen
+        for a in agents:
+            a.compile = False
+        np.testing.assert_allclose(moved, actions(agents, seen), rtol=1e-10, atol=1e-12)
+        assert abs(moved - plain).max() > 1e-3
+        for i, a in enumerate(agents):  # and they are those of each alone, by stable-baselines3's predict
+            a.actor.generator.manual_seed(i)
+            np.testing.assert_allclose(a.predict(seen[i])[0], moved[i], rtol=1e-6, atol=1e-9)
 """
 
 
-def test_compiled_updates_are_the_plain_ones_for_a_hundred_updates(tmp_path):
-    run_code(SETUP + AGREE + NUMBERS, "eager", *CASES, folder=tmp_path)
+def test_compiled_updates_and_actions_are_the_plain_ones(tmp_path):
+    run_code(SETUP + AGREE + NUMBERS + ACTIONS, "eager", *CASES, folder=tmp_path)
 
 
 RESUME = """

@@ -46,6 +46,14 @@ def test_signed_permutation_of_mean_and_permutation_of_deviation_commute_with_sa
     torch.testing.assert_close(other_log_prob, log_prob)
 
 
+def test_the_action_alone_is_that_of_a_sample():
+    output = 3 * torch.randn(64, 5, generator=torch.Generator().manual_seed(2))
+    for blocks, dim in ((None, 2), (BLOCKS.float(), 3)):
+        noise = torch.randn(64, dim, generator=torch.Generator().manual_seed(3))
+        seen = output[:, : 2 * dim] if blocks is None else output
+        assert torch.equal(gaussian.action(seen, noise, blocks), gaussian.sample(seen, noise, blocks)[0])
+
+
 BLOCKS = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
 
 

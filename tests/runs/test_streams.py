@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pytest
 import torch
 
-from rppdyn.runs.streams import GlobalStates, data_stream, stream
+from rppdyn.runs.streams import GlobalStates, _Twister, data_stream, quick_states, stream
 
 
 def draw():
@@ -24,6 +25,52 @@ def test_global_states_that_are_put_back_draw_the_same_again():
     assert GlobalStates.now().same(before) and draw() == first
     outer.put()
     assert GlobalStates.now().same(outer)
+
+
+def test_numbers_are_the_same_where_states_are_quick_and_after_that():
+    outer = GlobalStates.now()
+    np.random.seed(7)  # noqa: NPY002
+    np.random.randn()  # noqa: NPY002 (one of a pair is kept)
+    before = GlobalStates.now()
+    expected = [draw() for _ in range(700)]
+    before.put()
+    own = np.random.mtrand.get_bit_generator()
+    found = [draw() for _ in range(3)]
+    with pytest.raises(ValueError, match="stop"), quick_states():
+        assert type(np.random.mtrand.get_bit_generator()) is _Twister
+        found += [draw() for _ in range(400)]  # more than one block of 624 words
+        middle = GlobalStates.now()
+        draw(), np.random.seed(1)  # noqa: NPY002
+        middle.put()
+        assert GlobalStates.now().same(middle)
+        found += [draw() for _ in range(200)]
+        raise ValueError("stop")
+    found += [draw() for _ in range(97)]
+    assert found == expected
+    assert np.random.mtrand.get_bit_generator() is own
+    outer.put()
+
+
+def test_a_quick_state_is_numpys_own():
+    quick, usual = _Twister(), np.random.MT19937(5)
+    quick.state = usual.state
+    quick.random_raw(1000), usual.random_raw(1000)
+    for state in (quick.state, np.random.MT19937.state.__get__(quick)):
+        assert state["state"]["pos"] == usual.state["state"]["pos"]
+        assert (state["state"]["key"] == usual.state["state"]["key"]).all()
+
+
+def test_a_generator_of_another_kind_stays():
+    own = np.random.mtrand.get_bit_generator()
+    kept = np.random.get_state()  # noqa: NPY002
+    other = np.random.PCG64(0)
+    try:
+        np.random.mtrand.set_bit_generator(other)
+        with quick_states():
+            assert np.random.mtrand.get_bit_generator() is other
+    finally:
+        np.random.mtrand.set_bit_generator(own)
+        np.random.set_state(kept)  # noqa: NPY002
 
 
 def test_streams_of_a_seed_repeat_and_differ_from_those_of_its_weights_and_of_others():
