@@ -54,7 +54,8 @@ class RPPSAC(SAC):
             around them and put back; None for the process's own. On some processors "medium" computes the same twice as
             fast; on others it rounds more coarsely, which is refused.
         compile: gradient updates, and actions in training, by `torch.compile`: on a CPU both take about three quarters of the
-            time, after ten to thirty seconds of compiling at the first. It needs a C++ compiler, and networks without gates and bilinear layers.
+            time, after ten to thirty seconds of compiling at the first. It needs a C++ compiler, and networks without gates and
+            bilinear layers.
         policy_kwargs: RPPPolicy's arguments: model, hidden, num_layers, variances.
         **kwargs: stable-baselines3's own, with its defaults (`tau`, `target_entropy`, `learning_rate`, ...).
     Raises:
