@@ -5,7 +5,7 @@
 #   make install       the environment alone, test tools included
 #   make test-cluster  sweeps by Hydra's launchers, one on a Ray cluster that loses a node
 #   make lint          ruff: rules and formatting; mypy: types
-#   make bench         the benchmarks beside their peers, in five minutes where nothing else runs; raw times in build/benchmarks/
+#   make bench         the benchmarks beside their peers, in ten minutes where nothing else runs; raw times in build/benchmarks/
 #   make clean         remove .venv, caches and build products; runs/ stays
 #
 #   PYTHON=...         the interpreter to build .venv from (3.11 or newer)

@@ -312,7 +312,7 @@ def plot(path: Path, found: Sequence[Growth]) -> None:
 
 def main() -> None:
     """Parse arguments, measure, print, and write the raw times."""
-    parser = command_line(__doc__, rounds=60, quick=8, plot=True)
+    parser = command_line(__doc__, rounds=60, quick=4, plot=True)
     parser.add_argument("--updates", action="store_true", help="updates alone, without steps")
     arguments, where = begin(parser, "stable_baselines3", "gymnasium", "mujoco")
     results: dict[str, list[Pair]] = {}
