@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map
 
 from rppdyn.agents import checkpoint, defaults, refusals
 from rppdyn.agents.batches import Batches
+from rppdyn.agents.compiled import gains_by_compiling
 from rppdyn.agents.equivariance import AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
 from rppdyn.agents.functional import Networks
 from rppdyn.agents.images import refuse_changed_rewards
@@ -51,11 +52,12 @@ class RPPSAC(SAC):
             2019, "duplicate tuples"), at the cost of none.
         mirror_loss: weight of |pi(g s) - g pi(s)|^2 in the actor's loss (Yu, Turk & Liu 2018), another baseline.
         matmul_precision: of gradient updates, "highest", "high" or "medium" as in `torch.set_float32_matmul_precision`, set
-            around them and put back; None for the process's own. On some processors "medium" computes the same twice as
-            fast; on others it rounds more coarsely, which is refused.
-        compile: gradient updates, and actions in training, by `torch.compile`: on a CPU both take about three quarters of the
+            around them and put back. On some processors "medium" computes the same twice as fast, on others it rounds more
+            coarsely, which is refused. None takes it where it is as accurate; in a process whose own precision isn't torch's
+            "highest" any more, that one.
+        compile: gradient updates, and actions in training, by `torch.compile`: on a CPU both take about two thirds of the
             time, after ten to thirty seconds of compiling at the first. It needs a C++ compiler, and networks without gates and
-            bilinear layers.
+            bilinear layers. None compiles trainings of 20,000 updates and more, where that works.
         policy_kwargs: RPPPolicy's arguments: model, hidden, num_layers, variances.
         **kwargs: stable-baselines3's own, with its defaults (`tau`, `target_entropy`, `learning_rate`, ...).
     Raises:
@@ -91,7 +93,7 @@ class RPPSAC(SAC):
         augment: bool = False,
         mirror_loss: float = 0.0,
         matmul_precision: str | None = None,
-        compile: bool = False,
+        compile: bool | None = None,
         policy_kwargs: dict[str, Any] | None = None,
         _init_setup_model: bool = True,
         **kwargs: Any,
@@ -107,6 +109,7 @@ class RPPSAC(SAC):
         self.mirror_loss = mirror_loss
         self.matmul_precision = matmul_precision
         self.compile = compile
+        self._gains = False  # whether what it is learning is compiled, where `compile` is None
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]  # None, too, as load() of stable-baselines3 gives it
@@ -247,6 +250,11 @@ class RPPSAC(SAC):
         self._alone.train(gradient_steps, batch_size)
 
     @property
+    def compiles(self) -> bool:
+        """Whether gradient updates, and actions in training, are compiled."""
+        return self._gains if self.compile is None else self.compile
+
+    @property
     def _alone(self) -> Together:
         """What updates and acts, of this agent."""
         if self._group is None:
@@ -315,6 +323,7 @@ class RPPSAC(SAC):
         if isinstance(self.replay_buffer, DeviceReplayBuffer):
             self.replay_buffer.allocate()
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        self._gains = self.compile is None and gains_by_compiling(self)
         if reset_num_timesteps:
             self._collected_steps = self._collected_episodes = 0
         checkpoint.replay_log(self)
@@ -386,5 +395,5 @@ class RPPSAC(SAC):
 
     def _excluded_save_params(self) -> list[str]:
         own = ["batches", "_pending_log", "_collected_steps", "_collected_episodes"]
-        own += ["_group", "_sums", "_log_alpha"]
+        own += ["_group", "_sums", "_log_alpha", "_gains"]
         return super()._excluded_save_params() + own

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from torch import Tensor
 
 from rppdyn.agents.acting import acted
@@ -15,7 +16,10 @@ from rppdyn.agents.functional import Networks, Perceptrons, Prior
 from rppdyn.agents.networks import SymmetricFeatures
 from rppdyn.agents.replay import samples
 from rppdyn.agents.update import Metrics, State, UpdateConfig, bias_corrections, step_, together
-from rppdyn.nn.compiling import compiled
+from rppdyn.nn.compiling import can_compile, compiled
+
+if TYPE_CHECKING:
+    from rppdyn.agents.algorithm import RPPSAC
 
 NUMBERS = ("learning_rate", "tau", "gamma", "noise_variance", "target_entropy")
 """What may change from update to update without compiling anew."""
@@ -28,6 +32,24 @@ OPTIONS = {
 }
 # What else may change is in `_key`; tensors that come from elsewhere than a buffer of rows may be of any kind.
 NO_GUARDS, TENSOR_GUARDS = torch.compiler.skip_all_guards_unsafe, torch.compiler.keep_tensor_guards_unsafe
+
+
+PAYS = 20_000
+"""Updates from which on compiling saves as much time as it takes where nothing is cached."""
+
+
+def gains_by_compiling(agent: RPPSAC) -> bool:
+    """Whether the training that an agent has begun is long enough, and on a CPU where torch can compile it.
+
+    The whole training counts, steps before this call included, so that one that is resumed rounds as before.
+    """
+    networks = agent.actor.function, agent.critic.function
+    per_rollout = agent.train_freq.frequency * agent.n_envs
+    steps = per_rollout if agent.gradient_steps < 0 else agent.gradient_steps
+    updates = agent._total_timesteps * steps / per_rollout
+    is_long = agent.train_freq.unit == TrainFrequencyUnit.STEP and updates >= PAYS
+    compilable = agent.device.type == "cpu" and all(isinstance(network, Perceptrons) for network in networks)
+    return is_long and compilable and can_compile(agent.device)
 
 
 class CompiledUpdate:
@@ -99,18 +121,22 @@ def _step(
     state: State, drawn: Sequence[Drawn], config: UpdateConfig, priors: tuple[Prior, Prior], numbers: Tensor,
     extractors: Sequence[SymmetricFeatures],
 ) -> Metrics:  # fmt: skip
-    batches = [
-        _of_rows(batch, extractor) if "states" in batch else batch
-        for (batch, _), extractor in zip(drawn, extractors, strict=True)
-    ]
-    noise = together([noise for _, noise in drawn])
+    batches, noise = map(together, zip(*of_rows(drawn, extractors), strict=True))
     own: dict[str, Any] = dict(zip(NUMBERS, numbers[: len(NUMBERS)].unbind(), strict=True))
     config = dataclasses.replace(config, **own)
     corrections = numbers[len(NUMBERS) :].view(-1, 2, len(state["log_alpha"]))
-    return Metrics.of(step_(state, together(batches), noise, config, priors, corrections))
+    return Metrics.of(step_(state, batches, noise, config, priors, corrections))
 
 
-def _of_rows(batch: Mapping[str, Tensor], extractor: SymmetricFeatures) -> dict[str, Tensor]:
+def of_rows(drawn: Sequence[Drawn], extractors: Sequence[SymmetricFeatures]) -> list[Drawn]:
+    """Batches as updates take them, of which some are still rows of a replay buffer."""
+    return [
+        (_with_features(batch, extractor) if "states" in batch else batch, noise)
+        for (batch, noise), extractor in zip(drawn, extractors, strict=True)
+    ]
+
+
+def _with_features(batch: Mapping[str, Tensor], extractor: SymmetricFeatures) -> dict[str, Tensor]:
     return with_features(samples(batch["states"], batch["rest"]), extractor) | {"transitions": batch["transitions"]}
 
 

@@ -13,6 +13,10 @@ TOLERATED = 4.0
 """How many times larger than at "highest" a product's error may be."""
 
 
+FASTEST = "medium"
+"""What torch computes fastest; oneDNN's products in place of MKL's on some processors, bfloat16 or TensorFloat32 on others."""
+
+
 @contextmanager
 def matmul_precision(name: str | None) -> Iterator[None]:
     """`torch.set_float32_matmul_precision` inside the block, put back afterwards; None leaves it as it is."""
@@ -25,6 +29,17 @@ def matmul_precision(name: str | None) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def update_precision(name: str | None, device: torch.device) -> str | None:
+    """The precision that gradient updates have: the one given, or the fastest that costs no accuracy on this device.
+
+    A process that has another precision than torch's "highest" was given it by its user, and keeps it: None. What is chosen
+    depends on errors alone and never on times, so that a machine's numbers are the same however busy it is.
+    """
+    if name is None and torch.get_float32_matmul_precision() == "highest" and _is_accurate(FASTEST, device):
+        return FASTEST
+    return name
 
 
 def check_matmul_precision(name: str | None, device: torch.device) -> None:
@@ -40,12 +55,16 @@ def check_matmul_precision(name: str | None, device: torch.device) -> None:
         return
     if name not in PRECISIONS:
         raise ValueError(f"matmul_precision={name!r} is not one of {', '.join(PRECISIONS)}")
-    error, least = product_error(name, device), product_error("highest", device)
-    if error > TOLERATED * least:
+    if not _is_accurate(name, device):
+        error, least = product_error(name, device), product_error("highest", device)
         raise ValueError(
             f"matmul_precision={name}: on this {device.type} products have a relative error of {error:.0e} then, and of "
             f"{least:.0e} at highest; leave it out"
         )
+
+
+def _is_accurate(name: str, device: torch.device) -> bool:
+    return product_error(name, device) <= TOLERATED * product_error("highest", device)
 
 
 @functools.cache

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from operator import attrgetter, is_not
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch._dynamo.exc import TorchDynamoException
 
 from rppdyn.agents.acting import acted
 from rppdyn.agents.batches import Drawn
 from rppdyn.agents.captured import Work, captured
-from rppdyn.agents.compiled import CompiledActions, CompiledUpdate
+from rppdyn.agents.compiled import CompiledActions, CompiledUpdate, of_rows
 from rppdyn.agents.flat import flatten_
 from rppdyn.agents.functional import stacked
-from rppdyn.agents.precision import matmul_precision
+from rppdyn.agents.precision import matmul_precision, update_precision
 from rppdyn.agents.update import Metrics, State, UpdateConfig, together, update_
+from rppdyn.nn.compiling import reason_of
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 Trained = tuple[torch.optim.Optimizer | None, Sequence[Tensor]]
@@ -105,9 +112,10 @@ class Together:
         group: Together | None = self
         drawn: list[Drawn] | None = None
         sums, metrics = None, None
-        if any(agent.prepare_updates for agent in self.agents):
-            group = self._each(lambda agent: agent.prepare_updates and agent.prepare_updates())[0]
-        with matmul_precision(self.agents[0].matmul_precision):
+        first = self.agents[0]
+        with matmul_precision(update_precision(first.matmul_precision, first.device)):
+            if any(agent.prepare_updates for agent in self.agents):
+                group = self._each(lambda agent: agent.prepare_updates and agent.prepare_updates())[0]
             for _ in range(gradient_steps):
                 if group is not None and not group.draws_in_update:
                     group, kept, drawn = group._each(partial(_draw, batch_size=batch_size))
@@ -141,9 +149,24 @@ class Together:
         self, state: State, config: UpdateConfig, batch_size: int, drawn: Sequence[Drawn] | None = None
     ) -> Metrics:
         drawn = drawn or self.draw(batch_size)
-        if self.agents[0].compile:
-            return self._compiled(state, drawn, config)
-        return Metrics.of(update_(state, *_stacked(drawn), config))
+        return self._by_torch_compile(
+            lambda: self._compiled(state, drawn, config),
+            lambda: Metrics.of(update_(state, *_stacked(of_rows(drawn, self._extractors)), config)),
+        )
+
+    def _by_torch_compile(self, compiled: Callable[[], T], plain: Callable[[], T]) -> T:
+        """What is compiled, where agents have that; else, and where torch fails at what nobody asked for, what is not."""
+        if not self.agents[0].compiles:
+            return plain()
+        try:
+            return compiled()
+        except TorchDynamoException as error:  # before anything was computed
+            if self.agents[0].compile:
+                raise
+            logger.warning("Training goes on without torch.compile, in up to twice the time: %s", reason_of(error))
+            for agent in self.agents:
+                agent.compile = False
+            return plain()
 
     @property
     def draws_in_update(self) -> bool:
@@ -161,10 +184,10 @@ class Together:
         seen = torch.from_numpy(np.stack(observations))
         noise = torch.stack([agent.actor.draw_noise(x) for agent, x in zip(agents, seen, strict=True)]).to(like.dtype)
         others = seen.to(like.device, non_blocking=True), noise.to(like.device, non_blocking=True), self._extractors
-        if agents[0].compile:
-            found = self._compiled_actions(self.actors, *others, agents[0].actor.blocks)
-        else:
-            found = acted(self.actors, self.actors.current(), *others, agents[0].actor.blocks)
+        found = self._by_torch_compile(
+            lambda: self._compiled_actions(self.actors, *others, agents[0].actor.blocks),
+            lambda: acted(self.actors, self.actors.current(), *others, agents[0].actor.blocks),
+        )
         actions = found.cpu().numpy()
         return [agent.policy.unscale_action(a) for agent, a in zip(agents, actions, strict=True)]
 
@@ -180,7 +203,7 @@ class Together:
 
 def _draw(agent: RPPSAC, batch_size: int) -> Drawn:
     batches = agent.batches
-    buffer = batches.row_buffer if agent.compile else None
+    buffer = batches.row_buffer if agent.compiles else None
     batch = batches.sample(batch_size) if buffer is None else batches.rows(buffer, batch_size)
     return batch, {name: batches.noise(batch_size) for name in ("current", "next")}
 
@@ -299,7 +322,7 @@ def check_configurations(agents: Iterable[RPPSAC]) -> None:
 
 _SETTINGS = attrgetter(
     "gamma", "tau", "noise_variance", "target_entropy", "max_gradient_norm", "mirror_loss", "augment", "batch_size",
-    "gradient_steps", "target_update_interval", "learning_starts", "matmul_precision", "compile",
+    "gradient_steps", "target_update_interval", "learning_starts", "matmul_precision", "compiles",
 )  # fmt: skip
 
 

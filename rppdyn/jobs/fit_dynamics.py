@@ -37,7 +37,7 @@ from rppdyn.jobs.fitting.parts import Parts
 from rppdyn.jobs.fitting.result import FitResult, over_members
 from rppdyn.jobs.fitting.running import load_members, run_fit
 from rppdyn.nn import Chained, Stack
-from rppdyn.nn.compiling import check_compiler, why_not_compiled
+from rppdyn.nn.compiling import can_compile, check_compiler
 from rppdyn.reps import Scalar, V
 from rppdyn.runs import Progress, RunFolder
 from rppdyn.runs.files import write_json
@@ -125,12 +125,7 @@ class Dynamics(StackFit):
         config = self.config
         is_plain_ode = config.model.kind == "mlp" and config.model.system != "hamiltonian"
         steps = config.optimiser.epochs * self.steps_per_epoch
-        if self.device.type != "cpu" or is_plain_ode or steps < PAYS:
-            return False
-        obstacle = why_not_compiled(self.device)
-        if obstacle:
-            logger.warning("Training without torch.compile, in up to twice the time: %s", obstacle)
-        return not obstacle
+        return self.device.type == "cpu" and not is_plain_ode and steps >= PAYS and can_compile(self.device)
 
     def compile(self) -> None:
         """Train by ``torch.compile``; batches of another size, as the last of an epoch, are compiled by themselves.

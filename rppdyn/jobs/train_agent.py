@@ -135,6 +135,7 @@ class _Run:
             steps=self.state.step,
             total_steps=config.total_steps,
             metrics=folder.metrics.last(),
+            compiled=self.agent.compiles,
             seconds=time.monotonic() - self._start,
             interrupted=stopped,
             note="stopped; a checkpoint was written" if stopped else "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -11,7 +12,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["check_compiler", "compiled", "why_not_compiled"]
+__all__ = ["can_compile", "check_compiler", "compiled", "reason_of", "why_not_compiled"]
+
+logger = logging.getLogger(__name__)
 
 
 def check_compiler(device: torch.device) -> None:
@@ -22,6 +25,14 @@ def check_compiler(device: torch.device) -> None:
     """
     if missing := _missing_compiler(device):
         raise ValueError(f"compile=true: {missing}")
+
+
+def can_compile(device: torch.device) -> bool:
+    """Whether ``torch.compile`` works here, for training that gains by it; where it doesn't, a warning says why."""
+    obstacle = why_not_compiled(device)
+    if obstacle:
+        logger.warning("Training without torch.compile, in up to twice the time: %s", obstacle)
+    return not obstacle
 
 
 def why_not_compiled(device: torch.device) -> str:
@@ -35,10 +46,15 @@ def _failure(device: torch.device) -> str:
     try:
         compiled(_sum, dynamic=False)(torch.ones(2, device=device))
     except Exception as error:  # of torch, of the compiler, or of a cache that can't be written
-        lines = [line for line in str(error).splitlines() if line.strip() and not line.endswith("raised:")]
-        said = next((line for line in lines if " error: " in line), lines[0] if lines else type(error).__name__)
-        return f"{said.strip()}; mend that, or use compile=false"
+        return reason_of(error)
     return ""
+
+
+def reason_of(error: Exception) -> str:
+    """In one line why torch did not compile something, and what to do."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.endswith("raised:")]
+    said = next((line for line in lines if " error: " in line), lines[0] if lines else type(error).__name__)
+    return f"{said.strip()}; mend that, or use compile=false"
 
 
 def _missing_compiler(device: torch.device) -> str:

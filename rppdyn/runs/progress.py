@@ -34,8 +34,7 @@ class Progress:
     """A bar over environment steps (or any count) with a few last values and speed.
 
     Where standard error is no terminal it prints a line every ten seconds instead of redrawing ten times a second. Work
-    that is done within `delay` seconds shows no bar. What takes longer than the other steps `at_first` stands behind the
-    description until the first is done.
+    that is done within `delay` seconds shows no bar.
     """
 
     def __init__(
@@ -43,7 +42,6 @@ class Progress:
         total: int,
         initial: int = 0,
         description: str = "",
-        at_first: str = "",
         unit: str = "step",
         enabled: bool = True,
         delay: float = 0.0,
@@ -52,7 +50,7 @@ class Progress:
         self._bar = _Meter(
             total=total,
             initial=initial,
-            desc=f"{description}, {at_first}" if at_first else description,
+            desc=description,
             unit=unit,
             file=sys.stderr,
             disable=not enabled,
@@ -69,6 +67,11 @@ class Progress:
         if count > self._bar.n:
             self._bar.desc = self._description
             self._bar.update(count - self._bar.n)
+
+    def say(self, what: str) -> None:
+        """Stand behind the description, until the next update, what takes longer than the other steps."""
+        self._bar.desc = f"{self._description}, {what}"
+        self._bar.refresh()
 
     def show(self, **values: float) -> None:
         """Put values behind the bar; earlier ones of other names stay."""

@@ -8,8 +8,11 @@ import pytest
 import torch
 from forked import run_code
 
-from rppdyn.agents import RPPSAC, train_many
+from torch._dynamo.exc import TorchDynamoException
+
+from rppdyn.agents import RPPSAC, compiled, train_many
 from rppdyn.agents.refusals import check_compiled
+from rppdyn.agents.together import Together
 
 SETUP = """
 import functools, sys
@@ -174,7 +177,69 @@ def test_a_saved_agent_is_used_where_there_is_no_compiler_but_not_trained(make_a
     assert RPPSAC.load(tmp_path / "agent", env=agent.env, device="cpu", compile=False).learn(60)._n_updates
 
 
+def test_trainings_of_many_updates_are_compiled_unless_told_not_to(make_agent, monkeypatch, caplog):
+    """Whichever call of learn they are in the middle of."""
+    monkeypatch.setattr(compiled, "PAYS", 110)
+    monkeypatch.setattr(Together, "train", lambda *arguments: None)
+    monkeypatch.setattr(
+        Together, "predict", lambda self, seen: [make_agent().action_space.sample()[None] for _ in seen]
+    )
+    tried = []
+    monkeypatch.setattr(compiled, "can_compile", lambda device: tried.append(device) or True)
+
+    def compiles(steps: int, agent: RPPSAC | None = None, **options) -> bool:
+        return (agent or make_agent(**options)).learn(steps, reset_num_timesteps=agent is None).compiles
+
+    agent = make_agent(learning_starts=1000)
+    assert not compiles(100, agent) and compiles(10, agent)
+    assert not compiles(109) and not compiles(110, train_freq=2) and compiles(110, train_freq=2, gradient_steps=2)
+    assert compiles(110, train_freq=5, gradient_steps=-1)
+    assert not compiles(110, train_freq=(1, "episode"))
+    assert len(tried) == 3 and not compiles(110, compile=False) and len(tried) == 3
+    gated = dict(network_kwargs=dict(architecture="tensor", bilinear=True))
+    assert not compiles(110, model="emlp", policy_kwargs=gated)
+    monkeypatch.undo()
+    monkeypatch.setattr(compiled, "PAYS", 60)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert make_agent().learn(60)._n_updates == 10
+    assert "without torch.compile, in up to twice the time: torch.compile needs a C++ compiler" in caplog.text
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_where_torch_fails_to_compile_training_goes_on_as_it_would_have(make_agent, monkeypatch, caplog, count):
+    def failing(*arguments, **options):
+        def fail(*_):
+            raise TorchDynamoException("g++: internal compiler error\nand so on")
+
+        return fail
+
+    def trained(**options) -> list[RPPSAC]:
+        builds = [lambda seed=seed: make_agent(seed=seed, **options) for seed in range(count)]
+        return [trainee.agent for trainee in train_many(builds, 60)] if count > 1 else [builds[0]().learn(60)]
+
+    plain = trained()
+    monkeypatch.setattr(compiled, "PAYS", 60)
+    monkeypatch.setattr(compiled, "can_compile", lambda device: True)
+    monkeypatch.setattr(compiled, "compiled", failing)
+    for one, other in zip(trained(), plain, strict=True):
+        assert one._n_updates == 10 and not one.compiles
+        for a, b in zip(one.policy.parameters(), other.policy.parameters(), strict=True):
+            assert torch.equal(a, b)
+    assert [record.message for record in caplog.records] == [
+        "Training goes on without torch.compile, in up to twice the time: g++: internal compiler error; mend that, or use "
+        "compile=false"
+    ]
+    monkeypatch.setattr(
+        Together, "predict", lambda self, seen: [make_agent().action_space.sample()[None] for _ in seen]
+    )
+    caplog.clear()
+    trained()  # and where it fails at an update
+    assert len(caplog.records) == 1
+    with pytest.raises(TorchDynamoException, match="internal compiler error"):
+        make_agent(compile=True).learn(60)
+
+
 def test_seeds_trained_at_once_agree_on_it(make_agent, monkeypatch):
     monkeypatch.setenv("CXX", "true")
-    with pytest.raises(ValueError, match="compile is False and True"):
-        train_many([lambda seed=seed: make_agent(seed=seed, compile=seed == 1) for seed in (0, 1)], 10)
+    with pytest.raises(ValueError, match="compile is None and True"):
+        train_many([lambda seed=seed: make_agent(seed=seed, compile=seed == 1 or None) for seed in (0, 1)], 10)

@@ -57,16 +57,26 @@ def test_updates_have_it_and_nothing_else_has(make_agent, monkeypatch, alone):
     assert seen == {"sample": {"high"}, "noise": {"high"}, "_store_transition": {"highest"}}
 
 
-def test_without_one_updates_have_what_the_process_has(make_agent, monkeypatch):
+@pytest.mark.parametrize("error, chosen", [(2e-7, "medium"), (3e-3, "highest")])
+def test_without_one_updates_have_the_fastest_that_is_as_accurate(make_agent, monkeypatch, error, chosen):
     seen = []
+    monkeypatch.setattr(precision, "product_error", lambda name, device: error if name == "medium" else 2e-7)
     monkeypatch.setattr(
         Batches, "noise",
         lambda self, like, draw=Batches.noise: seen.append(torch.get_float32_matmul_precision()) or draw(self, like),
     )  # fmt: skip
     agent = make_agent().learn(55)
-    with matmul_precision("high"):
+    with matmul_precision("high"):  # its user's own choice
         agent.learn(5, reset_num_timesteps=False)
-    assert agent.matmul_precision is None and seen == ["highest"] * 10 + ["high"] * 10
+    assert agent.matmul_precision is None and seen == [chosen] * 10 + ["high"] * 10
+
+
+def test_what_is_chosen_costs_no_accuracy_on_this_machine():
+    """Updates have, by default, products of single precision, whatever the processor makes of the faster ones."""
+    with matmul_precision(precision.update_precision(None, CPU)):
+        a, b = torch.randn(2, 2, 512, 300, generator=torch.Generator().manual_seed(1))
+        error = (torch.bmm(a.mT, b).double() - torch.bmm(a.double().mT, b.double())).norm()
+    assert error < 1e-6 * torch.bmm(a.double().mT, b.double()).norm()
 
 
 def test_a_saved_agent_keeps_it(make_agent, tmp_path):

@@ -80,10 +80,11 @@ def test_no_number_of_the_progress_is_cut_at_the_end_of_a_terminal(monkeypatch, 
 
 
 def test_what_the_first_step_takes_longer_for_is_said_until_it_is_done(capsys):
-    with Progress(10, description="task", at_first="compiling") as bar:
+    with Progress(10, description="task") as bar:
+        bar.say("compiling")
         bar.update(0)
         bar.update(1)
-    first, *_, last = capsys.readouterr().err.strip().split("\r")
+    _, first, *_, last = capsys.readouterr().err.strip().split("\r")
     assert first.startswith("task, compiling   0%") and last.startswith("task  10%")
 
 

@@ -167,8 +167,10 @@ class AgentConfig:
     max_gradient_norm: float | None = None
     augment: bool = False  # sampled transitions are replaced by images under random elements of the group
     mirror_loss: float = 0.0  # weight of |pi(g s) - g pi(s)|^2 in the actor's loss
-    matmul_precision: str | None = None  # of gradient updates: highest, high, medium; null: torch's own
-    compile: bool = False  # updates, and actions in training, by torch.compile; seconds once, and a C++ compiler
+    matmul_precision: str | None = None  # of gradient updates: highest, high, medium; null: medium where as accurate
+    compile: bool | None = (
+        None  # updates, and actions in training, by torch.compile; null: on a CPU, in long runs, where it works
+    )
     imagination: ImaginationConfig | None = None  # of agent=mbpo
 
     def __post_init__(self) -> None:

@@ -49,11 +49,9 @@ def run_fit(config: FitConfig, build: Callable[[], StackFit], *, resume: bool, p
             folder.replace_config(asdict(config))
             steps = config.optimiser.epochs * subject.steps_per_epoch
             label = f"{config.task_name} {config.model_name}"
-            at_first = "compiling" if subject.compiled else ""
-            with (
-                stop_on_signals() as stop,
-                Progress(steps, description=label, at_first=at_first, enabled=progress) as bar,
-            ):
+            with stop_on_signals() as stop, Progress(steps, description=label, enabled=progress) as bar:
+                if subject.compiled:
+                    bar.say("compiling")
                 done = fit(
                     subject,
                     folder,

@@ -50,6 +50,7 @@ class Recorder(BaseCallback):
         self.stopped = False
         self._clock = time.monotonic()
         self._counted = state.step
+        self._is_first = True  # of this process's updates
 
     def _on_rollout_start(self) -> None:
         agent: Any = self.model
@@ -61,7 +62,12 @@ class Recorder(BaseCallback):
             self.stopped = bool(self.stop)
 
     def _on_step(self) -> bool:
-        self.progress.update(min(self.model.num_timesteps, self.config.total_steps))
+        agent: Any = self.model
+        self.progress.update(min(agent.num_timesteps, self.config.total_steps))
+        if self._is_first and agent.num_timesteps >= agent.learning_starts:
+            self._is_first = False
+            if agent.compiles:
+                self.progress.say("compiling")
         return not self.stopped
 
     def finish(self, agent: RPPSAC) -> None:

@@ -19,6 +19,7 @@ class TrainAgentResult(RunResult):
     steps: int
     total_steps: int
     metrics: dict[str, Any] = field(default_factory=dict)  # the last record of metrics.jsonl
+    compiled: bool = False  # whether this process trained by torch.compile, and rounded as that does
     seconds: float = 0.0  # of this process; a resumed run's earlier ones are in timing.jsonl
     interrupted: bool = False
     note: str = ""
