@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -23,13 +23,19 @@ from rppdyn.jobs.training import agent_files
 from rppdyn.jobs.training.agent_files import RunState
 from rppdyn.jobs.training.building import build_agent, build_env, process_state, spec_of
 from rppdyn.jobs.training.curves import learning_curves
+from rppdyn.jobs.training.processes import Seeds, Told, portable, shared_out, side_by_side
 from rppdyn.jobs.training.recorder import Events, Recorder
 from rppdyn.jobs.training.result import TrainAgentResult, TrainManyResult
 from rppdyn.jobs.training.rollouts import Evaluator
 from rppdyn.runs import Progress, RunFolder, RunFolderError, StopRequest, provenance, stop_on_signals
 from rppdyn.runs.files import write_json
+from rppdyn.runs.progress import Shown
+from rppdyn.runs.workers import asked_to_stop
 
 logger = logging.getLogger(__name__)
+
+ALONE = 2
+"""Threads of one agent, whose critics are two networks: networks that are trained together share out their products."""
 
 
 def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = False) -> TrainAgentResult:
@@ -48,7 +54,11 @@ def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = Fals
     finished = preflight(config, resume)
     if finished is not None:
         return TrainAgentResult.from_dict(finished)
-    with process_state(config.threads), _begun(config) as run, stop_on_signals() as stop, _bar([run], progress) as bar:
+    with ExitStack() as stack:
+        stack.enter_context(process_state(config.threads, ALONE))
+        run = stack.enter_context(_begun(config))
+        stop = stack.enter_context(stop_on_signals())
+        bar = stack.enter_context(_bar(config, 1, run.state.step, progress))
         recorder = run.recorder(stop, bar)
         if run.missing > 0:
             run.agent.learn(run.missing, callback=recorder, reset_num_timesteps=run.state.step == 0)
@@ -58,7 +68,9 @@ def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = Fals
 def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool = False) -> TrainManyResult:
     """Train the agents of `config.seeds` seeds at once, each into the run folder that it would have alone.
 
-    What ends one seed's training is warned of and said in the result; the others go on. Arguments as for `run`.
+    On a CPU they are shared out over as many processes as there are threads, up to one for each seed; the gradient updates of
+    those of a process are done as one. What ends one seed's training is warned of and said in the result; the others go on.
+    Arguments as for `run`.
 
     Raises:
         ValueError: what no seed gets past.
@@ -79,8 +91,26 @@ def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool =
             waiting.append(own)
         else:
             found[own.seed] = TrainAgentResult.from_dict(finished)
+    parts, threads = shared_out(config, waiting)
+    bar_from = partial(_bar, config, len(waiting), enabled=progress)
+    with stop_on_signals() as stop:
+        if len(parts) > 1:
+            trained = side_by_side(partial(_train_part, threads=threads), parts, stop, bar_from)
+        else:
+            trained = [_train_seeds(waiting, threads, stop, bar_from)]
+    for part in trained:
+        found |= {result.seed: result for result in part.results}
+        errors |= part.errors
+    if errors and not found:
+        raise next(iter(errors.values()))
+    return TrainManyResult([found[seed] for seed in sorted(found)], errors)
+
+
+def _train_seeds(waiting: Seeds, threads: int, stop: StopRequest, bar_from: Callable[[int], Shown]) -> TrainManyResult:
+    """Train seeds in this process; the bar shows steps from that on at which the last one begins."""
     runs: dict[int, _Run] = {}
-    with process_state(config.threads, config.seeds), ExitStack() as stack:
+    found: list[TrainAgentResult] = []
+    with process_state(threads), ExitStack() as stack:
 
         def build(own: TrainAgentConfig) -> RPPSAC:
             runs[own.seed] = stack.enter_context(_begun(own))
@@ -88,19 +118,21 @@ def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool =
 
         trainees = {own.seed: Trainee(partial(build, own), name=f"seed {own.seed}") for own in waiting}
         if runs:
-            stop = stack.enter_context(stop_on_signals())
-            bar = stack.enter_context(_bar(list(runs.values()), progress))
+            bar = stack.enter_context(bar_from(min(run.state.step for run in runs.values())))
             for seed, run in runs.items():
                 trainees[seed].callback = run.recorder(stop, bar)
-            train_together(list(trainees.values()), config.total_steps)
+            train_together(list(trainees.values()), waiting[0].total_steps)
             for seed, run in runs.items():
                 if trainees[seed].error is None:
                     with trainees[seed].guarded():
-                        found[seed] = run.finish()
-    errors |= {seed: trainee.error for seed, trainee in trainees.items() if trainee.error is not None}
-    if errors and not found:
-        raise next(iter(errors.values()))
-    return TrainManyResult([found[seed] for seed in sorted(found)], errors)
+                        found.append(run.finish())
+    errors = {seed: trainee.error for seed, trainee in trainees.items() if trainee.error is not None}
+    return TrainManyResult(found, errors)
+
+
+def _train_part(waiting: Seeds, threads: int) -> TrainManyResult:
+    """Train seeds in a worker process."""
+    return portable(_train_seeds(waiting, threads, asked_to_stop, Told))
 
 
 class _Run:
@@ -117,7 +149,7 @@ class _Run:
         self.missing = config.total_steps - state.step
         self._start, self._provenance = time.monotonic(), provenance()  # a checkout may have moved on when the run ends
 
-    def recorder(self, stop: StopRequest, bar: Progress) -> Recorder:
+    def recorder(self, stop: StopRequest, bar: Shown) -> Recorder:
         """The callback that evaluates and saves."""
         self._recorder = Recorder(self.config, self.folder, self.evaluator, self.state, stop, bar)
         return self._recorder
@@ -197,11 +229,9 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
         yield _Run(config, folder, agent, state, evaluator)
 
 
-def _bar(runs: Sequence[_Run], enabled: bool) -> Progress:
+def _bar(config: TrainAgentConfig, count: int, initial: int, enabled: bool) -> Progress:
     """One bar for all runs, which advance together."""
-    config = runs[0].config
-    label = f"{config.env.id} {config.model.kind}" + (f", {len(runs)} seeds" if len(runs) > 1 else "")
-    initial = min(run.state.step for run in runs)
+    label = f"{config.env.id} {config.model.kind}" + (f", {count} seeds" if count > 1 else "")
     return Progress(config.total_steps, initial=initial, description=label, enabled=enabled)
 
 

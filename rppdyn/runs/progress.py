@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from tqdm import tqdm
 
@@ -16,6 +16,18 @@ PARTS = (
     " {n_fmt}/{total_fmt}",
     " |{bar}|",
 )
+
+
+class Shown(Protocol):
+    """What a job shows its progress by: a bar, or the way to one. It is a context manager, too."""
+
+    def update(self, count: int) -> None: ...
+    def say(self, what: str) -> None: ...
+    def show(self, **values: float) -> None: ...
+    def __enter__(self) -> Shown: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
 
 
 class _Meter(tqdm):

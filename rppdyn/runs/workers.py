@@ -5,20 +5,28 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import threading
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from logging.handlers import QueueHandler
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, BinaryIO
 
-__all__ = ["Worker", "WorkerError", "in_turn"]
+from rppdyn.runs.signals import StopRequest
+
+__all__ = ["Worker", "WorkerError", "asked_to_stop", "in_turn", "tell"]
 
 START = "from rppdyn.runs.workers import serve; serve()"
 LONGEST = 10.0  # seconds that a worker gets to end by itself
+RECORD, TOLD, ANSWER = range(3)  # what a worker sends
+
+asked_to_stop = StopRequest()
+"""In a worker: true once its :meth:`Worker.stop` was called."""
 
 
 class WorkerError(ValueError):
@@ -29,7 +37,8 @@ class Worker:
     """A process that calls functions, one after another; what they keep in their modules stays there.
 
     It is a new interpreter that imports what its functions are in and nothing else, so that scripts without a main guard and
-    notebooks can have one. Ctrl-C in a terminal does not reach it. It ends when this one closes it, or is gone.
+    notebooks can have one. Ctrl-C in a terminal does not reach it, and it leaves SIGTERM, which schedulers send to all of a
+    job's processes, to this one. It ends when this one closes it, or is gone, in the middle of a call too.
 
     >>> from math import sqrt
     >>> worker = Worker()
@@ -56,30 +65,49 @@ class Worker:
         Raises:
             WorkerError: the process is gone.
         """
+        self._send(pickle.dumps((function, arguments)))
+
+    def stop(self) -> None:
+        """Ask the function that is called there, if it looks at :data:`asked_to_stop`, to come to an end.
+
+        Raises:
+            WorkerError: the process is gone.
+        """
+        self._send(None)
+
+    def _send(self, request: bytes | None) -> None:
         assert self._process.stdin is not None
         try:
-            pickle.dump(pickle.dumps((function, arguments)), self._process.stdin)
+            pickle.dump(request, self._process.stdin)
             self._process.stdin.flush()
         except OSError as error:
             raise self._gone() from error
 
-    def answer(self) -> Any:
+    def answer(self, told: Callable[[Any], None] | None = None) -> Any:
         """What the function returned that was asked for first and is not answered.
 
+        Args:
+            told: called with each value that the function tells (:func:`tell`), when it comes.
         Raises:
             RuntimeError: the function raised.
             WorkerError: the process is gone.
         """
         assert self._process.stdout is not None
-        try:
-            value, failure, records = pickle.load(self._process.stdout)
-        except (EOFError, pickle.UnpicklingError) as error:
-            raise self._gone() from error
-        for record in records:
-            logging.getLogger(record.name).handle(record)
-        if failure:
-            raise RuntimeError(f"in a worker process: {failure}")
-        return value
+        while True:
+            try:
+                kind, content = pickle.load(self._process.stdout)
+            except (EOFError, pickle.UnpicklingError) as error:
+                raise self._gone() from error
+            if kind == RECORD:
+                logging.getLogger(content.name).handle(content)
+            elif kind == TOLD:
+                if told is not None:
+                    told(content)
+            else:
+                value, failure = content
+                if failure:
+                    raise RuntimeError(f"in a worker process: {failure}")
+                return value
 
     def _gone(self) -> WorkerError:
         code = self._process.wait(LONGEST)
@@ -116,25 +144,64 @@ def in_turn(
         yield value
 
 
+class _Answers(logging.Handler):
+    """What a worker sends, log records included."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file, self._turns = file, threading.RLock()
+        self._picklable = QueueHandler(SimpleQueue()).prepare
+
+    def send(self, kind: int, content: Any) -> None:
+        message = pickle.dumps((kind, content))
+        with self._turns:
+            self._file.write(message)
+            self._file.flush()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.send(RECORD, self._picklable(record))
+
+
+_answers: _Answers | None = None
+
+
+def tell(value: Any) -> None:
+    """In a worker: send a value before the answer."""
+    assert _answers is not None
+    _answers.send(TOLD, value)
+
+
 def serve() -> None:
     """What a worker does: call what it is asked to until there is nobody left who could ask."""
-    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    global _answers
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    requests: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_listen, args=(sys.stdin.buffer, requests), daemon=True).start()
+    _answers = _Answers(os.fdopen(os.dup(1), "wb"))
     os.dup2(2, 1)  # what is printed is no answer
-    records: SimpleQueue[logging.LogRecord] = SimpleQueue()
-    logging.getLogger().addHandler(QueueHandler(records))
+    logging.getLogger().addHandler(_answers)
     while True:
-        try:
-            request = pickle.load(requests)
-        except EOFError:
-            return
         value, failure = None, ""
         try:
-            function, arguments = pickle.loads(request)
+            function, arguments = pickle.loads(requests.get())
             value = function(*arguments)
         except Exception:
             failure = traceback.format_exc()
         try:
-            pickle.dump((value, failure, [records.get() for _ in range(records.qsize())]), answers)
-            answers.flush()
+            _answers.send(ANSWER, (value, failure))
         except BrokenPipeError:
             return
+
+
+def _listen(file: BinaryIO, requests: SimpleQueue[bytes]) -> None:
+    """Take in requests also while a function is called; nobody is left who could hear of it when they end."""
+    while True:
+        try:
+            request = pickle.load(file)
+        except (EOFError, pickle.UnpicklingError):
+            os._exit(0)
+        if request is None:
+            asked_to_stop.signal = signal.SIGTERM
+        else:
+            requests.put(request)

@@ -7,7 +7,6 @@ import shutil
 import pytest
 import torch
 from forked import run_code
-
 from torch._dynamo.exc import TorchDynamoException
 
 from rppdyn.agents import RPPSAC, compiled, train_many

@@ -15,16 +15,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from rppdyn.runs.workers import Worker, WorkerError, in_turn
+from rppdyn.runs.workers import Worker, WorkerError, asked_to_stop, in_turn, tell
 
 UNGUARDED = """
-import math
+import math, sys, time
+busy = sys.argv[1] == "busy"
 from rppdyn.runs.workers import Worker
 print("once")
 worker = Worker()
 worker.ask(math.sqrt, 9)
 assert worker.answer() == 3
 print(worker._process.pid, flush=True)
+busy and worker.ask(time.sleep, 60)
 input()
 """
 
@@ -54,6 +56,35 @@ def test_values_come_in_order_and_errors_with_what_was_said_there(workers, caplo
     assert "steps of 0.5" in caplog.messages
 
 
+def count_until_stopped(most: int) -> int:
+    """Called in a worker, by name: it tells each number, and warns of the first."""
+    for number in range(most):
+        tell(number)
+        if number == 0:
+            logging.getLogger("there").warning("%s of %d", "counting", most)
+        if asked_to_stop:
+            return number
+        time.sleep(0.01)
+    return most
+
+
+def test_what_a_function_tells_comes_at_once_and_it_can_be_asked_to_stop(workers, caplog):
+    worker, heard = workers[0], []
+
+    def hear(number: int) -> None:
+        heard.append(number)
+        assert number == 0 or caplog.messages  # it came before the answer
+        if number == 3:
+            os.kill(worker._process.pid, signal.SIGTERM)  # as a scheduler sends to all; it is this process that decides
+        if number == 5:
+            worker.stop()
+
+    worker.ask(count_until_stopped, 1000)
+    last = worker.answer(hear)
+    assert 5 <= last < 1000 and heard == list(range(last + 1)) and not asked_to_stop
+    assert caplog.messages == ["counting of 1000"]
+
+
 def test_one_that_is_gone_is_named_and_closed_all_the_same(workers):
     worker = workers[0]
     worker.ask(os.kill, os.getpid(), 0)
@@ -69,10 +100,13 @@ def test_one_that_is_gone_is_named_and_closed_all_the_same(workers):
             killed.answer()
 
 
-def test_a_script_without_a_main_guard_has_one_which_ends_when_the_script_is_killed(tmp_path):
+@pytest.mark.parametrize("state", ["idle", "busy"])
+def test_a_script_without_a_main_guard_has_one_which_ends_when_the_script_is_killed(tmp_path, state):
     script = Path(tmp_path, "script.py")
     script.write_text(UNGUARDED)
-    process = subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, script, state], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout.readline() == "once\n"
     pid = int(process.stdout.readline())
     process.kill()

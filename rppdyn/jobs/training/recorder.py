@@ -16,7 +16,8 @@ from rppdyn.agents import RPPSAC, AgentEquivarianceError
 from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.training.agent_files import RunState, kept_random_state, write_checkpoint
 from rppdyn.jobs.training.rollouts import Evaluator
-from rppdyn.runs import Progress, RunFolder, StopRequest
+from rppdyn.runs import RunFolder, StopRequest
+from rppdyn.runs.progress import Shown
 
 
 class DivergedError(ValueError):
@@ -37,7 +38,7 @@ class Recorder(BaseCallback):
         evaluator: Evaluator,
         state: RunState,
         stop: StopRequest,
-        progress: Progress,
+        progress: Shown,
     ):
         super().__init__()
         self.config = config
