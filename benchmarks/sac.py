@@ -8,10 +8,11 @@ Networks of two layers of 256 with swish, batches of 256, each agent's own repla
 stable-baselines3's in one process, five updates or twenty steps each per round, so that caches are as in training; a ratio is
 stable-baselines3's time over the agent's. "compiled" agents have compile=True, which needs a C++ compiler; without one they are
 left out. "products" are the matrix products that an update needs (two actors forward and one backward; two targets, critics
-and improved critics forward, critics backward and improved critics backward to their actions) and nothing else. "medium"
-stands for torch.set_float32_matmul_precision("medium") for both, or for the agent alone ("medium alone"). "4 seeds" are
-trained at once; times are per seed. With more threads than one they are also shared out over as many processes of one thread
-each ("2 processes", of which only the wall clock is read).
+and improved critics forward, critics backward and improved critics backward to their actions) and nothing else, in the
+precision that agents' updates have here. "both medium": torch.set_float32_matmul_precision("medium") for stable-baselines3,
+too, which leaves it alone; "highest": neither has it. "4 seeds" are trained at once; times are per seed. With more threads than
+one they are also shared out over as many processes of one thread each, as `rppdyn train-agent seeds=4` does ("2 processes",
+of which only the wall clock is read).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from stable_baselines3.common.logger import Logger
 from torch import nn
 
 from rppdyn.agents import RPPSAC
-from rppdyn.agents.precision import matmul_precision
+from rppdyn.agents.precision import matmul_precision, update_precision
 from rppdyn.agents.together import Together
 from rppdyn.agents.trainees import Groups, Trainee, collect
 from rppdyn.envs import symmetry_spec
@@ -47,6 +48,7 @@ SEEDS = 4
 MANY = f", {SEEDS} seeds"
 APART = " processes"
 COMPILED = ", compiled"
+HIGHEST = "highest"
 BATCH, WIDTH, STEPS, BURST = 256, 256, 20, 5
 UPDATES = "updates"
 GROUPS = {2: "left-right", 4: "Z4", 8: "D4"}  # of Ant, by their order
@@ -200,20 +202,23 @@ def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Pair]]:
     models = [name + how for name in TARGETS for how in ("", COMPILED)[: 1 + can_compile()]]
     peer = build(env, PEER)
     least = products(peer.observation_space.shape[0], peer.action_space.shape[0])
-    threads = torch.get_num_threads()
+    threads, chosen = torch.get_num_threads(), update_precision(None, peer.device) or HIGHEST
     results = {}
     for kind, unit in [(UPDATES, BURST)] + [("steps", STEPS)] * with_steps:
         step_of = KINDS[kind]
         beside = step_of(peer)
-        pairs = [turns(beside, least, Timing("products", PEER), rounds)] if kind == UPDATES else []
+        pairs = (
+            [turns(beside, in_precision(chosen, least), Timing("products", PEER), rounds)] if kind == UPDATES else []
+        )
         for model in models:
             target = TARGETS[model.removesuffix(COMPILED)]
-            step = step_of(build(env, model))
+            agent = build(env, model)
+            step = step_of(agent)
             pairs.append(turns(beside, step, Timing(model, PEER, target), rounds))
             both = (in_precision("medium", each) for each in (beside, step))
             pairs.append(turns(*both, Timing(f"{model}, both medium", f"{PEER}, medium", 1.25), rounds))
-            alone = Timing(f"{model}, medium alone", PEER, target)
-            pairs.append(turns(beside, in_precision("medium", step), alone, rounds))
+            agent.matmul_precision = HIGHEST
+            pairs.append(turns(beside, step, Timing(f"{model}, {HIGHEST}", PEER, target), rounds))
             together = step_of(seeds_of(env, model, range(SEEDS)))
             pairs.append(turns(beside, together, Timing(model + MANY, PEER, 2.5), rounds))
             if threads > 1:
@@ -224,7 +229,9 @@ def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Pair]]:
         title = f"{env}, {kind}, {threads} threads"
         report(title, pairs, unit)
         results[title] = pairs
-    print(f"  an update needs {least.flops / 1e9:.2f} GFLOP of products at the least")
+    print(
+        f"  updates' products are at {chosen}; an update needs {least.flops / 1e9:.2f} GFLOP of products at the least"
+    )
     return results
 
 

@@ -21,7 +21,7 @@ def errors(agent: RPPSAC) -> list[float]:
     return [m.error for m in measured]
 
 
-@pytest.mark.parametrize("model, low, high", [("emlp", 0, 1e-12), ("mlp", 1e-2, 1), ("rpp", 1e-12, 1e-2)])
+@pytest.mark.parametrize("model, low, high", [("emlp", 0, 1e-12), ("mlp", 0.4, 1), ("rpp", 1e-12, 0.1)])
 def test_equivariance_before_and_after_training(make_agent, model, low, high, tmp_path):
     agent = make_agent(model, gym.make(ID))
     assert agent.spec.group.name == "O2eR3" and agent.actor.blocks.tolist() == [[1, 1, 0], [0, 0, 1]]
