@@ -144,4 +144,5 @@ def _key(like: Tensor, drawn: Sequence[Drawn], config: UpdateConfig, priors: tup
     """What compiled code depends on and may change."""
     fixed = config.learn_temperature, config.betas, config.epsilon, config.max_gradient_norm, config.mirror_loss
     of_batches = tuple((*batch, next(iter(batch.values())).shape) for batch, _ in drawn)
-    return like.dtype, of_batches, *(len(prior.precision) for prior in priors), *fixed, torch.get_num_threads()
+    process = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    return like.dtype, of_batches, *(len(prior.precision) for prior in priors), *fixed, *process

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from rppdyn.agents.assembly import Assembly, Entries
 from rppdyn.agents.flat import flat_view
 from rppdyn.nn import RPPEMLP, DensePathway
 from rppdyn.nn.coefficients import CoefficientMap
@@ -30,6 +31,8 @@ from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import negative_log_prior
 
 NARROW = 64  # columns below which the product of two tall matrices takes half the time when transposed (AMD EPYC, MKL)
+
+LARGE = 1 << 20  # multiplications of a product from which on copying a matrix takes longer than another call
 
 DENSE = 256  # hidden channels up to which whole weights take less time than a strict network's products by irreducible types
 
@@ -251,24 +254,21 @@ class _NoMap(Exception):
 class Perceptrons(Networks):
     r"""Chains of relaxed linear layers and swish, all networks in one batched product per layer, gradients written out.
 
-    A vector holds the equivariant pathways' parameters :math:`\theta` of all layers first, then the free pathways'
-    :math:`\phi`, the latter in the order of the dense tensors :math:`D = (W_1, b_1, W_2, \dots)`. Assembly is a gather and a
-    product, :math:`D_i = f_i \theta_{\pi(i)} + u_i \phi_i`.
+    Their vectors are what `rppdyn.agents.assembly` puts together.
     """
 
     def __init__(self, nets: Sequence[RPPEMLP]) -> None:
         trainable = _trainable(nets[0])
         tied = [name for name in trainable if ".equivariant." in name]
         super().__init__(nets, [*tied, *(name for name in trainable if name not in tied)])
-        self._size, self._tied = sum(self._sizes), sum(self._sizes[: len(tied)])
         exact = copy.deepcopy(nets[0]).cpu().double()
         exact.fourier = None
         layers = _linear(exact.assemble())
-        self._layers = [tuple(weight.shape) for weight, _ in layers]
+        self._layers = [(len(weight), weight.shape[1]) for weight, _ in layers]
         if any(bias is None for _, bias in layers):
             raise _NoMap
-        self._map = self._entries(exact)
-        self._maps: dict[tuple, tuple[Tensor | None, ...]] = {}
+        self._entries = self._found(exact, sum(self._sizes[: len(tied)]))
+        self._assemblies: dict[tuple, Assembly] = {}
 
     @classmethod
     def of(cls, nets: Sequence[RPPEMLP]) -> Perceptrons | None:
@@ -283,38 +283,32 @@ class Perceptrons(Networks):
         except _NoMap:
             return None
 
-    def _entries(self, exact: nn.Module) -> tuple[Tensor, Tensor, Tensor]:
-        r""":math:`\pi, f, u`, found by assembling in double precision."""
-        n = self._size
-        tied = torch.arange(n) < self._tied
+    def _found(self, exact: nn.Module, tied: int) -> Entries:
+        """The map, by assembling in double precision."""
+        n = sum(self._sizes)
+        is_tied = torch.arange(n) < tied
         assembled = lambda v: _flat(self._at(exact, v, lambda net: net.assemble()))  # noqa: E731
         with torch.no_grad():
-            factor, unit = assembled(tied.double()), assembled((~tied).double())
-            numbered = assembled(torch.arange(1, n + 1, dtype=torch.float64) * tied)
+            factor, unit = assembled(is_tied.double()), assembled((~is_tied).double())
+            numbered = assembled(torch.arange(1, n + 1, dtype=torch.float64) * is_tied)
             index = torch.where(factor == 0, 0, numbered / factor - 1).round().long()
-            if not (index.ge(0).all() and index.lt(max(self._tied, 1)).all() and n - self._tied in (0, len(unit))):
+            if not (index.ge(0).all() and index.lt(max(tied, 1)).all() and n - tied in (0, len(unit))):
                 raise _NoMap
             v = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-            expected = factor * v[index] if self._tied else torch.zeros_like(factor)
-            if n > self._tied:
-                expected = expected + unit * v[self._tied :]
+            expected = factor * v[index] if tied else torch.zeros_like(factor)
+            if n > tied:
+                expected = expected + unit * v[tied:]
             found = assembled(v)
         if not torch.allclose(found, expected, rtol=1e-12, atol=1e-12):
             raise _NoMap
-        return index, factor, unit
+        return Entries(index, factor, unit, tied)
 
-    def assembly(self, like: Tensor) -> tuple[Tensor | None, ...]:
-        """The map in a vector's dtype and on its device; None for what there is not, or is 1 throughout."""
+    def assembly(self, like: Tensor) -> Assembly:
+        """The map in a vector's dtype and on its device."""
         key = like.dtype, like.device
-        if key not in self._maps:
-            index, factor, unit = self._map
-            has_tied, has_free = self._tied > 0, self._size > self._tied
-            self._maps[key] = (
-                index.to(like.device) if has_tied else None,
-                factor.to(like) if has_tied and (factor != 1).any() else None,
-                unit.to(like) if has_free and (unit != 1).any() else None,
-            )
-        return self._maps[key]
+        if key not in self._assemblies:
+            self._assemblies[key] = Assembly(self._entries, self._layers, sum(self._sizes), like)
+        return self._assemblies[key]
 
     def current(self) -> list[tuple[Tensor, Tensor]]:
         return self.weights(self.vectors())
@@ -327,26 +321,8 @@ class Perceptrons(Networks):
         return flat.view(len(self.nets), -1)
 
     def weights(self, vectors: Tensor, trained: bool = False) -> list[tuple[Tensor, Tensor]]:
-        index, factor, unit = self.assembly(vectors)
-        dense = vectors[:, self._tied :]
-        if index is not None:
-            shared = vectors[:, : self._tied].index_select(1, index)
-            shared = shared if factor is None else shared.mul_(factor)
-            if not dense.shape[1]:
-                dense = shared
-            else:
-                dense = shared.add_(dense) if unit is None else shared.addcmul_(dense, unit)
-        elif unit is not None:
-            dense = dense * unit
-        return list(self._split(dense))
-
-    def _split(self, dense: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Views (N, out, in) and (N, out) of each layer's weight and bias."""
-        start = 0
-        for m, n in self._layers:
-            end = start + m * n
-            yield dense[:, start:end].unflatten(1, (m, n)), dense[:, end : end + m]
-            start = end + m
+        dense = self.assembly(vectors).dense(vectors)
+        return list(zip(dense[::2], dense[1::2], strict=True))
 
     def __call__(self, x: Tensor, weights: list[tuple[Tensor, Tensor]]) -> Tensor:
         *hidden, (w, b) = weights
@@ -363,15 +339,6 @@ class Perceptrons(Networks):
         kept = ([t[:, :rows] for t in tensors] for tensors in (inputs, before))
         return _affine(inputs[-1], w, b), _Written(self, weights, *kept)
 
-    def gradient(self, dense: Tensor) -> Tensor:
-        """The gradient by the vectors from that by the dense tensors: the assembly transposed."""
-        index, factor, unit = self.assembly(dense)
-        free = dense if unit is None else dense * unit
-        if index is None:
-            return free
-        tied = dense.new_zeros(len(dense), self._tied).index_add_(1, index, dense if factor is None else dense * factor)
-        return torch.cat([tied, free], 1) if self._size > self._tied else tied
-
 
 class _Written(Back):
     def __init__(self, networks: Perceptrons, weights: list, inputs: list[Tensor], before: list[Tensor]) -> None:
@@ -382,29 +349,48 @@ class _Written(Back):
         for i in range(len(self.weights) - 1, -1, -1):
             _, m, n = self.weights[i][0].shape
             narrow = n < NARROW < m
-            weight = torch.bmm(self.inputs_of[i].mT, g).mT if narrow else torch.bmm(g.mT, self.inputs_of[i])
+            weight = _products(self.inputs_of[i].mT, g).mT if narrow else _products(g.mT, self.inputs_of[i])
             found = [weight.flatten(1), g.sum(1), *found]
             if i:
                 g = self._through(g, i)
-        return self.networks.gradient(torch.cat(found, 1))
+        return self.networks.assembly(g).gradient(found)
 
     def inputs(self, g: Tensor, start: int = 0) -> Tensor:
         for i in range(len(self.weights) - 1, 0, -1):
             g = self._through(g, i)
-        return torch.bmm(self.weights[0][0][..., start:].mT, g.mT).mT
+        return _products(self.weights[0][0][..., start:].mT, g.mT).mT
 
     def _through(self, g: Tensor, i: int) -> Tensor:
         """From the gradient by layer i's output to that by the output of the layer before it, through its swish."""
         weight = self.weights[i][0]
-        g = g * weight if weight.shape[1] == 1 else torch.bmm(g, weight)
+        g = g * weight if weight.shape[1] == 1 else _products(g, weight)
         return torch.ops.aten.silu_backward.grad_input(g, self.before[i - 1], grad_input=g)
 
 
 def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x W^T + b of each network; torch.compile adds b where it takes the swish, which spares a pass over the sums."""
-    if torch.compiler.is_compiling():
-        return torch.bmm(x, weight.mT) + bias.unsqueeze(1)
-    return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+    """x W^T + b of each network; torch.compile adds b, and takes the product of a single row, where it takes the swish."""
+    if not torch.compiler.is_compiling():
+        return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+    product = (x * weight).sum(2, keepdim=True) if weight.shape[1] == 1 else _products(x, weight.mT)
+    return product + bias.unsqueeze(1)
+
+
+def _products(a: Tensor, b: Tensor) -> Tensor:
+    """Of matrices (N, i, k) and (N, k, j), (N, i, j).
+
+    oneDNN copies batches that are parts of vectors before it takes their products: large ones are taken one by one, which
+    torch.compile has written into one tensor. By single operations that gains nothing, and MKL copies none.
+    """
+    large = len(a) > 1 and a.shape[1] * a.shape[2] * b.shape[2] >= LARGE
+    if not (large and torch.compiler.is_compiling() and torch.get_float32_matmul_precision() != "highest"):
+        return torch.bmm(a, b)
+    if _is_whole(a) and _is_whole(b):
+        return torch.bmm(a, b)
+    return torch.stack([x @ y for x, y in zip(a.unbind(), b.unbind(), strict=True)])
+
+
+def _is_whole(a: Tensor) -> bool:
+    return a.stride(0) == a.shape[1] * a.shape[2]
 
 
 def _linear(weights: list) -> list[tuple[Tensor, Tensor]]:

@@ -51,7 +51,7 @@ class Worker:
     def __init__(self) -> None:
         path = os.pathsep.join(entry for entry in sys.path if entry)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", START],
+            [sys.executable, "-P", "-c", START, *sys.argv],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
@@ -174,6 +174,7 @@ def tell(value: Any) -> None:
 def serve() -> None:
     """What a worker does: call what it is asked to until there is nobody left who could ask."""
     global _answers
+    del sys.argv[0]  # what is left is the command of the process that asks
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     requests: SimpleQueue[bytes] = SimpleQueue()

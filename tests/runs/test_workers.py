@@ -39,6 +39,18 @@ def workers():
         worker.close()
 
 
+def command() -> list[str]:
+    return sys.argv
+
+
+def test_it_knows_the_command_that_it_works_for(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/rppdyn", "train-agent", "seeds=2", "-c", ""])
+    worker = Worker()
+    worker.ask(command)
+    assert worker.answer() == sys.argv
+    worker.close()
+
+
 def test_values_come_in_order_and_errors_with_what_was_said_there(workers, caplog):
     assert list(in_turn(workers, floordiv, [(n, 2) for n in range(7)])) == [0, 0, 1, 1, 2, 2, 3]
     assert list(in_turn(workers, floordiv, [(9, 2)])) == [4] and list(in_turn(workers, floordiv, [])) == []

@@ -219,8 +219,10 @@ class TrainAgentConfig(RunConfig):
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     total_steps: int = MISSING
     checkpoint_every: int = 10_000
-    seeds: int = 1  # seed, seed + 1, ..., trained at once in this process, each into its own folder
-    workers: bool = False  # each seed's environment steps in a process of its own
+    seeds: int = (
+        1  # seed, seed + 1, ..., trained at once, each into its own folder; on a CPU in as many processes as threads
+    )
+    workers: bool = False  # the environment of each seed steps in a process of its own, and one process trains all
 
     verb = "train-agent"
     resumable = (*RunConfig.resumable, "total_steps", "env.total_steps", "seeds", "workers")
