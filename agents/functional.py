@@ -382,15 +382,16 @@ def _products(a: Tensor, b: Tensor) -> Tensor:
     torch.compile has written into one tensor. By single operations that gains nothing, and MKL copies none.
     """
     large = len(a) > 1 and a.shape[1] * a.shape[2] * b.shape[2] >= LARGE
-    if not (large and torch.compiler.is_compiling() and torch.get_float32_matmul_precision() != "highest"):
-        return torch.bmm(a, b)
-    if _is_whole(a) and _is_whole(b):
+    whole = all(x.stride(0) == x.shape[1] * x.shape[2] for x in (a, b))
+    if not large or whole or not torch.compiler.is_compiling() or not _may_be_onednn():
         return torch.bmm(a, b)
     return torch.stack([x @ y for x, y in zip(a.unbind(), b.unbind(), strict=True)])
 
 
-def _is_whole(a: Tensor) -> bool:
-    return a.stride(0) == a.shape[1] * a.shape[2]
+@torch.compiler.assume_constant_result
+def _may_be_onednn() -> bool:
+    """Whose products these are; where that changes, what is compiled is compiled anew."""
+    return torch.get_float32_matmul_precision() != "highest"
 
 
 def _linear(weights: list) -> list[tuple[Tensor, Tensor]]:

@@ -49,6 +49,7 @@ def course(agents, count, rates):
 """
 AGREE = """
 for case in cases:
+    torch.set_float32_matmul_precision("medium" if "hidden=256" in case else "highest")  # large products are taken otherwise
     rtol = 1e-6 if "dense" in case else 1e-10  # there a precision of 1e7 multiplies rounding
     torch._dynamo.reset()
     found = []
@@ -61,6 +62,8 @@ for case in cases:
 CASES = [
     "[agent('rpp', seed=s, max_gradient_norm=0.5, COMPILED) for s in (0, 1)]",
     "[agent('rpp', env='Hopper-v5', mirror_loss=0.1, ent_coef=0.2, COMPILED)]",
+    "[agent('mlp', env='Hopper-v5', COMPILED, policy_kwargs=dict(hidden=256, num_layers=2))]",
+    "[agent('rpp', seed=s, COMPILED, policy_kwargs=dict(hidden=256, num_layers=2)) for s in (0, 1)]",
     "[agent('rpp', n_steps=3, COMPILED, policy_kwargs=dict(network_kwargs=dict(parametrisation='dense')))]",
 ]
 
