@@ -114,12 +114,13 @@ class Apart:
 
     def __init__(self, env: str, model: str, kind: str, processes: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self._pipes = []
+        self._pipes, self._processes = [], []
         for i in range(processes):
             here, there = context.Pipe()
-            context.Process(
-                target=serve, args=(there, env, model, kind, range(SEEDS)[i::processes]), daemon=True
-            ).start()
+            arguments = there, env, model, kind, range(SEEDS)[i::processes]
+            self._processes.append(context.Process(target=serve, args=arguments, daemon=True))
+            self._processes[-1].start()
+            there.close()
             self._pipes.append(here)
 
     def __call__(self) -> None:
@@ -129,9 +130,11 @@ class Apart:
             pipe.recv()
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes, so that they take nothing from what is measured next."""
         for pipe in self._pipes:
             pipe.close()
+        for process in self._processes:
+            process.join()
 
 
 def serve(pipe: Connection, env: str, model: str, kind: str, seeds: Sequence[int]) -> None:
