@@ -255,7 +255,14 @@ class Perceptrons(Networks):
     r"""Chains of relaxed linear layers and swish, all networks in one batched product per layer, gradients written out.
 
     Their vectors are what `rppdyn.agents.assembly` puts together.
+
+    Attributes:
+        one_by_one: whether torch.compile is to take large products of parts of vectors one by one, and write them into one
+            tensor. oneDNN copies batches of such parts before it takes their products; MKL doesn't, and by single operations
+            nothing is gained.
     """
+
+    one_by_one = False
 
     def __init__(self, nets: Sequence[RPPEMLP]) -> None:
         trainable = _trainable(nets[0])
@@ -327,17 +334,32 @@ class Perceptrons(Networks):
     def __call__(self, x: Tensor, weights: list[tuple[Tensor, Tensor]]) -> Tensor:
         *hidden, (w, b) = weights
         for weight, bias in hidden:
-            x = F.silu(_affine(x, weight, bias), inplace=True)
-        return _affine(x, w, b)
+            x = F.silu(self._affine(x, weight, bias), inplace=True)
+        return self._affine(x, w, b)
 
     def vjp(self, x: Tensor, weights: list[tuple[Tensor, Tensor]], rows: int | None = None) -> tuple[Tensor, Back]:
         inputs, before = [x], []
         *hidden, (w, b) = weights
         for weight, bias in hidden:
-            before.append(_affine(inputs[-1], weight, bias))
+            before.append(self._affine(inputs[-1], weight, bias))
             inputs.append(F.silu(before[-1]))
         kept = ([t[:, :rows] for t in tensors] for tensors in (inputs, before))
-        return _affine(inputs[-1], w, b), _Written(self, weights, *kept)
+        return self._affine(inputs[-1], w, b), _Written(self, weights, *kept)
+
+    def _affine(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """x W^T + b; torch.compile adds b, and takes the product of a single row, where it takes the swish."""
+        if not torch.compiler.is_compiling():
+            return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+        product = (x * weight).sum(2, keepdim=True) if weight.shape[1] == 1 else self.product(x, weight.mT)
+        return product + bias.unsqueeze(1)
+
+    def product(self, a: Tensor, b: Tensor) -> Tensor:
+        """Of matrices (N, i, k) and (N, k, j), (N, i, j)."""
+        large = len(a) > 1 and a.shape[1] * a.shape[2] * b.shape[2] >= LARGE
+        whole = all(x.stride(0) == x.shape[1] * x.shape[2] for x in (a, b))
+        if not self.one_by_one or not large or whole or not torch.compiler.is_compiling():
+            return torch.bmm(a, b)
+        return torch.stack([x @ y for x, y in zip(a.unbind(), b.unbind(), strict=True)])
 
 
 class _Written(Back):
@@ -349,7 +371,11 @@ class _Written(Back):
         for i in range(len(self.weights) - 1, -1, -1):
             _, m, n = self.weights[i][0].shape
             narrow = n < NARROW < m
-            weight = _products(self.inputs_of[i].mT, g).mT if narrow else _products(g.mT, self.inputs_of[i])
+            weight = (
+                self.networks.product(self.inputs_of[i].mT, g).mT
+                if narrow
+                else self.networks.product(g.mT, self.inputs_of[i])
+            )
             found = [weight.flatten(1), g.sum(1), *found]
             if i:
                 g = self._through(g, i)
@@ -358,40 +384,13 @@ class _Written(Back):
     def inputs(self, g: Tensor, start: int = 0) -> Tensor:
         for i in range(len(self.weights) - 1, 0, -1):
             g = self._through(g, i)
-        return _products(self.weights[0][0][..., start:].mT, g.mT).mT
+        return self.networks.product(self.weights[0][0][..., start:].mT, g.mT).mT
 
     def _through(self, g: Tensor, i: int) -> Tensor:
         """From the gradient by layer i's output to that by the output of the layer before it, through its swish."""
         weight = self.weights[i][0]
-        g = g * weight if weight.shape[1] == 1 else _products(g, weight)
+        g = g * weight if weight.shape[1] == 1 else self.networks.product(g, weight)
         return torch.ops.aten.silu_backward.grad_input(g, self.before[i - 1], grad_input=g)
-
-
-def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x W^T + b of each network; torch.compile adds b, and takes the product of a single row, where it takes the swish."""
-    if not torch.compiler.is_compiling():
-        return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
-    product = (x * weight).sum(2, keepdim=True) if weight.shape[1] == 1 else _products(x, weight.mT)
-    return product + bias.unsqueeze(1)
-
-
-def _products(a: Tensor, b: Tensor) -> Tensor:
-    """Of matrices (N, i, k) and (N, k, j), (N, i, j).
-
-    oneDNN copies batches that are parts of vectors before it takes their products: large ones are taken one by one, which
-    torch.compile has written into one tensor. By single operations that gains nothing, and MKL copies none.
-    """
-    large = len(a) > 1 and a.shape[1] * a.shape[2] * b.shape[2] >= LARGE
-    whole = all(x.stride(0) == x.shape[1] * x.shape[2] for x in (a, b))
-    if not large or whole or not torch.compiler.is_compiling() or not _may_be_onednn():
-        return torch.bmm(a, b)
-    return torch.stack([x @ y for x, y in zip(a.unbind(), b.unbind(), strict=True)])
-
-
-@torch.compiler.assume_constant_result
-def _may_be_onednn() -> bool:
-    """Whose products these are; where that changes, what is compiled is compiled anew."""
-    return torch.get_float32_matmul_precision() != "highest"
 
 
 def _linear(weights: list) -> list[tuple[Tensor, Tensor]]:

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch._dynamo.exc import TorchDynamoException
 
 from rppdyn.agents.acting import acted
 from rppdyn.agents.batches import Drawn
@@ -24,7 +23,7 @@ from rppdyn.agents.flat import flatten_
 from rppdyn.agents.functional import stacked
 from rppdyn.agents.precision import matmul_precision, update_precision
 from rppdyn.agents.update import Metrics, State, UpdateConfig, together, update_
-from rppdyn.nn.compiling import reason_of
+from rppdyn.nn.compiling import failed_to_compile, reason_of
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
@@ -160,8 +159,8 @@ class Together:
             return plain()
         try:
             return compiled()
-        except TorchDynamoException as error:  # before anything was computed
-            if self.agents[0].compile:
+        except RuntimeError as error:
+            if self.agents[0].compile or not failed_to_compile(error):
                 raise
             logger.warning("Training goes on without torch.compile, in up to twice the time: %s", reason_of(error))
             for agent in self.agents:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["can_compile", "check_compiler", "compiled", "reason_of", "why_not_compiled"]
+__all__ = ["can_compile", "check_compiler", "compiled", "failed_to_compile", "reason_of", "why_not_compiled"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,13 @@ def _failure(device: torch.device) -> str:
     except Exception as error:  # of torch, of the compiler, or of a cache that can't be written
         return reason_of(error)
     return ""
+
+
+def failed_to_compile(error: Exception) -> bool:
+    """Whether an error is torch's at compiling a function, before the function has computed anything."""
+    from torch._dynamo.exc import TorchDynamoException  # takes seconds to import
+
+    return isinstance(error, TorchDynamoException)
 
 
 def reason_of(error: Exception) -> str:
