@@ -371,11 +371,8 @@ class _Written(Back):
         for i in range(len(self.weights) - 1, -1, -1):
             _, m, n = self.weights[i][0].shape
             narrow = n < NARROW < m
-            weight = (
-                self.networks.product(self.inputs_of[i].mT, g).mT
-                if narrow
-                else self.networks.product(g.mT, self.inputs_of[i])
-            )
+            x, product = self.inputs_of[i], self.networks.product
+            weight = product(x.mT, g).mT if narrow else product(g.mT, x)
             found = [weight.flatten(1), g.sum(1), *found]
             if i:
                 g = self._through(g, i)

@@ -27,9 +27,7 @@ class RunConfig(ABC):
     seed: int = 0
     checkpoint_every: int = MISSING
     device: str = "auto"
-    threads: int | None = (
-        None  # in all; null: one (an agent: two), or for several seeds as many, at most four (agents: all)
-    )
+    threads: int | None = None  # null: one (an agent: two); for several seeds as many, at most four (agents: all)
     runs_root: str = "runs"
     run_dir: str | None = None
 
