@@ -81,7 +81,7 @@ class CompiledUpdate:
         for networks in (config.actors, config.critics):
             if isinstance(networks, Perceptrons):
                 networks.assembly(like)  # makes tables at the first call
-                networks.one_by_one = torch.get_float32_matmul_precision() != "highest"
+                networks.copied = torch.get_float32_matmul_precision() != "highest"
         numbers = [getattr(config, name) for name in NUMBERS] + bias_corrections(state, config)
         with torch.no_grad():
             given = torch.tensor(numbers, dtype=like.dtype)

@@ -32,8 +32,6 @@ from rppdyn.priors import negative_log_prior
 
 NARROW = 64  # columns below which the product of two tall matrices takes half the time when transposed (AMD EPYC, MKL)
 
-LARGE = 1 << 20  # multiplications of a product from which on copying a matrix takes longer than another call
-
 DENSE = 256  # hidden channels up to which whole weights take less time than a strict network's products by irreducible types
 
 
@@ -257,12 +255,11 @@ class Perceptrons(Networks):
     Their vectors are what `rppdyn.agents.assembly` puts together.
 
     Attributes:
-        one_by_one: whether torch.compile is to take large products of parts of vectors one by one, and write them into one
-            tensor. oneDNN copies batches of such parts before it takes their products; MKL doesn't, and by single operations
-            nothing is gained.
+        copied: whether torch.compile is to copy weights that are parts of several vectors, once. oneDNN does that in each of
+            their products; MKL doesn't at all.
     """
 
-    one_by_one = False
+    copied = False
 
     def __init__(self, nets: Sequence[RPPEMLP]) -> None:
         trainable = _trainable(nets[0])
@@ -329,6 +326,8 @@ class Perceptrons(Networks):
 
     def weights(self, vectors: Tensor, trained: bool = False) -> list[tuple[Tensor, Tensor]]:
         dense = self.assembly(vectors).dense(vectors)
+        if self.copied and torch.compiler.is_compiling():
+            dense = [part.contiguous() for part in dense]
         return list(zip(dense[::2], dense[1::2], strict=True))
 
     def __call__(self, x: Tensor, weights: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -350,16 +349,8 @@ class Perceptrons(Networks):
         """x W^T + b; torch.compile adds b, and takes the product of a single row, where it takes the swish."""
         if not torch.compiler.is_compiling():
             return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
-        product = (x * weight).sum(2, keepdim=True) if weight.shape[1] == 1 else self.product(x, weight.mT)
+        product = (x * weight).sum(2, keepdim=True) if weight.shape[1] == 1 else torch.bmm(x, weight.mT)
         return product + bias.unsqueeze(1)
-
-    def product(self, a: Tensor, b: Tensor) -> Tensor:
-        """Of matrices (N, i, k) and (N, k, j), (N, i, j)."""
-        large = len(a) > 1 and a.shape[1] * a.shape[2] * b.shape[2] >= LARGE
-        whole = all(x.stride(0) == x.shape[1] * x.shape[2] for x in (a, b))
-        if not self.one_by_one or not large or whole or not torch.compiler.is_compiling():
-            return torch.bmm(a, b)
-        return torch.stack([x @ y for x, y in zip(a.unbind(), b.unbind(), strict=True)])
 
 
 class _Written(Back):
@@ -371,8 +362,8 @@ class _Written(Back):
         for i in range(len(self.weights) - 1, -1, -1):
             _, m, n = self.weights[i][0].shape
             narrow = n < NARROW < m
-            x, product = self.inputs_of[i], self.networks.product
-            weight = product(x.mT, g).mT if narrow else product(g.mT, x)
+            x = self.inputs_of[i]
+            weight = torch.bmm(x.mT, g).mT if narrow else torch.bmm(g.mT, x)
             found = [weight.flatten(1), g.sum(1), *found]
             if i:
                 g = self._through(g, i)
@@ -381,12 +372,12 @@ class _Written(Back):
     def inputs(self, g: Tensor, start: int = 0) -> Tensor:
         for i in range(len(self.weights) - 1, 0, -1):
             g = self._through(g, i)
-        return self.networks.product(self.weights[0][0][..., start:].mT, g.mT).mT
+        return torch.bmm(self.weights[0][0][..., start:].mT, g.mT).mT
 
     def _through(self, g: Tensor, i: int) -> Tensor:
         """From the gradient by layer i's output to that by the output of the layer before it, through its swish."""
         weight = self.weights[i][0]
-        g = g * weight if weight.shape[1] == 1 else self.networks.product(g, weight)
+        g = g * weight if weight.shape[1] == 1 else torch.bmm(g, weight)
         return torch.ops.aten.silu_backward.grad_input(g, self.before[i - 1], grad_input=g)
 
 
