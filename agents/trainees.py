@@ -37,13 +37,13 @@ class RandomState:
     """
 
     def __init__(self) -> None:
-        self.states = GlobalStates.now()
+        self.states = GlobalStates.copied()
 
     def __enter__(self) -> None:
         self.states.put()
 
     def __exit__(self, *error: object) -> None:
-        self.states = GlobalStates.now()
+        self.states = GlobalStates.copied()
 
 
 def _built(build: Callable[[], RPPSAC]) -> RPPSAC:

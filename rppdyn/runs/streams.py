@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +34,9 @@ def data_stream(seed: int) -> torch.Generator:
 class GlobalStates(NamedTuple):
     """The states of the generators that Python, NumPy and torch draw from where none is named, on the CPU."""
 
-    python: tuple[Any, ...]
+    python: tuple[
+        Any, ...
+    ]  # as `random.getstate` has it; copied, the generator's words, and the normal number it keeps
     numpy: dict[str, Any]  # of the legacy generator, which is what stable-baselines3 draws from
     torch: torch.Tensor
 
@@ -41,9 +45,23 @@ class GlobalStates(NamedTuple):
         """As they stand."""
         return cls(random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state())  # noqa: NPY002
 
+    @classmethod
+    def copied(cls) -> GlobalStates:
+        """As they stand, to be put in this process: Python's is copied as memory, not made into 624 numbers."""
+        address = _words_of_python()
+        if address is None:
+            return cls.now()
+        python = ctypes.string_at(address, WORDS), _PYTHON.gauss_next
+        return cls(python, np.random.get_state(legacy=False), torch.get_rng_state())  # noqa: NPY002
+
     def put(self) -> None:
         """Put these in place."""
-        random.setstate(self.python)
+        address = _words_of_python()
+        if address is not None and isinstance(self.python[0], bytes):
+            words, _PYTHON.gauss_next = self.python
+            ctypes.memmove(address, words, WORDS)
+        else:
+            random.setstate(self.python)
         np.random.set_state(self.numpy)  # noqa: NPY002
         torch.set_rng_state(self.torch)
 
@@ -52,6 +70,22 @@ class GlobalStates(NamedTuple):
         own, others = self.numpy["state"], other.numpy["state"]
         numpy = own["pos"] == others["pos"] and np.array_equal(own["key"], others["key"])
         return self.python == other.python and numpy and torch.equal(self.torch, other.torch)
+
+
+WORDS = 625 * ctypes.sizeof(ctypes.c_uint32)
+_PYTHON: Any = random.random.__self__  # type: ignore[attr-defined]
+
+
+@cache
+def _words_of_python() -> int | None:
+    """Where Python's generator has its position and its 624 words, as CPython does; None where they are not there."""
+    start = object.__basicsize__
+    if sys.implementation.name != "cpython" or random.Random.__basicsize__ < start + WORDS:
+        return None
+    address = id(_PYTHON) + start
+    _, (*words, position), _ = random.getstate()
+    found = np.frombuffer(ctypes.string_at(address, WORDS), np.uint32).tolist()
+    return address if found == [position, *words] else None
 
 
 class _Twister(np.random.MT19937):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from rppdyn.runs import streams
 from rppdyn.runs.streams import GlobalStates, _Twister, data_stream, quick_states, stream
 
 
@@ -15,16 +16,31 @@ def draw():
     return random.random(), np.random.rand(), np.random.randn(), torch.rand(()).item()  # noqa: NPY002
 
 
-def test_global_states_that_are_put_back_draw_the_same_again():
+@pytest.mark.parametrize("taken", [GlobalStates.now, GlobalStates.copied])
+def test_global_states_that_are_put_back_draw_the_same_again(taken):
     outer = GlobalStates.now()
     np.random.randn()  # noqa: NPY002 (one of a pair is kept for the next call)
-    before = GlobalStates.now()
-    first = draw()
-    assert not GlobalStates.now().same(before)
+    random.gauss(0.0, 1.0)  # so does Python
+    before = taken()
+    first = [(*draw(), random.gauss(0.0, 1.0)) for _ in range(700)]  # more than one block of 624 words
+    assert not taken().same(before)
     before.put()
-    assert GlobalStates.now().same(before) and draw() == first
+    assert taken().same(before) and [(*draw(), random.gauss(0.0, 1.0)) for _ in range(700)] == first
     outer.put()
     assert GlobalStates.now().same(outer)
+
+
+def test_copied_states_are_the_usual_ones(monkeypatch):
+    outer = GlobalStates.now()
+    random.gauss(0.0, 1.0)
+    usual, copied = GlobalStates.now(), GlobalStates.copied()
+    assert isinstance(copied.python[0], bytes)
+    random.seed(1)
+    copied.put()
+    assert GlobalStates.now().same(usual)
+    monkeypatch.setattr(streams, "_words_of_python", lambda: None)  # another Python
+    assert GlobalStates.copied().same(usual)
+    outer.put()
 
 
 def test_numbers_are_the_same_where_states_are_quick_and_after_that():
