@@ -158,6 +158,8 @@ def test_long_names_become_letters_and_colours_follow_names_across_environments(
            for model in ("rpp", "emlp")]  # fmt: skip
     looks = {(group.subject, group.label): group.colour for group in read_groups(two)}
     assert looks["Ant-v5", "rpp"] == looks["Walker2d-v5", "rpp"] != looks["Ant-v5", "emlp"]
+    legends = written(two, tmp_path).split('<div class="legend">')[1:]
+    assert legends and all(legend.split("</div>")[0].count("<span>") == 2 for legend in legends)
 
 
 def test_each_pathway_has_a_panel_and_is_drawn_as_its_group_is_elsewhere(tmp_path, monkeypatch):

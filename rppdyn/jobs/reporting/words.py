@@ -31,8 +31,9 @@ def labelled(group: RunGroup) -> Markup:
 
 
 def legend(groups: Sequence[RunGroup]) -> Markup:
-    """The labels of groups, above a picture."""
-    return tag("div", *(tag("span", labelled(group)) for group in groups), class_="legend")
+    """The labels of groups, above a picture; once for all environments on which a configuration has one name and look."""
+    distinct = {(group.label, group.colour, group.line): group for group in groups}
+    return tag("div", *(tag("span", labelled(group)) for group in distinct.values()), class_="legend")
 
 
 def bands(groups: Sequence[RunGroup]) -> str:
