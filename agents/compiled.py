@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rppdyn.agents.acting import acted
 from rppdyn.agents.batches import Drawn, with_features
-from rppdyn.agents.functional import Networks, Perceptrons, Prior
+from rppdyn.agents.functional import Networks, Perceptrons, Prior, is_copied
 from rppdyn.agents.networks import SymmetricFeatures
 from rppdyn.agents.replay import samples
 from rppdyn.agents.update import Metrics, State, UpdateConfig, bias_corrections, step_, together
@@ -81,7 +81,7 @@ class CompiledUpdate:
         for networks in (config.actors, config.critics):
             if isinstance(networks, Perceptrons):
                 networks.assembly(like)  # makes tables at the first call
-                networks.copied = torch.get_float32_matmul_precision() != "highest"
+                networks.copied = is_copied(like)
         numbers = [getattr(config, name) for name in NUMBERS] + bias_corrections(state, config)
         with torch.no_grad():
             given = torch.tensor(numbers, dtype=like.dtype)

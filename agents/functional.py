@@ -200,6 +200,13 @@ def _width(net: RPPEMLP) -> int:
     return max((block.linear.rep_out.dim for block in net.blocks), default=0)
 
 
+def is_copied(vectors: Tensor) -> bool:
+    """Whether weights that are parts of several vectors are to be copied, once: oneDNN, which takes products below the highest
+    precision on a CPU, would do so in each of their products.
+    """
+    return vectors.device.type == "cpu" and torch.get_float32_matmul_precision() != "highest"
+
+
 def _trainable(net: nn.Module) -> list[str]:
     return [name for name, p in net.named_parameters() if p.requires_grad]
 
@@ -255,8 +262,7 @@ class Perceptrons(Networks):
     Their vectors are what `rppdyn.agents.assembly` puts together.
 
     Attributes:
-        copied: whether torch.compile is to copy weights that are parts of several vectors, once. oneDNN does that in each of
-            their products; MKL doesn't at all.
+        copied: what `is_copied` says of their vectors, for torch.compile, which can't ask it.
     """
 
     copied = False
@@ -326,7 +332,7 @@ class Perceptrons(Networks):
 
     def weights(self, vectors: Tensor, trained: bool = False) -> list[tuple[Tensor, Tensor]]:
         dense = self.assembly(vectors).dense(vectors)
-        if self.copied and torch.compiler.is_compiling():
+        if self.copied if torch.compiler.is_compiling() else is_copied(vectors):
             dense = [part.contiguous() for part in dense]
         return list(zip(dense[::2], dense[1::2], strict=True))
 

@@ -49,7 +49,7 @@ def course(agents, count, rates):
 """
 AGREE = """
 for case in cases:
-    torch.set_float32_matmul_precision("medium" if "hidden=256" in case else "highest")  # large products are taken otherwise
+    torch.set_float32_matmul_precision("medium" if "hidden=256" in case else "highest")  # weights are copied then
     rtol = 1e-6 if "dense" in case else 1e-10  # there a precision of 1e7 multiplies rounding
     torch._dynamo.reset()
     found = []
