@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rppdyn.agents.acting import acted
 from rppdyn.agents.batches import Drawn, with_features
-from rppdyn.agents.functional import Networks, Perceptrons, Prior, is_copied
+from rppdyn.agents.functional import Networks, Perceptrons, Prior
 from rppdyn.agents.networks import SymmetricFeatures
 from rppdyn.agents.replay import samples
 from rppdyn.agents.update import Metrics, State, UpdateConfig, bias_corrections, step_, together
@@ -80,8 +80,7 @@ class CompiledUpdate:
             self._flat = state, {name: vectors.flatten(0, -2) for name, vectors in state.items()}
         for networks in (config.actors, config.critics):
             if isinstance(networks, Perceptrons):
-                networks.assembly(like)  # makes tables at the first call
-                networks.copied = is_copied(like)
+                networks.prepare(like)
         numbers = [getattr(config, name) for name in NUMBERS] + bias_corrections(state, config)
         with torch.no_grad():
             given = torch.tensor(numbers, dtype=like.dtype)
@@ -107,7 +106,7 @@ class CompiledActions:
         if key not in self._compiled:
             options = OPTIONS | {"guard_filter_fn": NO_GUARDS}
             self._compiled[key] = compiled(_act, fullgraph=True, dynamic=False, options=options)
-        actors.assembly(vectors)  # makes tables at the first call
+        actors.prepare(vectors)
         return self._compiled[key](actors, vectors, observations, *others)
 
     def __reduce__(self) -> tuple:

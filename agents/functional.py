@@ -320,6 +320,11 @@ class Perceptrons(Networks):
             self._assemblies[key] = Assembly(self._entries, self._layers, sum(self._sizes), like)
         return self._assemblies[key]
 
+    def prepare(self, like: Tensor) -> None:
+        """Do what can't be done while torch compiles: make tables, at the first call, and ask `is_copied`."""
+        self.assembly(like)
+        self.copied = is_copied(like)
+
     def current(self) -> list[tuple[Tensor, Tensor]]:
         return self.weights(self.vectors())
 
