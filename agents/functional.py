@@ -344,24 +344,17 @@ class Perceptrons(Networks):
     def __call__(self, x: Tensor, weights: list[tuple[Tensor, Tensor]]) -> Tensor:
         *hidden, (w, b) = weights
         for weight, bias in hidden:
-            x = F.silu(self._affine(x, weight, bias), inplace=True)
-        return self._affine(x, w, b)
+            x = F.silu(_affine(x, weight, bias), inplace=True)
+        return _affine(x, w, b)
 
     def vjp(self, x: Tensor, weights: list[tuple[Tensor, Tensor]], rows: int | None = None) -> tuple[Tensor, Back]:
         inputs, before = [x], []
         *hidden, (w, b) = weights
         for weight, bias in hidden:
-            before.append(self._affine(inputs[-1], weight, bias))
+            before.append(_affine(inputs[-1], weight, bias))
             inputs.append(F.silu(before[-1]))
         kept = ([t[:, :rows] for t in tensors] for tensors in (inputs, before))
-        return self._affine(inputs[-1], w, b), _Written(self, weights, *kept)
-
-    def _affine(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """x W^T + b; torch.compile adds b, and takes the product of a single row, where it takes the swish."""
-        if not torch.compiler.is_compiling():
-            return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
-        product = (x * weight).sum(2, keepdim=True) if weight.shape[1] == 1 else torch.bmm(x, weight.mT)
-        return product + bias.unsqueeze(1)
+        return _affine(inputs[-1], w, b), _Written(self, weights, *kept)
 
 
 class _Written(Back):
@@ -373,8 +366,7 @@ class _Written(Back):
         for i in range(len(self.weights) - 1, -1, -1):
             _, m, n = self.weights[i][0].shape
             narrow = n < NARROW < m
-            x = self.inputs_of[i]
-            weight = torch.bmm(x.mT, g).mT if narrow else torch.bmm(g.mT, x)
+            weight = torch.bmm(self.inputs_of[i].mT, g).mT if narrow else torch.bmm(g.mT, self.inputs_of[i])
             found = [weight.flatten(1), g.sum(1), *found]
             if i:
                 g = self._through(g, i)
@@ -390,6 +382,14 @@ class _Written(Back):
         weight = self.weights[i][0]
         g = g * weight if weight.shape[1] == 1 else torch.bmm(g, weight)
         return torch.ops.aten.silu_backward.grad_input(g, self.before[i - 1], grad_input=g)
+
+
+def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x W^T + b of each network; torch.compile adds b, and takes the product of a single row, where it takes the swish."""
+    if not torch.compiler.is_compiling():
+        return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+    product = (x * weight).sum(2, keepdim=True) if weight.shape[1] == 1 else torch.bmm(x, weight.mT)
+    return product + bias.unsqueeze(1)
 
 
 def _linear(weights: list) -> list[tuple[Tensor, Tensor]]:

@@ -39,6 +39,7 @@ from rppdyn.agents.precision import matmul_precision, update_precision
 from rppdyn.agents.together import Together
 from rppdyn.agents.trainees import Groups, Trainee, collect
 from rppdyn.envs import symmetry_spec
+from rppdyn.runs.figures import COLOURS
 from rppdyn.runs.streams import quick_states
 
 ENVS = ("Hopper-v5", "Walker2d-v5")
@@ -51,6 +52,7 @@ COMPILED = ", compiled"
 HIGHEST = "highest"
 BATCH, WIDTH, STEPS, BURST = 256, 256, 20, 5
 UPDATES = "updates"
+COLOUR_OF = dict(zip(("mlp", "rpp", "emlp"), COLOURS, strict=False))
 GROUPS = {2: "left-right", 4: "Z4", 8: "D4"}  # of Ant, by their order
 
 
@@ -310,9 +312,9 @@ def plot(path: Path, found: Sequence[Growth]) -> None:
     drawn, (above, below) = figure(2, 2)
     *first, last = [*above, *below]
     for axes, growth in zip(first, found, strict=False):
-        draw(axes, growth, per_update)
+        draw(axes, growth, per_update, colours=COLOUR_OF)
         dress(axes, growth, "update, ms of processor time", logarithmic=(True, True))
-    draw(last, found[-1], to_peer)
+    draw(last, found[-1], to_peer, colours=COLOUR_OF)
     dress(last, found[-1], "processor time over the mlp's", logarithmic=(True, False))
     last.set_ylim(bottom=0)
     for axes in (*first, last):

@@ -32,11 +32,12 @@ def data_stream(seed: int) -> torch.Generator:
 
 
 class GlobalStates(NamedTuple):
-    """The states of the generators that Python, NumPy and torch draw from where none is named, on the CPU."""
+    """The states of the generators that Python, NumPy and torch draw from where none is named, on the CPU.
 
-    python: tuple[
-        Any, ...
-    ]  # as `random.getstate` has it; copied, the generator's words, and the normal number it keeps
+    Python's is as `random.getstate` has it; copied, the generator's words, and the normal number that it keeps.
+    """
+
+    python: tuple[Any, ...]
     numpy: dict[str, Any]  # of the legacy generator, which is what stable-baselines3 draws from
     torch: torch.Tensor
 
