@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
@@ -10,13 +11,15 @@ from torch import Tensor
 
 from rppdyn.agents.images import GroupImages
 from rppdyn.agents.networks import SymmetricFeatures, draw_noise, new_generator
-from rppdyn.agents.replay import DeviceReplayBuffer, Rows
+from rppdyn.agents.replay import DeviceReplayBuffer, Rows, taken
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
 
 Drawn = tuple[dict[str, Tensor], dict[str, Tensor]]
 """An agent's batch, and noise."""
+
+NOISES = ("current", "next")
 
 
 class Batches:
@@ -32,6 +35,7 @@ class Batches:
         self.agent = agent
         self.generator = new_generator()
         self._images: GroupImages | None = None  # made for the first batch that needs them
+        self._starts: tuple[Any, Tensor] | None = None
 
     @torch.no_grad()
     def sample(self, batch_size: int) -> dict[str, Tensor]:
@@ -69,22 +73,36 @@ class Batches:
 
     def rows(self, buffer: Rows, batch_size: int) -> dict[str, Tensor]:
         """The transitions of `sample` as the buffer has them, for an update that takes their features itself."""
-        states, rest = buffer.draw(batch_size)
-        transitions = self._shared_over(self.agent.policy.features_extractor.like)
-        return {"states": states, "rest": rest, "transitions": transitions}
+        drawn = buffer.draw(batch_size)
+        if isinstance(buffer, DeviceReplayBuffer):  # the number that priors are shared out over is the greater of two
+            return drawn | {"least": self._least(buffer)}
+        return drawn | {"transitions": self._shared_over(self.agent.policy.features_extractor.like)}
+
+    def _least(self, buffer: DeviceReplayBuffer) -> Tensor:
+        """`learning_starts`, where the buffer is, and always in one place."""
+        starts, device = self.agent.learning_starts, buffer.device
+        if self._starts is None or self._starts[0] != (starts, device):
+            self._starts = (starts, device), torch.tensor(starts, dtype=torch.float64, device=device)
+        return self._starts[1]
 
     def _shared_over(self, like: Tensor) -> Tensor:
         """The number that priors are shared out over."""
         agent = self.agent
         if (buffer := self._on_device) is not None:
-            return buffer.count.clamp(min=agent.learning_starts).to(like)
+            return torch.maximum(buffer.count, self._least(buffer)).to(like)
         return like.new_tensor(max(agent.replay_buffer.size() * agent.n_envs, agent.learning_starts))
 
-    def noise(self, batch_size: int) -> Tensor:
-        """Standard normal noise for the actions of a batch."""
+    def noises(self, batch_size: int) -> dict[str, Tensor]:
+        """Standard normal noise for the `current` and the `next` actions of a batch; on a device it is drawn at once."""
+        if self._on_device is None:
+            return {name: self.noise(batch_size) for name in NOISES}
+        return dict(zip(NOISES, self.noise(2, batch_size), strict=True))
+
+    def noise(self, *shape: int) -> Tensor:
+        """Standard normal noise for actions, (*shape, m)."""
         agent, buffer = self.agent, self._on_device
         generator = self.generator if buffer is None else buffer.generator
-        return draw_noise((batch_size, agent.spec.action_rep.dim), generator, agent.policy.features_extractor.like)
+        return draw_noise((*shape, agent.spec.action_rep.dim), generator, agent.policy.features_extractor.like)
 
     @property
     def images(self) -> GroupImages:
@@ -110,12 +128,24 @@ class Batches:
     def drawn_from(self) -> list[Tensor]:
         """What batches are drawn from on the device."""
         buffer = self._on_device
-        return [] if buffer is None else [buffer.rows, buffer.count, *self.agent.policy.features_extractor.buffers()]
+        if buffer is None:
+            return []
+        return [buffer.rows, buffer.count, self._least(buffer), *self.agent.policy.features_extractor.buffers()]
 
     @property
     def drawn_by(self) -> list[torch.Generator]:
         """What draws them on the device."""
         return [] if (buffer := self._on_device) is None else [buffer.generator]
+
+
+def completed(batch: Mapping[str, Tensor], extractor: SymmetricFeatures) -> Mapping[str, Tensor]:
+    """A batch as updates take it, which may be rows of a replay buffer."""
+    if "features" in batch:
+        return batch
+    found = with_features(taken(batch), extractor)
+    if "transitions" in batch:
+        return found | {"transitions": batch["transitions"]}
+    return found | {"transitions": torch.maximum(batch["count"], batch["least"]).to(extractor.like)}
 
 
 def with_features(data: ReplayBufferSamples, extractor: SymmetricFeatures) -> dict[str, Tensor]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from rppdyn.nn.compiling import failed_to_compile
+
 logger = logging.getLogger(__name__)
 
 WARM_UP = 2  # runs before a capture: libraries make handles and workspaces, lazy tables are filled
@@ -26,6 +28,8 @@ def captured(
     Args:
         work: reads and writes tensors in place, looks at no value of theirs, draws from `generators` only.
         changes: all the tensors that it writes. They, and the generators, are left as they were.
+    Raises:
+        RuntimeError: torch can't compile what is to be compiled of it.
     """
     if device.type != "cuda":
         return work
@@ -35,6 +39,8 @@ def captured(
         with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
             return _graph(work, generators)
     except RuntimeError as error:
+        if failed_to_compile(error):
+            raise
         reason = str(error).strip().splitlines()[0]
         logger.warning("gradient updates can't be captured as a CUDA graph, and will be slower: %s", reason)
         return work

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,10 +11,9 @@ from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from torch import Tensor
 
 from rppdyn.agents.acting import acted
-from rppdyn.agents.batches import Drawn, with_features
+from rppdyn.agents.batches import Drawn, completed
 from rppdyn.agents.functional import Networks, Perceptrons, Prior
 from rppdyn.agents.networks import SymmetricFeatures
-from rppdyn.agents.replay import samples
 from rppdyn.agents.update import Metrics, State, UpdateConfig, bias_corrections, step_, together
 from rppdyn.nn.compiling import can_compile, compiled
 
@@ -24,12 +23,17 @@ if TYPE_CHECKING:
 NUMBERS = ("learning_rate", "tau", "gamma", "noise_variance", "target_entropy")
 """What may change from update to update without compiling anew."""
 
-OPTIONS = {
-    "cpp_wrapper": True,
-    "size_asserts": False,
-    "alignment_asserts": False,
-    "unroll_reductions_threshold": 1,  # sums over actions are unrolled otherwise, with exponentials one by one
+OPTIONS: dict[str, dict[str, Any]] = {
+    "cpu": {
+        "cpp_wrapper": True,
+        "size_asserts": False,
+        "alignment_asserts": False,
+        "unroll_reductions_threshold": 1,  # sums over actions are unrolled otherwise, with exponentials one by one
+    },
+    "cuda": {},
 }
+"""Of torch.compile, by device."""
+
 # What else may change is in `_key`; tensors that come from elsewhere than a buffer of rows may be of any kind.
 NO_GUARDS, TENSOR_GUARDS = torch.compiler.skip_all_guards_unsafe, torch.compiler.keep_tensor_guards_unsafe
 
@@ -39,7 +43,7 @@ PAYS = 20_000
 
 
 def gains_by_compiling(agent: RPPSAC) -> bool:
-    """Whether the training that an agent has begun is long enough, and on a CPU where torch can compile it.
+    """Whether the training that an agent has begun is long enough, and torch can compile it.
 
     The whole training counts, steps before this call included, so that one that is resumed rounds as before.
     """
@@ -48,7 +52,7 @@ def gains_by_compiling(agent: RPPSAC) -> bool:
     steps = per_rollout if agent.gradient_steps < 0 else agent.gradient_steps
     updates = agent._total_timesteps * steps / per_rollout
     is_long = agent.train_freq.unit == TrainFrequencyUnit.STEP and updates >= PAYS
-    compilable = agent.device.type == "cpu" and all(isinstance(network, Perceptrons) for network in networks)
+    compilable = agent.device.type in OPTIONS and all(isinstance(network, Perceptrons) for network in networks)
     return is_long and compilable and can_compile(agent.device)
 
 
@@ -67,13 +71,20 @@ class CompiledUpdate:
         self._steps: dict[Any, Any] = {}  # by what torch would otherwise look through at each call
         self._flat: tuple[State, State] = {}, {}  # the last state, and as it is updated
 
-    def __call__(self, state: State, drawn: Sequence[Drawn], config: UpdateConfig) -> Metrics:
+    def __call__(
+        self, state: State, drawn: Sequence[Drawn], config: UpdateConfig, numbers: Tensor | None = None
+    ) -> Metrics:
+        """`update_` of batches that may still be rows of a replay buffer.
+
+        Args:
+            numbers: `NUMBERS` where the state is, for an update that looks at no value; None: the configuration's.
+        """
         like = state["actor"]
         priors = config.actors.prior(), config.critics.prior()
         key = _key(like, drawn, config, priors)
         if key not in self._steps:
             rows = all("states" in batch for batch, _ in drawn)
-            options = OPTIONS | {"guard_filter_fn": NO_GUARDS if rows else TENSOR_GUARDS}
+            options = OPTIONS[like.device.type] | {"guard_filter_fn": NO_GUARDS if rows else TENSOR_GUARDS}
             self._steps[key] = compiled(_step, fullgraph=True, dynamic=False, options=options)
         if state is not self._flat[0]:
             # of one shape, whose loops become one
@@ -81,10 +92,11 @@ class CompiledUpdate:
         for networks in (config.actors, config.critics):
             if isinstance(networks, Perceptrons):
                 networks.prepare(like)
-        numbers = [getattr(config, name) for name in NUMBERS] + bias_corrections(state, config)
         with torch.no_grad():
-            given = torch.tensor(numbers, dtype=like.dtype)
-            return self._steps[key](self._flat[1], drawn, config, priors, given, self.extractors)
+            if numbers is None:  # with corrections, or they would be computed anew for every few entries of a vector
+                given = torch.tensor([getattr(config, name) for name in NUMBERS], dtype=like.dtype)
+                numbers = torch.cat([given, bias_corrections(state, config).to(like.dtype).flatten()])
+            return self._steps[key](self._flat[1], drawn, config, priors, numbers, self.extractors)
 
     def __reduce__(self) -> tuple:
         return CompiledUpdate, (self.extractors,)  # what torch compiled stays here
@@ -104,7 +116,7 @@ class CompiledActions:
         vectors = actors.vectors()
         key = vectors.dtype, vectors.shape, observations.dtype, observations.shape, torch.get_num_threads()
         if key not in self._compiled:
-            options = OPTIONS | {"guard_filter_fn": NO_GUARDS}
+            options = OPTIONS[vectors.device.type] | {"guard_filter_fn": NO_GUARDS}
             self._compiled[key] = compiled(_act, fullgraph=True, dynamic=False, options=options)
         actors.prepare(vectors)
         return self._compiled[key](actors, vectors, observations, *others)
@@ -121,23 +133,20 @@ def _step(
     state: State, drawn: Sequence[Drawn], config: UpdateConfig, priors: tuple[Prior, Prior], numbers: Tensor,
     extractors: Sequence[SymmetricFeatures],
 ) -> Metrics:  # fmt: skip
-    batches, noise = map(together, zip(*of_rows(drawn, extractors), strict=True))
+    batch, noise = stacked_up(drawn, extractors)
     own: dict[str, Any] = dict(zip(NUMBERS, numbers[: len(NUMBERS)].unbind(), strict=True))
     config = dataclasses.replace(config, **own)
-    corrections = numbers[len(NUMBERS) :].view(-1, 2, len(state["log_alpha"]))
-    return Metrics.of(step_(state, batches, noise, config, priors, corrections))
+    if len(numbers) > len(NUMBERS):
+        corrections = numbers[len(NUMBERS) :].view(-1, 2, len(state["log_alpha"]))
+    else:
+        corrections = bias_corrections(state, config).to(numbers.dtype)
+    return Metrics.of(step_(state, batch, noise, config, priors, corrections))
 
 
-def of_rows(drawn: Sequence[Drawn], extractors: Sequence[SymmetricFeatures]) -> list[Drawn]:
-    """Batches as updates take them, of which some are still rows of a replay buffer."""
-    return [
-        (_with_features(batch, extractor) if "states" in batch else batch, noise)
-        for (batch, noise), extractor in zip(drawn, extractors, strict=True)
-    ]
-
-
-def _with_features(batch: Mapping[str, Tensor], extractor: SymmetricFeatures) -> dict[str, Tensor]:
-    return with_features(samples(batch["states"], batch["rest"]), extractor) | {"transitions": batch["transitions"]}
+def stacked_up(drawn: Sequence[Drawn], extractors: Sequence[SymmetricFeatures]) -> Drawn:
+    """Batches of several agents, of which some may still be rows of a replay buffer, and noise, as updates take them."""
+    batches = [completed(batch, extractor) for (batch, _), extractor in zip(drawn, extractors, strict=True)]
+    return together(batches), together([noise for _, noise in drawn])
 
 
 def _key(like: Tensor, drawn: Sequence[Drawn], config: UpdateConfig, priors: tuple[Prior, Prior]) -> tuple:

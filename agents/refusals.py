@@ -13,6 +13,7 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecNormalize
 
+from rppdyn.agents.compiled import OPTIONS
 from rppdyn.agents.functional import Perceptrons
 from rppdyn.nn.compiling import check_compiler
 
@@ -133,13 +134,11 @@ def check_precision(agent: RPPSAC) -> None:
 
 
 def check_compiled(agent: RPPSAC) -> None:
-    """Refuse `compile` off the CPU and where there is no compiler, and of networks that it can't compile."""
+    """Refuse `compile` where there is no compiler, and of networks that it can't compile."""
     if not agent.compile:
         return
-    if agent.device.type != "cpu":
-        raise ValueError(
-            f"compile=true: updates on {agent.device} are replayed from a graph instead: use compile=false there"
-        )
+    if agent.device.type not in OPTIONS:
+        raise ValueError(f"compile=true: updates are compiled on a CPU and on CUDA devices, not on {agent.device}")
     check_compiler(agent.device)
     for name, network in (("actor", agent.actor), ("critic", agent.critic)):
         if not isinstance(network.function, Perceptrons):

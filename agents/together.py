@@ -18,11 +18,11 @@ from torch import Tensor
 from rppdyn.agents.acting import acted
 from rppdyn.agents.batches import Drawn
 from rppdyn.agents.captured import Work, captured
-from rppdyn.agents.compiled import CompiledActions, CompiledUpdate, of_rows
+from rppdyn.agents.compiled import NUMBERS, CompiledActions, CompiledUpdate, stacked_up
 from rppdyn.agents.flat import flatten_
 from rppdyn.agents.functional import stacked
 from rppdyn.agents.precision import matmul_precision, update_precision
-from rppdyn.agents.update import Metrics, State, UpdateConfig, together, update_
+from rppdyn.agents.update import Metrics, State, UpdateConfig, update_
 from rppdyn.nn.compiling import failed_to_compile, reason_of
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ class Together:
         drawn: list[Drawn] | None = None
         sums, metrics = None, None
         first = self.agents[0]
+        fixed: dict[tuple[Together, float], tuple[State, UpdateConfig]] = {}  # as long as nothing but updates is done
         with matmul_precision(update_precision(first.matmul_precision, first.device)):
             if any(agent.prepare_updates for agent in self.agents):
                 group = self._each(lambda agent: agent.prepare_updates and agent.prepare_updates())[0]
@@ -122,8 +123,10 @@ class Together:
                 if group is None:
                     return
                 first = group.agents[0]
-                moving = first._n_updates % first.target_update_interval == 0
-                metrics = group.update(group.state(), group.config(first.tau if moving else 0.0), batch_size, drawn)
+                tau = first.tau if first._n_updates % first.target_update_interval == 0 else 0.0
+                if (group, tau) not in fixed:
+                    fixed[group, tau] = group.state(), group.config(tau)
+                metrics = group.update(*fixed[group, tau], batch_size, drawn)
                 sums = metrics.values if sums is None else sums + metrics.values
                 for agent in group.agents:
                     agent._n_updates += 1
@@ -148,12 +151,20 @@ class Together:
         self, state: State, config: UpdateConfig, batch_size: int, drawn: Sequence[Drawn] | None = None
     ) -> Metrics:
         drawn = drawn or self.draw(batch_size)
-        return self._by_torch_compile(
-            lambda: self._compiled(state, drawn, config),
-            lambda: Metrics.of(update_(state, *_stacked(of_rows(drawn, self._extractors)), config)),
+        return self.by_torch_compile(
+            lambda: self._compiled(state, drawn, config), lambda: self.updated(state, drawn, config)
         )
 
-    def _by_torch_compile(self, compiled: Callable[[], T], plain: Callable[[], T]) -> T:
+    def updated(
+        self, state: State, drawn: Sequence[Drawn], config: UpdateConfig, numbers: Tensor | None = None
+    ) -> Metrics:
+        """What an update of these batches gives; compiled where there are `numbers`, which it then takes in place of those of
+        the configuration."""
+        if numbers is not None:
+            return self._compiled(state, drawn, config, numbers)
+        return Metrics.of(update_(state, *stacked_up(drawn, self._extractors), config))
+
+    def by_torch_compile(self, compiled: Callable[[], T], plain: Callable[[], T]) -> T:
         """What is compiled, where agents have that; else, and where torch fails at what nobody asked for, what is not."""
         if not self.agents[0].compiles:
             return plain()
@@ -183,7 +194,7 @@ class Together:
         seen = torch.from_numpy(np.stack(observations))
         noise = torch.stack([agent.actor.draw_noise(x) for agent, x in zip(agents, seen, strict=True)]).to(like.dtype)
         others = seen.to(like.device, non_blocking=True), noise.to(like.device, non_blocking=True), self._extractors
-        found = self._by_torch_compile(
+        found = self.by_torch_compile(
             lambda: self._compiled_actions(self.actors, *others, agents[0].actor.blocks),
             lambda: acted(self.actors, self.actors.current(), *others, agents[0].actor.blocks),
         )
@@ -204,13 +215,7 @@ def _draw(agent: RPPSAC, batch_size: int) -> Drawn:
     batches = agent.batches
     buffer = batches.row_buffer if agent.compiles else None
     batch = batches.sample(batch_size) if buffer is None else batches.rows(buffer, batch_size)
-    return batch, {name: batches.noise(batch_size) for name in ("current", "next")}
-
-
-def _stacked(each: Sequence[Drawn]) -> Drawn:
-    """Batches and noise of several agents, as `update_` takes them."""
-    batches, noise = zip(*each, strict=True)
-    return together(batches), together(noise)
+    return batch, batches.noises(batch_size)
 
 
 def is_replayed(device: torch.device) -> bool:
@@ -225,7 +230,7 @@ class _Recorded(NamedTuple):
     work: Work
     names: list[str]
     rate: Tensor
-    inputs: Drawn | None
+    inputs: Sequence[Drawn]
 
 
 class Replayed:
@@ -238,39 +243,58 @@ class Replayed:
     def __init__(self, group: Together) -> None:
         self.group = group
         self._found: dict[Any, _Recorded] = {}
+        self._last: tuple[State, UpdateConfig, _Recorded] | None = None
 
     def __call__(
         self, state: State, config: UpdateConfig, batch_size: int, drawn: Sequence[Drawn] | None = None
     ) -> Metrics:
-        agents, inputs = self.group.agents, _stacked(drawn) if drawn else None
-        key = batch_size, tuple((k, v) for k, v in _fixed(config).items() if k != "learning_rate")
+        """An update; one with the very state and configuration of the last is known to find everything where it was."""
+        last = self._last
+        if last is None or last[0] is not state or last[1] is not config:
+            find = partial(self._find, state, config, batch_size, drawn)
+            found = self.group.by_torch_compile(partial(find, True), partial(find, False))
+            found.rate.fill_(config.learning_rate)
+            self._last = state, config, found
+        else:
+            found = last[2]
+        for (batch, noise), (new, new_noise) in zip(found.inputs, drawn or (), strict=True):
+            for name, tensor in (new | new_noise).items():
+                (batch if name in batch else noise)[name].copy_(tensor)
+        values = found.work().clone()  # the first time it finds the names
+        return Metrics(tuple(found.names), values)
+
+    def _find(
+        self, state: State, config: UpdateConfig, batch_size: int, drawn: Sequence[Drawn] | None, is_compiled: bool
+    ) -> _Recorded:
+        agents = self.group.agents
+        key = is_compiled, batch_size, tuple((k, v) for k, v in _fixed(config).items() if k != "learning_rate")
         reads = [*state.values(), *(t for agent in agents for t in agent.batches.drawn_from), *_priors(config)]
         found = self._found.get(key)
         if found is None or [t.data_ptr() for t in reads] != [t.data_ptr() for t in found.reads]:
             # what is read is held, so that nothing else gets its address
-            found = self._found[key] = self._record(state, config, batch_size, inputs, reads)
-        found.rate.fill_(config.learning_rate)
-        for static, new in zip(found.inputs or (), inputs or (), strict=True):
-            for name, tensor in new.items():
-                static[name].copy_(tensor)
-        values = found.work().clone()  # the first time it finds the names
-        return Metrics(tuple(found.names), values)
+            found = self._found[key] = self._record(state, config, batch_size, drawn or (), reads, is_compiled)
+        return found
 
     def _record(
-        self, state: State, config: UpdateConfig, batch_size: int, inputs: Drawn | None, reads: list[Tensor]
-    ) -> _Recorded:
-        device = state["actor"].device
-        rate = torch.zeros((), dtype=torch.float32, device=device)  # in which Adam's fused kernel reads it
+        self, state: State, config: UpdateConfig, batch_size: int, inputs: Sequence[Drawn], reads: list[Tensor],
+        is_compiled: bool,
+    ) -> _Recorded:  # fmt: skip
+        like = state["actor"]
+        # single precision is what Adam's fused kernel reads a rate in
+        dtype = like.dtype if is_compiled else torch.float32
+        numbers = torch.tensor([getattr(config, name) for name in NUMBERS], dtype=dtype, device=like.device)
+        rate = numbers[NUMBERS.index("learning_rate")]
         names: list[str] = []
         config = dataclasses.replace(config, learning_rate=rate)
 
         def work() -> Tensor:
-            metrics = Metrics.of(update_(state, *(inputs or _stacked(self.group.draw(batch_size))), config))
+            drawn = inputs or self.group.draw(batch_size)
+            metrics = self.group.updated(state, drawn, config, numbers if is_compiled else None)
             names[:] = metrics.names
             return metrics.values
 
         generators = [] if inputs else [own for agent in self.group.agents for own in agent.batches.drawn_by]
-        return _Recorded(reads, captured(work, device, list(state.values()), generators), names, rate, inputs)
+        return _Recorded(reads, captured(work, like.device, list(state.values()), generators), names, rate, inputs)
 
 
 def _priors(config: UpdateConfig) -> Iterator[Tensor]:

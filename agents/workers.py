@@ -1,4 +1,4 @@
-"""An environment in a process of its own, so that those of several agents step at the same time."""
+"""Environments in a process of their own, so that those of several agents step at the same time."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import shutil
 import signal
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-from stable_baselines3.common.vec_env import SubprocVecEnv
+from numpy.typing import NDArray
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvStepReturn
 
 from rppdyn.runs.workers import WorkerError
 
@@ -24,86 +26,159 @@ PRELOADED = "rppdyn.agents.workers"  # by the process that workers are forked fr
 LONGEST = 10.0  # seconds that a worker gets to end by itself
 
 
-class WorkerEnv(SubprocVecEnv):
-    """Stable-baselines3's `SubprocVecEnv` of one environment, for agents that are trained together.
+class WorkerEnv(VecEnv):
+    """Environments that step in a process of their own, one after the other, for agents that are trained together.
 
         RPPSAC("RPPPolicy", WorkerEnv(partial(make_env, "Ant-v5")), seed=3)
 
-    Steps are those that the environment would have taken in this process, bit by bit. The worker leaves Ctrl-C and SIGTERM,
-    which often reach a whole group of processes, to this one, so that a job can still ask it for the simulator's state; and it
-    ends when this one closes it, or is gone.
+    Steps are those that stable-baselines3's `DummyVecEnv` would have taken in this process, bit by bit. The worker leaves
+    Ctrl-C and SIGTERM, which often reach a whole group of processes, to this one, so that a job can still ask it for the
+    simulator's state; and it ends when this one closes it, or is gone.
 
     Args:
-        build: makes the environment there; `rppdyn.envs.make_env` makes one whose state can be captured.
+        build: makes an environment there; `rppdyn.envs.make_env` makes one whose state can be captured.
+        count: how many there are.
+    Attributes:
+        process: the worker.
     Raises:
-        WorkerError: the environment could not be made, or the process is gone; also by every method.
+        WorkerError: an environment could not be made, or the process is gone; also by every method.
     """
 
-    def __init__(self, build: Callable[[], gym.Env]) -> None:
-        get_context("forkserver").set_forkserver_preload([PRELOADED])  # without effect where it runs already
+    def __init__(self, build: Callable[[], gym.Env], count: int = 1) -> None:
+        context = get_context("forkserver")
+        context.set_forkserver_preload([PRELOADED])  # without effect where it runs already
         self._last_words = Path(tempfile.mkdtemp(prefix="rppdyn-worker-"), "error.txt")
         weakref.finalize(self, shutil.rmtree, self._last_words.parent, ignore_errors=True)
-        try:
-            with _known_start_method():
-                super().__init__([_Deaf(build, self._last_words)], start_method="forkserver")
-        except (EOFError, OSError) as error:
-            self.processes[0].join(LONGEST)
-            raise WorkerError(f"{self._fate()} while it made the environment") from error
-        self.remotes = tuple(_Remote(remote, self._fate) for remote in self.remotes)
+        self._pipe, there = context.Pipe()
+        arguments = there, CloudpickleWrapper(build), count, self._last_words
+        self.process = context.Process(target=_serve, args=arguments, daemon=True)
+        self._is_closed = False
+        with _known_start_method():
+            self.process.start()
+        there.close()
         # before multiprocessing waits for its children at exit: a worker whose pipe is closed ends
-        self._at_exit = Finalize(self, self.remotes[0].pipe.close, exitpriority=1)
+        self._at_exit = Finalize(self, self._pipe.close, exitpriority=1)
+        try:
+            spaces = self._received()
+        except WorkerError as error:
+            raise WorkerError(f"{error} while it made the environment") from error
+        super().__init__(count, *spaces)
+
+    # -- what stable-baselines3 asks of environments ------------------------------------------------------------------
+
+    def reset(self) -> Any:
+        observations, self.reset_infos = self._asked("begun", self._seeds, self._options)
+        self._reset_seeds()
+        self._reset_options()
+        return observations
+
+    def step_async(self, actions: NDArray) -> None:
+        self._send("step", actions)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        observations, rewards, dones, infos, self.reset_infos = self._received()
+        return observations, rewards, dones, infos
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        return self._asked("get_attr", attr_name, indices)
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        self._asked("set_attr", attr_name, value, indices)
+
+    def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
+        return self._asked("env_method", method_name, *method_args, indices=indices, **method_kwargs)
+
+    def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: Any = None) -> list[bool]:
+        return self._asked("env_is_wrapped", wrapper_class, indices)
+
+    def get_images(self) -> Sequence[NDArray | None]:
+        return self._asked("get_images")
+
+    def close(self) -> None:
+        """End the process, whatever its state."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with suppress(WorkerError):
+            self._send("close")
+            self.process.join(LONGEST)
+        self._at_exit()
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join()
+
+    # -- the process --------------------------------------------------------------------------------------------------
+
+    def _asked(self, name: str, *arguments: Any, **named: Any) -> Any:
+        self._send(name, *arguments, **named)
+        return self._received()
+
+    def _send(self, name: str, *arguments: Any, **named: Any) -> None:
+        with self._alive():
+            self._pipe.send((name, arguments, named))
+
+    def _received(self) -> Any:
+        with self._alive():
+            found = self._pipe.recv()
+        if isinstance(found, AttributeError):
+            raise found
+        return found
+
+    @contextmanager
+    def _alive(self) -> Iterator[None]:
+        """A pipe whose end is said by name."""
+        try:
+            yield
+        except (EOFError, OSError) as error:
+            raise WorkerError(self._fate()) from error
 
     def _fate(self) -> str:
-        process = self.processes[0]
-        process.join(1.0)
-        code = process.exitcode
+        self.process.join(1.0)
+        code = self.process.exitcode
         how = (
             "hung up" if code is None else f"ended with status {code}" if code >= 0 else f"was killed by signal {-code}"
         )
         why = f" ({self._last_words.read_text()})" if self._last_words.exists() else ""
-        return f"the environment's worker (process {process.pid}) {how}{why}"
-
-    def close(self) -> None:
-        """End the process, whatever its state."""
-        if self.closed:
-            return
-        self.closed = True
-        process = self.processes[0]
-        try:
-            self.remotes[0].send(("close", None))
-            process.join(LONGEST)
-        except WorkerError:
-            pass
-        finally:
-            self._at_exit()
-            if process.is_alive():
-                process.kill()
-            process.join()
+        return f"the environment's worker (process {self.process.pid}) {how}{why}"
 
 
-class _Deaf:
-    """Makes an environment in a process that then takes no notice of requests to stop, and leaves word of what ends it."""
-
-    def __init__(self, build: Callable[[], gym.Env], last_words: Path) -> None:
-        self.build, self.last_words = build, last_words
-
-    def __call__(self) -> gym.Env:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        env = self._told(self.build)()
-        env.reset, env.step = self._told(env.reset), self._told(env.step)  # a wrapper would be seen
-        return env
-
-    def _told(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(method)
-        def told(*args: Any, **kwargs: Any) -> Any:
+def _serve(pipe: Connection, build: CloudpickleWrapper, count: int, last_words: Path) -> None:
+    """Make environments and do with them what the pipe says; leave word of an error that ends them."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        envs = _Served([build.var] * count)
+        pipe.send((envs.observation_space, envs.action_space))
+        while True:
+            name, arguments, named = pipe.recv()
+            if name == "close":
+                envs.close()
+                return
             try:
-                return method(*args, **kwargs)
-            except Exception as error:
-                self.last_words.write_text(f"{type(error).__name__}: {' '.join(str(error).split())}")
-                raise
+                found = getattr(envs, name)(*arguments, **named)
+            except AttributeError as error:
+                if name != "get_attr":
+                    raise
+                found = error
+            pipe.send(found)
+    except EOFError:  # the other end is gone
+        return
+    except Exception as error:
+        last_words.write_text(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        raise
 
-        return told
+
+class _Served(DummyVecEnv):
+    """Environments that are asked from elsewhere."""
+
+    def begun(self, seeds: list[int | None], options: list[dict[str, Any]]) -> tuple[Any, list[dict[str, Any]]]:
+        """`reset`, and what environments said then."""
+        self._seeds, self._options = seeds, options
+        return self.reset(), self.reset_infos
+
+    def step(self, actions: NDArray) -> Any:
+        """Also what environments said that were reset meanwhile."""
+        return *super().step(actions), self.reset_infos
 
 
 @contextmanager
@@ -118,25 +193,3 @@ def _known_start_method() -> Iterator[None]:
         yield
     finally:
         multiprocessing.set_start_method(method, force=True)
-
-
-class _Remote:
-    """A pipe to a worker whose end is said by name."""
-
-    def __init__(self, pipe: Any, fate: Callable[[], str]) -> None:
-        self.pipe, self.fate = pipe, fate
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except (EOFError, OSError) as error:
-            raise WorkerError(self.fate()) from error
-
-    def send(self, message: Any) -> None:
-        with self._named():
-            self.pipe.send(message)
-
-    def recv(self) -> Any:
-        with self._named():
-            return self.pipe.recv()

@@ -11,22 +11,23 @@ from functools import partial
 from typing import Any
 
 from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC
 from rppdyn.agents.trainees import Trainee, train_together
 from rppdyn.agents.workers import WorkerEnv
 from rppdyn.envs import SymmetrySpec, certificate_for, require_capturable, termination
 from rppdyn.envs.spec import VERDICTS
-from rppdyn.jobs.config.agent import EVALUATION_SEED, TrainAgentConfig
+from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.config.preflight import preflight
 from rppdyn.jobs.training import agent_files
 from rppdyn.jobs.training.agent_files import RunState
 from rppdyn.jobs.training.building import build_agent, build_env, process_state, spec_of
 from rppdyn.jobs.training.curves import learning_curves
+from rppdyn.jobs.training.evaluations import Aside, Evaluations, Here
 from rppdyn.jobs.training.processes import Seeds, Told, portable, shared_out, side_by_side
 from rppdyn.jobs.training.recorder import Events, Recorder
 from rppdyn.jobs.training.result import TrainAgentResult, TrainManyResult
-from rppdyn.jobs.training.rollouts import Evaluator
 from rppdyn.runs import Progress, RunFolder, RunFolderError, StopRequest, provenance, stop_on_signals
 from rppdyn.runs.files import write_json
 from rppdyn.runs.progress import Shown
@@ -143,15 +144,15 @@ class _Run:
     """
 
     def __init__(
-        self, config: TrainAgentConfig, folder: RunFolder, agent: RPPSAC, state: RunState, evaluator: Evaluator
+        self, config: TrainAgentConfig, folder: RunFolder, agent: RPPSAC, state: RunState, evaluations: Evaluations
     ):
-        self.config, self.folder, self.agent, self.state, self.evaluator = config, folder, agent, state, evaluator
+        self.config, self.folder, self.agent, self.state, self.evaluations = config, folder, agent, state, evaluations
         self.missing = config.total_steps - state.step
         self._start, self._provenance = time.monotonic(), provenance()  # a checkout may have moved on when the run ends
 
     def recorder(self, stop: StopRequest, bar: Shown) -> Recorder:
         """The callback that evaluates and saves."""
-        self._recorder = Recorder(self.config, self.folder, self.evaluator, self.state, stop, bar)
+        self._recorder = Recorder(self.config, self.folder, self.evaluations, self.state, stop, bar)
         return self._recorder
 
     def finish(self) -> TrainAgentResult:
@@ -187,12 +188,16 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
         env = stack.enter_context(closing(build_env(config)))
         spec = spec_of(config, folder, env)
         require_capturable(env)
-        stepped, options = env, {}
+        stepped, options, count = env, {}, config.agent.num_envs
         if config.workers:
-            stepped = stack.enter_context(closing(WorkerEnv(partial(build_env, config))))
+            stepped = stack.enter_context(closing(WorkerEnv(partial(build_env, config), count)))
             if config.agent.imagination is not None:
                 options["terminates"] = termination(env)
+        elif count > 1:
+            stepped = stack.enter_context(closing(DummyVecEnv([partial(build_env, config)] * count)))
         agent = build_agent(config, stepped, spec, **options)
+        assert agent.env is not None
+        agent.env.seed(config.seed * count)  # no two seeds have an environment in common
         if folder.is_vacant():
             folder = RunFolder.create(folder.path, asdict(config))
         stack.enter_context(folder.lock())
@@ -204,7 +209,7 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
             )
         if is_new and folder.metrics.last():
             logger.warning("%s has records and no checkpoint yet: training begins anew", folder.path)
-        if state.step >= config.total_steps + config.agent.train_freq:  # a last rollout may end a little later
+        if state.step >= config.total_steps + config.agent.train_freq * count:  # a last rollout may end a little later
             raise RunFolderError(
                 f"total_steps={config.total_steps}: the run in {folder.path} has {state.step} already; "
                 "give at least as many, or another run_dir="
@@ -224,9 +229,8 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
         writer = Events(folder.events, after=state.step)
         stack.callback(writer.close)
         agent.set_logger(Logger(folder=None, output_formats=[writer]))
-        evaluator = Evaluator(lambda: build_env(config), config.evaluation.episodes, EVALUATION_SEED)
-        stack.callback(evaluator.close)
-        yield _Run(config, folder, agent, state, evaluator)
+        evaluations = stack.enter_context(closing(Aside(config, spec) if config.workers else Here(config)))
+        yield _Run(config, folder, agent, state, evaluations)
 
 
 def _bar(config: TrainAgentConfig, count: int, initial: int, enabled: bool) -> Progress:

@@ -155,6 +155,42 @@ def test_by_the_real_compiler_a_resumed_agent_is_bit_identical(tmp_path):
     run_code(SETUP + RESUME, "inductor", folder=tmp_path)
 
 
+REPLAYED = """
+from rppdyn.agents import train_many
+from rppdyn.agents import together
+from rppdyn.agents.replay import DeviceReplayBuffer
+
+device, dtype = sys.argv[2], dict(cpu=torch.float64, cuda=torch.float32)[sys.argv[2]]
+together.is_replayed = lambda device: True
+
+def build(seed, **options):
+    fixed = dict(batch_size=32, learning_starts=50, buffer_size=500, device=device, learning_rate=2.0**-10)
+    made = RPPSAC("RPPPolicy", env, policy_kwargs=dict(hidden=16), seed=seed, **fixed, **options)
+    made.policy.to(dtype)
+    made.log_ent_coef.data = made.log_ent_coef.data.to(dtype)
+    return made
+
+for env in ("Hopper-v5", "InvertedPendulum-v5"):
+    for options in (dict(replay_buffer_class=DeviceReplayBuffer, target_update_interval=2), dict(augment=env[0] == "I")):
+        plain, fast = (train_many([lambda s=s: build(s, compile=c, **options) for s in (0, 1)], 90) for c in (False, True))
+        for one, other in zip(plain, fast, strict=True):
+            assert one.error is other.error is None and other.agent.compiles
+            here, there = one.agent.update_state(), other.agent.update_state()
+            for name, value in here.items():
+                error, bound = (value - there[name]).norm(), 1e-10 if device == "cpu" else 1e-3
+                assert error <= bound * value.norm() + 1e-12, (env, options, name, error, value.norm())
+"""
+
+
+def test_updates_that_are_compiled_and_replayed_are_the_plain_ones(tmp_path):
+    run_code(SETUP + REPLAYED, "eager", "cpu", folder=tmp_path)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_compiled_graphs_do_what_plain_ones_do(tmp_path):
+    run_code(SETUP + REPLAYED, "inductor", "cuda", folder=tmp_path)
+
+
 def test_what_cannot_be_compiled_is_refused(make_agent, monkeypatch):
     with pytest.raises(ValueError, match="compile=true: the actor's layers have gates"):
         make_agent("emlp", compile=True, policy_kwargs=dict(network_kwargs=dict(architecture="tensor", bilinear=True)))
@@ -162,8 +198,8 @@ def test_what_cannot_be_compiled_is_refused(make_agent, monkeypatch):
     with pytest.raises(ValueError, match="no-such-compiler is not found: install it"):
         make_agent(compile=True)
     agent = make_agent()
-    agent.compile, agent.device = True, torch.device("cuda")
-    with pytest.raises(ValueError, match="on cuda are replayed from a graph instead: use compile=false"):
+    agent.compile, agent.device = True, torch.device("mps")
+    with pytest.raises(ValueError, match="compile=true: updates are compiled on a CPU and on CUDA devices, not on mps"):
         check_compiled(agent)
 
 

@@ -233,15 +233,19 @@ def test_a_replayed_update_looks_at_no_value_and_leaves_its_device_nowhere(make_
     buffer._rows, buffer.count, buffer.device = buffer.rows.to(meta), buffer.count.to(meta), meta
     monkeypatch.setattr(agent.replay_buffer, "generator", type("OnMeta", (), {"device": meta}))
 
-    done = []
-    monkeypatch.setattr(together_module, "captured", lambda work, *_: done.append(work) or work)
-    replayed, state = Replayed(group), {k: v.to(meta) for k, v in state.items()}
-
     def waits(*_, **__):
         raise AssertionError("a device is waited for to have a tensor that is made of numbers")
 
-    for name in ("tensor", "as_tensor", "from_numpy"):
-        monkeypatch.setattr(torch, name, waits)
+    done = []
+
+    def captured(work, *_):
+        for name in ("tensor", "as_tensor", "from_numpy"):
+            monkeypatch.setattr(torch, name, waits)
+        done.append(work)
+        return work
+
+    monkeypatch.setattr(together_module, "captured", captured)
+    replayed, state = Replayed(group), {k: v.to(meta) for k, v in state.items()}
     metrics = replayed(state, config, 32)
     assert len(done) == 1 and len(stepped) == 2
     assert {dtype for dtypes in stepped for dtype in dtypes} == {torch.float32}  # what the fused kernel reads

@@ -29,7 +29,7 @@ class Kill(BaseCallback):
         self.step = step
 
     def _on_step(self) -> bool:
-        (process,) = self.training_env.processes
+        process = self.training_env.process
         os.kill(process.pid, signal.SIGINT)  # which it leaves to this process
         os.kill(process.pid, signal.SIGTERM)
         if self.num_timesteps == self.step:
@@ -77,7 +77,7 @@ def test_steps_are_the_same_a_dead_worker_fails_its_seed_alone_and_none_is_left(
     resumed = restored(make(HOPPER()), captured[1]).learn(20, reset_num_timesteps=False)
     builds = [partial(restored, trainee.agent, data) for trainee, data in zip(there, captured, strict=True)]
     alive = train_many(builds, 90, [Kill(80), None])
-    pid = envs[0].processes[0].pid
+    pid = envs[0].process.pid
     assert str(alive[0].error) == f"the environment's worker (process {pid}) was killed by signal 9"
     assert caplog.text.count("agent 0: the environment's worker") == 1 and alive[1].error is None
     for name, value in alive[1].agent.update_state().items():
@@ -85,8 +85,8 @@ def test_steps_are_the_same_a_dead_worker_fails_its_seed_alone_and_none_is_left(
     for env in envs:
         env.close()
         env.close()
-        assert not env.processes[0].is_alive() and env.processes[0].exitcode is not None
-    assert envs[1].processes[0].exitcode == 0  # it ended by itself
+        assert not env.process.is_alive() and env.process.exitcode is not None
+    assert envs[1].process.exitcode == 0  # it ended by itself
 
 
 def no_environment() -> gym.Env:

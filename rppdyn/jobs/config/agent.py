@@ -159,8 +159,9 @@ class AgentConfig:
     batch_size: int = 256
     tau: float = MISSING
     gamma: float = 0.99
-    train_freq: int = 1
-    gradient_steps: int = 1
+    num_envs: int = 1  # environments that a seed steps at once
+    train_freq: int = 1  # steps of each before gradient updates
+    gradient_steps: int = 1  # gradient updates then; -1: as many as there are new transitions
     betas: list[float] = MISSING
     target_entropy: Any = "auto"  # of the learned temperature, in nats; auto: minus the action's dimension
     noise_variance: float = MISSING
@@ -181,8 +182,12 @@ class AgentConfig:
         at_least("agent.batch_size", self.batch_size, 1)
         require("agent.tau", self.tau, 0 < self.tau <= 1, "in (0, 1]")
         require("agent.gamma", self.gamma, 0 <= self.gamma <= 1, "in [0, 1]")
+        at_least("agent.num_envs", self.num_envs, 1)
         at_least("agent.train_freq", self.train_freq, 1)
-        at_least("agent.gradient_steps", self.gradient_steps, 1)
+        positive_or_all = self.gradient_steps >= 1 or self.gradient_steps == -1
+        require(
+            "agent.gradient_steps", self.gradient_steps, positive_or_all, "1 or more, or -1 (one for each transition)"
+        )
         betas("agent.betas", self.betas)
         if self.target_entropy != "auto":
             self.target_entropy = number("agent.target_entropy", self.target_entropy, "auto or a number")
@@ -222,7 +227,7 @@ class TrainAgentConfig(RunConfig):
     seeds: int = (
         1  # seed, seed + 1, ..., trained at once, each into its own folder; on a CPU in as many processes as threads
     )
-    workers: bool = False  # the environment of each seed steps in a process of its own, and one process trains all
+    workers: bool = False  # the environments of each seed step in a process of their own, and one process trains all
 
     verb = "train-agent"
     resumable = (*RunConfig.resumable, "total_steps", "env.total_steps", "seeds", "workers")
@@ -254,4 +259,5 @@ class TrainAgentConfig(RunConfig):
     def identity(self) -> dict[str, Any]:
         later = ("imagination", "matmul_precision", "compile")  # null or false, as before there were such keys
         unused = [f"agent.{key}" for key in later if getattr(self.agent, key) in (None, False)]
+        unused += ["agent.num_envs"] * (self.agent.num_envs == 1)
         return without(super().identity(), unused)

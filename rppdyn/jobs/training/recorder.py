@@ -12,10 +12,10 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import TensorBoardOutputFormat
 from torch.utils.tensorboard import SummaryWriter
 
-from rppdyn.agents import RPPSAC, AgentEquivarianceError
+from rppdyn.agents import RPPSAC
 from rppdyn.jobs.config.agent import TrainAgentConfig
-from rppdyn.jobs.training.agent_files import RunState, kept_random_state, write_checkpoint
-from rppdyn.jobs.training.rollouts import Evaluator
+from rppdyn.jobs.training.agent_files import RunState, write_checkpoint
+from rppdyn.jobs.training.evaluations import Evaluations
 from rppdyn.runs import RunFolder, StopRequest
 from rppdyn.runs.progress import Shown
 
@@ -28,14 +28,15 @@ class Recorder(BaseCallback):
     """Evaluates and saves an agent between two of its updates.
 
     Everything happens before a step is taken and after the updates of the one before, where the agent, its buffer and
-    its environment agree; nothing it does draws from the random states that training uses.
+    its environment agree; nothing it does draws from the random states that training uses. An evaluation beside training is
+    recorded when its values come, at the step that it was begun at, and before the next one and the next checkpoint.
     """
 
     def __init__(
         self,
         config: TrainAgentConfig,
         folder: RunFolder,
-        evaluator: Evaluator,
+        evaluations: Evaluations,
         state: RunState,
         stop: StopRequest,
         progress: Shown,
@@ -43,7 +44,7 @@ class Recorder(BaseCallback):
         super().__init__()
         self.config = config
         self.folder = folder
-        self.evaluator = evaluator
+        self.evaluations = evaluations
         self.state = state
         self.stop = stop
         self.progress = progress
@@ -51,11 +52,13 @@ class Recorder(BaseCallback):
         self.stopped = False
         self._clock = time.monotonic()
         self._counted = state.step
+        self._pending: dict[str, Any] | None = None  # what else is to be recorded of the evaluation that was begun
         self._is_first = True  # of this process's updates
 
     def _on_rollout_start(self) -> None:
         agent: Any = self.model
         step = self.state.step = agent.num_timesteps
+        self._record(agent, wait=False)
         if _due(step, self.state.evaluated, self.config.evaluation.every):
             self._evaluate(agent)
         if self.stop or _due(step, self.saved, self.config.checkpoint_every):
@@ -76,6 +79,7 @@ class Recorder(BaseCallback):
         self.state.step = agent.num_timesteps
         if self.state.evaluated < self.state.step:
             self._evaluate(agent)
+        self._record(agent, wait=True)
         if self.saved < self.state.step:
             self._save(agent)
 
@@ -90,52 +94,40 @@ class Recorder(BaseCallback):
 
     def _save(self, agent: RPPSAC) -> None:
         self._check(agent)
+        self._record(agent, wait=True)
         write_checkpoint(agent, self.folder, self.state)
         self.saved = self.state.step
 
     def _evaluate(self, agent: RPPSAC) -> None:
         self._check(agent)
-        step = self.state.step
-        training_seconds = time.monotonic() - self._clock
-        with kept_random_state():
-            values = measure(agent, self.evaluator, self.config.evaluation.states)
-        values |= _training_metrics(agent)
-        self.folder.metrics.append(step, values)
-        self.state.evaluated = step
+        self._record(agent, wait=True)
+        step = self.state.evaluated = self.state.step
+        now = time.monotonic()
+        speed = (step - self._counted) / (now - self._clock) if now > self._clock else 0.0
+        self._pending = _training_metrics(agent) | {"time/steps_per_second": speed}
+        self._counted = step
+        self.evaluations.begin(agent)
+        self._clock = time.monotonic()  # what training waited for an evaluation is none of its time
+        self._record(agent, wait=False)
 
-        speed = (step - self._counted) / training_seconds if training_seconds > 0 else 0.0
-        evaluation_seconds = time.monotonic() - self._clock - training_seconds
-        timing = {"time/steps_per_second": speed, "time/evaluation_seconds": evaluation_seconds}
+    def _record(self, agent: RPPSAC, wait: bool) -> None:
+        """Record the evaluation that was begun last, once."""
+        found = None if self._pending is None else self.evaluations.found(wait)
+        if found is None or self._pending is None:
+            return
+        step, (values, seconds) = self.state.evaluated, found
+        timing = {
+            "time/steps_per_second": self._pending.pop("time/steps_per_second"),
+            "time/evaluation_seconds": seconds,
+        }
+        training, self._pending = self._pending, None
+        self.folder.metrics.append(step, values | training)
         self.folder.timing.append(step, timing)
-        for name, value in {**values, **timing}.items():
+        for name, value in {**values, **training, **timing}.items():
             if isinstance(value, int | float) and not name.startswith(("train/", "prior/")):
                 agent.logger.record(name, value)
         agent.logger.dump(step)
         self.progress.show(**{"return": values["eval/return_mean"]})
-        self._clock, self._counted = time.monotonic(), step
-
-
-def measure(agent: RPPSAC, evaluator: Evaluator, states: int) -> dict[str, Any]:
-    """Returns, equivariance errors and pathways of an agent, by the names that `docs/metrics.md` defines."""
-    episodes = evaluator.play(agent)
-    observations, actions = evaluator.explore(agent).spread(states)
-    values: dict[str, Any] = {
-        "eval/return_mean": float(episodes.returns.mean()),
-        "eval/return_std": float(episodes.returns.std()),
-        "eval/length_mean": float(episodes.lengths.mean()),
-        "eval/returns": episodes.returns.tolist(),
-    }
-    for who, error in agent.equivariance_errors(observations, actions).items():
-        values |= _named(who, error)
-    return values | {f"pathway/{name}": value for name, value in agent.pathway_statistics().items()}
-
-
-def _named(who: str, error: AgentEquivarianceError) -> dict[str, Any]:
-    """Errors by generator; null where they are vacuous."""
-    values: dict[str, Any] = {f"equivariance/{who}": None if error.vacuous else error.error}
-    for generator, value in error.per_generator.items():
-        values[f"equivariance/{who}/{generator}"] = None if error.vacuous else value
-    return values
 
 
 def _training_metrics(agent: RPPSAC) -> dict[str, Any]:

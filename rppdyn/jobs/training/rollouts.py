@@ -88,7 +88,7 @@ class Evaluator:
             actions=_joined(done),
         )
 
-    def play(self, agent: BaseAlgorithm) -> Episodes:
+    def play(self, agent: BaseAlgorithm | BasePolicy) -> Episodes:
         """As `run`, with an agent's deterministic policy."""
         return self.run(policy_of(agent))
 
