@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
@@ -11,14 +11,16 @@ from torch import Tensor
 
 from rppdyn.agents.images import GroupImages
 from rppdyn.agents.networks import SymmetricFeatures, draw_noise, new_generator
-from rppdyn.agents.replay import DeviceReplayBuffer, Rows, taken
+from rppdyn.agents.replay import DeviceReplayBuffer, Rows, samples
+from rppdyn.agents.update import together
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
 
 Drawn = tuple[dict[str, Tensor], dict[str, Tensor]]
-"""An agent's batch, and noise."""
+"""An agent's batch, and noise; or several agents' with a first axis more."""
 
+COLUMNS = ("features", "next_features", "actions", "rewards", "dones")
 NOISES = ("current", "next")
 
 
@@ -35,7 +37,6 @@ class Batches:
         self.agent = agent
         self.generator = new_generator()
         self._images: GroupImages | None = None  # made for the first batch that needs them
-        self._starts: tuple[Any, Tensor] | None = None
 
     @torch.no_grad()
     def sample(self, batch_size: int) -> dict[str, Tensor]:
@@ -73,30 +74,16 @@ class Batches:
 
     def rows(self, buffer: Rows, batch_size: int) -> dict[str, Tensor]:
         """The transitions of `sample` as the buffer has them, for an update that takes their features itself."""
-        drawn = buffer.draw(batch_size)
-        if isinstance(buffer, DeviceReplayBuffer):  # the number that priors are shared out over is the greater of two
-            return drawn | {"least": self._least(buffer)}
-        return drawn | {"transitions": self._shared_over(self.agent.policy.features_extractor.like)}
-
-    def _least(self, buffer: DeviceReplayBuffer) -> Tensor:
-        """`learning_starts`, where the buffer is, and always in one place."""
-        starts, device = self.agent.learning_starts, buffer.device
-        if self._starts is None or self._starts[0] != (starts, device):
-            self._starts = (starts, device), torch.tensor(starts, dtype=torch.float64, device=device)
-        return self._starts[1]
+        states, rest = buffer.draw(batch_size)
+        transitions = self._shared_over(self.agent.policy.features_extractor.like)
+        return {"states": states, "rest": rest, "transitions": transitions}
 
     def _shared_over(self, like: Tensor) -> Tensor:
         """The number that priors are shared out over."""
         agent = self.agent
         if (buffer := self._on_device) is not None:
-            return torch.maximum(buffer.count, self._least(buffer)).to(like)
+            return buffer.count.clamp(min=agent.learning_starts).to(like)
         return like.new_tensor(max(agent.replay_buffer.size() * agent.n_envs, agent.learning_starts))
-
-    def noises(self, batch_size: int) -> dict[str, Tensor]:
-        """Standard normal noise for the `current` and the `next` actions of a batch; on a device it is drawn at once."""
-        if self._on_device is None:
-            return {name: self.noise(batch_size) for name in NOISES}
-        return dict(zip(NOISES, self.noise(2, batch_size), strict=True))
 
     def noise(self, *shape: int) -> Tensor:
         """Standard normal noise for actions, (*shape, m)."""
@@ -112,7 +99,7 @@ class Batches:
             self._images = GroupImages(self.agent.spec, like)
         return self._images
 
-    # -- as part of an update that is replayed on a device ------------------------------------------------------------
+    # -- for updates that are replayed on a device --------------------------------------------------------------------
 
     @property
     def _on_device(self) -> DeviceReplayBuffer | None:
@@ -121,16 +108,30 @@ class Batches:
 
     @property
     def drawn_on_device(self) -> bool:
-        """Whether batches are drawn by the replay buffer's generator alone, without looking at a value."""
+        """Whether batches are drawn `ahead`, by the replay buffer's generator alone and without looking at a value."""
         return isinstance(self.row_buffer, DeviceReplayBuffer)
+
+    @torch.no_grad()
+    def ahead(self, count: int, batch_size: int) -> tuple[Tensor, Tensor]:
+        """Batches and noise of so many updates, by a `DeviceReplayBuffer` alone: columns (count, batch_size, c) that `split`
+        takes apart, and the number of transitions."""
+        data = self.agent.replay_buffer.sample(count * batch_size)
+        batch = with_features(data, self.agent.policy.features_extractor)
+        columns = [batch[name].view(count, batch_size, -1) for name in COLUMNS]
+        noise = [self.noise(count, batch_size) for _ in NOISES]
+        return torch.cat([*columns, *noise], 2), self._shared_over(batch["rewards"])
+
+    @property
+    def widths(self) -> list[int]:
+        """Of what `ahead` returns: columns of each of the `COLUMNS`, then of the `NOISES`."""
+        n, m = self.agent.policy.features_extractor.features_dim, self.agent.spec.action_rep.dim
+        return [n, n, m, 1, 1, m, m]
 
     @property
     def drawn_from(self) -> list[Tensor]:
         """What batches are drawn from on the device."""
         buffer = self._on_device
-        if buffer is None:
-            return []
-        return [buffer.rows, buffer.count, self._least(buffer), *self.agent.policy.features_extractor.buffers()]
+        return [] if buffer is None else [buffer.rows, buffer.count, *self.agent.policy.features_extractor.buffers()]
 
     @property
     def drawn_by(self) -> list[torch.Generator]:
@@ -138,14 +139,24 @@ class Batches:
         return [] if (buffer := self._on_device) is None else [buffer.generator]
 
 
-def completed(batch: Mapping[str, Tensor], extractor: SymmetricFeatures) -> Mapping[str, Tensor]:
-    """A batch as updates take it, which may be rows of a replay buffer."""
-    if "features" in batch:
-        return batch
-    found = with_features(taken(batch), extractor)
-    if "transitions" in batch:
-        return found | {"transitions": batch["transitions"]}
-    return found | {"transitions": torch.maximum(batch["count"], batch["least"]).to(extractor.like)}
+def split(columns: Tensor, widths: Sequence[int]) -> Drawn:
+    """Batch and noise of one update of several agents, of columns (S, B, c) that `Batches.ahead` made; views of them."""
+    found = dict(zip((*COLUMNS, *NOISES), columns.split(list(widths), dim=2), strict=True))
+    batch = {name: found[name] for name in COLUMNS} | {name: found[name].squeeze(2) for name in ("rewards", "dones")}
+    return batch, {name: found[name] for name in NOISES}
+
+
+def stacked_up(each: Sequence[Drawn], extractors: Sequence[SymmetricFeatures]) -> Drawn:
+    """Batches and noise of one update of several agents; batches may still be rows of a replay buffer."""
+    batches = [
+        _with_features(batch, extractor) if "states" in batch else batch
+        for (batch, _), extractor in zip(each, extractors, strict=True)
+    ]
+    return together(batches), together([noise for _, noise in each])
+
+
+def _with_features(batch: Mapping[str, Tensor], extractor: SymmetricFeatures) -> dict[str, Tensor]:
+    return with_features(samples(batch["states"], batch["rest"]), extractor) | {"transitions": batch["transitions"]}
 
 
 def with_features(data: ReplayBufferSamples, extractor: SymmetricFeatures) -> dict[str, Tensor]:

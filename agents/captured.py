@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 WARM_UP = 2  # runs before a capture: libraries make handles and workspaces, lazy tables are filled
 
-Work = Callable[[], Tensor]
+Work = Callable[[], Any]
 
 
 def captured(

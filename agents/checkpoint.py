@@ -54,7 +54,7 @@ def capture(agent: RPPSAC) -> dict[str, Any]:
             "action_space": _plain(agent.action_space.np_random.bit_generator.state),
         },
         "log": _unwritten_log(agent),
-        "envs": None if agent.env is None else _plain(capture_state(agent.env)),
+        "envs": None if agent.env is None else _in_one_place(_plain(capture_state(agent.env))),
     }
 
 
@@ -154,6 +154,24 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise ValueError(f"{value!r} is no plain data and can't be kept in a checkpoint")
+
+
+def _in_one_place(value: Any) -> Any:
+    """The same data, its tensors views of one for each dtype: `torch.save` takes as long for each storage, however small."""
+    tensors = _leaves(value)
+    for dtype in {tensor.dtype for tensor in tensors}:
+        own = [tensor for tensor in tensors if tensor.dtype == dtype]
+        whole = torch.cat([tensor.flatten() for tensor in own])
+        for tensor, part in zip(own, whole.split([tensor.numel() for tensor in own]), strict=True):
+            tensor.data = part.view(tensor.shape)
+    return value
+
+
+def _leaves(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [tensor for item in items for tensor in _leaves(item)]
 
 
 def _arrays(value: Any) -> Any:

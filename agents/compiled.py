@@ -11,10 +11,10 @@ from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from torch import Tensor
 
 from rppdyn.agents.acting import acted
-from rppdyn.agents.batches import Drawn, completed
+from rppdyn.agents.batches import Drawn, stacked_up
 from rppdyn.agents.functional import Networks, Perceptrons, Prior
 from rppdyn.agents.networks import SymmetricFeatures
-from rppdyn.agents.update import Metrics, State, UpdateConfig, bias_corrections, step_, together
+from rppdyn.agents.update import Metrics, State, UpdateConfig, bias_corrections, step_
 from rppdyn.nn.compiling import can_compile, compiled
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ class CompiledUpdate:
         self._flat: tuple[State, State] = {}, {}  # the last state, and as it is updated
 
     def __call__(
-        self, state: State, drawn: Sequence[Drawn], config: UpdateConfig, numbers: Tensor | None = None
+        self, state: State, drawn: Drawn | Sequence[Drawn], config: UpdateConfig, numbers: Tensor | None = None
     ) -> Metrics:
-        """`update_` of batches that may still be rows of a replay buffer.
+        """`update_` of the batch of all agents, or of those of each, which may still be rows of a replay buffer.
 
         Args:
             numbers: `NUMBERS` where the state is, for an update that looks at no value; None: the configuration's.
@@ -83,7 +83,7 @@ class CompiledUpdate:
         priors = config.actors.prior(), config.critics.prior()
         key = _key(like, drawn, config, priors)
         if key not in self._steps:
-            rows = all("states" in batch for batch, _ in drawn)
+            rows = not isinstance(drawn, tuple) and all("states" in batch for batch, _ in drawn)
             options = OPTIONS[like.device.type] | {"guard_filter_fn": NO_GUARDS if rows else TENSOR_GUARDS}
             self._steps[key] = compiled(_step, fullgraph=True, dynamic=False, options=options)
         if state is not self._flat[0]:
@@ -130,10 +130,10 @@ def _act(actors: Perceptrons, vectors: Tensor, *others: Any) -> Tensor:
 
 
 def _step(
-    state: State, drawn: Sequence[Drawn], config: UpdateConfig, priors: tuple[Prior, Prior], numbers: Tensor,
+    state: State, drawn: Drawn | Sequence[Drawn], config: UpdateConfig, priors: tuple[Prior, Prior], numbers: Tensor,
     extractors: Sequence[SymmetricFeatures],
 ) -> Metrics:  # fmt: skip
-    batch, noise = stacked_up(drawn, extractors)
+    batch, noise = drawn if isinstance(drawn, tuple) else stacked_up(drawn, extractors)
     own: dict[str, Any] = dict(zip(NUMBERS, numbers[: len(NUMBERS)].unbind(), strict=True))
     config = dataclasses.replace(config, **own)
     if len(numbers) > len(NUMBERS):
@@ -143,15 +143,10 @@ def _step(
     return Metrics.of(step_(state, batch, noise, config, priors, corrections))
 
 
-def stacked_up(drawn: Sequence[Drawn], extractors: Sequence[SymmetricFeatures]) -> Drawn:
-    """Batches of several agents, of which some may still be rows of a replay buffer, and noise, as updates take them."""
-    batches = [completed(batch, extractor) for (batch, _), extractor in zip(drawn, extractors, strict=True)]
-    return together(batches), together([noise for _, noise in drawn])
-
-
-def _key(like: Tensor, drawn: Sequence[Drawn], config: UpdateConfig, priors: tuple[Prior, Prior]) -> tuple:
+def _key(like: Tensor, drawn: Drawn | Sequence[Drawn], config: UpdateConfig, priors: tuple[Prior, Prior]) -> tuple:
     """What compiled code depends on and may change."""
     fixed = config.learn_temperature, config.betas, config.epsilon, config.max_gradient_norm, config.mirror_loss
-    of_batches = tuple((*batch, next(iter(batch.values())).shape) for batch, _ in drawn)
+    each = [drawn] if isinstance(drawn, tuple) else drawn
+    of_batches = tuple((*batch, next(iter(batch.values())).shape) for batch, _ in each)
     process = torch.get_num_threads(), torch.get_float32_matmul_precision()
     return like.dtype, of_batches, *(len(prior.precision) for prior in priors), *fixed, *process

@@ -30,11 +30,11 @@ class Rows(ReplayBuffer, ABC):
         return dict(zip(TRANSITIONS, (n, n, m, 1, 1, 1), strict=True))
 
     @abstractmethod
-    def draw(self, batch_size: int) -> dict[str, Tensor]:
-        """Random transitions, as `taken` gives them."""
+    def draw(self, batch_size: int) -> tuple[Tensor, Tensor]:
+        """Random transitions: observations and next observations, (batch_size, 2 n), and the rest, (batch_size, m + 3)."""
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:
-        return taken(self.draw(batch_size))
+        return samples(*self.draw(batch_size))
 
     def _refuse_options(self) -> None:
         if self.optimize_memory_usage or not self.handle_timeout_termination:
@@ -43,17 +43,8 @@ class Rows(ReplayBuffer, ABC):
             )
 
 
-def taken(drawn: Mapping[str, Tensor]) -> ReplayBufferSamples:
-    """What stable-baselines3 returns of transitions that were drawn.
-
-    Args:
-        drawn: `states` (B, 2 n), observations and next observations, and the `rest` (B, m + 3); or both of all transitions that
-            there is room for, the `count` that is filled, and `uniform` numbers (B,), for torch.compile to take them.
-    """
-    states, rest = drawn["states"], drawn["rest"]
-    if "uniform" in drawn:
-        index = (drawn["uniform"] * drawn["count"]).long()
-        states, rest = states.index_select(0, index), rest.index_select(0, index).float()
+def samples(states: Tensor, rest: Tensor) -> ReplayBufferSamples:
+    """What stable-baselines3 returns of transitions that were drawn."""
     observations, following = states.chunk(2, dim=1)
     actions, rewards, dones, timeouts = rest.split([rest.shape[1] - 3, 1, 1, 1], dim=1)
     return ReplayBufferSamples(observations, actions, following, dones * (1 - timeouts), rewards)
@@ -82,12 +73,13 @@ class RowReplayBuffer(Rows):
         self.actions = self.rest[..., :m]
         self.rewards, self.dones, self.timeouts = np.moveaxis(self.rest[..., m:], 2, 0)
 
-    def draw(self, batch_size: int) -> dict[str, Tensor]:
+    def draw(self, batch_size: int) -> tuple[Tensor, Tensor]:
         index = np.random.randint(0, self.size(), size=batch_size)  # noqa: NPY002
         if self.n_envs > 1:  # of one there is nothing to draw
             index = index * self.n_envs + np.random.randint(0, self.n_envs, size=batch_size)  # noqa: NPY002
         drawn = (rows.reshape(-1, rows.shape[2]).take(index, axis=0) for rows in (self.states, self.rest))
-        return dict(zip(("states", "rest"), (torch.from_numpy(rows).to(self.device) for rows in drawn), strict=True))
+        states, rest = (torch.from_numpy(rows).to(self.device) for rows in drawn)
+        return states, rest
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:
         data = super().sample(batch_size)
@@ -187,10 +179,11 @@ class DeviceReplayBuffer(Rows):
         if self.pos == self.buffer_size:
             self.full, self.pos = True, 0
 
-    def draw(self, batch_size: int) -> dict[str, Tensor]:
+    def draw(self, batch_size: int) -> tuple[Tensor, Tensor]:
         uniform = torch.rand(batch_size, generator=self.generator, dtype=torch.float64, device=self.device)
-        states, rest = self.rows.flatten(0, 1).tensor_split([2 * self.widths["observations"]], dim=1)
-        return {"uniform": uniform, "states": states, "rest": rest, "count": self.count}
+        drawn = self.rows.flatten(0, 1).index_select(0, (uniform * self.count).long())
+        after = 2 * self.widths["observations"]
+        return drawn[:, :after], drawn[:, after:].float()
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:
         if env is not None and env.norm_reward:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from operator import attrgetter, is_not
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,13 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rppdyn.agents.acting import acted
-from rppdyn.agents.batches import Drawn
-from rppdyn.agents.captured import Work, captured
-from rppdyn.agents.compiled import NUMBERS, CompiledActions, CompiledUpdate, stacked_up
+from rppdyn.agents.batches import NOISES, Drawn, stacked_up
+from rppdyn.agents.compiled import CompiledActions, CompiledUpdate
 from rppdyn.agents.flat import flatten_
 from rppdyn.agents.functional import stacked
 from rppdyn.agents.precision import matmul_precision, update_precision
-from rppdyn.agents.update import Metrics, State, UpdateConfig, update_
+from rppdyn.agents.replayed import Ahead, Replayed, is_replayed
+from rppdyn.agents.update import Metrics, State, UpdateConfig, numbers_of, update_
 from rppdyn.nn.compiling import failed_to_compile, reason_of
 
 if TYPE_CHECKING:
@@ -109,15 +108,17 @@ class Together:
         rates = [agent.actor.optimizer.param_groups[0]["lr"] for agent in self.agents]
         _refuse_different({"learning_rate": rate} for rate in rates)
         group: Together | None = self
-        drawn: list[Drawn] | None = None
         sums, metrics = None, None
         first = self.agents[0]
         fixed: dict[tuple[Together, float], tuple[State, UpdateConfig]] = {}  # as long as nothing but updates is done
         with matmul_precision(update_precision(first.matmul_precision, first.device)):
             if any(agent.prepare_updates for agent in self.agents):
                 group = self._each(lambda agent: agent.prepare_updates and agent.prepare_updates())[0]
+            ahead = None if group is None else group.drawn_ahead(gradient_steps, batch_size)
             for _ in range(gradient_steps):
-                if group is not None and not group.draws_in_update:
+                if ahead is not None:
+                    drawn: Any = next(ahead)
+                elif group is not None:
                     group, kept, drawn = group._each(partial(_draw, batch_size=batch_size))
                     sums = None if sums is None else sums[:, kept]
                 if group is None:
@@ -126,8 +127,8 @@ class Together:
                 tau = first.tau if first._n_updates % first.target_update_interval == 0 else 0.0
                 if (group, tau) not in fixed:
                     fixed[group, tau] = group.state(), group.config(tau)
-                metrics = group.update(*fixed[group, tau], batch_size, drawn)
-                sums = metrics.values if sums is None else sums + metrics.values
+                metrics = group.update(*fixed[group, tau], drawn)
+                sums = metrics.values.clone() if sums is None else sums.add_(metrics.values)
                 for agent in group.agents:
                     agent._n_updates += 1
         if group is not None and metrics is not None and sums is not None:
@@ -147,22 +148,19 @@ class Together:
             group = Together([self.agents[i] for i in found], [self.guards[i] for i in found]) if found else None
         return group, list(found), list(found.values())
 
-    def _update_at_once(
-        self, state: State, config: UpdateConfig, batch_size: int, drawn: Sequence[Drawn] | None = None
-    ) -> Metrics:
-        drawn = drawn or self.draw(batch_size)
+    def _update_at_once(self, state: State, config: UpdateConfig, drawn: Sequence[Drawn]) -> Metrics:
         return self.by_torch_compile(
-            lambda: self._compiled(state, drawn, config), lambda: self.updated(state, drawn, config)
+            lambda: self._compiled(state, drawn, config),
+            lambda: Metrics.of(update_(state, *self.stacked_up(drawn), config)),
         )
 
-    def updated(
-        self, state: State, drawn: Sequence[Drawn], config: UpdateConfig, numbers: Tensor | None = None
-    ) -> Metrics:
-        """What an update of these batches gives; compiled where there are `numbers`, which it then takes in place of those of
-        the configuration."""
-        if numbers is not None:
-            return self._compiled(state, drawn, config, numbers)
-        return Metrics.of(update_(state, *stacked_up(drawn, self._extractors), config))
+    def stacked_up(self, drawn: Sequence[Drawn]) -> Drawn:
+        """Batches and noise of all agents, as updates take them."""
+        return stacked_up(drawn, self._extractors)
+
+    def compiled_update(self, state: State, drawn: Drawn, config: UpdateConfig, numbers: Tensor) -> Metrics:
+        """An update by torch.compile, at the `NUMBERS` of a tensor."""
+        return self._compiled(state, drawn, config, numbers)
 
     def by_torch_compile(self, compiled: Callable[[], T], plain: Callable[[], T]) -> T:
         """What is compiled, where agents have that; else, and where torch fails at what nobody asked for, what is not."""
@@ -178,14 +176,11 @@ class Together:
                 agent.compile = False
             return plain()
 
-    @property
-    def draws_in_update(self) -> bool:
-        """Whether batches are drawn as part of an update that is replayed."""
-        return isinstance(self.update, Replayed) and all(agent.batches.drawn_on_device for agent in self.agents)
-
-    def draw(self, batch_size: int) -> list[Drawn]:
-        """A batch of each agent, and noise."""
-        return [_draw(agent, batch_size) for agent in self.agents]
+    def drawn_ahead(self, count: int, batch_size: int) -> Iterator[Ahead] | None:
+        """Batches of so many updates, drawn on a device several at once; None where each is drawn when its turn comes."""
+        if isinstance(self.update, Replayed) and all(agent.batches.drawn_on_device for agent in self.agents):
+            return self.update.drawn_ahead(count, batch_size)
+        return None
 
     @torch.no_grad()
     def predict(self, observations: Sequence[NDArray]) -> list[NDArray]:
@@ -215,92 +210,7 @@ def _draw(agent: RPPSAC, batch_size: int) -> Drawn:
     batches = agent.batches
     buffer = batches.row_buffer if agent.compiles else None
     batch = batches.sample(batch_size) if buffer is None else batches.rows(buffer, batch_size)
-    return batch, batches.noises(batch_size)
-
-
-def is_replayed(device: torch.device) -> bool:
-    """Whether updates on a device are replayed; only there is it faster."""
-    return device.type == "cuda"
-
-
-class _Recorded(NamedTuple):
-    """Work on an update, what it reads, and what is written before it is done again."""
-
-    reads: list[Tensor]
-    work: Work
-    names: list[str]
-    rate: Tensor
-    inputs: Sequence[Drawn]
-
-
-class Replayed:
-    """Updates of agents as work on tensors that stay where they are; on a CUDA device a graph.
-
-    Batches are drawn as part of it where replay buffers are on the device; others are copied to where the first one was. The
-    learning rate is a tensor, so that one that falls changes nothing.
-    """
-
-    def __init__(self, group: Together) -> None:
-        self.group = group
-        self._found: dict[Any, _Recorded] = {}
-        self._last: tuple[State, UpdateConfig, _Recorded] | None = None
-
-    def __call__(
-        self, state: State, config: UpdateConfig, batch_size: int, drawn: Sequence[Drawn] | None = None
-    ) -> Metrics:
-        """An update; one with the very state and configuration of the last is known to find everything where it was."""
-        last = self._last
-        if last is None or last[0] is not state or last[1] is not config:
-            find = partial(self._find, state, config, batch_size, drawn)
-            found = self.group.by_torch_compile(partial(find, True), partial(find, False))
-            found.rate.fill_(config.learning_rate)
-            self._last = state, config, found
-        else:
-            found = last[2]
-        for (batch, noise), (new, new_noise) in zip(found.inputs, drawn or (), strict=True):
-            for name, tensor in (new | new_noise).items():
-                (batch if name in batch else noise)[name].copy_(tensor)
-        values = found.work().clone()  # the first time it finds the names
-        return Metrics(tuple(found.names), values)
-
-    def _find(
-        self, state: State, config: UpdateConfig, batch_size: int, drawn: Sequence[Drawn] | None, is_compiled: bool
-    ) -> _Recorded:
-        agents = self.group.agents
-        key = is_compiled, batch_size, tuple((k, v) for k, v in _fixed(config).items() if k != "learning_rate")
-        reads = [*state.values(), *(t for agent in agents for t in agent.batches.drawn_from), *_priors(config)]
-        found = self._found.get(key)
-        if found is None or [t.data_ptr() for t in reads] != [t.data_ptr() for t in found.reads]:
-            # what is read is held, so that nothing else gets its address
-            found = self._found[key] = self._record(state, config, batch_size, drawn or (), reads, is_compiled)
-        return found
-
-    def _record(
-        self, state: State, config: UpdateConfig, batch_size: int, inputs: Sequence[Drawn], reads: list[Tensor],
-        is_compiled: bool,
-    ) -> _Recorded:  # fmt: skip
-        like = state["actor"]
-        # single precision is what Adam's fused kernel reads a rate in
-        dtype = like.dtype if is_compiled else torch.float32
-        numbers = torch.tensor([getattr(config, name) for name in NUMBERS], dtype=dtype, device=like.device)
-        rate = numbers[NUMBERS.index("learning_rate")]
-        names: list[str] = []
-        config = dataclasses.replace(config, learning_rate=rate)
-
-        def work() -> Tensor:
-            drawn = inputs or self.group.draw(batch_size)
-            metrics = self.group.updated(state, drawn, config, numbers if is_compiled else None)
-            names[:] = metrics.names
-            return metrics.values
-
-        generators = [] if inputs else [own for agent in self.group.agents for own in agent.batches.drawn_by]
-        return _Recorded(reads, captured(work, like.device, list(state.values()), generators), names, rate, inputs)
-
-
-def _priors(config: UpdateConfig) -> Iterator[Tensor]:
-    """What the networks' priors consist of: other tensors where a variance was changed."""
-    for networks in (config.actors, config.critics):
-        yield from (part for part in networks.prior() if isinstance(part, Tensor))
+    return batch, {name: batches.noise(batch_size) for name in NOISES}
 
 
 def _moments(optimiser: torch.optim.Optimizer, p: Tensor) -> dict[str, Tensor]:
@@ -316,7 +226,7 @@ def _configuration(agent: RPPSAC) -> dict[str, Any]:
     """What agents that are updated at once have in common, but for the learning rate, which may fall."""
     names = ("batch_size", "gradient_steps", "target_update_interval", "learning_starts", "augment", "matmul_precision",
              "compile")  # fmt: skip
-    fixed = _fixed(agent.update_config(agent.tau))
+    fixed = numbers_of(agent.update_config(agent.tau))
     del fixed["learning_rate"]
     fixed["dtype"] = agent.actor.function.parameters[0].dtype
     return {**agent.identity(), **fixed, **{name: getattr(agent, name) for name in names}}
@@ -358,12 +268,3 @@ def update_key(agent: RPPSAC) -> tuple:
     rate, learned = agent.lr_schedule(agent._current_progress_remaining), agent.ent_coef_optimizer is not None
     since_target = agent._n_updates % agent.target_update_interval
     return *_SETTINGS(agent), rate, *group["betas"], group["eps"], learned, since_target
-
-
-def _fixed(config: UpdateConfig) -> dict[str, Any]:
-    """The numbers of an update's configuration."""
-    return {
-        field.name: value
-        for field in dataclasses.fields(config)
-        if isinstance(value := getattr(config, field.name), int | float | tuple | None)
-    }

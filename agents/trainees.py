@@ -127,7 +127,7 @@ class Trainee:
             callback=self.callback,
             learning_starts=agent.learning_starts,
             replay_buffer=agent.replay_buffer,
-            log_interval=LOG_INTERVAL,
+            log_interval=LOG_INTERVAL * agent.n_envs,
         )
         self.go_on(None)
 
@@ -166,7 +166,7 @@ class Trainee:
 
 
 LOG_INTERVAL = 4
-"""Episodes between two writings of the log, as in stable-baselines3."""
+"""Episodes of each environment between two writings of the log; of one as in stable-baselines3."""
 
 
 def train_many(

@@ -20,6 +20,7 @@ loss); Adam is Kingma & Ba 2015.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -68,6 +69,15 @@ class UpdateConfig:
     max_gradient_norm: float | None = None
     mirror_loss: float = 0.0
     blocks: Tensor | None = None
+
+
+def numbers_of(config: UpdateConfig) -> dict[str, Any]:
+    """The numbers of an update's configuration."""
+    return {
+        field.name: value
+        for field in dataclasses.fields(config)
+        if isinstance(value := getattr(config, field.name), int | float | tuple | None)
+    }
 
 
 class Metrics(NamedTuple):

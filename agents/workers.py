@@ -169,7 +169,7 @@ def _serve(pipe: Connection, build: CloudpickleWrapper, count: int, last_words: 
 
 
 class _Served(DummyVecEnv):
-    """Environments that are asked from elsewhere."""
+    """Environments that are asked from elsewhere, where what they say is a copy already."""
 
     def begun(self, seeds: list[int | None], options: list[dict[str, Any]]) -> tuple[Any, list[dict[str, Any]]]:
         """`reset`, and what environments said then."""
@@ -177,8 +177,17 @@ class _Served(DummyVecEnv):
         return self.reset(), self.reset_infos
 
     def step(self, actions: NDArray) -> Any:
-        """Also what environments said that were reset meanwhile."""
-        return *super().step(actions), self.reset_infos
+        """As `DummyVecEnv` does, and also what environments said that were reset meanwhile."""
+        for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+            observation, self.buf_rews[i], terminated, truncated, info = env.step(action)
+            info["TimeLimit.truncated"] = truncated and not terminated
+            self.buf_dones[i] = terminated or truncated
+            if self.buf_dones[i]:
+                info["terminal_observation"] = observation
+                observation, self.reset_infos[i] = env.reset()
+            self.buf_infos[i] = info
+            self._save_obs(i, observation)
+        return self._obs_from_buf(), self.buf_rews, self.buf_dones, self.buf_infos, self.reset_infos
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC
-from rppdyn.agents.trainees import Trainee, train_together
+from rppdyn.agents.trainees import LOG_INTERVAL, Trainee, train_together
 from rppdyn.agents.workers import WorkerEnv
 from rppdyn.envs import SymmetrySpec, certificate_for, require_capturable, termination
 from rppdyn.envs.spec import VERDICTS
@@ -62,7 +62,9 @@ def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = Fals
         bar = stack.enter_context(_bar(config, 1, run.state.step, progress))
         recorder = run.recorder(stop, bar)
         if run.missing > 0:
-            run.agent.learn(run.missing, callback=recorder, reset_num_timesteps=run.state.step == 0)
+            agent, is_new = run.agent, run.state.step == 0
+            interval = LOG_INTERVAL * agent.n_envs
+            agent.learn(run.missing, callback=recorder, reset_num_timesteps=is_new, log_interval=interval)
         return run.finish()
 
 

@@ -14,10 +14,12 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from rppdyn.agents import RPPSAC
+from rppdyn.agents import replayed as replayed_module
 from rppdyn.agents import together as together_module
 from rppdyn.agents.batches import Batches
 from rppdyn.agents.replay import TRANSITIONS, DeviceReplayBuffer, RowReplayBuffer
-from rppdyn.agents.together import Replayed, Together
+from rppdyn.agents.replayed import Replayed
+from rppdyn.agents.together import Together
 from rppdyn.agents.trainees import train_many
 
 OBSERVATIONS = spaces.Box(-np.inf, np.inf, (3,), np.float64)
@@ -124,7 +126,7 @@ def record(patch: pytest.MonkeyPatch) -> list:
         return work
 
     patch.setattr(together_module, "is_replayed", lambda device: True)
-    patch.setattr(together_module, "captured", captured)
+    patch.setattr(replayed_module, "captured", captured)
     return found
 
 
@@ -146,13 +148,13 @@ def train(make_agent, seed: int = 0, **kwargs) -> RPPSAC:
 
 @pytest.mark.parametrize("buffer", [ReplayBuffer, DeviceReplayBuffer])
 def test_replayed_updates_are_the_same_and_recorded_once(make_agent, monkeypatch, buffer):
-    options = dict(replay_buffer_class=buffer, target_update_interval=2)
+    options = dict(replay_buffer_class=buffer, target_update_interval=2, train_freq=1, gradient_steps=1)
     with monkeypatch.context() as patch:
         found = record(patch)
         agent = train(make_agent, **options)
     states_agree(agent, train(make_agent, **options))
-    drawn_by = [agent.replay_buffer.generator] if buffer is DeviceReplayBuffer else []
-    assert found == [drawn_by] * 2  # with targets that move, and without
+    draws = [[agent.replay_buffer.generator]] if buffer is DeviceReplayBuffer else []
+    assert found == [*draws, [], []]  # updates with targets that move, and without
 
 
 def actor_penalty(agent: RPPSAC) -> float:
@@ -163,7 +165,7 @@ def actor_penalty(agent: RPPSAC) -> float:
 def test_a_rate_that_falls_and_a_prior_that_changes(make_agent, recorded):
     agent = train(make_agent, learning_rate=lambda progress: 1e-3 * progress)
     assert len(recorded) == 1
-    (found,) = agent._group.update._found.values()
+    (found,) = agent._group.update._updates.values()
     assert found.rate.item() == pytest.approx(agent.actor.optimizer.param_groups[0]["lr"], rel=1e-6)
     penalty = actor_penalty(agent)
     for pathway in agent.actor.function._pathways:
@@ -179,11 +181,11 @@ def test_a_restored_agent_is_recorded_anew_and_goes_on_bit_identically(make_agen
     data = agent.capture()
     agent.learn(20, reset_num_timesteps=False)
     other = train(make_agent, seed=5, replay_buffer_class=buffer)
-    assert len(recorded) == 2
+    assert recorded.count([]) == 2  # updates, not draws
     other.restore(data)
     other.learn(20, reset_num_timesteps=False)
     states_agree(other, agent)
-    assert len(recorded) == 3 and agent._n_updates == other._n_updates
+    assert recorded.count([]) == 3 and agent._n_updates == other._n_updates
     elsewhere = make_agent("rpp", "Hopper-v5", train_freq=2)
     elsewhere.restore(data)  # with stable-baselines3's buffer, as on another machine
     for name in TRANSITIONS:
@@ -239,15 +241,20 @@ def test_a_replayed_update_looks_at_no_value_and_leaves_its_device_nowhere(make_
     done = []
 
     def captured(work, *_):
-        for name in ("tensor", "as_tensor", "from_numpy"):
-            monkeypatch.setattr(torch, name, waits)
-        done.append(work)
-        return work
+        def watched():
+            with monkeypatch.context() as patch:
+                for name in ("tensor", "as_tensor", "from_numpy"):
+                    patch.setattr(torch, name, waits)
+                done.append(work)
+                return work()
 
-    monkeypatch.setattr(together_module, "captured", captured)
+        return watched
+
+    monkeypatch.setattr(replayed_module, "captured", captured)
     replayed, state = Replayed(group), {k: v.to(meta) for k, v in state.items()}
-    metrics = replayed(state, config, 32)
-    assert len(done) == 1 and len(stepped) == 2
+    for drawn in replayed.drawn_ahead(2, 32):
+        metrics = replayed(state, config, drawn)
+    assert len(done) == 3 and len(stepped) == 4
     assert {dtype for dtypes in stepped for dtype in dtypes} == {torch.float32}  # what the fused kernel reads
     assert metrics.values.is_meta and {"actor_loss", "critic_loss"} <= set(metrics.names)
 
@@ -264,7 +271,7 @@ def test_on_a_gpu_graphs_do_what_their_work_does(monkeypatch, caplog, env):
     builds = [lambda seed=seed: build(seed) for seed in (0, 1)]
     graphs = train_many(builds, 60)
     assert "CUDA graph" not in caplog.text and isinstance(graphs[0].agent.replay_buffer, DeviceReplayBuffer)
-    monkeypatch.setattr(together_module, "captured", lambda work, *_: work)
+    monkeypatch.setattr(replayed_module, "captured", lambda work, *_: work)
     for one, other in zip(graphs, train_many(builds, 60), strict=True):
         states_agree(one.agent, other.agent, rtol=1e-3, atol=1e-5)
 

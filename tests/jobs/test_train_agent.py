@@ -356,7 +356,8 @@ def test_several_seeds_at_once_are_the_runs_they_would_be_alone(tmp_path, monkey
     words = [*WORDS, f"runs_root={tmp_path / 'many'}", "seeds=2", "workers=true"]
     workers = []
     monkeypatch.setattr(
-        "rppdyn.jobs.train_agent.WorkerEnv", lambda build: workers.append(build) or DummyVecEnv([build])
+        "rppdyn.jobs.train_agent.WorkerEnv",
+        lambda build, count: workers.append(build) or DummyVecEnv([build] * count),
     )
     many = compose.composed("train_agent", words)
     save = agent_files.write_checkpoint

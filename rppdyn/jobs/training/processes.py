@@ -39,11 +39,15 @@ def shared_out(config: TrainAgentConfig, waiting: Seeds) -> tuple[list[Seeds], i
     """The seeds of each process, and torch's threads there.
 
     A seed has its place among all seeds of the configuration, finished ones included: those that go on do so beside the same
-    others, and round as before. On a GPU, and where environments have processes of their own (`workers`), there is one.
+    others, and round as before. On a CPU there is one where environments have processes of their own (`workers`), which want
+    processors too; on a GPU there are as many as threads were asked for: while one updates its seeds, others collect.
     """
     threads = min(config.threads or torch.get_num_threads(), processors())
-    on_cpu = device_of(config.device).type == "cpu"
-    count = min(threads, config.seeds) if on_cpu and not config.workers else 1
+    if device_of(config.device).type == "cpu":
+        count = 1 if config.workers else min(threads, config.seeds)
+    else:
+        count = min(config.threads or 1, config.seeds)
+        threads = count
     if count == 1:
         return [waiting], config.threads or min(threads, config.seeds, MOST)
     parts = [[own for own in waiting if (own.seed - config.seed) % count == part] for part in range(count)]
