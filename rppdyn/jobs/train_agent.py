@@ -221,7 +221,7 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
         folder.replace_config(asdict(config))
         _describe_symmetry(folder, spec, env)
         for records in (folder.metrics, folder.timing):
-            records.rewind(-1 if is_new else state.step)
+            records.rewind(state.evaluated)
         if (last := folder.metrics.last().get("step", -1)) < state.evaluated:
             logger.warning(
                 "%s ends at step %d, and the run was evaluated at step %d: records are lost, and what comes is measured anew",

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import types
+import warnings
 from functools import cache
 from typing import Any
 
@@ -88,4 +89,5 @@ def compiled(function: Any, **options: Any) -> Any:
         function.__code__.replace(), function.__globals__, argdefs=function.__defaults__, closure=function.__closure__
     )
     own.__kwdefaults__ = function.__kwdefaults__
+    warnings.filterwarnings("ignore", "TensorFloat32 tensor cores .* not enabled")  # it rounds more coarsely
     return torch.compile(own, **options)

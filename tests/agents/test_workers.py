@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC, train_many
 from rppdyn.agents.workers import WorkerEnv, WorkerError
@@ -87,6 +88,33 @@ def test_steps_are_the_same_a_dead_worker_fails_its_seed_alone_and_none_is_left(
         env.close()
         assert not env.process.is_alive() and env.process.exitcode is not None
     assert envs[1].process.exitcode == 0  # it ended by itself
+
+
+def test_several_environments_of_a_worker_take_the_steps_of_a_dummy():
+    here, there = DummyVecEnv([HOPPER] * 3), WorkerEnv(HOPPER, 3)
+    rng = np.random.default_rng(0)
+    for env in (here, there):
+        env.seed(7)
+        env.set_options([{"x": 1}] * 3)
+    assert np.array_equal(here.reset(), there.reset())
+    ended = 0
+    for _ in range(60):
+        actions = rng.uniform(-1, 1, size=(3, 3)).astype(np.float32)
+        mine, yours = here.step(actions), there.step(actions)
+        for one, other in zip(mine[:3], yours[:3], strict=True):
+            assert one.dtype == other.dtype and np.array_equal(one, other)
+        for one, other in zip(mine[3], yours[3], strict=True):
+            assert one.keys() == other.keys()
+            episode = one.pop("episode", {}), other.pop("episode", {})
+            assert episode[0].get("r") == episode[1].get("r")
+            assert all(np.array_equal(value, other[key]) for key, value in one.items())
+        ended += int(mine[2].sum())
+    assert ended >= 3
+    assert here.reset_infos == there.reset_infos
+    assert there.get_attr("spec", 1)[0].id == "Hopper-v5"
+    assert not there.has_attr("nothing") and there.env_is_wrapped(gym.Wrapper, [0, 2]) == [True, True]
+    assert there.env_method("get_wrapper_attr", "frame_skip", indices=[1]) == [4]
+    there.close()
 
 
 def no_environment() -> gym.Env:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
@@ -29,7 +29,8 @@ class Recorder(BaseCallback):
 
     Everything happens before a step is taken and after the updates of the one before, where the agent, its buffer and
     its environment agree; nothing it does draws from the random states that training uses. An evaluation beside training is
-    recorded when its values come, at the step that it was begun at, and before the next one and the next checkpoint.
+    recorded when its values come, at the step that it was begun at; the next one, and the next checkpoint, wait for it. One that
+    is due with a checkpoint comes after it, and again in a run that goes on from there.
     """
 
     def __init__(
@@ -52,18 +53,25 @@ class Recorder(BaseCallback):
         self.stopped = False
         self._clock = time.monotonic()
         self._counted = state.step
-        self._pending: dict[str, Any] | None = None  # what else is to be recorded of the evaluation that was begun
+        self._pending: _Pending | None = None
         self._is_first = True  # of this process's updates
 
     def _on_rollout_start(self) -> None:
         agent: Any = self.model
         step = self.state.step = agent.num_timesteps
         self._record(agent, wait=False)
-        if _due(step, self.state.evaluated, self.config.evaluation.every):
-            self._evaluate(agent)
         if self.stop or _due(step, self.saved, self.config.checkpoint_every):
             self._save(agent)
             self.stopped = bool(self.stop)
+        if not self.stopped and _due(step, self._begun, self.config.evaluation.every):
+            self._evaluate(agent)
+
+    def _on_training_end(self) -> None:
+        """Begin the last evaluation, so that those of all seeds are under way before one is waited for."""
+        agent: Any = self.model
+        if not self.stopped:
+            self.state.step = agent.num_timesteps
+            self._evaluate_at_end(agent)
 
     def _on_step(self) -> bool:
         agent: Any = self.model
@@ -77,11 +85,19 @@ class Recorder(BaseCallback):
     def finish(self, agent: RPPSAC) -> None:
         """The last evaluation and the last checkpoint, where they are not there already."""
         self.state.step = agent.num_timesteps
-        if self.state.evaluated < self.state.step:
-            self._evaluate(agent)
+        self._evaluate_at_end(agent)
         self._record(agent, wait=True)
         if self.saved < self.state.step:
             self._save(agent)
+
+    def _evaluate_at_end(self, agent: RPPSAC) -> None:
+        if self._begun < self.state.step:
+            self._evaluate(agent)
+
+    @property
+    def _begun(self) -> int:
+        """The step of the evaluation that was begun last."""
+        return self.state.evaluated if self._pending is None else self._pending.step
 
     def _check(self, agent: RPPSAC) -> None:
         """Stop a run that has diverged before it evaluates nothing, or replaces its last good checkpoints."""
@@ -101,33 +117,43 @@ class Recorder(BaseCallback):
     def _evaluate(self, agent: RPPSAC) -> None:
         self._check(agent)
         self._record(agent, wait=True)
-        step = self.state.evaluated = self.state.step
-        now = time.monotonic()
+        step, now = self.state.step, time.monotonic()
         speed = (step - self._counted) / (now - self._clock) if now > self._clock else 0.0
-        self._pending = _training_metrics(agent) | {"time/steps_per_second": speed}
+        self._pending = _Pending(step, _training_metrics(agent), speed)
         self._counted = step
+        agent.logger.dump(step)
         self.evaluations.begin(agent)
         self._clock = time.monotonic()  # what training waited for an evaluation is none of its time
         self._record(agent, wait=False)
 
     def _record(self, agent: RPPSAC, wait: bool) -> None:
         """Record the evaluation that was begun last, once."""
-        found = None if self._pending is None else self.evaluations.found(wait)
-        if found is None or self._pending is None:
+        pending = self._pending
+        found = None if pending is None else self.evaluations.found(wait)
+        if pending is None or found is None:
             return
-        step, (values, seconds) = self.state.evaluated, found
-        timing = {
-            "time/steps_per_second": self._pending.pop("time/steps_per_second"),
-            "time/evaluation_seconds": seconds,
+        values, seconds = found
+        values |= pending.training
+        timing = {"time/steps_per_second": pending.steps_per_second, "time/evaluation_seconds": seconds}
+        self.folder.metrics.append(pending.step, values)
+        self.folder.timing.append(pending.step, timing)
+        shown = {
+            name: value
+            for name, value in {**values, **timing}.items()
+            if isinstance(value, int | float) and not name.startswith(("train/", "prior/"))
         }
-        training, self._pending = self._pending, None
-        self.folder.metrics.append(step, values | training)
-        self.folder.timing.append(step, timing)
-        for name, value in {**values, **training, **timing}.items():
-            if isinstance(value, int | float) and not name.startswith(("train/", "prior/")):
-                agent.logger.record(name, value)
-        agent.logger.dump(step)
+        for events in agent.logger.output_formats:  # not by its records, which may be of a later step
+            events.write(shown, dict.fromkeys(shown, ()), pending.step)
         self.progress.show(**{"return": values["eval/return_mean"]})
+        self.state.evaluated, self._pending = pending.step, None
+
+
+class _Pending(NamedTuple):
+    """An evaluation that was begun: at which step, and what else is recorded with it."""
+
+    step: int
+    training: dict[str, Any]
+    steps_per_second: float
 
 
 def _training_metrics(agent: RPPSAC) -> dict[str, Any]:

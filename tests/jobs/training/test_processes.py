@@ -57,6 +57,9 @@ def test_each_seed_has_its_place_whichever_are_finished(monkeypatch, tmp_path):
         assert shared() == ([[0, 2], [1]], 1)
         assert shared("workers=true") == ([[0, 1, 2]], 2)
         assert shared("seeds=1") == ([[0]], 1)
+    monkeypatch.setattr(processes, "device_of", lambda name: torch.device("cuda"))
+    assert shared("device=cuda", "workers=true") == ([[0, 1, 2]], 1)
+    assert shared("device=cuda", "workers=true", "threads=2") == ([[0, 2], [1]], 1)
 
 
 @pytest.fixture

@@ -1,0 +1,113 @@
+"""What a run records of evaluations, also of those whose values come later."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import ClassVar
+
+import pytest
+
+from rppdyn.jobs import train_agent
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.training import evaluations
+from rppdyn.runs import RunFolder, StopRequest, read_metrics
+
+WORDS = (
+    "env=Hopper-v5",
+    "device=cpu",
+    "model.hidden=8",
+    "agent.num_envs=3",
+    "agent.gradient_steps=-1",
+    "agent.learning_starts=20",
+    "agent.batch_size=8",
+    "agent.buffer_size=200",
+    "evaluation.every=30",
+    "evaluation.episodes=1",
+    "evaluation.states=16",
+    "checkpoint_every=60",
+)
+
+
+def configured(run, *words: str):
+    return compose.composed("train_agent", [*WORDS, f"run_dir={run}", *words])
+
+
+class Late(evaluations.Here):
+    """Measures at once, and says so only when it is asked for the third time, or waited for."""
+
+    waited: ClassVar[list[int]] = []
+
+    def begin(self, agent) -> None:
+        super().begin(agent)
+        self.step, self.asked = agent.num_timesteps, 0
+
+    def found(self, wait: bool):
+        if self._found is not None and wait:
+            self.waited.append(self.step)
+        self.asked += 1
+        return super().found(wait) if wait or self.asked > 2 else None
+
+
+def records(run) -> tuple[list, list]:
+    folder = RunFolder.open(run)
+    return read_metrics(folder.metrics.path), sorted(path.name for path in (folder.path / "checkpoints").iterdir())
+
+
+@pytest.fixture
+def late(monkeypatch) -> type[Late]:
+    monkeypatch.setattr(train_agent, "Here", Late)
+    monkeypatch.setattr(Late, "waited", [])
+    return Late
+
+
+def test_late_values_are_recorded_at_the_step_they_are_of(tmp_path, monkeypatch, late):
+    train_agent.run(configured(tmp_path / "late", "total_steps=120"))
+    assert late.waited == [120]  # at the end; checkpoints of the steps 60 and 120 did not wait for their evaluations
+    monkeypatch.undo()
+    train_agent.run(configured(tmp_path / "here", "total_steps=120"))
+    (rows, checkpoints), (expected, same) = records(tmp_path / "late"), records(tmp_path / "here")
+    assert [row["step"] for row in rows] == [0, 30, 60, 90, 120]
+    assert rows == expected and checkpoints == same
+
+
+def test_a_checkpoint_taken_while_its_evaluation_is_under_way_begins_it_again(tmp_path, monkeypatch, late):
+    """A run is killed after such a checkpoint, and resumed."""
+    save = train_agent.agent_files.write_checkpoint
+
+    def kill(agent, folder, state):
+        save(agent, folder, state)
+        if state.step == 60:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rppdyn.jobs.training.recorder.write_checkpoint", kill)
+        with pytest.raises(KeyboardInterrupt):
+            train_agent.run(configured(tmp_path / "run", "total_steps=120"))
+    assert [row["step"] for row in records(tmp_path / "run")[0]] == [0, 30]
+    monkeypatch.undo()
+    train_agent.run(configured(tmp_path / "run", "total_steps=120"), resume=True)
+    train_agent.run(configured(tmp_path / "whole", "total_steps=120"))
+    assert records(tmp_path / "run")[0] == records(tmp_path / "whole")[0]
+
+
+def test_several_environments_in_a_worker_and_evaluations_beside_it_make_the_same_run(tmp_path, monkeypatch):
+    """With real processes, stopped in the middle; `workers` may change between the parts."""
+    words = "threads=1", "total_steps=120"
+    train_agent.run(configured(tmp_path / "here", *words))
+    stop = StopRequest()
+    update = train_agent.Progress.update
+
+    def stopping(bar, step: int) -> None:
+        update(bar, step)
+        if step == 75:
+            stop.signal = 2
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_agent.Progress, "update", stopping)
+        patch.setattr("rppdyn.jobs.train_agent.stop_on_signals", lambda: nullcontext(stop))
+        found = train_agent.run(configured(tmp_path / "aside", *words, "workers=true"))
+    assert found.interrupted and found.steps == 75
+    train_agent.run(configured(tmp_path / "aside", *words, "workers=true"), resume=True)
+    (rows, _), (expected, _) = records(tmp_path / "aside"), records(tmp_path / "here")
+    assert [row["step"] for row in rows] == [0, 30, 60, 90, 120]
+    assert rows == expected
