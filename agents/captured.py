@@ -43,7 +43,9 @@ def captured(
         if failed_to_compile(error):
             raise
         reason = str(error).strip().splitlines()[0]
-        logger.warning("gradient updates can't be captured as a CUDA graph, and will be slower: %s", reason)
+        logger.warning(
+            "gradient updates, or their batches, can't be captured as a CUDA graph, and are slower: %s", reason
+        )
         return work
     finally:
         for tensor, value in zip(changes, kept, strict=True):
@@ -55,10 +57,12 @@ def captured(
 def _graph(work: Work, generators: Sequence[torch.Generator]) -> Work:
     here, side = torch.cuda.current_stream(), torch.cuda.Stream()
     side.wait_stream(here)
-    with torch.cuda.stream(side):
-        for _ in range(WARM_UP):
-            work()
-    here.wait_stream(side)
+    try:
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                work()
+    finally:
+        here.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     for generator in generators:
         graph.register_generator_state(generator)

@@ -18,6 +18,7 @@ from rppdyn.agents.batches import Batches
 from rppdyn.agents.equivariance import AgentEquivarianceError, dynamics_equivariance_error
 from rppdyn.agents.networks import draw_noise, in_precision, new_generator
 from rppdyn.agents.policy import pathway_statistics
+from rppdyn.agents.replay import DeviceReplayBuffer, RowReplayBuffer, Rows
 from rppdyn.dynamics import TransitionModel
 from rppdyn.dynamics.transition import INITIAL_SCALE
 from rppdyn.envs import Termination, termination
@@ -203,8 +204,9 @@ class RPPMBPO(RPPSAC):
             )
         return termination(envs[0])
 
-    def _replays_on_device(self) -> bool:
-        return False  # the model reads transitions as arrays
+    def _rows_buffer(self) -> type[Rows] | None:
+        found = super()._rows_buffer()
+        return RowReplayBuffer if found is DeviceReplayBuffer else found  # the model reads transitions as arrays
 
     # -- the model ----------------------------------------------------------------------------------------------------
 

@@ -18,8 +18,8 @@ from rppdyn.agents.update import Metrics, State, UpdateConfig, numbers_of, updat
 if TYPE_CHECKING:
     from rppdyn.agents.together import Together
 
-MOST_AHEAD = 64
-"""Updates whose batches are drawn at once."""
+MOST_AHEAD, BYTES = 64, 2**28
+"""Updates whose batches are drawn at once, and the memory that these may take."""
 
 
 def is_replayed(device: torch.device) -> bool:
@@ -47,11 +47,15 @@ class _Recorded(NamedTuple):
 
 
 class _RecordedUpdate(NamedTuple):
-    """Work on an update, the names of its metrics, and what is written before it is done again."""
+    """Work on an update, the names of its metrics, and what is written before it is done again.
+
+    Attributes:
+        numbers: those of `NUMBERS` that it reads, in their order.
+    """
 
     recorded: _Recorded
     names: list[str]
-    rate: Tensor
+    numbers: Tensor
     inputs: Ahead | Drawn
 
 
@@ -60,29 +64,23 @@ class Replayed:
 
     Batches are drawn by a graph of their own where replay buffers are on the device, those of up to `MOST_AHEAD` updates at
     once: drawing takes as many kernels as an update, however much is drawn. Batches that are drawn elsewhere are copied, too.
-    The learning rate is a tensor, so that one that falls changes nothing.
+    The learning rate, and where updates are compiled the other `NUMBERS` but tau, are tensors: other ones change nothing.
     """
 
     def __init__(self, group: Together) -> None:
         self.group = group
         self._draws: dict[Any, _Recorded] = {}
         self._updates: dict[Any, _RecordedUpdate] = {}
-        self._last: tuple[State, UpdateConfig, _RecordedUpdate] | None = None
+        self._known: list[tuple[State, UpdateConfig, _RecordedUpdate]] = []
 
     def __call__(self, state: State, config: UpdateConfig, drawn: Ahead | Sequence[Drawn]) -> Metrics:
-        """An update; one with the very state and configuration of the last is known to find everything where it was.
+        """An update; one with the very state and configuration of one before is known to find everything where it was.
 
         Its metrics are overwritten by the next one.
         """
         new = drawn if isinstance(drawn, Ahead) else self.group.stacked_up(drawn)
-        last = self._last
-        if last is None or last[0] is not state or last[1] is not config:
-            find = partial(self._find, state, config, new)
-            found = self.group.by_torch_compile(partial(find, True), partial(find, False))
-            found.rate.fill_(config.learning_rate)
-            self._last = state, config, found
-        else:
-            found = last[2]
+        known = (found for s, c, found in self._known if s is state and c is config)
+        found = next(known, None) or self._look_up(state, config, new)
         for static, tensor in zip(_tensors(found.inputs), _tensors(new), strict=True):
             static.copy_(tensor)
         values = found.recorded.work()  # the first time it finds the names
@@ -90,8 +88,15 @@ class Replayed:
 
     def drawn_ahead(self, count: int, batch_size: int) -> Iterator[Ahead]:
         """Batches of so many updates."""
+        first = self.group.agents[0]
+        each = (
+            len(self.group.agents)
+            * batch_size
+            * sum(first.batches.widths)
+            * first.policy.features_extractor.dtype.itemsize
+        )
         while count > 0:
-            part = min(count, MOST_AHEAD)
+            part = min(count, MOST_AHEAD, max(1, BYTES // each))
             columns, transitions = self._drawn(part, batch_size)
             yield from (Ahead(each, transitions) for each in columns.unbind())
             count -= part
@@ -111,11 +116,21 @@ class Replayed:
             found = self._draws[key] = _Recorded(reads, captured(work, agents[0].device, [], generators))
         return found.work()
 
+    def _look_up(self, state: State, config: UpdateConfig, new: Ahead | Drawn) -> _RecordedUpdate:
+        find = partial(self._find, state, config, new)
+        found = self.group.by_torch_compile(partial(find, True), partial(find, False))
+        for number, name in zip(found.numbers, NUMBERS, strict=False):
+            number.fill_(getattr(config, name))
+        self._known = [*self._known[-1:], (state, config, found)]  # with targets that move, and without
+        return found
+
     def _find(self, state: State, config: UpdateConfig, new: Ahead | Drawn, is_compiled: bool) -> _RecordedUpdate:
         reads = [*state.values(), *_priors(config)]
         names = () if isinstance(new, Ahead) else tuple(new[0])
-        numbers = tuple((k, v) for k, v in numbers_of(config).items() if k != "learning_rate")
-        key = is_compiled, names, tuple(tensor.shape for tensor in _tensors(new)), numbers
+        # targets that move now and then have a graph for when they do, and one for when they don't
+        free = {*NUMBERS} - {"tau"} if is_compiled else {*NUMBERS[:1]}
+        fixed = tuple((name, value) for name, value in numbers_of(config).items() if name not in free)
+        key = is_compiled, names, tuple(tensor.shape for tensor in _tensors(new)), fixed
         found = self._updates.get(key)
         if found is None or _moved(found.recorded, reads):
             found = self._updates[key] = self._record(state, config, new, reads, is_compiled)
@@ -126,11 +141,10 @@ class Replayed:
     ) -> _RecordedUpdate:
         like = state["actor"]
         # single precision is what Adam's fused kernel reads a rate in
-        dtype = like.dtype if is_compiled else torch.float32
-        numbers = torch.tensor([getattr(config, name) for name in NUMBERS], dtype=dtype, device=like.device)
-        rate = numbers[NUMBERS.index("learning_rate")]
+        dtype, count = (like.dtype, len(NUMBERS)) if is_compiled else (torch.float32, 1)
+        numbers = torch.zeros(count, dtype=dtype, device=like.device)
         names: list[str] = []
-        config = dataclasses.replace(config, learning_rate=rate)
+        config = dataclasses.replace(config, learning_rate=numbers[0])
         inputs: Ahead | Drawn
         if isinstance(new, Ahead):
             inputs = Ahead(*(tensor.clone() for tensor in new))
@@ -149,7 +163,7 @@ class Replayed:
             return metrics.values
 
         recorded = _Recorded(reads, captured(work, like.device, list(state.values()), []))
-        return _RecordedUpdate(recorded, names, rate, inputs)
+        return _RecordedUpdate(recorded, names, numbers, inputs)
 
 
 def _tensors(drawn: Ahead | Drawn) -> list[Tensor]:

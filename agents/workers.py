@@ -161,7 +161,7 @@ def _serve(pipe: Connection, build: CloudpickleWrapper, count: int, last_words: 
                     raise
                 found = error
             pipe.send(found)
-    except EOFError:  # the other end is gone
+    except (EOFError, BrokenPipeError, ConnectionResetError):  # the other end is gone
         return
     except Exception as error:
         last_words.write_text(f"{type(error).__name__}: {' '.join(str(error).split())}")

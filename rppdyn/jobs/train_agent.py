@@ -10,6 +10,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+import numpy as np
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -71,8 +72,9 @@ def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = Fals
 def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool = False) -> TrainManyResult:
     """Train the agents of `config.seeds` seeds at once, each into the run folder that it would have alone.
 
-    On a CPU they are shared out over as many processes as there are threads, up to one for each seed; the gradient updates of
-    those of a process are done as one. What ends one seed's training is warned of and said in the result; the others go on.
+    They are shared out over as many processes as there are threads (on a GPU as `threads` says, or one), up to one for each
+    seed; the gradient updates of those of a process are done as one. What ends one seed's training is warned of and said in the
+    result; the others go on.
     Arguments as for `run`.
 
     Raises:
@@ -198,8 +200,8 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
         elif count > 1:
             stepped = stack.enter_context(closing(DummyVecEnv([partial(build_env, config)] * count)))
         agent = build_agent(config, stepped, spec, **options)
-        assert agent.env is not None
-        agent.env.seed(config.seed * count)  # no two seeds have an environment in common
+        if count > 1 and agent.env is not None:  # from far apart, so that no two seeds have one in common
+            agent.env.seed(int(np.random.SeedSequence(config.seed).generate_state(1)[0]))
         if folder.is_vacant():
             folder = RunFolder.create(folder.path, asdict(config))
         stack.enter_context(folder.lock())

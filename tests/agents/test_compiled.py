@@ -175,6 +175,13 @@ for env, options in (("Hopper-v5", ahead), ("InvertedPendulum-v5", dict(augment=
     plain, fast = (train_many([lambda s=s: build(s, compile=c, **options) for s in (0, 1)], 90) for c in (False, True))
     for one, other in zip(plain, fast, strict=True):
         assert one.error is other.error is None and other.agent.compiles
+        for agent in (one.agent, other.agent):
+            np.random.seed(0)
+            agent.batches.generator.manual_seed(0)
+            agent.train(2, 32)
+            agent.gamma, agent.noise_variance = 0.9, 2.0  # which make no graph anew
+            agent.train(2, 32)
+        assert len(other.agent._alone.update._updates) == options.get("target_update_interval", 1)
         here, there = one.agent.update_state(), other.agent.update_state()
         for name, value in here.items():
             error, bound = (value - there[name]).norm(), 1e-10 if device == "cpu" else 1e-3

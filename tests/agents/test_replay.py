@@ -166,7 +166,7 @@ def test_a_rate_that_falls_and_a_prior_that_changes(make_agent, recorded):
     agent = train(make_agent, learning_rate=lambda progress: 1e-3 * progress)
     assert len(recorded) == 1
     (found,) = agent._group.update._updates.values()
-    assert found.rate.item() == pytest.approx(agent.actor.optimizer.param_groups[0]["lr"], rel=1e-6)
+    assert found.numbers.item() == pytest.approx(agent.actor.optimizer.param_groups[0]["lr"], rel=1e-6)
     penalty = actor_penalty(agent)
     for pathway in agent.actor.function._pathways:
         pathway.log_variance.add_(np.log(10.0))

@@ -13,8 +13,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC, train_many
 from rppdyn.agents.batches import Batches
-from rppdyn.agents.together import Together, _fixed, update_key
+from rppdyn.agents.together import Together, update_key
 from rppdyn.agents.trainees import Groups, Trainee
+from rppdyn.agents.update import numbers_of
 
 HOPPER = "Hopper-v5"
 
@@ -175,7 +176,7 @@ def test_targets_move_by_the_count_of_each_agent(make):
 
 def test_agents_are_compared_in_all_that_an_update_takes(make):
     agent = make(0)
-    numbers = set(_fixed(agent.update_config(agent.tau))) - {"learning_rate", "blocks"}  # a schedule; the spec's
+    numbers = set(numbers_of(agent.update_config(agent.tau))) - {"learning_rate", "blocks"}  # a schedule; the spec's
     assert numbers - set(vars(agent)) == {"betas", "epsilon", "learn_temperature"}
     for name in numbers & set(vars(agent)):
         before = update_key(agent)

@@ -170,7 +170,7 @@ class AgentConfig:
     mirror_loss: float = 0.0  # weight of |pi(g s) - g pi(s)|^2 in the actor's loss
     matmul_precision: str | None = None  # of gradient updates: highest, high, medium; null: medium where as accurate
     compile: bool | None = (
-        None  # updates, and actions in training, by torch.compile; null: on a CPU, in long runs, where it works
+        None  # updates, and actions in training, by torch.compile; null: in long runs, where it works
     )
     imagination: ImaginationConfig | None = None  # of agent=mbpo
 
@@ -224,10 +224,10 @@ class TrainAgentConfig(RunConfig):
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     total_steps: int = MISSING
     checkpoint_every: int = 10_000
-    seeds: int = (
-        1  # seed, seed + 1, ..., trained at once, each into its own folder; on a CPU in as many processes as threads
+    seeds: int = 1  # seed, seed + 1, ..., trained at once, each into its own folder, in as many processes as threads
+    workers: bool = (
+        False  # each seed has a process for its environments and one for evaluations; on a CPU one trains all seeds
     )
-    workers: bool = False  # the environments of each seed step in a process of their own, and one process trains all
 
     verb = "train-agent"
     resumable = (*RunConfig.resumable, "total_steps", "env.total_steps", "seeds", "workers")

@@ -27,7 +27,8 @@ class RunConfig(ABC):
     seed: int = 0
     checkpoint_every: int = MISSING
     device: str = "auto"
-    threads: int | None = None  # null: one (an agent: two); for several seeds as many, at most four (agents: all)
+    # null: one (an agent: two); for several seeds as many, at most four (agents: all, and one on a GPU)
+    threads: int | None = None
     runs_root: str = "runs"
     run_dir: str | None = None
 

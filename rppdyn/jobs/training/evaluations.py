@@ -70,15 +70,21 @@ class Aside(Evaluations):
     """
 
     def __init__(self, config: TrainAgentConfig, spec: SymmetrySpec) -> None:
-        # what training alone needs is left out; nothing there asks for it
-        self._arguments = replace(config, device="cpu", agent=replace(config.agent, buffer_size=1, num_envs=1)), spec
+        # without what training alone needs
+        agent = replace(config.agent, buffer_size=1, num_envs=1, compile=False, matmul_precision=None)
+        self._arguments = replace(config, device="cpu", agent=agent), spec
         self._worker = Worker()
         self._pool = ThreadPoolExecutor(1)
         self._answer: Future[Measured] | None = None
 
     def begin(self, agent: RPPSAC) -> None:
         weights = io.BytesIO()
-        torch.save({name: part.state_dict() for name, part in agent.parts.items()}, weights)
+        # copies: agents that are trained together have views of what all share, which would be saved whole
+        copied = {
+            name: {key: value.to("cpu", copy=True) for key, value in part.state_dict().items()}
+            for name, part in agent.parts.items()
+        }
+        torch.save(copied, weights)
         self._worker.ask(measure_there, *self._arguments, weights.getvalue())
         self._answer = self._pool.submit(self._worker.answer)
 

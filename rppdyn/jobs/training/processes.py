@@ -42,12 +42,9 @@ def shared_out(config: TrainAgentConfig, waiting: Seeds) -> tuple[list[Seeds], i
     others, and round as before. On a CPU there is one where environments have processes of their own (`workers`), which want
     processors too; on a GPU there are as many as threads were asked for: while one updates its seeds, others collect.
     """
-    threads = min(config.threads or torch.get_num_threads(), processors())
-    if device_of(config.device).type == "cpu":
-        count = 1 if config.workers else min(threads, config.seeds)
-    else:
-        count = min(config.threads or 1, config.seeds)
-        threads = count
+    on_cpu = device_of(config.device).type == "cpu"
+    threads = min(config.threads or (torch.get_num_threads() if on_cpu else 1), processors())
+    count = 1 if on_cpu and config.workers else min(threads, config.seeds)
     if count == 1:
         return [waiting], config.threads or min(threads, config.seeds, MOST)
     parts = [[own for own in waiting if (own.seed - config.seed) % count == part] for part in range(count)]

@@ -18,6 +18,7 @@ from rppdyn.jobs.training.agent_files import RunState, write_checkpoint
 from rppdyn.jobs.training.evaluations import Evaluations
 from rppdyn.runs import RunFolder, StopRequest
 from rppdyn.runs.progress import Shown
+from rppdyn.runs.workers import WorkerError
 
 
 class DivergedError(ValueError):
@@ -29,8 +30,8 @@ class Recorder(BaseCallback):
 
     Everything happens before a step is taken and after the updates of the one before, where the agent, its buffer and
     its environment agree; nothing it does draws from the random states that training uses. An evaluation beside training is
-    recorded when its values come, at the step that it was begun at; the next one, and the next checkpoint, wait for it. One that
-    is due with a checkpoint comes after it, and again in a run that goes on from there.
+    recorded when its values come, at the step that it was begun at; the next one, and the next checkpoint, wait for it. One
+    that is due with a checkpoint comes after it, and again in a run that goes on from there.
     """
 
     def __init__(
@@ -59,11 +60,18 @@ class Recorder(BaseCallback):
     def _on_rollout_start(self) -> None:
         agent: Any = self.model
         step = self.state.step = agent.num_timesteps
+        if self.stop:
+            self.stopped = True
+            self._save(agent)  # at once: an evaluation that is under way may take longer than there is
+            if self._pending is not None:
+                self._record(agent, wait=True)
+                self._save(agent)
+            return
         self._record(agent, wait=False)
-        if self.stop or _due(step, self.saved, self.config.checkpoint_every):
+        if _due(step, self.saved, self.config.checkpoint_every):
+            self._record(agent, wait=True)
             self._save(agent)
-            self.stopped = bool(self.stop)
-        if not self.stopped and _due(step, self._begun, self.config.evaluation.every):
+        if _due(step, self._begun, self.config.evaluation.every):
             self._evaluate(agent)
 
     def _on_training_end(self) -> None:
@@ -110,7 +118,6 @@ class Recorder(BaseCallback):
 
     def _save(self, agent: RPPSAC) -> None:
         self._check(agent)
-        self._record(agent, wait=True)
         write_checkpoint(agent, self.folder, self.state)
         self.saved = self.state.step
 
@@ -123,14 +130,24 @@ class Recorder(BaseCallback):
         self._counted = step
         agent.logger.dump(step)
         self.evaluations.begin(agent)
-        self._clock = time.monotonic()  # what training waited for an evaluation is none of its time
+        self._clock = time.monotonic()
         self._record(agent, wait=False)
 
     def _record(self, agent: RPPSAC, wait: bool) -> None:
         """Record the evaluation that was begun last, once."""
         pending = self._pending
-        found = None if pending is None else self.evaluations.found(wait)
-        if pending is None or found is None:
+        if pending is None:
+            return
+        start = time.monotonic()
+        try:
+            found = self.evaluations.found(wait)
+        except (WorkerError, RuntimeError) as error:
+            self._pending = None
+            if self.saved < self.state.step:
+                self._save(agent)
+            raise type(error)(f"the evaluation at step {pending.step}: {error}") from error
+        self._clock += time.monotonic() - start  # what training waited for an evaluation is none of its time
+        if found is None:
             return
         values, seconds = found
         values |= pending.training

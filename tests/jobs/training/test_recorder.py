@@ -11,6 +11,7 @@ from rppdyn.jobs import train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.training import evaluations
 from rppdyn.runs import RunFolder, StopRequest, read_metrics
+from rppdyn.runs.workers import WorkerError
 
 WORDS = (
     "env=Hopper-v5",
@@ -107,7 +108,36 @@ def test_several_environments_in_a_worker_and_evaluations_beside_it_make_the_sam
         patch.setattr("rppdyn.jobs.train_agent.stop_on_signals", lambda: nullcontext(stop))
         found = train_agent.run(configured(tmp_path / "aside", *words, "workers=true"))
     assert found.interrupted and found.steps == 75
-    train_agent.run(configured(tmp_path / "aside", *words, "workers=true"), resume=True)
+    train_agent.run(configured(tmp_path / "aside", *words), resume=True)
     (rows, _), (expected, _) = records(tmp_path / "aside"), records(tmp_path / "here")
     assert [row["step"] for row in rows] == [0, 30, 60, 90, 120]
     assert rows == expected
+
+
+class Broken(Late):
+    def found(self, wait: bool):
+        if self.step == 60 and (wait or self.asked):
+            raise WorkerError("a worker process (1) was killed by signal 9")
+        return super().found(wait)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_an_evaluation_that_fails_costs_no_steps(tmp_path, monkeypatch, stops):
+    stop = StopRequest()
+    monkeypatch.setattr(train_agent, "Here", Broken)
+    begin = Broken.begin
+
+    def begin_and_stop(self, agent) -> None:
+        begin(self, agent)
+        if self.step == 60 and stops:
+            stop.signal = 15
+
+    monkeypatch.setattr(Broken, "begin", begin_and_stop)
+    monkeypatch.setattr("rppdyn.jobs.train_agent.stop_on_signals", lambda: nullcontext(stop))
+    config = configured(tmp_path / "run", "total_steps=120", "checkpoint_every=1000")
+    with pytest.raises(WorkerError, match=r"the evaluation at step 60: a worker process \(1\) was killed"):
+        train_agent.run(config)
+    assert records(tmp_path / "run")[1] == ["step-000000000063"]
+    monkeypatch.undo()
+    train_agent.run(config, resume=True)
+    assert [row["step"] for row in records(tmp_path / "run")[0]][-1] == 120
