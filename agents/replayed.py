@@ -89,14 +89,10 @@ class Replayed:
     def drawn_ahead(self, count: int, batch_size: int) -> Iterator[Ahead]:
         """Batches of so many updates."""
         first = self.group.agents[0]
-        each = (
-            len(self.group.agents)
-            * batch_size
-            * sum(first.batches.widths)
-            * first.policy.features_extractor.dtype.itemsize
-        )
+        row = sum(first.batches.widths) * first.policy.features_extractor.dtype.itemsize
+        most = min(MOST_AHEAD, max(1, BYTES // (len(self.group.agents) * batch_size * row)))
         while count > 0:
-            part = min(count, MOST_AHEAD, max(1, BYTES // each))
+            part = min(count, most)
             columns, transitions = self._drawn(part, batch_size)
             yield from (Ahead(each, transitions) for each in columns.unbind())
             count -= part

@@ -226,9 +226,8 @@ def test_trainings_of_many_updates_are_compiled_unless_told_not_to(make_agent, m
     """Whichever call of learn they are in the middle of."""
     monkeypatch.setattr(compiled, "PAYS", 110)
     monkeypatch.setattr(Together, "train", lambda *arguments: None)
-    monkeypatch.setattr(
-        Together, "predict", lambda self, seen: [make_agent().action_space.sample()[None] for _ in seen]
-    )
+    space = make_agent().action_space
+    monkeypatch.setattr(Together, "predict", lambda self, seen: [space.sample()[None] for _ in seen])
     tried = []
     monkeypatch.setattr(compiled, "can_compile", lambda device: tried.append(device) or True)
 
@@ -274,9 +273,8 @@ def test_where_torch_fails_to_compile_training_goes_on_as_it_would_have(make_age
         "Training goes on without torch.compile, in up to twice the time: g++: internal compiler error; mend that, or use "
         "compile=false"
     ]
-    monkeypatch.setattr(
-        Together, "predict", lambda self, seen: [make_agent().action_space.sample()[None] for _ in seen]
-    )
+    space = make_agent().action_space
+    monkeypatch.setattr(Together, "predict", lambda self, seen: [space.sample()[None] for _ in seen])
     caplog.clear()
     trained()  # and where it fails at an update
     assert len(caplog.records) == 1
