@@ -45,14 +45,18 @@ class Here(Evaluations):
 
     def __init__(self, config: TrainAgentConfig) -> None:
         self.states = config.evaluation.states
-        self.evaluator = evaluator_of(config)
+        self.evaluator = Evaluator(lambda: build_env(config), config.evaluation.episodes, EVALUATION_SEED)
         self._found: Measured | None = None
 
-    def begin(self, agent: RPPSAC) -> None:
+    def measured(self, agent: RPPSAC) -> Measured:
+        """Of the agent as it is now."""
         start = time.monotonic()
         with kept_random_state():
             values = measure(agent, self.evaluator, self.states)
-        self._found = values, time.monotonic() - start
+        return values, time.monotonic() - start
+
+    def begin(self, agent: RPPSAC) -> None:
+        self._found = self.measured(agent)
 
     def found(self, wait: bool) -> Measured | None:
         found, self._found = self._found, None
@@ -111,15 +115,7 @@ def measure_there(config: TrainAgentConfig, spec: SymmetrySpec, weights: bytes) 
     parts = torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True)
     for name, part in agent.parts.items():
         part.load_state_dict(parts[name])
-    here.begin(agent)
-    found = here.found(wait=True)
-    assert found is not None
-    return found
-
-
-def evaluator_of(config: TrainAgentConfig) -> Evaluator:
-    """The episodes that a run is evaluated by."""
-    return Evaluator(lambda: build_env(config), config.evaluation.episodes, EVALUATION_SEED)
+    return here.measured(agent)
 
 
 def measure(agent: RPPSAC, evaluator: Evaluator, states: int) -> dict[str, Any]:
