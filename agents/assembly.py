@@ -80,8 +80,11 @@ class Assembly:
         free = _times(vectors[:, self.tied :][:, place], self.unit, place) if self.has_free else None
         if tie is None:
             return vectors.new_zeros(len(vectors), place.stop - place.start) if free is None else free
-        shared = _times(tie.gather(vectors[:, : self.tied]), self.factor, place)
-        return shared if free is None else shared + free
+        # in runs until the end, so that a compiled loop's inner one is a run, and contiguous
+        shared = tie.gather(vectors[:, : self.tied])
+        if self.factor is not None:
+            shared = shared * tie.in_runs(self.factor[place])
+        return (shared if free is None else shared + tie.in_runs(free)).flatten(1)
 
     def gradient(self, dense: Sequence[Tensor]) -> Tensor:
         """The gradient by the vectors from those by the dense tensors, each flattened, (N, m): the map transposed."""
@@ -124,16 +127,21 @@ class _Tie(NamedTuple):
     back: list[tuple[Tensor, Tensor | None]]
 
     def gather(self, tied: Tensor) -> Tensor:
-        """The weights, (N, m), that are tied to parameters."""
-        return tied[:, self.tied].unflatten(1, (-1, self.run)).index_select(1, self.runs).flatten(1)
+        """The weights that are tied to parameters, in runs: (N, m / run, run)."""
+        return self.in_runs(tied[:, self.tied]).index_select(1, self.runs)
+
+    def in_runs(self, entries: Tensor) -> Tensor:
+        """Entries (..., m) as (..., m / run, run)."""
+        return entries.unflatten(-1, (-1, self.run))
 
     def sum(self, part: Tensor) -> Tensor:
         """Over all weights that are tied to a parameter, for each of the stretch."""
-        runs = part.unflatten(1, (-1, self.run))
+        runs = self.in_runs(part)
         first, *others = (runs.index_select(1, index) for index, _ in self.back)
         for (_, mask), other in zip(self.back[1:], others, strict=True):
             first = first + (other if mask is None else other * mask)
-        return first.flatten(1)
+        n, m = first.shape[0], first.shape[1]*first.shape[2]
+        return first.as_strided((n, m), (m, 1))
 
 
 def _ties(entries: Entries, places: Sequence[slice], like: Tensor) -> list[_Tie | None] | None:

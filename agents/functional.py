@@ -348,18 +348,19 @@ class Perceptrons(Networks):
         return _affine(x, w, b)
 
     def vjp(self, x: Tensor, weights: list[tuple[Tensor, Tensor]], rows: int | None = None) -> tuple[Tensor, Back]:
-        inputs, before = [x], []
+        inputs, kept = [x], []
         *hidden, (w, b) = weights
         for weight, bias in hidden:
-            before.append(_affine(inputs[-1], weight, bias))
-            inputs.append(F.silu(before[-1]))
-        kept = ([t[:, :rows] for t in tensors] for tensors in (inputs, before))
-        return _affine(inputs[-1], w, b), _Written(self, weights, *kept)
+            y, slope = _swish(_affine(inputs[-1], weight, bias))
+            inputs.append(y)
+            kept.append(slope)
+        recorded = ([t[:, :rows] for t in tensors] for tensors in (inputs, kept))
+        return _affine(inputs[-1], w, b), _Written(self, weights, *recorded)
 
 
 class _Written(Back):
-    def __init__(self, networks: Perceptrons, weights: list, inputs: list[Tensor], before: list[Tensor]) -> None:
-        self.networks, self.weights, self.inputs_of, self.before = networks, weights, inputs, before
+    def __init__(self, networks: Perceptrons, weights: list, inputs: list[Tensor], kept: list[Tensor]) -> None:
+        self.networks, self.weights, self.inputs_of, self.kept = networks, weights, inputs, kept
 
     def parameters(self, g: Tensor) -> Tensor:
         found: list[Tensor] = []
@@ -381,7 +382,7 @@ class _Written(Back):
         """From the gradient by layer i's output to that by the output of the layer before it, through its swish."""
         weight = self.weights[i][0]
         g = g * weight if weight.shape[1] == 1 else torch.bmm(g, weight)
-        return torch.ops.aten.silu_backward.grad_input(g, self.before[i - 1], grad_input=g)
+        return _through_swish(g, self.inputs_of[i], self.kept[i - 1])
 
 
 def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -390,6 +391,21 @@ def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
     product = (x * weight).sum(2, keepdim=True) if weight.shape[1] == 1 else torch.bmm(x, weight.mT)
     return product + bias.unsqueeze(1)
+
+
+def _swish(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x sigmoid(x), and what `_through_swish` needs: x, or compiled, since it would be computed twice, sigmoid(x)."""
+    if not torch.compiler.is_compiling():
+        return F.silu(x), x
+    sigmoid = torch.sigmoid(x)
+    return x * sigmoid, sigmoid
+
+
+def _through_swish(g: Tensor, y: Tensor, kept: Tensor) -> Tensor:
+    """The gradient by swish's argument from that by y, its value; it may overwrite g."""
+    if not torch.compiler.is_compiling():
+        return torch.ops.aten.silu_backward.grad_input(g, kept, grad_input=g)
+    return g * (kept + y * (1 - kept))
 
 
 def _linear(weights: list) -> list[tuple[Tensor, Tensor]]:
