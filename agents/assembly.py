@@ -17,6 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rppdyn.nn.compiling import kept
+
 MOST_TIES = 16
 """Weights tied to one parameter up to which a compiled gradient gathers them; scattered, threads wait for each other."""
 
@@ -140,8 +142,7 @@ class _Tie(NamedTuple):
         first, *others = (runs.index_select(1, index) for index, _ in self.back)
         for (_, mask), other in zip(self.back[1:], others, strict=True):
             first = first + (other if mask is None else other * mask)
-        n, m = first.shape[0], first.shape[1]*first.shape[2]
-        return first.as_strided((n, m), (m, 1))
+        return kept(first).flatten(1)
 
 
 def _ties(entries: Entries, places: Sequence[slice], like: Tensor) -> list[_Tie | None] | None:

@@ -15,7 +15,7 @@ from rppdyn.agents.batches import Drawn, stacked_up
 from rppdyn.agents.functional import Networks, Perceptrons, Prior
 from rppdyn.agents.networks import SymmetricFeatures
 from rppdyn.agents.update import Metrics, State, UpdateConfig, bias_corrections, step_
-from rppdyn.nn.compiling import can_compile, compiled
+from rppdyn.nn.compiling import can_compile, compiled, kept
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
@@ -93,9 +93,8 @@ class CompiledUpdate:
             if isinstance(networks, Perceptrons):
                 networks.prepare(like)
         with torch.no_grad():
-            if numbers is None:  # with corrections, or they would be computed anew for every few entries of a vector
-                given = torch.tensor([getattr(config, name) for name in NUMBERS], dtype=like.dtype)
-                numbers = torch.cat([given, bias_corrections(state, config).to(like.dtype).flatten()])
+            if numbers is None:
+                numbers = torch.tensor([getattr(config, name) for name in NUMBERS], dtype=like.dtype)
             return self._steps[key](self._flat[1], drawn, config, priors, numbers, self.extractors)
 
     def __reduce__(self) -> tuple:
@@ -134,12 +133,9 @@ def _step(
     extractors: Sequence[SymmetricFeatures],
 ) -> Metrics:  # fmt: skip
     batch, noise = drawn if isinstance(drawn, tuple) else stacked_up(drawn, extractors)
-    own: dict[str, Any] = dict(zip(NUMBERS, numbers[: len(NUMBERS)].unbind(), strict=True))
+    own: dict[str, Any] = dict(zip(NUMBERS, numbers.unbind(), strict=True))
     config = dataclasses.replace(config, **own)
-    if len(numbers) > len(NUMBERS):
-        corrections = numbers[len(NUMBERS) :].view(-1, 2, len(state["log_alpha"]))
-    else:
-        corrections = bias_corrections(state, config).to(numbers.dtype)
+    corrections = kept(bias_corrections(state, config).to(numbers.dtype))
     return Metrics.of(step_(state, batch, noise, config, priors, corrections))
 
 

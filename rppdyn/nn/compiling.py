@@ -13,7 +13,15 @@ from typing import Any
 
 import torch
 
-__all__ = ["can_compile", "check_compiler", "compiled", "failed_to_compile", "reason_of", "why_not_compiled"]
+__all__ = [
+    "can_compile",
+    "check_compiler",
+    "compiled",
+    "failed_to_compile",
+    "kept",
+    "reason_of",
+    "why_not_compiled",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -91,3 +99,11 @@ def compiled(function: Any, **options: Any) -> Any:
     own.__kwdefaults__ = function.__kwdefaults__
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores .* not enabled")  # it rounds more coarsely
     return torch.compile(own, **options)
+
+
+def kept(x: torch.Tensor) -> torch.Tensor:
+    """The tensor, which torch.compile is to compute once and in its own shape, on a CPU, and not wherever it is used.
+
+    It does so before as_strided, which takes memory. Elsewhere another kernel costs more than the same numbers anew.
+    """
+    return x.as_strided(x.shape, x.stride()) if x.device.type == "cpu" else x
