@@ -17,12 +17,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 from reading import figure_arguments, gather, keep, read
 
 from rppdyn.runs import RunFolder
-from rppdyn.runs.figures import MODEL_COLOURS, curve
+from rppdyn.runs.figures import MODEL_COLOURS, curve, label_steps
 from rppdyn.runs.metrics import read_metrics, series
 from rppdyn.runs.statistics import bootstrap_interval, iqm
 
@@ -99,7 +98,7 @@ def draw(axes: Axes, models: dict[str, Runs], metric: str) -> None:
             axes.plot(*series(records, metric), ".", ms=3, alpha=0.5, **look)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    label_steps(axes.xaxis)
 
 
 def main() -> None:

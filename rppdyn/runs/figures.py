@@ -13,7 +13,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import ArrayLike, NDArray
 
 from rppdyn.runs.files import replacing
@@ -63,6 +63,12 @@ def label_decades(axis: Axis) -> None:
         axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(NullFormatter())
+
+
+def label_steps(axis: Axis) -> None:
+    """Give an axis ticks at whole steps, written 500, 10k and 1M."""
+    axis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1, steps=(1, 2, 2.5, 5, 10)))
+    axis.set_major_formatter(EngFormatter(sep=""))
 
 
 def legend_below(axes: Axes, columns: int, handles: Sequence[Artist] | None = None) -> None:

@@ -7,17 +7,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from rppdyn.jobs.fitting.figures import draw_members
 from rppdyn.jobs.reporting.data import RunGroup
 from rppdyn.runs import series
-from rppdyn.runs.figures import label_decades, leave_empty, on_log_axis
+from rppdyn.runs.figures import label_decades, label_steps, leave_empty, on_log_axis
 
 HEIGHT = 3.1
 WIDTHS = {1: 8.4, 2: 5.6, 3: 4.3}
 AT_ROUNDING = 1e-10
-COUNTS = ("environment steps", "steps", "epochs")
 
 
 def curves(
@@ -48,7 +46,7 @@ def curves(
         notes = [f"far below: {label} {size:.0e}" if size else f"zero: {label}" for label, size in tiny.items()]
         notes += [_loss(group, len(group.runs) - lost, lost) for group in groups if (lost := group.lost(metric))]
         _dress(axes, title, log, unit, notes)
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        label_steps(axes.xaxis)
         if k % columns == 0:
             axes.set_ylabel(label)
     for axes in every[len(panels) :]:
@@ -126,8 +124,6 @@ def _dress(axes: Axes, title: str, log: bool, unit: str, notes: Sequence[str]) -
     axes.grid(alpha=0.2)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("\n".join([unit, *notes]) if axes.lines else unit)
-    if unit in COUNTS:
-        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=(1, 2, 2.5, 5, 10)))
     if log:
         axes.set_yscale("log")
         label_decades(axes.yaxis)

@@ -13,10 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from rppdyn.jobs.config.labels import MODEL, flattened, model_of, setting, value_of
-from rppdyn.runs.figures import curve, label_decades, legend_below, looks_of, on_log_axis, save
+from rppdyn.runs.figures import curve, label_decades, label_steps, legend_below, looks_of, on_log_axis, save
 from rppdyn.runs.folder import RunFolder, differences
 from rppdyn.runs.metrics import read_metrics
 
@@ -155,8 +154,7 @@ def _dress(axes: Axes, panel: Panel, drawn: set[str]) -> None:
         legend_below(axes, len(parts), parts)
     axes.set_title(panel.title, fontsize="medium")
     axes.set_xlabel("environment steps")
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=(1, 2, 2.5, 5, 10)))
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    label_steps(axes.xaxis)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     if panel.scale == "log":
