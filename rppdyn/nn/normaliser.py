@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rppdyn.basis import Basis
@@ -123,22 +124,29 @@ class InvariantNormaliser(ExactBuffers):
         raw_m2 += delta * delta * (count * share)
         raw_mean += delta * share
         count += len(rows)
-        mean[:] = self._project(here[1]).numpy()
+        mean[:] = self._project(raw_mean)
         about_invariant = np.square(raw_mean - mean) + raw_m2 / count
-        component, size = self.component.cpu().numpy(), self.component_size.cpu().numpy()
+        component, size = self._pools
         pooled = np.bincount(component, about_invariant) / size
         np.sqrt((pooled + self.eps)[component], out=std)
         for buffer, tensor in zip(buffers, here, strict=True):
             if tensor is not buffer:
                 buffer.copy_(tensor)
 
-    def _project(self, mean: Tensor) -> Tensor:
-        return self._invariants.project(mean) if self.rep.dim > WIDEST else self._projector @ mean
+    def _project(self, mean: NDArray) -> NDArray:
+        if self.rep.dim > WIDEST:
+            return self._invariants.project(torch.from_numpy(mean)).numpy()
+        return self._projector @ mean
 
     @functools.cached_property
-    def _projector(self) -> Tensor:
+    def _projector(self) -> NDArray:
         """Onto the invariants: one product, where steps through the basis take five times as long as all the rest."""
-        return self._invariants.project(torch.eye(self.rep.dim, dtype=torch.float64))
+        return self._invariants.project(torch.eye(self.rep.dim, dtype=torch.float64)).numpy()
+
+    @functools.cached_property
+    def _pools(self) -> tuple[NDArray, NDArray]:
+        """The component of each coordinate, and the sizes of the components."""
+        return self.component.cpu().numpy(), self.component_size.cpu().numpy()
 
     def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         check_size(x, self.rep)
