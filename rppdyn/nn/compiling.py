@@ -104,6 +104,6 @@ def compiled(function: Any, **options: Any) -> Any:
 def kept(x: torch.Tensor) -> torch.Tensor:
     """The tensor, which torch.compile is to compute once and in its own shape, on a CPU, and not wherever it is used.
 
-    It does so before as_strided, which takes memory. Elsewhere another kernel costs more than the same numbers anew.
+    It does so before as_strided, which takes memory. Elsewhere, where it would be another kernel, that is left to torch.
     """
     return x.as_strided(x.shape, x.stride()) if x.device.type == "cpu" else x
