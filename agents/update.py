@@ -275,7 +275,8 @@ def _actor_gradient(
     actions, log_prob, by_output = gaussian.sample_vjp(output[:, :size], noise["current"], config.blocks)
     q, back_q = config.critics.vjp(_pairs(features, actions, count), critic)
     lowest, which = q.view(agents, count, size).min(1)
-    chosen = q.new_zeros(agents, count, size).scatter_(1, which.unsqueeze(1), -1 / size)
+    # torch.compile scatters no number but in single precision: one that is exact there
+    chosen = q.new_zeros(agents, count, size).scatter_(1, which.unsqueeze(1), -1.0).div_(size)
     by_action = back_q.inputs(chosen.view_as(q), features.shape[-1]).unflatten(0, (agents, count)).sum(1)
     pull = by_output(by_action, (alpha / size).expand_as(log_prob))
     metrics = {"actor_loss": (alpha * log_prob - lowest).mean(1)}
