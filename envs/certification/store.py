@@ -91,10 +91,11 @@ def certificate_for(env: gym.Env | mujoco.MjModel, spec: SymmetrySpec) -> tuple[
     certificate = find_certificate(model, spec)
     if certificate is None:
         if any(True for _ in _of_spec(spec)):
-            reason = f"the spec of {spec.env_id} was certified for another model than this environment's"
-        else:
-            reason = f"the spec of {spec.env_id} is not certified"
-        return None, f"{reason}; run `rppdyn certify` or rppdyn.envs.certify on it"
+            return None, (
+                f"the spec of {spec.env_id} was certified for another model than this environment's: "
+                "rppdyn.envs.save_certificate(rppdyn.envs.certify(env, spec)) certifies it for this one"
+            )
+        return None, f"the spec of {spec.env_id} is not certified; run `rppdyn certify` or rppdyn.envs.certify on it"
     broken = [report.name for report in certificate.generators if report.dynamics_verdict == "broken"]
     return certificate, f"{spec.env_id}: the simulator refutes {', '.join(broken)}" if broken else ""
 

@@ -14,6 +14,7 @@ from rppdyn.jobs.fitting.figures import compare_equivariance
 from rppdyn.jobs.training.curves import learning_curves
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import write_json
+from rppdyn.runs.folder import with_metrics
 from rppdyn.runs.metrics import read_metrics
 
 
@@ -22,18 +23,19 @@ def run(config: FigureConfig) -> Path:
 
     Raises:
         RunFolderError, ConfigError: a folder is no run, or there are agents and fits among them.
-        ValueError: a run has no metrics yet.
+        ValueError: no run has metrics yet.
     """
-    names = {run: compose.name_of_run(RunFolder.open(run)) for run in config.runs}
+    runs = with_metrics(config.runs)
+    names = {run: compose.name_of_run(RunFolder.open(run)) for run in runs}
     agents = [run for run, name in names.items() if name == "train_agent"]
     fits = [run for run in names if run not in agents]
     if agents and fits:
         raise ConfigError(
             f"{agents[0]} is an agent's run and {fits[0]} a fit's: draw them apart, or both on a page with rppdyn report"
         )
-    picture = (learning_curves if agents else compare_equivariance)(config.runs, config.out)
+    picture = (learning_curves if agents else compare_equivariance)(runs, config.out)
     if config.json is not None:
-        write_json(Path(config.json), _raw_data(config.runs))
+        write_json(Path(config.json), _raw_data(runs))
     return picture
 
 

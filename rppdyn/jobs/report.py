@@ -13,6 +13,7 @@ from rppdyn.jobs.reporting.data import Run, RunGroup, read_groups
 from rppdyn.jobs.reporting.html import Markup, joined, page, table, tag
 from rppdyn.jobs.reporting.words import MISSING, count, folded, labelled, setting
 from rppdyn.runs.files import write_text
+from rppdyn.runs.folder import with_metrics
 
 MOST_NAMED = 3  # tasks, in the page's title
 
@@ -21,9 +22,9 @@ def run(config: ReportConfig) -> Path:
     """Write the page; its path.
 
     Raises:
-        RunFolderError, ConfigError: a folder is no run, has no metrics yet, or holds a damaged file.
+        RunFolderError, ConfigError: a folder is no run, or holds a damaged file; no run has metrics yet.
     """
-    groups = read_groups(config.runs)
+    groups = read_groups(with_metrics(config.runs))
     out = Path(config.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, html(groups))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ try:
     import fcntl
 except ImportError:  # no advisory locks on this platform; folders are then guarded by creation alone
     fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger(__name__)
 
 MISSING = "(absent)"
 
@@ -172,6 +175,24 @@ class RunFolder:
                     f"run folder {self.path} is being written by another process: wait for it or stop it first"
                 ) from error
             yield
+
+
+def with_metrics(runs: Sequence[str]) -> list[str]:
+    """The runs that have metrics, of those that are to be compared; what has none yet is warned of, and left out.
+
+    Where none has any it is all of them, for the comparison to refuse.
+
+    Raises:
+        RunFolderError: a folder is no run.
+        ValueError: metrics that can't be read.
+    """
+    there = {run: bool(RunFolder.open(run).metrics.last()) for run in runs}
+    if not any(there.values()):
+        return list(runs)
+    for run, has_metrics in there.items():
+        if not has_metrics:
+            logger.warning("%s has no metrics yet, and is left out", run)
+    return [run for run in runs if there[run]]
 
 
 def differences(stored: dict[str, Any], asked: dict[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:

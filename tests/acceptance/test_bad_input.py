@@ -206,6 +206,7 @@ BAD = {
     "device that no seed gets past": (["train-agent", "seeds=3", "device=cuda:9"], ["device=cuda:9", "device=cpu"]),
     "unknown precision": (["train-agent", "agent.matmul_precision=fast"], ["agent.matmul_precision=fast", "medium"]),
     "several values": (["train-agent", "seed=0,1"], ["seed=0,1", "--multirun"]),
+    "several values of their number": (["train-agent", "seeds=0,1,2"], ["seeds=3", "seed=0,1,2", "--multirun"]),
     "bad value in a sweep": (["train-agent", "--multirun", "seed=0,-1"], ["seed=-1"]),
     "sweep into one folder": (["train-agent", "--multirun", "seed=0,1", "run_dir=a"], ["several runs", "run_dir"]),
     "sweep over seeds that meet": (

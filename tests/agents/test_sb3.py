@@ -390,6 +390,8 @@ def test_the_actor_gives_the_parameters_of_its_distribution(make_agent):
         (dict(gamma=-0.1), r"gamma=-0\.1: a discount from 0 to 1"),
         (dict(mirror_loss=-1.0), r"mirror_loss=-1\.0 must be positive"),
         (dict(max_gradient_norm=0.0), r"max_gradient_norm=0\.0 must be positive"),
+        (dict(compile="no"), r"compile='no': give True or False or None"),
+        (dict(augment=1), r"augment=1: give True or False"),
         (dict(use_sde=True), r"does not support use_sde=True"),
         (dict(spec="Hopper-v5"), r"spec= is for new agents, the one in .*agent\.zip has that of its networks"),
     ],

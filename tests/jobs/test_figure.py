@@ -59,6 +59,15 @@ def test_fits_of_any_kind_are_drawn_by_their_equivariance_errors(tmp_path, monke
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c", "fits.svg"]
 
 
+def test_a_run_without_metrics_yet_is_left_out(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    measured, fresh = make_agent("measured"), make_agent("fresh", "seed=1", steps=())
+    assert main(["figure", "--out", "all.png", "--json", "all.json", fresh, measured]) == 0
+    assert "fresh has no metrics yet, and is left out" in caplog.text
+    assert [run["run"] for run in json.loads((tmp_path / "all.json").read_text())] == ["measured"]
+    assert (tmp_path / "all.png").read_bytes() == learning_curves([measured], tmp_path / "one.png").read_bytes()
+
+
 def test_bad_input_is_one_line_and_nothing_is_made(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     agent, fit = make_agent("agent"), make_fit("fit")

@@ -274,6 +274,15 @@ def test_several_environments_are_apart(tmp_path, monkeypatch):
     assert len(rows_of(text, "Returns on Walker2d-v5")) == 1
 
 
+def test_a_run_without_metrics_yet_is_left_out(tmp_path, runs, caplog):
+    empty = make_run(tmp_path / "empty", returns=())
+    pages = [
+        report.run(ReportConfig(given, out=str(tmp_path / "page.html"))).read_text() for given in (runs, [empty, *runs])
+    ]
+    assert pages[0] == pages[1]
+    assert "empty has no metrics yet, and is left out" in caplog.text
+
+
 # -- bad input --------------------------------------------------------------------------------------------------------
 
 

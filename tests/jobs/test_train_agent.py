@@ -21,7 +21,7 @@ from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import EvaluateAgentConfig
 from rppdyn.jobs.training import agent_files, building
-from rppdyn.jobs.training.result import summary
+from rppdyn.jobs.training.result import TrainManyResult, summary
 from rppdyn.runs import RunFolder, RunFolderError, StopRequest, read_metrics
 
 WORDS = (
@@ -65,6 +65,25 @@ def test_the_result_says_what_was_reached(config, result):
     assert (result.steps, result.interrupted, result.run) == (50, False, config.run_dir)
     assert result.metrics["step"] == 50
     assert "50 of 50 steps" in summary(result)
+
+
+def test_an_evaluation_before_the_last_step_is_said_to_be_one(result):
+    text = summary(replace(result, steps=73, interrupted=True))
+    assert "episodes, at step 50)" in text
+    assert "at step" not in summary(result)
+
+
+def test_several_seeds_have_a_few_lines_together(result):
+    each = [
+        replace(result, seed=s, metrics=result.metrics | {"eval/return_mean": r}) for s, r in enumerate((12.0, 30.0))
+    ]
+    lines = str(TrainManyResult(each, {2: ValueError("broke")})).splitlines()
+    assert lines[-4:-2] == ["seed 2: broke", "all 2 seeds"]
+    assert lines[-2] == "  mean return         21.0  (from 12.0 to 30.0)"
+    assert lines[-1] == f"  compare             rppdyn report {result.run} {result.run}"
+    stopped = TrainManyResult([replace(one, interrupted=True) for one in each])
+    assert str(stopped).endswith("go on with          the same command and --resume")
+    assert str(TrainManyResult(each[:1])) == summary(each[0])
 
 
 def test_a_vacuous_error_is_said_to_be_one(result):

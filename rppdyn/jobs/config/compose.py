@@ -161,7 +161,8 @@ def describe(name: str) -> str:
     lines = ["choices:"]
     for group in groups(name):
         lines.append(f"  {group}={' | '.join(choices(group, name))}")
-    lines += ["", "keys and defaults:"]
+    of_choices = " (a choice brings its own)" if groups(name) else ""
+    lines += ["", f"keys and defaults{of_choices}:"]
     for key in known_keys(schema):
         lines.append(f"  {key}={_written(OmegaConf.select(node, key))}")
     return "\n".join(lines)

@@ -54,6 +54,8 @@ def _explain(error: Exception, name: str) -> str:
         return f"{word}: {wanted}{null}"
     match = re.search(r"Ambiguous value for argument '([^']+)'", text)
     if match:
+        if match[1].startswith("seeds="):
+            return f"{match[1]}: give their number, such as seeds=3, or seed=0,1,2 with --multirun"
         return f"{match[1]}: several values; add --multirun to run each, or write [a,b] for a list"
     full_key = re.search(r"full_key: (\S+)", text)
     where = f"{full_key[1]}: " if full_key else ""

@@ -80,7 +80,8 @@ def learning_curves(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLi
     seeds = sorted({len(group.records) for group in groups.values()})
     over = " or ".join(map(str, seeds))
     above = [*groups] if len(groups) == 1 else []
-    above += [f"interquartile mean and 95 % bootstrap interval over {over} seeds"] if seeds[-1] > 1 else []
+    mean = "interquartile mean" if seeds[-1] > 3 else "mean"  # of three and fewer they are the same
+    above += [f"{mean} and 95 % bootstrap interval over {over} seeds"] if seeds[-1] > 1 else []
     figure.suptitle("\n".join(above), fontsize="medium")
     if len(groups) > 1:
         lines, labels = all_axes[0].get_legend_handles_labels()

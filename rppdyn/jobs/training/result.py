@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rppdyn.runs.result import RunResult
@@ -45,7 +46,23 @@ class TrainManyResult:
         return any(result.interrupted for result in self.results)
 
     def __str__(self) -> str:
-        return "\n".join([*map(str, self.results), *(f"seed {seed}: {error}" for seed, error in self.errors.items())])
+        lines = [*map(str, self.results), *(f"seed {seed}: {error}" for seed, error in self.errors.items())]
+        return "\n".join([*lines, *self._together()])
+
+    def _together(self) -> list[str]:
+        """What is said of all seeds, where there are several."""
+        if len(self.results) < 2:
+            return []
+        returns = [result.metrics["eval/return_mean"] for result in self.results if result.metrics]
+        lines = [f"all {len(self.results)} seeds"]
+        if len(returns) > 1:
+            low, high = min(returns), max(returns)
+            lines.append(f"  mean return         {_return(fmean(returns))}  (from {_return(low)} to {_return(high)})")
+        if self.interrupted:
+            lines.append("  go on with          the same command and --resume")
+        else:
+            lines.append(f"  compare             rppdyn report {' '.join(result.run for result in self.results)}")
+        return lines
 
 
 def summary(result: TrainAgentResult) -> str:
@@ -57,7 +74,8 @@ def summary(result: TrainAgentResult) -> str:
     if m:
         lines.append(
             f"  mean return         {_return(m['eval/return_mean'])}  "
-            f"(standard deviation {_return(m['eval/return_std'])} over {len(m['eval/returns'])} episodes)"
+            f"(standard deviation {_return(m['eval/return_std'])} over {len(m['eval/returns'])} episodes"
+            f"{'' if m['step'] == result.steps else ', at step ' + format(m['step'], ',')})"
         )
         errors = ", ".join(
             f"{who} {_error(m[f'equivariance/{who}'])}"
