@@ -44,8 +44,9 @@ sup { line-height: 0; }
 table { min-width: min(100%, 32rem); border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .93rem; }
 caption { text-align: left; padding: 0 0 .4rem; }
 th, td { text-align: left; padding: .35rem 1.1rem .35rem 0; vertical-align: top; border-bottom: 1px solid var(--line); }
+th:last-child, td:last-child { padding-right: 0; }
 thead th { color: var(--soft); font-weight: 600; white-space: nowrap; }
-tbody th { font-weight: 600; white-space: nowrap; }
+tbody th { font-weight: 600; min-width: 9rem; }
 td.number, th.number { text-align: right; white-space: nowrap; }
 td small { color: var(--soft); }
 td small.below { display: block; }

@@ -85,19 +85,20 @@ def estimate(found: Measure | None, write: Callable[[float], str | Markup]) -> s
 def spanned(
     centre: float, lower: float, upper: float, write: Callable[[float], str | Markup], strong: bool = False
 ) -> Markup:
-    """A value, and behind it its interval, if that is more than a point."""
-    ends = tag("small", " [", write(lower), ", ", write(upper), "]") if not isclose(lower, upper) else None
+    """A value, and below it its interval, if that is more than a point."""
+    ends = note("[", write(lower), ", ", write(upper), "]") if not isclose(lower, upper) else None
     return joined([tag("strong", write(centre)) if strong else write(centre), ends])
 
 
-def note(words: str) -> Markup:
+def note(*words: str | Markup) -> Markup:
     """What is said below a number in its cell."""
-    return tag("small", f" {words}", class_="below")
+    return tag("small", " ", *words, class_="below")
 
 
-def reached(group: RunGroup, steps: int) -> str:
+def reached(group: RunGroup, steps: int) -> Markup:
     """How far the runs have come, and of unfinished ones how far they are to go."""
-    return f"{steps:,} of {group.runs[0].length:,}, unfinished" if group.unfinished else f"{steps:,}"
+    to_go = note(f"of {group.runs[0].length:,}, unfinished") if group.unfinished else None
+    return joined([f"{steps:,}", to_go])
 
 
 def scientific(value: float | None) -> str | Markup:
