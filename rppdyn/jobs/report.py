@@ -9,7 +9,7 @@ from rppdyn._version import __version__
 from rppdyn.jobs.config.command import ReportConfig
 from rppdyn.jobs.config.labels import value_of
 from rppdyn.jobs.reporting import agents, fits
-from rppdyn.jobs.reporting.data import Run, RunGroup, read_groups
+from rppdyn.jobs.reporting.data import Run, RunGroup, has_letter, read_groups
 from rppdyn.jobs.reporting.html import Markup, joined, page, table, tag
 from rppdyn.jobs.reporting.words import MISSING, count, folded, labelled, setting
 from rppdyn.runs.files import write_text
@@ -46,6 +46,8 @@ def html(groups: Sequence[RunGroup]) -> str:
     subjects = ", ".join(names)
     runs = len({run.path for group in groups for run in group.runs})
     lead = f"{count(runs, 'run')} in {count(len(groups), 'configuration')} on {subjects}."
+    if any(has_letter(group.label) for group in groups):
+        lead += " A letter stands for settings, which are under What was trained."
     footer = tag("p", f"Made by rppdyn {__version__} from the runs' own files; this page loads nothing.")
     title = f"rppdyn: {subjects if len(names) <= MOST_NAMED else f'{len(names)} tasks'}"
     return page(title, lead, sections, footer)

@@ -154,6 +154,8 @@ def test_long_names_become_letters_and_colours_follow_names_across_environments(
         ("rpp B", "InvertedPendulum-v5"),
         ("rpp", "Walker2d-v5"),
     ]
+    stands = "A letter stands for settings"
+    assert stands in written(made, tmp_path) and stands not in written(made[::2], tmp_path)
     two = [make_run(tmp_path / f"{env}{model}", f"model={model}", env=env) for env in ("Walker2d-v5", "Ant-v5")
            for model in ("rpp", "emlp")]  # fmt: skip
     looks = {(group.subject, group.label): group.colour for group in read_groups(two)}

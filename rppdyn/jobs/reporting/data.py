@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import nan
@@ -222,6 +223,11 @@ def _names(runs: Sequence[Run]) -> list[str]:
             name = long.setdefault(name, f"{run.name} {_letters(len(long))}")
         names.append(name)
     return names
+
+
+def has_letter(name: str) -> bool:
+    """Whether a configuration's settings are too long for its name, and a letter stands for them."""
+    return re.fullmatch(".* [A-Z]+", name) is not None
 
 
 def _letters(i: int) -> str:

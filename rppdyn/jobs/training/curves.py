@@ -79,7 +79,8 @@ def learning_curves(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLi
         _dress(axes, panel, drawn)
     seeds = sorted({len(group.records) for group in groups.values()})
     over = " or ".join(map(str, seeds))
-    above = [*groups] if len(groups) == 1 else []
+    envs = {group.env for group in groups.values()}
+    above = [*groups] if len(groups) == 1 else [*envs] if len(envs) == 1 else []
     mean = "interquartile mean" if seeds[-1] > 3 else "mean"  # of three and fewer they are the same
     above += [f"{mean} and 95 % bootstrap interval over {over} seeds"] if seeds[-1] > 1 else []
     figure.suptitle("\n".join(above), fontsize="medium")
@@ -95,6 +96,7 @@ class Group:
     """Runs whose configurations differ in the seed alone: their model, and the metrics of each."""
 
     model: str
+    env: str
     records: list[list[dict[str, Any]]]
 
 
@@ -114,7 +116,7 @@ def grouped(runs: Sequence[str | os.PathLike[str]]) -> dict[str, Group]:
         label, seed = _label(config, varied), folder.config().get("seed")
         if (other := of_seed.setdefault((label, seed), folder.path)) != folder.path:
             raise ValueError(f"{other} and {folder.path} both have seed {seed} of one configuration: name one of them")
-        groups.setdefault(label, Group(model_of(config), [])).records.append(records)
+        groups.setdefault(label, Group(model_of(config), str(config.get("env.id")), [])).records.append(records)
     return groups
 
 

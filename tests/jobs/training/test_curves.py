@@ -122,6 +122,7 @@ def test_legends_stand_below_the_axes_and_hide_nothing(make_run, monkeypatch):
     runs = [make_run(f"{kind}{seed}", kind=kind, seed=seed) for kind in ("rpp", "mlp") for seed in (0, 1)]
     figure = drawn(monkeypatch, runs)
     figure.canvas.draw()
+    assert figure.get_suptitle().splitlines()[0] == "Walker2d-v5"
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["rpp", "mlp"]
     own = [axes.get_legend() for axes in figure.axes]
