@@ -221,7 +221,7 @@ BAD = {
     "resume of two": (["train-agent", "--resume", "a", "b"], ["one run"]),
     "run that is none": (["evaluate-agent", "absent"], ["absent", "no run"]),
     "folder that is no run": (["equivariance", "."], ["config.yaml"]),
-    "file that runs code": (["equivariance", "absent.zip"], ["absent.zip", "--trust"]),
+    "policy that is not there": (["equivariance", "absent.zip"], ["absent.zip", "no such file"]),
     "measured on no environment": (
         ["equivariance", "m:f", "--trust", "--env", "Walker-v5"],
         ["Walker-v5", "did you mean"],

@@ -231,8 +231,8 @@ BAD = {
     "policy of random actions": (["env=Swimmer-v5", "--random", "--play", "exploring"], ["--play exploring", "--random"]),
     "no such run": (["--from", "absent"], ["absent", "no run"]),
     "folder that is no run": (["--from", "."], ["config.yaml"]),
-    "file that runs code": (["env=Swimmer-v5", "--from", "a.zip"], ["a.zip", "--trust"]),
-    "no such file": (["env=Swimmer-v5", "--from", "a.zip", "--trust"], ["a.zip", "no such file"]),
+    "file that runs code": (["env=Swimmer-v5", "--from", "../a.zip"], ["a.zip", "--trust"]),
+    "no such file": (["env=Swimmer-v5", "--from", "a.zip"], ["a.zip", "no such file"]),
     "statistics of a run": (["--from", "a", "--vecnormalize", "b.pkl"], ["b.pkl", "leave it out"]),
     "malformed name": (["env=Swimmer-v5", "--random", "--name", "swimmer"], ["'swimmer'", "swimmer/random-v0"]),
     "actions of another kind": (["env=CartPole-v1", "--random"], ["CartPole-v1", "Discrete(2)", "vector"]),
@@ -243,6 +243,7 @@ BAD = {
 def test_what_a_user_does_wrong_is_one_line(monkeypatch, tmp_path, root, capfd, case):
     words, expected = BAD[case]
     (tmp_path / "here").mkdir()
+    (tmp_path / "a.zip").touch()
     monkeypatch.chdir(tmp_path / "here")
     assert main(["collect", *words]) == 2
     out, err = capfd.readouterr()
