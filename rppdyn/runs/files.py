@@ -6,7 +6,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,14 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Replace a file in one step."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
+    """Replace a file by what `torch.save` makes of tensors, which is the same for equal ones."""
+    import torch  # takes seconds
+
+    with replacing(path) as temporary, temporary.open("wb") as file:  # a path's name would be stored, too
+        torch.save(tensors, file)
 
 
 def write_text(path: Path, text: str) -> None:

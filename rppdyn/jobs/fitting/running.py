@@ -16,7 +16,7 @@ from rppdyn.jobs.fitting.members import StackFit
 from rppdyn.jobs.fitting.pathways import draw_pathways, pathway_rows
 from rppdyn.jobs.fitting.result import FitResult
 from rppdyn.runs import CheckpointError, Progress, RunFolder, RunFolderError, provenance, stop_on_signals
-from rppdyn.runs.files import replacing
+from rppdyn.runs.files import write_tensors
 from rppdyn.runs.fitting import fit, load_tensors
 from rppdyn.runs.threads import torch_threads
 
@@ -92,8 +92,7 @@ def run_fit(config: FitConfig, build: Callable[[], StackFit], *, resume: bool, p
 
 def save_members(module: nn.Module, folder: RunFolder) -> None:
     """The fitted members' parameters, tensors alone."""
-    with replacing(folder.path / MEMBERS) as path:
-        torch.save(module.state_dict(), path)
+    write_tensors(folder.path / MEMBERS, module.state_dict())
 
 
 def load_members(module: nn.Module, folder: RunFolder) -> None:

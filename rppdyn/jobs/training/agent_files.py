@@ -15,7 +15,7 @@ import torch
 from rppdyn.agents import RPPSAC
 from rppdyn.envs import SymmetrySpec
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError
-from rppdyn.runs.files import replacing, write_json
+from rppdyn.runs.files import replacing, write_json, write_tensors
 from rppdyn.runs.streams import GlobalStates
 
 AGENT = "agent.pt"
@@ -63,8 +63,7 @@ def save_model(agent: RPPSAC, folder: RunFolder) -> None:
     The second is for `RPPSAC.load`; stable-baselines3 writes parts of it as pickles, so load it from people you trust.
     """
     for file, part in _parts(agent, folder).items():
-        with replacing(file) as path:
-            torch.save(part.state_dict(), path)
+        write_tensors(file, part.state_dict())
     with replacing(folder.model_file) as path:
         agent.save(path)
 

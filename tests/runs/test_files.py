@@ -1,0 +1,29 @@
+"""Files that are whole or not there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rppdyn.runs.files import write_tensors
+
+
+def test_equal_tensors_make_equal_files_whatever_their_names(tmp_path):
+    tensors = {"a": torch.arange(3.0), "b": torch.eye(2, dtype=torch.float64)}
+    files = [tmp_path / "one.pt", tmp_path / "folder" / "another.pt"]
+    for file in files:
+        write_tensors(file, tensors)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    read = torch.load(files[0], weights_only=True)
+    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
+    write_tensors(files[1], {"a": torch.arange(3.0) + 1})
+    assert files[0].read_bytes() != files[1].read_bytes()
+
+
+def test_a_file_that_could_not_be_written_leaves_the_old_one(tmp_path):
+    file = tmp_path / "a.pt"
+    write_tensors(file, {"a": torch.ones(2)})
+    before = file.read_bytes()
+    with pytest.raises(AttributeError, match="pickle"):
+        write_tensors(file, {"a": lambda: None})
+    assert file.read_bytes() == before and list(tmp_path.iterdir()) == [file]
