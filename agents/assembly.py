@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rppdyn.nn.compiling import kept
+from rppdyn.nn.compiling import materialised
 
 MOST_TIES = 16
 """Weights tied to one parameter up to which a compiled gradient gathers them; scattered, threads wait for each other."""
@@ -142,7 +142,7 @@ class _Tie(NamedTuple):
         first, *others = (runs.index_select(1, index) for index, _ in self.back)
         for (_, mask), other in zip(self.back[1:], others, strict=True):
             first = first + (other if mask is None else other * mask)
-        return kept(first).flatten(1)
+        return materialised(first).flatten(1)
 
 
 def _ties(entries: Entries, places: Sequence[slice], like: Tensor) -> list[_Tie | None] | None:

@@ -15,7 +15,7 @@ from rppdyn.agents.batches import Drawn, stacked_up
 from rppdyn.agents.functional import Networks, Perceptrons, Prior
 from rppdyn.agents.networks import SymmetricFeatures
 from rppdyn.agents.update import Metrics, State, UpdateConfig, bias_corrections, step_
-from rppdyn.nn.compiling import can_compile, compiled, kept
+from rppdyn.nn.compiling import can_compile, compiled, materialised
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
@@ -135,7 +135,7 @@ def _step(
     batch, noise = drawn if isinstance(drawn, tuple) else stacked_up(drawn, extractors)
     own: dict[str, Any] = dict(zip(NUMBERS, numbers.unbind(), strict=True))
     config = dataclasses.replace(config, **own)
-    corrections = kept(bias_corrections(state, config).to(numbers.dtype))
+    corrections = materialised(bias_corrections(state, config).to(numbers.dtype))
     return Metrics.of(step_(state, batch, noise, config, priors, corrections))
 
 

@@ -348,19 +348,19 @@ class Perceptrons(Networks):
         return _affine(x, w, b)
 
     def vjp(self, x: Tensor, weights: list[tuple[Tensor, Tensor]], rows: int | None = None) -> tuple[Tensor, Back]:
-        inputs, kept = [x], []
+        inputs, saved = [x], []
         *hidden, (w, b) = weights
         for weight, bias in hidden:
-            y, slope = _swish(_affine(inputs[-1], weight, bias))
+            y, own = _swish(_affine(inputs[-1], weight, bias))
             inputs.append(y)
-            kept.append(slope)
-        recorded = ([t[:, :rows] for t in tensors] for tensors in (inputs, kept))
+            saved.append(own)
+        recorded = ([t[:, :rows] for t in tensors] for tensors in (inputs, saved))
         return _affine(inputs[-1], w, b), _Written(self, weights, *recorded)
 
 
 class _Written(Back):
-    def __init__(self, networks: Perceptrons, weights: list, inputs: list[Tensor], kept: list[Tensor]) -> None:
-        self.networks, self.weights, self.inputs_of, self.kept = networks, weights, inputs, kept
+    def __init__(self, networks: Perceptrons, weights: list, inputs: list[Tensor], saved: list[Tensor]) -> None:
+        self.networks, self.weights, self.inputs_of, self.saved = networks, weights, inputs, saved
 
     def parameters(self, g: Tensor) -> Tensor:
         found: list[Tensor] = []
@@ -382,7 +382,7 @@ class _Written(Back):
         """From the gradient by layer i's output to that by the output of the layer before it, through its swish."""
         weight = self.weights[i][0]
         g = g * weight if weight.shape[1] == 1 else torch.bmm(g, weight)
-        return _through_swish(g, self.inputs_of[i], self.kept[i - 1])
+        return _through_swish(g, self.inputs_of[i], self.saved[i - 1])
 
 
 def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -401,11 +401,11 @@ def _swish(x: Tensor) -> tuple[Tensor, Tensor]:
     return x * sigmoid, sigmoid
 
 
-def _through_swish(g: Tensor, y: Tensor, kept: Tensor) -> Tensor:
+def _through_swish(g: Tensor, y: Tensor, saved: Tensor) -> Tensor:
     """The gradient by swish's argument from that by y, its value; it may overwrite g."""
     if not torch.compiler.is_compiling():
-        return torch.ops.aten.silu_backward.grad_input(g, kept, grad_input=g)
-    return g * (kept + y * (1 - kept))
+        return torch.ops.aten.silu_backward.grad_input(g, saved, grad_input=g)
+    return g * (saved + y * (1 - saved))
 
 
 def _linear(weights: list) -> list[tuple[Tensor, Tensor]]:

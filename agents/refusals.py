@@ -84,9 +84,10 @@ def check_settings(agent: RPPSAC) -> None:
         raise ValueError(f"max_gradient_norm={agent.max_gradient_norm} must be positive, or None for no clipping")
     if not agent.mirror_loss >= 0:
         raise ValueError(f"mirror_loss={agent.mirror_loss} must be positive, or 0 for none")
-    for name, known in (("augment", (True, False)), ("compile", (True, False, None))):
-        if not any((value := getattr(agent, name)) is choice for choice in known):
-            raise ValueError(f"{name}={value!r}: give {' or '.join(map(str, known))}")
+    if not isinstance(agent.augment, bool):
+        raise ValueError(f"augment={agent.augment!r}: give True or False")
+    if not isinstance(agent.compile, bool | None):
+        raise ValueError(f"compile={agent.compile!r}: give True or False or None")
     if agent.use_sde:
         raise ValueError("RPPSAC does not support use_sde=True (its noise would not transform); leave it out")
 

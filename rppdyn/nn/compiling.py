@@ -18,7 +18,7 @@ __all__ = [
     "check_compiler",
     "compiled",
     "failed_to_compile",
-    "kept",
+    "materialised",
     "reason_of",
     "why_not_compiled",
 ]
@@ -101,7 +101,7 @@ def compiled(function: Any, **options: Any) -> Any:
     return torch.compile(own, **options)
 
 
-def kept(x: torch.Tensor) -> torch.Tensor:
+def materialised(x: torch.Tensor) -> torch.Tensor:
     """The tensor, which torch.compile is to compute once and in its own shape, on a CPU, and not wherever it is used.
 
     It does so before as_strided, which takes memory. Elsewhere, where it would be another kernel, that is left to torch.
