@@ -5,7 +5,7 @@
 #   make install       the environment alone, test tools included
 #   make test-cluster  sweeps by Hydra's launchers, one on a Ray cluster that loses a node
 #   make lint          ruff: rules and formatting; mypy: types
-#   make bench         the benchmarks beside their peers, in ten minutes where nothing else runs; raw times in build/benchmarks/
+#   make bench         the benchmarks beside their peers, in ten to twelve minutes where nothing else runs; raw times in build/benchmarks/
 #   make clean         remove .venv, caches and build products; runs/ stays
 #
 #   PYTHON=...         the interpreter to build .venv from (3.11 or newer)
@@ -76,8 +76,7 @@ demo: $(RUN_READY)
 	$(BIN)/rppdyn evaluate-agent runs/demo
 	$(BIN)/rppdyn equivariance runs/demo
 
-# One thread per worker: the matrices of the tests are small. Three workers for two cores, since some tests wait for processes.
-# Workers take from each other what is left.
+# One thread per worker: the matrices of the tests are small. Workers take from each other what is left.
 test: $(TEST_READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 

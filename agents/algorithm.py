@@ -57,7 +57,8 @@ class RPPSAC(SAC):
             "highest" any more, that one.
         compile: gradient updates, and actions in training, by `torch.compile`: on a CPU both take about two thirds of the
             time, after ten to thirty seconds of compiling at the first. It needs a C++ compiler, and networks without gates and
-            bilinear layers. None compiles trainings of 20,000 updates and more, where that works.
+            bilinear layers, strict ones of at most 256 channels. None compiles trainings of 20,000 updates and more, where that
+            works.
         policy_kwargs: RPPPolicy's arguments: model, hidden, num_layers, variances.
         **kwargs: stable-baselines3's own, with its defaults (`tau`, `target_entropy`, `learning_rate`, ...).
     Raises:

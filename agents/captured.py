@@ -69,7 +69,7 @@ def _graph(work: Work, generators: Sequence[torch.Generator]) -> Work:
     with torch.cuda.graph(graph):
         result = work()
 
-    def replay() -> Tensor:
+    def replay() -> Any:
         graph.replay()
         return result
 

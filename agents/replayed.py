@@ -60,7 +60,7 @@ class _RecordedUpdate(NamedTuple):
 
 
 class Replayed:
-    """Updates of agents that are replayed, with one copy of a batch before each.
+    """Updates of agents that are replayed, with a copy of a batch's tensors before each.
 
     Batches are drawn by a graph of their own where replay buffers are on the device, those of up to `MOST_AHEAD` updates at
     once: drawing takes as many kernels as an update, however much is drawn. Batches that are drawn elsewhere are copied, too.

@@ -1,7 +1,7 @@
 """What a symmetric prior did for agents: `python docs/results/learning_curves.py RUNS... --out FIGURE --json FILE`.
 
 Above returns, below the policy's equivariance error, a panel for each environment: interquartile means over seeds with 95 %
-bootstrap intervals, and of three seeds or fewer means and points. Printed are returns at the end and averaged over all
+bootstrap intervals, and of three seeds or fewer means and each. Printed are returns at the end and averaged over all
 evaluations after the first, and what they are more than the plain network's: the difference of interquartile means (seeds of
 both are resampled), and the probability that a run's average is above one of the plain network's (Agarwal et al. 2021,
 section 4.3).
@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 from reading import figure_arguments, gather, keep, read
 
 from rppdyn.runs import RunFolder
-from rppdyn.runs.figures import MODEL_COLOURS, curve, label_steps
+from rppdyn.runs.figures import MODEL_COLOURS, curve, draw_several, label_steps
 from rppdyn.runs.metrics import read_metrics, series
-from rppdyn.runs.statistics import bootstrap_interval, iqm
+from rppdyn.runs.statistics import FEW, bootstrap_interval, iqm
 
 RETURN, ERROR = "eval/return_mean", "equivariance/policy"
 KEPT = ("step", RETURN, ERROR, "equivariance/critic", "pathway/actor_free_share", "pathway/critic_free_share")
 PLAIN = "mlp"
-FEW = 3  # seeds, of which no interval is made
 ORDER = (PLAIN, "mlp, mirrored replay", "rpp", "emlp", "rpp, published spec", "emlp, published spec")
 Runs = list[list[dict[str, Any]]]
 
@@ -90,12 +89,7 @@ def draw(axes: Axes, models: dict[str, Runs], metric: str) -> None:
         if drawn is None or drawn.centre.max() < 1e-6:  # strict networks have no error to draw
             continue
         model = name.replace("mirrored replay", "augmented").removesuffix(" spec")
-        look = dict(color=MODEL_COLOURS[model])
-        axes.plot(drawn.steps, drawn.centre, label=name, **look)
-        if len(runs) > FEW:
-            axes.fill_between(drawn.steps, drawn.lower, drawn.upper, alpha=0.15, lw=0, **look)
-        for records in runs if len(runs) <= FEW else ():
-            axes.plot(*series(records, metric), ".", ms=3, alpha=0.5, **look)
+        draw_several(axes, drawn.steps, drawn.each, MODEL_COLOURS[model], label=name, log=metric == ERROR)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     label_steps(axes.xaxis)

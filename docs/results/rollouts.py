@@ -16,9 +16,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from reading import figure_arguments, gather, keep, over_seeds, read
 
-from rppdyn.jobs.fitting.figures import draw_members
 from rppdyn.runs import RunFolder
-from rppdyn.runs.figures import COLOURS
+from rppdyn.runs.figures import COLOURS, draw_several
 
 SYSTEMS = {"hamiltonian": "HNN", "ode": "neural ODE"}
 SYMMETRIES = {"O2eR3()": "O(2)", "SO2eR3()": "SO(2)", "DkeR3(6)": "D(6)", None: "MLP"}
@@ -85,7 +84,7 @@ def draw(by_kind: dict[tuple[str, str], dict[str, Any]]) -> Figure:
             for colour, name in zip(COLOURS, SYMMETRIES.values(), strict=False):
                 curves = by_kind[system, name]["rollouts"]
                 values = np.array([curve for curve in curves[metric] if curve is not None])
-                draw_members(axes, np.array(curves["times"][1:]), values, colour, label=name)
+                draw_several(axes, np.array(curves["times"][1:]), values, colour, label=name)
             axes.set_title(f"{system}: {title}", fontsize="medium")
             axes.set(yscale="log", xlabel="time, s")
             axes.grid(alpha=0.25)

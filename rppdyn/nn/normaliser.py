@@ -94,7 +94,6 @@ class InvariantNormaliser(ExactBuffers):
     def _invariants(self) -> Basis:
         return self.rep.solve()
 
-    @torch.no_grad()
     def update(self, x: Float[Tensor, "*batch n"]) -> None:
         """Add a batch to the statistics.
 
@@ -116,11 +115,13 @@ class InvariantNormaliser(ExactBuffers):
         buffers = self.count, self.raw_mean, self.raw_m2, self.mean, self.std
         here = [buffer.cpu() for buffer in buffers]  # on the CPU the buffers themselves
         count, raw_mean, raw_m2, mean, std = (tensor.numpy() for tensor in here)
-        batch_mean = rows.mean(0)
+        if len(rows) == 1:
+            (batch_mean,) = rows
+        else:
+            batch_mean = rows.mean(0)
+            raw_m2 += np.square(rows - batch_mean).sum(0)
         delta = batch_mean - raw_mean
         share = len(rows) / (count + len(rows))
-        if len(rows) > 1:
-            raw_m2 += np.square(rows - batch_mean).sum(0)
         raw_m2 += delta * delta * (count * share)
         raw_mean += delta * share
         count += len(rows)

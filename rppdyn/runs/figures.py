@@ -1,4 +1,4 @@
-"""What figures of runs share: colours, a metric over steps and seeds, and files that are whole or not there."""
+"""What figures of runs share: colours, curves over steps and seeds, and files that are whole or not there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -18,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rppdyn.runs.files import replacing
 from rppdyn.runs.metrics import series
-from rppdyn.runs.statistics import bootstrap_interval, iqm
+from rppdyn.runs.statistics import FEW, bootstrap_interval, iqm
 
 SMALLEST = 1e-17  # what a logarithmic axis reaches down to; rounding is above it
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe & Ito
@@ -31,12 +32,15 @@ MODEL_COLOURS = dict(
 
 @dataclass(frozen=True)
 class Curve:
-    """A metric over steps: the interquartile mean of its runs and their bootstrap interval."""
+    """A metric of several runs, ``(runs, steps)``, over steps."""
 
     steps: NDArray[np.int64]
-    centre: NDArray[np.float64]
-    lower: NDArray[np.float64]
-    upper: NDArray[np.float64]
+    each: NDArray[np.float64]
+
+    @property
+    def centre(self) -> NDArray[np.float64]:
+        """The interquartile mean over runs, ``(steps,)``."""
+        return iqm(self.each)
 
 
 def curve(runs: Sequence[Sequence[Mapping[str, Any]]], metric: str) -> Curve | None:
@@ -45,9 +49,42 @@ def curve(runs: Sequence[Sequence[Mapping[str, Any]]], metric: str) -> Curve | N
     steps = sorted(set.intersection(*(set(values) for values in by_run)))
     if not steps:
         return None
-    values = np.array([[run[step] for step in steps] for run in by_run])
-    lower, upper = bootstrap_interval(values) if len(values) > 1 else (values[0], values[0])
-    return Curve(np.array(steps), iqm(values), lower, upper)
+    return Curve(np.array(steps), np.array([[run[step] for step in steps] for run in by_run]))
+
+
+def draw_several(
+    axes: Axes,
+    x: NDArray,
+    values: Float[np.ndarray, "runs points"],
+    colour: str,
+    *,
+    label: str | None = None,
+    style: str = "-",
+    each: bool = False,
+    log: bool = True,
+) -> None:
+    """Draw the interquartile mean of some curves, with its 95 % bootstrap interval as a band.
+
+    Of `FEW` or fewer, and with `each`, every one is there as a thin line, and of so few there is no band. On a logarithmic axis
+    what is zero is not drawn.
+    """
+    if not values.size:
+        return
+    show = on_log_axis if log else np.asarray
+    marker, is_few = "." if len(x) < 3 else "", len(values) <= FEW
+    if len(values) > 1 and (each or is_few):
+        axes.plot(x, show(values).T, style, marker=marker, color=colour, lw=0.6, alpha=0.45)
+    axes.plot(x, show(iqm(values)), style, marker=marker, color=colour, lw=2.2 if each else 1.6, label=label)
+    if not is_few:
+        lower, upper = bootstrap_interval(values)
+        axes.fill_between(x, show(lower), show(upper), color=colour, alpha=0.18, lw=0)
+
+
+def over_seeds(counts: Sequence[int]) -> list[str]:
+    """What curves are of so many seeds."""
+    many, few = ([count for count in counts if count > 1 and (count <= FEW) == is_few] for is_few in (False, True))
+    said = [(many, "interquartile mean and 95 % bootstrap interval over"), (few, "mean, and each, of")]
+    return [f"{words} {' or '.join(map(str, some))} seeds" for some, words in said if some]
 
 
 def on_log_axis(values: ArrayLike) -> NDArray[np.float64]:

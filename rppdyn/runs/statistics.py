@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 MAX_RESAMPLED_VALUES = 2**24  # values held at once while resampling
+FEW = 3
+"""Seeds of which pictures and tables show each one, and no interval: resamples of so few say nothing of others."""
 
 
 def iqm(values: ArrayLike, axis: int = 0) -> NDArray[np.float64]:

@@ -8,6 +8,7 @@ import time
 from importlib.util import find_spec
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from .conftest import SMALL
 from .test_resume import assert_same_run
@@ -29,6 +30,13 @@ def assert_same_sweep(folder, reference):
     assert len(runs) == 2
     for run in runs:
         assert_same_run(folder / run, reference / run)
+
+
+def first_steps(events):
+    """The first step that each start of a run wrote to TensorBoard."""
+    files = sorted(events.glob("events.out.tfevents.*"), key=lambda path: path.stat().st_mtime_ns)
+    read = [EventAccumulator(str(path)).Reload() for path in files]
+    return [min(each.Scalars(tag)[0].step for tag in each.Tags()["scalars"]) for each in read]
 
 
 def installed(launcher: str) -> pytest.MarkDecorator:
@@ -87,3 +95,5 @@ def test_a_cluster_that_loses_a_node(one_after_the_other, environment, monkeypat
     finally:
         cluster.shutdown()
     assert_same_sweep(tmp_path, one_after_the_other)
+    begun, again = sorted((first_steps(folder) for folder in tmp_path.glob("runs/**/events")), key=len)
+    assert begun == [0] and again[0] == 0 < again[1], "the run that was lost began anew"

@@ -150,13 +150,16 @@ assert RPPSAC.load("agent", device="cpu").compile
 """
 
 
-ODD = "[agent('rpp', batch_size=30, mirror_loss=0.1, max_gradient_norm=0.5, COMPILED)]"
+ODD = [
+    "[agent('rpp', batch_size=30, mirror_loss=0.1, max_gradient_norm=0.5, COMPILED)]",
+    "[agent('mlp', seed=s, batch_size=30, COMPILED) for s in (0, 1)]",
+]
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_by_the_real_compiler_updates_are_the_plain_ones_and_a_resumed_agent_is_bit_identical(tmp_path):
     """In batches whose size has no inverse that is exact in single precision."""
-    run_code(SETUP + AGREE + RESUME, "inductor", ODD, folder=tmp_path)
+    run_code(SETUP + AGREE + RESUME, "inductor", *ODD, folder=tmp_path)
 
 
 REPLAYED = """

@@ -222,6 +222,30 @@ def test_agrees_with_stable_baselines3(make_agent, monkeypatch, dtype, rtol):
     assert_same_course(start, found, vectors_of(agent) | {"log_alpha": peer.log_ent_coef.detach()}, rtol)
 
 
+@PRECISIONS
+@pytest.mark.parametrize("model", ["rpp", "emlp"])
+def test_agrees_with_the_training_loop_of_stable_baselines3(make_agent, monkeypatch, model, dtype, rtol):
+    """Its `train` of an agent of ours, by autograd through the modules, on the same batches and noise; without priors."""
+    adam = dict(betas=(0.9, 0.999), eps=1e-8)
+    agent, peer = (
+        in_dtype(make_agent(model, "Hopper-v5", policy_kwargs=dict(optimizer_kwargs=adam), seed=3), dtype) for _ in "ab"
+    )
+    start = vectors_of(agent)
+    assert all(torch.equal(value, start[name]) for name, value in vectors_of(peer).items())
+    steps = [(b | {"transitions": torch.tensor(torch.inf, dtype=dtype)}, noise) for b, noise in batches(agent, dtype)]
+    samples = iter([
+        ReplayBufferSamples(b["features"], b["actions"], b["next_features"], b["dones"][:, None], b["rewards"][:, None])
+        for b, _ in steps
+    ])  # fmt: skip
+    draws = iter([noise[key] for _, noise in steps for key in ("current", "next")])
+    monkeypatch.setattr(peer.replay_buffer, "sample", lambda *args, **kwargs: next(samples))
+    monkeypatch.setattr(peer.actor, "draw_noise", lambda output: next(draws))
+    monkeypatch.setattr(peer.policy.features_extractor, "forward", lambda features: features)
+    peer.set_logger(Logger(None, []))
+    SAC.train(peer, len(steps), 32)
+    assert_same_course(start, advanced(agent, steps, agent.update_config(peer.tau)), vectors_of(peer), rtol)
+
+
 @torch.no_grad()
 def each_parameter(pairs, function):
     """`function` of each parameter of networks of both packages; a list of layers there is one layer here."""

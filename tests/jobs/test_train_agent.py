@@ -300,7 +300,7 @@ def test_a_resumed_run_takes_its_own_words_and_keeps_its_place(config, result, m
         assert expected in err and err.count("\n") == 1, err
 
 
-@pytest.mark.parametrize("key, value", [("matmul_precision", "high"), ("compile", True)])
+@pytest.mark.parametrize("key, value", [("matmul_precision", "high"), ("compile", True), ("compile", False)])
 def test_how_updates_are_computed_reaches_the_agent_and_the_usual_way_changes_no_folder(monkeypatch, key, value):
     monkeypatch.setenv("CXX", "true")
     usual, other = (compose.composed("train_agent", [*WORDS, *more]) for more in ([], [f"agent.{key}={value}"]))

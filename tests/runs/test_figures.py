@@ -2,10 +2,48 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from rppdyn.runs.figures import label_decades, label_steps
+from rppdyn.runs import bootstrap_interval, iqm
+from rppdyn.runs.figures import draw_several, label_decades, label_steps, over_seeds
+
+ERRORS = np.random.default_rng(0).lognormal(size=(10, 6))
+
+
+def test_several_are_thin_lines_and_their_mean_is_a_thick_one():
+    axes, x = Figure().subplots(), np.arange(6)
+    draw_several(axes, x, ERRORS, "C0", label="ten", each=True)
+    *thin, thick = axes.lines
+    assert [line.get_ydata().tolist() for line in thin] == ERRORS.tolist()
+    assert np.allclose(thick.get_ydata(), iqm(ERRORS)) and thick.get_linewidth() > 2 * thin[0].get_linewidth()
+    low, high = bootstrap_interval(ERRORS)
+    corners = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert (corners.min(), corners.max()) == pytest.approx((low.min(), high.max()))
+    axes = Figure().subplots()
+    draw_several(axes, x, np.array([[0.0, 0.0, 1e-30, 1e-16, 1e-9, 0.1]]), "C0")
+    assert len(axes.lines) == 1 and not axes.collections
+    shown = axes.lines[0].get_ydata()  # on a logarithmic axis
+    assert np.isnan(shown[:2]).all() and shown[2:].tolist() == [1e-17, 1e-16, 1e-9, 0.1]
+
+
+@pytest.mark.parametrize(("count", "lines", "bands"), [(1, 1, 0), (2, 3, 0), (3, 4, 0), (4, 1, 1)])
+def test_three_and_fewer_are_shown_each_and_have_no_interval(count, lines, bands):
+    axes = Figure().subplots()
+    draw_several(axes, np.arange(6), -ERRORS[:count], "C0", log=False)
+    assert (len(axes.lines), len(axes.collections)) == (lines, bands)
+    assert np.allclose(axes.lines[-1].get_ydata(), iqm(-ERRORS[:count]))
+    for line, own in zip(axes.lines[:-1], -ERRORS, strict=False):
+        assert line.get_ydata().tolist() == own.tolist()
+
+
+def test_what_is_drawn_of_seeds_is_said():
+    assert over_seeds([1]) == []
+    assert over_seeds([1, 5, 10]) == ["interquartile mean and 95 % bootstrap interval over 5 or 10 seeds"]
+    assert over_seeds([3, 4]) == [
+        "interquartile mean and 95 % bootstrap interval over 4 seeds", "mean, and each, of 3 seeds"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

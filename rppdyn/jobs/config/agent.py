@@ -257,7 +257,7 @@ class TrainAgentConfig(RunConfig):
         return self.env.id.replace("/", "_").replace(":", "_"), name, f"seed{self.seed}"
 
     def identity(self) -> dict[str, Any]:
-        later = ("imagination", "matmul_precision", "compile")  # null or false, as before there were such keys
-        unused = [f"agent.{key}" for key in later if getattr(self.agent, key) in (None, False)]
+        later = ("imagination", "matmul_precision", "compile")  # null, as before there were such keys
+        unused = [f"agent.{key}" for key in later if getattr(self.agent, key) is None]
         unused += ["agent.num_envs"] * (self.agent.num_envs == 1)
         return without(super().identity(), unused)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -21,11 +20,19 @@ from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.fit import FitConfig
 from rppdyn.jobs.config.labels import flattened, model_of, setting, value_of
 from rppdyn.runs import RunFolder, differences, read_metrics
-from rppdyn.runs.figures import COLOURS, label_decades, leave_empty, legend_below, looks_of, on_log_axis, save
+from rppdyn.runs.figures import (
+    COLOURS,
+    draw_several,
+    label_decades,
+    leave_empty,
+    legend_below,
+    looks_of,
+    over_seeds,
+    save,
+)
 from rppdyn.runs.files import plain
-from rppdyn.runs.statistics import bootstrap_interval, iqm
 
-__all__ = ["compare_equivariance", "draw_horizons", "draw_members", "draw_rollouts", "fit_curves"]
+__all__ = ["compare_equivariance", "draw_horizons", "draw_rollouts", "fit_curves"]
 
 PANELS: Mapping[str, Sequence[str]] = {
     "error": ("validation/error", "test/error"),
@@ -34,7 +41,7 @@ PANELS: Mapping[str, Sequence[str]] = {
 
 
 def fit_curves(folder: RunFolder) -> Path:
-    """Draw `figures/curves.png`: interquartile means over seeds, with their 95 % bootstrap intervals as bands."""
+    """Draw `figures/curves.png`: interquartile means over seeds, with their 95 % bootstrap intervals as bands; of few, each."""
     config, records = _read(folder)
     kept = _kept(records)
     figure = Figure(figsize=(4.4 * len(PANELS), 3.8), layout="constrained")
@@ -43,12 +50,12 @@ def fit_curves(folder: RunFolder) -> Path:
         names = [name for name in names if name in records[-1]]
         for colour, name in zip(COLOURS, names, strict=False):
             epochs, values = _over_epochs(records, name, kept, config)
-            draw_members(axes, epochs, values, colour, label=name.split("/")[0])
+            draw_several(axes, epochs, values, colour, label=name.split("/")[0])
         axes.set_xlabel("epochs")
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         _dress(axes, title, legend=len(names) > 1, kept=int(kept.sum()), seeds=len(kept))
-    band = "\nband: 95 % bootstrap interval over seeds" if kept.sum() > 1 else ""
-    figure.suptitle(f"{config.task_name}, {config.model_name}{band}", fontsize="medium")
+    above = [f"{config.task_name}, {config.model_name}", *over_seeds([int(kept.sum())])]
+    figure.suptitle("\n".join(above), fontsize="medium")
     return save(figure, folder.figures / "curves.png")
 
 
@@ -78,7 +85,7 @@ def compare_equivariance(runs: Sequence[str | os.PathLike[str]], out: str | os.P
         some = "" if kept.all() else f"{kept.sum()} of "
         label = f"{name} ({some}{_members(len(kept))})"
         epochs, values = _over_epochs(records, "equivariance/error", kept, config)
-        draw_members(axes, epochs, values, colour, label=label, style=style, each=True)
+        draw_several(axes, epochs, values, colour, label=label, style=style, each=True)
         if not kept.any():
             axes.plot([], [], style, color=colour, label=label)
     axes.set_xlabel("epochs")
@@ -115,30 +122,6 @@ def _names(configs: Sequence[FitConfig]) -> list[str]:
 
 def _members(count: int) -> str:
     return f"{count} member" + "s" * (count != 1)
-
-
-def draw_members(
-    axes: Axes,
-    x: NDArray,
-    values: Float[np.ndarray, "members points"],
-    colour: str,
-    *,
-    label: str | None = None,
-    style: str = "-",
-    each: bool = False,
-) -> None:
-    """Draw the interquartile mean of some curves with its 95 % bootstrap interval as a band; `each` adds them as thin lines.
-
-    The axis is logarithmic: what is zero is not drawn.
-    """
-    if not values.size:
-        return
-    if each and len(values) > 1:
-        axes.plot(x, on_log_axis(values).T, style, color=colour, lw=0.6, alpha=0.45)
-    marker = "." if len(x) < 3 else ""
-    axes.plot(x, on_log_axis(iqm(values)), style, marker=marker, color=colour, lw=2.2 if each else 1.6, label=label)
-    if len(values) > 1:
-        axes.fill_between(x, *on_log_axis(bootstrap_interval(values)), color=colour, alpha=0.18, lw=0)
 
 
 def _kept(records: Sequence[Mapping[str, Any]]) -> NDArray[np.bool_]:
@@ -195,7 +178,7 @@ def draw_rollouts(curves: Mapping[str, Any], example: Mapping[str, Any], path: P
         axes = figure.add_subplot(place)
         for colour, (name, called) in zip(COLOURS, names.items(), strict=False):
             values = np.array([curve for curve in curves[name] if curve is not None])
-            draw_members(axes, times, values, colour, label=called)
+            draw_several(axes, times, values, colour, label=called)
         axes.set_xlabel("time, s")
         _dress(axes, title, legend=len(names) > 1, kept=len(values), seeds=len(curves["error"]))
     return save(figure, path)
@@ -236,7 +219,7 @@ def draw_horizons(curves: Mapping[str, Any], path: Path) -> Path:
     FigureCanvasAgg(figure)
     growth, *others = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
     errors = np.array(curves["error"])
-    draw_members(growth, np.arange(1, errors.shape[1] + 1), errors, COLOURS[0])
+    draw_several(growth, np.arange(1, errors.shape[1] + 1), errors, COLOURS[0])
     growth.set_xlabel("steps")
     growth.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     _dress(growth, "relative error of the state", legend=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rppdyn.runs.result import RunResult
-from rppdyn.runs.statistics import bootstrap_interval, iqm
+from rppdyn.runs.statistics import FEW, bootstrap_interval, iqm
 
 FIRST_DIVERGENCE = "rollout/first_divergence"  # null where none did, which is no loss of a number
 
@@ -42,7 +42,8 @@ class FitResult(RunResult):
         note = f" ({self.note})" if self.note else ""
         lines = [f"{self.task}, {self.model}, {seeds}: {self.epochs:,} epochs{note}"]
         if self.test and len(self.seeds) > 1:
-            lines.append("  over seeds: interquartile mean (below four seeds the mean) [95 % bootstrap interval]")
+            many = "interquartile mean [95 % bootstrap interval], of three and fewer " * (len(self.seeds) > FEW)
+            lines.append(f"  over seeds: {many}mean (each)")
         for name, values in self.test.items():
             if name == FIRST_DIVERGENCE:
                 times = [time for time in values if time is not None]
@@ -86,7 +87,7 @@ def _pathway_table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _over_seeds(values: list[float | None]) -> str:
-    """The interquartile mean over seeds and its interval; members that diverged are counted apart."""
+    """The interquartile mean over seeds and its interval, or each of few; members that diverged are counted apart."""
     kept = [value for value in values if value is not None]
     lost = f", {len(values) - len(kept)} of {len(values)} diverged" if len(kept) < len(values) else ""
     if not kept:
@@ -94,5 +95,7 @@ def _over_seeds(values: list[float | None]) -> str:
     centre = f"{float(iqm(kept)):.3g}"
     if len(kept) == 1:
         return centre + lost
+    if len(kept) <= FEW:
+        return f"{centre} ({', '.join(f'{value:.3g}' for value in kept)}){lost}"
     low, high = bootstrap_interval(kept)
     return f"{centre} [{float(low):.3g}, {float(high):.3g}]{lost}"

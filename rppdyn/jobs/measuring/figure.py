@@ -15,9 +15,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from rppdyn.jobs.fitting.figures import draw_members
 from rppdyn.jobs.measuring.measured import OUTPUTS, most
-from rppdyn.runs.figures import COLOURS, SMALLEST, save
+from rppdyn.runs.figures import COLOURS, SMALLEST, draw_several, save
 
 Result = Mapping[str, Any]
 """What `equivariance.json` holds."""
@@ -110,7 +109,7 @@ def _by_generator(axes: Axes, functions: Mapping[str, Any], members: Mapping[str
 def _along_rollouts(axes: Axes, rollouts: Mapping[str, Any]) -> None:
     steps = np.array(rollouts["per_step"], dtype=float)  # (members, times); null where all of a member's diverge
     steps = steps[~np.isnan(steps).any(1)]
-    draw_members(axes, np.array(rollouts["times"]), steps, COLOURS[0], each=True)
+    draw_several(axes, np.array(rollouts["times"]), steps, COLOURS[0], each=True)
     axes.set_yscale("log")
     axes.set_xlabel("time, s")
     axes.set_ylabel("error")

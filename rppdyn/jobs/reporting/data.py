@@ -21,6 +21,7 @@ from rppdyn.jobs.measuring.measured import FORMAT
 from rppdyn.runs import RunFolder, RunFolderError, bootstrap_interval, differences, iqm, read_metrics
 from rppdyn.runs.figures import COLOURS, Curve, curve, looks_of
 from rppdyn.runs.files import plain
+from rppdyn.runs.statistics import FEW
 
 PALETTE = tuple(colour for colour in COLOURS if colour != "#000000")  # black can't be seen on a dark page
 LONGEST_NAME = 40
@@ -85,13 +86,23 @@ class Run:
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of several runs: interquartile mean and interval (nan where all diverged), each run's, and how many diverged."""
+    """A number of several runs: each run's, and how many diverged."""
 
-    centre: float
-    lower: float
-    upper: float
     each: list[float]
     lost: int
+
+    @property
+    def centre(self) -> float:
+        """The interquartile mean, nan where all diverged."""
+        return float(iqm(self.each)) if self.each else nan
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % bootstrap interval over runs; None of `FEW` or fewer."""
+        if len(self.each) <= FEW:
+            return None
+        lower, upper = bootstrap_interval(self.each)
+        return float(lower), float(upper)
 
 
 @dataclass(frozen=True)
@@ -137,10 +148,8 @@ class RunGroup:
         """A metric at the end; None where there is none."""
         found, lost = self.curve(metric), self.lost(metric)
         if found is None:
-            return Final(nan, nan, nan, [], lost, self.steps) if lost else None
-        step = int(found.steps[-1])
-        each = [next(r[metric] for r in run.records if r["step"] == step) for run in self._with(metric)]
-        return Final(float(found.centre[-1]), float(found.lower[-1]), float(found.upper[-1]), each, lost, step)
+            return Final([], lost, self.steps) if lost else None
+        return Final(found.each[:, -1].tolist(), lost, int(found.steps[-1]))
 
     def _with(self, metric: str) -> list[Run]:
         return [run for run in self.runs if run.is_agent or run.records[-1].get(metric) is not None]
@@ -154,10 +163,7 @@ class RunGroup:
         """What was measured of finished fits; None where it was of none."""
         each = [run.test[name] for run in self.runs if name in run.test]
         kept = [value for value in each if value is not None]
-        if not each:
-            return None
-        centre, (low, high) = (iqm(kept), bootstrap_interval(kept)) if kept else (nan, (nan, nan))
-        return Measure(float(centre), float(low), float(high), kept, len(each) - len(kept))
+        return Measure(kept, len(each) - len(kept)) if each else None
 
     def best(self, metric: str) -> float:
         """The largest value that the curve reaches."""

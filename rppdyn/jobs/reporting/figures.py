@@ -8,10 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rppdyn.jobs.fitting.figures import draw_members
 from rppdyn.jobs.reporting.data import RunGroup
-from rppdyn.runs import series
-from rppdyn.runs.figures import label_decades, label_steps, leave_empty, on_log_axis
+from rppdyn.runs.figures import draw_several, label_decades, label_steps, leave_empty
 
 HEIGHT = 3.1
 WIDTHS = {1: 8.4, 2: 5.6, 3: 4.3}
@@ -55,14 +53,15 @@ def curves(
 
 
 def finals(groups: Sequence[RunGroup], metric: str, label: str) -> Figure:
-    """Each seed's last value, and the interquartile mean with its interval, one row per group."""
+    """Each seed's last value, and the interquartile mean with its interval, if there is one, one row per group."""
     figure = Figure(figsize=(WIDTHS[1], 0.7 + 0.4 * len(groups)), layout="constrained")
     axes = figure.subplots()
     for k, group in enumerate(groups):
         found = group.final(metric)
         if found is None:
             continue
-        axes.plot([found.lower, found.upper], [k, k], color=group.colour, lw=7, alpha=0.3, solid_capstyle="butt")
+        if found.interval is not None:
+            axes.plot(found.interval, [k, k], color=group.colour, lw=7, alpha=0.3, solid_capstyle="butt")
         spread = 0.12 * (np.arange(len(found.each)) % 3 - 1) if len(found.each) > 1 else np.zeros(1)
         axes.plot(found.each, k + spread, "o", ms=4.5, color=group.colour, alpha=0.75)
         axes.plot([found.centre], [k], "|", ms=19, mew=2.2, color=group.colour)
@@ -82,7 +81,7 @@ def rollouts(groups: Sequence[RunGroup], panels: Mapping[str, str], unit: str) -
             kept = [own for own in finished if own.get(name)]
             if kept:
                 values = np.array([own[name] for own in kept])
-                draw_members(axes, np.array(kept[0]["times"]), values, group.colour, style=group.line)
+                draw_several(axes, np.array(kept[0]["times"]), values, group.colour, style=group.line)
             if len(kept) < len(finished):
                 losses.append(_loss(group, len(kept), len(finished) - len(kept)))
         _dress(axes, title, True, unit, losses)
@@ -104,18 +103,7 @@ def _curve(axes: Axes, group: RunGroup, metric: str, log: bool, each: bool) -> N
     drawn = group.curve(metric)
     if drawn is None:
         return
-    show = on_log_axis if log else np.asarray
-    marker = "." if len(drawn.steps) < 3 else ""
-    several = each and len(group.runs) > 1
-    for run in group.runs if several else ():
-        steps, values = series(run.records, metric)
-        axes.plot(steps, show(values), group.line, color=group.colour, lw=0.6, alpha=0.45)
-    width = 2.2 if several else 1.6
-    axes.plot(drawn.steps, show(drawn.centre), group.line, marker=marker, color=group.colour, lw=width)
-    if len(group.runs) > 1:
-        axes.fill_between(
-            drawn.steps, show(drawn.lower), show(drawn.upper), color=group.colour, alpha=0.18, linewidth=0
-        )
+    draw_several(axes, drawn.steps, drawn.each, group.colour, style=group.line, each=each, log=log)
 
 
 def _dress(axes: Axes, title: str, log: bool, unit: str, notes: Sequence[str]) -> None:

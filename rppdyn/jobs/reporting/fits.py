@@ -12,6 +12,7 @@ from rppdyn.jobs.reporting.html import Markup, figure, joined, table, tag
 from rppdyn.jobs.reporting.words import (
     INTERVALS,
     MISSING,
+    bands,
     by_subject,
     estimate,
     folded,
@@ -22,9 +23,10 @@ from rppdyn.jobs.reporting.words import (
     reached,
     scientific,
     setting,
-    spanned,
+    spread,
 )
 from rppdyn.runs import paired_ratio
+from rppdyn.runs.statistics import FEW
 
 HORIZONS = (10, 30, 100)
 """Of transition models."""
@@ -137,8 +139,8 @@ def _pairs(subject: str, groups: Sequence[RunGroup]) -> Markup | None:
         tag(
             "p",
             "Below 1 the first has the smaller error. Pairs have the seed in common, and so the data: the interquartile mean "
-            "over seeds of log(a/b), exponentiated, and its 95 % bootstrap interval over seeds. In bold where the interval "
-            "leaves out 1.",
+            "over seeds of log(a/b), exponentiated, and its 95 % bootstrap interval over seeds; of three seeds or fewer each. "
+            "In bold where the interval leaves out 1.",
             class_="note",
         ),
     ])  # fmt: skip
@@ -150,11 +152,12 @@ def _ratio(a: RunGroup, b: RunGroup, name: str) -> str | Markup:
     seeds = sorted(first.keys() & second.keys())
     if not seeds:
         return MISSING
-    centre, (low, high) = paired_ratio([first[seed] for seed in seeds], [second[seed] for seed in seeds])
-    if len(seeds) == 1:
-        return _times(centre)
-    differ = not low <= 1 <= high
-    return spanned(centre, low, high, _times, strong=differ)
+    pairs = [(first[seed], second[seed]) for seed in seeds]
+    centre, interval = paired_ratio(*zip(*pairs, strict=True))
+    each = [a / b for a, b in pairs]
+    if len(each) <= FEW:
+        return spread(centre, None, each, _times)
+    return spread(centre, interval, each, _times, strong=not interval[0] <= 1 <= interval[1])
 
 
 def _training(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
@@ -165,12 +168,7 @@ def _training(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
         for group in groups
         if (drawn := group.curve(name)) is not None
     )
-    several = any(len(group.runs) > 1 for group in groups)
-    caption = (
-        "Errors on test data and equivariance errors there, on logarithmic scales. "
-        + ("Thin lines are single seeds, thick ones interquartile means, bands their 95 % bootstrap intervals.")
-        * several
-    )
+    caption = "Errors on test data and equivariance errors there, on logarithmic scales. " + bands(groups, each=True)
     draw = lambda: figures.curves(panels, "error", log=True, unit="epochs", each=True)  # noqa: E731
     return figure(f"training{k}", draw, caption, f"Errors on {subject} over epochs: {words}.", legend(groups))
 
@@ -190,8 +188,8 @@ def _rollouts(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None
     else:  # transition models: of an error there is a number even where a trajectory diverged, 1
         unit, drifts = "steps", ". Geometric means over trajectories"
     caption = (
-        f"Rollouts from the initial states of the test trajectories: the relative error of the state{drifts}; interquartile "
-        "means over seeds and their 95 % bootstrap intervals."
+        f"Rollouts from the initial states of the test trajectories: the relative error of the state{drifts}. "
+        + bands(kept)
     )
     alternative = f"Errors of rollouts on {subject} over {unit}; the table above has their means."
     finished = [group for group in groups if any(run.rollouts for run in group.runs)]

@@ -10,10 +10,12 @@ from rppdyn.jobs.measuring.figure import figure_of
 from rppdyn.jobs.reporting.data import Measure, RunGroup
 from rppdyn.jobs.reporting.html import Markup, figure, joined, tag
 from rppdyn.jobs.training.agent_files import final_policy
+from rppdyn.runs.statistics import FEW
 
 MISSING = "–"
 INTERVALS = (
-    "Over seeds: the interquartile mean (below four seeds the mean), and in brackets its 95 % bootstrap interval"
+    "Over seeds: the interquartile mean, and in brackets its 95 % bootstrap interval; of three seeds or fewer the mean, and "
+    "each"
 )
 
 
@@ -36,10 +38,15 @@ def legend(groups: Sequence[RunGroup]) -> Markup:
     return tag("div", *(tag("span", labelled(group)) for group in distinct.values()), class_="legend")
 
 
-def bands(groups: Sequence[RunGroup]) -> str:
-    """What lines and bands are, where there are several seeds."""
-    several = any(len(group.runs) > 1 for group in groups)
-    return "Lines are interquartile means over seeds, bands their 95 % bootstrap intervals. " if several else ""
+def bands(groups: Sequence[RunGroup], each: bool = False) -> str:
+    """What lines and bands are, where there are several seeds; `each`: of any number of seeds every one is drawn."""
+    counts = [count for group in groups if (count := len(group.runs)) > 1]
+    if not counts:
+        return ""
+    thin = "Thin lines are single seeds, thick ones" if each or min(counts) <= FEW else "Lines are"
+    return (
+        f"{thin} interquartile means over seeds" + ", bands their 95 % bootstrap intervals" * (max(counts) > FEW) + ". "
+    )
 
 
 def folded(title: str, content: Markup, opened: bool = False) -> Markup:
@@ -73,21 +80,29 @@ def measured(group: RunGroup, identity: str, opened: bool) -> Markup | None:
 
 
 def estimate(found: Measure | None, write: Callable[[float], str | Markup]) -> str | Markup:
-    """A value with its interval, where seeds differ, and how many of them have none."""
+    """A value with its interval, or each of few, where seeds differ, and how many of them have none."""
     if found is None:
         return MISSING
     lost = f"{found.lost} of {found.lost + len(found.each)} diverged"
     if not found.each:
         return lost
-    return joined([spanned(found.centre, found.lower, found.upper, write), note(lost) if found.lost else None])
+    return joined([spread(found.centre, found.interval, found.each, write), note(lost) if found.lost else None])
 
 
-def spanned(
-    centre: float, lower: float, upper: float, write: Callable[[float], str | Markup], strong: bool = False
+def spread(
+    centre: float,
+    interval: tuple[float, float] | None,
+    each: Sequence[float],
+    write: Callable[[float], str | Markup],
+    strong: bool = False,
 ) -> Markup:
-    """A value, and below it its interval, if that is more than a point."""
-    ends = note("[", write(lower), ", ", write(upper), "]") if not isclose(lower, upper) else None
-    return joined([tag("strong", write(centre)) if strong else write(centre), ends])
+    """A value, and below it its interval, or where there is none what it is the mean of; neither where all are the same."""
+    value = tag("strong", write(centre)) if strong else write(centre)
+    shown = each if interval is None else interval
+    if isclose(min(shown), max(shown)):
+        return joined([value])
+    parts = [part for number in shown for part in (", ", write(number))][1:]
+    return joined([value, note(*parts) if interval is None else note("[", *parts, "]")])
 
 
 def note(*words: str | Markup) -> Markup:

@@ -8,14 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from rppdyn.jobs.config.labels import MODEL, flattened, model_of, setting, value_of
-from rppdyn.runs.figures import curve, label_decades, label_steps, legend_below, looks_of, on_log_axis, save
+from rppdyn.runs.figures import (
+    curve,
+    draw_several,
+    label_decades,
+    label_steps,
+    legend_below,
+    looks_of,
+    over_seeds,
+    save,
+)
 from rppdyn.runs.folder import RunFolder, differences
 from rppdyn.runs.metrics import read_metrics
 
@@ -58,7 +66,8 @@ def learning_curves(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLi
     """Draw return, equivariance errors and the free pathways' shares over environment steps.
 
     Runs whose configurations differ in the seed alone are one curve: the interquartile mean over seeds, with its 95 %
-    bootstrap interval as a band. Others are told apart by what differs between them.
+    bootstrap interval as a band, or of three seeds and fewer with each of them. Others are told apart by what differs between
+    them.
 
     Args:
         runs: run folders.
@@ -78,11 +87,9 @@ def learning_curves(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLi
             drawn |= _draw(axes, panel, group.records, colour, label if len(groups) > 1 else "")
         _dress(axes, panel, drawn)
     seeds = sorted({len(group.records) for group in groups.values()})
-    over = " or ".join(map(str, seeds))
     envs = {group.env for group in groups.values()}
     above = [*groups] if len(groups) == 1 else [*envs] if len(envs) == 1 else []
-    mean = "interquartile mean" if seeds[-1] > 3 else "mean"  # of three and fewer they are the same
-    above += [f"{mean} and 95 % bootstrap interval over {over} seeds"] if seeds[-1] > 1 else []
+    above += over_seeds(seeds)
     figure.suptitle("\n".join(above), fontsize="medium")
     if len(groups) > 1:
         lines, labels = all_axes[0].get_legend_handles_labels()
@@ -142,11 +149,8 @@ def _draw(axes: Axes, panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]],
         if drawn is None:
             continue
         found.add(part)
-        show = on_log_axis if panel.scale == "log" else np.asarray
-        marker = "." if len(drawn.steps) < 3 else ""
-        axes.plot(drawn.steps, show(drawn.centre), style, marker=marker, color=colour, label=label or None)
-        if len(runs) > 1:
-            axes.fill_between(drawn.steps, show(drawn.lower), show(drawn.upper), color=colour, alpha=0.15, linewidth=0)
+        log = panel.scale == "log"
+        draw_several(axes, drawn.steps, drawn.each, colour, label=label or None, style=style, log=log)
     return found
 
 

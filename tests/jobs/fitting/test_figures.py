@@ -7,13 +7,12 @@ from dataclasses import asdict
 import matplotlib.image
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.fitting import figures, pathways
-from rppdyn.jobs.fitting.figures import compare_equivariance, draw_horizons, draw_members, draw_rollouts, fit_curves
+from rppdyn.jobs.fitting.figures import compare_equivariance, draw_horizons, draw_rollouts, fit_curves
 from rppdyn.jobs.fitting.pathways import draw_pathways
-from rppdyn.runs import RunFolder, bootstrap_interval, iqm, read_metrics
+from rppdyn.runs import RunFolder, iqm, read_metrics
 
 ERRORS = np.random.default_rng(0).uniform(0.01, 0.1, size=(10, 6))  # (members, evaluations)
 
@@ -34,22 +33,6 @@ def make_run(path, *words, errors=ERRORS):
 def near(picture, colour):
     wanted = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     return int((np.abs(picture[..., :3] - wanted).max(-1) < 0.03).sum())
-
-
-def test_members_are_thin_lines_and_their_mean_is_a_thick_one():
-    axes, x = Figure().subplots(), np.arange(6)
-    draw_members(axes, x, ERRORS, "C0", label="ten", each=True)
-    *thin, thick = axes.lines
-    assert [line.get_ydata().tolist() for line in thin] == ERRORS.tolist()
-    assert np.allclose(thick.get_ydata(), iqm(ERRORS)) and thick.get_linewidth() > 2 * thin[0].get_linewidth()
-    low, high = bootstrap_interval(ERRORS)
-    corners = axes.collections[0].get_paths()[0].vertices[:, 1]
-    assert (corners.min(), corners.max()) == pytest.approx((low.min(), high.max()))
-    axes = Figure().subplots()
-    draw_members(axes, x, np.array([[0.0, 0.0, 1e-30, 1e-16, 1e-9, 0.1]]), "C0")
-    assert len(axes.lines) == 1 and not axes.collections
-    shown = axes.lines[0].get_ydata()  # on a logarithmic axis
-    assert np.isnan(shown[:2]).all() and shown[2:].tolist() == [1e-17, 1e-16, 1e-9, 0.1]
 
 
 def test_runs_are_compared_in_one_picture(tmp_path):
@@ -111,7 +94,7 @@ def test_a_member_without_an_error_has_diverged_whatever_its_equivariance_error(
 def test_curves_say_what_they_are_of_and_run_over_epochs(tmp_path, figures_kept):
     fit_curves(make_run(tmp_path / "a"))
     (figure,) = figures_kept
-    assert figure.get_suptitle() == "inertia, rpp\nband: 95 % bootstrap interval over seeds"
+    assert figure.get_suptitle() == "inertia, rpp\ninterquartile mean and 95 % bootstrap interval over 10 seeds"
     for axes in figure.axes:
         assert axes.get_xlabel() == "epochs" and axes.lines[0].get_xdata().tolist() == [0, 1, 2, 3, 4, 5]
 

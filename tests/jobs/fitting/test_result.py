@@ -12,7 +12,7 @@ def printed(**test):
 
 def test_members_that_diverged_are_counted():
     lines = printed(**{"test/error": [0.1, 0.2, 0.3], "rollout/error": [0.1, None, 0.3], "test/mse": [None] * 3})
-    assert lines["test/error"].startswith("0.2 [0.1, 0.3]") and "diverged" not in lines["test/error"]
+    assert lines["test/error"].startswith("0.2 (0.1, 0.2, 0.3)") and "diverged" not in lines["test/error"]
     assert lines["rollout/error"].endswith("1 of 3 diverged") and lines["test/mse"] == "3 of 3 diverged"
 
 
@@ -23,9 +23,13 @@ def test_no_divergence_is_no_loss():
 
 
 def test_brackets_are_explained_and_figures_named():
-    result = FitResult("runs/a", "fit-dynamics", "pendulum", "rpp_hnn", [0, 1], 10, test={"test/error": [0.1, 0.3]})
+    errors = [0.1, 0.3, 0.1, 0.3]
+    result = FitResult("runs/a", "fit-dynamics", "pendulum", "rpp_hnn", [0, 1, 2, 3], 10, test={"test/error": errors})
     _, explained, error, *_, figures = str(result).splitlines()
     assert "[95 % bootstrap interval]" in explained and error.endswith("0.2 [0.1, 0.3]")
+    few = FitResult("runs/a", "fit-dynamics", "pendulum", "rpp_hnn", [0, 1], 10, test={"test/error": [0.3, 0.1]})
+    _, explained, error, *_ = str(few).splitlines()
+    assert explained.split() == ["over", "seeds:", "mean", "(each)"] and error.endswith("0.2 (0.3, 0.1)")
     assert figures.split() == ["figures", "runs/a/figures"]
     one = FitResult("runs/a", "fit-dynamics", "pendulum", "rpp_hnn", [0], 10, test={"test/error": [0.1]})
     assert "interval" not in str(one)

@@ -120,7 +120,7 @@ def test_the_numbers_are_those_of_the_members(text):
     kept = np.delete(1.5 * ERRORS, 7)
     assert tested["mlp"][0] == f"{shown(kept)} 1 of 10 diverged" and tested["emlp"][0] == "–"
     dynamics = {row[0]: row[1:] for row in rows_of(text, "Finished models on the test data of windy_pendulum")}
-    assert dynamics["mlp_ode"][1].startswith(shown(2 * np.array([0.5, 0.4, 0.3])))
+    assert dynamics["mlp_ode"][1].startswith("0.8 1, 0.8, 0.6 ")  # of three seeds each, and no interval
     generators = rows_of(text, "Equivariance errors by generator on inertia")
     assert [row[:2] for row in generators] == [["rpp", "h0"], ["mlp", "h0"]]
     assert generators[0][2] == shown(0.02 * (1 + ERRORS))
@@ -162,9 +162,9 @@ def test_ratios_are_taken_seed_by_seed(text):
     assert [row[0] for row in rows] == ["rpp to mlp"]  # the emlp has not finished
     assert rows[0][1] == "0.67"  # of nine pairs, each 1 / 1.5, however different the seeds are
     (row,) = rows_of(text, "Ratios of errors on windy_pendulum")
-    seeds = [0, 2, 3]
-    centre, (low, high) = paired_ratio(ERRORS[seeds], [0.5, 0.4, 0.3])
-    assert row[1] == f"{centre:.2f} [{low:.2f}, {high:.2f}]"
+    first, second = ERRORS[[0, 2, 3]], np.array([0.5, 0.4, 0.3])
+    each = ", ".join(f"{ratio:.2f}" for ratio in first / second)
+    assert row[1] == f"{paired_ratio(first, second)[0]:.2f} {each}"
 
 
 def test_only_differences_that_the_interval_supports_are_bold(tmp_path):
@@ -179,6 +179,9 @@ def test_only_differences_that_the_interval_supports_are_bold(tmp_path):
     by_pair = {row[0]: row[1] for row in rows_of(text, "Ratios of errors on inertia")}
     low, high = map(float, re.findall(r"[\d.]+", by_pair["rpp to emlp"])[1:])
     assert low < 1 < high and text.count("<strong>") < 3
+    few = [make_fit(tmp_path / f"few{k}", f"model={m}", errors=k * ERRORS[:3]) for k, m in ((1, "rpp"), (2, "mlp"))]
+    text = written(few, tmp_path)
+    assert rows_of(text, "Ratios of errors on inertia")[0][1] == "0.50" and "<strong>" not in text
 
 
 def test_tasks_with_other_truths_are_apart(tmp_path):

@@ -79,8 +79,7 @@ def test_a_curve_has_the_steps_that_all_runs_have(make_run):
     drawn = curve(group.records, "eval/return_mean")
     assert drawn.steps.tolist() == [0, 200]
     assert drawn.centre.tolist() == [1.0, 201.0]
-    assert np.all(drawn.lower <= drawn.centre)
-    assert np.all(drawn.centre <= drawn.upper)
+    assert drawn.each.tolist() == [[0.0, 200.0], [2.0, 202.0]]
     assert curve(group.records, "absent") is None
 
 
