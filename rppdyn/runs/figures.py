@@ -83,7 +83,7 @@ def draw_several(
 def over_seeds(counts: Sequence[int]) -> list[str]:
     """What curves are of so many seeds."""
     many, few = ([count for count in counts if count > 1 and (count <= FEW) == is_few] for is_few in (False, True))
-    said = [(many, "interquartile mean and 95 % bootstrap interval over"), (few, "mean, and each, of")]
+    said = [(many, "interquartile mean and 95 % bootstrap interval over"), (few, "mean (thick) and each (thin) of")]
     return [f"{words} {' or '.join(map(str, some))} seeds" for some, words in said if some]
 
 

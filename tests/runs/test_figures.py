@@ -42,7 +42,7 @@ def test_what_is_drawn_of_seeds_is_said():
     assert over_seeds([1]) == []
     assert over_seeds([1, 5, 10]) == ["interquartile mean and 95 % bootstrap interval over 5 or 10 seeds"]
     assert over_seeds([3, 4]) == [
-        "interquartile mean and 95 % bootstrap interval over 4 seeds", "mean, and each, of 3 seeds"
+        "interquartile mean and 95 % bootstrap interval over 4 seeds", "mean (thick) and each (thin) of 3 seeds"
     ]  # fmt: skip
 
 
