@@ -102,7 +102,7 @@ def _returns(groups: Sequence[RunGroup]) -> Markup:
             figure(
                 f"returns{k}",
                 partial(figures.finals, members, RETURN, "mean return at the end"),
-                "Each dot is a seed, the stroke the interquartile mean, the bar its 95 % bootstrap interval.",
+                "Each dot is a seed, the stroke the interquartile mean, of more than three the bar its 95 % interval.",
                 f"Returns at the end on {env}; the table below has the numbers.",
             )
         )

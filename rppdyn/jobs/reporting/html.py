@@ -50,6 +50,7 @@ tbody th { font-weight: 600; min-width: 9rem; }
 td.number, th.number { text-align: right; white-space: nowrap; }
 td small { color: var(--soft); }
 td small.below { display: block; }
+td small.each { white-space: normal; }
 td:last-child:not(.number) { min-width: 12rem; }
 code { font: .9em ui-monospace, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
 .swatch { display: inline-block; width: 1.5em; height: .6em; margin-right: .5em; }

@@ -102,7 +102,8 @@ def spread(
     if isclose(min(shown), max(shown)):
         return joined([value])
     parts = [part for number in shown for part in (", ", write(number))][1:]
-    return joined([value, note(*parts) if interval is None else note("[", *parts, "]")])
+    below = tag("small", " ", *parts, class_="below each") if interval is None else note("[", *parts, "]")
+    return joined([value, below])
 
 
 def note(*words: str | Markup) -> Markup:
