@@ -190,6 +190,18 @@ def test_the_prior_of_dense_weights_pulls_as_its_gradient(group, kind):
         torch.testing.assert_close(value, values, rtol=0.1 if dtype is torch.float32 else 1e-8, atol=0)
 
 
+def drawn_by(peer, steps, monkeypatch):
+    """Has an agent of stable-baselines3 draw these batches; they, without priors, and their noise in the order of its draws."""
+    steps = [(b | {"transitions": torch.full_like(b["transitions"], torch.inf)}, noise) for b, noise in steps]
+    samples = iter([
+        ReplayBufferSamples(b["features"], b["actions"], b["next_features"], b["dones"][:, None], b["rewards"][:, None])
+        for b, _ in steps
+    ])  # fmt: skip
+    monkeypatch.setattr(peer.replay_buffer, "sample", lambda *args, **kwargs: next(samples))
+    peer.set_logger(Logger(None, []))
+    return steps, iter([noise[key] for _, noise in steps for key in ("current", "next")])
+
+
 @PRECISIONS
 def test_agrees_with_stable_baselines3(make_agent, monkeypatch, dtype, rtol):
     """Its own `train`, with the same networks, on the same batches and noise; without priors, which it doesn't have."""
@@ -197,7 +209,6 @@ def test_agrees_with_stable_baselines3(make_agent, monkeypatch, dtype, rtol):
     agent = in_dtype(make_agent("mlp", "Hopper-v5", policy_kwargs=dict(optimizer_kwargs=adam)), dtype)
     kwargs = dict(net_arch=[16, 16], activation_fn=nn.SiLU, optimizer_kwargs=adam)
     peer = in_dtype(SAC("MlpPolicy", "Hopper-v5", policy_kwargs=kwargs, device="cpu"), dtype)
-    peer.set_logger(Logger(None, []))
     peer.actor.action_dist.epsilon = 0.0  # a rounding guard in the log-density
     pairs = [
         (agent.actor.net, [*peer.actor.latent_pi, nn.ModuleList([peer.actor.mu, peer.actor.log_std])]),
@@ -207,13 +218,7 @@ def test_agrees_with_stable_baselines3(make_agent, monkeypatch, dtype, rtol):
     each_parameter(pairs, lambda ours, theirs: theirs.copy_(ours))
     start = vectors_of(agent)
 
-    steps = [(b | {"transitions": torch.tensor(torch.inf, dtype=dtype)}, noise) for b, noise in batches(agent, dtype)]
-    samples = iter([
-        ReplayBufferSamples(b["features"], b["actions"], b["next_features"], b["dones"][:, None], b["rewards"][:, None])
-        for b, _ in steps
-    ])  # fmt: skip
-    draws = iter([noise[key] for _, noise in steps for key in ("current", "next")])
-    monkeypatch.setattr(peer.replay_buffer, "sample", lambda *args, **kwargs: next(samples))
+    steps, draws = drawn_by(peer, batches(agent, dtype), monkeypatch)
     monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda *args, **kwargs: next(draws))
     monkeypatch.setattr("stable_baselines3.common.policies.preprocess_obs", lambda obs, *args, **kwargs: obs)
     peer.train(len(steps), 32)
@@ -232,16 +237,9 @@ def test_agrees_with_the_training_loop_of_stable_baselines3(make_agent, monkeypa
     )
     start = vectors_of(agent)
     assert all(torch.equal(value, start[name]) for name, value in vectors_of(peer).items())
-    steps = [(b | {"transitions": torch.tensor(torch.inf, dtype=dtype)}, noise) for b, noise in batches(agent, dtype)]
-    samples = iter([
-        ReplayBufferSamples(b["features"], b["actions"], b["next_features"], b["dones"][:, None], b["rewards"][:, None])
-        for b, _ in steps
-    ])  # fmt: skip
-    draws = iter([noise[key] for _, noise in steps for key in ("current", "next")])
-    monkeypatch.setattr(peer.replay_buffer, "sample", lambda *args, **kwargs: next(samples))
+    steps, draws = drawn_by(peer, batches(agent, dtype), monkeypatch)
     monkeypatch.setattr(peer.actor, "draw_noise", lambda output: next(draws))
     monkeypatch.setattr(peer.policy.features_extractor, "forward", lambda features: features)
-    peer.set_logger(Logger(None, []))
     SAC.train(peer, len(steps), 32)
     assert_same_course(start, advanced(agent, steps, agent.update_config(peer.tau)), vectors_of(peer), rtol)
 
