@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -16,13 +16,17 @@ from torch.nn import functional as F
 from rppdyn.images.group_convolution import ROTATIONS
 from rppdyn.images.layer import FREE_SCALE, MAPS, ROTATIONAL, STATIONARY, RelaxedImageLayer
 from rppdyn.images.pathways import Size
-from rppdyn.images.subsampling import MaxSubsampling, PolyphaseSubsampling, Subsampling
+from rppdyn.images.subsampling import Flatten, MaxSubsampling, PolyphaseSubsampling, Subsampling
 from rppdyn.nn.assembling import ModuleList
 
 __all__ = ["ARCHITECTURES", "ImageModel", "LayerSpec", "nine_layers", "small", "ten_layers", "three_layers"]
 
 RECTIFIER_GAIN = math.sqrt(2)
-SUBSAMPLING: dict[str, type[Subsampling]] = {"polyphase": PolyphaseSubsampling, "max": MaxSubsampling}
+SUBSAMPLING: dict[str, type[Subsampling | Flatten]] = {
+    "polyphase": PolyphaseSubsampling,
+    "max": MaxSubsampling,
+    "flatten": Flatten,
+}
 
 
 @dataclass(frozen=True)
@@ -32,12 +36,13 @@ class LayerSpec:
     Attributes:
         channels: of its output; of a model with rotations, of each orientation.
         kernel_size: of convolutions.
-        subsample: what halves its maps afterwards.
+        subsample: what comes after it. "polyphase" and "max" halve its maps; "flatten" makes a channel of every pixel, so that
+            layers behind it are fully connected.
     """
 
     channels: int
     kernel_size: int = 3
-    subsample: Literal["polyphase", "max"] | None = None
+    subsample: Literal["polyphase", "max", "flatten"] | None = None
 
     def __post_init__(self):
         if self.subsample is not None and self.subsample not in SUBSAMPLING:
@@ -64,15 +69,15 @@ def ten_layers(width: int = 10) -> list[LayerSpec]:
 
 
 def nine_layers(width: int = 16) -> list[LayerSpec]:
-    """The nine convolutional layers of Finzi, Benton & Wilson 2021 on CIFAR-10 (Finzi 2023, A.2.3.2)."""
-    thrice = [LayerSpec(width), LayerSpec(width), LayerSpec(width, subsample="max")]
-    wider = [LayerSpec(2 * width)] * 3
-    return [*thrice, *wider[:2], LayerSpec(2 * width, subsample="max"), *wider]
+    """Nine convolutional layers and a fully connected one: Finzi, Benton & Wilson 2021, CIFAR-10 (Finzi 2023, A.2.3.2)."""
+    narrow, wide = LayerSpec(width), LayerSpec(2 * width)
+    parts = [narrow, narrow, replace(narrow, subsample="max"), wide, wide, replace(wide, subsample="max"), wide, wide]
+    return [*parts, replace(wide, subsample="flatten")]
 
 
 def three_layers(width: int = 32) -> list[LayerSpec]:
-    """The three convolutional layers of the same source on tables."""
-    return [LayerSpec(width)] * 3
+    """Three convolutional layers and a fully connected one, which tells columns apart: the same source, on tables."""
+    return [LayerSpec(width), LayerSpec(width), LayerSpec(width, subsample="flatten")]
 
 
 def small(width: int = 10, subsample: Literal["polyphase", "max"] = "polyphase") -> list[LayerSpec]:
@@ -103,7 +108,8 @@ class ImageModel(nn.Module):
 
     Every layer has the same pathways, with these names and prior variances (see
     :class:`~rppdyn.images.layer.RelaxedImageLayer`). In maps of one pixel all maps between channels are equivariant to shifts,
-    and a layer has its convolutional pathways alone (one, named "conv", where the model has none).
+    and a layer has its convolutional pathways alone (one, named "conv", where the model has none). So the layer behind a
+    "flatten" is fully connected, of the convolutions' prior variance.
 
     With a pathway that knows rotations ("gconv" and its kin) hidden channels stand for four orientations each, and there
     are four times as many.
@@ -147,21 +153,25 @@ class ImageModel(nn.Module):
         self.blocks, self.subsampling = ModuleList(), nn.ModuleList()
         channels, before, gain = in_channels, 1, 1.0
         for spec in layers:
+            if size == (1, 1):
+                fields = 1  # what is left of orientations is summed over here
             self.blocks.append(
                 RelaxedImageLayer(
-                    channels, fields * spec.channels, size, pathways_at(size, pathways), kernel_size=spec.kernel_size,
+                    channels, fields * spec.channels, size, pathways_at(size, pathways, before), kernel_size=spec.kernel_size,
                     orientations=(before, fields), gain=gain, **shared,
                 )
             )  # fmt: skip
+            channels, before, gain = fields * spec.channels, fields, RECTIFIER_GAIN
             if spec.subsample is None:
                 self.subsampling.append(nn.Identity())
-            else:
-                subsampling = SUBSAMPLING[spec.subsample]()
-                self.subsampling.append(subsampling)
-                size = subsampling.out_size(size)
-            channels, before, gain = fields * spec.channels, fields, RECTIFIER_GAIN
+                continue
+            subsampling = SUBSAMPLING[spec.subsample]()
+            self.subsampling.append(subsampling)
+            if spec.subsample == "flatten":  # pixels turn as well: channels are no orientations any more
+                channels, before, fields = channels * math.prod(size), 1, 1
+            size = subsampling.out_size(size)
         self.head = RelaxedImageLayer(
-            channels, outputs, size, pathways_at(size, pathways), kernel_size=1, out_size=(1, 1),
+            channels, outputs, size, pathways_at(size, pathways, before), kernel_size=1, out_size=(1, 1),
             orientations=(before, 1), gain=gain * output_scale, **shared,
         )  # fmt: skip
 
@@ -175,12 +185,16 @@ class ImageModel(nn.Module):
         return self.head(x).flatten(1)
 
 
-def pathways_at(size: Size, pathways: Mapping[str, int | float]) -> dict[str, int | float]:
-    """Of maps of one pixel only the pathways that commute with shifts, as all maps do there; "conv" in place of none."""
+def pathways_at(size: Size, pathways: Mapping[str, int | float], orientations: int) -> dict[str, int | float]:
+    """Of maps of one pixel only the pathways that commute with shifts, as all maps do there; "conv" in place of none.
+
+    Of one pixel and one orientation there is nothing to turn, and no group convolution.
+    """
     if size != (1, 1):
         return dict(pathways)
     maps = {name: pathways[name] for name in MAPS if pathways.get(name, 0) != 0}
-    kept = {name: variance for name, variance in maps.items() if name in STATIONARY}
+    kinds = STATIONARY if orientations > 1 else [name for name in STATIONARY if name not in ROTATIONAL]
+    kept = {name: variance for name, variance in maps.items() if name in kinds}
     if kept or not maps:
         return kept
     return {"conv": next(iter(maps.values()))}

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["MaxSubsampling", "PolyphaseSubsampling", "Subsampling"]
+__all__ = ["Flatten", "MaxSubsampling", "PolyphaseSubsampling", "Subsampling"]
 
 
 class Subsampling(nn.Module):
@@ -75,3 +75,14 @@ class MaxSubsampling(Subsampling):
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C H_out W_out"]:
         self.out_size((x.shape[2], x.shape[3]))
         return F.max_pool2d(x, self.stride)
+
+
+class Flatten(nn.Module):
+    """Maps of one pixel with a channel for each pixel that there was: a layer behind it knows every position."""
+
+    def out_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """One pixel, of whatever maps."""
+        return 1, 1
+
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N CHW 1 1"]:
+        return x.flatten(1)[:, :, None, None]

@@ -16,6 +16,7 @@ from rppdyn.envs.tasks import image_data
 from rppdyn.envs.tasks.images import ARRANGEMENTS, TABLES, ImageData, ImageSet, mirrored, quarter_turned, translated
 from rppdyn.equivariance.error import relative_difference
 from rppdyn.images import ImageModel
+from rppdyn.images.layer import STATIONARY
 from rppdyn.images.models import ARCHITECTURES
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
@@ -131,9 +132,18 @@ class ImageFit(StackFit):
     def _model(self, seed: int) -> ImageModel:
         model, data = self.config.model, self.data[0]
         width = () if model.width is None else (model.width,)
+        layers = ARCHITECTURES[model.architecture](*width)
+        shifts_alike = set(model.pathways.present) <= set(STATIONARY) and all(
+            spec.subsample != "flatten" for spec in layers
+        )
+        if self.config.task.source in TABLES and shifts_alike:
+            raise ConfigError(
+                f"model.architecture={model.architecture} ends in a mean over places, so {model.name} can't tell the columns "
+                f"of {self.config.task.source} apart; give model.architecture=three_layers"
+            )
         try:
             return ImageModel(
-                ARCHITECTURES[model.architecture](*width),
+                layers,
                 data.channels,
                 data.size,
                 data.outputs,

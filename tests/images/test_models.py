@@ -9,7 +9,16 @@ from image_pathways import images, relative
 from registry import generator
 from torch.func import functional_call, jacrev, stack_module_state, vmap
 
-from rppdyn.images import ARCHITECTURES, ImageModel, LayerSpec, RelaxedImageLayer, nine_layers, small, ten_layers
+from rppdyn.images import (
+    ARCHITECTURES,
+    ImageModel,
+    LayerSpec,
+    RelaxedImageLayer,
+    nine_layers,
+    small,
+    ten_layers,
+    three_layers,
+)
 from rppdyn.images.layer import MAPS
 from rppdyn.images.pathways import Convolution
 from rppdyn.nn.pathways import named_pathways
@@ -51,7 +60,34 @@ def test_factored_ten_layers_put_out_maps_before_they_are_subsampled():
 def test_nine_layers():
     model = ImageModel(nine_layers(), 3, (32, 32), 10, {"conv": 1.0})
     assert [layer.out_channels for _, layer in model.layers()] == [16, 16, 16, 32, 32, 32, 32, 32, 32, 10]
-    assert [layer.size[0] for _, layer in model.layers()] == [32] * 3 + [16] * 3 + [8] * 4
+    assert [layer.size[0] for _, layer in model.layers()] == [32] * 3 + [16] * 3 + [8] * 3 + [1]
+    assert model.head.in_channels == 32 * 8 * 8
+
+
+@pytest.mark.parametrize(
+    "pathways", [{"conv": 1.0}, {"fc": 1.0}, {"fc": 1e-2, "conv": 1.0}, {"gconv": 1.0}], ids="+".join
+)
+def test_networks_of_tables_end_in_a_fully_connected_layer(pathways):
+    """Finzi 2023, A.2.3.2: three layers and one, which is the same for convolutions, a plain network and their sum."""
+    width, pixels, outputs = 6, 16, 3
+    model = ImageModel(three_layers(width), 1, (4, 4), outputs, pathways, generator=generator()).double()
+    turns = 4 if "gconv" in pathways else 1
+    pairs = width + 2 * turns * width**2
+    expected = {"conv": 9 * pairs, "gconv": 9 * pairs, "fc": pixels**2 * pairs}
+    hidden = sum(expected[name] for name in pathways) + 3 * width
+    assert sum(p.numel() for p in model.parameters()) == hidden + turns * width * pixels * outputs + outputs
+    assert list(dict(model.head.named_children())) == ["conv", "bias"] and not model.head.pooled
+    assert model.head.conv.variance == max(pathways.values())
+    x = images(3, 1, size=(4, 4))
+    assert min(relative(model(x.roll(s, (-2, -1))), model(x)) for s in ((1, 0), (0, 1), (2, 3))) > 1e-2
+
+
+def test_maps_are_flattened_as_torch_flattens_them():
+    model = ImageModel([LayerSpec(3, subsample="flatten")], 1, (4, 4), 2, {"conv": 1.0}, generator=generator()).double()
+    x = images(2, 1, size=(4, 4))
+    hidden = torch.relu(model.blocks[0](x)).flatten(1)
+    expected = torch.nn.functional.linear(hidden, model.head.conv.weight.flatten(1))
+    assert relative(model(x), expected) < 1e-14
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

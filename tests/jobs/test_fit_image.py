@@ -167,6 +167,10 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
             ("task=digit_quadrant", "task.augment_shift=4"),
             "task.augment_shift with digit_quadrant: the quadrant is asked",
         ),
+        (
+            ("task=wine", "model=conv"),
+            "architecture=small ends in a mean .* can't tell the columns of wine .*=three_layers",
+        ),
         (("task=upright", "model.architecture=ten_layers"), "model.architecture=ten_layers on images of .*task.canvas"),
     ],
 )
