@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ __all__ = [
     "mirrored",
     "on_canvas",
     "quarter_turned",
+    "resized",
     "rotated",
     "scrambled",
     "translated",
@@ -92,6 +93,11 @@ def on_canvas(x: Float[Tensor, "N C H W"], side: int) -> Float[Tensor, "N C S S"
         raise ValueError(f"canvas={side} is smaller than images of {height} x {width} pixels: give a larger one")
     top, left = (side - height) // 2, (side - width) // 2
     return F.pad(x, (left, side - width - left, top, side - height - top))
+
+
+def resized(x: Float[Tensor, "N C H W"], side: int) -> Float[Tensor, "N C S S"]:
+    """Square images of so many pixels, by linear interpolation; smaller ones are smoothed first, so that no stroke is lost."""
+    return F.interpolate(x, (side, side), mode="bilinear", antialias=True)
 
 
 def in_quadrants(
@@ -272,6 +278,7 @@ def image_data(
     validation: int = 0,
     canvas: int | None = None,
     shift: int | None = None,
+    resize: int | None = None,
     folder: str | Path | None = None,
 ) -> ImageData:
     """Images of a source, placed on a canvas, in three parts.
@@ -307,11 +314,13 @@ def image_data(
         validation: how many images are taken from the training set to choose by.
         canvas: side of the canvas in pixels; None for the arrangement's own.
         shift: largest random shift in pixels; None for the arrangement's own.
+        resize: side in pixels that images are given before they are placed; None leaves them as they are.
         folder: where torchvision has put its datasets.
     Raises:
         ValueError: an unknown name, a canvas that is too small, more validation images than there are, a table
             that should be moved about, or a source that is not there.
-    Source: van der Ouderaa, Immer & van der Wilk 2023, 6.1 and F.5 (with MNIST); Finzi, Benton & Wilson 2021 (tables).
+    Source: van der Ouderaa, Immer & van der Wilk 2023, 6.1 and F.5 (MNIST, ``canvas=32, resize=16, shift=0``);
+        Finzi, Benton & Wilson 2021 (tables).
 
     >>> data = image_data("digits", "digit_quadrant", seed=0)
     >>> data.train.x.shape, data.test.x.shape, data.outputs
@@ -327,6 +336,13 @@ def image_data(
             f"arrangement={arrangement!r}, shift={shift}: pixels of the table {source} have a fixed place; take 'upright' and "
             "no shift"
         )
+    if resize is not None and (resize < 1 or source in TABLES):
+        why = (
+            "numbers of a table are no picture; leave it out"
+            if source in TABLES
+            else "give a side of one pixel or more"
+        )
+        raise ValueError(f"resize={resize} of {source}: {why}")
     if folder is not None and source in ("digits", *TABLES):
         raise ValueError(f"folder={str(folder)!r}: {source} comes with scikit-learn; leave it out")
     found = SOURCES[source](None if folder is None else Path(folder))
@@ -341,6 +357,8 @@ def image_data(
     )
     if not 0 <= validation < len(order) - tested:
         raise ValueError(f"validation={validation} of {len(order) - tested} training images: leave some to train on")
+    if resize is not None:
+        found = replace(found, x=resized(found.x, resize))
     x, y, classes = _arranged(found, ARRANGEMENTS[arrangement], canvas, shift, generator)
     x = _standardised(x, train, (0,) if source in TABLES else (0, 2, 3))
     if classes is None:
@@ -357,9 +375,10 @@ def _arranged(
     x, y, classes = found.x, found.y, found.classes
     side = how.canvas * max(x.shape[-2:]) if canvas is None else canvas
     if how.quadrants and (side % 2 or side < 2 * max(x.shape[-2:])):
-        least = 2 * max(x.shape[-2:])
+        smaller = f", or resize={side // 2}" if side > 0 and side % 2 == 0 else ""
         raise ValueError(
-            f"canvas={side} has no four quadrants that hold an image each: give an even number from {least} on"
+            f"canvas={side} has no four quadrants that hold an image each: give an even number from {2 * max(x.shape[-2:])} on"
+            f"{smaller}"
         )
     x = on_canvas(x, side // 2 if how.quadrants else side)
     if how.quadrants:

@@ -11,10 +11,10 @@ from abc import abstractmethod
 
 import torch
 from jaxtyping import Float, Shaped
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.images.pathways import ImagePathway, check_kernel, circular_pad, patch_moments, place_moments, pool
+from rppdyn.images.pathways import ImagePathway, check_kernel, circular_pad, of_ones, patch_moments, place_moments, pool
 from rppdyn.nn.curvature import Kronecker
 
 __all__ = ["ROTATIONS", "GroupConvolution", "SeparableGroupConvolution", "Orientations"]
@@ -100,14 +100,16 @@ class GroupConvolution(P4Convolution):
 
 
 class SeparableGroupConvolution(P4Convolution):
-    r"""Group convolution between features with filters :math:`w(c', c, m) = b(c', c, m)\, a(c', c)`.
+    r"""Group convolution between features, depthwise in space: filters :math:`w(c', c, m) = b(c', c, m)\, a(c)`.
 
-    The coefficients are a, filters, and b, weights of the relative orientations m.
+    Each field of the input is filtered by a(c), which turns with the output's orientation, and given an offset o(c); b mixes
+    fields and relative orientations m. The coefficients are a, b and o: ``C k^2 + 4 C C' + C`` for C and C' fields.
 
     Args:
         in_channels, out_channels: orientations counted apart.
         kernel_size, gain: as of :class:`~rppdyn.images.pathways.Convolution`.
-    Source: Knigge, Romero & Bekkers 2022; van der Ouderaa, Immer & van der Wilk 2023, F.3.
+    Source: Knigge, Romero & Bekkers 2022; van der Ouderaa, Immer & van der Wilk 2023, F.3 (where a has a filter for each pair
+        of fields; the parameters of Table 7, and the code, are those of one filter and offset for each field of the input).
     """
 
     def __init__(self, in_channels: int, out_channels: int, variance: int | float = 1.0, *, kernel_size: int = 3,
@@ -115,24 +117,46 @@ class SeparableGroupConvolution(P4Convolution):
         super().__init__(variance, (ROTATIONS, ROTATIONS), kernel_size, pooled=False)
         fields_in, fields_out = check_fields((in_channels, out_channels), self.orientations)
         std = gain / math.sqrt(in_channels * kernel_size**2)
-        self.a = self.draw(fields_out, fields_in, kernel_size, kernel_size, std=std, generator=generator)
+        self.a = self.draw(fields_in, kernel_size, kernel_size, std=std, generator=generator)
         self.b = self.draw(fields_out, fields_in, ROTATIONS, std=1.0, generator=generator)
+        self.offset = nn.Parameter(torch.zeros(fields_in))
 
     def coefficients(self) -> tuple[Tensor, ...]:
-        return self.a, self.b
+        return self.a, self.b, self.offset
 
     def filters(self) -> Float[Tensor, "D B M k k"]:
-        return torch.einsum("dcij,dcm->dcmij", self.a, self.b)
+        return torch.einsum("cij,dcm->dcmij", self.a, self.b)
+
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
+        offsets = (self.b.sum(2) @ self.offset).repeat_interleave(ROTATIONS)
+        return super().forward(x) + offsets[:, None, None]
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
-        """One block for each field of the output: the filters' factors, projected with what multiplies the coefficients."""
+        """Exact for a and for offsets; of b the factors of filters, projected with a."""
         A, G = self.filter_curvature(x, g)
-        a, b = self.a.flatten(2).double(), self.b.double()
-        A = A.view(*(b.shape[1], ROTATIONS, a.shape[2]) * 2)
-        of_a = torch.einsum("cmknlj,dcm,dnl->dcknj", A, b, b)
-        of_b = torch.einsum("cmknlj,dck,dnj->dcmnl", A, a, a)
-        G = G.diagonal()[:, None, None]
-        return [Kronecker(block.flatten(3, 4).flatten(1, 2), G) for block in (of_a, of_b)]
+        a, offset, fields = self.a.flatten(1).double(), self.offset.double(), len(self.a)
+        A = torch.einsum("cmknlj,ck,nj->cmnl", A.view(*(fields, ROTATIONS, a.shape[1]) * 2), a, a)
+        totals = x.double().unflatten(1, (fields, ROTATIONS)).sum((0, 2, 3, 4)) * a.sum(
+            1
+        )  # of filtered fields, for every m
+        crossed, uses = torch.outer(totals, offset), len(x) * ROTATIONS * x[0, 0].numel()
+        A = A + (crossed + crossed.mT + uses * torch.outer(offset, offset))[:, None, :, None]  # b sees offsets as well
+        of_offset = torch.einsum("sndrhw,dcm->snc", g.unflatten(2, (-1, ROTATIONS)), self.b)
+        return [of_ones(self._gradients(x, g)), Kronecker(A.flatten(2).flatten(0, 1), G), of_ones(of_offset)]
+
+    def _gradients(
+        self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]
+    ) -> Float[Tensor, "S N n"]:
+        """By a, of every datum and factor."""
+        k, reach = self.kernel_size, self.kernel_size // 2
+        x, by_field = x.unflatten(1, (-1, ROTATIONS)), g.unflatten(2, (-1, ROTATIONS))
+        turned = []
+        for r in range(ROTATIONS):
+            by_input = torch.einsum("sndhw,dcm->sncmhw", by_field[:, :, :, r], torch.roll(self.b, r, 2))
+            taps = [torch.roll(x, (reach - i, reach - j), (-2, -1)) for i in range(k) for j in range(k)]
+            seen = torch.stack([torch.einsum("sncmhw,ncmhw->snc", by_input, tap) for tap in taps], -1)
+            turned.append(torch.rot90(seen.unflatten(-1, (k, k)), -r, (-2, -1)))
+        return torch.stack(turned).sum(0).flatten(2)
 
 
 def expanded(w: Shaped[Tensor, "D B M k k"], orientations: Orientations) -> Shaped[Tensor, "D R C k k"]:

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from rppdyn.images.group_convolution import ROTATIONS
 from rppdyn.images.layer import FREE_SCALE, MAPS, ROTATIONAL, STATIONARY, RelaxedImageLayer
-from rppdyn.images.pathways import Size
-from rppdyn.images.subsampling import Flatten, MaxSubsampling, PolyphaseSubsampling, Subsampling
+from rppdyn.images.pathways import Size, check_maps
+from rppdyn.images.subsampling import Flatten, MaxSubsampling, OrientationPooling, PolyphaseSubsampling, Subsampling
 from rppdyn.nn.assembling import ModuleList
 
 __all__ = ["ARCHITECTURES", "ImageModel", "LayerSpec", "nine_layers", "small", "ten_layers", "three_layers"]
@@ -38,11 +38,14 @@ class LayerSpec:
         kernel_size: of convolutions.
         subsample: what comes after it. "polyphase" and "max" halve its maps; "flatten" makes a channel of every pixel, so that
             layers behind it are fully connected.
+        lifted: whether the first layer of a model with rotations reads images as features whose orientations are all the same,
+            with weights for each. It is the same function of four times as many weights, which published counts have.
     """
 
     channels: int
     kernel_size: int = 3
     subsample: Literal["polyphase", "max", "flatten"] | None = None
+    lifted: bool = False
 
     def __post_init__(self):
         if self.subsample is not None and self.subsample not in SUBSAMPLING:
@@ -52,11 +55,12 @@ class LayerSpec:
 def ten_layers(width: int = 10) -> list[LayerSpec]:
     r"""The ten-layer network of van der Ouderaa, Immer & van der Wilk 2023, Table 6, with its width :math:`\alpha`.
 
-    Several printed sizes contradict their neighbours; these give the 338,770 parameters that the paper reports of
-    convolutions with :math:`\alpha = 10`. Images of 32 x 32 pixels end as one.
+    Several printed sizes contradict their neighbours; these give the parameters that the paper reports with :math:`\alpha = 10`
+    (Table 7): 338,770 of convolutions, 1,025,380 of group convolutions and 214,550 of separable ones. Images of 32 x 32 pixels
+    end as one, and so the two 1 x 1 layers are no group convolutions.
     """
     return [
-        LayerSpec(width),
+        LayerSpec(width, lifted=True),
         LayerSpec(2 * width, subsample="polyphase"),
         LayerSpec(2 * width),
         LayerSpec(4 * width, subsample="polyphase"),
@@ -112,7 +116,7 @@ class ImageModel(nn.Module):
     "flatten" is fully connected, of the convolutions' prior variance.
 
     With a pathway that knows rotations ("gconv" and its kin) hidden channels stand for four orientations each, and there
-    are four times as many.
+    are four times as many; where maps become one pixel, the largest of them is taken.
 
     Args:
         layers: the hidden layers.
@@ -125,7 +129,8 @@ class ImageModel(nn.Module):
             where few channels have to take that back, all rectifiers of a layer may die in the first steps.
         generator: of the initial weights.
     Raises:
-        ValueError: a size that can't be halved as often as the layers ask, or what a layer refuses.
+        ValueError: a size that can't be halved as often as the layers ask, a lifted layer that is not the first, or what a
+            layer refuses.
 
     >>> model = ImageModel(small(), 1, (16, 16), 10, {"conv": 1.0, "f_fc": 1.0})
     >>> model(torch.zeros(5, 1, 16, 16)).shape
@@ -151,27 +156,34 @@ class ImageModel(nn.Module):
         fields = ROTATIONS if any(pathways.get(name, 0) != 0 for name in ROTATIONAL) else 1
         shared: dict[str, Any] = dict(bias_variance=bias_variance, free_scale=free_scale, generator=generator)
         self.blocks, self.subsampling = ModuleList(), nn.ModuleList()
-        channels, before, gain = in_channels, 1, 1.0
+        if any(spec.lifted for spec in layers[1:]):
+            raise ValueError("lifted=True of a layer that is not the first: only images are lifted; leave it out")
+        if size == (1, 1):
+            fields = 1  # one pixel does not turn
+        before = fields if layers and layers[0].lifted else 1
+        self.image_shape, self.copies = (in_channels, *size), before
+        channels, gain = before * in_channels, 1.0
         for spec in layers:
-            if size == (1, 1):
-                fields = 1  # what is left of orientations is summed over here
             self.blocks.append(
                 RelaxedImageLayer(
-                    channels, fields * spec.channels, size, pathways_at(size, pathways, before), kernel_size=spec.kernel_size,
+                    channels, fields * spec.channels, size, pathways_at(size, pathways), kernel_size=spec.kernel_size,
                     orientations=(before, fields), gain=gain, **shared,
                 )
             )  # fmt: skip
             channels, before, gain = fields * spec.channels, fields, RECTIFIER_GAIN
-            if spec.subsample is None:
-                self.subsampling.append(nn.Identity())
-                continue
-            subsampling = SUBSAMPLING[spec.subsample]()
-            self.subsampling.append(subsampling)
-            if spec.subsample == "flatten":  # pixels turn as well: channels are no orientations any more
-                channels, before, fields = channels * math.prod(size), 1, 1
-            size = subsampling.out_size(size)
+            after: list[nn.Module] = []
+            if spec.subsample is not None:
+                subsampling = SUBSAMPLING[spec.subsample]()
+                after.append(subsampling)
+                if spec.subsample == "flatten":  # pixels turn as well: channels are no orientations any more
+                    channels, before, fields = channels * math.prod(size), 1, 1
+                size = subsampling.out_size(size)
+            if size == (1, 1) and fields > 1:
+                after.append(OrientationPooling(fields))
+                channels, before, fields = spec.channels, 1, 1
+            self.subsampling.append(nn.Sequential(*after))
         self.head = RelaxedImageLayer(
-            channels, outputs, size, pathways_at(size, pathways, before), kernel_size=1, out_size=(1, 1),
+            channels, outputs, size, pathways_at(size, pathways), kernel_size=1, out_size=(1, 1),
             orientations=(before, 1), gain=gain * output_scale, **shared,
         )  # fmt: skip
 
@@ -180,21 +192,22 @@ class ImageModel(nn.Module):
         return [*((f"blocks.{i}", layer) for i, layer in enumerate(self.blocks)), ("head", self.head)]
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N outputs"]:
+        check_maps(x, self.image_shape)
+        x = x.repeat_interleave(self.copies, 1)
         for layer, subsample in zip(self.blocks, self.subsampling, strict=True):
             x = F.relu(subsample(layer(x)))
         return self.head(x).flatten(1)
 
 
-def pathways_at(size: Size, pathways: Mapping[str, int | float], orientations: int) -> dict[str, int | float]:
+def pathways_at(size: Size, pathways: Mapping[str, int | float]) -> dict[str, int | float]:
     """Of maps of one pixel only the pathways that commute with shifts, as all maps do there; "conv" in place of none.
 
-    Of one pixel and one orientation there is nothing to turn, and no group convolution.
+    One pixel does not turn, and there is no group convolution.
     """
     if size != (1, 1):
         return dict(pathways)
     maps = {name: pathways[name] for name in MAPS if pathways.get(name, 0) != 0}
-    kinds = STATIONARY if orientations > 1 else [name for name in STATIONARY if name not in ROTATIONAL]
-    kept = {name: variance for name, variance in maps.items() if name in kinds}
+    kept = {name: variance for name, variance in maps.items() if name in STATIONARY and name not in ROTATIONAL}
     if kept or not maps:
         return kept
     return {"conv": next(iter(maps.values()))}

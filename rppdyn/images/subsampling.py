@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["Flatten", "MaxSubsampling", "PolyphaseSubsampling", "Subsampling"]
+__all__ = ["Flatten", "MaxSubsampling", "OrientationPooling", "PolyphaseSubsampling", "Subsampling"]
 
 
 class Subsampling(nn.Module):
@@ -86,3 +86,17 @@ class Flatten(nn.Module):
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N CHW 1 1"]:
         return x.flatten(1)[:, :, None, None]
+
+
+class OrientationPooling(nn.Module):
+    """The largest of a field's orientations, r fastest: of maps of one pixel it is invariant to rotations by 90 degrees."""
+
+    def __init__(self, orientations: int):
+        super().__init__()
+        self.orientations = orientations
+
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N fields H W"]:
+        return x.unflatten(1, (-1, self.orientations)).amax(2)
+
+    def extra_repr(self) -> str:
+        return f"orientations={self.orientations}"

@@ -117,6 +117,7 @@ class ImageFit(StackFit):
                 validation=task.validation,
                 canvas=task.canvas,
                 shift=task.shift,
+                resize=task.resize,
                 folder=task.folder,
             )
         except ValueError as error:
@@ -156,8 +157,10 @@ class ImageFit(StackFit):
         except ValueError as error:
             fitting = [name for name in ARCHITECTURES if name != model.architecture and _fits(name, data.size)]
             other = f"model.architecture={' or '.join(fitting)}, or " if fitting else ""
+            halved = 2 ** sum(spec.subsample in ("polyphase", "max") for spec in layers)
+            canvas = f"a task.canvas that is a multiple of {halved}" if halved > 1 else "a larger task.canvas"
             raise ConfigError(
-                f"model.architecture={model.architecture} on images of {data.size}: {error}; give {other}a larger task.canvas"
+                f"model.architecture={model.architecture} on images of {data.size}: {error}; give {other}{canvas}"
             ) from error
 
     @torch.no_grad()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import importlib
 import pickle
-import sys
 
 import numpy as np
 import pytest
 import torch
 from registry import generator
+from torchvision_files import torchvision, write_idx  # noqa: F401 (a fixture)
 
 from rppdyn.envs.tasks.images import (
     ARRANGEMENTS,
@@ -19,6 +17,7 @@ from rppdyn.envs.tasks.images import (
     in_quadrants,
     on_canvas,
     quarter_turned,
+    resized,
     rotated,
     scrambled,
     translated,
@@ -63,6 +62,32 @@ def test_quadrants_hold_the_digit_that_is_asked_for():
     ink = x.view(-1, 2, 8, 2, 8).sum((2, 4)).flatten(1)
     assert torch.equal(ink.argmax(1), asked.test.y // 10)
     assert (ink > 1e-3).sum(1).max() == 1
+
+
+def test_resized_images_keep_their_mean_and_their_places():
+    """Of a smooth picture linear interpolation is nearly right, and thin strokes are smoothed rather than lost."""
+    rows, columns = torch.meshgrid(*[(torch.arange(28) + 0.5) / 28] * 2, indexing="ij")
+    x = (rows + 2 * columns)[None, None]
+    rows, columns = torch.meshgrid(*[(torch.arange(16) + 0.5) / 16] * 2, indexing="ij")
+    small = resized(x, 16)
+    assert small.shape == (1, 1, 16, 16)
+    assert (small - (rows + 2 * columns))[..., 1:-1, 1:-1].abs().max() < 5e-3
+    stroke = torch.zeros(1, 1, 28, 28)
+    stroke[..., 13] = 1
+    assert abs(resized(stroke, 4).mean() / stroke.mean() - 1) < 0.05
+    assert torch.equal(resized(x, 28), x)
+
+
+def test_resized_images_stand_in_quadrants_of_any_canvas():
+    plain, asked = (
+        image_data("digits", name, 1, shift=0, canvas=32, resize=16) for name in ("digit", "digit_quadrant")
+    )
+    assert plain.size == (32, 32) and torch.equal(plain.test.x, asked.test.x)
+    x = asked.test.x[:, 0] - asked.test.x.min()
+    ink = x.view(-1, 2, 16, 2, 16).sum((2, 4)).flatten(1)
+    assert torch.equal(ink.argmax(1), asked.test.y // 10) and (ink > 1e-3).sum(1).max() == 1
+    assert image_data("digits", "upright", resize=12).size == (12, 12)
+    assert image_data("digits", "digit", resize=4, canvas=12).size == (12, 12)
 
 
 def test_jitter_moves_by_at_most_its_pixels():
@@ -146,7 +171,11 @@ def test_tables_are_standardised_by_their_training_part(name, rows, numbers, sid
         (dict(arrangement="mirrored"), "arrangement='mirrored': there are upright"),
         (dict(canvas=12), "canvas=12 has no four quadrants .* from 16 on"),
         (dict(arrangement="upright", canvas=6), "canvas=6 is smaller than images of 8 x 8"),
-        (dict(canvas=17), "canvas=17 has no four quadrants"),
+        (dict(canvas=12), "from 16 on, or resize=6"),
+        (dict(canvas=17), "canvas=17 has no four quadrants .* from 16 on$"),
+        (dict(resize=0), "resize=0 of digits: give a side"),
+        (dict(resize=16, canvas=16), "canvas=16 has no four quadrants .* from 32 on, or resize=8"),
+        (dict(source="wine", arrangement="upright", resize=8), "resize=8 of wine: .* leave it out"),
         (dict(validation=1437), "validation=1437 of 1437"),
         (dict(source="wine", arrangement="rotated"), "pixels of the table wine have a fixed place"),
         (dict(source="mnist"), "give folder="),
@@ -162,32 +191,6 @@ def test_every_source_is_tested():
 
 
 # -- torchvision's ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def torchvision():
-    """Its datasets need none of its operators, without which a build for another torch can't be imported."""
-    try:
-        return pytest.importorskip("torchvision")
-    except RuntimeError:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        operators = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        return operators, importlib.import_module("torchvision")
-
-
-def write_idx(folder, n_train, n_test):
-    """Files of MNIST's format: a magic number, the shape, the bytes."""
-    folder.mkdir(parents=True)
-    rng = np.random.default_rng(0)
-    for part, n in (("train", n_train), ("t10k", n_test)):
-        for kind, shape in (("images-idx3", (n, 28, 28)), ("labels-idx1", (n,))):
-            content = rng.integers(0, 10 if len(shape) == 1 else 256, shape, dtype=np.uint8)
-            header = np.array([0x800 + len(shape), *shape], dtype=">i4").tobytes()
-            (folder / f"{part}-{kind}-ubyte").write_bytes(header + content.tobytes())
-            (folder / f"{part}-{kind}-ubyte.gz").write_bytes(gzip.compress(header + content.tobytes()))
 
 
 def write_cifar(folder, n, monkeypatch):

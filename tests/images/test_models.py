@@ -31,12 +31,43 @@ def tiny(pathways, seed=0, size=(8, 8)):
     return ImageModel(TINY, 1, size, 5, pathways, generator=generator(seed)).double()
 
 
-def test_ten_layers_have_the_published_number_of_parameters():
-    """Table 7: 338,770 of convolutions of width 10 on CIFAR-10; Table 2 reports 133.6 M fully connected ones."""
-    model = ImageModel(ten_layers(), 3, (32, 32), 10, {"conv": 1.0})
-    assert sum(p.numel() for p in model.parameters()) == 338_770
+def ten_layers_counts(width, channels=3, outputs=10):
+    """In closed form: pairs of channels and input channels of its eight 3 x 3 layers, and the rest."""
+    widths = [width * factor for factor in (1, 2, 2, 4, 4, 8, 8, 16)]
+    inputs = [channels, *widths[:-1]]
+    pairs = sum(a * b for a, b in zip(inputs, widths, strict=True))
+    one_by_one = 16 * width * 64 * width + 64 * width * outputs
+    return pairs, sum(inputs), one_by_one + sum(widths) + 64 * width + outputs
+
+
+@pytest.mark.parametrize(
+    ("kind", "at_10"),
+    [("conv", 338_770), ("gconv", 1_025_380), ("gconv_separable", 214_550), ("gconv_pointwise", 338_770)],
+)
+@pytest.mark.parametrize("width", [1, 10])
+def test_ten_layers_have_the_published_number_of_parameters(kind, at_10, width):
+    """Table 7, with width 10 on CIFAR-10; Table 2 reports 133.6 M fully connected ones."""
+    pairs, inputs, rest = ten_layers_counts(width)
+    expected = {
+        "conv": 9 * pairs,
+        "gconv": 4 * 9 * pairs,
+        "gconv_separable": 4 * pairs + (9 + 1) * inputs,  # depthwise in space, with an offset
+        "gconv_pointwise": 9 * pairs,
+    }[kind] + rest
+    model = ImageModel(ten_layers(width), 3, (32, 32), 10, {kind: 1.0})
+    assert sum(p.numel() for p in model.parameters()) == expected
+    assert width != 10 or expected == at_10
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
     assert [layer.size[0] for _, layer in model.layers()] == [32, 32, 16, 16, 8, 8, 4, 2, 1, 1]
+    assert [list(dict(layer.named_children())) for _, layer in model.layers()[-2:]] == [["conv", "bias"]] * 2
+
+
+@pytest.mark.parametrize("width", [6, 13])
+def test_ten_layers_matched_in_parameters(width):
+    """Table 7 as well: 371,200 of full group convolutions of width 6, 358,463 of separable ones of width 13."""
+    kind, published = {6: ("gconv", 371_200), 13: ("gconv_separable", 358_463)}[width]
+    model = ImageModel(ten_layers(width), 3, (32, 32), 10, {kind: 1.0})
+    assert sum(p.numel() for p in model.parameters()) == published
 
 
 def test_factored_ten_layers_put_out_maps_before_they_are_subsampled():
@@ -107,6 +138,37 @@ def test_models_are_invariant_where_only_stationary_pathways_are_on(kind):
         assert max(errors) < 1e-12
     else:
         assert min(errors) > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["gconv", "gconv_separable", "gconv_pointwise"])
+def test_ten_layers_of_group_convolutions_are_invariant(kind):
+    """To shifts and quarter turns, from lifted images to maps of one pixel; without pooling orientations they are not."""
+    model = ImageModel(ten_layers(1), 2, (32, 32), 5, {kind: 1.0}, generator=generator()).double()
+    x = images(2, 2, size=(32, 32))
+    y = model(x)
+    assert (y - y[:1]).abs().max() > 1e-3
+    for turns, shift in ((1, (0, 0)), (0, (1, 0)), (3, (5, 2)), (2, (16, 31))):
+        assert relative(model(x.rot90(turns, (-2, -1)).roll(shift, (-2, -1))), y) < 1e-11
+    pooling = model.subsampling[7][1]
+    pooling.forward = lambda maps: maps.unflatten(1, (-1, 4))[:, :, 0]
+    assert relative(model(x.rot90(1, (-2, -1))), model(x)) > 1e-3
+
+
+def test_a_lifted_image_makes_the_same_function_of_more_weights():
+    """Only the sum over orientations of a lifted layer's filters matters."""
+    lifted, plain = (
+        ImageModel([LayerSpec(3, lifted=on)], 2, (8, 8), 4, {"gconv": 1.0}, generator=generator()).double()
+        for on in (True, False)
+    )
+    with torch.no_grad():
+        plain.blocks[0].gconv.weight.copy_(lifted.blocks[0].gconv.weight.sum(2, keepdim=True))
+        plain.head.load_state_dict(lifted.head.state_dict())
+    x = images(3, 2, size=(8, 8))
+    assert relative(lifted(x), plain(x)) < 1e-13
+    with pytest.raises(ValueError, match=r"lifted=True of a layer that is not the first"):
+        ImageModel([LayerSpec(3), LayerSpec(3, lifted=True)], 2, (8, 8), 4, {"gconv": 1.0})
+    without = ImageModel([LayerSpec(3, lifted=True)], 2, (8, 8), 4, {"conv": 1.0})
+    assert without.blocks[0].in_channels == 2
 
 
 @pytest.mark.parametrize("pathways", [{"conv": 1.0}, {"gconv": 1.0}], ids=str)

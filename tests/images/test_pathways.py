@@ -23,6 +23,9 @@ from rppdyn.images.pathways import circular_pad
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import negative_log_prior
 
+EXACT_COEFFICIENTS = ("a", "offset")
+"""Of separable group convolutions: those whose gradients are formed for each datum."""
+
 SHIFTS = [(i, j) for i in range(SIZE[0]) for j in range(SIZE[1])][1:]
 
 
@@ -47,6 +50,8 @@ def test_shifts(name):
 def test_affine_in_the_image(name):
     """A bias is constant, what is not one is linear; and a sample's output does not depend on its batch."""
     f, x = pathway(name), images(5)
+    if name == "gconv, separable":  # linear but for its offsets
+        torch.nn.init.zeros_(f.offset)
     zero = f(torch.zeros_like(x[:1]))
     if "bias" in name:
         assert torch.equal(f(x), zero.expand(5, -1, -1, -1))
@@ -184,6 +189,8 @@ def test_curvature_of_shared_filters_is_that_of_the_places_they_are_used_at(name
     f, x = pathway(name), images(2)
     g = gradients(f, x, 3)
     for block, (key, c) in zip(curvature(f, x, g), coefficients(f).items(), strict=True):
+        if key in EXACT_COEFFICIENTS:
+            continue
         fields = len(c)
         call = lambda p, key=key: functional_call(f, {key: p}, (x,))  # noqa: E731
         derivatives = torch.func.jacrev(call)(c).flatten(2, 3).unflatten(1, (fields, -1))
@@ -194,8 +201,18 @@ def test_curvature_of_shared_filters_is_that_of_the_places_they_are_used_at(name
         G = of_fields.mT @ of_fields / (derivatives.shape[2] * derivatives.shape[3])
         for d in range(fields):
             rows = derivatives[:, d, :, :, d].flatten(0, 2).flatten(1)
-            assert relative(block.A if block.A.ndim == 2 else block.A[d], rows.mT @ rows) < 1e-12
-        assert relative(block.G, G if block.A.ndim == 2 else G.diagonal()[:, None, None]) < 1e-12
+            assert relative(block.A, rows.mT @ rows) < 1e-12
+        assert relative(block.G, G) < 1e-12
+
+
+def test_depthwise_filters_and_offsets_of_separable_group_convolutions_have_exact_curvature():
+    """Of several images too: gradients of each are formed."""
+    f, x = pathway("gconv, separable"), images(3)
+    g = gradients(f, x, 2)
+    exact = gauss_newton(f, x, g)
+    for key, block in zip(exact, curvature(f, x, g), strict=True):
+        if key in EXACT_COEFFICIENTS:
+            assert relative(kronecker(block, 3)[0], exact[key].mT @ exact[key]) < 1e-12
 
 
 def test_blocks_of_the_factored_pathway_are_those_of_the_exact_matrix():

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torchvision_files import torchvision, write_idx  # noqa: F401 (a fixture)
 
 from rppdyn.cli import main
 from rppdyn.envs.tasks.images import translated
@@ -110,6 +111,30 @@ def test_a_regression_on_a_table(tmp_path):
     assert 0.5 < result.test["test/error"][0] < 1.2  # of targets of variance one
 
 
+@pytest.mark.usefixtures("torchvision")
+@pytest.mark.parametrize(("task", "classes"), [("mnist_digit", 10), ("mnist_digit_quadrant", 40)])
+def test_the_published_first_experiment(task, classes, tmp_path, monkeypatch):
+    """From files of MNIST's format: ten layers on quadrants of 32 x 32 pixels, with learned variances."""
+    monkeypatch.chdir(tmp_path)
+    write_idx(tmp_path / "MNIST" / "raw", 80, 20)
+    words = (f"task={task}", "task.folder=.", "task.train=60", "task.validation=20", "model.width=1", "optimiser.epochs=2",
+             "optimiser.batch_size=30", "model.architecture=ten_layers", "run_dir=run",
+             "objective=marginal_likelihood", "marginal_likelihood.burn_in=0", "marginal_likelihood.every=1",
+             "marginal_likelihood.data=20")  # fmt: skip
+    assert main(["fit-image", "model=f_fc+conv", *words]) == 0
+    images, (model,) = fit_image.load_image_models(
+        compose.composed("fit_image", ["model=f_fc+conv", *words]), RunFolder.open("run")
+    )
+    test = images.data[0].test
+    assert test.x.shape == (20, 1, 32, 32) and model(test.x).shape == (20, classes)
+    x = (test.x - test.x.min())[:, 0].view(-1, 2, 16, 2, 16).sum((2, 4)).flatten(1)
+    assert (x > 1e-3).sum(1).tolist() == [1] * 20
+    if classes == 40:
+        assert torch.equal(x.argmax(1), test.y // 10)
+    metrics = read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]
+    assert math.isfinite(metrics["marginal_likelihood/negative_log"][0])
+
+
 def test_a_damaged_file_of_members_can_be_written_again(tmp_path):
     words = [*WORDS, "task=upright", "model=conv", "model.architecture=three_layers", "task.validation=0"]
     config = configured(tmp_path / "run", *words)
@@ -171,7 +196,13 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
             ("task=wine", "model=conv"),
             "architecture=small ends in a mean .* can't tell the columns of wine .*=three_layers",
         ),
-        (("task=upright", "model.architecture=ten_layers"), "model.architecture=ten_layers on images of .*task.canvas"),
+        (
+            ("task=upright", "model.architecture=ten_layers"),
+            r"model.architecture=ten_layers on images of .* a task.canvas that is a multiple of 32",
+        ),
+        (("task.resize=0",), "task.resize=0"),
+        (("task.canvas=12",), r"task.canvas=12 has no four quadrants .*or task.resize=6"),
+        (("task=wine", "model=fc", "task.resize=8"), "task.resize=8 of wine"),
     ],
 )
 def test_bad_input(words, said, tmp_path):

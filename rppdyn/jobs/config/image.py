@@ -26,6 +26,7 @@ class ImageTaskConfig:
     validation: int = 237
     canvas: int | None = None  # pixels; null: the arrangement's own
     shift: int | None = None  # largest, in pixels; null: the arrangement's own
+    resize: int | None = None  # side of images before they are placed, in pixels; null: as they are
     folder: str | None = None  # where torchvision has put its datasets
     augment_shift: int = 0  # training images are moved by up to so many pixels, anew for each batch
     augment_flip: bool = False  # ... and mirrored left to right, or not
@@ -37,6 +38,8 @@ class ImageTaskConfig:
         for name in ("canvas", "shift", "augment_shift"):
             if (pixels := getattr(self, name)) is not None:
                 require(f"task.{name}", pixels, 0 <= pixels <= 100_000, "a number of pixels, from 0 to 100000")
+        if self.resize is not None:
+            require("task.resize", self.resize, 1 <= self.resize <= 10_000, "a number of pixels, from 1 to 10000")
 
     @property
     def augments(self) -> list[str]:
@@ -108,6 +111,8 @@ class FitImageConfig(FitConfig):
 
     def identity(self) -> dict[str, Any]:
         usual = [f"task.{name}" for name in AUGMENTS if f"task.{name}" not in self.task.augments]
+        if self.task.resize is None:
+            usual.append("task.resize")
         if self.model.output_scale == 1:
             usual.append("model.output_scale")
         return without(super().identity(), usual)  # as before there were such keys
