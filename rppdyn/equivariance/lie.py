@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Inexact
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from rppdyn.equivariance.actions import Action, check_actions, check_finite, generator_names, tangents
 from rppdyn.reps import Rep
@@ -16,7 +20,12 @@ __all__ = ["LocalEquivarianceError", "derivative", "lie_derivative", "local_equi
 
 MAX_HALVINGS = 30  # of the step of differences
 PATIENCE = 3  # halvings by which little was gained, after which there are no more
-DISAGREEMENT = 0.05  # of a derivative and one difference, from which something was detached
+NOISE = 0.05  # of differences, from which they are no derivative
+ALIKE = 0.05  # difference in which rounding in half precision may end
+MOVED = 0.01  # share of their size by which inputs are moved off kinks
+SMOOTH = 0.1  # of how far slopes at one point lie from the derivative, up to which they agree with one another
+
+logger = logging.getLogger(__name__)
 
 
 def lie_derivative(
@@ -30,7 +39,8 @@ def lie_derivative(
     if and only if f is equivariant to the group's identity component.
 
     A function whose output carries no derivative (computed in inference mode, detached, through NumPy), or not all of it, is
-    differentiated by central differences of fourth order, to about 1e-11 in float64 and 1e-4 in float32.
+    differentiated by central differences of fourth order. They are taken in double precision, to about 1e-11; a function
+    that refuses it has them to about 1e-4 in float32. At a kink the derivative is that of forward mode.
 
     Args:
         f: maps ``(..., dim_in)`` to ``(..., dim_out)``; for flows, whatever they act on.
@@ -53,11 +63,7 @@ def lie_derivative(
     check_actions(rep_in, rep_out, x)
     derivatives = []
     for k, velocity in enumerate(tangents(rep_in, x)):
-        y, pushed = derivative(f, x, velocity)
-        if not _is_whole(f, x, velocity, y, pushed):
-            found, error = _differences(f, x, velocity)
-            if error.norm() < DISAGREEMENT * found.norm():  # else f is noisy, or has a kink there
-                pushed = found
+        y, pushed = _whole_derivative(f, x, velocity)
         if isinstance(rep_out, Rep) and y.shape[-1:] != (rep_out.dim,):
             raise ValueError(f"f(x) has shape {tuple(y.shape)}; rep_out ({rep_out}) asks for {rep_out.dim} components")
         derivatives.append(pushed - tangents(rep_out, y)[k])
@@ -67,23 +73,94 @@ def lie_derivative(
 
 
 def derivative(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """``f(x)`` and its derivative along ``v``."""
+    """``f(x)`` and its derivative along ``v``; by forward mode, which leaves out what was detached, where f has it."""
     try:
-        # strict: a detached output raises, it is no constant
-        return torch.func.jvp(lambda x: f(x.clone()), (x,), (v,), strict=True)[:2]
+        return _forward(f, x, v)
     except RuntimeError:  # (or f is at fault, and raises again below)
-        return f(x.clone()), _differences(f, x, v)[0]
+        y = f(x.clone())
+        double, at = _in_double(f, x, y)
+        return y, _differences(double, at, v.to(at.dtype))[0].to(y.dtype)
 
 
-def _is_whole(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor, y: Tensor, pushed: Tensor) -> bool:
-    """Whether a derivative is that of all of f, none of which was detached: whether one central difference agrees with it."""
+def _whole_derivative(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, with what was detached."""
+    y, pushed = derivative(f, x, v)
     try:
-        step = _step(x, v, torch.finfo(x.dtype).eps ** (1 / 3))
-        found = (f(x + step * v) - f(x - step * v)) / (2 * step)
-        rounding = 10 * torch.finfo(x.dtype).eps * y.norm() / step
-        return bool((found - pushed).norm() <= DISAGREEMENT * pushed.norm() + rounding)
-    except RuntimeError:  # inside torch.vmap nothing may be decided by values
-        return True
+        double, at = _in_double(f, x, y)
+        v = v.to(at.dtype)
+        if not _is_whole(double, at, v):
+            found, error = _differences(double, at, v)
+            if error.norm() < NOISE * found.norm():  # else f is noisy
+                pushed = found.to(y.dtype)
+    except RuntimeError:  # no forward mode to be judged; or inside torch.vmap, where nothing may be decided by values
+        pass
+    return y, pushed
+
+
+def _forward(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    # strict: a detached output raises, it is no constant; an optimised TorchScript forgets tangents
+    with torch.jit.optimized_execution(False):
+        return torch.func.jvp(lambda x: f(x.clone()), (x,), (v,), strict=True)[:2]
+
+
+class _Double(TorchFunctionMode):
+    """Run torch's functions in double precision, whatever the dtype of weights and buffers that a function holds."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        func = Tensor.double if func in (Tensor.float, Tensor.half, Tensor.bfloat16) else func
+        leaves, structure = tree_flatten((args, kwargs or {}))
+        with torch.inference_mode(False):  # where tensors count what is written into them
+            doubled = [_doubled(leaf) for leaf in leaves]
+        args, kwargs = tree_unflatten(doubled, structure)
+        result = func(*args, **kwargs)
+        for leaf, copy in zip(leaves, doubled, strict=True):
+            if copy is not leaf and isinstance(copy, Tensor) and copy._version:
+                # only the copy was given to it
+                raise TypeError(f"{func.__name__} writes into a tensor of {leaf.dtype}")
+        return tree_map(_doubled, result)
+
+
+def _doubled(leaf: Any) -> Any:
+    """A tensor, or a dtype, in double precision; anything else as it is."""
+    if isinstance(leaf, torch.dtype):
+        return torch.complex128 if leaf.is_complex else torch.float64 if leaf.is_floating_point else leaf
+    return leaf.to(_doubled(leaf.dtype)) if isinstance(leaf, Tensor) else leaf
+
+
+def _in_double(f: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """f and x in double precision; as they are where f, of which y is the value, is another function there or refuses."""
+
+    def double(x: Tensor) -> Tensor:
+        with _Double():
+            return f(x.clone())
+
+    try:
+        at = _doubled(x)
+        if (double(at) - y).norm() <= ALIKE * y.norm():
+            return double, at
+    except Exception:  # of any kind: f may be scripted, check dtypes, or write into a tensor of its own
+        logger.debug("not in double precision: %r", f, exc_info=True)
+    return f, x
+
+
+def _is_whole(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> bool:
+    """True unless some of f was detached, and its derivative by forward mode is not all of it.
+
+    Slopes to both sides at two distances agree with one another where f is smooth. If they agree on another value than
+    forward mode's, f was detached. Next to a kink they differ. Inputs that are on one (a dark background) are moved off it.
+    """
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype).to(x.device)
+    x = x + MOVED * x.abs().square().mean().sqrt() * noise
+    y, pushed = _forward(f, x, v)
+    eps = torch.finfo(x.dtype).eps
+    step = _step(x, v, eps ** (1 / 3))
+    slopes = torch.stack([(f(x + h * v) - y) / h for h in (step, -step, 3 * step, -3 * step)])
+    middle = slopes.mean(0)
+    off = (middle - pushed).abs()
+    smooth = torch.where((slopes - middle).abs().amax(0) < SMOOTH * off, off, 0.0).norm()
+    # of several kinks in one entry some cancel, but not most
+    detached = smooth > eps**0.2 * pushed.norm() + 10 * eps * y.norm() / step and smooth > 0.5 * off.norm()
+    return not detached
 
 
 def _step(x: Tensor, v: Tensor, share: float) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import math
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from registry import generator
 
 from rppdyn.equivariance import Flow, images, lie_derivative, local_equivariance_error
+from rppdyn.equivariance.actions import tangents
 from rppdyn.groups import SO, Group, Z
 from rppdyn.nn import EMLP
 from rppdyn.reps import Scalar, T, V
@@ -107,7 +110,132 @@ def test_functions_that_are_detached_in_part():
     assert lie_derivative(whole, V(G), V(G), x).abs().max() < 1e-9
 
 
-def test_noise_and_kinks_keep_the_derivative_of_the_graph():
+def forward_mode(f, action, out, x):
+    """The Lie derivative by torch.func.jvp and nothing else."""
+    pushed = [torch.func.jvp(f, (x,), (v,)) for v in tangents(action, x)]
+    return torch.stack([dy - tangents(out, y)[k] for k, (y, dy) in enumerate(pushed)])
+
+
+def network(activation, dtype, seed=3):
+    """Three layers of a width at which some unit's kink is always near, and its float64 copy."""
+    torch.manual_seed(seed)
+    sizes = [6, 128, 128, 3]
+    layers = [part for a, b in itertools.pairwise(sizes) for part in (torch.nn.Linear(a, b), activation)][:-1]
+    net = torch.nn.Sequential(*layers).requires_grad_(False).to(dtype)
+    return net, copy.deepcopy(net).double()
+
+
+class Hard(torch.nn.Module):
+    """A gate that jumps."""
+
+    def forward(self, x):
+        return (x > 0).to(x.dtype) * x.sin()
+
+
+class Absolute(torch.nn.Module):
+    def forward(self, x):
+        return x.abs()
+
+
+KINKED = (torch.nn.ReLU(), torch.nn.LeakyReLU(0.2), Absolute(), Hard(), torch.nn.Hardtanh(), torch.nn.Hardswish())
+IN, OUT = 2 * V(SO(3)), V(SO(3))
+
+
+@pytest.mark.parametrize("activation", KINKED, ids=lambda activation: type(activation).__name__)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_kinks_keep_the_derivative_of_the_graph(activation, dtype):
+    """What forward mode gives, to the last bit: next to kinks, and on those where inputs and features are zero."""
+    net, _ = network(activation, dtype)
+    policy = lambda x: net(x).tanh().mul(2).clamp(-0.1, 0.1)  # noqa: E731
+    for batch in (1, 300):
+        x = torch.randn(batch, 6, generator=generator(4)).to(dtype)
+        for f, at in ((net, x), (policy, x), (net, 0 * x), (activation, x.relu())):
+            reps = (IN, IN) if f is activation else (IN, OUT)
+            assert torch.equal(lie_derivative(f, *reps, at), forward_mode(f, *reps, at))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("flow", [images.translation("x", "fourier"), images.rotation()], ids=lambda flow: flow.name)
+def test_kinks_of_image_networks_keep_the_derivative_of_the_graph(flow, dtype):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+        torch.nn.Conv2d(8, 8, 3, padding=1, bias=False), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Flatten(),
+        torch.nn.Linear(8 * 16, 10),
+    ).requires_grad_(False).to(dtype)  # fmt: skip
+    bright = torch.rand(8, 1, 16, 16, generator=generator(1)).to(dtype)
+    for x in (bright, bright[:1], bright * (bright > 0.6)):  # the last on a background of zeros
+        for f in (net, net[:3]):
+            assert torch.equal(lie_derivative(f, flow, flow, x), forward_mode(f, flow, flow, x))
+
+
+class Undifferentiated(torch.autograd.Function):
+    """ReLU without a rule for forward mode."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.relu()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+def _tensor(values, like):
+    return torch.as_tensor(values).to(like.dtype)
+
+
+def _without_gradient(f):
+    with torch.inference_mode():
+        return f()
+
+
+PARTIAL = {  # a network and something that forward mode does not see
+    "detach": lambda net, x: net(x) + x[..., :3].detach(),
+    "little": lambda net, x: net(x) + 0.01 * x[..., :3].detach(),
+    "network": lambda net, x: net(x.detach()) + x[..., :3],
+    "data": lambda net, x: net(x) + x.data[..., :3],
+    "list": lambda net, x: net(x) + torch.tensor(x.tolist(), dtype=x.dtype)[..., :3],
+    "inference": lambda net, x: net(x) + _without_gradient(lambda: x[..., :3] * 1),
+    "numpy": lambda net, x: net(x) + _tensor(x.detach().double().numpy()[..., :3], x),
+    "all": lambda net, x: _tensor(net(x.detach()).double().numpy(), x) + x[..., :3],
+    "buffer": lambda net, x: torch.zeros(len(x), 3, dtype=x.dtype).copy_(net(x)) + x[..., :3].detach(),
+}
+WHOLE = {"little": lambda net, x: net(x) + 0.01 * x[..., :3]}
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-8), (torch.bfloat16, 0.02)])
+@pytest.mark.parametrize("name", PARTIAL)
+def test_functions_with_kinks_that_are_detached_in_part(name, dtype, tolerance):
+    net, exact = network(torch.nn.ReLU(), dtype)
+    x = torch.randn(100, 6, generator=generator(5)).to(dtype)
+    whole = WHOLE.get(name, lambda net, x: net(x) + x[..., :3])
+    expected = forward_mode(lambda x: whole(exact, x), IN, OUT, x.double())
+    found = lie_derivative(lambda x: PARTIAL[name](net, x), IN, OUT, x)
+    assert found.dtype == dtype and (found - expected).norm() < tolerance * expected.norm()
+
+
+def test_functions_without_forward_mode_are_differentiated_in_double_precision():
+    net, exact = network(torch.nn.ReLU(), torch.float32)
+    x = torch.randn(100, 6, generator=generator(6))
+    expected = forward_mode(exact, IN, OUT, x.double())
+    custom = torch.nn.Sequential(*[layer for layer in net if not isinstance(layer, torch.nn.ReLU)])
+
+    def written(x):
+        buffer.copy_(net(x))
+        return buffer.clone()
+
+    def undifferentiated(x):
+        for layer in custom[:-1]:
+            x = Undifferentiated.apply(layer(x))
+        return custom[-1](x)
+
+    buffer = torch.zeros(100, 3)
+    for f, tolerance in ((torch.inference_mode()(net.forward), 1e-6), (undifferentiated, 1e-6), (written, 0.02)):
+        assert (lie_derivative(f, IN, OUT, x) - expected).norm() < tolerance * expected.norm()
+
+
+def test_noise_keeps_the_derivative_of_the_graph():
     G, x = SO(2), torch.tensor([[0.0, 1.0]], dtype=torch.float64)
     noise = torch.Generator().manual_seed(0)
     noisy = lambda x: x[..., :1] + torch.randn(1, 1, generator=noise, dtype=x.dtype)  # noqa: E731
