@@ -125,7 +125,10 @@ class RPPSAC(SAC):
             self.policy_kwargs["spec"] = spec.to_dict()
         if _init_setup_model:  # load() sets up later, with the saved policy_kwargs
             if "spec" not in self.policy_kwargs:
-                self.policy_kwargs["spec"] = symmetry_spec(self.env).to_dict()
+                refusals.check_wrapper(self._vec_normalize_env)
+                derived = symmetry_spec(self.env)
+                refusals.check_wrappers(self.env, derived)
+                self.policy_kwargs["spec"] = derived.to_dict()
             self._setup_model()
             refusals.check_compiled(self)
 

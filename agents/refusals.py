@@ -11,10 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import VecNormalize
+from gymnasium.envs.mujoco import MujocoEnv
+from stable_baselines3.common.vec_env import (
+    VecCheckNan,
+    VecEnv,
+    VecEnvWrapper,
+    VecMonitor,
+    VecNormalize,
+    VecVideoRecorder,
+)
 
 from rppdyn.agents.compiled import OPTIONS
 from rppdyn.agents.functional import Perceptrons
+from rppdyn.envs import SymmetrySpec
+from rppdyn.envs.catalogue import single_environment
+from rppdyn.envs.certification.wrapped import require_symmetric_wrappers
 from rppdyn.nn.compiling import check_compiler
 
 if TYPE_CHECKING:
@@ -28,6 +39,9 @@ INSTEAD = {
 }
 """What policies here have in the place of stable-baselines3's arguments."""
 
+
+HARMLESS = (VecNormalize, VecMonitor, VecCheckNan, VecVideoRecorder)
+"""Vectorised wrappers that leave actions and observations alone, VecNormalize where `check_wrapper` lets it pass."""
 
 PLAIN_ADAM = {"weight_decay": 0, "amsgrad": False, "maximize": False}
 """The options of Adam that the step that is written out doesn't have."""
@@ -172,6 +186,25 @@ def check_wrapper(wrapper: VecNormalize | None) -> None:
             "VecNormalize scales each observation by itself, which breaks the symmetry; use "
             "VecNormalize(env, norm_obs=False): RPPPolicy normalises observations in a way that commutes with it"
         )
+
+
+def check_wrappers(env: VecEnv, spec: SymmetrySpec) -> None:
+    """Refuse wrappers that a spec derived from the environment doesn't account for.
+
+    Raises:
+        ValueError: naming a vectorised wrapper that is not known to leave actions and observations alone, or one of the
+            environments' own that spoils the symmetry, see `rppdyn.envs.certification.wrapped`.
+    """
+    while isinstance(env, VecEnvWrapper):
+        if type(env) not in HARMLESS:
+            raise ValueError(
+                f"{spec.env_id}: its symmetry is derived from the environment inside the wrapper {type(env).__name__}, which "
+                "may change what it acts on: take it off, or pass spec= for what the agent sees"
+            )
+        env = env.venv
+    with single_environment(env) as single:
+        if isinstance(single.unwrapped, MujocoEnv):
+            require_symmetric_wrappers(single, spec)
 
 
 def check_archive(path: pathlib.Path) -> None:

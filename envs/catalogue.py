@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,11 +30,20 @@ from rppdyn.envs.observation.action import notes, space_of
 from rppdyn.envs.observation.recognition import observation_of, recognise
 from rppdyn.envs.published import published_spec
 from rppdyn.envs.spec import Space, Symmetry, SymmetrySpec
+from rppdyn.envs.wrappers import step_wrappers
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
-__all__ = ["KNOWN_ENVIRONMENTS", "VARIANTS", "Choice", "symmetry_choices", "symmetry_spec"]
+__all__ = [
+    "KNOWN_ENVIRONMENTS",
+    "VARIANTS",
+    "Choice",
+    "single_environment",
+    "symmetry_choices",
+    "symmetry_spec",
+    "symmetry_specs",
+]
 
 VARIANTS = ("derived", "published")
 
@@ -42,7 +51,7 @@ Choice = tuple[str, ...]
 """Names of the symmetries that generate a group."""
 
 Found = tuple[SymmetrySpec, mujoco.MjModel | None]
-"""A spec and the model it was derived from, or None where the environment offers it."""
+"""A spec and the model whose verdicts may be known; None where the environment offers the spec, or wrappers act on steps."""
 
 _TASKS: Mapping[str, Mapping[str, Choice]] = {
     "InvertedPendulum": {"left-right": ("left-right",)},
@@ -109,6 +118,62 @@ def symmetry_spec(
     )
 
 
+def symmetry_specs(source: str | Path | gym.Env | mujoco.MjModel) -> tuple[list[SymmetrySpec], list[str]]:
+    """The default spec, where there is one, then a spec of each other symmetry that is derived, exact or approximate.
+
+    Of Gymnasium's tasks, and of environments that give their spec themselves, the default one alone.
+
+    Returns:
+        the specs, and a line on each symmetry that has none.
+    Raises:
+        ValueError: no such environment or file, no symmetry, or none that acts on the observation.
+    """
+    build: Callable[[str | None], Found]
+    if isinstance(source, Path) or (isinstance(source, str) and is_model_file(source)):
+        model, name = load_model(source), Path(source).stem
+        build = partial(_of_model, model, name, variant="derived")
+    elif isinstance(source, mujoco.MjModel):
+        model, name = source, "model"
+        build = partial(_of_model, model, name, variant="derived")
+    elif isinstance(source, str):
+        if _task_name(source) in _TASKS:
+            return [symmetry_spec(source)], []
+        with closing(stock_env(source, disable_env_checker=True)) as env:
+            return symmetry_specs(env)
+    elif (
+        not hasattr(source, "unwrapped")
+        or _task_name(env_name(source)) in _TASKS
+        or hasattr(source.unwrapped, "symmetry_spec")
+    ):
+        return [symmetry_spec(source)], []
+    else:
+        model, name = _model_of(source), env_name(source)
+        build = partial(_of_env, source, variant="derived")
+    derivation = derive(model)
+    default = _unspoilt(derivation)
+    choices = ["+".join(default)] if default else []
+    choices += [one for one in derivation.names if one not in default]
+    if not choices:
+        raise ValueError(no_symmetry(name))
+    specs, refused = [], []
+    for choice in choices:
+        try:
+            specs.append(_with_verdicts(*build(choice)))
+        except ValueError as error:
+            refused.append(str(error) if choice in str(error) else f"{choice}: {error}")
+            choices += default if choice not in derivation.names else ()  # of a group that has no spec, each by itself
+    if not specs:
+        raise ValueError(refused[0])
+    return specs, refused
+
+
+def no_symmetry(name: str) -> str:
+    return (
+        f"no symmetry of {name} was found: no mirror image, turn or exchange of limbs carries its bodies and joints onto "
+        "one another; one that you know is described by hand with rppdyn.envs.mirror_spec"
+    )
+
+
 def symmetry_choices(source: str | Path | gym.Env | mujoco.MjModel) -> dict[str, Choice]:
     """Choices of a task's symmetries by name, the default first; for other models, each derived symmetry by itself.
 
@@ -154,7 +219,7 @@ def _of_env(env, symmetry: str | None, variant: str) -> Found:
     spec = _build(name, model, chosen, space_of(observation, chosen), notes(observation, chosen))
     if variant == "published":
         spec = published_spec(spec, _task_name(name))
-    return spec, model
+    return spec, None if step_wrappers(env) else model  # verdicts are those of the environment without wrappers
 
 
 def _offered(env, symmetry: str | None, variant: str) -> SymmetrySpec:
@@ -183,9 +248,20 @@ def _model_of(env) -> mujoco.MjModel:
 
 
 def _of_vectorised(env, symmetry: str | None, variant: str) -> Found:
-    """The spec of the first environment of a VecEnv; one in another process is made again from its registration."""
+    with single_environment(env) as single:
+        return _of_env(single, symmetry, variant)
+
+
+@contextmanager
+def single_environment(env: VecEnv) -> Iterator[gym.Env]:
+    """The first environment of a VecEnv; one in another process is made again from its registration, and closed.
+
+    Raises:
+        ValueError: it has no registration, or a wrapper that can't be made again.
+    """
     if hasattr(env, "envs"):
-        return _of_env(env.envs[0], symmetry, variant)
+        yield env.envs[0]
+        return
     registered = env.get_attr("spec", indices=[0])[0]
     if registered is None:
         raise ValueError(f"{env} has environments without an id to find their symmetry by; pass spec=")
@@ -193,7 +269,7 @@ def _of_vectorised(env, symmetry: str | None, variant: str) -> Found:
     registered.additional_wrappers = tuple(_made_again(registered.additional_wrappers))
     single = gym.make(registered, disable_env_checker=True)
     try:
-        return _of_env(single, symmetry, variant)
+        yield single
     finally:
         single.close()
 
@@ -236,14 +312,21 @@ def _choose(named: Mapping[str, Choice], derivation: Derivation, symmetry: str |
         return tuple(sorted(parts, key=derivation.names.index))
     if named:
         return next(iter(named.values()))
-    unspoilt = tuple(s.name for s in derivation.symmetries if not s.is_continuous and not s.deviations)
-    if unspoilt:
+    if unspoilt := _unspoilt(derivation):
         return unspoilt
-    found = ", ".join(derivation.names)
-    remedy = f"name one of the approximate or continuous ones that its model has: {found}" if found else (
-        "none was derived from its model; describe one by hand with rppdyn.envs.mirror_spec"
-    )  # fmt: skip
-    raise ValueError(f"no exact discrete symmetry of {name} to take by default: {remedy}, and see `rppdyn certify`")
+    if not derivation.symmetries:
+        raise ValueError(no_symmetry(name))
+    first = derivation.symmetries[0]
+    spoilt = f" ({first.name}: {first.deviations[0]})" if first.deviations else ""
+    raise ValueError(
+        f"no exact discrete symmetry of {name} to take by default{spoilt}: choose one by symmetry=, of "
+        f"{', '.join(derivation.names)}; `rppdyn certify` says how far each is off"
+    )
+
+
+def _unspoilt(derivation: Derivation) -> Choice:
+    """The discrete symmetries from which no parameter of the model deviates."""
+    return tuple(s.name for s in derivation.symmetries if not s.is_continuous and not s.deviations)
 
 
 def _build(name: str, model, chosen: list[ModelSymmetry], obs: Space, remarks: tuple[str, ...]) -> SymmetrySpec:

@@ -6,9 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import gymnasium as gym
 import mujoco
 import numpy as np
+from gymnasium import spaces
 from gymnasium.envs.mujoco import MujocoEnv
+
+from rppdyn.envs.wrappers import acting_wrappers, observation_function, step_wrappers, without_passive
 
 __all__ = [
     "BareSimulator",
@@ -16,6 +20,7 @@ __all__ = [
     "Simulator",
     "get_derived",
     "get_integration_state",
+    "quiet_mujoco",
     "set_derived",
     "set_integration_state",
     "tight_solver",
@@ -23,6 +28,17 @@ __all__ = [
 
 INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 CONTROL_INTERVAL = 0.02  # seconds; a bare model's random control is held so long, to make it move rather than tremble
+UNSTABLE = {
+    mujoco.mjtWarning.mjWARN_BADQPOS: "unstable, MuJoCo reset it: bad position",
+    mujoco.mjtWarning.mjWARN_BADQVEL: "unstable, MuJoCo reset it: bad velocity",
+    mujoco.mjtWarning.mjWARN_BADQACC: "unstable, MuJoCo reset it: bad acceleration",
+    mujoco.mjtWarning.mjWARN_BADCTRL: "MuJoCo set the controls to zero: bad control",
+}
+"""Warnings of a step in which MuJoCo replaces the state or the controls; bad is nan, infinite or above 1e10."""
+
+NOT_FINITE = {"obs": "an observation is not finite", "reward": "the reward is not finite"}
+
+PROBES = 40  # states by which an environment is asked whether it remembers anything
 START_SPREAD = 0.1  # width of a bare model's random starts, in radians or metres and their rates
 
 
@@ -80,10 +96,23 @@ def tight_solver(model: mujoco.MjModel) -> Iterator[None]:
             setattr(model.opt, key, value)
 
 
+@contextmanager
+def quiet_mujoco() -> Iterator[None]:
+    """Keep MuJoCo's warnings out of the terminal and out of `MUJOCO_LOG.TXT` while the block runs; steps count them."""
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
+
+
 class Outcome(NamedTuple):
     """One step: simulator state and observation before and after it, reward, termination, and whether bodies touched.
 
-    Stacked over states, each array has the states first. A bare model has an empty observation and no reward (nan).
+    Stacked over states, each array has the states first. A bare model has an empty observation and no reward (nan). `fault`
+    says in words why the step is none of the dynamics (MuJoCo reset it, or a number is not finite), whose results are then
+    zeros; "" where it is one.
     """
 
     qpos: np.ndarray
@@ -97,13 +126,15 @@ class Outcome(NamedTuple):
     reward: np.ndarray
     terminated: np.ndarray
     contact: np.ndarray
+    fault: np.ndarray
 
 
 class Simulator:
-    """A Gymnasium MuJoCo environment that can be put into any state.
+    """A Gymnasium MuJoCo environment that can be put into any state, and is stepped through its wrappers.
 
     A state is MuJoCo's full integration state (`mjSTATE_INTEGRATION`): positions and velocities are not enough, since
-    the constraint solver starts from the last accelerations (`qacc_warmstart`).
+    the constraint solver starts from the last accelerations (`qacc_warmstart`). Wrappers that only count, check or record
+    are passed over, the others are copied, see `rppdyn.envs.wrappers`.
 
     Raises:
         ValueError: the environment is no Gymnasium MuJoCo environment.
@@ -112,20 +143,40 @@ class Simulator:
     is_task = True  # whether there are an observation, a reward, a termination and a reset of its own
 
     def __init__(self, env):
-        env = env.unwrapped
-        if not isinstance(env, MujocoEnv) or not hasattr(env, "_get_obs"):
-            raise ValueError(f"{type(env).__name__} is no Gymnasium MuJoCo environment; the simulator can't be stepped")
-        self.env, self.model, self.data = env, env.model, env.data
+        base = env.unwrapped
+        if not isinstance(base, MujocoEnv) or not hasattr(base, "_get_obs"):
+            raise ValueError(
+                f"{type(base).__name__} is no Gymnasium MuJoCo environment; the simulator can't be stepped"
+            )
+        self.env, self.model, self.data = without_passive(env), base.model, base.data
+        self._observation = observation_function(self.env)
 
     @property
     def name(self) -> str:
         """The environment's id, for messages."""
-        return self.env.spec.id if self.env.spec else type(self.env).__name__
+        base = self.env.unwrapped
+        return base.spec.id if base.spec else type(base).__name__
+
+    @property
+    def wrappers(self) -> tuple[str, ...]:
+        """Class names of the wrappers that steps go through, the outermost first, but for those that map observations."""
+        return tuple(type(layer).__name__ for layer in step_wrappers(self.env))
 
     @property
     def action_bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lowest and highest action, float64."""
-        space = self.env.action_space
+        """Lowest and highest action, float64; where a wrapper takes any, those inside it.
+
+        Raises:
+            ValueError: there are none.
+        """
+        layer, space = self.env, self.env.action_space
+        while isinstance(space, spaces.Box) and not space.is_bounded() and isinstance(layer, gym.Wrapper):
+            layer = layer.env
+            space = layer.action_space if layer.action_space.shape == space.shape else space
+        if not isinstance(space, spaces.Box) or not space.is_bounded():
+            raise ValueError(
+                f"{self.name}: its actions, {space}, have no bounds to draw random ones from; give it some"
+            )
         return space.low.astype(np.float64), space.high.astype(np.float64)
 
     def reset(self, rng: np.random.Generator) -> None:
@@ -134,12 +185,74 @@ class Simulator:
 
     def observe(self) -> np.ndarray:
         """The raw observation of the present state, float64."""
-        return np.array(self.env._get_obs(), dtype=np.float64)
+        return np.array(self._observation(), dtype=np.float64)
 
     def advance(self, action: np.ndarray) -> tuple[np.ndarray, float, bool]:
         """Step from the present state: observation, reward and termination."""
         obs, reward, terminated, _, _ = self.env.step(action)
-        return np.asarray(obs, dtype=np.float64), float(reward), bool(terminated)
+        return np.array(obs, dtype=np.float64), float(reward), bool(terminated)
+
+    def require_memoryless(self) -> None:
+        """Check that observation, reward and next state follow from the simulator's state and the action.
+
+        Raises:
+            ValueError: naming the wrapper that remembers earlier steps, draws at random, or changes what `step` returns as an
+                observation without being a `gymnasium.ObservationWrapper`.
+        """
+        self._require(lambda simulator: simulator._memory() or simulator._unobserved())
+
+    def require_observed(self) -> None:
+        """Check that what `reset` and `step` return is the observation that `observe` gives of the state.
+
+        Raises:
+            ValueError: naming the wrapper that changes it.
+        """
+        self._require(Simulator._unobserved)
+
+    def _require(self, fault_of: Callable[[Simulator], str]) -> None:
+        if not (fault := fault_of(self)):
+            return
+        layer: gym.Env = self.env
+        for layer in (self.env.unwrapped, *reversed(acting_wrappers(self.env))):
+            if inner := fault_of(Simulator(layer)):
+                fault = inner
+                break
+        culprit = f"its wrapper {type(layer).__name__}" if isinstance(layer, gym.Wrapper) else "the environment itself"
+        raise ValueError(f"{self.name}: {culprit} {fault}, or use the environment inside it")
+
+    def _memory(self) -> str:
+        """What does not follow from state and action; "" if everything does."""
+        states, actions = self.rollout_states(PROBES, np.random.default_rng(0), stride=3, horizon=25)
+        there = self.steps(states, actions)
+        back = Outcome(*(column[::-1] for column in self.steps(states[::-1], actions[::-1])))
+        kinds = {"obs": "observation", "next_obs": "observation", "reward": "reward", "terminated": "termination"}
+        for key in ("obs", "next_qpos", "next_qvel", "next_act", "next_obs", "reward", "terminated"):
+            if not np.array_equal(getattr(there, key), getattr(back, key)):
+                what = kinds.get(key, "next state")
+                return (
+                    f"remembers earlier steps or draws at random: the {what} is not the same from the same state and action, "
+                    "and a mirrored state can't be given its memory; take it off"
+                )
+        return ""
+
+    def _unobserved(self) -> str:
+        """How a returned observation differs from that of the state; "" if it doesn't."""
+        returned, observed = [self.env.reset(seed=0)[0]], [self.observe()]
+        state = self.get()
+        self.set(state)
+        first = self.observe()
+        for _ in range(3):
+            returned.append(self.env.step(self.env.action_space.sample())[0])
+            observed.append(self.observe())
+        self.set(state)
+        if not np.array_equal(first, self.observe(), equal_nan=True):
+            return "gives two different observations of one state (noise, memory, running statistics?); take it off"
+        if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(returned, observed, strict=True)):
+            return (
+                "changes what step or reset return as the observation and is no gymnasium.ObservationWrapper, which could be "
+                "asked for the observation of any state; make it one"
+            )
+        return ""
 
     # -- states -------------------------------------------------------------------------------------------------------
 
@@ -151,6 +264,7 @@ class Simulator:
         """Put the simulator into an integration state, contact forces included."""
         set_integration_state(self.model, self.data, state)
         mujoco.mj_rnePostConstraint(self.model, self.data)  # cfrc_ext, which mj_forward leaves as the last step had it
+        mujoco.mj_subtreeVel(self.model, self.data)  # the same for subtree_linvel and subtree_angmom
 
     def read(self, states: np.ndarray, *keys: str) -> list[np.ndarray]:
         """Fields of `mjData` that are part of the state ("qpos", "qacc_warmstart", ...), stacked over the states."""
@@ -178,9 +292,26 @@ class Simulator:
         data = self.data
         before = data.qpos.copy(), data.qvel.copy(), data.act.copy(), self.observe()
         contact = data.ncon > 0
-        obs, reward, terminated = self.advance(action)
+        obs, reward, terminated, fault = self._advance(action)
+        if not fault and not np.isfinite(before[-1]).all():
+            fault = NOT_FINITE["obs"]
         after = data.qpos.copy(), data.qvel.copy(), data.act.copy(), obs
-        return Outcome(*before, *after, *map(np.array, (reward, terminated, contact or data.ncon > 0)))
+        if fault:
+            before = (*before[:-1], np.zeros_like(obs))
+            after, reward = tuple(np.zeros_like(y) for y in after), 0.0
+        return Outcome(*before, *after, *map(np.array, (reward, terminated, contact or data.ncon > 0, fault)))
+
+    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, str]:
+        """What `advance` returns, and what is wrong with the step; "" if nothing is."""
+        for warning in UNSTABLE:
+            self.data.warning[warning].number = 0
+        obs, reward, terminated = self.advance(action)
+        fault = next((text for warning, text in UNSTABLE.items() if self.data.warning[warning].number), "")
+        if not fault and not np.isfinite(obs).all():
+            fault = NOT_FINITE["obs"]
+        if not fault and self.is_task and not np.isfinite(reward):
+            fault = NOT_FINITE["reward"]
+        return obs, reward, terminated, fault
 
     def steps(self, states: np.ndarray, actions: np.ndarray, tick: Callable[[int], None] = lambda n: None) -> Outcome:
         """One step from each state, stacked; `tick` is told how many steps were taken."""
@@ -193,14 +324,19 @@ class Simulator:
     def trajectories(
         self, starts: np.ndarray, actions: np.ndarray, tick: Callable[[int], None] = lambda n: None
     ) -> list[np.ndarray]:
-        """Positions, velocities and activations (R, T, .) along actions (R, T, m) from starts, through termination."""
+        """Positions, velocities and activations (R, T, .) along actions (R, T, m) from starts, through termination.
+
+        From a faulty step on (see `Outcome`) they are nan.
+        """
         found = []
         for start, sequence in zip(starts, actions, strict=True):
             self.set(start)
             path = []
+            faulty = False
             for action in sequence:
-                self.advance(action)
-                path.append((self.data.qpos.copy(), self.data.qvel.copy(), self.data.act.copy()))
+                faulty = faulty or bool(self._advance(action)[3])
+                now = self.data.qpos, self.data.qvel, self.data.act
+                path.append(tuple(np.full(x.shape, np.nan) if faulty else x.copy() for x in now))
             tick(len(sequence))
             found.append([np.array(column) for column in zip(*path, strict=True)])
         return [np.array(column) for column in zip(*found, strict=True)]
@@ -227,8 +363,8 @@ class Simulator:
             if step % stride == 0:
                 states.append(self.get())
                 actions.append(action)
-            terminated = self.advance(action)[2]
-            t = horizon if terminated else t + 1
+            _, _, terminated, fault = self._advance(action)
+            t = horizon if terminated or fault else t + 1
             step += 1
             tick(1)
         return np.array(states), np.array(actions)
@@ -258,6 +394,10 @@ class BareSimulator(Simulator):
     @property
     def name(self) -> str:
         return self._name
+
+    @property
+    def wrappers(self) -> tuple[str, ...]:
+        return ()
 
     @property
     def action_bounds(self) -> tuple[np.ndarray, np.ndarray]:

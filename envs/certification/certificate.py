@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import textwrap
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,7 +48,15 @@ ENOUGH = 20
 
 SHOWN = 8  # components in the table: the worst; the dictionary has all
 NOT_DEFINED = "not defined"
-WIDTH = 120
+NAMED = 4  # deviations of the model in the table; the dictionary has all
+WIDTH = 100
+
+
+LEGEND = (
+    f"Verdicts are on the 95th percentile: exact below {EXACT_BELOW:g}, approximate below {APPROXIMATE_BELOW:g} (as wrong as",
+    "predicting no motion), else broken. Along a rollout chaos enlarges any difference, rounding",
+    "included: it has no verdict.",
+)
 
 
 class Defect(NamedTuple):
@@ -108,6 +117,10 @@ class GeneratorReport:
         constant: coordinates that never varied in the sample, so that nothing was learned about them.
         unconstrained: coordinates that the spec leaves free, and so are not counted.
         quantiles: of each distribution of the figure, at `LEVELS`.
+        left_out: number of further steps by what was wrong with them or with their images: MuJoCo reset the simulation, or an
+            observation or reward was not finite. No number above is of these.
+        deviations: what in the model keeps it from being exact, the largest relative difference first, see
+            `rppdyn.envs.derivation`; None where the symmetry is not one that is derived from the model.
     """
 
     name: str
@@ -129,6 +142,8 @@ class GeneratorReport:
     constant: tuple[str, ...]
     unconstrained: tuple[str, ...]
     quantiles: dict[str, tuple[float, ...]]
+    left_out: dict[str, int] = field(default_factory=dict)
+    deviations: tuple[str, ...] | None = None
 
     @property
     def dynamics_verdict(self) -> str:
@@ -178,6 +193,8 @@ class GeneratorReport:
     @property
     def growth(self) -> float | None:
         """Factor by which the defect grows in a step of a rollout, on average; None where it stays zero."""
+        if len(self.rollout) < 2:
+            return None
         first, last = self.rollout[0], self.rollout[-1]
         return (last / first) ** (1 / (len(self.rollout) - 1)) if first > 0 and last > 0 else None
 
@@ -207,6 +224,8 @@ class GeneratorReport:
             "constant": list(self.constant),
             "unconstrained": list(self.unconstrained),
             "quantiles": {key: list(values) for key, values in self.quantiles.items()},
+            "left_out": self.left_out,
+            "deviations": None if self.deviations is None else list(self.deviations),
         }
 
     @classmethod
@@ -232,6 +251,8 @@ class GeneratorReport:
             constant=tuple(data["constant"]),
             unconstrained=tuple(data["unconstrained"]),
             quantiles={key: tuple(values) for key, values in data["quantiles"].items()},
+            left_out=dict(data.get("left_out", {})),  # certificates of earlier versions have neither
+            deviations=None if (deviations := data.get("deviations")) is None else tuple(deviations),
         )
 
 
@@ -246,6 +267,9 @@ class Certificate:
         solver: "stock", or "tight" for one that solves contact forces to rounding.
         mujoco: version of the simulator.
         generators: one report per generator of the spec's group, discrete ones first.
+        wrappers: class names of the wrappers that steps went through, the outermost first.
+        others: certificates of the other symmetries that were found, where no spec was given; the verdicts are not of these.
+        refused: a line on each symmetry that was found and could not be certified.
     """
 
     env_id: str
@@ -256,6 +280,14 @@ class Certificate:
     solver: str
     mujoco: str
     generators: tuple[GeneratorReport, ...]
+    wrappers: tuple[str, ...] = ()
+    others: tuple[Certificate, ...] = ()
+    refused: tuple[str, ...] = ()
+
+    @property
+    def reports(self) -> tuple[GeneratorReport, ...]:
+        """Those of the generators, then those of the other symmetries."""
+        return self.generators + tuple(report for other in self.others for report in other.generators)
 
     @property
     def dynamics_verdict(self) -> str:
@@ -282,6 +314,9 @@ class Certificate:
             "approximate_below": APPROXIMATE_BELOW,
             "verdict": {"dynamics": self.dynamics_verdict, "reward": self.reward_verdict},
             "generators": [g.to_dict() for g in self.generators],
+            "wrappers": list(self.wrappers),
+            "others": [other.to_dict() for other in self.others],
+            "refused": list(self.refused),
         }
 
     @classmethod
@@ -298,27 +333,35 @@ class Certificate:
         keys = ("env_id", "model_digest", "spec_digest", "n_states", "seed", "solver", "mujoco")
         try:
             reports = tuple(GeneratorReport.from_dict(report) for report in data["generators"])
-            return cls(**{key: data[key] for key in keys}, generators=reports)
+            return cls(
+                **{key: data[key] for key in keys},
+                generators=reports,
+                wrappers=tuple(data.get("wrappers", ())),  # certificates of earlier versions have none of these
+                others=tuple(map(cls.from_dict, data.get("others", ()))),
+                refused=tuple(data.get("refused", ())),
+            )
         except KeyError as error:
             raise ValueError(f"certificate lacks the key {error}; certify again") from None
 
     def table(self) -> str:
-        """The findings as a table for the terminal, at most 120 columns wide."""
+        """The findings as a table for the terminal, at most 100 columns wide."""
+        through = f", through {', '.join(self.wrappers)}" if self.wrappers else ""
         lines = [
-            f"{self.env_id}: one step from {self.n_states} states of random rollouts and from their mirror images",
+            f"{self.env_id}: one step from {self.n_states} states of random rollouts and from their mirror images{through}",
             f"model {self.model_digest[:12]}, spec {self.spec_digest[:12]}, seed {self.seed}, {self.solver} solver, "
             f"MuJoCo {self.mujoco}",
         ]
-        for report in self.generators:
+        if len(self.reports) > 1:
+            rows = [["symmetry", "dynamics", "p95", "reward", "parameters that deviate"]]
+            for g in self.reports:
+                count = "" if g.deviations is None else str(len(g.deviations))
+                rows.append([g.name, g.dynamics_verdict, f"{g.state.p95:.1e}", g.reward_verdict, count])
+            lines += ["", *align(rows)]
+        lines += [f"not certified: {line}" for line in self.refused]
+        for report in self.reports:
             lines += ["", *_report_lines(report)]
-        lines += [
-            "",
-            f"Verdicts are on the 95th percentile: exact below {EXACT_BELOW:g}, approximate below {APPROXIMATE_BELOW:g} "
-            "(as wrong as",
-            "predicting no motion), else broken. Along a rollout chaos enlarges any difference, rounding included: it has "
-            "no verdict.",
-        ]
-        return "\n".join(_fitted(line) for line in lines)
+        lines += ["", *LEGEND]
+        return "\n".join(part for line in lines for part in _wrapped(line))
 
     def figure(self, path: str | os.PathLike[str]) -> Path:
         """Draw the distributions of the defects, the worst components, rollouts and support; the suffix is the format."""
@@ -365,7 +408,11 @@ def _report_lines(g: GeneratorReport) -> list[str]:
         (c for c in g.components if c[1].verdict != "exact"), key=lambda c: -np.nan_to_num(c[1].p95, nan=np.inf)
     )
     rows += [_row(f"  {name}", defect) for name, defect in off[:SHOWN]]
-    lines = [heading, "-" * min(len(heading), WIDTH), *align(rows)]
+    lines = [heading, "-" * min(len(heading), WIDTH), *_spoilers(g), *align(rows)]
+    if g.left_out:
+        wrong = "; ".join(f"{n} {what}" for what, n in g.left_out.items())
+        count = sum(g.left_out.values())
+        lines.append(f"left out: {count} of {g.n_states + count} steps, which are none of the dynamics ({wrong})")
     exact = len(g.components) - len(off)
     if len(off) > SHOWN:
         lines.append(f"  and {len(off) - SHOWN} coordinates with a p95 of at most {off[SHOWN - 1][1].p95:.1e}")
@@ -380,6 +427,16 @@ def _report_lines(g: GeneratorReport) -> list[str]:
     if g.unconstrained:
         lines.append(f"left free: {_listed(g.unconstrained)}")
     return lines
+
+
+def _spoilers(g: GeneratorReport) -> list[str]:
+    """What spoils a symmetry, by name."""
+    if not g.deviations:
+        known = g.deviations is not None and g.dynamics_verdict != "exact"
+        return ["spoiled by no parameter of the model: all of them agree with it"] if known else []
+    more = len(g.deviations) - NAMED
+    tail = [f"  and {more} more parameters, which differ less"] if more > 0 else []
+    return ["spoiled by", *(f"  {deviation}" for deviation in g.deviations[:NAMED]), *tail]
 
 
 def _row(name: str, defect: Defect, judged: bool = True) -> list[str]:
@@ -398,5 +455,5 @@ def _listed(names: tuple[str, ...], at_most: int = 3) -> str:
     return ", ".join(names[:at_most]) + more
 
 
-def _fitted(line: str) -> str:
-    return line if len(line) <= WIDTH else line[: WIDTH - 3] + "..."
+def _wrapped(line: str) -> list[str]:
+    return [line] if len(line) <= WIDTH else textwrap.wrap(line, WIDTH, subsequent_indent="    ", drop_whitespace=True)

@@ -14,20 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium as gym
 import mujoco
 import numpy as np
 
-from rppdyn.envs.catalogue import symmetry_spec
-from rppdyn.envs.certification.certificate import Certificate
+from rppdyn.envs.catalogue import symmetry_specs
+from rppdyn.envs.certification.certificate import Certificate, GeneratorReport
 from rppdyn.envs.certification.elements import Elements
 from rppdyn.envs.certification.evidence import Tick
 from rppdyn.envs.certification.examination import Examination
 from rppdyn.envs.certification.store import model_digest, spec_digest
+from rppdyn.envs.derivation import derive
 from rppdyn.envs.making import is_model_file, load_model, stock_env
-from rppdyn.envs.simulator import BareSimulator, Simulator, tight_solver
+from rppdyn.envs.model_symmetry import ModelSymmetry
+from rppdyn.envs.simulator import BareSimulator, Simulator, quiet_mujoco, tight_solver
 from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.envs.state import capture_state, restore_state
 from rppdyn.runs.progress import Progress
@@ -51,9 +54,11 @@ def certify(
     """Step the real simulator from states and from their mirror images, and report what differs.
 
     Args:
-        env: an environment's id; an environment, which is left in the state it was in; an `mujoco.MjModel`; or the path
-            of an MJCF or URDF file. Models have neither observation nor reward, termination or reset of their own.
-        spec: the symmetry to test; the known one for this environment or model if left out.
+        env: an environment's id; an environment, which is stepped through its wrappers and left in the state it was in; an
+            `mujoco.MjModel`; or the path of an MJCF or URDF file. Models have neither observation nor reward, termination or
+            reset of their own.
+        spec: the symmetry to test. If left out, the known one of one of Gymnasium's tasks; for another environment or model
+            the default one, and in `Certificate.others` every other symmetry that is derived, exact or approximate.
         n_states: states to compare from.
         n_resets: resets by which the reset distribution is judged; 2000 resolve a shift by a sixth of its width.
         seed: of the rollouts, the actions, the resets and the elements of continuous groups.
@@ -63,8 +68,9 @@ def certify(
     Returns:
         defects of dynamics, observation, reward, termination and reset distribution for each generator.
     Raises:
-        ValueError: no spec is known, the spec is for another observation, action or model, it has no action on qpos and
-            qvel, or an unreadable file.
+        ValueError: no symmetry is found, the spec is for another observation, action or model, it has no action on qpos and
+            qvel, an unreadable file, a wrapper that remembers earlier steps or draws at random, or a simulation so unstable
+            that too few steps are left to judge.
     """
     if n_states < 20:
         raise ValueError(f"n_states={n_states} is too few for a 95th percentile; use at least 20")
@@ -72,25 +78,73 @@ def certify(
         raise ValueError(f"n_resets={n_resets} is too few to compare distributions; use at least 20")
     if solver not in SOLVERS:
         raise ValueError(f"solver={solver!r} is unknown; use {' or '.join(map(repr, SOLVERS))}")
+    specs, refused = ([spec], []) if spec is not None else symmetry_specs(env)
     with opened(env) as simulator:
-        if spec is None:
-            spec = symmetry_spec(env)
-        check(spec, simulator)
+        for one in specs:
+            check(one, simulator)
+        if simulator.is_task:
+            simulator.require_memoryless()
         digest = model_digest(simulator.model)
-        count = len(spec.generator_names)
         with ExitStack() as stack:
             if solver == "tight":
                 stack.enter_context(tight_solver(simulator.model))
-            total = Examination.steps(n_states, count)
-            label = f"certify {spec.env_id}"
+            total = Examination.steps(n_states, sum(len(one.generator_names) for one in specs))
+            label = f"certify {specs[0].env_id}"
             bar = stack.enter_context(Progress(total, description=label, enabled=progress, delay=BAR_AFTER))
             tick = _ticker(bar)
             examination = Examination.of(simulator, n_states, n_resets, seed, tick)
-            elements = (Elements.of(spec, k, np.random.default_rng((seed, k))) for k in range(count))
-            reports = tuple(examination.report(spec, k, g, tick) for k, g in enumerate(elements))
-    return Certificate(
-        spec.env_id, digest, spec_digest(spec), n_states, seed, solver, mujoco.__version__, generators=reports
+            certificates = []
+            for one in specs:
+                try:
+                    reports = _reports(examination, one, tick)
+                except ValueError as error:
+                    refused.append(str(error))
+                    continue
+                certificates.append(
+                    Certificate(
+                        env_id=one.env_id,
+                        model_digest=digest,
+                        spec_digest=spec_digest(one),
+                        n_states=n_states,
+                        seed=seed,
+                        solver=solver,
+                        mujoco=mujoco.__version__,
+                        generators=reports,
+                        wrappers=simulator.wrappers,
+                    )
+                )
+    if not certificates:
+        raise ValueError(refused[0])
+    return replace(certificates[0], others=tuple(certificates[1:]), refused=tuple(refused))
+
+
+def _reports(examination: Examination, spec: SymmetrySpec, tick: Tick) -> tuple[GeneratorReport, ...]:
+    """A report on each generator, with what the model says of it."""
+    deviations = _deviations(examination.evidence.simulator.model, spec)
+    elements = [Elements.of(spec, k, np.random.default_rng((examination.seed, k))) for k in range(len(deviations))]
+    return tuple(
+        replace(examination.report(spec, k, elements[k], tick), deviations=found) for k, found in enumerate(deviations)
     )
+
+
+def _deviations(model: mujoco.MjModel, spec: SymmetrySpec) -> list[tuple[str, ...] | None]:
+    """What keeps each generator from being exact, by the derived symmetry that acts alike; None where none does."""
+    try:
+        derived = derive(model).symmetries
+    except ValueError:
+        derived = ()
+    pairs = []
+    for kind in ("discrete_generators", "lie_algebra"):
+        pairs += list(zip(getattr(spec.qvel, kind), getattr(spec.action, kind), strict=True))
+    n_discrete = len(spec.group.discrete_generators)
+
+    def acts_alike(s: ModelSymmetry, k: int) -> bool:
+        return s.is_continuous == (k >= n_discrete) and all(
+            np.shape(own) == theirs.shape and np.allclose(own, theirs)
+            for own, theirs in zip(pairs[k], (s.dofs, s.controls), strict=True)
+        )
+
+    return [next((tuple(map(str, s.deviations)) for s in derived if acts_alike(s, k)), None) for k in range(len(pairs))]
 
 
 @contextmanager
@@ -100,27 +154,28 @@ def opened(env: str | Path | gym.Env | mujoco.MjModel) -> Iterator[Simulator]:
     Raises:
         ValueError: an unknown environment, an unreadable file, or neither environment nor model.
     """
-    if isinstance(env, Path) or (isinstance(env, str) and is_model_file(env)):
-        yield BareSimulator(load_model(env), Path(env).stem)
-    elif isinstance(env, mujoco.MjModel):
-        yield BareSimulator(env)
-    elif isinstance(env, str):
-        made = stock_env(env, disable_env_checker=True)
-        try:
-            yield Simulator(made)
-        finally:
-            made.close()
-    elif hasattr(env, "unwrapped"):
-        simulator = Simulator(env)
-        kept = capture_state(env.unwrapped)
-        try:
-            yield simulator
-        finally:
-            restore_state(env.unwrapped, kept)
-    else:
-        raise ValueError(
-            f"{type(env).__name__} is no environment id, environment, model or model file; pass one of these"
-        )
+    with quiet_mujoco():
+        if isinstance(env, Path) or (isinstance(env, str) and is_model_file(env)):
+            yield BareSimulator(load_model(env), Path(env).stem)
+        elif isinstance(env, mujoco.MjModel):
+            yield BareSimulator(env)
+        elif isinstance(env, str):
+            made = stock_env(env, disable_env_checker=True)
+            try:
+                yield Simulator(made)
+            finally:
+                made.close()
+        elif hasattr(env, "unwrapped"):
+            simulator = Simulator(env)
+            kept = capture_state(env.unwrapped)
+            try:
+                yield simulator
+            finally:
+                restore_state(env.unwrapped, kept)
+        else:
+            raise ValueError(
+                f"{type(env).__name__} is no environment id, environment, model or model file; pass one of these"
+            )
 
 
 def check(spec: SymmetrySpec, simulator: Simulator) -> None:
@@ -138,10 +193,11 @@ def check(spec: SymmetrySpec, simulator: Simulator) -> None:
         found["act"] = (model.na,)
     if simulator.is_task:
         found |= {"obs": simulator.env.observation_space.shape, "action": simulator.env.action_space.shape}
+    through = f" through {', '.join(simulator.wrappers)}" if simulator.wrappers else ""
     for key, shape in found.items():
         if shape != (getattr(spec, key).dim,):
             raise ValueError(
-                f"the spec of {spec.env_id} has {getattr(spec, key).dim} entries of {key}, the environment {shape}; "
+                f"the spec of {spec.env_id} has {getattr(spec, key).dim} entries of {key}, the environment {shape}{through}; "
                 "certify it with the environment it was written for"
             )
 

@@ -16,8 +16,9 @@ from rppdyn.envs.certification.elements import Elements
 from rppdyn.envs.simulator import Outcome, Simulator
 from rppdyn.envs.spec import VERDICTS, Space
 
-__all__ = ["HORIZON", "STRIDE", "Comparison", "Evidence", "Tick"]
+__all__ = ["FEWEST", "HORIZON", "STRIDE", "Comparison", "Evidence", "Tick", "faults"]
 
+FEWEST = 20  # states that have a 95th percentile
 STRIDE = 10  # steps between sampled states, which would otherwise be nearly the same
 HORIZON = 100  # steps after which a rollout starts again, so that one odd episode is a small part of the states
 
@@ -33,6 +34,11 @@ def counted_features(space: Space) -> list[int]:
     return [i for i, entry in enumerate(space.features) if not entry.free]
 
 
+def faults(s: Outcome, m: Outcome) -> np.ndarray:
+    """Why the step from each state or the one from its image is none of the dynamics, (n,); "" where both are."""
+    return np.where(s.fault == "", m.fault, s.fault)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Differences between images and predictions, in features (n, f), and how far the originals moved in the step."""
@@ -46,7 +52,7 @@ class Comparison:
         """Compare what one step from images gave with the images of what one step gave.
 
         The images themselves count too, the worse of before and after: a map whose image of a state is no state (a
-        matrix that is no rotation, say) fails there.
+        matrix that is no rotation, say) fails there. Faulty steps are left out.
         """
         space: Space = getattr(elements.spec, key)
         before, after = (space.encode(y) for y in (getattr(s, key), getattr(s, f"next_{key}")))
@@ -55,7 +61,8 @@ class Comparison:
         counted = counted_features(space)
         names = tuple(space.features[i].name for i in counted)
         worse = np.where(np.abs(start) > np.abs(end), start, end)
-        return cls(names, worse[:, counted], (after - before)[:, counted])
+        judged = np.ix_(faults(s, m) == "", counted)
+        return cls(names, worse[judged], (after - before)[judged])
 
     def beside(self, other: Comparison) -> Comparison:
         """Both, side by side."""
@@ -138,11 +145,25 @@ class Evidence:
         return self.simulator.steps(self.mirrored(elements, self.states), actions, tick)
 
     def compared(self, elements: Elements, m: Outcome) -> tuple[Comparison, Comparison | None]:
-        """Comparisons of the simulator's state and of the observation, which a bare model lacks."""
+        """Comparisons of the simulator's state and of the observation, which a bare model lacks.
+
+        Raises:
+            ValueError: too few steps are left once the faulty ones are taken out.
+        """
+        self.require_enough(faults(self.outcome, m))
         state = Comparison.of(elements, "qpos", self.outcome, m)
         for key in self.state_keys[1:]:
             state = state.beside(Comparison.of(elements, key, self.outcome, m))
         return state, Comparison.of(elements, "obs", self.outcome, m) if self.simulator.is_task else None
+
+    def require_enough(self, found: np.ndarray) -> None:
+        """Refuse to judge by too few steps, given what is wrong with each."""
+        if (n := int(np.sum(found == ""))) < min(FEWEST, len(found)):
+            kinds, counts = np.unique(found[found != ""], return_counts=True)
+            raise ValueError(
+                f"{self.simulator.name}: no verdict, for {n} of {len(found)} steps are left to judge ({counts.max()} "
+                f"{kinds[counts.argmax()]}); give it weaker controls or a shorter timestep, or take more states"
+            )
 
     def verdict(self, elements: Elements, m: Outcome | None = None) -> str:
         """The worse verdict of state and observation; `m`, the images' steps, are taken where they are not given."""

@@ -8,9 +8,18 @@ import numpy as np
 
 from rppdyn.envs.certification.certificate import LEVELS, Defect, GeneratorReport
 from rppdyn.envs.certification.elements import Elements
-from rppdyn.envs.certification.evidence import HORIZON, STRIDE, Comparison, Evidence, Tick, counted_features, ignore
+from rppdyn.envs.certification.evidence import (
+    HORIZON,
+    STRIDE,
+    Comparison,
+    Evidence,
+    Tick,
+    counted_features,
+    faults,
+    ignore,
+)
 from rppdyn.envs.certification.support import support
-from rppdyn.envs.simulator import Simulator
+from rppdyn.envs.simulator import Outcome, Simulator
 from rppdyn.envs.spec import SymmetrySpec
 
 __all__ = ["Examination"]
@@ -24,6 +33,7 @@ class Examination:
     """What is simulated once for all generators.
 
     Args:
+        seed: of what was drawn at random.
         evidence: visited states, and one step from each.
         starts: states (R, .) from which rollouts start.
         sequences, paths: their actions (R, T, m), and positions, velocities and activations along them.
@@ -31,6 +41,7 @@ class Examination:
         elsewhere: those of the states that an independent set of rollouts visited.
     """
 
+    seed: int
     evidence: Evidence
     starts: np.ndarray
     sequences: np.ndarray
@@ -40,13 +51,19 @@ class Examination:
 
     @classmethod
     def of(cls, simulator: Simulator, n_states: int, n_resets: int, seed: int, tick: Tick = ignore) -> Examination:
-        """Simulate the originals."""
+        """Simulate the originals.
+
+        Raises:
+            ValueError: so many steps are faulty that too few are left to judge.
+        """
         rng = np.random.default_rng(seed)
         evidence = Evidence.visit(simulator, n_states, rng, tick)
+        evidence.require_enough(evidence.outcome.fault)
         other, _ = simulator.rollout_states(n_states, rng, stride=STRIDE, horizon=HORIZON, tick=tick)
         starts = evidence.first(ROLLOUTS).states
         sequences = rng.uniform(*simulator.action_bounds, (len(starts), ROLLOUT_STEPS, evidence.actions.shape[1]))
         return cls(
+            seed,
             evidence,
             starts,
             sequences,
@@ -61,9 +78,16 @@ class Examination:
         return 2 * STRIDE * n_states + (1 + n_generators) * (n_states + ROLLOUTS * ROLLOUT_STEPS)
 
     def report(self, spec: SymmetrySpec, k: int, elements: Elements, tick: Tick = ignore) -> GeneratorReport:
-        """What is found for the spec's k-th generator."""
+        """What is found for the spec's k-th generator.
+
+        Raises:
+            ValueError: too few steps are left once the faulty ones are taken out.
+        """
         s, m = self.evidence.outcome, self.evidence.images(elements, tick)
         state, observation = self.evidence.compared(elements, m)
+        found = faults(s, m)
+        s, m = (Outcome(*(column[found == ""] for column in outcome)) for outcome in (s, m))
+        kinds, counts = np.unique(found[found != ""], return_counts=True)
         values = {"state": state.relative}
         components = dict(state.components)
         moved = dict(zip(state.names, np.any(state.moved, axis=0), strict=True))
@@ -75,7 +99,7 @@ class Examination:
                 # A coordinate that is both in the state and observed is listed once, with its worse showing.
                 components[name] = max(defect, components.get(name, defect), key=lambda d: d.p95)
         distance, p_value, coordinate = self._compare_resets(elements, self.resets) if self.resets else (None, None, "")
-        found, near, far = support(*self._features(elements), self._names(spec))
+        seen, near, far = support(*self._features(elements), self._names(spec))
         symmetry = spec.symmetries[k] if spec.symmetries else None
         quantiles = values | {"visited": near, "images": far}
         masks = {"contact": s.contact, "free": ~s.contact}
@@ -90,18 +114,19 @@ class Examination:
             reward=defects.get("reward"),
             contact={what: Defect.of(v[s.contact]) for what, v in values.items() if s.contact.any()},
             free={what: Defect.of(v[~s.contact]) for what, v in values.items() if not s.contact.all()},
-            n_states=len(self.evidence.states),
+            n_states=len(s.contact),
             n_contact=int(s.contact.sum()),
             termination=float(np.mean(m.terminated != s.terminated)) if self.evidence.simulator.is_task else None,
             reset=distance,
             reset_p_value=p_value,
             reset_coordinate=coordinate,
             rollout=self._rollout(elements, state, tick),
-            support=found,
+            support=seen,
             components=tuple(components.items()),
-            constant=tuple(name for name, seen in moved.items() if not seen),
+            constant=tuple(name for name, moves in moved.items() if not moves),
             unconstrained=tuple(dict.fromkeys(entry.name for entry in entries)),
             quantiles={key: tuple(np.quantile(v, LEVELS).tolist()) for key, v in quantiles.items()},
+            left_out=dict(zip(kinds.tolist(), counts.tolist(), strict=True)),
         )
 
     # -- parts of the report ------------------------------------------------------------------------------------------
@@ -124,7 +149,8 @@ class Examination:
         paths = self.evidence.simulator.trajectories(self.evidence.mirrored(elements, self.starts), actions, tick)
         length = np.linalg.norm(self._difference(elements, paths, self.paths), axis=-1)
         typical = np.median(np.linalg.norm(state.moved, axis=1)) or 1.0
-        return tuple(np.median(length / typical, axis=0).tolist())
+        reached = [column[~np.isnan(column)] for column in (length / typical).T]  # a faulty step ends a rollout
+        return tuple(float(np.median(column)) for column in reached if column.size)
 
     def _features(self, elements: Elements) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Features of visited states, of their images, and of independently visited ones."""

@@ -53,7 +53,7 @@ def draw(certificate: Certificate, path: Path) -> Path:
     (steps, components), (rollouts, visits) = figure.subplots(2, 2, width_ratios=(1.15, 1))
     parts = {"state in contact": "-", "state out of contact": "--", "observation": ":", "reward": "-."}
     keys = {"state in contact": "state contact", "state out of contact": "state free"}
-    for i, report in enumerate(certificate.generators):
+    for i, report in enumerate(certificate.reports):
         colour = COLOURS[i % len(COLOURS)]
         for part, style in parts.items():
             if (values := report.quantiles.get(keys.get(part, part))) is not None:
@@ -61,10 +61,10 @@ def draw(certificate: Certificate, path: Path) -> Path:
         after = np.arange(1, len(report.rollout) + 1)
         rollouts.plot(after, np.maximum(report.rollout, FLOOR), color=colour)
         visits.plot(report.quantiles["images"], 100 * LEVELS, color=colour)
-    first = certificate.generators[0].quantiles["visited"]
+    first = certificate.reports[0].quantiles["visited"]
     visits.plot(first, 100 * LEVELS, color="0.35", linestyle="--")
     visits.axvline(np.interp(0.95, LEVELS, first), color="0.6", linewidth=0.8)
-    _components(components, certificate.generators)
+    _components(components, certificate.reports)
     for axes, title in zip((steps, components, rollouts, visits), TITLES, strict=True):
         _dress(axes, title)
     _zones(steps)
@@ -79,12 +79,12 @@ def draw(certificate: Certificate, path: Path) -> Path:
     rollouts.set(xlabel="steps", ylabel="median, in lengths of a step")
     visits.set(xlabel="distance to independently visited states", ylabel="states below, %")
     visits.plot([], [], color="0.35", linestyle="--", label="visited states themselves")
-    for i, report in enumerate(certificate.generators):
+    for i, report in enumerate(certificate.reports):
         label = f"{report.name}: {report.support.share:.0%} visited"
         visits.plot([], [], color=COLOURS[i % len(COLOURS)], label=label)
     steps.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncol=len(parts), frameon=False, fontsize="small")
     visits.legend(loc="best", framealpha=0.85, edgecolor="none", fontsize="small")
-    verdicts = ", ".join(f"{g.name} {g.dynamics_verdict}" for g in certificate.generators)
+    verdicts = ", ".join(f"{g.name} {g.dynamics_verdict}" for g in certificate.reports)
     figure.suptitle(f"{certificate.env_id}: {verdicts} ({certificate.n_states} states, {certificate.solver} solver)")
     return save(figure, path)
 

@@ -16,6 +16,7 @@ import numpy as np
 from rppdyn.envs.certification.certificate import Certificate
 from rppdyn.envs.rounding import rounded
 from rppdyn.envs.spec import SymmetrySpec
+from rppdyn.envs.wrappers import step_wrappers
 from rppdyn.runs.files import cache_folder, write_json
 
 __all__ = ["certificate_for", "find_certificate", "model_digest", "save_certificate", "spec_digest"]
@@ -65,7 +66,21 @@ def find_certificate(model: mujoco.MjModel, spec: SymmetrySpec, solver: str = "s
 
 
 def save_certificate(certificate: Certificate) -> Path | None:
-    """Store a certificate in the user's cache, in place of an earlier one; where that fails, a warning and None."""
+    """Store a certificate, and those of the other symmetries with it, in the user's cache, in place of earlier ones.
+
+    Returns:
+        its file; or None, with a warning, where it can't be written, and for an environment whose wrappers act on steps: what
+        they do is no part of the model and the spec that certificates are found by.
+    """
+    for other in certificate.others:
+        save_certificate(other)
+    if certificate.wrappers:
+        wrappers = ", ".join(certificate.wrappers)
+        logger.warning(
+            "the certificate of %s is not stored, for it is of its wrappers too: %s", certificate.env_id, wrappers
+        )
+        return None
+    certificate = replace(certificate, others=(), refused=())
     path = _path(certificate.model_digest, certificate.spec_digest, certificate.solver)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,6 +100,12 @@ def certificate_for(env: gym.Env | mujoco.MjModel, spec: SymmetrySpec) -> tuple[
         the certificate and "", where every generator is exact or approximate; the certificate and a line that names what
         is broken; or None and a line that says that the spec was not certified, or for another model.
     """
+    if not isinstance(env, mujoco.MjModel) and (wrappers := step_wrappers(env)):
+        names = ", ".join(type(wrapper).__name__ for wrapper in wrappers)
+        return (
+            None,
+            f"{spec.env_id} has wrappers that no stored certificate covers ({names}): rppdyn.envs.certify judges it",
+        )
     model = env if isinstance(env, mujoco.MjModel) else getattr(env.unwrapped, "model", None)
     if not isinstance(model, mujoco.MjModel):
         return None, f"{spec.env_id} has no MuJoCo model, so its spec can't be certified"

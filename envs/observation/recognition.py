@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from typing import Any
 
 import gymnasium as gym
 import mujoco
@@ -22,7 +23,10 @@ from gymnasium.envs.mujoco import MujocoEnv
 from rppdyn.envs.observation.fields import BALL, FREE, SLIDE, Field, words
 from rppdyn.envs.observation.matching import Candidates, Source, explain
 from rppdyn.envs.observation.quantities import fields_of
+from rppdyn.envs.simulator import Simulator, quiet_mujoco
 from rppdyn.envs.spec import Entry
+from rppdyn.envs.state import capture_state, restore_state
+from rppdyn.envs.wrappers import acting_wrappers, observation_function, without_passive
 
 __all__ = ["Observation", "kept", "observation_of", "read_fields", "recognise", "simulated"]
 
@@ -115,11 +119,7 @@ def observation_of(env: gym.Env) -> Observation:
         ValueError: no such environment, an observation that is no vector, or one that a wrapper adds to or that is not a
             function of the simulator's state.
     """
-    layers, base = [], env
-    while isinstance(base, gym.Wrapper):
-        if isinstance(base, gym.ObservationWrapper):
-            layers.append(base)
-        base = base.env
+    base: Any = env.unwrapped
     spec = getattr(base, "spec", None)
     name = spec.id if spec else type(base).__name__
     if not isinstance(base, MujocoEnv) or not hasattr(base, "_get_obs"):
@@ -127,18 +127,24 @@ def observation_of(env: gym.Env) -> Observation:
             f"{name} is no Gymnasium MuJoCo environment with the method _get_obs; pass its model, data and observation "
             "function to rppdyn.envs.observation.recognition.recognise"
         )
-
-    def observe():
-        observation = base._get_obs()
-        for layer in reversed(layers):
-            observation = layer.observation(observation)
-        return observation
-
+    observe = observation_function(without_passive(env))
+    if acting := acting_wrappers(env):
+        shape, names = np.shape(observe()), ", ".join(type(layer).__name__ for layer in acting)
+        if env.observation_space.shape not in (None, shape):  # None: a dictionary, which is refused below
+            raise ValueError(
+                f"{name} has observations of shape {env.observation_space.shape}, its simulator gives {shape}; take off the "
+                f"wrapper that changes them ({names})"
+            )
+        before = capture_state(base)
+        try:
+            Simulator(env).require_observed()
+        finally:
+            restore_state(base, before)
     found = recognise(base.model, base.data, observe, name=name)
     if env.observation_space.shape != (len(found.sources),):
         raise ValueError(
-            f"{name} has observations of shape {env.observation_space.shape}, its simulator gives {len(found.sources)} "
-            "numbers; take off the wrapper that changes them"
+            f"{name} declares observations of shape {env.observation_space.shape} and gives {len(found.sources)} numbers; "
+            "declare as many"
         )
     return found
 
@@ -167,7 +173,7 @@ def recognise(
         probes = [(_look(observe, name)[0], read_fields(fields, data)) for _ in _random_contents(model, data)]
         values, columns = (np.array(part) for part in zip(*probes, strict=True))
         sources = _explain(values, columns, fields, tolerance)
-    with kept(model, data):
+    with kept(model, data), quiet_mujoco():
         visited = [(_look(observe, name)[0], read_fields(fields, data)) for _ in simulated(model, data, STATES)]
     for i, source in enumerate(sources):
         if source is not None:

@@ -19,7 +19,9 @@ def run(config: CertifyConfig, progress: bool = False) -> Certificate:
     """
     if config.figure is not None:
         picture_format(Path(config.figure))  # before the work
-    spec = symmetry_spec(config.what, symmetry=config.symmetry, variant=config.variant)
+    spec = None  # every symmetry that is found
+    if config.symmetry is not None or config.variant != "derived":
+        spec = symmetry_spec(config.what, symmetry=config.symmetry, variant=config.variant)
     certificate = certify(
         config.what, spec, n_states=config.states, seed=config.seed, solver=config.solver, progress=progress
     )

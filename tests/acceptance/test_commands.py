@@ -64,6 +64,27 @@ def test_certify_a_model_file(rppdyn, tmp_path):
     assert "tight solver" in out
 
 
+def test_certify_a_robot_whose_sides_differ(rppdyn, tmp_path):
+    """Without a name every symmetry is certified; each certificate is kept as training looks for it."""
+    side = (
+        '<body pos="0 {1} 0"><joint name="{0}" axis="{2} 0 0" armature="{3}"/>'
+        '<geom type="capsule" fromto="0 0 0 0 {1} 0" size=".03"/></body>'
+    )
+    (tmp_path / "robot.xml").write_text(
+        '<mujoco><worldbody><body><freejoint/><geom type="box" size=".1 .1 .1"/><geom pos=".2 0 0" size=".05"/>'
+        + side.format("left", 0.3, 1, 0.01)
+        + side.format("right", -0.3, -1, 0.012)
+        + '</body></worldbody><actuator><motor joint="left"/><motor joint="right"/></actuator></mujoco>'
+    )
+    for words in ([], ["--symmetry", "left-right"]):
+        status, out, err = rppdyn("certify", "robot.xml", "--states", "20", "--json", "c.json", *words, cwd=tmp_path)
+        assert (status, err) == (0, "")
+        assert "left-right: dynamics approximate" in out and "joint left has armature 0.01, joint right 0.012" in out
+        assert ("yaw: dynamics" in out) == (not words)
+        data = json.loads((tmp_path / "c.json").read_text())
+        assert "armature" in data["generators"][0]["deviations"][0]
+
+
 def test_cache_shows_and_clears(monkeypatch, tmp_path, capfd):
     monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(solver, "WORTH_KEEPING", 0.0)

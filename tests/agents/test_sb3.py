@@ -13,7 +13,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import Logger, configure
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.noise import NormalActionNoise
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecMonitor, VecNormalize
 
 from rppdyn.agents import RPPMBPO, RPPSAC, RPPPolicy, policy_equivariance_error
 from rppdyn.envs import mirror_spec, symmetry_spec
@@ -314,6 +314,38 @@ def test_a_wrapper_that_cannot_be_made_again_is_named(make_agent):
             make_agent("rpp", env)
     finally:
         env.close()
+
+
+class LeanLeft(gym.Wrapper):
+    """Pays for leaning to one side."""
+
+    def step(self, action):
+        obs, reward, *rest = self.env.step(action)
+        return obs, reward + float(obs[1] > 0), *rest
+
+
+@pytest.mark.parametrize(
+    ("name", "wrap"),
+    [
+        ("LeanLeft", lambda: LeanLeft(gym.make(PENDULUM))),
+        ("TransformAction", lambda: gym.wrappers.TransformAction(gym.make(PENDULUM), np.abs, gym.spaces.Box(-3, 3, (1,)))),
+        ("StickyAction", lambda: gym.wrappers.StickyAction(gym.make(PENDULUM), 0.25)),
+        ("NormalizeObservation", lambda: gym.wrappers.NormalizeObservation(gym.make(PENDULUM))),
+        ("VecFrameStack", lambda: VecFrameStack(DummyVecEnv([lambda: gym.make(PENDULUM)]), 2)),
+        ("LeanLeft", lambda: VecMonitor(DummyVecEnv([lambda: LeanLeft(gym.make(PENDULUM))]))),
+    ],
+)  # fmt: skip
+def test_wrappers_that_the_derived_symmetry_knows_nothing_of_are_refused(make_agent, name, wrap):
+    with pytest.raises(ValueError, match=rf"wrapper {name} "):
+        make_agent("rpp", wrap())
+    if name == "LeanLeft":
+        assert make_agent("rpp", wrap(), spec=symmetry_spec(PENDULUM)).spec == symmetry_spec(PENDULUM)
+
+
+def test_wrappers_that_keep_the_symmetry_are_taken(make_agent):
+    single = lambda: gym.wrappers.RescaleAction(gym.make(PENDULUM), np.float32(-1), np.float32(1))  # noqa: E731
+    env = VecNormalize(DummyVecEnv([single]), norm_obs=False)
+    assert make_agent("rpp", env).spec.action == symmetry_spec(PENDULUM).action
 
 
 def test_files_of_other_algorithms_are_refused_by_name(make_agent, tmp_path):

@@ -407,3 +407,120 @@ def test_a_humanoid_with_equal_sides_is_exact_under_a_tight_solver():
     assert stock.dynamics_verdict == "approximate" and 1e-8 < stock.contact["state"].median < 1e-5
     assert stock.free["state"].median < 1e-12
     assert tight.dynamics_verdict == "exact" and tight.state.max < 1e-11
+
+
+# -- steps that are none of the dynamics ---------------------------------------------------------------------------------
+
+FLIPPERS = """
+<mujoco><option timestep="0.01"/><worldbody><body name="torso" pos="0 0 1"><freejoint/><geom type="box" size=".1 .1 .05"/>
+<geom type="sphere" pos=".2 0 .1" size=".05"/><geom type="sphere" pos="-.1 0 -.1" size=".03"/>
+<body name="l" pos="0 .1 0"><joint name="l" axis="1 0 0" damping=".1" armature="{0}"/>
+  <geom type="capsule" fromto="0 0 0 0 .2 0" size=".02" mass="{1}"/></body>
+<body name="r" pos="0 -.1 0"><joint name="r" axis="-1 0 0" damping=".1" armature=".01"/>
+  <geom type="capsule" fromto="0 0 0 0 -.2 0" size=".02" mass=".05"/></body>
+</body></worldbody><actuator>
+<motor name="l" joint="l" ctrllimited="true" ctrlrange="-{2} {2}"/>
+<motor name="r" joint="r" ctrllimited="true" ctrlrange="-{2} {2}"/></actuator></mujoco>
+"""
+
+
+def flippers(armature: float = 0.01, mass: float = 0.05, torque: float = 1.0) -> mujoco.MjModel:
+    """A free body with two flippers; the left one may differ."""
+    return mujoco.MjModel.from_xml_string(FLIPPERS.format(armature, mass, torque))
+
+
+def test_steps_that_mujoco_reset_are_left_out(capfd, tmp_path, monkeypatch):
+    """Torques too strong in one state of two, or in all; MuJoCo's own log is kept out of the folder and the terminal."""
+    monkeypatch.chdir(tmp_path)
+    model = flippers(torque=1e9)
+    with refused("model: no verdict", "of 40 steps", "unstable, MuJoCo reset it: bad acceleration"):
+        certify(model, symmetry_spec(model, symmetry="left-right"), n_states=40)
+    model = flippers(torque=1e6)
+    certificate = certify(model, symmetry_spec(model, symmetry="left-right"), n_states=100)
+    (report,) = certificate.generators
+    assert report.dynamics_verdict != "broken" and report.state.max < 1e-10
+    ((what, count),) = report.left_out.items()
+    assert "bad acceleration" in what and 20 < count < 80 and report.n_states == 100 - count
+    line = next(line for line in certificate.table().splitlines() if "left out" in line)
+    assert f"{count} of 100 steps" in line
+    assert Certificate.from_dict(json.loads(json.dumps(certificate.to_dict()))) == certificate
+    assert capfd.readouterr() == ("", "") and not list(tmp_path.iterdir())
+
+
+class Fails(gym.Wrapper):
+    """Gives nan as a reward where the pole leans to one side, or always."""
+
+    def __init__(self, env, above: float):
+        super().__init__(env)
+        self.above = above
+
+    def step(self, action):
+        obs, reward, *rest = self.env.step(action)
+        return obs, np.nan if obs[1] > self.above else reward, *rest
+
+
+def test_numbers_that_are_not_finite_are_left_out():
+    env = gym.make("InvertedPendulum-v5")
+    (report,) = certify(Fails(env, 0.1), n_states=60, n_resets=20).generators
+    assert report.dynamics_verdict == report.reward_verdict == "exact"
+    assert set(report.left_out) == {"the reward is not finite"}
+    with refused("no verdict, for 0 of 40 steps", "40 the reward is not finite"):
+        certify(Fails(env, -10.0), n_states=40, n_resets=20)
+    holes = gym.wrappers.TransformObservation(
+        env, lambda o: np.where(abs(o[1]) > 0.1, np.nan, o), env.observation_space
+    )
+    (report,) = certify(holes, symmetry_spec(env), n_states=60, n_resets=20).generators
+    assert report.dynamics_verdict == "exact" and set(report.left_out) == {"an observation is not finite"}
+
+
+# -- every symmetry of a model -------------------------------------------------------------------------------------------
+
+
+def test_every_symmetry_of_a_nearly_symmetric_robot_with_what_spoils_it():
+    model = flippers(armature=0.012, mass=0.051)
+    certificate = certify(model, n_states=40)
+    names = derive(model).names
+    assert certificate.generators[0].name == "left-right" and certificate.dynamics_verdict == "approximate"
+    assert [report.name for report in certificate.reports] == list(names) and len(names) > 1
+    for report in certificate.reports:
+        assert report.deviations == tuple(map(str, derive(model)[report.name].deviations))
+    table = certificate.table()
+    assert "joint l has armature 0.012, joint r 0.01" in table and "body l has mass" in table
+    assert all(f"{name}: dynamics" in table for name in names)
+    assert max(map(len, table.splitlines())) <= 100
+    assert Certificate.from_dict(json.loads(json.dumps(certificate.to_dict()))) == certificate
+    (named,) = certify(model, symmetry_spec(model, symmetry="left-right"), n_states=40).reports
+    assert named == certificate.generators[0]
+
+
+def test_the_default_symmetry_stands_first_and_alone_in_the_verdict():
+    certificate = certify(flippers(), n_states=40)
+    assert [report.name for report in certificate.generators] == ["left-right"]
+    assert certificate.dynamics_verdict == "exact" and certificate.generators[0].deviations == ()
+    assert {other.dynamics_verdict for other in certificate.others} != {"exact"}
+
+
+def test_many_deviations_are_counted():
+    (report,) = certify("Hopper-v5", n_states=20, n_resets=20).generators
+    many = replace(report, deviations=tuple(f"geom {i} has size 1, geom {i} 2" for i in range(9)))
+    certificate = replace(certify("Hopper-v5", n_states=20, n_resets=20), generators=(many,))
+    table = certificate.table()
+    assert "geom 3 has" in table and "geom 4 has" not in table and "and 5 more parameters" in table
+
+
+def test_a_spec_by_hand_is_said_nothing_of():
+    """A symmetry that is not derived from the model has no deviations, whatever its name."""
+    minus = dict(obs_permutation=range(4), obs_signs=[-1] * 4, action_permutation=[0], action_signs=[1])
+    spec = mirror_spec("InvertedPendulum-v5", **minus, qpos_permutation=[0, 1], qpos_signs=[-1, -1])
+    certificate = certify("InvertedPendulum-v5", spec, n_states=20, n_resets=20)
+    assert certificate.generators[0].deviations is None and "spoiled" not in certificate.table()
+
+
+def test_a_robot_without_a_symmetry_is_said_to_have_none():
+    model = mujoco.MjModel.from_xml_string(
+        '<mujoco><worldbody><body><joint name="a" axis="1 2 3"/><geom size=".1" pos=".3 .1 .2"/>'
+        '<body pos=".1 .5 .2"><joint axis="3 1 -2" type="slide"/><geom type="box" size=".1 .2 .3" pos=".5 .1 .1"/></body>'
+        '</body></worldbody><actuator><motor joint="a"/></actuator></mujoco>'
+    )
+    with refused("no symmetry of model was found", "mirror_spec"):
+        certify(model, n_states=20)
