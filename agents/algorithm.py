@@ -127,6 +127,7 @@ class RPPSAC(SAC):
             if "spec" not in self.policy_kwargs:
                 refusals.check_wrapper(self._vec_normalize_env)
                 derived = symmetry_spec(self.env)
+                assert self.env is not None  # which symmetry_spec refuses
                 refusals.check_wrappers(self.env, derived)
                 self.policy_kwargs["spec"] = derived.to_dict()
             self._setup_model()

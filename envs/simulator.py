@@ -290,16 +290,16 @@ class Simulator:
         """One step from a state."""
         self.set(state)
         data = self.data
-        before = data.qpos.copy(), data.qvel.copy(), data.act.copy(), self.observe()
+        before = [data.qpos.copy(), data.qvel.copy(), data.act.copy()]
+        observed = self.observe()
         contact = data.ncon > 0
         obs, reward, terminated, fault = self._advance(action)
-        if not fault and not np.isfinite(before[-1]).all():
+        if not fault and not np.isfinite(observed).all():
             fault = NOT_FINITE["obs"]
-        after = data.qpos.copy(), data.qvel.copy(), data.act.copy(), obs
+        results = [observed, data.qpos.copy(), data.qvel.copy(), data.act.copy(), obs, np.array(reward)]
         if fault:
-            before = (*before[:-1], np.zeros_like(obs))
-            after, reward = tuple(np.zeros_like(y) for y in after), 0.0
-        return Outcome(*before, *after, *map(np.array, (reward, terminated, contact or data.ncon > 0, fault)))
+            results = [np.zeros_like(y) for y in results]
+        return Outcome(*before, *results, *map(np.array, (terminated, contact or data.ncon > 0, fault)))
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, str]:
         """What `advance` returns, and what is wrong with the step; "" if nothing is."""

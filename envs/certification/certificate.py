@@ -418,9 +418,9 @@ def _report_lines(g: GeneratorReport) -> list[str]:
         lines.append(f"  and {len(off) - SHOWN} coordinates with a p95 of at most {off[SHOWN - 1][1].p95:.1e}")
     lines.append(f"coordinates: {exact} of {len(g.components)} exact" + (", the worst others above" if off else ""))
     lines.append(f"along a rollout, median in steps: {_rollout(g)}")
-    support = f"support: {g.support.share:.0%} of the mirrored states lie where rollouts go"
+    support = f"support: {g.support.share:.0%} of mirrored states lie where rollouts go"
     if g.support.outside > 0.05:
-        support += f"; {g.support.worst} is far outside the visited range in {g.support.outside:.0%}"
+        support += f"; {g.support.worst} is far outside in {g.support.outside:.0%}"
     lines.append(support)
     if g.constant:
         lines.append(f"never varied: {_listed(g.constant)}")
@@ -445,9 +445,11 @@ def _row(name: str, defect: Defect, judged: bool = True) -> list[str]:
 
 
 def _rollout(g: GeneratorReport) -> str:
-    steps = sorted({1, 10, len(g.rollout)})
-    parts = [f"{g.rollout[t - 1]:.1e} after {t}" for t in steps if t <= len(g.rollout)]
-    return ", ".join(parts) + (f" (x {g.growth:.2f} a step)" if g.growth else "")
+    steps = [t for t in sorted({1, 10, len(g.rollout)}) if 1 <= t <= len(g.rollout)]
+    if not steps:
+        return "none lasted a step"
+    values, after = (", ".join(part) for part in ([f"{g.rollout[t - 1]:.1e}" for t in steps], map(str, steps)))
+    return f"{values} after {after}" + (f" (x {g.growth:.2f} a step)" if g.growth else "")
 
 
 def _listed(names: tuple[str, ...], at_most: int = 3) -> str:

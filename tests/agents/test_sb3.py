@@ -336,7 +336,7 @@ class LeanLeft(gym.Wrapper):
     ],
 )  # fmt: skip
 def test_wrappers_that_the_derived_symmetry_knows_nothing_of_are_refused(make_agent, name, wrap):
-    with pytest.raises(ValueError, match=rf"wrapper {name} "):
+    with pytest.raises(ValueError, match=rf"wrapper {name}\b"):
         make_agent("rpp", wrap())
     if name == "LeanLeft":
         assert make_agent("rpp", wrap(), spec=symmetry_spec(PENDULUM)).spec == symmetry_spec(PENDULUM)
