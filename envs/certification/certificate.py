@@ -430,13 +430,14 @@ def _report_lines(g: GeneratorReport) -> list[str]:
 
 
 def _spoilers(g: GeneratorReport) -> list[str]:
-    """What spoils a symmetry, by name."""
+    """What in the model spoils a symmetry, or could, by name."""
     if not g.deviations:
         known = g.deviations is not None and g.dynamics_verdict != "exact"
         return ["spoiled by no parameter of the model: all of them agree with it"] if known else []
     more = len(g.deviations) - NAMED
     tail = [f"  and {more} more parameters, which differ less"] if more > 0 else []
-    return ["spoiled by", *(f"  {deviation}" for deviation in g.deviations[:NAMED]), *tail]
+    heading = "differs in the model, without effect here" if g.dynamics_verdict == "exact" else "spoiled by"
+    return [heading, *(f"  {deviation}" for deviation in g.deviations[:NAMED]), *tail]
 
 
 def _row(name: str, defect: Defect, judged: bool = True) -> list[str]:

@@ -257,6 +257,8 @@ def simulated(model: mujoco.MjModel, data: mujoco.MjData, n: int) -> Iterator[No
         data.qvel[:] = rng.normal(scale=0.5, size=model.nv)
         data.ctrl[:] = rng.uniform(low, high)
         mujoco.mj_step(model, data, int(rng.integers(1, LONGEST)))
+        if not (np.isfinite(data.qpos).all() and np.isfinite(data.qvel).all()):  # unstable, and kept from being reset
+            mujoco.mj_copyData(data, model, start)
         complete(model, data)
         yield
 
