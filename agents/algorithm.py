@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import math
 import pathlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
@@ -163,7 +166,7 @@ class RPPSAC(SAC):
         self.replay_buffer_class = self._rows_buffer() or chosen
         super()._setup_model()
         self.replay_buffer_class = chosen  # a saved agent's buffer follows from where it is loaded
-        if self.ent_coef_optimizer is None and not self.ent_coef_tensor >= 0:
+        if self.ent_coef_optimizer is None and not 0 <= self.ent_coef_tensor < math.inf:
             raise ValueError(f"ent_coef={self.ent_coef}: give a temperature of 0 or more, or 'auto' to learn it")
         if self.log_ent_coef is not None:
             self.ent_coef_optimizer = torch.optim.Adam(
@@ -276,6 +279,7 @@ class RPPSAC(SAC):
         (names, sums), count = self._sums
         means = {name: value / count for name, value in zip(names, sums.tolist(), strict=True)}
         self._sums = None
+        refusals.check_finite(self, {name: value for name, value in means.items() if name != "ent_coef"})
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         for name in ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss", "entropy", "mirror_loss"):
             if name in means:
@@ -283,9 +287,34 @@ class RPPSAC(SAC):
         for name in ("actor", "critic"):
             self.logger.record(f"prior/{name}_penalty", means[f"{name}_prior"])
 
+    def check_finite(self) -> None:
+        """Refuse to go on where weights, statistics or an optimiser's state are no numbers any more.
+
+        An infinite second moment keeps weights where they are, which looks like learning that has ended. The losses of updates
+        are looked at after each of them, all else when the log is written, in `capture` and at the end of `learn`.
+
+        Raises:
+            DivergedError: naming what is not finite, and the step.
+        """
+        refusals.check_finite(self, super().get_parameters())
+
+    def learn(self, *args: Any, **kwargs: Any) -> RPPSAC:
+        """Train; arguments as in stable-baselines3.
+
+        Raises:
+            ValueError: an observation or a reward that is not finite, or so large that learning would end; naming entry, value
+                and step.
+            DivergedError: losses, weights or an optimiser's state that are not finite.
+        """
+        super().learn(*args, **kwargs)
+        self.record_updates()
+        self.check_finite()
+        return self
+
     def dump_logs(self) -> None:
         """Write the log, and with it the norms and shares of the pathways."""
         self.record_updates()
+        self.check_finite()
         if self._n_updates:
             for name, value in self.pathway_statistics().items():
                 self.logger.record(f"prior/{name}", value)
@@ -294,9 +323,17 @@ class RPPSAC(SAC):
     # -- collection of transitions ------------------------------------------------------------------------------------
 
     def _store_transition(self, replay_buffer, buffer_action, new_obs, reward, dones, infos) -> None:
+        refusals.check_rewards(self, reward)
+        self._check_observations(new_obs)
+        if dones.any():  # what is stored in the place of what the next episode begins with
+            ends = [info.get("terminal_observation", seen) for info, seen in zip(infos, new_obs, strict=True)]
+            self._check_observations(np.stack(ends))
         seen = self._last_obs  # VecNormalize(norm_obs=False) leaves observations as they are
         super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
         self.policy.features_extractor.observe(torch.as_tensor(seen))
+
+    def _check_observations(self, observations: NDArray) -> None:
+        refusals.check_observations(observations, self.spec, partial(refusals.where, self))
 
     def collect_rollouts(self, *args: Any, **kwargs: Any) -> RolloutReturn:
         """Collect `train_freq` steps or episodes; arguments as in stable-baselines3, which are those of `rollout`.
@@ -328,6 +365,8 @@ class RPPSAC(SAC):
         if isinstance(self.replay_buffer, DeviceReplayBuffer):
             self.replay_buffer.allocate()
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        if self._last_obs is not None:
+            self._check_observations(self._last_obs)
         self._gains = self.compile is None and gains_by_compiling(self)
         if reset_num_timesteps:
             self._collected_steps = self._collected_episodes = 0
@@ -346,6 +385,7 @@ class RPPSAC(SAC):
 
         Raises:
             ValueError: an environment, wrapper or action noise whose state can't be captured.
+            DivergedError: weights, an optimiser's state or transitions that are not finite, from which nothing can go on.
         """
         return checkpoint.capture(self)
 

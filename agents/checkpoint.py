@@ -13,6 +13,7 @@ from stable_baselines3.common.noise import NormalActionNoise
 from torch import Tensor
 
 from rppdyn.agents import replay
+from rppdyn.agents.refusals import check_finite
 from rppdyn.envs import capture_state, restore_state
 from rppdyn.runs.streams import GlobalStates
 
@@ -30,6 +31,8 @@ COUNTERS = (
     "_collected_steps",
     "_collected_episodes",
 )
+LEARNED = ("parameters", "variables", "observed", "replay")
+"""What is learned, and from what: all of it is finite in a checkpoint."""
 OBSERVED = ("_last_obs", "_last_original_obs", "_last_episode_starts")
 
 
@@ -38,7 +41,7 @@ def capture(agent: RPPSAC) -> dict[str, Any]:
     if agent.action_noise is not None and not isinstance(agent.action_noise, NormalActionNoise):
         raise ValueError(f"the state of {agent.action_noise!r} can't be captured; use NormalActionNoise or none")
     _, variables = agent._get_torch_save_params()
-    return {
+    data = {
         "format": FORMAT,
         "identity": identity(agent),
         "parameters": _plain(agent.get_parameters()),
@@ -56,6 +59,8 @@ def capture(agent: RPPSAC) -> dict[str, Any]:
         "log": _unwritten_log(agent),
         "envs": None if agent.env is None else _in_one_place(_plain(capture_state(agent.env))),
     }
+    check_finite(agent, {name: data[name] for name in LEARNED})
+    return data
 
 
 def restore(agent: RPPSAC, data: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from rppdyn.agents.batches import Batches
 from rppdyn.agents.equivariance import AgentEquivarianceError, dynamics_equivariance_error
 from rppdyn.agents.networks import draw_noise, in_precision, new_generator
 from rppdyn.agents.policy import pathway_statistics
+from rppdyn.agents.refusals import check_finite
 from rppdyn.agents.replay import DeviceReplayBuffer, RowReplayBuffer, Rows
 from rppdyn.dynamics import TransitionModel
 from rppdyn.dynamics.transition import INITIAL_SCALE
@@ -244,7 +245,9 @@ class RPPMBPO(RPPSAC):
             (nll + prior).sum().backward()
             self.dynamics_optimiser.step()
             losses.append(nll.detach().mean() / entries.shape[-1])
-        return {"model/nll": float(torch.stack(losses[-max(1, len(losses) // 10) :]).mean())}
+        found = {"model/nll": float(torch.stack(losses[-max(1, len(losses) // 10) :]).mean())}
+        check_finite(self, found)
+        return found
 
     @torch.no_grad()
     def imagine(self) -> Imagined:
@@ -330,6 +333,7 @@ class RPPMBPO(RPPSAC):
             "counts": [self._stored, self._seen, self._fitted_at],
             "random": self._dynamics_generator.get_state(),
         }
+        check_finite(self, own, "dynamics")
         return super().capture() | {"dynamics": own}
 
     def restore(self, data: dict[str, Any]) -> None:

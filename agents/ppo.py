@@ -21,10 +21,12 @@ from torch import Tensor, nn
 from rppdyn.agents import defaults
 from rppdyn.agents.networks import SymmetricFeatures, in_precision, new_generator
 from rppdyn.agents.policy import MODELS, SymmetricPolicy, network_builder, pathway_statistics, pathway_variances
+from rppdyn.agents.refusals import check_observations
 from rppdyn.envs import SymmetrySpec
 from rppdyn.nn import RPPEMLP, RelaxedLinear
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Scalar
+from rppdyn.runs.finite import DivergedError
 
 
 class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
@@ -158,10 +160,20 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         return self.features_extractor(obs)
 
     def forward(self, obs: Tensor, deterministic: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """Action, value and log-density, for the collection of a rollout; what the last update saw counts from now on."""
+        """Action, value and log-density, for the collection of a rollout; what the last update saw counts from now on.
+
+        Raises:
+            ValueError: an observation that is not finite, naming entry, value and step.
+        """
         if self._trained_on is not None:
             self.features_extractor.observe(self._trained_on)
             self._trained_on = None
+        step = len(self._rollout)
+        check_observations(
+            obs.cpu().numpy(),
+            self.spec,
+            lambda env: f"{self.spec.env_id}, environment {env} at step {step} of a rollout",
+        )
         self._rollout.append(obs.detach().clone())
         return super().forward(obs, deterministic)
 
@@ -178,6 +190,14 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
 
     def _add_prior(self, *_: Any) -> None:
         gradients = {p: p.grad for p in self.parameters() if p.grad is not None}
+        of_value = [gradients[p] for p in self.value_net.parameters() if p in gradients]
+        lost = not all(gradient.isfinite().all() for gradient in gradients.values())
+        # stable-baselines3 clips one whose length overflows to 0, which would end learning without a word
+        if lost or not any(gradient.any() for gradient in of_value):
+            raise DivergedError(
+                f"training diverged: the gradient of the loss is {'not finite' if lost else 'clipped to 0'}; see that the "
+                "environment's rewards are finite, and scale large ones (VecNormalize), or give a smaller learning_rate"
+            )
         transitions = 1 if self._trained_on is None else len(self._trained_on)
         with torch.enable_grad():
             of_prior = torch.autograd.grad(self.negative_log_prior() / transitions, list(gradients))

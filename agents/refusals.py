@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import math
 import pathlib
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.envs.mujoco import MujocoEnv
+from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import (
     VecCheckNan,
     VecEnv,
@@ -27,9 +30,19 @@ from rppdyn.envs import SymmetrySpec
 from rppdyn.envs.catalogue import single_environment
 from rppdyn.envs.certification.wrapped import require_symmetric_wrappers
 from rppdyn.nn.compiling import check_compiler
+from rppdyn.runs.finite import DivergedError, not_finite
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
+
+LARGEST = float(np.finfo(np.float32).max)
+"""Entries of observations, which networks take in single precision."""
+
+LARGEST_REWARD = 1e18
+"""Rewards whose squares single precision has, with a margin for values, which are sums of rewards."""
+
+LOST = "what is learned from it would be lost, so the environment must return numbers alone"
+SMALLER = "start again with a smaller learning_rate, or rewards of a smaller scale"
 
 INSTEAD = {
     "net_arch": "hidden= and num_layers=",
@@ -83,10 +96,73 @@ def warn_of_another_robot(agent: RPPSAC) -> None:
             return
 
 
+def check_observations(observations: NDArray, spec: SymmetrySpec, where: Callable[[int], str]) -> None:
+    """Refuse observations with entries that are no numbers, or too large for networks, before they are stored.
+
+    Args:
+        observations: (n_envs, n).
+        where: the environment of an index, and the step.
+    Raises:
+        ValueError: naming environment, step, entry and value.
+    """
+    if (np.abs(observations) <= LARGEST).all():  # nan is not
+        return
+    env, entry = np.argwhere(~(np.abs(observations) <= LARGEST))[0]
+    name, value = spec.obs_names[entry], observations[env, entry]
+    raise ValueError(f"{where(env)}: observation {name!r} (entry {entry}) is {value:g}; {LOST}")
+
+
+def check_rewards(agent: RPPSAC, rewards: NDArray) -> None:
+    """Refuse rewards that are no numbers, and such that errors of values, squared, are none in single precision.
+
+    Raises:
+        ValueError: naming environment, value and step.
+    """
+    if (np.abs(rewards) <= LARGEST_REWARD).all():
+        return
+    (which,) = np.argwhere(~(np.abs(rewards) <= LARGEST_REWARD))[0]
+    raise ValueError(
+        f"{where(agent, which)}: the reward is {rewards[which]:g}; {LOST}, and none above {LARGEST_REWARD:g}: scale them, as "
+        "VecNormalize(env, norm_obs=False) does"
+    )
+
+
+def check_actions_chosen(agent: RPPSAC, actions: NDArray) -> None:
+    """Refuse actions that are no numbers, which a policy has that has diverged, before an environment is sent them.
+
+    Raises:
+        DivergedError: naming environment, entry, value and step.
+    """
+    if np.isfinite(actions).all():
+        return
+    which, entry = np.argwhere(~np.isfinite(actions))[0]
+    name, value = agent.spec.action_names[entry], actions[which, entry]
+    raise DivergedError(f"training diverged: {where(agent, which)}, action {name!r} is {value:g}; {SMALLER}")
+
+
+def where(agent: RPPSAC, env: int) -> str:
+    """The environment of an index, and the step that it is at."""
+    which = f", environment {env}" if agent.n_envs > 1 else ""
+    return f"{agent.spec.env_id}{which} at step {agent.num_timesteps}"
+
+
+def check_finite(agent: RPPSAC, data: Any, what: str = "") -> None:
+    """Refuse to go on with, or to keep, what has diverged.
+
+    Args:
+        data: nested tensors, arrays and numbers.
+        what: they are.
+    Raises:
+        DivergedError: naming the first that is not finite.
+    """
+    if (name := not_finite(data, what)) is not None:
+        raise DivergedError(f"training diverged: {name} is not finite at step {agent.num_timesteps}; {SMALLER}")
+
+
 def check_settings(agent: RPPSAC) -> None:
     """Refuse settings that make no sense, of new agents and of loaded ones, for which some may be given anew."""
-    if not agent.noise_variance > 0:
-        raise ValueError(f"noise_variance={agent.noise_variance} must be positive")
+    if not 0 < agent.noise_variance < math.inf:
+        raise ValueError(f"noise_variance={agent.noise_variance} must be positive and finite")
     for name in ("batch_size", "target_update_interval"):
         if (count := getattr(agent, name)) < 1:
             raise ValueError(f"{name}={count} must be at least 1")
@@ -94,10 +170,17 @@ def check_settings(agent: RPPSAC) -> None:
         raise ValueError(f"tau={agent.tau}: a share of the way to the critics, above 0 and at most 1")
     if not 0 <= agent.gamma <= 1:
         raise ValueError(f"gamma={agent.gamma}: a discount from 0 to 1")
-    if agent.max_gradient_norm is not None and not agent.max_gradient_norm > 0:
+    if agent.max_gradient_norm is not None and not 0 < agent.max_gradient_norm < math.inf:
         raise ValueError(f"max_gradient_norm={agent.max_gradient_norm} must be positive, or None for no clipping")
-    if not agent.mirror_loss >= 0:
-        raise ValueError(f"mirror_loss={agent.mirror_loss} must be positive, or 0 for none")
+    if not 0 <= agent.mirror_loss < math.inf:
+        raise ValueError(f"mirror_loss={agent.mirror_loss} must be positive, or 0 for none, and finite")
+    if agent.target_entropy != "auto" and not math.isfinite(agent.target_entropy):
+        raise ValueError(
+            f"target_entropy={agent.target_entropy}: give a number of nats, or 'auto' for minus the actions"
+        )
+    rate = agent.learning_rate(1) if callable(agent.learning_rate) else agent.learning_rate
+    if not 0 <= rate < math.inf:
+        raise ValueError(f"learning_rate={rate} must be positive, or 0 to learn nothing")
     if not isinstance(agent.augment, bool):
         raise ValueError(f"augment={agent.augment!r}: give True or False")
     if not isinstance(agent.compile, bool | None):

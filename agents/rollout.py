@@ -14,6 +14,8 @@ from stable_baselines3.common.type_aliases import RolloutReturn, TrainFreq, Trai
 from stable_baselines3.common.utils import should_collect_more_steps
 from stable_baselines3.common.vec_env import VecEnv
 
+from rppdyn.agents.refusals import check_actions_chosen
+
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
 
@@ -48,6 +50,7 @@ def rollout(
         buffer_actions = agent.policy.scale_action(chosen)
         if action_noise is not None:
             buffer_actions = np.clip(buffer_actions + action_noise(), -1, 1)
+        check_actions_chosen(agent, buffer_actions)
         actions = agent.policy.unscale_action(buffer_actions)
         env.step_async(actions)
         yield None

@@ -23,6 +23,7 @@ from rppdyn.agents.precision import matmul_precision, update_precision
 from rppdyn.agents.replayed import Ahead, Replayed, is_replayed
 from rppdyn.agents.update import Metrics, State, UpdateConfig, numbers_of, update_
 from rppdyn.nn.compiling import failed_to_compile, reason_of
+from rppdyn.runs.finite import DivergedError
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
@@ -135,7 +136,11 @@ class Together:
             for i, agent in enumerate(group.agents):
                 agent._sums = Metrics(metrics.names, sums[:, i]), gradient_steps
                 if sums.device.type == "cpu":  # nothing to wait for
-                    agent.record_updates()
+                    try:
+                        agent.record_updates()
+                    except DivergedError as error:
+                        with group.guards[i]():
+                            raise error
 
     def _each(self, work: Callable[[RPPSAC], Any]) -> tuple[Together | None, list[int], list[Any]]:
         """What each agent does for itself: the group of those that came to its end (None without any), which, and results."""

@@ -163,6 +163,8 @@ class Trainee:
         if self.has_begun and self.error is None:
             with self.guarded():
                 self.callback.on_training_end()
+                self.agent.record_updates()
+                self.agent.check_finite()
 
 
 LOG_INTERVAL = 4
@@ -273,7 +275,9 @@ def train_together(trainees: Sequence[Trainee], total_timesteps: int) -> None:
                     group.train(count, first.batch_size)
     finally:
         for trainee in trainees:
-            trainee.agent.record_updates()
+            if trainee.error is None:
+                with trainee.guarded():
+                    trainee.agent.record_updates()
             Together([trainee.agent]).part()
     for trainee in trainees:
         trainee.end()

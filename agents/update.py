@@ -144,10 +144,11 @@ def bias_corrections(state: Mapping[str, Tensor], config: UpdateConfig) -> Tenso
 
 
 def clip_(gradient: Tensor, max_norm: float | None) -> Tensor:
-    """The gradients (S, ...), each scaled down to `max_norm` where it is longer."""
+    """The gradients (S, ...), each scaled down to `max_norm` where it is longer; nan where its length is none."""
     if max_norm is not None:
         norm = gradient.flatten(1).norm(dim=1).view(-1, *[1] * (gradient.ndim - 1))
-        gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+        gradient.mul_(torch.where(norm.isfinite(), scale, torch.nan))  # 0 would end learning without a word
     return gradient
 
 

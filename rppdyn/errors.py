@@ -40,7 +40,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_out_of_space(error: BaseException) -> bool:
-    """Whether a disk, or what its user may have of it, is full; torch says so, writing a file, by a RuntimeError."""
+    """Whether a disk, or what its user or one file may have of it, is full; torch says so, writing, by a RuntimeError."""
     if isinstance(error, RuntimeError):
         return "PytorchStreamWriter failed" in str(error) or "unexpected pos" in str(error)
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

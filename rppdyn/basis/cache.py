@@ -101,5 +101,6 @@ def _probe(problem: Problem, subspace: Subspace) -> None:
     """
     beta = torch.cos(1.0 + torch.arange(subspace.rank, dtype=torch.float64) ** 2)[:, None]
     v = subspace.matmul(beta.to(subspace.dtype)).numpy()
-    if abs(np.linalg.norm(v) / float(beta.norm()) - 1) > 1e-10 or problem.residual(v) > 10 * RESIDUAL_LIMIT:
+    off = abs(np.linalg.norm(v) / float(beta.norm()) - 1)
+    if not (off <= 1e-10 and problem.residual(v) <= 10 * RESIDUAL_LIMIT):  # nan is off, too
         raise ValueError("its vectors are not invariant")

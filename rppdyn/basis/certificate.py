@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+import numpy as np
+
 RESIDUAL_LIMIT = 1e-10
 ORTHONORMALITY_LIMIT = 1e-12
 RANK_GAP_LIMIT = 1e-6
@@ -66,8 +68,8 @@ class Certificate:
         if not parts:
             return Certificate(0.0, 0.0, 1.0, "orbits")
         return Certificate(
-            max(p.residual for p in parts),
-            max(p.orthonormality for p in parts),
-            min(p.rank_gap for p in parts),
+            float(np.max([p.residual for p in parts])),  # nan where one is nan
+            float(np.max([p.orthonormality for p in parts])),
+            float(np.min([p.rank_gap for p in parts])),
             "+".join(sorted({s for p in parts for s in p.strategy.split("+")})),
         )

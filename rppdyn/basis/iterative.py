@@ -66,7 +66,7 @@ def solve_iterative(problem: Problem, seed: int = 0) -> tuple[DenseSubspace, Cer
             break
         width *= 2
     q = np.linalg.qr(q)[0] if q.shape[1] else q
-    if (residual := problem.residual(q)) > ZERO:
+    if not (residual := problem.residual(q)) <= ZERO:  # nan is none
         raise NotCertified(
             f"no certified basis of {problem.name}: a vector is invariant but for {residual:.1e}, which is neither rounding "
             "nor enough to leave it out (iterative); give the generators to full float64 precision, in less skewed axes"

@@ -252,11 +252,12 @@ class Problem:
         return np.concatenate(rows) if rows else np.zeros((0, self.dim), self.dtype)
 
     def residual(self, q: Array, chunk: int = 64) -> float:
-        """Largest |C_i q_j| / (scale_i |q_j|) over constraints i and columns j."""
+        """Largest |C_i q_j| / (scale_i |q_j|) over constraints i and columns j; nan where one is no number."""
         worst = 0.0
         for start in range(0, q.shape[1], chunk):
             part = q[:, start : start + chunk]
             norms = np.linalg.norm(part, axis=0)
             for i in range(len(self.scales)):
-                worst = max(worst, float((np.linalg.norm(self.apply(i, part), axis=0) / norms).max()))
+                found = np.linalg.norm(self.apply(i, part), axis=0) / norms
+                worst = float(found.max(initial=worst))  # which nan goes through, as Python's max need not let it
         return worst

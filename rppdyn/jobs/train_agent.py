@@ -51,7 +51,8 @@ def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = Fals
         ConfigError, ValueError: the environment, its symmetry or the networks can't be made as configured; no folder
             has been made then.
         CheckpointError: the folder's checkpoints are all damaged.
-        DivergedError: the networks' weights are no longer finite.
+        ValueError: an observation, a reward or an action that is not finite; the last checkpoint is one from before.
+        DivergedError: weights, losses or an optimiser's state are no longer finite; the last checkpoint is one from before.
     """
     finished = preflight(config, resume)
     if finished is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, get_args
 
 import torch
@@ -83,7 +84,8 @@ class RelaxedLinear(nn.Module):
         parametrisation: "pathways", or "dense" for one weight.
         generator: source of the initial weights, the global one if None.
     Raises:
-        ValueError: both variances are 0, or one of a dense weight; or the representations do not belong to one group.
+        ValueError: both variances are 0, or one of a dense weight; the representations do not belong to one group; a scale
+            that is no number.
     """
 
     def __init__(
@@ -104,6 +106,9 @@ class RelaxedLinear(nn.Module):
         if group is None:
             group = next((rep.G for rep in (rep_in, rep_out) if isinstance(rep, Rep)), None)
         self.rep_in, self.rep_out = bind(rep_in, group), bind(rep_out, group)
+        for name, scale in (("gain", gain), ("free_scale", free_scale)):
+            if not math.isfinite(scale):
+                raise ValueError(f"{name}={scale!r}: give a number")
         if equivariant_variance == 0 and free_variance == 0:
             raise ValueError("equivariant_variance and free_variance are both 0, which leaves no pathway: raise one")
         if parametrisation not in PARAMETRISATIONS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from rppdyn.reps import Rep
 
 __all__ = ["InvariantNormaliser"]
 
+LARGEST = 1e150  # entries whose squares double precision has
 WIDEST = 1000  # entries of an observation up to which the projector onto its invariants is a dense matrix
 
 
@@ -40,7 +42,7 @@ class InvariantNormaliser(ExactBuffers):
         eps: added to the variance.
     Raises:
         ValueError: ``clip`` for a representation with a component that is not orthogonal, which no clipping commutes with;
-            a ``clip`` that is not positive; a complex representation, or one bound to no group.
+            a ``clip`` that is not positive, or an ``eps`` that is negative; a complex representation, or one bound to no group.
     """
 
     component: Tensor
@@ -56,6 +58,8 @@ class InvariantNormaliser(ExactBuffers):
         super().__init__()
         if clip is not None and not clip > 0:
             raise ValueError(f"clip={clip!r}: give a positive number of standard deviations, or None")
+        if not 0 <= eps < math.inf:
+            raise ValueError(f"eps={eps!r}: give a number of at least 0, to be added to the variance")
         rep = bind(rep, None)
         self.rep, self.clip, self.eps = rep, clip, eps
         labels = rep.components
@@ -108,8 +112,11 @@ class InvariantNormaliser(ExactBuffers):
                 f"a batch of shape {tuple(x.shape)} for {self.rep}: its last dimension must be {self.rep.dim}"
             )
         rows = x.detach().to("cpu", torch.float64).numpy().reshape(-1, self.rep.dim)
-        if not np.isfinite(rows).all():
-            raise ValueError("a batch with values that are not finite would spoil the running statistics; leave it out")
+        if not (np.abs(rows) < LARGEST).all():  # nan is not
+            raise ValueError(
+                "a batch with values that are not finite, or whose squares aren't, would spoil the running statistics; leave "
+                "it out"
+            )
         if not len(rows):
             return
         buffers = self.count, self.raw_mean, self.raw_m2, self.mean, self.std

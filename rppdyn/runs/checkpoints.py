@@ -137,19 +137,23 @@ def _problem(folder: Path) -> str | None:
     """What is wrong with a checkpoint, in words that name the file; None where nothing is."""
     manifest = folder / MANIFEST
     try:
-        content = json.loads(manifest.read_text())
-        files, written_format = dict(content["files"]), content["format"]
-    except (OSError, ValueError, KeyError, TypeError):
+        content = json.loads(manifest.read_bytes())
+        files = {str(name): (int(of["bytes"]), str(of["sha256"])) for name, of in content["files"].items()}
+        written_format, step = content["format"], content["step"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"checkpoint file {manifest} is missing or damaged"
     if written_format != FORMAT:
         return f"checkpoint {folder} has format {written_format}, and this version reads format {FORMAT}"
-    for name, expected in files.items():
+    if step != _step(folder) or not files:
+        return f"checkpoint file {manifest} is damaged (it is of step {step}, with {len(files)} files)"
+    for name, (expected, checksum) in files.items():
         path = folder / name
-        if not path.is_file():
-            return f"checkpoint file {path} is missing"
-        size = path.stat().st_size
-        if size != expected["bytes"]:
-            return f"checkpoint file {path} is truncated ({size} of {expected['bytes']} bytes)"
-        if _checksum(path) != expected["sha256"]:
-            return f"checkpoint file {path} is damaged (its checksum differs)"
+        try:
+            size = path.stat().st_size
+            if size != expected:
+                return f"checkpoint file {path} is truncated ({size} of {expected} bytes)"
+            if _checksum(path) != checksum:
+                return f"checkpoint file {path} is damaged (its checksum differs)"
+        except (OSError, ValueError) as error:  # a name may be no file's
+            return f"checkpoint file {path} is missing ({getattr(error, 'strerror', None) or error})"
     return None

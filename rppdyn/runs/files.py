@@ -31,6 +31,17 @@ def cache_folder(name: str) -> Path:
 
 
 @contextmanager
+def names_file(path: Path) -> Iterator[None]:
+    """Name a file in an error of the operating system that names none: those of a file that is open say what alone."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = os.fspath(path)
+        raise
+
+
+@contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Where to write a file in the block, with the same suffix; it takes its place, whole, once the block has ended.
 
@@ -39,8 +50,9 @@ def replacing(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
     try:
-        yield temporary
-        flush_to_disk(temporary)
+        with names_file(path):
+            yield temporary
+            flush_to_disk(temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rppdyn.runs.files import plain, write_text
+from rppdyn.runs.files import names_file, plain, write_text
+
+logger = logging.getLogger(__name__)
 
 
 class MetricsLog:
@@ -23,7 +26,7 @@ class MetricsLog:
     def append(self, step: int, values: dict[str, Any]) -> None:
         """Add one record; it is on the disk when this returns."""
         line = json.dumps({"step": step, **plain(values, finite=True)}, allow_nan=False)
-        with open(self.path, "a", encoding="utf-8") as file:
+        with names_file(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -41,22 +44,41 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The records of a metrics file, in order; an unfinished last line is left out.
+    """The records of a metrics file, in order; an unfinished last line is left out, a damaged one with a warning.
 
     Raises:
-        ValueError: a line other than the last is no JSON record.
+        ValueError: a line other than the last is no JSON record, or has a step before that of the line above.
     """
-    lines = Path(path).read_text(encoding="utf-8").split("\n")
-    records = []
-    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is empty or unfinished
+    *lines, _ = Path(path).read_bytes().split(b"\n")  # what follows the last newline is empty or unfinished
+    records: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
-            if not isinstance(record, dict) or not isinstance(record.get("step"), int):
-                raise ValueError("no step")
+            record = _record(line)
+            if records and record["step"] < records[-1]["step"]:
+                raise ValueError("out of order")
         except ValueError as error:
-            raise ValueError(f"{path}, line {number} is no metrics record: {line[:60]!r}; remove the line") from error
-        records.append(record)
+            said = f"{path}, line {number} is no metrics record: {line[:60].decode(errors='backslashreplace')!r}"
+            if number < len(lines):
+                raise ValueError(f"{said}; remove the line") from error
+            logger.warning("%s; it is left out", said)
+        else:
+            records.append(record)
     return records
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    """A record: a step, and numbers, lists of them or text, where null is no number.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        record = json.loads(line)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(record, dict) or type(record.get("step")) is not int or record["step"] < 0:
+        raise ValueError("no step")
+    return record
 
 
 def series(records: Iterable[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:

@@ -50,6 +50,6 @@ def report_error(error: Exception, of: str = "") -> int:
     if is_out_of_memory(error):
         said = f"not enough memory for sizes as they are configured: {said or type(error).__name__}; give smaller ones"
     if is_out_of_space(error):
-        said = f"the disk is full ({said}): make room and type it again, a run that was under way with --resume"
+        said = f"no room for a file ({said}): make room, or raise the limit, and type it again, a run under way with --resume"
     print(f"rppdyn: error: {of}{said}", file=sys.stderr)
     return USER_ERROR

@@ -92,12 +92,13 @@ def test_the_ratio_starts_at_one_and_statistics_move_between_updates_and_rollout
 
 
 def test_the_prior_is_part_of_what_each_step_minimises():
-    """One step of plain gradient descent on a zero loss moves by -lr times the prior's gradient over N."""
+    """One step of plain gradient descent moves by -lr times the loss's gradient and the prior's over N."""
     agent = make("rpp", policy_kwargs=dict(free_variance=1e-2, optimizer_class=torch.optim.SGD))
     agent.learn(64)
     policy = agent.policy
     assert len(policy._trained_on) == 64
-    policy.zero_grad(set_to_none=False)
+    for p in policy.parameters():
+        p.grad = torch.full_like(p, 0.25)
     before = [p.detach().clone() for p in policy.parameters()]
     nets = (policy.action_net, policy.value_net, policy.log_std_layer)
     expected = torch.autograd.grad(sum(map(negative_log_prior, nets)) / 64, list(policy.parameters()))
@@ -105,7 +106,7 @@ def test_the_prior_is_part_of_what_each_step_minimises():
     policy.optimizer.step()
     assert max(g.abs().max() for g in expected) > 1e-6
     for p, b, g in zip(policy.parameters(), before, expected, strict=True):
-        torch.testing.assert_close(p.detach(), b - 0.1 * g)
+        torch.testing.assert_close(p.detach(), b - 0.1 * (g + 0.25))
 
 
 def test_a_narrow_prior_keeps_the_free_pathway_small():

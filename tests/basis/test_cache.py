@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,9 @@ import pytest
 import torch
 
 from rppdyn.basis import cache, solve, solver
+from rppdyn.basis.certificate import Certificate, NotCertified
 from rppdyn.basis.problem import Problem
+from rppdyn.basis.subspace import DenseSubspace
 from rppdyn.groups import O13, SO, SU, Group, RubiksCube
 from rppdyn.reps import T
 from rppdyn.runs import array_cache
@@ -212,7 +216,9 @@ def test_processes_writing_at_once(tmp_path):
     script = """
 import logging
 from rppdyn.basis import cache, solve, solver
+from rppdyn.basis.certificate import Certificate, NotCertified
 from rppdyn.basis.problem import Problem
+from rppdyn.basis.subspace import DenseSubspace
 from rppdyn.groups import SO, SU
 from rppdyn.reps import T
 from rppdyn.runs import array_cache
@@ -258,3 +264,23 @@ def test_a_cached_answer_is_read_quickly(monkeypatch):
         resolve(rep)
         times.append(time.perf_counter() - start)
     assert min(times) < 0.05  # benchmarks/basis.py measures; this only catches a disaster
+
+
+def test_vectors_that_are_no_numbers_are_not_invariant():
+    problem = Problem.from_rep(T(2)(SO(3)))
+    basis = np.eye(9)[:, :2]
+    basis[3, 0] = np.nan
+    assert np.isnan(problem.residual(basis))
+    with pytest.raises(ValueError, match="not invariant"):
+        cache._probe(problem, DenseSubspace(np.full((9, 1), np.nan)))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_worst_certificate_is_one_without_numbers(order):
+    good = Certificate(1e-15, 1e-15, 0.1, "dense")
+    for name in ("residual", "orthonormality", "rank_gap"):
+        parts = [good, replace(good, **{name: math.nan}), good][::order]
+        with pytest.raises(NotCertified):
+            Certificate.worst(parts).check("a representation")
+        with pytest.raises(NotCertified):
+            Certificate.worst(parts[:2]).check("a representation")

@@ -19,6 +19,7 @@ from rppdyn.jobs import fit_dynamics, fit_regression
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.fitting import running
+from rppdyn.jobs.fitting.members import StackFit
 from rppdyn.nn import hidden_representation
 from rppdyn.reps import Scalar
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError, read_metrics
@@ -377,3 +378,31 @@ def test_hidden_layers_are_given_as_text_or_one_by_one(tmp_path):
     with pytest.raises(ValueError, match=r"model\.hidden=1000000000000, 2 of them: the weights don't fit in memory"):
         fit_dynamics.run(dynamics(tmp_path / "no", "model=mlp_hnn", "seeds=2", "model.hidden=1000000000000"))
     assert not (tmp_path / "no").exists()
+
+
+def test_a_member_whose_optimiser_has_stopped_moving_it_has_diverged(tmp_path, monkeypatch):
+    """Weights stay finite where a second moment is infinite, and so would all that is measured of them."""
+    begun = fit_regression.Regression.step
+
+    def spoilt(subject, step):
+        begun(subject, step)
+        if step == 1:
+            state = next(iter(subject.optimiser.state.values()))
+            state["exp_avg_sq"].view(2, -1)[1, 0] = torch.inf
+
+    words = ("optimiser.epochs=3", "seeds=2")
+    whole = fit_regression.run(regression(tmp_path / "whole", *words))
+    monkeypatch.setattr(fit_regression.Regression, "step", spoilt)
+    result = fit_regression.run(regression(tmp_path / "run", *words))
+    error, other = result.test["test/error"]
+    assert error == whole.test["test/error"][0] and other is None
+    assert result.metrics["test/error"] == [error, None] and "1 of 2 diverged" in str(result)
+
+
+@pytest.mark.parametrize("which", ["inputs", "targets"])
+def test_data_that_are_not_finite_are_refused(tmp_path, which):
+    subject = fit_regression.Regression(regression(tmp_path))
+    data = {"inputs": subject.inputs.clone(), "targets": subject.targets.clone()}
+    data[which].view(-1)[3] = torch.nan
+    with pytest.raises(ConfigError, match=f"the {which} of the training data have values that are not finite"):
+        StackFit.__init__(subject, subject.config, subject.stack, **data)

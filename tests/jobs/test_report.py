@@ -245,6 +245,13 @@ def test_the_page_is_well_formed_and_accessible(runs, tmp_path):
     assert page.all("summary")[0][1] == "The settings that all share"
 
 
+def test_records_without_a_return_leave_a_gap(tmp_path):
+    run = make_run(tmp_path / "run", returns=(float("nan"), float("nan")))
+    (group,) = read_groups([run])
+    assert group.final(agents.RETURN) is None
+    assert rows_of(written([run], tmp_path), "Results at the end of training")[0][2:4] == ["100", "–"]
+
+
 def test_files_of_other_versions_are_left_out_by_name(tmp_path):
     run = make_run(tmp_path / "old")
     for name in ("certificate.json", "equivariance.json"):

@@ -92,6 +92,25 @@ def test_a_damaged_manifest_is_found(checkpoints, text):
         checkpoints.latest()
 
 
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ("sha256", "sha25v"),
+        ("bytes", "byte "),
+        ('"step": 2', '"step": 3'),
+        ("data.txt", "\\u0000"),
+        ('"files"', '"files2"'),
+    ],
+)
+def test_a_damaged_key_of_a_manifest_goes_back_to_the_one_before(checkpoints, before, after, caplog):
+    checkpoints.save(1, write("one"))
+    manifest = checkpoints.save(2, write("two")).path / "manifest.json"
+    assert before in manifest.read_text()
+    manifest.write_text(manifest.read_text().replace(before, after))
+    assert content(checkpoints.latest()) == "one"
+    assert str(manifest.parent) in caplog.text
+
+
 def test_a_failed_write_leaves_the_earlier_one_alone(checkpoints):
     checkpoints.save(1, write("one"))
 

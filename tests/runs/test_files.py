@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 import torch
 
-from rppdyn.runs.files import write_tensors
+from rppdyn.errors import by_user, is_out_of_space
+from rppdyn.runs import MetricsLog
+from rppdyn.runs.files import write_json, write_tensors
 
 
 def test_equal_tensors_make_equal_files_whatever_their_names(tmp_path):
@@ -18,6 +22,18 @@ def test_equal_tensors_make_equal_files_whatever_their_names(tmp_path):
     assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
     write_tensors(files[1], {"a": torch.arange(3.0) + 1})
     assert files[0].read_bytes() != files[1].read_bytes()
+
+
+@pytest.mark.parametrize("write", [write_json, lambda path, value: MetricsLog(path).append(0, value)])
+def test_a_file_that_may_not_be_larger_is_named(tmp_path, write):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large: '.*spec\.json'") as found:
+            write(tmp_path / "spec.json", {"a": list(range(1000))})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert by_user(found.value) and is_out_of_space(found.value)
 
 
 def test_a_file_that_could_not_be_written_leaves_the_old_one(tmp_path):

@@ -113,6 +113,20 @@ def test_a_damaged_metrics_line_is_named(tmp_path):
         read_metrics(path)
 
 
+@pytest.mark.parametrize(
+    "end", [b"\xff", b'{"step": 20, "a": \xff}\n', b'{"step": true}\n', b'{"step": 5}\n', b"[" * 9999 + b"\n"]
+)
+def test_a_damaged_end_of_the_metrics_is_left_out(tmp_path, end, caplog):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.append(10, {"a": 1.0})
+    whole = log.path.read_bytes()
+    log.path.write_bytes(whole + end)
+    assert [record["step"] for record in read_metrics(log.path)] == [10] and log.last()["a"] == 1.0
+    assert ("line 2 is no metrics record" in caplog.text) == end.endswith(b"\n")
+    log.rewind(10)
+    assert log.path.read_bytes() == whole
+
+
 def test_series_leaves_out_what_is_missing():
     records = [{"step": 0, "a": None}, {"step": 1, "a": 2.0}, {"step": 2}]
     assert series(records, "a") == ([1], [2.0])

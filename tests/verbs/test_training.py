@@ -70,6 +70,7 @@ def test_an_empty_configuration_is_no_other_verbs(tmp_path, capsys):
     [
         OSError(errno.ENOSPC, "No space left on device"),  # without a file's name, as writing says it
         OSError(errno.EDQUOT, "Disk quota exceeded", "a.png"),
+        OSError(errno.EFBIG, "File too large"),
         RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 43200 vs 43092"),  # torch.save's
         RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"),
     ],
@@ -83,6 +84,6 @@ def test_a_full_disk_is_said_in_one_line(monkeypatch, tmp_path, capsys, error):
     words = [*FIT, "optimiser.epochs=1", f"run_dir={tmp_path / 'run'}"]
     assert main(words) == 2
     *_, said = capsys.readouterr().err.splitlines()  # after the progress
-    assert said.startswith("rppdyn: error: the disk is full (") and "--resume" in said
+    assert said.startswith("rppdyn: error: no room for a file (") and "--resume" in said
     monkeypatch.undo()
     assert main([*words, "--resume"]) == 0

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import MISSING
 
 from rppdyn.jobs.config.agent import ARCHITECTURES
-from rppdyn.jobs.config.checks import ConfigError, at_least, one_of, parametrisation, positive, require, variance
+from rppdyn.jobs.config.checks import (
+    ConfigError,
+    at_least,
+    number,
+    one_of,
+    parametrisation,
+    positive,
+    require,
+    variance,
+)
 from rppdyn.jobs.config.run import RunConfig, without
 
 NETWORKS = ("rpp", "emlp", "mlp")
@@ -149,6 +158,8 @@ class RegressionTaskConfig:
     def __post_init__(self) -> None:
         for name in ("train", "validation", "test"):
             at_least(f"task.{name}", getattr(self, name), 1)
+        if self.strength is not None:
+            number("task.strength", self.strength, "a number, or null for the published one")
 
 
 @dataclass

@@ -30,6 +30,7 @@ from rppdyn.priors import Evidence, VarianceLearning, negative_log_prior, weight
 from rppdyn.priors.learning import PredictEach
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder
+from rppdyn.runs.finite import not_finite
 from rppdyn.runs.streams import stream
 from rppdyn.runs.workers import Worker
 
@@ -117,6 +118,8 @@ class StackFit(ABC):
     ):
         self.config, self.stack, self.likelihood, self.longest = config, stack, likelihood, longest
         self.inputs, self.targets = inputs, targets
+        if (name := not_finite({"inputs": inputs, "targets": targets})) is not None:
+            raise ConfigError(f"the {name} of the training data have values that are not finite: leave these data out")
         self.optimiser = torch.optim.Adam(weights_of(stack), lr=config.optimiser.learning_rate, foreach=True)
         self.noise = torch.full((stack.members,), math.log(config.optimiser.noise_variance)).to(inputs)
         self.variances: VarianceLearning | None = None
@@ -255,7 +258,22 @@ class StackFit(ABC):
         return rate * min(1.0, (step + 1) / max(1, optimiser.warm_up * self.steps_per_epoch))
 
     @torch.no_grad()
+    def give_up(self) -> None:
+        """Make the weights of members that have diverged nan, so that all that is measured of them is.
+
+        One has diverged whose weights, or whose optimiser's moments, are not finite. Adam leaves weights where they are
+        once a second moment is infinite: that looks like a fit that has ended, and is none.
+        """
+        optimisers = [self.optimiser] + ([] if self.variances is None else [self.variances.optimiser])
+        states = (state for optimiser in optimisers for state in optimiser.state.values())
+        held = [*self.stack.stacked, *(t for state in states for t in state.values() if t.dim())]
+        sound = torch.stack([t.reshape(self.stack.members, -1).isfinite().all(1).cpu() for t in held]).all(0)
+        for p in weights_of(self.stack):
+            p[~sound.to(p.device)] = torch.nan
+
+    @torch.no_grad()
     def evaluate(self) -> dict[str, Any]:
+        self.give_up()
         metrics = {f"train/{self.likelihood.name}": self.loss.tolist()} | self.metrics()
         metrics |= {} if self.variances is None else self.variances.metrics()
         means = {f"{name}_mean": sum(v) / len(v) for name, v in metrics.items() if isinstance(v, list)}

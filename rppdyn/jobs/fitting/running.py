@@ -78,6 +78,7 @@ def run_fit(config: FitConfig, build: Callable[[], StackFit], *, resume: bool, p
                 else "stopped; a checkpoint was written",
             )
             if done:
+                subject.give_up()
                 with torch.no_grad():
                     result.test = subject.test()
                 result.pathways = pathway_rows(subject.evidence())

@@ -45,8 +45,7 @@ def glance(groups: Sequence[RunGroup]) -> Markup:
     several, measured_of = len({group.subject for group in groups}) > 1, _who(groups)
     rows = []
     for group in groups:
-        final = group.final(RETURN)
-        assert final is not None  # every evaluation has a return
+        final = group.final(RETURN)  # None where returns were no numbers
         errors = [estimate(group.final(f"equivariance/{who}"), scientific) for who in measured_of]
         share = estimate(group.final("pathway/actor_free_share"), scientific)
         env = [group.subject] if several else []
@@ -55,7 +54,7 @@ def glance(groups: Sequence[RunGroup]) -> Markup:
                 labelled(group),
                 *env,
                 f"{len(group.runs)}",
-                reached(group, final.step),
+                reached(group, group.steps if final is None else final.step),
                 estimate(final, plain),
                 *errors,
                 share,
@@ -93,7 +92,8 @@ def _returns(groups: Sequence[RunGroup]) -> Markup:
         rows = []
         for group in members:
             final = group.final(RETURN)
-            assert final is not None
+            if final is None:
+                continue
             each = ", ".join(f"{plain(value)}" for value in final.each)
             rows.append([labelled(group), f"{final.step:,}", estimate(final, plain), plain(group.best(RETURN)), each])
         head = ["configuration", "step", "mean return", "best on the way", "each seed"]

@@ -21,10 +21,6 @@ from rppdyn.runs.progress import Shown
 from rppdyn.runs.workers import WorkerError
 
 
-class DivergedError(ValueError):
-    """The networks' weights are no longer finite."""
-
-
 class Recorder(BaseCallback):
     """Evaluates and saves an agent between two of its updates.
 
@@ -108,16 +104,11 @@ class Recorder(BaseCallback):
         return self.state.evaluated if self._pending is None else self._pending.step
 
     def _check(self, agent: RPPSAC) -> None:
-        """Stop a run that has diverged before it evaluates nothing, or replaces its last good checkpoints."""
-        for name in ("actor", "critic"):
-            if not all(bool(p.isfinite().all()) for p in getattr(agent, name).parameters()):
-                raise DivergedError(
-                    f"training diverged: weights of the {name} are not finite at step {self.state.step} (last checkpoint: "
-                    f"step {self.saved}); start another run with a smaller agent.learning_rate"
-                )
+        """Stop a run that has diverged before it evaluates nothing."""
+        agent.record_updates()
+        agent.check_finite()
 
     def _save(self, agent: RPPSAC) -> None:
-        self._check(agent)
         write_checkpoint(agent, self.folder, self.state)
         self.saved = self.state.step
 
