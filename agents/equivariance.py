@@ -93,7 +93,7 @@ def critic_equivariance_error(
         actions: (n, entries) raw actions, within the action space.
         dtype: the precision in which the networks are evaluated; None leaves their own.
     Returns:
-        The error; vacuous where the values vary by less than 1e-6 of the larger of 1 and their root mean square.
+        The error; vacuous where the values vary by less than 1e-6 of their root mean square.
     Raises:
         ValueError: the agent's policy is none of these, there are no states, or not as many actions.
     """
@@ -108,7 +108,7 @@ def critic_equivariance_error(
         return (moved - centre).mT, (here - centre).mT
 
     spread, size = (here - centre).square().mean().sqrt(), here.square().mean().sqrt()
-    return _measured(spec, pair, (spread / size.clamp(min=1.0)).item())
+    return _measured(spec, pair, (spread / size).nan_to_num(0.0).item())  # all zero: nothing to compare
 
 
 @torch.no_grad()

@@ -78,7 +78,9 @@ def more(values: NDArray, plain: NDArray) -> str:
     for statistic, shown in ((difference, "{:+.0f}"), (above, "{:.2f}")):
         ends = bootstrap_interval([values, plain], statistic=statistic)
         low, high = map(shown.format, ends)
-        cells.append(f"{shown.format(statistic(both, axis=0))} ({low} to {high})")
+        all_pairs = statistic is above and abs(statistic(both, axis=0) - 0.5) == 0.5  # its resamples are all alike
+        spread = f"all {len(values) * len(plain)} pairs" if all_pairs else f"{low} to {high}"
+        cells.append(f"{shown.format(statistic(both, axis=0))} ({spread})")
     return " | ".join(cells)
 
 

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from rppdyn.runs import RunFolder, bootstrap_interval, iqm
 from rppdyn.runs.files import write_json
+from rppdyn.runs.statistics import FEW
 
 
 def figure_arguments(description: str | None, *files: str) -> argparse.Namespace:
@@ -62,9 +63,11 @@ def keep(arguments: argparse.Namespace, runs: list[dict[str, Any]], draw: Callab
 
 
 def over_seeds(values: list[float | None]) -> str:
-    """Interquartile mean and interval of the members that did not diverge."""
+    """Interquartile mean and interval of the members that did not diverge; of few the mean, and each."""
     kept = [value for value in values if value is not None]
     if not kept:
         return "-"
+    if len(kept) <= FEW:
+        return f"{float(iqm(kept)):.3g}" + (f" ({', '.join(f'{v:.3g}' for v in kept)})" if len(kept) > 1 else "")
     low, high = bootstrap_interval(kept)
     return f"{float(iqm(kept)):.3g} [{float(low):.3g}, {float(high):.3g}]"

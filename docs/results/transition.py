@@ -1,8 +1,8 @@
 """Tables and figure of transition models: `python docs/results/transition.py RUNS... --out FILE.png --json FILE.json`.
 
 Runs of `rppdyn fit-transition`. For each dataset: interquartile means over seeds with 95 % bootstrap intervals, in percent,
-and paired ratios of each rpp's 100-step error to the others' (`rppdyn.runs.statistics.paired_ratio`). The figure has the
-relative error over the steps of a rollout, a panel for each dataset.
+and paired ratios of each rpp's errors to the others' (`rppdyn.runs.statistics.paired_ratio`); of three seeds, each seed's.
+The figure has the relative error over the steps of a rollout, a panel for each dataset.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from reading import figure_arguments, gather, keep, read
 
 from rppdyn.runs import RunFolder, bootstrap_interval, iqm
-from rppdyn.runs.figures import MODEL_COLOURS, label_decades
-from rppdyn.runs.statistics import paired_ratio
+from rppdyn.runs.figures import MODEL_COLOURS, draw_several, label_decades
+from rppdyn.runs.statistics import FEW, paired_ratio
 
 METRICS = {
     "10 steps": "test/error_10",
@@ -90,7 +91,8 @@ def print_tables(name: str, results: dict[str, dict[str, Any]]) -> None:
             for name in errors:
                 pairs = [results[key]["result"]["test"][METRICS[name]] for key in (first, second)]
                 centre, (low, high) = paired_ratio(*pairs)
-                cells.append(f"{centre:.2f}" + (f" [{low:.2f}, {high:.2f}]" if len(pairs[0]) > 1 else ""))
+                each = np.divide(*pairs)
+                cells.append(f"{centre:.2f}" + spread(each, ".2f", f" [{low:.2f}, {high:.2f}]"))
             print(f"| {first} / {second} | " + " | ".join(cells) + " |")
 
 
@@ -99,7 +101,14 @@ def percent(values: list[float]) -> str:
     if max(values) < 1e-8:
         return "0"
     centre, (low, high) = 100 * float(iqm(values)), 100 * np.array(bootstrap_interval(values))
-    return f"{centre:.3g}" if len(values) == 1 else f"{centre:.3g} [{low:.3g}, {high:.3g}]"
+    return f"{centre:.3g}" + spread(100 * np.array(values), ".3g", f" [{low:.3g}, {high:.3g}]")
+
+
+def spread(each: NDArray, shown: str, interval: str) -> str:
+    """The interval; of few seeds each in its place, and of one nothing."""
+    if len(each) > FEW:
+        return interval
+    return f" ({', '.join(format(value, shown) for value in each)})" if len(each) > 1 else ""
 
 
 def draw(datasets: dict[str, dict[str, dict[str, Any]]]) -> Figure:
@@ -125,7 +134,7 @@ def draw(datasets: dict[str, dict[str, dict[str, Any]]]) -> Figure:
 
 
 def draw_panel(axes: Axes, results: dict[str, dict[str, Any]]) -> None:
-    """Interquartile means with their intervals, both axes logarithmic; of several variances the one with the least error."""
+    """Means with each seed, or of many their intervals, both axes logarithmic; of several variances the best."""
     best: dict[str, dict[str, Any]] = {}
     for run in results.values():
         key = model(run["config"])
@@ -134,9 +143,7 @@ def draw_panel(axes: Axes, results: dict[str, dict[str, Any]]) -> None:
     for key, run in best.items():
         errors, colour = 100 * np.array(run["curves"]["error"]), MODEL_COLOURS[key]
         times = np.arange(1, errors.shape[1] + 1)
-        low, high = bootstrap_interval(errors)
-        axes.plot(times, iqm(errors), color=colour, label=key, lw=1.3)
-        axes.fill_between(times, low, high, color=colour, alpha=0.2, lw=0)
+        draw_several(axes, times, errors, colour, label=key)
     axes.set(xscale="log", yscale="log", xlabel="steps")
     axes.set_xticks([1, 10, 30, 100], ["1", "10", "30", "100"])
     axes.yaxis.set_major_formatter("{x:g}")

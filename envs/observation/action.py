@@ -185,7 +185,7 @@ class _Features:
             inverse = np.linalg.pinv(S)
             span = S @ inverse
         rho = SA @ inverse
-        outside = np.abs(SA - rho @ S).max(1, initial=0.0) > CLOSED * np.abs(S).max(initial=1.0)
+        outside = np.abs(SA - rho @ S).max(1, initial=0.0) > CLOSED * np.abs(S).max(initial=0.0)
         if outside.any():
             i = self.entry_of(int(np.flatnonzero(outside)[0]))
             raise ValueError(

@@ -395,4 +395,5 @@ def _standardised(values: Tensor, train: Int[Tensor, " n"], dims: tuple[int, ...
     """Zero mean and unit variance over the training set; what is constant there becomes 0."""
     fit = values[train]
     centred, std = values - fit.mean(dims, keepdim=True), fit.std(dims, keepdim=True)
-    return torch.where(std > 1e-8, centred / std.clamp_min(1e-8), 0.0)
+    constant = std <= 100 * torch.finfo(fit.dtype).eps * fit.abs().amax(dims, keepdim=True)
+    return torch.where(constant, 0.0, centred / torch.where(constant, 1.0, std))

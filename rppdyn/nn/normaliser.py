@@ -21,6 +21,7 @@ __all__ = ["InvariantNormaliser"]
 
 LARGEST = 1e150  # entries whose squares double precision has
 WIDEST = 1000  # entries of an observation up to which the projector onto its invariants is a dense matrix
+UNSEEN = 1e-8  # variance of a component that is always zero, as a share of the largest mean square
 
 
 class InvariantNormaliser(ExactBuffers):
@@ -39,7 +40,8 @@ class InvariantNormaliser(ExactBuffers):
         rep: the representation of ``x``.
         clip: bound on the result in units of ``std``, or None. Components on which the group acts by signed permutations are
             clipped coordinate by coordinate, others that it acts on orthogonally at a root mean square of ``clip``.
-        eps: added to the variance.
+        eps: variance, as a share of the mean square, up to which a component is constant: by less it varies from rounding. Its
+            ``std`` is its root mean square then; of one that is always zero, ``1e-4`` of the largest.
     Raises:
         ValueError: ``clip`` for a representation with a component that is not orthogonal, which no clipping commutes with;
             a ``clip`` that is not positive, or an ``eps`` that is negative; a complex representation, or one bound to no group.
@@ -54,7 +56,7 @@ class InvariantNormaliser(ExactBuffers):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, rep: Rep, *, clip: int | float | None = None, eps: int | float = 1e-8):
+    def __init__(self, rep: Rep, *, clip: int | float | None = None, eps: int | float = 1e-12):
         super().__init__()
         if clip is not None and not clip > 0:
             raise ValueError(f"clip={clip!r}: give a positive number of standard deviations, or None")
@@ -88,11 +90,6 @@ class InvariantNormaliser(ExactBuffers):
                 )
             radial[k] = True
         return radial
-
-    @property
-    def variance(self) -> Float[Tensor, " n"]:
-        """The pooled variance, one per coordinate."""
-        return self.std**2 - self.eps if self.count > 0 else self.std**2
 
     @functools.cached_property
     def _invariants(self) -> Basis:
@@ -136,7 +133,9 @@ class InvariantNormaliser(ExactBuffers):
         about_invariant = np.square(raw_mean - mean) + raw_m2 / count
         component, size = self._pools
         pooled = np.bincount(component, about_invariant) / size
-        np.sqrt((pooled + self.eps)[component], out=std)
+        square = pooled + np.bincount(component, np.square(mean)) / size
+        scale = np.where(square > 0, square, UNSEEN * (square.max() or 1.0))
+        np.sqrt(np.where(pooled > self.eps * square, pooled, scale)[component], out=std)
         for buffer, tensor in zip(buffers, here, strict=True):
             if tensor is not buffer:
                 buffer.copy_(tensor)

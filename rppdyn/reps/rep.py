@@ -401,7 +401,8 @@ def coefficients_in(A: Tensor, G: Group) -> tuple[Tensor, Tensor]:
     flat = A.flatten(1)
     coefficients = flat @ torch.linalg.pinv(basis) if len(basis) else flat.new_zeros(len(A), 0)
     residual = torch.linalg.vector_norm(flat - coefficients @ basis, dim=1)
-    return coefficients, residual / torch.linalg.vector_norm(flat, dim=1).clamp_min(1e-12)
+    size = torch.linalg.vector_norm(flat, dim=1)
+    return coefficients, residual / torch.where(size > 0, size, 1.0)
 
 
 def _same_group(a: Rep, b: Rep) -> tuple[Rep, Rep]:

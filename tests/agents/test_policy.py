@@ -86,6 +86,17 @@ def test_the_measures_see_a_wrong_representation(make_agent):
     assert min(errors(agent)) > 1e-2
 
 
+@pytest.mark.parametrize("unit", [1e3, 1e-3, 1e-9])
+def test_the_unit_of_the_reward_does_not_matter(make_agent, monkeypatch, unit):
+    agent = make_agent("mlp", PENDULUM)
+    observations, actions = states(agent)
+    here, q = critic_equivariance_error(agent, observations, actions), agent.policy.value_function
+    monkeypatch.setattr(agent.policy, "value_function", lambda dtype: lambda obs, raw: unit * q(dtype)(obs, raw))
+    there = critic_equivariance_error(agent, observations, actions)
+    assert there.error == pytest.approx(here.error, rel=1e-9) and there.scale == pytest.approx(here.scale, rel=1e-9)
+    assert not there.vacuous
+
+
 def test_a_zero_policy_is_called_vacuous(make_agent):
     agent = make_agent("emlp", PENDULUM)
     observations, actions = states(agent)

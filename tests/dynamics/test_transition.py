@@ -195,3 +195,30 @@ def test_a_rollout_without_actions_is_refused():
     x, u = torch.zeros(3, model.states.rep.dim).double(), torch.zeros(3, 0, model.actions.rep.dim).double()
     with pytest.raises(ValueError, match=r"u of shape \(3, 0, 8\): give one action at least"):
         model.rollout(x, u)
+
+
+def fitted(unit: float, gaussian: bool) -> torch.Tensor:
+    """Errors, in the unit, of what a short fit predicts of a system whose last state never changes."""
+    G, g = Z(3), seeded()
+    state = V(G) + Scalar(G)
+    sizes = TransitionModel.rep_in(state, V(G)), TransitionModel.rep_out(state, gaussian)
+    model = TransitionModel(MLP(*sizes, G, hidden=[16], generator=g), state, V(G), gaussian=gaussian).double()
+    x, u = torch.randn(60, 4, dtype=torch.float64, generator=g), torch.randn(60, 3, dtype=torch.float64, generator=g)
+    x[:, 3] = 2.0
+    after = x + torch.cat([0.1 * x[:, :3].sin() + 0.2 * u, torch.zeros(60, 1)], -1)
+    x, after = unit * x, unit * after
+    model.observe(x, u, after)
+    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(30):
+        optimiser.zero_grad()
+        step = model.step(x, u)
+        error = (step.mean - after) / model.changes.std
+        (-model.log_likelihood(step, after).mean() if gaussian else error.square().mean()).backward()
+        optimiser.step()
+    return (model.rollout(x, u[:, None].expand(-1, 10, -1)).states / unit).detach()
+
+
+@pytest.mark.parametrize("gaussian", [False, True])
+@pytest.mark.parametrize("unit", [1e3, 1e-3, 1e-6])
+def test_units_of_states_do_not_matter(unit, gaussian):
+    torch.testing.assert_close(fitted(unit, gaussian), fitted(1.0, gaussian), rtol=1e-5, atol=1e-6)

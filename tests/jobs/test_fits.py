@@ -15,6 +15,7 @@ from forked import run_code
 from rppdyn.cli import main
 from rppdyn.dynamics import rollout_error
 from rppdyn.envs.tasks import Pendulum, load_trajectories
+from rppdyn.envs.tasks.regression import RegressionTask
 from rppdyn.jobs import fit_dynamics, fit_regression
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
@@ -406,3 +407,19 @@ def test_data_that_are_not_finite_are_refused(tmp_path, which):
     data[which].view(-1)[3] = torch.nan
     with pytest.raises(ConfigError, match=f"the {which} of the training data have values that are not finite"):
         StackFit.__init__(subject, subject.config, subject.stack, **data)
+
+
+@pytest.mark.parametrize("unit", [1e3, 1e-3, 1e-6])
+def test_units_of_a_regression_do_not_matter(tmp_path, monkeypatch, unit):
+    def sample(task, n, generator=None):
+        x, y = own(task, n, generator)
+        return scale * x, scale**2 * y
+
+    own, found = RegressionTask.sample, []
+    monkeypatch.setattr(RegressionTask, "sample", sample)
+    for scale in (1.0, unit):
+        config = regression(tmp_path / str(scale), "model=rpp", "optimiser.epochs=6")
+        found.append(fit_regression.run(config).test)
+    assert found[0].keys() == found[1].keys()
+    for name in ("test/error", "equivariance/error"):
+        assert found[1][name] == pytest.approx(found[0][name], rel=1e-6)

@@ -82,7 +82,7 @@ def test_batches_of_any_size_give_what_one_pass_gives():
     y = torch.randn(100, 4, generator=generator(6), dtype=torch.float64)
     for part in (1e8 + y).split(7):
         shifted.update(part)  # a naive sum of squares would cancel
-    torch.testing.assert_close(shifted.variance, y.var(correction=0).expand(4), rtol=1e-6, atol=0)
+    torch.testing.assert_close(shifted.std**2, y.var(correction=0).expand(4), rtol=1e-6, atol=0)
 
 
 def test_it_changes_in_updates_only_and_starts_as_the_identity():
@@ -115,3 +115,18 @@ def test_bad_batches_are_refused():
     with pytest.raises(ValueError, match="not finite"):
         normaliser.update(torch.full((3, 4), torch.nan))
     assert normaliser.count == 0
+
+
+@pytest.mark.parametrize("unit", [1e3, 1e-3, 1e-6, 1e-12])
+def test_units_do_not_matter(unit):
+    """Nor where a component is constant, or has always been zero."""
+    rep = (V + 3 * Scalar)(D(4))
+    x = data(rep, 50)
+    x[:, -2:] = torch.tensor([2.0, 0.0], dtype=torch.float64)
+    here, there = InvariantNormaliser(rep), InvariantNormaliser(rep)
+    for part in x.split(20):
+        here.update(part)
+        there.update(unit * part)
+    torch.testing.assert_close(there.std, unit * here.std, rtol=1e-9, atol=0)
+    torch.testing.assert_close(there(unit * x), here(x), rtol=1e-9, atol=1e-9)
+    assert here(x)[:, :-2].std(0).max() < 1.5 and not here(x)[:, -2:].any()

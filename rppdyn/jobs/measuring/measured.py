@@ -128,7 +128,7 @@ def measure(function: Function, observations: NDArray, actions: NDArray | None, 
     call, reference = function.call, function.scale
     if function.centred:
         centre = y.mean(0, keepdim=True)
-        y, reference = y - centre, size.sqrt().clamp(min=1.0)
+        y, reference = y - centre, size.sqrt()
         call = lambda x: function.call(x) - centre  # noqa: E731
     sized = reference.any()
     scale = float(((y.double() / reference) if sized else y.double()).square().mean().sqrt())
