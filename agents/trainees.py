@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from rppdyn.agents.algorithm import RPPSAC
 from rppdyn.agents.rollout import Steps, rollout
 from rppdyn.agents.together import Together, check_configurations, update_key
-from rppdyn.errors import by_user
+from rppdyn.errors import by_user, one_line
 from rppdyn.runs.streams import GlobalStates, quick_states
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,8 @@ class Trainee:
     def report(self) -> None:
         """Warn of its error, if there is one; with a traceback where that is needed to understand it."""
         if self.error is not None:
-            logger.warning("%s: %s", self.name, self.error, exc_info=None if by_user(self.error) else self.error)
+            trace = None if by_user(self.error) else self.error
+            logger.warning("%s: %s", self.name, one_line(self.error), exc_info=trace)
 
     def begin(self, total_timesteps: int, **options: Any) -> None:
         """As `learn` begins, for as many steps as are missing."""

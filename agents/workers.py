@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import shutil
 import signal
+import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvStepReturn
 
+from rppdyn.errors import one_line, place_in_users_code
 from rppdyn.runs.workers import WorkerError
 
 PRELOADED = "rppdyn.agents.workers"  # by the process that workers are forked from, which saves each of them seconds
@@ -164,7 +166,10 @@ def _serve(pipe: Connection, build: CloudpickleWrapper, count: int, last_words: 
     except (EOFError, BrokenPipeError, ConnectionResetError):  # the other end is gone
         return
     except Exception as error:
-        last_words.write_text(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        users = place_in_users_code(error) is not None
+        last_words.write_text(one_line(error) if users else f"{type(error).__name__}: {' '.join(str(error).split())}")
+        if users:  # which says it all
+            sys.exit(1)
         raise
 
 

@@ -78,6 +78,7 @@ class EpisodeDataset:
         env_kwargs: of `gymnasium.make`.
         actuator_scale: factors on the strength of actuators (`rppdyn.envs.make_env`).
         episodes: in the dataset's order.
+        named_by: the dataset's folder, where that alone names the environment: then no module is imported to make it.
     """
 
     name: str
@@ -85,6 +86,7 @@ class EpisodeDataset:
     env_kwargs: Mapping[str, Any]
     episodes: tuple[Episode, ...]
     actuator_scale: Mapping[str, float] = field(default_factory=dict)
+    named_by: Path | None = None
 
     @property
     def num_transitions(self) -> int:
@@ -96,8 +98,10 @@ class EpisodeDataset:
 
         Raises:
             ValueError: it can't be made here.
+            UntrustedError: a module has to be imported for it that the dataset alone names.
         """
-        return make_env(self.env_id, actuator_scale=self.actuator_scale, monitor=False, **self.env_kwargs)
+        about = dict(actuator_scale=self.actuator_scale, monitor=False, named_by=self.named_by)
+        return make_env(self.env_id, **about, **self.env_kwargs)
 
     @cached_property
     def entry_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -113,13 +117,16 @@ class EpisodeDataset:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read_episodes(dataset: str | Path, *, env_id: str | None = None) -> EpisodeDataset:
+def read_episodes(dataset: str | Path, *, env_id: str | None = None, trust: bool = False) -> EpisodeDataset:
     """A Minari dataset in memory.
 
     Args:
         dataset: its id in Minari's folder, or the path of its own folder.
         env_id: the environment that it must be of; None takes any.
+        trust: whether a module that only the dataset names may be imported to make its environment; the module of `env_id`
+            is named by the caller.
     Raises:
+        UntrustedError: there is such a module, and it is not trusted.
         ValueError: Minari is not installed; there is no such dataset, or it is damaged; it is of another environment, or
             its spaces are not that environment's, or not vectors; a number is not finite.
     """
@@ -132,7 +139,9 @@ def read_episodes(dataset: str | Path, *, env_id: str | None = None) -> EpisodeD
     for what in ("observation", "action"):
         _require_vectors(name, what, getattr(source, f"{what}_space"))
     made_id, options, scale = recreation(env_spec, name)
-    about = EpisodeDataset(name, made_id, options, (), scale)
+    if made_id == env_id:
+        trust = True
+    about = EpisodeDataset(name, made_id, options, (), scale, None if trust else Path(source.storage.data_path))
     _require_spaces_of_env(about, source)
     found = replace(about, episodes=tuple(_episodes(name, source)))
     _require_finite(found)

@@ -14,10 +14,16 @@ import gymnasium as gym
 import mujoco
 from gymnasium.envs.mujoco import MujocoEnv
 
+from rppdyn.envs.returned import ReturnedError, require_reset
 from rppdyn.envs.state import Resumable
+from rppdyn.errors import one_line, place_in_users_code
+from rppdyn.trust import require_trust, search_modules
 
 __all__ = ["ScaledActuators", "is_model_file", "load_model", "make_env", "stock_env"]
 
+
+ARGUMENTS = ("env_id", "actuator_scale", "monitor", "named_by")
+"""Of `make_env` itself; an option of an environment can't be called so."""
 
 _SAID: dict = {}
 """Which of Gymnasium's remarks have been made, as Python's warnings keep it."""
@@ -74,6 +80,7 @@ def make_env(
     *,
     actuator_scale: Mapping[str, float] | None = None,
     monitor: bool = True,
+    named_by: str | Path | None = None,
     **options: Any,
 ) -> gym.Env:
     """An environment whose state can be captured, also inside a `SubprocVecEnv` (pass `functools.partial(make_env, ...)`).
@@ -82,11 +89,13 @@ def make_env(
         env_id: a registered environment.
         actuator_scale: factor on the strength of actuators, for instance ``{"leg_joint": 0.5}``.
         monitor: count episodes with stable-baselines3's `Monitor`.
+        named_by: a file, where that alone names the environment: then no module is imported by name.
         options: the environment's own options, passed to `gymnasium.make`.
     Raises:
         ValueError: an unknown environment, option or actuator.
+        UntrustedError: a file alone names a module, `rppdyn.trust.require_trust`.
     """
-    env = stock_env(env_id, **options)
+    env = stock_env(env_id, named_by=named_by, **options)
     if actuator_scale:
         env = ScaledActuators(env, actuator_scale)
     if monitor:
@@ -96,32 +105,44 @@ def make_env(
     return Resumable(env)
 
 
-def stock_env(env_id: str, **options: Any) -> gym.Env:
+def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any) -> gym.Env:
     """`gymnasium.make`, with errors of one line.
 
+    Args:
+        named_by: as of `make_env`.
     Raises:
         ValueError: an unknown environment, one that this Gymnasium has no more, a module ("module:EnvId") that can't be
             imported, or an option that the environment does not know, or with which it can't be made or reset.
     """
+    if named_by is not None:
+        require_trust(env_id, named_by)
+    if ":" in env_id:
+        search_modules()
     own = {name: value for name, value in options.items() if name != "disable_env_checker"}  # which is Gymnasium's
     given = " with " + ", ".join(f"{name}={value}" for name, value in own.items()) if own else ""
     try:
         with warnings.catch_warnings(record=True) as remarks:
             warnings.simplefilter("always")
             env = gym.make(env_id, **options)
-            if own:  # some values are refused there alone
+            if own or ":" in env_id:  # some values are refused there alone, and what is returned may not fit
                 with _closed_on_error(env):
-                    env.reset()
+                    require_reset(env, env.reset())
     except gym.error.UnregisteredEnv as error:
         raise ValueError(
             f"unknown environment {env_id!r}: {_first_line(error)} (gymnasium.pprint_registry() lists them)"
         ) from None
     except ModuleNotFoundError as error:
+        if place_in_users_code(error) is not None:
+            raise
         raise ValueError(
             f"{env_id}: {error}; the part before the colon is a module to import: run in its folder, or set PYTHONPATH"
         ) from None
     except (ImportError, TypeError, gym.error.Error) as error:
+        if place_in_users_code(error) is not None and not own:
+            raise
         raise ValueError(f"{env_id} can't be made{given}: {_first_line(error)}") from error
+    except ReturnedError:
+        raise
     except Exception as error:
         if not own:
             raise
@@ -145,6 +166,8 @@ def _closed_on_error(env: gym.Env) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
+    if place_in_users_code(error) is not None:
+        return one_line(error)
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

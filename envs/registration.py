@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from rppdyn.envs.making import env_name
+from rppdyn.envs.making import ARGUMENTS, env_name
 
 __all__ = ["described", "recreation"]
 
@@ -30,6 +30,11 @@ def recreation(spec: EnvSpec, name: str) -> tuple[str, dict[str, Any], dict[str,
     if registered is None and not isinstance(spec.entry_point, str):
         raise ValueError(f"{name} is of {spec.id}, which is not registered: import the module that does it first")
     kwargs = {key: value for key, value in spec.kwargs.items() if key != "render_mode"}
+    for key in ARGUMENTS:
+        if key in kwargs:
+            raise ValueError(
+                f"{name} is of {spec.id} with {key}, which is no option of an environment; collect it again"
+            )
     if registered is None or registered.max_episode_steps != spec.max_episode_steps:
         kwargs["max_episode_steps"] = -1 if spec.max_episode_steps is None else spec.max_episode_steps
     env_id = spec.id if registered else f"{str(spec.entry_point).partition(':')[0]}:{spec.id}"

@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 
+from rppdyn.envs.returned import blamed, held_remarks, require_reset, require_step
 from rppdyn.envs.simulator import get_derived, get_integration_state, set_derived, set_integration_state
 
 if TYPE_CHECKING:
@@ -112,11 +113,37 @@ def restore_state(env: gym.Env | VecEnv, state: Mapping[str, Any]) -> None:
 
 
 class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
-    """Outermost wrapper with `capture_state()` and `restore_state(state)` as methods, callable in a `SubprocVecEnv`."""
+    """Outermost wrapper with `capture_state()` and `restore_state(state)` as methods, callable in a `SubprocVecEnv`.
+
+    It says where an environment of the user's returns what does not fit.
+    """
+
+    _stepped = False
 
     def __init__(self, env: gym.Env):
         gym.utils.RecordConstructorArgs.__init__(self)
         gym.Wrapper.__init__(self, env)
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        try:
+            with held_remarks():
+                return require_reset(self.env, self.env.reset(**options))
+        except Exception as error:
+            if (other := blamed(self.env, "reset", error)) is not None:
+                raise other from error
+            raise
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        try:
+            if self._stepped:
+                return require_step(self.env, self.env.step(action))
+            with held_remarks():
+                self._stepped = True
+                return require_step(self.env, self.env.step(action))
+        except Exception as error:
+            if (other := blamed(self.env, "step", error)) is not None:
+                raise other from error
+            raise
 
     def capture_state(self) -> dict[str, Any]:
         return capture_state(self)

@@ -7,22 +7,25 @@ traceback.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from rppdyn._version import __version__
+from rppdyn.trust import modules_of
 from rppdyn.verbs import flags
 from rppdyn.verbs.training import training_verb
-from rppdyn.verbs.verb import HELP, INTERRUPTED, Parser, UsageError, Verb, report_error
+from rppdyn.verbs.verb import HELP, INTERRUPTED, TRACEBACK, Parser, UsageError, Verb, report_error
+
+FLAG = "--traceback"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        with _modules_from_here():
+        with modules_of(os.getcwd()):
             return _dispatch(words)
     except KeyboardInterrupt:
         print("rppdyn: interrupted", file=sys.stderr)
@@ -30,25 +33,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as in `rppdyn ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (ValueError, OSError, RuntimeError, MemoryError) as error:
-        return report_error(error)
+    except Exception as error:
+        with _tracebacks(FLAG in words):
+            return report_error(error)
 
 
-@contextlib.contextmanager
-def _modules_from_here() -> Iterator[None]:
-    """Let env=my_robot:MyRobot-v0 find my_robot.py in the current folder, as `python -m` does.
-
-    It is searched last, so that nothing installed is hidden by a file that happens to lie here.
-    """
-    here = os.getcwd()
-    missing = here not in sys.path
-    if missing:
-        sys.path.append(here)
+@contextmanager
+def _tracebacks(wanted: bool) -> Iterator[None]:
+    """Have errors said with their tracebacks in the block, also by the processes that are started there."""
+    before = os.environ.get(TRACEBACK)
+    if wanted:
+        os.environ[TRACEBACK] = "1"
     try:
         yield
     finally:
-        if missing and here in sys.path:
-            sys.path.remove(here)
+        if wanted and before is None:
+            os.environ.pop(TRACEBACK, None)
+        elif wanted and before is not None:
+            os.environ[TRACEBACK] = before
 
 
 def _dispatch(words: list[str]) -> int:
@@ -66,7 +68,12 @@ def _dispatch(words: list[str]) -> int:
             allow_abbrev=False,
         )
         verb.arguments(parser)
-        return verb.execute(parser.parse_intermixed_args(words[1:]))
+        parser.add_argument(
+            FLAG, action="store_true", help=f"print where an error comes from ({TRACEBACK}=1 does so, too)"
+        )
+        parsed = parser.parse_intermixed_args(words[1:])
+        with _tracebacks(vars(parsed).pop("traceback")):
+            return verb.execute(parsed)
     parser = Parser(
         prog="rppdyn",
         usage="rppdyn VERB ... | rppdyn VERB --help | rppdyn --version",
@@ -86,6 +93,7 @@ VERBS: dict[str, Verb] = {
         "train_agent",
         "train a soft actor-critic with symmetry priors",
         result="rppdyn.jobs.training.result:TrainAgentResult",
+        trusts=True,
     ),
     "evaluate-agent": Verb("play episodes with a trained agent", flags.evaluate_agent_arguments, flags.evaluate_agent),
     "certify": Verb("check an environment's symmetries in the simulator", flags.certify_arguments, flags.certify),
@@ -99,11 +107,15 @@ VERBS: dict[str, Verb] = {
     "figure": Verb("draw runs in one picture", flags.figure_arguments, flags.figure),
     "fit-dynamics": training_verb("fit_dynamics", "fit Hamiltonian and neural-ODE models to a pendulum"),
     "fit-regression": training_verb("fit_regression", "fit networks with symmetry priors to a regression task"),
-    "fit-transition": training_verb("fit_transition", "fit models of an environment's transitions to a dataset"),
+    "fit-transition": training_verb(
+        "fit_transition", "fit models of an environment's transitions to a dataset", trusts=True
+    ),
     "fit-image": training_verb("fit_image", "fit relaxed image models, with symmetry given or learned"),
     "cache": Verb("show where solved bases and datasets are kept, and clear them", flags.cache_arguments, flags.cache),
 }
 
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        del sys.path[0]  # the current folder, which `python -m` puts before everything installed
     sys.exit(main())

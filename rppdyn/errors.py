@@ -4,30 +4,99 @@ from __future__ import annotations
 
 import dis
 import errno
+import os
+import sys
+import sysconfig
+import traceback
+from types import FrameType
+
+
+class UserCodeError(RuntimeError):
+    """Code of the user's failed in another process; the message says where."""
+
+
+def one_line(error: BaseException) -> str:
+    """What to tell a user of an exception, in one line: its message, and where the user's own code failed its place."""
+    place = place_in_users_code(error)
+    said = " ".join(str(error).split())
+    return said if place is None else f"{place}: {type(error).__name__}{': ' * bool(said)}{said[:500]}"
+
+
+def place_in_users_code(error: BaseException) -> str | None:
+    """`file:line` where a module of the user's raised, or called what did; None where none took part, or this package refused.
+
+    A module is the user's unless it is of this package, of Python or installed.
+    """
+    if _raised_here(error):
+        return None
+    if isinstance(error, SyntaxError) and error.filename and _is_users(error.filename):
+        return f"{_shown(error.filename)}:{error.lineno}"
+    place = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if not _is_ours(frame) and _is_users(frame.f_code.co_filename):
+            place = f"{_shown(frame.f_code.co_filename)}:{line}"
+    return place
+
+
+def is_users_class(kind: type) -> bool:
+    """Whether a class is defined in a module of the user's."""
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    return kind.__module__.split(".")[0] != "rppdyn" and file is not None and _is_users(file)
+
+
+def place_of_method(kind: type, name: str) -> str:
+    """`file:line` where a class defines a method."""
+    code = getattr(kind, name).__code__
+    return f"{_shown(code.co_filename)}:{code.co_firstlineno}"
+
+
+def _is_users(file: str) -> bool:
+    if file.startswith("<"):
+        return False
+    path = os.path.realpath(file)
+    python = (os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
+    installed = {"site-packages", "dist-packages"} & set(path.split(os.sep))
+    return not installed and not any(path.startswith(root + os.sep) for root in python)
+
+
+def _shown(file: str) -> str:
+    """A file's path from the current folder, where it is below it."""
+    path, here = os.path.abspath(file), os.getcwd()
+    return os.path.relpath(path, here) if path.startswith(here + os.sep) else path
+
+
+def _is_ours(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__", ""))
+    # the command line is run by `python -m rppdyn.cli` too
+    return module.split(".")[0] == "rppdyn" or frame.f_globals.get("__package__") == "rppdyn"
 
 
 def by_user(error: BaseException) -> bool:
-    """Whether an exception says what its reader did wrong: a `raise` statement of this package made it.
+    """Whether an exception says what its reader did wrong: a `raise` statement of this package made it, or the user's own code.
 
     What does not fit in memory or on the disk is the user's, too. A ValueError of NumPy's, or of `int`, has its last Python
     frame in this package, but no `raise` there. An OSError is where it names a file.
     """
-    if is_out_of_memory(error) or is_out_of_space(error):
+    if is_out_of_memory(error) or is_out_of_space(error) or isinstance(error, UserCodeError):
+        return True
+    if place_in_users_code(error) is not None:
         return True
     if isinstance(error, RuntimeError):
         return False
     if isinstance(error, OSError):
         return error.filename is not None
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    if traceback is None:
+    return isinstance(error, ValueError) and _raised_here(error)
+
+
+def _raised_here(error: BaseException) -> bool:
+    """Whether a `raise` statement of this package made an exception."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or not _is_ours(last.tb_frame):
         return False
-    frame = traceback.tb_frame
-    module = str(frame.f_globals.get("__name__", ""))
-    # the command line is run by `python -m rppdyn.cli` too
-    ours = module.split(".")[0] == "rppdyn" or frame.f_globals.get("__package__") == "rppdyn"
-    return ours and frame.f_code.co_code[traceback.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    return last.tb_frame.f_code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
 def is_out_of_memory(error: BaseException) -> bool:

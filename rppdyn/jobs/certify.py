@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from rppdyn.envs import Certificate, certify, save_certificate, symmetry_spec
 from rppdyn.envs.certification.figure import picture_format
 from rppdyn.jobs.config.command import CertifyConfig
-from rppdyn.runs.files import write_json
+from rppdyn.runs.files import write_json, write_measured
 
 
 def run(config: CertifyConfig, progress: bool = False) -> Certificate:
@@ -16,6 +17,7 @@ def run(config: CertifyConfig, progress: bool = False) -> Certificate:
     Raises:
         ValueError: the environment or file is unknown or unreadable, has no such symmetry, or its observation can't be
             explained.
+        UnwrittenError: a file can't be written; it has the certificate.
     """
     if config.figure is not None:
         picture_format(Path(config.figure))  # before the work
@@ -26,10 +28,10 @@ def run(config: CertifyConfig, progress: bool = False) -> Certificate:
         config.what, spec, n_states=config.states, seed=config.seed, solver=config.solver, progress=progress
     )
     save_certificate(certificate)
+    files: dict[str, Callable[[Path], object]] = {}
     if config.json is not None:
-        Path(config.json).parent.mkdir(parents=True, exist_ok=True)
-        write_json(Path(config.json), certificate.to_dict())
+        files[config.json] = lambda path: write_json(path, certificate.to_dict())
     if config.figure is not None:
-        Path(config.figure).parent.mkdir(parents=True, exist_ok=True)
-        certificate.figure(config.figure)
+        files[config.figure] = certificate.figure
+    write_measured(certificate, files)
     return certificate

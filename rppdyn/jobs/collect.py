@@ -139,8 +139,9 @@ def _of_run(config: CollectConfig) -> Iterator[_Source]:
             f"env={config.env.id} with its options is not what {folder.path} was trained on, {trained.env.id} with its own: "
             "leave out env="
         )
+    trust = config.trust or config.env is not None  # which is the run's own, as the user has it
     who = f"{trained.model.kind}-seed{trained.seed}"
-    with agent_of(config.source, 1, config.seed) as (agent, weights, evaluator):
+    with agent_of(config.source, 1, config.seed, trust=trust) as (agent, weights, evaluator):
         env = evaluator.envs[0]
         if config.play is not None:
             with _acting(agent, config.play, config.seed) as act:

@@ -35,11 +35,13 @@ from rppdyn.jobs.measuring.measured import (
 )
 from rppdyn.jobs.measuring.states import evenly, inputs_of, states_of
 from rppdyn.jobs.measuring.subjects import Function, Subject
+from rppdyn.jobs.training import agent_files
 from rppdyn.jobs.training.building import agent_of, process_state
 from rppdyn.jobs.training.rollouts import Evaluator
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, iqm, provenance
-from rppdyn.runs.files import write_json
+from rppdyn.runs.files import write_json, write_measured
+from rppdyn.trust import require_trust
 
 FITS = ("fit_regression", "fit_dynamics", "fit_transition")
 SHOWN = 6  # parts of the input in the table: those that explain most; the JSON has all
@@ -89,6 +91,7 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
     Raises:
         RunFolderError, CheckpointError: there is no such run, it has no policy yet, or its files are damaged.
         ConfigError, ValueError: there is nothing to measure there, or nothing to measure it with.
+        UnwrittenError: a file can't be written; it has the result.
     """
     folder = RunFolder.open(config.what) if config.kind == "run" else None
     if folder is not None and compose.name_of_run(folder) == "fit_image":
@@ -103,8 +106,10 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
             result = _of_function(config, *config.representations)
         else:
             result = _of_agent(config)
-    write_json(Path(result.json), asdict(result))
-    draw(asdict(result), Path(result.figure))
+    content = asdict(result)
+    write_measured(
+        result, {result.json: lambda path: write_json(path, content), result.figure: lambda path: draw(content, path)}
+    )
     return result
 
 
@@ -154,7 +159,7 @@ def _of_fit(config: EquivarianceConfig, folder: RunFolder) -> EquivarianceResult
         raise ConfigError(
             f"--from {config.states_from}: inputs of a fit come from test (the default), normal or a file"
         )
-    fit = open_fit(folder, config.group)
+    fit = open_fit(folder, config.group, trust=config.trust)
     G, names = fit.rep_in.G, _generators(fit.rep_in)
     measured: list[Measured] = []
     kept: list[Member] = []
@@ -218,7 +223,8 @@ def _subject(config: EquivarianceConfig) -> Iterator[Subject]:
         if config.env is not None:
             raise ConfigError(f"--env {config.env}: a run brings its environment; leave it out")
         whole = config.symmetry is None  # what agents learn of dynamics is in features of their own symmetry
-        with agent_of(config.what, config.episodes, config.seed, whole=whole) as (agent, source, its_evaluator):
+        options = dict(whole=whole, trust=config.trust)
+        with agent_of(config.what, config.episodes, config.seed, **options) as (agent, source, its_evaluator):
             yield Subject(
                 source, agent.policy, agent if whole else None, evaluator=lambda: its_evaluator, spec=agent.spec
             )
@@ -251,6 +257,8 @@ def _spec(config: EquivarianceConfig, subject: Subject) -> SymmetrySpec:
             f"{config.what}: which symmetry? give --env with the environment it was made for"
             + ("" if subject.policy is not None else ", or --group, --rep-in and --rep-out")
         )
+    if config.kind == "run" and not config.trust:
+        require_trust(env_id, Path(config.what, agent_files.SPEC))
     return symmetry_spec(env_id, symmetry=config.symmetry)
 
 
@@ -275,14 +283,11 @@ def _outputs(config: EquivarianceConfig) -> tuple[Path, Path]:
     else:
         stem = config.what.replace(":", ".") if config.kind == "function" else Path(config.what).stem
         json, figure = Path(f"{stem}.equivariance.json"), Path(f"{stem}.equivariance.png")
-    json, figure = Path(config.json or json), Path(config.figure or figure)
-    for path in (json, figure):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    return json, figure
+    return Path(config.json or json), Path(config.figure or figure)
 
 
-def table(result: EquivarianceResult) -> str:
-    """Errors by generator, by entry and by layer, and the free pathways' shares."""
+def table(result: EquivarianceResult, written: bool = True) -> str:
+    """Errors by generator, by entry and by layer, and the free pathways' shares; where the files are, if they were written."""
     lines = [
         f"{result.what}: {result.source}; {result.symmetry}",
         f"{result.states} states: {result.states_from}",
@@ -314,7 +319,9 @@ def table(result: EquivarianceResult) -> str:
         }
         shares = ", ".join(f"{who} {100 * share:.3g}%" for who, share in named.items())
         lines += ["", f"free pathway: {shares} of the squared weights"]
-    return "\n".join([*lines, "", f"written: {result.json}, {result.figure}"])
+    if written:
+        lines += ["", f"written: {result.json}, {result.figure}"]
+    return "\n".join(lines)
 
 
 def _about_members(result: EquivarianceResult) -> list[str]:

@@ -45,18 +45,19 @@ ELEMENTS = 8
 """Of the group, at most, that rollouts are compared under."""
 
 
-def run(config: FitTransitionConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
+def run(config: FitTransitionConfig, *, resume: bool = False, progress: bool = False, trust: bool = False) -> FitResult:
     """Fit the configured models into their run folder.
 
     Args:
         resume: go on from the folder's last checkpoint; start where there is no folder yet.
         progress: show a bar on standard error.
+        trust: whether a module that the dataset names may be imported to make its environment.
     Raises:
         RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
         ConfigError, ValueError: the dataset can't be used as configured; no folder has been made then.
         CheckpointError: the folder's checkpoints are all damaged.
     """
-    return run_fit(config, partial(Transition, config), resume=resume, progress=progress)
+    return run_fit(config, partial(Transition, config, trust=trust), resume=resume, progress=progress)
 
 
 class Transition(StackFit):
@@ -69,10 +70,10 @@ class Transition(StackFit):
 
     config: FitTransitionConfig
 
-    def __init__(self, config: FitTransitionConfig):
+    def __init__(self, config: FitTransitionConfig, *, trust: bool = False):
         self.config = config
         task = config.task
-        dataset = read_episodes(config.dataset or "")
+        dataset = read_episodes(config.dataset or "", trust=trust)
         with closing(dataset.env()) as env:
             self.spec = symmetry_spec(env, symmetry=config.symmetry, variant=config.variant)
         if config.model.reward:
@@ -301,13 +302,17 @@ def build_model(config: FitTransitionConfig, spec: SymmetrySpec, net: Any) -> Tr
     )
 
 
-def load_transitions(config: FitTransitionConfig, folder: RunFolder) -> tuple[Transition, list[TransitionModel]]:
+def load_transitions(
+    config: FitTransitionConfig, folder: RunFolder, *, trust: bool = False
+) -> tuple[Transition, list[TransitionModel]]:
     """A finished run's dataset and its members, one per seed, in float64.
 
+    Args:
+        trust: as of `run`.
     Raises:
         RunFolderError: the run is unfinished, or its file is damaged.
     """
-    transition = Transition(config)
+    transition = Transition(config, trust=trust)
     present = _statistics(transition.model)
     load_members(transition.module, folder)
     transition._check_data(present)

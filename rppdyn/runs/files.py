@@ -6,7 +6,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,36 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         temporary.unlink(missing_ok=True)
     flush_to_disk(path.parent)
+
+
+class UnwrittenError(ValueError):
+    """What was measured is in no file.
+
+    Attributes:
+        result: what was measured.
+    """
+
+    def __init__(self, result: Any, reasons: list[str]):
+        super().__init__(
+            f"{'; '.join(reasons)}: what was measured is in no file; make room there, or give another place"
+        )
+        self.result = result
+
+
+def write_measured(result: Any, files: Mapping[str | os.PathLike[str], Callable[[Path], object]]) -> None:
+    """Write what took long to measure, each file by its function; one that can't be written loses nothing of the others.
+
+    Raises:
+        UnwrittenError: a file can't be written; it has the result.
+    """
+    reasons = []
+    for path, write in files.items():
+        try:
+            write(Path(path))
+        except OSError as error:
+            reasons.append(f"{os.fspath(path)} can't be written ({error.strerror or error})")
+    if reasons:
+        raise UnwrittenError(result, reasons)
 
 
 def write_bytes(path: Path, data: bytes) -> None:

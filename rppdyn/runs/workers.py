@@ -17,6 +17,7 @@ from logging.handlers import QueueHandler
 from queue import SimpleQueue
 from typing import Any, BinaryIO
 
+from rppdyn.errors import UserCodeError, one_line, place_in_users_code
 from rppdyn.runs.signals import StopRequest
 
 __all__ = ["Worker", "WorkerError", "asked_to_stop", "in_turn", "tell"]
@@ -89,7 +90,7 @@ class Worker:
         Args:
             told: called with each value that the function tells (:func:`tell`), when it comes.
         Raises:
-            RuntimeError: the function raised.
+            RuntimeError: the function raised; a UserCodeError where code of the user's did.
             WorkerError: the process is gone.
         """
         assert self._process.stdout is not None
@@ -104,7 +105,9 @@ class Worker:
                 if told is not None:
                     told(content)
             else:
-                value, failure = content
+                value, failure, users = content
+                if users:
+                    raise UserCodeError(f"in a worker process: {failure}")
                 if failure:
                     raise RuntimeError(f"in a worker process: {failure}")
                 return value
@@ -183,14 +186,17 @@ def serve() -> None:
     os.dup2(2, 1)  # what is printed is no answer
     logging.getLogger().addHandler(_answers)
     while True:
-        value, failure = None, ""
+        value, failure, users = None, "", False
         try:
             function, arguments = pickle.loads(requests.get())
             value = function(*arguments)
-        except Exception:
-            failure = traceback.format_exc()
+        except Exception as error:
+            if users := place_in_users_code(error) is not None:
+                failure = one_line(error)
+            else:
+                failure = traceback.format_exc()
         try:
-            _answers.send(ANSWER, (value, failure))
+            _answers.send(ANSWER, (value, failure, users))
         except BrokenPipeError:
             return
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from typing import Any
 
 from rppdyn.verbs.verb import Parser
 
@@ -10,6 +12,27 @@ from rppdyn.verbs.verb import Parser
 def _seed_of_episodes(parser: Parser) -> None:
     parser.add_argument(
         "--seed", type=int, default=10_000, help="of the first episode's reset; the others follow (10000)"
+    )
+
+
+def _print_measured(measure: Callable[[], Any], table: Callable[..., str]) -> int:
+    """Print the table of what is measured, also where no file can be written; that is said then, as any other error."""
+    from rppdyn.runs.files import UnwrittenError
+
+    try:
+        print(table(measure()))
+    except UnwrittenError as error:
+        print(table(error.result, written=False), flush=True)
+        raise
+    return 0
+
+
+def trust_argument(parser: Parser) -> None:
+    """Let what a file names be imported, and pickles be read."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="let the file run code, its own or of modules it names: you know where it is from",
     )
 
 
@@ -26,15 +49,14 @@ def evaluate_agent_arguments(parser: Parser) -> None:
     parser.add_argument("--episodes", type=int, default=10, help="how many (10)")
     _seed_of_episodes(parser)
     parser.add_argument("--video", metavar="FILE", default=None, help="film the first episode: a .gif or .mp4")
+    trust_argument(parser)
 
 
 def evaluate_agent(arguments: argparse.Namespace) -> int:
     from rppdyn.jobs.config.command import EvaluateAgentConfig
     from rppdyn.runs import RunFolder
 
-    config = EvaluateAgentConfig(
-        run=arguments.run, episodes=arguments.episodes, seed=arguments.seed, video=arguments.video
-    )
+    config = EvaluateAgentConfig(**vars(arguments))
     RunFolder.open(config.run)
     if config.video is not None:  # before MuJoCo is imported, which fails where MUJOCO_GL names what is not there
         from rppdyn.jobs.training.film import require_format
@@ -42,8 +64,7 @@ def evaluate_agent(arguments: argparse.Namespace) -> int:
         require_format(config.video)
     from rppdyn.jobs import evaluate_agent
 
-    print(evaluate_agent.table(evaluate_agent.run(config, progress=True)))
-    return 0
+    return _print_measured(lambda: evaluate_agent.run(config, progress=True), evaluate_agent.table)
 
 
 def equivariance_arguments(parser: Parser) -> None:
@@ -73,9 +94,7 @@ def equivariance_arguments(parser: Parser) -> None:
     parser.add_argument("--states", type=int, default=2000, help="how many, evenly spaced in what there is (2000)")
     parser.add_argument("--episodes", type=int, default=10, help="how many episodes they are taken from (10)")
     _seed_of_episodes(parser)
-    parser.add_argument(
-        "--trust", action="store_true", help="load a file or module that may run code: you know where it is from"
-    )
+    trust_argument(parser)
     _vecnormalize(parser)
     parser.add_argument("--json", metavar="FILE", help="where the result goes (RUN/equivariance.json)")
     parser.add_argument(
@@ -96,8 +115,7 @@ def equivariance(arguments: argparse.Namespace) -> int:
         require_environment(config.env)
     from rppdyn.jobs import equivariance
 
-    print(equivariance.table(equivariance.run(config)))
-    return 0
+    return _print_measured(lambda: equivariance.run(config), equivariance.table)
 
 
 def collect_arguments(parser: Parser) -> None:
@@ -123,7 +141,7 @@ def collect_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of resets and actions, or of which episodes are drawn (0)")
     parser.add_argument("--name", metavar="ID", help="the dataset's Minari id (rppdyn/ENV/SOURCE-v0)")
-    parser.add_argument("--trust", action="store_true", help="load a file that may run code: you know where it is from")
+    trust_argument(parser)
     _vecnormalize(parser)
 
 
@@ -215,8 +233,7 @@ def certify(arguments: argparse.Namespace) -> int:
         require_environment(config.what)
     from rppdyn.jobs import certify
 
-    print(certify.run(config, progress=True).table())
-    return 0
+    return _print_measured(lambda: certify.run(config, progress=True), lambda found, **_: found.table())
 
 
 def cache_arguments(parser: Parser) -> None:

@@ -13,6 +13,8 @@ from pkgutil import resolve_name
 from typing import Any
 
 from rppdyn.errors import by_user
+from rppdyn.trust import modules_of
+from rppdyn.verbs.flags import trust_argument
 from rppdyn.verbs.verb import INTERRUPTED, USER_ERROR, Parser, UsageError, Verb, report_error
 
 
@@ -24,24 +26,31 @@ class Training:
         name: of its configuration, and of its module in `rppdyn.jobs`.
         result: what its runs end with, `module:class`. Nothing heavy is imported with it, so that a run that was finished
             before is shown at once.
+        trusts: whether a file that it opens, a run or a dataset, may name a module.
     """
 
     name: str
     result: str
+    trusts: bool = False
 
-    def run(self, config: Any, resume: bool) -> Any:
+    def run(self, config: Any, resume: bool, trust: bool) -> Any:
         """Train, or read what a finished run has left."""
         from rppdyn.jobs.config.preflight import preflight
 
         finished = preflight(config, resume)
         if finished is not None:
             return resolve_name(self.result).from_dict(finished)
-        return import_module(f"rppdyn.jobs.{self.name}").run(config, resume=resume, progress=True)
+        options = (
+            {"trust": trust} if hasattr(config, "dataset") else {}
+        )  # a run's own has been trusted where it was read
+        return import_module(f"rppdyn.jobs.{self.name}").run(config, resume=resume, progress=True, **options)
 
 
-def training_verb(name: str, summary: str, result: str = "rppdyn.jobs.fitting.result:FitResult") -> Verb:
+def training_verb(
+    name: str, summary: str, result: str = "rppdyn.jobs.fitting.result:FitResult", trusts: bool = False
+) -> Verb:
     """The verb of a configuration whose job trains something into a run folder; most are fits."""
-    job = Training(name, result)
+    job = Training(name, result, trusts)
     return Verb(summary, partial(_training_arguments, job), partial(_train, job))
 
 
@@ -65,6 +74,8 @@ def _training_arguments(job: Training, parser: Parser) -> None:
         action="store_true",
         help="run every combination of values such as seed=0,1,2 (Hydra's sweep)",
     )
+    if job.trusts:
+        trust_argument(parser)
 
 
 def _train(job: Training, arguments: argparse.Namespace) -> int:
@@ -72,6 +83,7 @@ def _train(job: Training, arguments: argparse.Namespace) -> int:
     from rppdyn.runs import RunFolder
 
     words: list[str] = arguments.overrides
+    trust = job.trusts and arguments.trust
     run, words = _run_argument(words) if arguments.resume else (None, words)
     if run is not None:
         if arguments.multirun:
@@ -79,13 +91,13 @@ def _train(job: Training, arguments: argparse.Namespace) -> int:
         for word in words:
             if word.lstrip("+").startswith(("run_dir=", "runs_root=")):
                 raise UsageError(f"--resume {run} with {word}: it goes on where it is; leave out one of the two")
-        config = compose.from_run(job.name, RunFolder.open(run), words)
+        config = compose.from_run(job.name, RunFolder.open(run), words, trust=trust)
         config.run_dir = run
         if len(config.each()) > 1:
             raise UsageError(f"--resume {run} with seeds={config.seeds}: a folder is one run; leave out one of the two")
-        return _train_one(job, config, resume=True)
+        return _train_one(job, config, resume=True, trust=trust)
     if not arguments.multirun:
-        return _train_one(job, compose.composed(job.name, words), resume=arguments.resume)
+        return _train_one(job, compose.composed(job.name, words), resume=arguments.resume, trust=trust)
 
     configs = compose.composed_sweep(job.name, words)
     folders = [own.folder() for config in configs for own in config.each()]
@@ -94,7 +106,7 @@ def _train(job: Training, arguments: argparse.Namespace) -> int:
             raise UsageError(f"several runs of this sweep share the folder {folder}: {_apart(configs)}")
         if not arguments.resume:
             RunFolder(folder).refuse_existing()
-    statuses = compose.sweep(job.name, words, _SweepTask(job, resume=arguments.resume))
+    statuses = compose.sweep(job.name, words, _SweepTask(job, arguments.resume, trust))
     return max(statuses, default=0)
 
 
@@ -115,10 +127,11 @@ class _SweepTask:
         folder: where the sweep was started, in which the job's relative paths are; some launchers' workers are elsewhere.
     """
 
-    def __init__(self, job: Training, resume: bool):
+    def __init__(self, job: Training, resume: bool, trust: bool):
         self.__name__ = job.name  # what Hydra calls the job
         self.job = job
         self.resume = resume
+        self.trust = trust
         self.folder = Path.cwd()
 
     def __call__(self, node: Any) -> int:
@@ -126,15 +139,10 @@ class _SweepTask:
 
         config = None
         try:
-            with contextlib.chdir(self.folder):
+            with contextlib.chdir(self.folder), modules_of(self.folder):
                 config = compose.as_config(self.job.name, node)
-                status = _train_one(self.job, config, resume=self.resume)
-        except (
-            ValueError,
-            OSError,
-            RuntimeError,
-            MemoryError,
-        ) as error:  # said here, so that the later jobs still run
+                status = _train_one(self.job, config, resume=self.resume, trust=self.trust)
+        except Exception as error:  # said here, so that the later jobs still run
             folder = "" if config is None else str(config.folder())
             return report_error(error, of="" if folder in str(error) else f"{folder}: ")
         if status == INTERRUPTED:
@@ -150,13 +158,13 @@ def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
     return (folders[0] if folders else None), [word for word in words if word not in folders]
 
 
-def _train_one(job: Training, config: Any, resume: bool) -> int:
+def _train_one(job: Training, config: Any, resume: bool, trust: bool) -> int:
     if len(config.each()) > 1:
         several = import_module(f"rppdyn.jobs.{job.name}").run_many(config, resume=resume, progress=True)
         print(several)
         if several.interrupted:
             return INTERRUPTED
         return 0 if not several.errors else USER_ERROR if all(map(by_user, several.errors.values())) else 1
-    result = job.run(config, resume)
+    result = job.run(config, resume, trust)
     print(result)
     return INTERRUPTED if result.interrupted else 0

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from rppdyn.errors import by_user, is_out_of_memory, is_out_of_space
+from rppdyn.errors import (
+    UserCodeError,
+    by_user,
+    is_out_of_memory,
+    is_out_of_space,
+    one_line,
+    place_in_users_code,
+)
 
 USER_ERROR = 2
 INTERRUPTED = 130
+TRACEBACK = "RPPDYN_TRACEBACK"
+"""The variable that says whether tracebacks are printed: not 0, and not empty."""
 
 
 class UsageError(ValueError):
@@ -46,7 +57,11 @@ def report_error(error: Exception, of: str = "") -> int:
     """Say what a user did wrong, and in which of several runs, in one line; raise again what wasn't the user."""
     if not by_user(error):
         raise error
-    said = " ".join(str(error).split())
+    said = one_line(error)
+    if os.environ.get(TRACEBACK, "0") not in ("", "0"):
+        traceback.print_exception(error)
+    elif isinstance(error, UserCodeError) or place_in_users_code(error) is not None:
+        said += " (--traceback shows the rest)"
     if is_out_of_memory(error):
         said = f"not enough memory for sizes as they are configured: {said or type(error).__name__}; give smaller ones"
     if is_out_of_space(error):

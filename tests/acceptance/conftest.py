@@ -69,3 +69,17 @@ def trained(rppdyn, tmp_path_factory):
     assert status == 0, err
     (config,) = cwd.glob("runs/train-agent/InvertedPendulum-v5/rpp/seed0-*/config.yaml")
     return config.parent, cwd, out, err
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory) -> Path:
+    """A run of twenty steps."""
+    folder = tmp_path_factory.mktemp("run") / "run"
+    words = ["device=cpu", "model.hidden=4", "agent.learning_starts=10", "agent.batch_size=4", "agent.buffer_size=20",
+             "evaluation.every=100", "evaluation.episodes=1", "evaluation.states=4", "total_steps=20",
+             "checkpoint_every=20", f"run_dir={folder}"]  # fmt: skip
+    from rppdyn.jobs import train_agent
+    from rppdyn.jobs.config import compose
+
+    train_agent.run(compose.composed("train_agent", words))
+    return folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from omegaconf import MISSING
 
@@ -47,6 +47,8 @@ class EnvConfig:
     actuator_scale: dict[str, float] = field(default_factory=dict)  # actuator name -> factor on its gear
     kwargs: dict[str, Any] = field(default_factory=dict)  # of gymnasium.make
 
+    named_by: ClassVar[str | None] = None  # the file that alone names it, and that nobody has trusted
+
     def __post_init__(self) -> None:
         at_least("env.total_steps", self.total_steps, 1)
         positive("env.learning_rate", self.learning_rate)
@@ -60,6 +62,13 @@ class EnvConfig:
             )
         for name, factor in self.actuator_scale.items():
             require(f"env.actuator_scale.{name}", factor, math.isfinite(factor) and factor >= 0, "zero or positive")
+        for name in ("env_id", "actuator_scale", "monitor", "named_by"):
+            if name in self.kwargs:
+                raise ConfigError(f"env.kwargs.{name}: it is no option of an environment; leave it out")
+
+    def read_from(self, file: str) -> None:
+        """Note that a file alone names the environment: no module is then imported to make it."""
+        object.__setattr__(self, "named_by", file)
 
 
 @dataclass

@@ -70,7 +70,7 @@ def flag(flag: str, value: int, least: int) -> None:
 
 def trusted(what: str, kind: str, trust: bool) -> None:
     """Refuse what runs code when it is loaded, unless the user trusts it, and files that are not there."""
-    if kind != "function" and not Path(what).is_file():
+    if not Path(what).is_file():
         raise ConfigError(f"{what}: there is no such file; give the path of a {kind}")
     if not trust:
         raise ConfigError(

@@ -17,6 +17,7 @@ class EvaluateAgentConfig:
     episodes: int = 10
     seed: int = EVALUATION_SEED
     video: str | None = None  # where the film of the first episode goes
+    trust: bool = False  # a module that the run names may be imported
 
     def __post_init__(self) -> None:
         flag("--episodes", self.episodes, 1)
@@ -40,7 +41,7 @@ class EquivarianceConfig:
     states: int = 2000
     episodes: int = 10
     seed: int = EVALUATION_SEED
-    trust: bool = False
+    trust: bool = False  # of what it names may run code
     vecnormalize: str | None = None  # the statistics that a stable-baselines3 policy's observations were normalised by
     json: str | None = None
     figure: str | None = None
@@ -55,9 +56,8 @@ class EquivarianceConfig:
             raise ConfigError(
                 f"--vecnormalize {self.vecnormalize}: {self.what} is no stable-baselines3 file; leave it out"
             )
-        if self.kind == "run":
-            return
-        trusted(self.what, self.kind, self.trust)
+        if self.kind in SUBJECTS.values():
+            trusted(self.what, self.kind, self.trust)
 
     @property
     def kind(self) -> str:
@@ -102,7 +102,7 @@ class CollectConfig:
     steps: int | None = None  # at least; None: all of a replay buffer, else as many as the job says
     seed: int = 0
     name: str | None = None  # the dataset's Minari id; None: one that follows from the others
-    trust: bool = False
+    trust: bool = False  # of what it names may run code
     vecnormalize: str | None = None  # the statistics that a stable-baselines3 policy's observations were normalised by
 
     def __post_init__(self) -> None:

@@ -21,6 +21,7 @@ from rppdyn.jobs.config.checks import ConfigError, did_you_mean
 from rppdyn.jobs.config.explaining import one_line, unknown_key
 from rppdyn.jobs.config.schemas import CONFIGS, SCHEMAS, choices, groups, is_section, kinds_of, known_keys, open_keys
 from rppdyn.runs import RunFolder
+from rppdyn.trust import search_modules
 
 OPEN_LAUNCHER_KEYS = ("hydra.launcher.ray.init", "hydra.launcher.ray.remote")  # dictionaries of Ray's own arguments
 
@@ -90,9 +91,11 @@ def as_config(name: str, node: DictConfig) -> Any:
         return OmegaConf.to_object(node)
 
 
-def from_run(name: str, folder: RunFolder, overrides: Sequence[str] = ()) -> Any:
+def from_run(name: str, folder: RunFolder, overrides: Sequence[str] = (), *, trust: bool = False) -> Any:
     """The configuration of a run, with overrides on top; keys that came after the run was made have their defaults.
 
+    Args:
+        trust: whether a module that it names may be imported to make its environment.
     Raises:
         RunFolderError: the file can't be read.
         ConfigError: the run is another verb's; the file, or an override, names a key that the configuration lacks, or has an
@@ -105,7 +108,10 @@ def from_run(name: str, folder: RunFolder, overrides: Sequence[str] = ()) -> Any
         from_stored(name, stored, [])
     except ConfigError as error:
         raise ConfigError(f"{folder.config_file}: {error}") from error
-    return from_stored(name, stored, overrides)
+    config = from_stored(name, stored, overrides)
+    if not trust and hasattr(config, "env"):
+        config.env.read_from(str(folder.config_file))
+    return config
 
 
 def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> Any:
@@ -246,6 +252,8 @@ def require_environment(env_id: str) -> None:
     if env_id in known:
         return
     module, colon, _ = env_id.partition(":")
+    if colon:
+        search_modules()
     if colon and not _importable(module):
         raise ConfigError(
             f"env={env_id}: there is no module {module!r} to import; run in the folder of its file, or set PYTHONPATH"

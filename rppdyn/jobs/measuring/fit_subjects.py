@@ -69,11 +69,12 @@ class Fit:
     times: Float[Tensor, " T"] | None = None
 
 
-def open_fit(folder: RunFolder, group: str | None = None) -> Fit:
+def open_fit(folder: RunFolder, group: str | None = None, *, trust: bool = False) -> Fit:
     """The members of a finished run of a fit, in float64.
 
     Args:
         group: in the place of the one that the networks were given, for example "O(3)".
+        trust: whether a module that a dataset names may be imported to make its environment.
     Raises:
         RunFolderError, CheckpointError: the run is unfinished, its files are damaged, or of another version.
         ConfigError, ValueError: the group does not act on the task.
@@ -82,7 +83,7 @@ def open_fit(folder: RunFolder, group: str | None = None) -> Fit:
     if isinstance(config, FitRegressionConfig):
         return _regression(config, folder, group)
     if isinstance(config, FitTransitionConfig):
-        return _transition(config, folder, group)
+        return _transition(config, folder, group, trust)
     return _dynamics(config, folder, group)
 
 
@@ -130,13 +131,13 @@ def _dynamics(config: FitDynamicsConfig, folder: RunFolder, group: str | None) -
     return Fit(f"{config.task.name}, {config.model_name}", rep, rep, members, dynamics.data[0].times)
 
 
-def _transition(config: FitTransitionConfig, folder: RunFolder, group: str | None) -> Fit:
+def _transition(config: FitTransitionConfig, folder: RunFolder, group: str | None, trust: bool) -> Fit:
     if group is not None:
         raise ConfigError(
             f"--group {group}: a transition model is measured under its environment's symmetry; leave it out, or fit with "
             "another symmetry="
         )
-    transition, models = load_transitions(config, folder)
+    transition, models = load_transitions(config, folder, trust=trust)
     _check(transition, folder)
     spec, test = transition.spec, transition.data.test
     inputs = torch.cat([test.states[:, :-1], test.actions], -1).flatten(0, 1)

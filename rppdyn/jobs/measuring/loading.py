@@ -1,7 +1,7 @@
 """Policies, programs and functions that others have made, loaded from their files.
 
-Loading a stable-baselines3 file or an exported program unpickles what is in it, which can run any code, and a module is
-code: the caller has asked for the user's trust before.
+Loading a stable-baselines3 file or an exported program unpickles what is in it, which can run any code: the caller has asked
+for the user's trust before. A module is code, too, and the user has named it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import importlib
 import inspect
 import json
 import pickle
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch import Tensor, nn
 
 from rppdyn.jobs.config.checks import ConfigError, did_you_mean
+from rppdyn.trust import modules_of, search_modules
 
 POLICY_KEYS = ("policy_class", "policy_kwargs", "observation_space", "action_space", "use_sde")
 """What a policy is rebuilt from; the rest of a stable-baselines3 file stays unread."""
@@ -135,13 +135,12 @@ def load_function(name: str) -> Callable[[Tensor], Tensor]:
         ConfigError: there is no such module or name, or it can't be called.
     """
     module_name, _, attribute = name.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(f"{name}: {_first_line(error)}; give a module that can be imported from here") from error
-    finally:
-        sys.path.remove(str(Path.cwd()))
+    with modules_of(Path.cwd()):
+        search_modules()
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as error:
+            raise ConfigError(f"{name}: {_first_line(error)}; give a module that can be imported from here") from error
     if not hasattr(module, attribute):
         public = [key for key in vars(module) if not key.startswith("_")]
         raise ConfigError(f"{name}: {module_name} has no {attribute!r}{did_you_mean(attribute, public)}")

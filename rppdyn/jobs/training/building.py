@@ -29,7 +29,7 @@ def build_env(config: TrainAgentConfig, **options: Any) -> Any:
         options: of `gymnasium.make`, beside the configured ones.
     """
     scale = config.env.actuator_scale or None
-    env = make_env(config.env.id, actuator_scale=scale, **(config.env.kwargs | options))
+    env = make_env(config.env.id, actuator_scale=scale, named_by=config.env.named_by, **(config.env.kwargs | options))
     env.observation_space.seed(config.seed)
     env.action_space.seed(config.seed)
     return env
@@ -119,10 +119,16 @@ def _algorithm(imagination: ImaginationConfig | None) -> Callable[..., RPPSAC]:
 
 
 @contextmanager
-def agent_of(run: str, episodes: int, seed: int, *, whole: bool = False) -> Iterator[tuple[RPPSAC, str, Evaluator]]:
-    """The agent of a run, or its policy alone, where its weights come from, and an evaluator to play episodes with."""
+def agent_of(
+    run: str, episodes: int, seed: int, *, whole: bool = False, trust: bool = False
+) -> Iterator[tuple[RPPSAC, str, Evaluator]]:
+    """The agent of a run, or its policy alone, where its weights come from, and an evaluator to play episodes with.
+
+    Args:
+        trust: whether a module that the run names may be imported to make its environment.
+    """
     folder = RunFolder.open(run)
-    config = compose.from_run("train_agent", folder)
+    config = compose.from_run("train_agent", folder, trust=trust)
     if not torch.cuda.is_available():  # a run that was trained elsewhere can be looked at here
         config = replace(config, device="cpu")
     with process_state(config.threads):

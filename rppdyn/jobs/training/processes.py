@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from rppdyn.errors import by_user
+from rppdyn.errors import UserCodeError, by_user, one_line, place_in_users_code
 from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.training.result import TrainManyResult
@@ -105,6 +105,8 @@ def portable(result: TrainManyResult) -> TrainManyResult:
 def _portable(error: Exception) -> Exception:
     if not by_user(error):
         return RuntimeError(f"in a worker process: {''.join(traceback.format_exception(error))}")
+    if place_in_users_code(error) is not None:
+        return UserCodeError(one_line(error))
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # its class may want other arguments than it passes on

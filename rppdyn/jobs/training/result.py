@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rppdyn.errors import one_line
 from rppdyn.runs.result import RunResult
 
 
@@ -46,7 +47,7 @@ class TrainManyResult:
         return any(result.interrupted for result in self.results)
 
     def __str__(self) -> str:
-        lines = [*map(str, self.results), *(f"seed {seed}: {error}" for seed, error in self.errors.items())]
+        lines = [*map(str, self.results), *(f"seed {seed}: {one_line(error)}" for seed, error in self.errors.items())]
         return "\n".join([*lines, *self._together()])
 
     def _together(self) -> list[str]:

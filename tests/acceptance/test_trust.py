@@ -1,0 +1,372 @@
+"""Opening somebody's file runs nothing: each test plants code that leaves a marker, and opens what names it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+import yaml
+from refusals import refused
+
+from rppdyn.cli import main
+from rppdyn.envs import make_env, read_episodes, write_episodes
+from rppdyn.jobs import evaluate_agent
+from rppdyn.jobs.config.command import EvaluateAgentConfig
+from rppdyn.jobs.training.building import agent_of
+
+PAYLOAD = "import pathlib\npathlib.Path({marker!r}).touch()\n"
+STOCK = "InvertedPendulum-v5"
+NAME = "swimmer/mine-v0"
+
+
+class Planted:
+    """A folder `dl` as somebody else may have sent it, below the current one, and what its code leaves when it is run."""
+
+    def __init__(self, small_run: Path, root: Path):
+        self.root, self.run, self.marker = root, root / "dl", root / "marker"
+        shutil.copytree(small_run, self.run)
+        self.payload = PAYLOAD.format(marker=str(self.marker))
+
+    def write(self, path: str, text: str | None = None) -> None:
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(self.payload if text is None else text)
+
+    def configure(self, change: Callable[[dict], None]) -> None:
+        config = yaml.safe_load((self.run / "config.yaml").read_text())
+        change(config)
+        (self.run / "config.yaml").write_text(yaml.safe_dump(config))
+
+    def name(self, env_id: str) -> None:
+        self.configure(lambda config: config["env"].update(id=env_id))
+
+
+@pytest.fixture
+def planted(small_run, tmp_path, monkeypatch):
+    before = set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    yield Planted(small_run, tmp_path)
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in ("dl", "evil"):
+            del sys.modules[name]
+
+
+def in_the_folder(planted: Planted) -> None:
+    planted.write("dl/evil.py")
+    planted.name(f"dl.evil:{STOCK}")
+
+
+def beside_it(planted: Planted) -> None:
+    planted.write("evil.py")
+    planted.name(f"evil:{STOCK}")
+
+
+def symbolic_link(planted: Planted) -> None:
+    planted.write("dl/notes.txt")
+    (planted.root / "evil.py").symlink_to("dl/notes.txt")
+    planted.name(f"evil:{STOCK}")
+
+
+def linked_run(planted: Planted) -> None:
+    in_the_folder(planted)
+    os.rename(planted.run, planted.root / "other")
+    planted.run.symlink_to("other")
+
+
+def package(planted: Planted) -> None:
+    planted.write("dl/evil/__init__.py")
+    planted.name(f"dl.evil:{STOCK}")
+
+
+def parent_package(planted: Planted) -> None:
+    """Looking for a module in a package imports the package."""
+    planted.write("dl/evil/__init__.py")
+    planted.write("dl/evil/harmless.py", "")
+    planted.name(f"dl.evil.harmless:{STOCK}")
+
+
+def unknown_environment(planted: Planted) -> None:
+    planted.write("evil.py")
+    planted.name("evil:Absent-v0")
+
+
+NAMED = [in_the_folder, beside_it, symbolic_link, linked_run, package, parent_package, unknown_environment]
+"""Ways in which a run names a module that --trust imports."""
+
+
+def relative(planted: Planted) -> None:
+    planted.write("dl/evil.py")
+    planted.name(f".evil:{STOCK}")
+
+
+def two_colons(planted: Planted) -> None:
+    planted.write("evil.py")
+    planted.name(f"evil:evil:{STOCK}")
+
+
+def hydra_target(planted: Planted) -> None:
+    planted.write("evil.py")
+    planted.configure(lambda config: config.update(hydra={"_target_": "evil.run"}))
+
+
+def env_target(planted: Planted) -> None:
+    planted.write("evil.py")
+    planted.configure(lambda config: config["env"].update(_target_="evil.Env"))
+
+
+def option_target(planted: Planted) -> None:
+    planted.write("evil.py")
+    planted.configure(lambda config: config["env"]["kwargs"].update(_target_="evil.Env"))
+
+
+def launcher(planted: Planted) -> None:
+    planted.write("evil.py")
+    planted.configure(lambda config: config.update({"hydra": {"launcher": {"_target_": "evil.Launcher"}}}))
+
+
+def defaults(planted: Planted) -> None:
+    planted.write("evil.py")
+    planted.configure(lambda config: config.update(defaults=["evil"], callbacks=["evil:Callback"]))
+
+
+def python_tag(planted: Planted) -> None:
+    planted.write("evil.py")
+    with (planted.run / "config.yaml").open("a") as file:
+        file.write("device: !!python/name:evil.device\n")
+
+
+def option_of_ours(planted: Planted) -> None:
+    """An option that is called as what says that a file alone names the environment."""
+    planted.write("evil.py")
+    planted.name(f"evil:{STOCK}")
+    planted.configure(lambda config: config["env"]["kwargs"].update(named_by=None))
+
+
+def second_configuration(planted: Planted) -> None:
+    """The stored configuration says that it is trusted."""
+    planted.write("evil.py")
+    planted.name(f"evil:{STOCK}")
+    planted.configure(lambda config: config.update(trust=True))
+
+
+NEVER = [relative, two_colons, hydra_target, env_target, option_target, launcher, defaults, python_tag, option_of_ours,
+         second_configuration]  # fmt: skip
+"""Ways that are refused as they are, by keys that are none or names that are malformed."""
+
+VERBS = {
+    "evaluate-agent": ["evaluate-agent", "dl", "--episodes", "1"],
+    "equivariance": ["equivariance", "dl", "--episodes", "1", "--states", "4"],
+    "equivariance, named symmetry": ["equivariance", "dl", "--episodes", "1", "--symmetry", "left-right"],
+    "collect": ["collect", "--from", "dl"],
+    "collect, played": ["collect", "--from", "dl", "--play", "exploring", "--steps", "1"],
+    "train-agent": ["train-agent", "--resume", "dl", "total_steps=24"],
+}
+
+
+@pytest.mark.parametrize("way", [*NAMED, *NEVER])
+def test_a_run_runs_nothing(planted, way, capfd):
+    way(planted)
+    status = main(VERBS["evaluate-agent"])
+    err = capfd.readouterr().err
+    assert not planted.marker.exists()
+    assert status == 2 and err.count("\n") == 1, err
+    if way in NAMED:
+        module = yaml.safe_load((planted.run / "config.yaml").read_text())["env"]["id"].partition(":")[0]
+        assert f"{Path('dl', 'config.yaml')} names" in err and f"module {module!r}: add --trust" in err
+
+
+@pytest.mark.parametrize("way", NAMED)
+def test_trust_runs_what_a_run_names(planted, way, capfd):
+    way(planted)
+    status = main([*VERBS["evaluate-agent"], "--trust"])
+    assert planted.marker.exists()
+    assert status == (2 if way is unknown_environment else 0), capfd.readouterr().err
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_verb_runs_what_a_run_names(planted, verb, capfd):
+    in_the_folder(planted)
+    assert main(VERBS[verb]) == 2
+    err = capfd.readouterr().err
+    assert not planted.marker.exists() and err.count("\n") == 1
+    assert "config.yaml names the environment dl.evil:InvertedPendulum-v5" in err and "'dl.evil': add --trust" in err
+    assert main([*VERBS[verb], "--trust"]) == 0
+    assert planted.marker.exists()
+
+
+def test_from_inside_the_folder(planted, monkeypatch, capfd):
+    planted.write("dl/evil.py")
+    planted.name(f"evil:{STOCK}")
+    monkeypatch.chdir(planted.run)
+    for words in (["evaluate-agent", "."], ["report", "."], ["figure", ".", "--out", "a.png"]):
+        main(words)
+    assert not planted.marker.exists()
+    assert main(["evaluate-agent", ".", "--episodes", "1", "--trust"]) == 0
+    assert planted.marker.exists()
+
+
+def test_reports_and_figures_make_no_environment(planted):
+    in_the_folder(planted)
+    assert main(["report", "dl"]) == 0
+    assert main(["figure", "dl", "--out", "a.png"]) == 0
+    assert not planted.marker.exists()
+
+
+def test_the_environment_of_a_spec(planted, capfd):
+    """`spec.json` says which environment it is of, and another symmetry of that can be asked for."""
+    planted.write("evil.py")
+    spec = json.loads((planted.run / "spec.json").read_text())
+    (planted.run / "spec.json").write_text(json.dumps(spec | {"env_id": f"evil:{STOCK}"}))
+    words = ["equivariance", "dl", "--symmetry", "left-right", "--episodes", "1", "--states", "4"]
+    assert main(words) == 2
+    err = capfd.readouterr().err
+    assert not planted.marker.exists()
+    assert "spec.json names" in err and "'evil': add --trust" in err
+    assert main([*words, "--trust"]) == 0 and planted.marker.exists()
+
+
+def test_what_is_typed_or_imported_is_not_asked_about(planted, capfd):
+    """A user's own environment is typed in training, and imported in Python."""
+    planted.write("evil.py")
+    assert main(["certify", f"evil:{STOCK}", "--states", "20"]) == 0, capfd.readouterr().err
+    assert planted.marker.exists()
+    planted.name(f"evil:{STOCK}")
+    assert evaluate_agent.run(EvaluateAgentConfig("dl", episodes=1)).lengths  # imported above
+
+
+def test_a_function_is_typed(planted):
+    planted.write("evil.py", planted.payload + "def f(x):\n    return -x\n")
+    group = ["--group", "O(2)", "--rep-in", "V", "--rep-out", "V", "--from", "normal", "--states", "4"]
+    assert main(["equivariance", "evil:f", *group]) == 0
+    assert planted.marker.exists()
+
+
+def test_the_same_in_python(planted, monkeypatch):
+    in_the_folder(planted)
+    monkeypatch.syspath_prepend(planted.root)
+    with refused("config.yaml", "dl.evil", "trust=True"), agent_of("dl", 1, 0):
+        pass
+    assert not planted.marker.exists()
+    with agent_of("dl", 1, 0, trust=True):
+        assert planted.marker.exists()
+
+
+# -- datasets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dataset(planted):
+    """A dataset of one episode, with its metadata to be changed."""
+    from rppdyn.agents import played_episodes, random_policy
+
+    with closing(make_env("Swimmer-v5", monitor=False, max_episode_steps=20)) as env:
+        episodes = list(played_episodes(env, random_policy(env.action_space, 0), steps=20, seed=0))
+        folder = write_episodes(NAME, episodes, env=env)
+    metadata = folder / "data" / "metadata.json"
+
+    def change(**changes) -> None:
+        content = json.loads(metadata.read_text())
+        spec = json.loads(content["env_spec"]) | changes
+        metadata.write_text(json.dumps(content | {"env_spec": json.dumps(spec)}))
+
+    return change
+
+
+WRAPPER = {"name": "Monitor", "entry_point": "evil:Wrapper", "kwargs": {}}
+SPECS = {
+    "entry point": dict(id="Mine-v0", entry_point="evil:Env"),
+    "without a colon": dict(id="Mine-v0", entry_point="evil"),
+    "of the folder": dict(id="Mine-v0", entry_point="dl.evil:Env"),
+    "a module in the id": dict(id="evil:Swimmer-v5", entry_point="evil:Env"),
+    "of a package": dict(id="Mine-v0", entry_point="dl.evil.harmless:Env"),
+    "vectorised too": dict(id="Mine-v0", entry_point="evil:Env", vector_entry_point="evil:Vector"),
+}
+HARMLESS = {
+    "wrapper's entry point": dict(additional_wrappers=[WRAPPER]),
+    "unknown wrapper": dict(additional_wrappers=[WRAPPER | {"name": "Evil"}]),
+    "entry point of a stock environment": dict(entry_point="evil:Env", vector_entry_point="evil:Env"),
+    "relative": dict(id="Mine-v0", entry_point=".evil:Env"),
+    "option": dict(kwargs={"_target_": "evil.Env"}),
+    "option of ours": dict(id="Mine-v0", entry_point="evil:Env", kwargs={"named_by": None}),
+    "no entry point": dict(id="evil:Swimmer-v5", entry_point=None),
+}
+
+
+def plant_modules(planted: Planted) -> None:
+    for path in ("evil.py", "dl/evil/__init__.py", "dl/evil/harmless.py"):
+        planted.write(path)
+
+
+@pytest.mark.parametrize("case", [*SPECS, *HARMLESS])
+def test_a_dataset_runs_nothing(planted, dataset, case, monkeypatch, capfd):
+    plant_modules(planted)
+    dataset(**(SPECS | HARMLESS)[case])
+    status = main(["fit-transition", f"dataset={NAME}"])
+    err = capfd.readouterr().err
+    assert not planted.marker.exists()
+    assert status == 2 and err.count("\n") == 1, err
+    if case in SPECS:
+        assert f"{NAME}" in err and "add --trust" in err, err
+    monkeypatch.syspath_prepend(planted.root)
+    if case in SPECS:
+        with refused(NAME, "trust=True"):
+            read_episodes(NAME)
+    assert not planted.marker.exists()
+
+
+@pytest.mark.parametrize("case", [case for case in SPECS if case != "a module in the id"])
+def test_trust_runs_what_a_dataset_names(planted, dataset, case):
+    plant_modules(planted)
+    dataset(**SPECS[case])
+    assert main(["fit-transition", f"dataset={NAME}", "--trust"]) == 2  # what was planted is no environment
+    assert planted.marker.exists()
+
+
+def test_who_names_the_environment_of_a_dataset_trusts_it(planted, dataset, monkeypatch):
+    planted.write("evil.py", planted.payload + "from gymnasium.envs.mujoco.swimmer_v5 import SwimmerEnv as Env\n"
+                  "import gymnasium\ngymnasium.register('Mine-v0', 'evil:Env', max_episode_steps=20)\n")  # fmt: skip
+    dataset(id="Mine-v0", entry_point="evil:Env")
+    monkeypatch.syspath_prepend(planted.root)
+    try:
+        assert read_episodes(NAME, env_id="evil:Mine-v0").env().spec.id == "Mine-v0"
+    finally:
+        gym.registry.pop("Mine-v0", None)
+    assert planted.marker.exists()
+
+
+# -- the current folder -----------------------------------------------------------------------------------------------
+
+SHADOWS = ["gymnasium.py", "torch.py", "numpy.py", "hydra.py", "rich.py", "shimmy.py", "tensorboard.py", "triton.py",
+           "hydra_plugins/evil.py", "sitecustomize.py"]  # fmt: skip
+
+
+COMMANDS = {
+    "the command": (["-P", "-c", "import sys; from rppdyn.cli import main; sys.exit(main())"], "evaluate-agent dl", 0),
+    "the module": (["-m", "rppdyn.cli"], "certify Absent-v0", 2),
+}
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_files_that_are_called_like_packages_are_not_imported(planted, environment, case):
+    """A folder holds modules with the names of installed and optional packages, a plug-in of Hydra's, and entry points."""
+    for path in SHADOWS:
+        planted.write(path)
+    planted.write("evil.py")
+    planted.write("evil-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
+    planted.write(
+        "evil-1.0.dist-info/entry_points.txt", "[gymnasium.envs]\nmine = evil\n[torch.backends]\nm = evil:f\n"
+    )
+    start, words, status = COMMANDS[case]
+    done = subprocess.run(
+        [sys.executable, *start, *words.split()], cwd=planted.root, env=environment, capture_output=True, text=True
+    )
+    assert not planted.marker.exists()
+    assert done.returncode == status, done.stderr
