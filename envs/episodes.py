@@ -100,8 +100,8 @@ class EpisodeDataset:
             ValueError: it can't be made here.
             UntrustedError: a module has to be imported for it that the dataset alone names.
         """
-        about = dict(actuator_scale=self.actuator_scale, monitor=False, named_by=self.named_by)
-        return make_env(self.env_id, **about, **self.env_kwargs)
+        scale, file = self.actuator_scale, self.named_by
+        return make_env(self.env_id, actuator_scale=scale, monitor=False, named_by=file, **self.env_kwargs)
 
     @cached_property
     def entry_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -52,9 +52,9 @@ def place_of_method(kind: type, name: str) -> str:
 
 
 def _is_users(file: str) -> bool:
-    if file.startswith("<"):
-        return False
     path = os.path.realpath(file)
+    if not os.path.isfile(path):  # compiled from another place, or from a text
+        return False
     python = (os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
     installed = {"site-packages", "dist-packages"} & set(path.split(os.sep))
     return not installed and not any(path.startswith(root + os.sep) for root in python)

@@ -24,6 +24,7 @@ LINKS = ("agents", "configs", "envs")
 FLOORS = {
     "_version": 0,
     "errors": 0,
+    "trust": 0,
     "configs": 0,
     "groups": 1,
     "reps": 1,

@@ -73,7 +73,7 @@ class UnwrittenError(ValueError):
         self.result = result
 
 
-def write_measured(result: Any, files: Mapping[str | os.PathLike[str], Callable[[Path], object]]) -> None:
+def write_measured(result: Any, files: Mapping[str, Callable[[Path], object]]) -> None:
     """Write what took long to measure, each file by its function; one that can't be written loses nothing of the others.
 
     Raises:
@@ -84,7 +84,7 @@ def write_measured(result: Any, files: Mapping[str | os.PathLike[str], Callable[
         try:
             write(Path(path))
         except OSError as error:
-            reasons.append(f"{os.fspath(path)} can't be written ({error.strerror or error})")
+            reasons.append(f"{path} can't be written ({error.strerror or error})")
     if reasons:
         raise UnwrittenError(result, reasons)
 

@@ -23,6 +23,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import Tensor, nn
 
+from rppdyn.errors import place_in_users_code
 from rppdyn.jobs.config.checks import ConfigError, did_you_mean
 from rppdyn.trust import modules_of, search_modules
 
@@ -140,6 +141,8 @@ def load_function(name: str) -> Callable[[Tensor], Tensor]:
         try:
             module = importlib.import_module(module_name)
         except ImportError as error:
+            if place_in_users_code(error) is not None:
+                raise
             raise ConfigError(f"{name}: {_first_line(error)}; give a module that can be imported from here") from error
     if not hasattr(module, attribute):
         public = [key for key in vars(module) if not key.startswith("_")]

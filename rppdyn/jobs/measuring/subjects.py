@@ -20,6 +20,7 @@ from rppdyn.agents import RPPMBPO, RPPSAC
 from rppdyn.agents.networks import in_precision
 from rppdyn.agents.policy import SymmetricPolicy
 from rppdyn.envs import Space, SymmetrySpec
+from rppdyn.errors import one_line, place_in_users_code
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.training.rollouts import Evaluator
 from rppdyn.nn import RPPEMLP
@@ -205,11 +206,14 @@ def tried(call: Callable[[Tensor], Tensor], sample: Tensor, outputs: int) -> Cal
                 f"(n, {outputs}), a real tensor, for every n"
             )
         return lambda x: call(x.to(dtype, copy=True))
-    line = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__
+    assert failure is not None
+    line = str(failure).strip().splitlines()[0][:120] if str(failure).strip() else type(failure).__name__
+    if place_in_users_code(failure) is not None:
+        line = one_line(failure)
     raise ConfigError(
-        f"the function fails on inputs of shape {tuple(sample.shape)} ({line[:120]}): it must take (n, {sample.shape[1]}) "
+        f"the function fails on inputs of shape {tuple(sample.shape)} ({line}): it must take (n, {sample.shape[1]}) "
         "tensors for every n; export programs with a dynamic first dimension"
-    )
+    ) from failure
 
 
 def action_function(policy: BasePolicy) -> Callable[[Tensor], Tensor]:
