@@ -2,7 +2,8 @@ r"""How the dense weights of relaxed layers are put together from their paramete
 
 Of N networks, vectors (N, n) hold the equivariant pathways' parameters :math:`\theta` of all layers first, then the free
 pathways' :math:`\phi`, the latter in the order of the dense tensors :math:`D = (W_1, b_1, W_2, \dots)`. A dense weight is a
-multiple of one tied parameter plus one of a free one, :math:`D_i = f_i \theta_{\pi(i)} + u_i \phi_i`.
+multiple of one tied parameter plus one of a free one, :math:`D_i = f_i \theta_{\pi(i)} + u_i \phi_i`. Networks whose variances
+are learned have units :math:`u` of their own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ MOST_TIES = 16
 
 @dataclass(frozen=True)
 class Entries:
-    r"""The map: :math:`\pi`, :math:`f` and :math:`u`, a number for each dense weight, and how many parameters are tied."""
+    r"""The map: :math:`\pi`, :math:`f` and :math:`u`, a number for each dense weight, and how many parameters are tied.
+
+    Units are (m,), or (N, m) of networks that differ in them.
+    """
 
     index: Tensor
     factor: Tensor
@@ -37,7 +41,7 @@ class Assembly:
     """The map, in the dtype and on the device of a vector.
 
     Args:
-        entries: of one network; all have the same.
+        entries: of the networks, which differ in their units at most.
         shapes: (out, in) of the layers, each of which has a weight and a bias.
         size: n, the length of a vector.
         like: has the dtype and the device.
@@ -109,7 +113,7 @@ class Assembly:
 
 
 def _times(part: Tensor, numbers: Tensor | None, place: slice) -> Tensor:
-    return part if numbers is None else part * numbers[place]
+    return part if numbers is None else part * numbers[..., place]
 
 
 class _Tie(NamedTuple):

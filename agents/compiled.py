@@ -81,7 +81,8 @@ class CompiledUpdate:
         """
         like = state["actor"]
         priors = config.actors.prior(), config.critics.prior()
-        key = _key(like, drawn, config, priors)
+        units = [n.assembly(like).unit for n in (config.actors, config.critics) if isinstance(n, Perceptrons)]
+        key = *_key(like, drawn, config, priors), *(None if unit is None else unit.shape for unit in units)
         if key not in self._steps:
             rows = not isinstance(drawn, tuple) and all("states" in batch for batch, _ in drawn)
             options = OPTIONS[like.device.type] | {"guard_filter_fn": NO_GUARDS if rows else TENSOR_GUARDS}

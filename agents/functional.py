@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -277,7 +278,8 @@ class Perceptrons(Networks):
         self._layers = [(len(weight), weight.shape[1]) for weight, _ in layers]
         if any(bias is None for _, bias in layers):
             raise _NoMap
-        self._entries = self._found(exact, sum(self._sizes[: len(tied)]))
+        self._tied = sum(self._sizes[: len(tied)])
+        self._entries = self._found(exact, self._tied)
         self._assemblies: dict[tuple, Assembly] = {}
 
     @classmethod
@@ -317,8 +319,29 @@ class Perceptrons(Networks):
         """The map in a vector's dtype and on its device."""
         key = like.dtype, like.device
         if key not in self._assemblies:
-            self._assemblies[key] = Assembly(self._entries, self._layers, sum(self._sizes), like)
+            entries = self._entries
+            if self._tied < sum(self._sizes):
+                units = torch.stack([self._units(net) for net in self.nets])
+                entries = replace(entries, unit=units[0] if (units == units[0]).all() else units)
+            self._assemblies[key] = Assembly(entries, self._layers, sum(self._sizes), like)
         return self._assemblies[key]
+
+    def _units(self, net: nn.Module) -> Tensor:
+        """What free parameters of a network are stored in multiples of, in float64."""
+        parts = []
+        for name, size in zip(self.names, self._sizes, strict=True):
+            if ".equivariant." not in name:
+                unit = getattr(net.get_submodule(name.rpartition(".")[0]), "unit", None)
+                parts.append(torch.ones(size).double() if unit is None else unit.detach().double().cpu().expand(size))
+        return torch.cat(parts)
+
+    def prior(self) -> Prior:
+        """As of any networks; units follow variances, so the map is made anew where these were changed."""
+        known = self._prior
+        prior = super().prior()
+        if self._prior is not known:
+            self._assemblies.clear()
+        return prior
 
     def prepare(self, like: Tensor) -> None:
         """Do what can't be done while torch compiles: make tables, at the first call, and ask `is_copied`."""

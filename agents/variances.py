@@ -30,7 +30,9 @@ class LearnVariances(BaseCallback):
 
     .. math:: \log\sigma^2 \leftarrow (1 - r)\log\sigma^2 + r \log(|w|^2 / \gamma),
 
-    which, unlike steps along the gradient, has no state besides the variances. The likelihood is that of the critics' loss,
+    which, unlike steps along the gradient, has no state besides the variances. Free pathways are then stored in the unit of
+    their new variance (:meth:`rppdyn.nn.Pathway.follow_variance`), as networks built with it would be: no function changes, and
+    Adam's steps keep their share of the prior. The likelihood is that of the critics' loss,
     with `noise_variance` and as many data as the priors are shared out over. **An experiment**: targets move, transitions are
     correlated, and what the data are changes with the policy, so it is no marginal likelihood of anything fixed.
 
@@ -71,21 +73,27 @@ class LearnVariances(BaseCallback):
         batch = agent.batches.sample(self.data)
         x = torch.cat([batch["features"], batch["actions"]], -1)
         found: dict[str, float] = {}
-        for index, net in enumerate(agent.critic.function.nets):
-            found |= {f"critic{index}.{name}": v for name, v in self._move(net, x, int(batch["transitions"])).items()}
+        both = zip(agent.critic.function.nets, agent.critic_target.function.nets, strict=True)
+        for index, (net, target) in enumerate(both):
+            moved = self._move(net, target, x, int(batch["transitions"]))
+            found |= {f"critic{index}.{name}": v for name, v in moved.items()}
         return found
 
-    def _move(self, net: RPPEMLP, x: torch.Tensor, transitions: int) -> dict[str, float]:
+    def _move(self, net: RPPEMLP, target_net: RPPEMLP, x: torch.Tensor, transitions: int) -> dict[str, float]:
         generator = torch.Generator().manual_seed(self.num_timesteps)
         likelihood = Gaussian(self.model.noise_variance)
         blocks = curvature(net, Chained(net), x.split(BATCH), likelihood, total=transitions, generator=generator)
         around = evidence(net, blocks)
-        pathways = {(layer, name): pathway for layer, name, pathway in named_pathways(net)}
+        pathways, targets = ({(k, name): p for k, name, p in named_pathways(of)} for of in (net, target_net))
         found = {}
         for one, effective in zip(around.pathways, around.effective_parameters().tolist(), strict=True):
+            pathway, target = pathways[one.layer, one.name], targets[one.layer, one.name]
             if one.squared_norm > 0 and effective > 0:
                 best = torch.tensor(one.squared_norm / effective, dtype=torch.float64).log()
-                pathways[one.layer, one.name].log_variance.lerp_(best.to(x.device), self.rate)
-            found[f"{one.layer}.{one.name}"] = float(pathways[one.layer, one.name].log_variance) / 2.302585092994046
+                pathway.log_variance.lerp_(best.to(x.device), self.rate)
+                target.log_variance.copy_(pathway.log_variance)
+                pathway.follow_variance(self.model.critic.optimizer)
+                target.follow_variance()  # whose weights are read in the critic's units
+            found[f"{one.layer}.{one.name}"] = float(pathway.log_variance) / 2.302585092994046
             found[f"{one.layer}.{one.name}.effective"] = effective
         return found

@@ -93,6 +93,29 @@ class Pathway(ExactBuffers, ABC):
         """What a stored parameter stands for."""
         return parameter if self.unit is None else self.unit * parameter
 
+    @torch.no_grad()
+    def follow_variance(self, optimiser: torch.optim.Optimizer | None = None) -> None:
+        r"""Store parameters in the unit that a layer built with the variance as it is now would have (:func:`prior_unit`).
+
+        With :math:`\phi = w / u` stored and a new unit :math:`u'`, :math:`\phi' = (u / u') \phi`: the function stays as it is.
+        Gradients by :math:`\phi'` are :math:`u' / u` times those by :math:`\phi`, and so are Adam's means of them; its means of
+        squares the square of that. So Adam goes on as if it had been :math:`\phi'` that it moved from the start.
+
+        Args:
+            optimiser: Adam, whose moments follow.
+        """
+        if not self.has_unit:
+            return
+        own = [self.get_parameter(name) for name in self.coefficient_names()]
+        new = prior_unit(float(self.variance), own[0].shape[-1] if own[0].dim() == 2 else 1)
+        if self.unit is None:
+            self.register_exact("unit", torch.ones((), device=own[0].device))
+            self.unit = self.unit.to(own[0])
+        exact = self.get_buffer("unit_exact")
+        in_new_unit(own, (exact / new).to(own[0]), optimiser)
+        exact.fill_(new)
+        self.unit.fill_(new)
+
     def learn_variance(self) -> None:
         """Make ``log_variance`` a parameter, and the unit of storage one without a gradient, to follow the variance.
 
@@ -348,6 +371,16 @@ def prior_unit(variance: int | float, fan_in: int = 1) -> float:
     their prior as an ordinary weight is of its usual size. Priors wider than that leave the unit at 1.
     """
     return min(1.0, math.sqrt(variance * max(fan_in, 1))) if variance > 0 else 1.0  # the pathway refuses the others
+
+
+def in_new_unit(parameters: Iterable[Tensor], ratio: Tensor, optimiser: torch.optim.Optimizer | None = None) -> None:
+    """Multiply stored parameters by the ratio of an old unit to a new one, and change Adam's moments to match, in place."""
+    for p in parameters:
+        own = ratio.view(-1, *[1] * (p.dim() - 1)) if ratio.dim() else ratio  # one for each member of a stack
+        p.mul_(own)
+        if optimiser is not None and (state := optimiser.state.get(p)):
+            state["exp_avg"].div_(own)
+            state["exp_avg_sq"].div_(own**2)
 
 
 @functools.lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rppdyn.nn import RPPEMLP, Chained, Stack
 from rppdyn.nn.networks import Weights
-from rppdyn.nn.pathways import NOT_TRAINED, named_pathways
+from rppdyn.nn.pathways import NOT_TRAINED, in_new_unit, named_pathways
 from rppdyn.priors.curvature import curvature, gradient_curvature
 from rppdyn.priors.laplace import Evidence, evidence
 from rppdyn.priors.likelihood import Gaussian, Likelihood
@@ -220,12 +220,7 @@ class VarianceLearning:
                 continue
             fan_in = own[0].shape[-1] if own[0].dim() == 3 else 1
             new = (log_variance.exp() * fan_in).sqrt().clamp(max=1.0).to(unit)
-            for p in own:
-                ratio = _each(unit / new, p)
-                p.mul_(ratio)
-                if state := weights.state.get(p):
-                    state["exp_avg"].div_(ratio)
-                    state["exp_avg_sq"].div_(ratio**2)
+            in_new_unit(own, (unit / new).to(own[0]), weights)
             unit.copy_(new)
 
     def evidence(self, generators: Generators | None = None) -> list[Evidence | None]:

@@ -7,18 +7,19 @@ import torch
 
 from rppdyn.agents import RPPSAC, LearnVariances
 from rppdyn.nn import Chained
+from rppdyn.nn.pathways import FreePathway, named_pathways, prior_unit
 from rppdyn.priors import Gaussian, curvature, evidence
 
 
-def agent(**kwargs):
+def agent(free_variance=1e-4, **kwargs):
     small = dict(seed=0, device="cpu", learning_starts=60, batch_size=32, buffer_size=500)
-    policy = dict(model="rpp", hidden=16, num_layers=1, free_variance=1e-4)
+    policy = dict(model="rpp", hidden=16, num_layers=1, free_variance=free_variance)
     return RPPSAC("RPPPolicy", "InvertedPendulum-v5", policy_kwargs=policy, **small | kwargs)
 
 
 def test_the_fixed_point_has_the_largest_marginal_likelihood():
     model = agent().learn(120)
-    net = model.critic.q_networks[0].double()
+    net, target = (critic.q_networks[0].double() for critic in (model.critic, model.critic_target))
     x, likelihood = torch.randn(300, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1)), Gaussian(1.0)
     callback = LearnVariances(rate=1.0)
     callback.model, callback.num_timesteps = model, 120
@@ -31,7 +32,7 @@ def test_the_fixed_point_has_the_largest_marginal_likelihood():
     around().negative_log(0.0, before).backward()
     assert before.grad.abs().max() > 5
     for _ in range(100):
-        callback._move(net, x, 1000)
+        callback._move(net, target, x, 1000)
     blocks = curvature(
         net, Chained(net), x.split(256), likelihood, total=1000, generator=torch.Generator().manual_seed(120)
     )
@@ -66,3 +67,67 @@ def test_bad_input(argument):
     (name,) = argument
     with pytest.raises(ValueError, match=f"^{name}="):
         LearnVariances(**argument)
+
+
+def dense(critic):
+    """The free pathways' dense weights and biases."""
+    pathways = [p for net in critic.q_networks for _, name, p in named_pathways(net) if name == "free"]
+    return [tensor.detach().clone() for pathway in pathways for tensor in pathway.dense()]
+
+
+@pytest.mark.parametrize("variance", [1e-4, 10.0], ids=["narrow", "wide"])
+def test_units_follow_variances_and_functions_stay(variance):
+    model = agent(variance).learn(100)
+    callback = LearnVariances(rate=1.0)
+    callback.model, callback.num_timesteps = model, 100
+    callback._init_callback()
+    before = dense(model.critic), dense(model.critic_target)
+    callback.update()
+    for found, expected in zip((dense(model.critic), dense(model.critic_target)), before, strict=True):
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-9)
+    units = []
+    for critic in (model.critic, model.critic_target):
+        for net in critic.q_networks:
+            for _, name, pathway in named_pathways(net):
+                if name == "free":
+                    unit = prior_unit(float(pathway.variance), pathway.weight.shape[1])
+                    assert float(pathway.unit) == pytest.approx(unit, rel=1e-6)
+                    units.append(unit)
+    assert len(set(units)) == 4 and min(units) < 0.9  # two layers of two critics, and their targets'
+
+    # what updates work on is what the modules are, and Adam's step in the free weights is of the unit's size
+    model.critic.function.prior()
+    vectors = model.critic.function.vectors()
+    for (weight, _), k in zip(model.critic.function.weights(vectors), range(2), strict=True):
+        for one, net in zip(weight, model.critic.q_networks, strict=True):
+            layer = net.head if k == 1 else net.blocks[0].linear
+            torch.testing.assert_close(one, layer.assemble()[0], rtol=1e-5, atol=1e-7)
+
+
+def test_adam_goes_on_as_if_the_unit_had_always_been_the_new_one():
+    inputs = torch.randn(50, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    wanted = torch.randn(50, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    new = prior_unit(1e-4, 3)
+    followed, built = (FreePathway(3, 4, v, unit=prior_unit(v, 3)).double() for v in (1e-2, 1e-4))
+    with torch.no_grad():
+        for pathway in (followed, built):
+            pathway.weight.copy_(torch.ones(4, 3) * 0.01 / pathway.unit)
+    optimisers = [torch.optim.Adam(p.parameters(), lr=1e-2, eps=0.0) for p in (followed, built)]
+    # moments of the same dense gradients
+    for pathway, optimiser in zip((followed, built), optimisers, strict=True):
+        (pathway(inputs) - wanted).square().mean().backward()
+        optimiser.param_groups[0]["lr"] = 0.0
+        optimiser.step()
+        optimiser.param_groups[0]["lr"] = 1e-2
+    with torch.no_grad():
+        followed.log_variance.copy_(built.log_variance)
+    followed.follow_variance(optimisers[0])
+    assert float(followed.unit) == pytest.approx(new)
+    for _ in range(5):
+        for pathway, optimiser in zip((followed, built), optimisers, strict=True):
+            optimiser.zero_grad()
+            (pathway(inputs) - wanted).square().mean().backward()
+            optimiser.step()
+    for a, b in zip(followed.dense(), built.dense(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
