@@ -174,7 +174,7 @@ def check_settings(agent: RPPSAC) -> None:
         raise ValueError(f"max_gradient_norm={agent.max_gradient_norm} must be positive, or None for no clipping")
     if not 0 <= agent.mirror_loss < math.inf:
         raise ValueError(f"mirror_loss={agent.mirror_loss} must be positive, or 0 for none, and finite")
-    if agent.target_entropy != "auto" and not math.isfinite(agent.target_entropy):
+    if agent.target_entropy != "auto" and not math.isfinite(float(agent.target_entropy)):
         raise ValueError(
             f"target_entropy={agent.target_entropy}: give a number of nats, or 'auto' for minus the actions"
         )

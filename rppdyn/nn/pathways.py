@@ -110,7 +110,7 @@ class Pathway(ExactBuffers, ABC):
         new = prior_unit(float(self.variance), own[0].shape[-1] if own[0].dim() == 2 else 1)
         if self.unit is None:
             self.register_exact("unit", torch.ones((), device=own[0].device))
-            self.unit = self.unit.to(own[0])
+            self.unit = self.get_buffer("unit").to(own[0])
         exact = self.get_buffer("unit_exact")
         in_new_unit(own, (exact / new).to(own[0]), optimiser)
         exact.fill_(new)
