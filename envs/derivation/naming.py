@@ -4,26 +4,69 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import mujoco
 import numpy as np
 
 from rppdyn.envs.derivation.elements import Match
 from rppdyn.envs.derivation.skeleton import BALL, FREE, HINGE, SLIDE, Skeleton, name_of
+from rppdyn.envs.derivation.trees import TreeMatch
 
-__all__ = ["main_free_root", "reflection_name", "swap_name", "turn_name", "yaw_name"]
+__all__ = ["is_exchange", "main_free_root", "reflection_name", "swap_name", "turn_name", "yaw_name"]
 
 
-def reflection_name(skeleton: Skeleton, match: Match, first: bool, known: Collection[str]) -> str:
-    """Of a mirror image: "left-right" for the first plane, unless a planar robot walks along it, then "front-back".
+SIDE = 0.02
+"""How near two places are, relative to the robot's size, that lie opposite each other."""
+
+
+def reflection_name(
+    skeleton: Skeleton, match: Match, *, first: bool, alone: bool, other: int, known: Collection[str]
+) -> str:
+    """Of a mirror image: "left-right" or "front-back", by what the robot has on either side of its plane.
 
     A planar robot whose motion in its plane stays as it is, but not its limbs, has a "leg swap".
+
+    Args:
+        first: whether it is y -> -y (if z is vertical), which comes first where nothing else decides.
+        alone: whether there is no reflection of the other horizontal axis.
+        other: that axis.
+        known: names that are taken.
     """
     permuted = (match.trees.bodies != np.arange(len(match.trees.bodies)))[skeleton.model.jnt_bodyid[skeleton.scalars]]
     fixed = match.trees.matrix[np.ix_(~permuted, ~permuted)]
     if _is_flat(skeleton) and permuted.any() and fixed.size and np.allclose(fixed, np.eye(len(fixed))):
         return "leg swap"
-    if "left-right" in known or (not first and _walks(skeleton)):
-        return "front-back"
-    return "left-right"
+    other_sides = _has_sides(skeleton, other)
+    if is_exchange(match.trees):
+        sideways = first or not other_sides
+    else:
+        sideways = not other_sides and (first or not alone)
+    return "left-right" if sideways and "left-right" not in known and (first or not _walks(skeleton)) else "front-back"
+
+
+def _has_sides(skeleton: Skeleton, axis: int) -> bool:
+    """Whether joints of two branches of the main tree lie opposite each other along a horizontal axis."""
+    m, root = skeleton.model, _main_root(skeleton)
+    joints = [j for j in range(m.njnt) if root is not None and m.body_rootid[m.jnt_bodyid[j]] == m.body_rootid[root]]
+    places = skeleton.data.xanchor[joints] - skeleton.data.xpos[root or 0]
+    flip = np.where(np.arange(3) == axis, -1.0, 1.0)
+    near = SIDE * skeleton.size
+    for n, j in enumerate(joints):
+        for k in np.flatnonzero(np.abs(places * flip - places[n]).max(1) < near):
+            branches = not _is_below(m, m.jnt_bodyid[j], m.jnt_bodyid[joints[k]])
+            if branches and not _is_below(m, m.jnt_bodyid[joints[k]], m.jnt_bodyid[j]) and abs(places[n][axis]) > near:
+                return True
+    return False
+
+
+def _is_below(m: mujoco.MjModel, b: int, top: int) -> bool:
+    while b > top:
+        b = m.body_parentid[b]
+    return bool(b == top)
+
+
+def is_exchange(trees: TreeMatch) -> bool:
+    """Whether bodies change places."""
+    return bool((trees.bodies != np.arange(len(trees.bodies))).any())
 
 
 def _walks(skeleton: Skeleton) -> bool:

@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 
 from rppdyn.envs.derivation.elements import Match, match_elements
-from rppdyn.envs.derivation.naming import main_free_root, reflection_name, swap_name, turn_name, yaw_name
+from rppdyn.envs.derivation.naming import is_exchange, main_free_root, reflection_name, swap_name, turn_name, yaw_name
 from rppdyn.envs.derivation.parameters import deviations
 from rppdyn.envs.derivation.skeleton import BALL, FREE, HINGE, Skeleton
 from rppdyn.envs.derivation.trees import Isometry, match_trees, rotation_about
@@ -21,13 +21,19 @@ ANGLE = 1.0
 """By how much the world is turned to try a continuous symmetry: no fraction of a whole turn, so no finite group has it."""
 
 NEAR = 0.02
-"""Misfit, relative to the robot's size and mass, below which a turn or an exchange of objects is one."""
+"""Misfit of joints' places, relative to the robot's size, below which a turn or an exchange of objects is one."""
 
 ROUGH = 0.1
 """The same for two limbs that change places."""
 
-FAR = 0.5
-"""The same for reflections, which are kept as rough ones too."""
+FAR = 0.25
+"""The same for the limbs that a reflection exchanges, which are kept as rough ones too, as a cheetah's are."""
+
+STRAYED = 0.05
+"""The same for bodies that stay where they are."""
+
+DIVISORS = range(1, 13)
+"""Angles within `NEAR` of a multiple of a whole turn over one of these are that multiple."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,9 +80,9 @@ def _pivots(skeleton: Skeleton, up: np.ndarray) -> list[np.ndarray]:
 
 
 def _reflections(skeleton: Skeleton, known: list[Found]) -> Iterator[Found]:
-    """Mirror images, y -> -y before x -> -x, the better first.
+    """Mirror images, y -> -y before x -> -x, but first those that fit and that exchange limbs.
 
-    A free robot is mirrored in its own plane. The world is mirrored in the plane that fits best for all of them, which
+    A free robot is mirrored in its own plane. The world is mirrored in the first one's plane for all of them, which
     keeps the reward for moving along that plane.
     """
     axes, root = [a for a in (1, 0, 2) if a != skeleton.vertical], main_free_root(skeleton)
@@ -86,12 +92,25 @@ def _reflections(skeleton: Skeleton, known: list[Found]) -> Iterator[Found]:
         turned = {root: _whole(skeleton.world[root].T @ M @ skeleton.world[root])} if root else {}
         return _best(skeleton, [Isometry(R, t, turned) for t in _offsets(skeleton, world)], FAR)
 
+    def rank(pair: tuple[int, Match]) -> tuple[bool, ...]:
+        trees = pair[1].trees
+        turned = np.abs(trees.shift).max(initial=0.0) > 1
+        return trees.misfit > NEAR, bool(turned), not is_exchange(trees)
+
     found = [(axis, match) for axis in axes if (match := mirrored(axis, axis)) is not None]
-    found.sort(key=lambda pair: (round(pair[1].trees.misfit, 6), np.abs(pair[1].trees.shift).max(initial=0.0) > 1))
+    found.sort(key=rank)
     for n, (axis, match) in enumerate(found):
         if n and root:
             match = mirrored(found[0][0], axis) or match
-        yield _element(skeleton, match, reflection_name(skeleton, match, axis == axes[0], _names(known)))
+        name = reflection_name(
+            skeleton,
+            match,
+            first=axis == axes[0],
+            alone=len(found) == 1,
+            other=axes[1 - axes.index(axis)],
+            known=_names(known),
+        )
+        yield _element(skeleton, match, name)
     if root and not found:
         yield from _oblique_reflections(skeleton, root, axes[0])
 
@@ -100,7 +119,7 @@ def _oblique_reflections(skeleton: Skeleton, root: int, axis: int) -> Iterator[F
     """Mirror images of a free robot in vertical planes between two of its limbs."""
     up, world = np.eye(3)[skeleton.vertical], np.diag([-1.0 if a == axis else 1.0 for a in range(3)])
     azimuths = _azimuths(skeleton, root)
-    for angle in _distinct([(a + b) / 2 % np.pi for a in azimuths for b in azimuths]):
+    for angle in _distinct([_fraction((a + b) / 2) % np.pi for a in azimuths for b in azimuths]):
         body = skeleton.world[root].T @ rotation_about(up, 2 * angle) @ world @ skeleton.world[root]
         best = _best(skeleton, [Isometry(world, np.zeros(3), {root: _whole(body)})])
         if best is not None:
@@ -129,7 +148,7 @@ def _body_turns(skeleton: Skeleton, known: list[Found]) -> Iterator[Found]:
         if m.jnt_type[joints[-1]] == HINGE and abs(skeleton.data.xaxis[joints[-1]] @ up) < 1 - 1e-6:
             continue
         azimuths = _azimuths(skeleton, root)
-        for angle in _distinct([(b - a) % (2 * np.pi) for a in azimuths for b in azimuths]):
+        for angle in _distinct([_fraction(b - a) % (2 * np.pi) for a in azimuths for b in azimuths]):
             if not 1e-3 < angle < np.pi + 1e-3:
                 continue
             body = skeleton.world[root].T @ rotation_about(up, angle) @ skeleton.world[root]
@@ -182,6 +201,7 @@ def _world_turns(skeleton: Skeleton, known: list[Found]) -> Iterator[Found]:
 def _best(skeleton: Skeleton, isometries: list[Isometry], limit: float = NEAR) -> Match | None:
     """The candidate that fits best, the first of equals; none whose misfit reaches the limit."""
     matches = [t for i in isometries if (t := match_trees(skeleton, i)) is not None and t.misfit < limit]
+    matches = [t for t in matches if t.strayed < STRAYED]
     for trees in sorted(matches, key=lambda t: round(t.misfit, 9)):
         if (match := match_elements(skeleton, trees)) is not None:
             return match
@@ -348,6 +368,13 @@ def _azimuths(skeleton: Skeleton, root: int) -> list[float]:
         else:
             todo += skeleton.children[b]
     return found
+
+
+def _fraction(angle: float) -> float:
+    """The fraction of a whole turn that an angle stands for, if it is near one."""
+    parts = [2 * np.pi / n for n in DIVISORS]
+    nearest = min((round(angle / part) * part for part in parts), key=lambda x: round(abs(x - angle), 9))
+    return nearest if abs(nearest - angle) < NEAR else angle
 
 
 def _distinct(values: list) -> list:

@@ -8,21 +8,32 @@ Rot(a, q) the turn of a hinge about its axis, the pair matches if
 for all q. In the reference pose that gives :math:`M = Q_c^T M_p Q_b`. A hinge axis is a pseudovector, so
 :math:`a' = s \det(M) M a` with a sign s; then :math:`q' = s q + \delta` and :math:`M_b = \mathrm{Rot}(a', -\delta) M`.
 Slides keep :math:`M_b = M`, and the axes of consecutive ones map as :math:`M A = A' P`. A free joint lets M_b be anything.
+
+The tree and its joints' places and axes decide; masses, centres of mass and inertias do not, which in a CAD model lie anywhere
+within some millimetres. They only tell apart limbs whose joints coincide.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from rppdyn.envs.derivation.skeleton import BALL, FREE, HINGE, SLIDE, Skeleton
+from rppdyn.envs.derivation.skeleton import BALL, FREE, HINGE, SLIDE, TRANSMISSION, WRAP, Skeleton
 
 __all__ = ["Isometry", "TreeMatch", "match_trees", "rotation_about"]
 
-AXIS_TOLERANCE = 0.3
-"""Largest distance between unit axes that still count as the same structure."""
+AXIS_TOLERANCE = 0.05
+"""Largest distance between unit axes that still count as the same structure, 3 degrees."""
+
+TURNED = 0.01
+"""How far from their partners the next joints must lie, relative to the robot's size, for a hinge's zero to be another."""
+
+TIE_BREAK, ALIKE = 1e-3, 0.05
+"""Weight of masses and their centres against the joints' places, and how far they may differ without any."""
 
 SNAP = 1e-6
 """A mismatch below this, relative to the robot's size, is none: models give lengths with a few digits."""
@@ -58,7 +69,8 @@ class TreeMatch:
         joints: image of each joint (of slides that mix, the first of their images).
         matrix, shift: theta' = P theta + delta for slides and hinges, theta measured from the reference pose.
         gaps: where the image of each body lies from its partner, in the partner's axes, as far as no slide takes it up.
-        misfit: how far bodies are from their partners, relative to the robot's size; the mass counts too.
+        misfit: how far joints are from their partners: places relative to the robot's size, and unit axes.
+        strayed: the same, of the bodies that are their own partners.
     """
 
     isometry: Isometry
@@ -69,6 +81,7 @@ class TreeMatch:
     shift: np.ndarray
     gaps: np.ndarray
     misfit: float
+    strayed: float = 0.0
 
 
 def rotation_about(axis: np.ndarray, angle: float) -> np.ndarray:
@@ -96,6 +109,7 @@ class _Pair:
     blocks: list[Block]
     gap: np.ndarray
     misfit: float
+    unlike: float
     below: list[_Pair] = field(default_factory=list)
 
 
@@ -115,12 +129,13 @@ class _Matcher:
         bodies, frames = np.zeros(n, int), np.zeros((n, 3, 3))
         frames[0] = self.isometry.rotation
         matrix, shift = np.zeros((len(self.s.scalars),) * 2), np.zeros(len(self.s.scalars))
-        gaps, misfit, todo = np.zeros((n, 3)), 0.0, list(below)
+        gaps, misfit, strayed, todo = np.zeros((n, 3)), 0.0, 0.0, list(below)
         while todo:
             pair = todo.pop()
             todo += pair.below
             bodies[pair.b], frames[pair.b] = pair.c, pair.frame
             gaps[pair.b], misfit = pair.gap, max(misfit, pair.misfit)
+            strayed = max(strayed, pair.misfit if pair.b == pair.c else 0.0)
             for js, ks, P, delta in pair.blocks:
                 joints[list(js)] = ks
                 if P.size:
@@ -128,7 +143,7 @@ class _Matcher:
                     matrix[np.ix_(rows, place[list(js)])], shift[rows] = P, delta
                     images = np.array(ks)[np.abs(P).argmax(0)]
                     joints[list(js)] = images if len(set(images)) == len(images) else ks
-        return TreeMatch(self.isometry, bodies, frames, joints, matrix, shift, gaps, misfit)
+        return TreeMatch(self.isometry, bodies, frames, joints, matrix, shift, gaps, misfit, strayed)
 
     def assign(self, b: int, c: int, frame: np.ndarray) -> list[_Pair] | None:
         """The best matching of the children of b with those of c."""
@@ -164,19 +179,19 @@ class _Matcher:
             else:
                 M = self.s.world[c].T @ self.isometry.rotation @ self.s.world[b]
             blocks: list[Block] = [((self.s.joints[b][0],), (self.s.joints[c][0],), np.zeros((0, 0)), np.zeros(0))]
-            gap = np.zeros(3)
+            gap, off = np.zeros(3), 0.0
         else:
             offset = self.isometry.translation if at_root and m.body_parentid[b] == 0 else np.zeros(3)
             found = self.joints(b, c, parent, M, offset, at_root)
             if found is None:
                 return None
-            M, blocks, gap = found
-        misfit = self.misfit(b, c, M, gap)
+            M, blocks, gap, off = found
+        misfit = float(np.linalg.norm(gap)) / self.scale + off if self.carries[b] else 0.0
         below = self.assign(b, c, M)
-        return None if below is None else _Pair(b, c, M, blocks, gap, misfit, below)
+        return None if below is None else _Pair(b, c, M, blocks, gap, misfit, self.unlike(b, c, M), below)
 
     def joints(self, b, c, parent, M, offset, at_root):
-        """(M_b, blocks of joints, distance of the anchors) for bodies that are not free, or None."""
+        """(M_b, blocks of joints, distance of the anchors, of the axes) for bodies that are not free, or None."""
         m, det = self.m, np.sign(np.linalg.det(M))
         js, ks = self.s.joints[b], self.s.joints[c]
         turning = [i for i, j in enumerate(js) if m.jnt_type[j] in (HINGE, BALL)]
@@ -190,7 +205,7 @@ class _Matcher:
         place_b = m.body_pos[b] + self.s.rest[b] @ anchors[0]
         place_c = m.body_pos[c] + self.s.rest[c] @ anchors[1]
         gap = self.s.rest[c].T @ (parent @ place_b + offset - place_c)
-        blocks, i = [], 0
+        blocks, i, off = [], 0, 0.0
         while i < len(js):
             kind = m.jnt_type[js[i]]
             if kind == SLIDE:
@@ -198,10 +213,8 @@ class _Matcher:
                 while stop < len(js) and m.jnt_type[js[stop]] == SLIDE:
                     stop += 1
                 A, B = m.jnt_axis[list(js[i:stop])].T, m.jnt_axis[list(ks[i:stop])].T
-                P = np.linalg.lstsq(B, M @ A, rcond=None)[0]
-                if np.abs(B @ P - M @ A).max() > AXIS_TOLERANCE:
-                    return None
-                P = _snap(P)
+                P = _snap(np.linalg.lstsq(B, M @ A, rcond=None)[0])
+                off = max(off, float(np.linalg.norm(B @ P - M @ A, axis=0).max()))
                 delta = np.linalg.lstsq(B, gap, rcond=None)[0]
                 gap = gap - B @ delta
                 blocks.append((js[i:stop], ks[i:stop], P, delta))
@@ -210,12 +223,13 @@ class _Matcher:
             if kind == HINGE:
                 image = det * (M @ m.jnt_axis[js[i]])
                 sign = 1.0 if image @ m.jnt_axis[ks[i]] > 0 else -1.0
-                if np.linalg.norm(image - sign * m.jnt_axis[ks[i]]) > AXIS_TOLERANCE:
-                    return None
+                off = max(off, float(np.linalg.norm(image - sign * m.jnt_axis[ks[i]])))
                 blocks.append(((js[i],), (ks[i],), np.array([[sign]]), np.zeros(1)))
             else:
                 blocks.append(((js[i],), (ks[i],), np.zeros((0, 0)), np.zeros(0)))
             i += 1
+        if off > AXIS_TOLERANCE:
+            return None
         if js and m.jnt_type[js[-1]] == HINGE:
             delta = self.turn(b, c, M, m.jnt_axis[ks[-1]], at_root)
             if delta:
@@ -223,27 +237,84 @@ class _Matcher:
                 blocks[-1] = (*blocks[-1][:3], np.array([delta]))
         elif js and m.jnt_type[js[-1]] == BALL and at_root and self.isometry.keep:
             M = np.eye(3)
-        return M, blocks, gap
+        return M, blocks, gap, off
 
     def turn(self, b: int, c: int, M: np.ndarray, axis: np.ndarray, at_root: bool) -> float:
-        """delta of the last hinge: 0, unless another angle carries the body onto its partner and 0 does not."""
+        """delta of the last hinge: 0, unless the joints below say clearly that its zero is another."""
         target = np.eye(3) if self.isometry.keep else self.isometry.turned.get(b)
         if at_root and target is not None:
             turn = M @ target.T
             if np.abs(turn @ axis - axis).max() < SNAP:
                 return _angle(axis, *_perpendicular(axis), turn)
-        if self.gaps(b, c, M, axis, 0.0) < SNAP:
-            return 0.0
-        vectors = [(M @ (x - self.m.jnt_pos[self.s.joints[b][-1]]), y - self.m.jnt_pos[self.s.joints[c][-1]])
-                   for x, y in self.marks(b, c)]  # fmt: skip
-        for v, w in vectors:
-            v, w = (u - axis * (axis @ u) for u in (v, w))
-            if min(np.linalg.norm(v), np.linalg.norm(w)) > SNAP * self.scale:
-                # delta turns the image of b onto c backwards: M_b = Rot(a', -delta) M.
-                angle = -float(np.arctan2(axis @ np.cross(v, w), v @ w))
-                if self.gaps(b, c, M, axis, angle) < SNAP and self.is_within_range(b, c, M, axis, angle):
+        if self.hanging(b, c, M) > TURNED:
+            both = list(itertools.product(self.next_joints(b), self.next_joints(c)))
+            pairs = [(M @ x, y) for (_, x, _), (_, y, _) in both] + [(M @ x, y) for (_, _, x), (_, _, y) in both]
+            # An axis has no direction, so that half a turn more does as well.
+            angles = [a for v, w in pairs for first in _turns(axis, v, w) for a in (first, _half_turn(first))]
+            for angle in sorted(angles, key=abs):
+                fits = self.hanging(b, c, rotation_about(axis, -angle) @ M) < TURNED
+                if fits and self.is_within_range(b, c, M, axis, angle):
+                    return angle
+        elif not self.driven & {self.s.joints[b][-1], self.s.joints[c][-1]}:
+            # Nothing but its matter says where the zero of a pendulum is, if all of it turns alike.
+            for angle in _turns(axis, M @ self.lever(b), self.lever(c)):
+                turned = rotation_about(axis, -angle) @ M
+                fits = self.is_image(b, c, turned) and not self.is_image(b, c, M)
+                if fits and self.hanging(b, c, turned) < SNAP and self.is_within_range(b, c, M, axis, angle):
                     return angle
         return 0.0
+
+    def next_joints(self, b: int) -> list[tuple[int, np.ndarray, np.ndarray]]:
+        """(type, place, axis) of the first joints below b, from the anchor of its last joint, in its frame."""
+        m = self.m
+        origin = m.jnt_pos[self.s.joints[b][-1]] if self.s.joints[b] else np.zeros(3)
+        found = []
+        for i in self.s.children[b]:
+            rest, place = self.s.rest[i], m.body_pos[i] - origin
+            if self.s.joints[i]:
+                j = self.s.joints[i][0]
+                axis = m.jnt_axis[j] if m.jnt_type[j] in (HINGE, SLIDE) else np.zeros(3)
+                found.append((int(m.jnt_type[j]), place + rest @ m.jnt_pos[j], rest @ axis))
+            else:
+                found += [(kind, place + rest @ x, rest @ axis) for kind, x, axis in self.next_joints(i)]
+        return found
+
+    def hanging(self, b: int, c: int, M: np.ndarray) -> float:
+        """How far the first joints below b, carried by M, are from those of c."""
+        left, right = self.next_joints(b), self.next_joints(c)
+        cost = np.full((len(left), len(right)), 1e6)
+        for (n, (kind, x, axis)), (k, (other, y, there)) in itertools.product(enumerate(left), enumerate(right)):
+            if kind == other:
+                gap, image = M @ x - y, M @ axis
+                if kind == HINGE:  # whose anchor may lie anywhere along it
+                    gap = gap - there * (there @ gap)
+                off = min(np.linalg.norm(image - there), np.linalg.norm(image + there))
+                cost[n, k] = np.linalg.norm(gap) / self.scale + off
+        return float(cost[linear_sum_assignment(cost)].max(initial=0.0))
+
+    @cached_property
+    def driven(self) -> set[int]:
+        """Joints that an actuator acts on, by itself or through a tendon."""
+        m = self.m
+        on_joint = np.isin(m.actuator_trntype, (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT))
+        return {*m.actuator_trnid[on_joint, 0].tolist(), *m.wrap_objid[m.wrap_type == WRAP.JOINT].tolist()}
+
+    def lever(self, b: int) -> np.ndarray:
+        """From the anchor of the last joint to the centre of mass."""
+        return self.m.body_ipos[b] - self.m.jnt_pos[self.s.joints[b][-1]]
+
+    def is_image(self, b: int, c: int, M: np.ndarray) -> bool:
+        """Whether M carries the geoms, the centre of mass and the inertia of b onto those of c; never without geoms."""
+        m, origins = self.m, [self.m.jnt_pos[self.s.joints[x][-1]] for x in (b, c)]
+        own, there = (np.flatnonzero(m.geom_bodyid == x) for x in (b, c))
+        if not len(own) or len(own) != len(there):
+            return False
+        images = (m.geom_pos[own] - origins[0]) @ M.T
+        cost = np.linalg.norm(images[:, None] - (m.geom_pos[there] - origins[1])[None], axis=2)
+        cost[m.geom_type[own][:, None] != m.geom_type[there][None]] = 1e6
+        inertia = np.abs(M @ self.s.inertia[b] @ M.T - self.s.inertia[c]).max() / np.abs(self.s.inertia[c]).max()
+        apart = max(cost[linear_sum_assignment(cost)].max(), np.linalg.norm(M @ self.lever(b) - self.lever(c)))
+        return bool(apart < SNAP * self.scale and inertia < SNAP)
 
     def is_within_range(self, b: int, c: int, M: np.ndarray, axis: np.ndarray, delta: float) -> bool:
         """Whether most of the range of the last hinge of b is carried into that of c."""
@@ -255,31 +326,40 @@ class _Matcher:
         a, z = m.jnt_range[k] - m.qpos0[m.jnt_qposadr[k]]
         return min(high, z) - max(low, a) > (z - a) / 2
 
-    def marks(self, b: int, c: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Points of b's frame that ought to lie on points of c's: the centre of mass and where the children hang."""
-        m, (left, right) = self.m, (self.s.children[b], self.s.children[c])
-        found = [(m.body_ipos[b], m.body_ipos[c])] if m.body_mass[b] else []
-        return found + [(m.body_pos[i], m.body_pos[j]) for i, j in zip(left, right, strict=False)]
+    @cached_property
+    def carries(self) -> np.ndarray:
+        """Bodies with a joint on them or below, or moved by hand, (nbody,) booleans: where they are is structure."""
+        found = self.m.body_mocapid >= 0
+        for b in range(self.m.nbody - 1, 0, -1):
+            found[b] |= bool(self.s.joints[b])
+            found[self.m.body_parentid[b]] |= found[b]
+        return found
 
-    def gaps(self, b: int, c: int, M: np.ndarray, axis: np.ndarray, delta: float) -> float:
-        """How far the marks are apart if the hinge turns by delta."""
-        T = rotation_about(axis, -delta) @ M
-        r, s = self.m.jnt_pos[self.s.joints[b][-1]], self.m.jnt_pos[self.s.joints[c][-1]]
-        return max((np.abs(T @ (x - r) - (y - s)).max() for x, y in self.marks(b, c)), default=0.0) / self.scale
-
-    def misfit(self, b: int, c: int, M: np.ndarray, gap: np.ndarray) -> float:
-        """How far b is from its partner: anchors, centres of mass and masses; static bodies that carry nothing don't count."""
+    def unlike(self, b: int, c: int, M: np.ndarray) -> float:
+        """How unlike b and c are in mass and its centre, relative to the robot's, from 0 to 1."""
         m = self.m
-        if m.body_weldid[b] == 0 and not self.s.children[b]:
+        if m.body_weldid[b] == 0:
             return 0.0
-        apart = np.linalg.norm(gap)
-        if m.body_mass[b] and m.body_weldid[b]:
-            apart += np.linalg.norm(M @ m.body_ipos[b] - m.body_ipos[c])
-        return float(apart) / self.scale + abs(m.body_mass[b] - m.body_mass[c]) / self.mass
+        apart = np.linalg.norm(M @ m.body_ipos[b] - m.body_ipos[c]) / self.scale
+        apart += abs(m.body_mass[b] - m.body_mass[c]) / self.mass
+        return float(np.clip(apart - ALIKE, 0.0, 1.0))
 
 
 def _total(pair: _Pair) -> float:
-    return pair.misfit + sum(map(_total, pair.below))
+    return pair.misfit + TIE_BREAK * pair.unlike + sum(map(_total, pair.below))
+
+
+def _turns(axis: np.ndarray, v: np.ndarray, w: np.ndarray) -> list[float]:
+    """The delta whose turn Rot(axis, -delta) brings v over w; none if one of them lies along the axis."""
+    v, w = v - axis * (axis @ v), w - axis * (axis @ w)
+    lengths = sorted((float(np.linalg.norm(v)), float(np.linalg.norm(w))))
+    if lengths[0] <= SNAP * lengths[1]:
+        return []
+    return [-float(np.arctan2(axis @ np.cross(v, w), v @ w))]
+
+
+def _half_turn(angle: float) -> float:
+    return angle - np.pi if angle > 0 else angle + np.pi
 
 
 def _perpendicular(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -294,6 +374,8 @@ def _angle(axis: np.ndarray, u: np.ndarray, v: np.ndarray, rotation: np.ndarray)
 
 
 def _snap(matrix: np.ndarray) -> np.ndarray:
-    """Whole numbers where rounding kept them from being so."""
+    """Whole numbers where rounding, or axes that are a little off, kept them from being so."""
     whole = np.round(matrix)
+    if np.abs(matrix - whole).max() < AXIS_TOLERANCE and (np.abs(whole).sum(0) == 1).all():
+        return whole
     return np.where(np.abs(matrix - whole) < SNAP, whole, matrix)
