@@ -6,8 +6,10 @@ partner lengthens, a control may push where its partner's pulls.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
+import mujoco
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
@@ -24,9 +26,12 @@ from rppdyn.envs.derivation.skeleton import (
 )
 from rppdyn.envs.derivation.trees import TreeMatch
 
-__all__ = ["Match", "match_actuators", "match_elements"]
+__all__ = ["Match", "force_of", "match_actuators", "match_elements", "tendon_coefficients"]
 
 NONE = -1
+
+ALIKE = 0.95
+"""Least cosine of the forces of two actuators, or of the coefficients of two tendons, that are partners."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +43,7 @@ class Match:
         tendon_signs: the length of a tendon's partner is this times its own.
         controls, activations: ctrl' = C ctrl and act' = A act.
         actuator_signs: the sign of each actuator's partner in C; 0 where actuators mix.
+        actuator_turns: distance of the direction along which each acts, a unit vector, from its partner's.
     """
 
     trees: TreeMatch
@@ -48,6 +54,7 @@ class Match:
     tendon_signs: np.ndarray
     actuators: np.ndarray
     actuator_signs: np.ndarray
+    actuator_turns: np.ndarray
     controls: np.ndarray
     activations: np.ndarray
     equalities: np.ndarray
@@ -65,8 +72,7 @@ def match_elements(skeleton: Skeleton, trees: TreeMatch) -> Match | None:
     if driven is None:
         return None
     equalities = _match_equalities(skeleton, trees, sites, tendons)
-    actuators, signs, controls, activations = driven
-    return Match(trees, dofs, geoms, sites, tendons, tendon_signs, actuators, signs, controls, activations, equalities)
+    return Match(trees, dofs, geoms, sites, tendons, tendon_signs, *driven, equalities)
 
 
 def dof_matrix(skeleton: Skeleton, trees: TreeMatch) -> np.ndarray:
@@ -93,7 +99,7 @@ def image_in_body(skeleton: Skeleton, trees: TreeMatch, kind: str, i: int) -> tu
 
 
 def _match_local(skeleton: Skeleton, trees: TreeMatch, kind: str, which: np.ndarray) -> np.ndarray:
-    """Partners among the geoms or sites of the partner body: the same type, the nearest in place, shape and size."""
+    """Partners among the partner body's geoms, of the same type and nearest in place, shape and size, or nearest sites."""
     m = skeleton.model
     partners = np.full(getattr(m, f"n{kind}"), NONE)
     body_of, type_of = getattr(m, f"{kind}_bodyid"), getattr(m, f"{kind}_type")
@@ -106,8 +112,10 @@ def _match_local(skeleton: Skeleton, trees: TreeMatch, kind: str, which: np.ndar
         for n, i in enumerate(left):
             image = image_in_body(skeleton, trees, kind, i)
             for k, j in enumerate(right):
-                if type_of[i] == type_of[j]:
-                    cost[n, k] = shape_gap(skeleton, kind, i, j, *image[1:]) / skeleton.size + 1e-9 * (i != j)
+                if kind == "site":  # a point with axes; its type is that of its picture
+                    cost[n, k] = np.linalg.norm(image[1] - m.site_pos[j]) / skeleton.size + 1e-9 * (i != j)
+                elif type_of[i] == type_of[j]:
+                    cost[n, k] = shape_gap(skeleton, i, j, *image[1:]) / skeleton.size + 1e-9 * (i != j)
         for n, k in zip(*linear_sum_assignment(cost), strict=True):
             if cost[n, k] < 1e6:
                 partners[left[n]] = right[k]
@@ -116,18 +124,10 @@ def _match_local(skeleton: Skeleton, trees: TreeMatch, kind: str, which: np.ndar
 
 def _match_tendons(skeleton, trees, geoms, sites) -> tuple[np.ndarray, np.ndarray]:
     m = skeleton.model
-    place = {int(j): n for n, j in enumerate(skeleton.scalars)}
     partners, signs = np.full(m.ntendon, NONE), np.ones(m.ntendon)
 
     def path(k):
         return range(m.tendon_adr[k], m.tendon_adr[k] + m.tendon_num[k])
-
-    def coefficients(k):
-        row = np.zeros(len(place))
-        for w in path(k):
-            if m.wrap_type[w] == WRAP.JOINT:
-                row[place[int(m.wrap_objid[w])]] += m.wrap_prm[w]
-        return row
 
     def via(k, carry):
         maps = {WRAP.SITE: sites, WRAP.SPHERE: geoms, WRAP.CYLINDER: geoms}
@@ -137,28 +137,49 @@ def _match_tendons(skeleton, trees, geoms, sites) -> tuple[np.ndarray, np.ndarra
             found.append((kind, int(maps[kind][i]) if carry and kind in maps else i))
         return found
 
+    def cosine(k, other):
+        """Of two tendons' coefficients; for spatial ones, whether the path is the same from either end."""
+        if fixed[k] != fixed[other]:
+            return 0.0
+        if not fixed[k]:
+            return float(via(other, False) in (via(k, True), via(k, True)[::-1]))
+        image = trees.matrix @ rows[k]
+        return image @ rows[other] / max(np.linalg.norm(image) * np.linalg.norm(rows[other]), 1e-300)
+
     fixed = [m.wrap_type[m.tendon_adr[k]] == WRAP.JOINT for k in range(m.ntendon)]
-    rows = [coefficients(k) for k in range(m.ntendon)]
+    rows = tendon_coefficients(skeleton)
     for k in range(m.ntendon):
         # An image is looked for at k itself first, and never at a tendon that is taken.
-        for other in [k, *range(m.ntendon)]:
-            if other in partners or fixed[other] != fixed[k]:
-                continue
-            if fixed[k]:
-                image = trees.matrix @ rows[k]
-                cosine = image @ rows[other] / max(np.linalg.norm(image) * np.linalg.norm(rows[other]), 1e-12)
-                matches = abs(abs(cosine) - 1) < 1e-6
-                signs[k] = np.sign(cosine) if matches else 1.0
-            else:
-                matches = via(other, False) in (via(k, True), via(k, True)[::-1])
-            if matches:
-                partners[k] = other
-                break
+        free = [other for other in [k, *range(m.ntendon)] if other not in partners]
+        best = max(free, key=lambda other: round(abs(cosine(k, other)), 6), default=NONE)
+        if best != NONE and abs(cosine(k, best)) > ALIKE:
+            partners[k], signs[k] = best, np.sign(cosine(k, best))
     return partners, signs
 
 
-def match_actuators(skeleton, trees, dofs, sites, tendons, tendon_signs):
-    """(partners, signs, C, A), or None. Each actuator is seen as the vector along which a unit of its force acts.
+def tendon_coefficients(skeleton: Skeleton) -> np.ndarray:
+    """Coefficients of tendons on slides and hinges, (ntendon, s)."""
+    m, rows = skeleton.model, np.zeros((skeleton.model.ntendon, len(skeleton.scalars)))
+    for k, adr in enumerate(m.tendon_adr):
+        for w in range(adr, adr + m.tendon_num[k]):
+            if m.wrap_type[w] == WRAP.JOINT:
+                rows[k, np.searchsorted(skeleton.scalars, m.wrap_objid[w])] += m.wrap_prm[w]
+    return rows
+
+
+def force_of(m: mujoco.MjModel, i: int) -> np.ndarray:
+    """The entries of an actuator's gear that act: one along a slide, three about a ball joint, six on a site."""
+    kind = int(m.actuator_trntype[i])
+    width = 6 if kind == TRANSMISSION.SITE else 1
+    if kind in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
+        width = {0: 6, 1: 3}.get(int(m.jnt_type[m.actuator_trnid[i, 0]]), 1)
+    return m.actuator_gear[i, :width]
+
+
+def match_actuators(
+    skeleton, trees, dofs, sites, tendons, tendon_signs
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+    """(partners, signs, turns, C, A), or None. Each actuator is seen as the vector along which a unit of its force acts.
 
     One without any gear acts along nothing, and is seen as if its gear were 1, along the first axis.
     """
@@ -168,19 +189,18 @@ def match_actuators(skeleton, trees, dofs, sites, tendons, tendon_signs):
 
     def target(i, carry):
         """(what is driven, the vector of the force there), of the actuator or of its image."""
-        kind, (a, b), gear = int(m.actuator_trntype[i]), m.actuator_trnid[i], m.actuator_gear[i]
-        gear = gear if gear.any() else np.eye(6)[0]
+        kind, (a, b), gear = int(m.actuator_trntype[i]), m.actuator_trnid[i], force_of(m, i)
+        gear = gear if gear.any() else np.eye(len(gear))[0]
         if kind in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
             force = np.zeros(m.nv)
-            width = {0: 6, 1: 3}.get(int(m.jnt_type[a]), 1)
-            force[m.jnt_dofadr[a] : m.jnt_dofadr[a] + width] = gear[:width]
+            force[m.jnt_dofadr[a] : m.jnt_dofadr[a] + len(gear)] = gear
             return (kind,), dofs @ force if carry else force
         if kind == TRANSMISSION.TENDON:
-            return (kind, tendons[a] if carry else a), gear[:1] * (tendon_signs[a] if carry else 1.0)
+            return (kind, tendons[a] if carry else a), gear * (tendon_signs[a] if carry else 1.0)
         if kind == TRANSMISSION.BODY:
-            return (kind, trees.bodies[a] if carry else a), gear[:1]
+            return (kind, trees.bodies[a] if carry else a), gear
         if kind == TRANSMISSION.SLIDERCRANK:
-            return (kind, *((sites[a], sites[b]) if carry else (a, b))), gear[:1]
+            return (kind, *((sites[a], sites[b]) if carry else (a, b))), gear
         if kind != TRANSMISSION.SITE:
             return None, gear
         if not carry:
@@ -204,14 +224,16 @@ def match_actuators(skeleton, trees, dofs, sites, tendons, tendon_signs):
             cosine[i, j] = v @ w / size
             unlike = np.abs(m.actuator_gainprm[i] - m.actuator_gainprm[j]).max() > 0
             unlike = unlike or (m.actuator_ctrlrange[i] != m.actuator_ctrlrange[j]).any()
-            if abs(abs(cosine[i, j]) - 1) < 1e-6:
-                cost[i, j] = 0.5 * bool(unlike) + 1e-6 * (i != j) + abs(np.linalg.norm(v) / np.linalg.norm(w) - 1)
+            if abs(cosine[i, j]) > ALIKE:
+                stretch = abs(np.log(np.linalg.norm(v) / np.linalg.norm(w)))
+                cost[i, j] = 10 * (1 - abs(cosine[i, j])) + 0.5 * bool(unlike) + 1e-6 * (i != j) + min(stretch, 1.0)
     rows, columns = linear_sum_assignment(cost)
-    partners, signs = np.full(n, NONE), np.zeros(n)
+    partners, signs, turns = np.full(n, NONE), np.zeros(n), np.zeros(n)
     C, A = np.zeros((m.nu, m.nu)), np.zeros((m.na, m.na))
     for i, j in zip(rows, columns, strict=True):
         if cost[i, j] < 1e6:
             partners[i], signs[i] = j, np.sign(cosine[i, j])
+            turns[i] = np.sqrt(max(2 - 2 * abs(cosine[i, j]), 0.0))
             for k in range(num[i]):
                 C[adr[j] + k, adr[i] + k] = signs[i]
             for k in range(max(int(m.actuator_actnum[i]), 0)):
@@ -229,11 +251,11 @@ def match_actuators(skeleton, trees, dofs, sites, tendons, tendon_signs):
         if (m.actuator_actnum[left] > 0).any():
             A[np.ix_(m.actuator_actadr[left], m.actuator_actadr[left])] = mix
         partners[left] = left
-    return partners, signs, C, A
+    return partners, signs, turns, C, A
 
 
 def _match_equalities(skeleton, trees, sites, tendons) -> np.ndarray:
-    """Partner of each equality constraint: the same type between the images of its two objects, in either order."""
+    """Partner of each equality constraint: the same type between the images of its two objects, first in the same order."""
     m = skeleton.model
     partners = np.full(m.neq, NONE)
 
@@ -248,10 +270,10 @@ def _match_equalities(skeleton, trees, sites, tendons) -> np.ndarray:
         if m.eq_type[k] not in (EQUALITY.CONNECT, EQUALITY.WELD, EQUALITY.JOINT, EQUALITY.TENDON):
             continue
         image = [int(maps(k)[o]) if o >= 0 else NONE for o in (m.eq_obj1id[k], m.eq_obj2id[k])]
-        for other in [k, *range(m.neq)]:
+        orders = [image, image[::-1]] if image[1] != NONE else [image]
+        for objects, other in itertools.product(orders, [k, *range(m.neq)]):
             same = m.eq_type[other] == m.eq_type[k] and m.eq_objtype[other] == m.eq_objtype[k]
-            objects = [int(m.eq_obj1id[other]), int(m.eq_obj2id[other])]
-            if same and other not in partners and objects == image:
+            if same and other not in partners and [int(m.eq_obj1id[other]), int(m.eq_obj2id[other])] == objects:
                 partners[k] = other
                 break
     return partners

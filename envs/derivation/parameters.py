@@ -2,28 +2,57 @@
 
 Structure (the tree, joint types and axes, what actuators drive) has matched; numbers may still differ. Each `Parameter` is
 one array of the model, an element's row at a time, with the rule by which the row is carried to the element's partner.
+`fields` says of every array of a model where it is treated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mujoco
 import numpy as np
 
-from rppdyn.envs.derivation.elements import NONE, Match, image_in_body
+from rppdyn.envs.derivation.elements import NONE, Match, force_of, image_in_body, tendon_coefficients
+from rppdyn.envs.derivation.fields import CONSTANTS, SAME
 from rppdyn.envs.derivation.inertia import carried_inertias, matters
 from rppdyn.envs.derivation.shapes import image_size, orientation_gap
-from rppdyn.envs.derivation.skeleton import BALL, EQUALITY, GAIN, GEOM, HINGE, SLIDE, Skeleton, name_of
-from rppdyn.envs.derivation.trees import rotation_about
+from rppdyn.envs.derivation.skeleton import (
+    BALL,
+    BIAS,
+    EQUALITY,
+    FREE,
+    GAIN,
+    GEOM,
+    HINGE,
+    OBJECT,
+    SLIDE,
+    WRAP,
+    Skeleton,
+    control_addresses,
+    name_of,
+)
+from rppdyn.envs.derivation.trees import TreeMatch, rotation_about
 from rppdyn.envs.encoding import rotation_matrix
 from rppdyn.envs.model_symmetry import Deviation
 
-__all__ = ["Parameter", "actuators", "deviations", "parameters", "shared", "signed_interval"]
+__all__ = [
+    "Parameter",
+    "actuators",
+    "contact_pairs",
+    "deviations",
+    "parameters",
+    "same",
+    "shared",
+    "signed_interval",
+    "surfaces",
+]
 
 TOLERANCE = 1e-9
 """Relative difference from which on a parameter is said to deviate; rounding gives 1e-15."""
+
+STALE = 1e-6
+"""Relative difference from which on a constant is not what MuJoCo computes; its own rounding gives 1e-12."""
 
 Carry = Callable[[int, np.ndarray], np.ndarray]
 
@@ -40,6 +69,7 @@ class Parameter:
         counts: elements for which it matters, (n,) booleans.
         floor: a size below which differences are relative to this instead; 0 for none.
         attribute: the model's array, where it can simply be written back.
+        blank: whether nothing is said of elements without a partner, of which another parameter says it.
     """
 
     kind: str
@@ -50,13 +80,15 @@ class Parameter:
     counts: np.ndarray
     floor: float = 0.0
     attribute: str = ""
+    blank: bool = False
 
     @property
     def may_deviate(self) -> np.ndarray:
         """Rows that are worth carrying: numbers that partners share need a look only where they differ."""
+        alone = self.partners == NONE
         if self.carry is not _same:
-            return np.ones(len(self.values), bool)
-        return (self.partners == NONE) | (self.values != self.values[self.partners]).any(1)
+            return ~(alone & self.blank)
+        return (alone & (not self.blank)) | (~alone & (self.values != self.values[self.partners]).any(1))
 
     def image(self, values: np.ndarray) -> np.ndarray:
         """All rows carried to their partners; an element that nothing is carried to keeps its own."""
@@ -104,7 +136,7 @@ def _text(values: np.ndarray) -> str:
 
 def parameters(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     """Every parameter that the dynamics depend on."""
-    for group in (_joints, _dofs, _bodies, _geoms, _tendons, actuators, _equalities):
+    for group in (_joints, _dofs, _bodies, _geoms, contact_pairs, _sites, _tendons, actuators, _equalities, _constants):
         yield from group(skeleton, match)
 
 
@@ -113,18 +145,35 @@ def _same(i: int, row: np.ndarray) -> np.ndarray:
 
 
 def _rows(model, attribute: str) -> np.ndarray | None:
-    """The model's array as (n, k) floats; None if this MuJoCo has none of the name."""
+    """The model's array as (n, k) floats; None if this MuJoCo has none of the name, or the model no element."""
     if not hasattr(model, attribute):
         return None
     array = np.asarray(getattr(model, attribute), float)
-    return array.reshape(len(array), -1)
+    return array.reshape(len(array), -1) if array.size else None
 
 
-def shared(model, kind: str, prefix: str, partners, counts, names: str) -> Iterator[Parameter]:
-    """Parameters that partners simply share."""
-    for name in names.split():
-        if (values := _rows(model, f"{prefix}_{name}")) is not None and len(values):
-            yield Parameter(kind, name, values, partners, _same, counts, attribute=f"{prefix}_{name}")
+def shared(m: mujoco.MjModel, kind: str, partners, counts, fields: str, blank: bool = False) -> Iterator[Parameter]:
+    """Parameters that partners simply share, from the names of the model's arrays."""
+    for field in fields.split():
+        if (values := _rows(m, field)) is not None:
+            name = field.split("_", 1)[1]
+            yield Parameter(kind, name, values, partners, _same, counts, attribute=field, blank=blank)
+
+
+def same(m: mujoco.MjModel, kind: str, partners, blank: bool = False, **counts: np.ndarray) -> Iterator[Parameter]:
+    """The parameters of a kind that `fields.SAME` lists, with the elements for which each condition holds."""
+    for condition, fields in SAME[kind].items():
+        yield from shared(m, kind, partners, counts[condition], fields, blank)
+
+
+def configurations(m: mujoco.MjModel, kind: str, partners, counts: np.ndarray) -> Iterator[Parameter]:
+    """The plugin of each element, a number that is the same for equal ones with equal attributes."""
+    if m.nplugin and (instances := _rows(m, f"{kind}_plugin")) is not None:
+        ends = [*m.plugin_attradr[1:].tolist(), len(m.plugin_attr)]
+        text = [bytes(np.asarray(m.plugin_attr[a:z], np.uint8)) for a, z in zip(m.plugin_attradr, ends, strict=True)]
+        known = [*zip(m.plugin.tolist(), text, strict=True)]
+        values = np.array([[NONE if i < 0 else known.index(known[int(i)])] for i in instances[:, 0]], float)
+        yield Parameter(kind, "plugin", values, partners, _same, counts, blank=True)
 
 
 def signed_interval(signs: np.ndarray) -> Carry:
@@ -207,14 +256,38 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     springs = m.qpos_spring[m.jnt_qposadr][:, None]
     yield Parameter("joint", "axis", m.jnt_axis.copy(), to, axis, np.isin(m.jnt_type, (HINGE, SLIDE)), 1.0, "jnt_axis")
     yield Parameter("joint", "pos", m.jnt_pos.copy(), to, across, turning, skeleton.size, "jnt_pos")
-    yield from shared(m, "joint", "jnt", to, everywhere, "stiffness stiffnesspoly springyield limited actgravcomp")
-    yield from shared(m, "joint", "jnt", to, everywhere, "actfrclimited")
+    yield from same(m, "joint", to, always=everywhere, limited=limited)
     yield Parameter("joint", "range", m.jnt_range.copy(), to, interval, limited, attribute="jnt_range")
-    yield from shared(m, "joint", "jnt", to, limited, "margin solref solimp")
     yield Parameter("joint", "springref", springs, to, spring, sprung & np.isin(m.jnt_type, (HINGE, SLIDE)), 1.0)
+    yield from _poses(skeleton, trees, sprung)
     forced = m.jnt_actfrclimited.astype(bool)
     yield Parameter("joint", "actfrcrange", m.jnt_actfrcrange.copy(), to, signed_interval(signs), forced,
                     attribute="jnt_actfrcrange")  # fmt: skip
+
+
+def _poses(skeleton: Skeleton, trees: TreeMatch, sprung: np.ndarray) -> Iterator[Parameter]:
+    """Where the springs of free and ball joints rest: a position in the world, and an orientation as a matrix."""
+    m, R = skeleton.model, trees.isometry.rotation
+    free = m.jnt_type == FREE
+    counts = sprung & (free | (m.jnt_type == BALL))
+    if not counts.any():
+        return
+    places, axes = np.zeros((m.njnt, 3)), np.zeros((m.njnt, 9))
+    for j in np.flatnonzero(counts):
+        a = int(m.jnt_qposadr[j])
+        places[j] = m.qpos_spring[a : a + 3] if free[j] else 0.0
+        a += 3 * free[j]
+        axes[j] = rotation_matrix(m.qpos_spring[a : a + 4]).ravel()
+
+    def turned(i: int, row: np.ndarray) -> np.ndarray:
+        b, c = m.jnt_bodyid[i], m.jnt_bodyid[trees.joints[i]]
+        outside = R if free[i] else skeleton.rest[c].T @ trees.frames[m.body_parentid[b]] @ skeleton.rest[b]
+        return (outside @ row.reshape(3, 3) @ trees.frames[b].T).ravel()
+
+    to = trees.joints
+    yield Parameter("joint", "spring position", places, to, lambda i, row: R @ row + trees.isometry.translation,
+                    counts & free, skeleton.size)  # fmt: skip
+    yield Parameter("joint", "spring orientation", axes, to, turned, counts, 1.0)
 
 
 def _dofs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
@@ -272,7 +345,11 @@ def _bodies(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     yield Parameter("body", "mass", m.body_mass[:, None].copy(), to, _same, counts)
     yield Parameter("body", "com", m.body_ipos.copy(), to, local, counts, skeleton.size)
     yield Parameter("body", "inertia", tensors, to, tensor, counts)
-    yield from shared(m, "body", "body", to, moving, "gravcomp")
+    yield from same(m, "body", to, moving=moving)
+    yield from configurations(m, "body", to, np.ones(m.nbody, bool))
+    if m.opt.enableflags & getattr(mujoco.mjtEnableBit, "mjENBL_SLEEP", 0):
+        policy = np.r_[m.tree_sleep_policy, 0][m.body_treeid][:, None].astype(float)
+        yield Parameter("body", "sleep", policy, to, _same, m.body_parentid == 0)
 
 
 def _geoms(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
@@ -293,20 +370,79 @@ def _geoms(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 
     def turned(i: int, row: np.ndarray) -> np.ndarray:
         """A length: how far surfaces are apart because the axes are turned."""
-        return np.array(
-            [orientation_gap(skeleton, "geom", i, int(to[i]), image_in_body(skeleton, trees, "geom", i)[2])]
-        )
+        return np.array([orientation_gap(skeleton, i, int(to[i]), image_in_body(skeleton, trees, "geom", i)[2])])
 
     def size(i: int, row: np.ndarray) -> np.ndarray:
         return image_size(skeleton, i, int(to[i]), image_in_body(skeleton, trees, "geom", i)[2], row)
 
-    nowhere = np.zeros((m.ngeom, 1))
+    paired = to != NONE
     yield Parameter("geom", "pos", m.geom_pos.copy(), to, place, shaped, skeleton.size, "geom_pos")
-    yield Parameter("geom", "size", m.geom_size.copy(), to, size, shaped & measured, attribute="geom_size")
-    yield Parameter("geom", "orientation", nowhere, to, turned, shaped & (to != NONE), skeleton.size)
-    names = "friction condim contype conaffinity priority solmix solref solimp margin gap adhesion"
-    yield from shared(m, "geom", "geom", to, colliding & (to != NONE), names)
-    yield from shared(m, "geom", "geom", to, shaped & ~colliding & (to != NONE), "fluid")
+    yield Parameter("geom", "size", m.geom_size.copy(), to, size, shaped & measured & paired, attribute="geom_size")
+    yield Parameter("geom", "orientation", np.zeros((m.ngeom, 1)), to, turned, shaped & paired, skeleton.size)
+    yield from surfaces(skeleton, match, lambda i: image_in_body(skeleton, trees, "geom", i)[2])
+    yield from configurations(m, "geom", to, colliding & paired)
+
+
+def surfaces(skeleton: Skeleton, match: Match, axes_of: Callable[[int], np.ndarray]) -> Iterator[Parameter]:
+    """How the surfaces of geoms act on each other and on a fluid, given the axes of each geom's image."""
+    m, to = skeleton.model, match.geoms
+    colliding, paired = skeleton.colliding, to != NONE
+
+    def drag(i: int, row: np.ndarray) -> np.ndarray:
+        """Six coefficients, then virtual masses and inertias along the axes."""
+        axes = axes_of(i)
+        return np.r_[row[:6], *(image_size(skeleton, i, int(to[i]), axes, x) for x in (row[6:9], row[9:]))]
+
+    def velocity(i: int, row: np.ndarray) -> np.ndarray:
+        W = skeleton.axes["geom"][to[i]].T @ axes_of(i)
+        return np.r_[W @ row[:3], np.sign(np.linalg.det(W)) * (W @ row[3:])]
+
+    yield from same(m, "geom", to, colliding=colliding & paired)
+    if skeleton.in_fluid:
+        yield Parameter(
+            "geom", "fluid", m.geom_fluid.copy(), to, drag, skeleton.shaped & paired, attribute="geom_fluid"
+        )
+    if (moving := _rows(m, "geom_surfacevel")) is not None:
+        counts = colliding & paired & (moving.any(1) | moving[to].any(1))
+        yield Parameter("geom", "surfacevel", moving, to, velocity, counts)
+
+
+def contact_pairs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
+    """Pairs of geoms with a contact of their own; the partner of one is the pair of the images, in either order."""
+    m, to, R = skeleton.model, match.geoms, match.trees.isometry.rotation
+    geoms = np.column_stack([m.pair_geom1, m.pair_geom2])
+    known = [frozenset(pair) for pair in geoms.tolist()]
+    partners = np.array([_index(known, frozenset(to[pair].tolist())) for pair in geoms], int)
+
+    def friction(i: int, row: np.ndarray) -> np.ndarray:
+        """Of two tangents, which MuJoCo lays along the world's axes y and z as far as it can."""
+        kept = np.abs(R[1, 1]) > 1 - 1e-9 and np.abs(R[2, 2]) > 1 - 1e-9
+        alike = row[0] == row[1] and row[3] == row[4]
+        return row if alike or kept else np.full_like(row, np.nan)
+
+    if m.npair:
+        everywhere = np.ones(m.npair, bool)
+        yield Parameter(
+            "pair", "contact pair", geoms.astype(float), partners, lambda i, row: geoms[partners[i]], everywhere
+        )
+        yield from same(m, "pair", partners, blank=True, always=everywhere)
+        yield Parameter("pair", "friction", m.pair_friction.copy(), partners, friction, everywhere, blank=True)
+
+
+def _index(known: list, one) -> int:
+    return known.index(one) if one in known else NONE
+
+
+def _sites(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
+    """Places of sites that something hangs on; how they are turned shows in what hangs there."""
+    m, trees = skeleton.model, match.trees
+
+    def place(i: int, row: np.ndarray) -> np.ndarray:
+        return image_in_body(skeleton, trees, "site", i)[1]
+
+    used = np.isin(np.arange(m.nsite), skeleton.sites_in_use)
+    if used.any():
+        yield Parameter("site", "pos", m.site_pos.copy(), match.sites, place, used, skeleton.size, "site_pos")
 
 
 # -- tendons, actuators, constraints ----------------------------------------------------------------------------------
@@ -316,19 +452,40 @@ def _tendons(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     m, to, signs = skeleton.model, match.tendons, match.tendon_signs
     if not m.ntendon:
         return
+
+    def path(i: int, row: np.ndarray) -> np.ndarray:
+        """Along the partner's path, which may run from the other end."""
+        (kinds, objects), (_, there) = (
+            (m.wrap_type[adr : adr + num].tolist(), m.wrap_objid[adr : adr + num].tolist())
+            for adr, num in ((m.tendon_adr[k], m.tendon_num[k]) for k in (i, to[i]))
+        )
+        maps = {WRAP.SITE: match.sites, WRAP.SPHERE: match.geoms, WRAP.CYLINDER: match.geoms}
+        images = [int(maps[kind][k]) if kind in maps else k for kind, k in zip(kinds, objects, strict=True)]
+        around = [kind in (WRAP.SPHERE, WRAP.CYLINDER) and x >= 0 for kind, x in zip(kinds, row, strict=False)]
+        sides = [match.sites[int(x)] if beside else x for beside, x in zip(around, row, strict=False)]
+        return np.r_[sides if images == there else sides[::-1], row[len(kinds) :]]
+
     everywhere, limited = np.ones(m.ntendon, bool), m.tendon_limited.astype(bool)
     lossy, sprung = m.tendon_frictionloss != 0, m.tendon_stiffness != 0
-    yield from shared(m, "tendon", "tendon", to, everywhere, "stiffness stiffnesspoly damping dampingpoly frictionloss")
-    yield from shared(m, "tendon", "tendon", to, everywhere, "armature springyield limited")
-    yield Parameter(
-        "tendon", "range", m.tendon_range.copy(), to, signed_interval(signs), limited, attribute="tendon_range"
-    )
-    yield from shared(m, "tendon", "tendon", to, limited, "margin solref_lim solimp_lim")
-    yield from shared(m, "tendon", "tendon", to, lossy, "solref_fri solimp_fri")
-    yield Parameter("tendon", "springlength", m.tendon_lengthspring.copy(), to, signed_interval(signs), sprung,
-                    attribute="tendon_lengthspring")  # fmt: skip
-    size = np.array([[np.linalg.norm(m.wrap_prm[a : a + n])] for a, n in zip(m.tendon_adr, m.tendon_num, strict=True)])
-    yield Parameter("tendon", "coef", size, to, _same, everywhere)
+    yield from same(m, "tendon", to, always=everywhere, limited=limited, lossy=lossy)
+    forced = np.asarray(getattr(m, "tendon_actfrclimited", np.zeros(m.ntendon)), bool)
+    for name, counts in (("range", limited), ("actfrcrange", forced), ("lengthspring", sprung)):
+        if (values := _rows(m, f"tendon_{name}")) is not None:
+            title = "springlength" if name == "lengthspring" else name
+            carry = signed_interval(signs)
+            yield Parameter("tendon", title, values, to, carry, counts, attribute=f"tendon_{name}")
+    fixed = m.wrap_type[m.tendon_adr] == WRAP.JOINT
+    rows = tendon_coefficients(skeleton)
+    yield Parameter("tendon", "coef", rows, to, lambda i, row: signs[i] * (match.trees.matrix @ row), fixed)
+    yield Parameter("tendon", "path", _paths(m), to, path, ~fixed)
+
+
+def _paths(m: mujoco.MjModel) -> np.ndarray:
+    """The side site, or the divisor, of every object along each tendon's path; 0 beyond its end."""
+    rows = np.zeros((m.ntendon, int(m.tendon_num.max(initial=0))))
+    for k, (adr, num) in enumerate(zip(m.tendon_adr, m.tendon_num, strict=True)):
+        rows[k, :num] = np.where(m.wrap_type[adr : adr + num] == WRAP.SITE, 0.0, m.wrap_prm[adr : adr + num])
+    return rows
 
 
 def actuators(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
@@ -337,37 +494,48 @@ def actuators(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     if not n:
         return
 
-    def affine(*flipped: int) -> Carry:
-        """Force' = sign force: the gain's terms in length and velocity and the bias's constant change sign."""
+    def odd(i: int, row: np.ndarray) -> np.ndarray:
+        """The gain is even in length and velocity, the bias odd; a muscle only pulls."""
+        return row if signs[i] >= 0 else np.full_like(row, np.nan)
 
-        def carry(i: int, row: np.ndarray) -> np.ndarray:
-            row = row.copy()
-            if signs[i] < 0:
-                row[list(flipped)] *= -1
-            return row
+    def gain(i: int, row: np.ndarray) -> np.ndarray:
+        if m.actuator_gaintype[i] in (GAIN.FIXED, GAIN.AFFINE):
+            return row * np.r_[1.0, signs[i], signs[i], np.ones(len(row) - 3)] if signs[i] else row
+        return odd(i, row) if m.actuator_gaintype[i] == GAIN.MUSCLE else row
 
-        return carry
+    def bias(i: int, row: np.ndarray) -> np.ndarray:
+        if m.actuator_biastype[i] in (BIAS.NONE, BIAS.AFFINE):
+            return row * np.r_[signs[i] or 1.0, np.ones(len(row) - 1)]
+        return odd(i, row) if m.actuator_biastype[i] == BIAS.MUSCLE else row
 
     everywhere = np.ones(n, bool)
-    gears = np.linalg.norm(m.actuator_gear, axis=1)[:, None]
+    gears = np.array([[np.linalg.norm(force_of(m, i))] for i in range(n)])
+    turns, nothing = match.actuator_turns, np.zeros((n, 1))
     yield Parameter("actuator", "gear", gears, to, _same, everywhere)
-    for name, flag in (("ctrlrange", "ctrllimited"), ("forcerange", "forcelimited"), ("actrange", "actlimited")):
-        yield from shared(m, "actuator", "actuator", to, everywhere, flag)
-        ranges, counts = np.array(getattr(m, f"actuator_{name}")), getattr(m, f"actuator_{flag}").astype(bool)
-        if len(ranges) == n:
-            yield Parameter("actuator", name, ranges, to, signed_interval(signs), counts, attribute=f"actuator_{name}")
-    yield Parameter("actuator", "gainprm", m.actuator_gainprm.copy(), to, affine(1, 2), everywhere,
-                    attribute="actuator_gainprm")  # fmt: skip
-    yield Parameter("actuator", "biasprm", m.actuator_biasprm.copy(), to, affine(0), everywhere,
-                    attribute="actuator_biasprm")  # fmt: skip
-    yield from shared(
-        m, "actuator", "actuator", to, everywhere, "dynprm cranklength armature damping dampingpoly delay"
-    )
-    lengths = m.actuator_lengthrange.copy()
-    muscle = m.actuator_gaintype == GAIN.MUSCLE
-    yield Parameter(
-        "actuator", "lengthrange", lengths, to, signed_interval(signs), muscle, attribute="actuator_lengthrange"
-    )
+    yield Parameter("actuator", "direction", nothing, to, lambda i, row: turns[i : i + 1], turns > 1e-6, 1.0)
+    for name, limits in (("forcerange", "forcelimited"), ("actrange", "actlimited")):
+        ranges, counts = np.array(getattr(m, f"actuator_{name}")), getattr(m, f"actuator_{limits}").astype(bool)
+        yield Parameter("actuator", name, ranges, to, signed_interval(signs), counts, attribute=f"actuator_{name}")
+    gains, biases = m.actuator_gainprm.copy(), m.actuator_biasprm.copy()
+    yield Parameter("actuator", "gainprm", gains, to, gain, everywhere, attribute="actuator_gainprm")
+    yield Parameter("actuator", "biasprm", biases, to, bias, everywhere, attribute="actuator_biasprm")
+    yield from same(m, "actuator", to, always=everywhere)
+    yield from configurations(m, "actuator", to, everywhere)
+    if m.opt.disableactuator:
+        group = np.clip(m.actuator_group, 0, 31)
+        off = (m.opt.disableactuator >> group & (group < 31))[:, None].astype(float)
+        yield Parameter("actuator", "disabled", off, to, _same, everywhere)
+    lengths, muscle = m.actuator_lengthrange.copy(), m.actuator_gaintype == GAIN.MUSCLE
+    if len(lengths) == n:
+        carry = signed_interval(signs)
+        yield Parameter("actuator", "lengthrange", lengths, to, carry, muscle, attribute="actuator_lengthrange")
+    adr, num = control_addresses(m)
+    of = np.repeat(np.arange(n), num)
+    controls = adr[to[of]] + np.arange(m.nu) - adr[of]
+    yield from same(m, "control", controls, always=np.ones(m.nu, bool))
+    limited = m.actuator_ctrllimited.astype(bool)
+    yield Parameter("control", "ctrlrange", m.actuator_ctrlrange.copy(), controls, signed_interval(signs[of]), limited,
+                    attribute="actuator_ctrlrange")  # fmt: skip
 
 
 def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
@@ -383,46 +551,102 @@ def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
             return match.tendon_signs[i]
         return float(np.sign(trees.matrix[place[int(trees.joints[i])], place[i]]))
 
-    def data(k: int, row: np.ndarray) -> np.ndarray:
-        kind, (a, b) = int(m.eq_type[k]), (int(m.eq_obj1id[k]), int(m.eq_obj2id[k]))
-        row = row.copy()
-        if kind in (EQUALITY.JOINT, EQUALITY.TENDON):
-            row[0] *= sign(k, a)
-            if b >= 0:  # y = sum_n c_n x^n, otherwise y = c_0
-                row[1:5] *= sign(k, a) * sign(k, b) ** np.arange(1, 5)
-        elif m.eq_objtype[k] == mujoco.mjtObj.mjOBJ_BODY:
-            A, B = trees.frames[a], trees.frames[b]
-            first, second = (A, B) if kind == EQUALITY.CONNECT else (B, A)
-            row[:3], row[3:6] = first @ row[:3], second @ row[3:6]
-            if kind == EQUALITY.WELD:
-                there = rotation_matrix(m.eq_data[to[k], 6:10])
-                here = (A @ rotation_matrix(row[6:10]).reshape(3, 3) @ B.T).ravel()
-                row[6:10] = m.eq_data[to[k], 6:10] if np.abs(here - there).max() < 1e-6 else np.nan
+    def swapped(k: int) -> bool:
+        """Whether the partner has the images of the two objects in the other order."""
+        maps = {EQUALITY.JOINT: trees.joints, EQUALITY.TENDON: match.tendons}.get(int(m.eq_type[k]), trees.bodies)
+        maps = match.sites if m.eq_objtype[k] == OBJECT.SITE else maps
+        return m.eq_obj2id[k] >= 0 and maps[m.eq_obj1id[k]] != m.eq_obj1id[to[k]]
+
+    def polynomial(k: int, row: np.ndarray) -> np.ndarray:
+        """y = sum_n c_n x^n, or y = c_0; the other way round x = (y - c_0) / c_1, with equal weight if c_1 is 1 or -1."""
+        a, b = int(m.eq_obj1id[k]), int(m.eq_obj2id[k])
+        row = np.r_[row[:5] * sign(k, a) * sign(k, b) ** np.arange(5), np.zeros(len(row) - 5)]
+        if b < 0:
+            row[1:] = 0.0
+        if swapped(k):
+            if row[2:].any() or abs(row[1]) != 1:
+                return np.full_like(row, np.nan)
+            row[0] *= -row[1]
         return row
 
-    yield Parameter("equality", "data", m.eq_data.copy(), to, data, np.ones(m.neq, bool), attribute="eq_data")
-    yield from shared(m, "equality", "eq", to, to != NONE, "solref solimp active0")
+    def data(k: int, row: np.ndarray) -> np.ndarray:
+        kind, (a, b) = int(m.eq_type[k]), (int(m.eq_obj1id[k]), int(m.eq_obj2id[k]))
+        if kind in (EQUALITY.JOINT, EQUALITY.TENDON):
+            return polynomial(k, row)
+        carried = np.zeros_like(row)
+        carried[10] = row[10] if kind == EQUALITY.WELD else 0.0
+        if m.eq_objtype[k] == OBJECT.SITE:
+            return carried
+        # The first point belongs to the first body of a connection, and to the second body of a weld.
+        first, second = (a, b) if kind == EQUALITY.CONNECT else (b, a)
+        points = [point(first, row[:3]), point(second, row[3:6])]
+        carried[:6] = np.concatenate(points[::-1] if swapped(k) else points)
+        if kind == EQUALITY.WELD:
+            pose = trees.frames[a] @ rotation_matrix(row[6:10]).reshape(3, 3) @ trees.frames[b].T
+            mujoco.mju_mat2Quat(quat := np.zeros(4), (pose.T if swapped(k) else pose).ravel())
+            there = m.eq_data[to[k], 6:10] / np.linalg.norm(m.eq_data[to[k], 6:10])
+            carried[6:10] = quat if quat @ there > 0 else -quat
+        return carried
+
+    def point(body: int, x: np.ndarray) -> np.ndarray:
+        return trees.frames[body] @ x + (trees.isometry.translation if body == 0 else 0.0)
+
+    def in_use(k: int, row: np.ndarray) -> np.ndarray:
+        """The numbers that the type of a constraint looks at."""
+        kind, count = int(m.eq_type[k]), np.zeros(len(row), bool)
+        if kind in (EQUALITY.JOINT, EQUALITY.TENDON):
+            count[: 5 if m.eq_obj2id[k] >= 0 else 1] = True
+        elif m.eq_objtype[k] != OBJECT.SITE:
+            count[: 6 if kind == EQUALITY.CONNECT else 11] = True
+        count[10] = kind == EQUALITY.WELD
+        return np.where(count, row, 0.0)
+
+    def welded(k: int, row: np.ndarray) -> np.ndarray:
+        """How far two sites, welded to each other, are turned apart by where they go."""
+        W = [skeleton.axes["site"][match.sites[i]].T @ image_in_body(skeleton, trees, "site", i)[2]
+             for i in (int(m.eq_obj1id[k]), int(m.eq_obj2id[k]))]  # fmt: skip
+        return np.array([np.abs(W[0] - W[1]).max()])
+
+    values = np.array([in_use(k, row) for k, row in enumerate(m.eq_data)])
+    weld = (m.eq_type == EQUALITY.WELD) & (m.eq_objtype == OBJECT.SITE)
+    yield Parameter("equality", "data", values, to, data, np.ones(m.neq, bool), attribute="eq_data")
+    yield Parameter("equality", "orientation", np.zeros((m.neq, 1)), to, welded, weld, 1.0, blank=True)
+    yield from same(m, "equality", to, blank=True, always=np.ones(m.neq, bool))
+
+
+# -- what follows from the rest ---------------------------------------------------------------------------------------
+
+
+def _constants(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
+    """Constants of the model, where they are not those that its other numbers give."""
+    partners = {
+        "body": match.trees.bodies,
+        "dof": (match.dofs**2).argmax(0) if match.dofs.size else np.zeros(0, int),
+        "tendon": match.tendons,
+        "actuator": match.actuators,
+    }
+    for kind, fields in CONSTANTS.items():
+        for parameter in shared(skeleton.model, kind, partners[kind], np.zeros(0, bool), fields):
+            computed = np.asarray(getattr(skeleton.constants, parameter.attribute)).reshape(parameter.values.shape)
+            if len(partners[kind]) == len(computed):
+                stale = np.abs(parameter.values - computed).max(1) > STALE * np.abs(computed).max(1)
+                yield replace(parameter, counts=stale, attribute="")
 
 
 # -- what is no element's ---------------------------------------------------------------------------------------------
 
 
 def _sets(skeleton: Skeleton, match: Match) -> Iterator[Deviation]:
-    """Gravity and wind, which have a direction; pairs of geoms and of bodies that have their own rule of contact."""
+    """Gravity and wind, which have a direction; pairs of bodies that do not touch."""
     m, R = skeleton.model, match.trees.isometry.rotation
     for name, vector in (("gravity", skeleton.gravity), ("wind", m.opt.wind if skeleton.in_fluid else np.zeros(3))):
         gap, size = np.linalg.norm(R @ vector - vector), np.linalg.norm(vector)
         if gap > TOLERANCE * size:
             yield Deviation("the world", "the world", name, _text(R @ vector), _text(vector), float(gap / size))
-    bodies, geoms = match.trees.bodies, match.geoms
+    bodies = match.trees.bodies
     excluded = {(int(s) >> 16, int(s) & 0xFFFF) for s in m.exclude_signature}
     kept = {frozenset(pair) for pair in excluded}
     for a, b in excluded:
         if frozenset((int(bodies[a]), int(bodies[b]))) not in kept:
             one, two = (name_of(m, "body", x) for x in (a, b))
             yield Deviation(one, two, "exclude", "for this pair", "not for its image", 1.0)
-    kept = {frozenset(pair) for pair in zip(m.pair_geom1.tolist(), m.pair_geom2.tolist(), strict=True)}
-    for a, b in (tuple(pair) * (2 // len(pair)) for pair in kept):
-        if frozenset((int(geoms[a]), int(geoms[b]))) not in kept:
-            one, two = (name_of(m, "geom", x) for x in (a, b))
-            yield Deviation(one, two, "contact pair", "for this pair", "not for its image", 1.0)

@@ -24,7 +24,17 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from rppdyn.envs.derivation.elements import NONE, Match, match_actuators
-from rppdyn.envs.derivation.parameters import Parameter, actuators, deviations, shared, signed_interval
+from rppdyn.envs.derivation.fields import SAME
+from rppdyn.envs.derivation.parameters import (
+    Parameter,
+    actuators,
+    contact_pairs,
+    deviations,
+    same,
+    shared,
+    signed_interval,
+    surfaces,
+)
 from rppdyn.envs.derivation.shapes import image_size, orientation_gap, shape_gap
 from rppdyn.envs.derivation.skeleton import FREE, GEOM, HINGE, SLIDE, TRANSMISSION, Skeleton, local_transform
 from rppdyn.envs.derivation.trees import AXIS_TOLERANCE, Isometry, TreeMatch
@@ -127,10 +137,7 @@ def derive_reversal(model: mujoco.MjModel) -> Reversal | None:
     if driven is None:
         return None
     geoms = _match_geoms(skeleton, best)
-    actuators, actuator_signs, controls, activations = driven
-    match = Match(
-        trees, dofs, geoms, none, none, none, actuators, actuator_signs, controls, activations, equalities=none
-    )
+    match = Match(trees, dofs, geoms, none, none, none, *driven, equalities=none)
     found = deviations(skeleton, match, _parameters(skeleton, match, best))
     R = trees.isometry.rotation
     return Reversal(chain, trees.bodies, R, trees.frames, best.offsets, trees.joints, signs, match.controls, found)
@@ -245,7 +252,7 @@ def _match_geoms(skeleton: Skeleton, fit: _Fit) -> np.ndarray:
         cost = np.full((len(left), len(right)), 1e6)
         for n, k in np.ndindex(*cost.shape):
             if m.geom_type[left[n]] == m.geom_type[right[k]]:
-                cost[n, k] = shape_gap(skeleton, "geom", left[n], right[k], *fit.geom(skeleton, left[n]))
+                cost[n, k] = shape_gap(skeleton, left[n], right[k], *fit.geom(skeleton, left[n]))
         for n, k in zip(*linear_sum_assignment(cost), strict=True):
             if cost[n, k] < 1e6:
                 partners[left[n]] = right[k]
@@ -261,34 +268,37 @@ def _parameters(skeleton: Skeleton, match: Match, fit: _Fit) -> Iterator[Paramet
     W, R0, signs, b, c = skeleton.world, fit.rotation, fit.signs, fit.trees.bodies, fit.trees.joints
     moving, hinge, det = m.body_weldid != 0, c != NONE, np.linalg.det(R0)
 
-    def acts(prefix: str, name: str, partners: np.ndarray) -> np.ndarray:
-        values = np.asarray(getattr(m, f"{prefix}_{name}", np.zeros(len(partners))), float).reshape(len(partners), -1)
+    def acts(field: str, partners: np.ndarray) -> np.ndarray:
+        values = np.asarray(getattr(m, field, np.zeros(len(partners))), float).reshape(len(partners), -1)
         return (partners != NONE) | values.any(1)
 
     axes = data.xaxis.copy()
     yield Parameter("joint", "axis", axes, c, lambda i, row: -signs[i] * det * R0 @ row, hinge, 1.0)
     yield Parameter("joint", "pos", data.xanchor.copy(), c, fit.carry, hinge, skeleton.size)
-    for name in ("stiffness", "stiffnesspoly", "limited", "actfrclimited", "actgravcomp"):
-        yield from shared(m, "joint", "jnt", c, acts("jnt", name, c), name)
+    for field in SAME["joint"]["always"].split():
+        yield from shared(m, "joint", c, acts(field, c), field)
     limited, zero = hinge & m.jnt_limited.astype(bool), m.qpos0[m.jnt_qposadr][:, None]
     yield Parameter("joint", "range", m.jnt_range - zero, c, signed_interval(signs), limited)
-    yield from shared(m, "joint", "jnt", c, limited, "margin solref solimp")
+    yield from shared(m, "joint", c, limited, SAME["joint"]["limited"])
     springs, sprung = m.qpos_spring[m.jnt_qposadr][:, None] - zero, hinge & (m.jnt_stiffness != 0)
     yield Parameter("joint", "springref", springs, c, lambda i, row: signs[i] * row, sprung, 1.0)
     forced = hinge & m.jnt_actfrclimited.astype(bool)
     yield Parameter("joint", "actfrcrange", m.jnt_actfrcrange.copy(), c, signed_interval(signs), forced)
 
     of = np.where(match.dofs.any(0), np.abs(match.dofs).argmax(0), NONE)
-    for name in ("armature", "damping", "dampingpoly", "frictionloss"):
-        yield from shared(m, "dof", "dof", of, acts("dof", name, of), name)
+    for field in ("dof_armature", "dof_damping", "dof_dampingpoly", "dof_frictionloss"):
+        yield from shared(m, "dof", of, acts(field, of), field)
+    yield from shared(m, "dof", of, (of != NONE) & (m.dof_frictionloss != 0), "dof_solref dof_solimp")
 
     inertia = (W @ skeleton.inertia @ np.swapaxes(W, 1, 2)).reshape(-1, 9)
-    yield from shared(m, "body", "body", b, moving, "mass gravcomp")
+    yield from shared(m, "body", b, moving, "body_mass")
+    yield from same(m, "body", b, moving=moving)
     yield Parameter("body", "com", data.xipos.copy(), b, fit.carry, moving, skeleton.size)
     yield Parameter("body", "inertia", inertia, b, lambda i, row: (R0 @ row.reshape(3, 3) @ R0.T).ravel(), moving)
 
     if m.ngeom:
         yield from _geom_parameters(skeleton, match, fit)
+    yield from contact_pairs(skeleton, match)
     yield from actuators(skeleton, match)
 
 
@@ -299,7 +309,7 @@ def _geom_parameters(skeleton: Skeleton, match: Match, fit: _Fit) -> Iterator[Pa
     measured = shaped & ~np.isin(m.geom_type, (GEOM.PLANE, GEOM.HFIELD, GEOM.MESH))
 
     def turned(i: int, row: np.ndarray) -> np.ndarray:
-        return np.array([orientation_gap(skeleton, "geom", i, int(to[i]), fit.geom(skeleton, i)[1])])
+        return np.array([orientation_gap(skeleton, i, int(to[i]), fit.geom(skeleton, i)[1])])
 
     def size(i: int, row: np.ndarray) -> np.ndarray:
         return image_size(skeleton, i, int(to[i]), fit.geom(skeleton, i)[1], row)
@@ -309,6 +319,4 @@ def _geom_parameters(skeleton: Skeleton, match: Match, fit: _Fit) -> Iterator[Pa
     )
     yield Parameter("geom", "size", m.geom_size.copy(), to, size, measured)
     yield Parameter("geom", "orientation", np.zeros((m.ngeom, 1)), to, turned, paired, skeleton.size)
-    names = "friction condim contype conaffinity priority solmix solref solimp margin gap adhesion"
-    yield from shared(m, "geom", "geom", to, paired & skeleton.colliding, names)
-    yield from shared(m, "geom", "geom", to, paired & ~skeleton.colliding, "fluid")
+    yield from surfaces(skeleton, match, lambda i: fit.geom(skeleton, i)[1])

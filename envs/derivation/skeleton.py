@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
@@ -144,7 +145,9 @@ class Skeleton:
     def sites_in_use(self) -> np.ndarray:
         """Sites that tendons, actuators or constraints hang on."""
         m = self.model
+        wraps = np.isin(m.wrap_type, (WRAP.SPHERE, WRAP.CYLINDER))
         used = set(m.wrap_objid[m.wrap_type == WRAP.SITE].tolist())
+        used |= {int(k) for k in m.wrap_prm[wraps] if k >= 0}  # on which side a tendon passes a geom
         for i in range(len(m.actuator_trntype)):
             if m.actuator_trntype[i] in (TRANSMISSION.SITE, TRANSMISSION.SLIDERCRANK):
                 used |= {int(k) for k in m.actuator_trnid[i] if k >= 0}
@@ -154,13 +157,22 @@ class Skeleton:
 
     @cached_property
     def shaped(self) -> np.ndarray:
-        """Whether a geom's shape matters: it collides, or a fluid drags it."""
-        fluid = self.in_fluid and self.model.geom_fluid[:, 0] > 0
-        return self.colliding | fluid
+        """Whether a geom's shape matters: it collides, a fluid drags it, or a tendon wraps around it."""
+        m = self.model
+        found = self.colliding | (self.in_fluid and m.geom_fluid[:, 0] > 0)
+        found[m.wrap_objid[np.isin(m.wrap_type, (WRAP.SPHERE, WRAP.CYLINDER))]] = True
+        return found
 
     @property
     def in_fluid(self) -> bool:
         return bool(self.model.opt.density > 0 or self.model.opt.viscosity > 0)
+
+    @cached_property
+    def constants(self) -> mujoco.MjModel:
+        """A copy of the model with the constants that follow from its other numbers computed anew."""
+        model = copy.copy(self.model)
+        mujoco.mj_setConst(model, mujoco.MjData(model))
+        return model
 
     @cached_property
     def gravity(self) -> np.ndarray:
@@ -197,6 +209,8 @@ _PREFIX = {
 
 def name_of(model: mujoco.MjModel, kind: str, i: int) -> str:
     """Kind and name of an element, or where it belongs if it has no name."""
+    if kind == "control":
+        return name_of(model, "actuator", int(np.searchsorted(control_addresses(model)[0], i, "right")) - 1)
     if kind == "dof":
         joint, first = int(model.dof_jntid[i]), int(model.jnt_dofadr[model.dof_jntid[i]])
         name = name_of(model, "joint", joint)
@@ -206,6 +220,8 @@ def name_of(model: mujoco.MjModel, kind: str, i: int) -> str:
         return f"{kind} {name}"
     if kind == "actuator" and model.actuator_trntype[i] in (0, 1):
         return f"actuator of {name_of(model, 'joint', int(model.actuator_trnid[i, 0])).removeprefix('joint ')}"
+    if kind == "pair":
+        return " and ".join(name_of(model, "geom", int(ids[i])) for ids in (model.pair_geom1, model.pair_geom2))
     if kind == "actuator" and model.actuator_trntype[i] == TRANSMISSION.TENDON:
         return f"actuator of {name_of(model, 'tendon', int(model.actuator_trnid[i, 0]))}"
     if kind in ("geom", "site", "joint"):

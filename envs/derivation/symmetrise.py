@@ -66,8 +66,9 @@ def _put(made: mujoco.MjModel, skeleton: Skeleton, parameter: Parameter, mean: n
         case ("actuator", "gear"):
             made.actuator_gear[:] *= scale[:, None]
         case ("tendon", "coef"):
-            for k, factor in enumerate(scale):
-                made.wrap_prm[m.tendon_adr[k] : m.tendon_adr[k] + m.tendon_num[k]] *= factor
+            for k in np.flatnonzero((mean != parameter.values).any(1)):
+                path = slice(m.tendon_adr[k], m.tendon_adr[k] + m.tendon_num[k])
+                made.wrap_prm[path] = mean[k, np.searchsorted(skeleton.scalars, m.wrap_objid[path])]
         case _ if parameter.attribute:
             array = getattr(made, parameter.attribute)
             if np.issubdtype(array.dtype, np.floating):
