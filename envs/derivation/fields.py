@@ -89,7 +89,8 @@ WITHOUT_EFFECT = {
     "tree_dofnum tendon_plasticadr tendon_actuatorid tendon_treenum tendon_treeid ten_J_* actuator_ctrladr "
     "actuator_outadr actuator_actadr actuator_historyadr plugin_stateadr plugin_statenum pair_signature "
     "B_* M_* D_* mapM2M mapM2D mapD2M",
-    "shortcuts and bounds that the compiler makes from the shapes": "body_simple *_sameframe body_margin body_contype "
+    "shortcuts and bounds that the compiler makes from the shapes; put in wrong by hand, they lose contacts": "body_simple "
+    "*_sameframe body_margin body_contype "
     "body_conaffinity geom_aabb geom_rbound bvh_* oct_* mesh_bvh* mesh_oct* mesh_poly* mesh_extrema",
     "how a mesh was placed when it was compiled; vertices and geoms say where it is": "mesh_pos mesh_quat mesh_scale",
 }
