@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
 
-from rppdyn.nn import RPPEMLP, Chained, DensePathway
+from rppdyn.nn import RPPEMLP, DensePathway
 from rppdyn.nn.pathways import named_pathways
-from rppdyn.priors import Gaussian, curvature, evidence
+from rppdyn.priors import Gaussian, joint_evidence
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
 
 __all__ = ["LearnVariances"]
-
-BATCH = 256  # transitions whose curvature is computed at a time
 
 
 class LearnVariances(BaseCallback):
@@ -24,9 +22,8 @@ class LearnVariances(BaseCallback):
 
         agent.learn(100_000, callback=LearnVariances(every=2000))
 
-    Around a pathway's weights w, with curvature eigenvalues :math:`\lambda_i` and effective parameters
-    :math:`\gamma = \sum_i \lambda_i / (\lambda_i + 1/\sigma^2)`, the Laplace approximation is largest where
-    :math:`\sigma^2 = |w|^2 / \gamma` (MacKay 1992). Every few thousand steps
+    Around a pathway's weights w, with :math:`\gamma` effective parameters (:func:`rppdyn.priors.joint_evidence`), the Laplace
+    approximation is largest where :math:`\sigma^2 = |w|^2 / \gamma` (MacKay 1992). Every few thousand steps
 
     .. math:: \log\sigma^2 \leftarrow (1 - r)\log\sigma^2 + r \log(|w|^2 / \gamma),
 
@@ -46,7 +43,7 @@ class LearnVariances(BaseCallback):
 
     model: RPPSAC
 
-    def __init__(self, every: int = 2000, data: int = 1024, rate: float = 0.5):
+    def __init__(self, every: int = 2000, data: int = 512, rate: float = 0.5):
         super().__init__()
         for name, value in (("every", every), ("data", data), ("rate", rate)):
             if not value > 0:
@@ -80,13 +77,10 @@ class LearnVariances(BaseCallback):
         return found
 
     def _move(self, net: RPPEMLP, target_net: RPPEMLP, x: torch.Tensor, transitions: int) -> dict[str, float]:
-        generator = torch.Generator().manual_seed(self.num_timesteps)
-        likelihood = Gaussian(self.model.noise_variance)
-        blocks = curvature(net, Chained(net), x.split(BATCH), likelihood, total=transitions, generator=generator)
-        around = evidence(net, blocks)
+        around = joint_evidence(net, x, Gaussian(self.model.noise_variance), total=transitions)
         pathways, targets = ({(k, name): p for k, name, p in named_pathways(of)} for of in (net, target_net))
         found = {}
-        for one, effective in zip(around.pathways, around.effective_parameters().tolist(), strict=True):
+        for one, effective in zip(around.pathways, around.effective().tolist(), strict=True):
             pathway, target = pathways[one.layer, one.name], targets[one.layer, one.name]
             if one.squared_norm > 0 and effective > 0:
                 best = torch.tensor(one.squared_norm / effective, dtype=torch.float64).log()

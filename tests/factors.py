@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rppdyn.nn.curvature import Factor, Kronecker, Root
-from rppdyn.priors.laplace import PathwayEvidence
+from rppdyn.priors.laplace import KroneckerEvidence
 
 
 def matrix(factor: Factor) -> Tensor:
@@ -18,7 +18,10 @@ def whole(block: Kronecker) -> Kronecker:
     return block._replace(A=matrix(block.A), G=matrix(block.G))
 
 
-def spectrum(found: PathwayEvidence) -> Tensor:
-    """All eigenvalues, in order, those that are not kept because they are zero among them."""
-    zeros = found.eigenvalues.new_zeros(found.size - len(found.eigenvalues))
-    return torch.cat([found.eigenvalues, zeros]).sort().values
+def spectra(found: KroneckerEvidence) -> list[Tensor]:
+    """All eigenvalues of each pathway, in order, those that are not kept because they are zero among them."""
+    sizes = [p.size for p in found.pathways]
+    return [
+        torch.cat([own, own.new_zeros(size - len(own))]).sort().values
+        for own, size in zip(found.eigenvalues, sizes, strict=True)
+    ]

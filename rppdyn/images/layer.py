@@ -11,7 +11,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn.images.factored import FactoredFullyConnected
-from rppdyn.images.group_convolution import ORIENTATIONS, GroupConvolution, Orientations, SeparableGroupConvolution
+from rppdyn.images.group_convolution import (
+    ORIENTATIONS,
+    ROTATIONS,
+    GroupConvolution,
+    Orientations,
+    SeparableGroupConvolution,
+)
 from rppdyn.images.pathways import (
     Convolution,
     FullyConnected,
@@ -32,6 +38,9 @@ STATIONARY = (*ROTATIONAL, "conv", "s_conv", "s_conv_lengthscales")
 MAPS = (*STATIONARY, "s_fc", "s_fc_lengthscales", "f_fc", "fc")
 PATHWAYS = (*MAPS, "pixel_bias")
 """Names of pathways, the most symmetric first; those that commute with rotations, with shifts, all but biases."""
+
+WIDER = {"gconv_pointwise": ("gconv", "conv", "fc"), "gconv": ("conv", "fc"), "conv": ("fc",), "bias": ("pixel_bias",)}
+"""Of pathways linear in their coefficients those that contain them, the narrowest first."""
 
 FREE_SCALE = 1e-2
 """Initial size of pathways that commute with less than the most symmetric ones of their layer do."""
@@ -141,6 +150,10 @@ class RelaxedImageLayer(nn.Module):
         if bias_variance != 0:
             shared = orientations[1] if any(name in ROTATIONAL for name in maps) else 1
             self.bias = SharedBias(out_channels, self.out_size, bias_variance, orientations=shared)
+        for name, own in self.named_children():
+            if isinstance(own, ImagePathway) and name in WIDER:
+                own.within = next((wider for wider in WIDER[name] if wider in present), None)
+                own.uses = self._uses(name)
 
     def _pathway(self, name: str, variance: int | float, start: _Start) -> ImagePathway:
         inputs, outputs, kernel, pooled = self.in_channels, self.out_channels, self.kernel_size, self.pooled
@@ -167,6 +180,13 @@ class RelaxedImageLayer(nn.Module):
                 return FullyConnected(inputs, outputs, self.size, variance, out_size=self.out_size, **start)
             case _:
                 return PixelBias(self.out_channels, self.out_size, variance)
+
+    def _uses(self, name: str) -> int | float:
+        """At how many places of the dense map a coefficient stands; of means over pixels, with the square of their weight."""
+        pixels = check_size(self.size)
+        if name == "bias":
+            return check_size(self.out_size) * self.bias.orientations
+        return (1 / pixels if self.pooled else pixels) * (ROTATIONS if name in ROTATIONAL else 1)
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
         check_maps(x, (self.in_channels, *self.size))

@@ -112,7 +112,7 @@ class Dynamics(StackFit):
             chunks[:, :, 0],
             chunks[:, :, 1:],
             longest=LONGEST,
-            predict_each=self._rollout_each if is_hamiltonian else None,
+            by_gradients=is_hamiltonian,
         )
         self.curves: dict[str, Any] = {}
         self.example: dict[str, Any] = {}
@@ -180,9 +180,8 @@ class Dynamics(StackFit):
     def predict_one(self, net: Any, inputs: Tensor) -> Tensor:
         return _rollout(self.config, self.chunk_times, _system(self.config, Chained(net)), None, inputs)
 
-    def _rollout_each(self, stack: Stack, weights: Any, z0: Float[Tensor, "N n"]) -> Float[Tensor, "N T n"]:
-        """Rollouts of as many models as there are initial states."""
-        one_each = z0.unsqueeze(1)
+    def predict_each(self, stack: Stack, weights: Any, inputs: Float[Tensor, "N n"]) -> Float[Tensor, "N T n"]:
+        one_each = inputs.unsqueeze(1)
         return _rollout(self.config, self.chunk_times, _system(self.config, stack), weights, one_each).squeeze(1)
 
     def members(self) -> list[DynamicsModel]:

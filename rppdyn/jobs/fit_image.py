@@ -25,6 +25,7 @@ from rppdyn.jobs.fitting.members import GAUSSIAN, Likelihood, StackFit
 from rppdyn.jobs.fitting.networks import stack_of
 from rppdyn.jobs.fitting.result import FitResult, numbers
 from rppdyn.jobs.fitting.running import load_members, run_fit
+from rppdyn.nn import Stack
 from rppdyn.priors import Categorical
 from rppdyn.runs import RunFolder
 from rppdyn.runs.streams import stream
@@ -88,6 +89,9 @@ class ImageFit(StackFit):
 
     def predict_one(self, net: nn.Module, inputs: Tensor) -> Tensor:
         return net(inputs)
+
+    def predict_each(self, stack: Stack, weights: None, inputs: Tensor) -> Tensor:
+        return stack.per_member(self.predict_one, inputs.unsqueeze(1)).squeeze(1)
 
     def prepare(
         self, inputs: Float[Tensor, "members N C H W"], targets: Tensor, step: int

@@ -88,6 +88,9 @@ class Regression(StackFit):
     def predict_one(self, net: Any, inputs: Tensor) -> Tensor:
         return Chained(net)(inputs)
 
+    def predict_each(self, stack: Stack, weights: Any, inputs: Tensor) -> Tensor:
+        return stack.apply(inputs.unsqueeze(1), weights).squeeze(1)
+
     def members(self) -> list[Regressor]:
         """The regressors as they stand, in float64 on the CPU, where errors are measured."""
         return regressors(self.stack, self.normalisers)

@@ -146,6 +146,9 @@ class Transition(StackFit):
     def predict_one(self, net: Any, inputs: Tensor) -> Tensor:
         return self._predict(self._member(Chained(net)), None, inputs)
 
+    def predict_each(self, stack: Stack, weights: Any, inputs: Tensor) -> Tensor:
+        return self._predict(self._member(stack), weights, inputs.unsqueeze(1)).squeeze(1)
+
     def _member(self, net: Any) -> TransitionModel:
         """A network between the model's statistics."""
         member = build_model(self.config, self.spec, net)

@@ -136,6 +136,8 @@ class RelaxedLinear(nn.Module):
                 generator=generator,
             )
             free.is_free = not alone
+            if equivariant is not None:
+                equivariant.within = "free"
         if parametrisation == "dense" and equivariant is not None and free is not None:
             dense = DensePathway(equivariant, free)
             equivariant = free = None

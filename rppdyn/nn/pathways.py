@@ -60,6 +60,8 @@ class Pathway(ExactBuffers, ABC):
 
     Attributes:
         is_free: whether it knows less symmetry than another pathway of its layer, which says so.
+        within: the narrowest pathway of its layer that contains all that this one can say, by name; None if there is none.
+        uses: the squared Frobenius norm of the dense map that one coefficient of 1 stands for.
     Raises:
         ValueError: the variance is not a positive finite number (a layer leaves out a pathway of variance 0).
     """
@@ -68,6 +70,8 @@ class Pathway(ExactBuffers, ABC):
     unit: Tensor | None
     has_unit = False
     is_free = False
+    within: str | None = None
+    uses: int | float = 1
 
     def __init__(self, variance: int | float):
         super().__init__()
@@ -169,6 +173,9 @@ class Pathway(ExactBuffers, ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no curvature: its variance is not learned")
 
+    def check_curvature(self) -> None:
+        """Refuse, before any work, what :meth:`curvature` will not know."""
+
     @property
     def has_curvature(self) -> bool:
         """Whether :meth:`curvature` is known, so that the variance can be learned."""
@@ -248,21 +255,15 @@ class EquivariantPathway(LinearPathway):
         parts = (self.weight_map, self.weight), (self.bias_map, self.bias)
         return tuple(m.beta(theta) for m, theta in parts if m is not None and theta is not None)
 
-    def learn_variance(self) -> None:
-        """As :meth:`Pathway.learn_variance`.
-
-        Raises:
-            ValueError: the group's generators are in coordinates in which curvatures are not known.
-        """
+    def check_curvature(self) -> None:
         try:
             _adapted(self.rep_in, self.rep_out, self.bias is not None)
         except ValueError as error:
             raise ValueError(
-                f"the variance of maps {self.rep_in} -> {self.rep_out} of {self.rep_in.G} can't be learned: adapted bases "
-                "of them are not known. Give the group's generators in coordinates in which compact ones are skew-symmetric or "
-                "orthogonal, or keep given variances"
+                f"the variance of maps {self.rep_in} -> {self.rep_out} of {self.rep_in.G} can't be learned by "
+                "curvature=kronecker: adapted bases of them are not known. Take curvature=joint, or give the "
+                "group's generators in coordinates in which compact ones are skew-symmetric or orthogonal"
             ) from error
-        super().learn_variance()
 
     def dense(self, onto: AffineMap | None = None) -> AffineMap:
         weight, bias = (None, None) if onto is None else onto

@@ -126,6 +126,15 @@ class Stack(Network):
         part.members = len(part.stacked[0])
         return part
 
+    def repeated(self, count: int) -> Stack:
+        """So many copies of a stack's only member, whose parameters are views of one: for gradients of each datum."""
+        assert self.members == 1
+        part = copy.copy(self)
+        part._modules = dict(self._modules)
+        part.stacked = nn.ParameterList(p.detach().expand(count, *p.shape[1:]) for p in self.stacked)
+        part.members = count
+        return part
+
     def extra_repr(self) -> str:
         return f"{self.members} members"
 

@@ -2,7 +2,8 @@
 
 from rppdyn.priors.curvature import curvature, gradient_curvature
 from rppdyn.priors.gaussian import negative_log_prior
-from rppdyn.priors.laplace import Evidence, evidence, learn_variances
+from rppdyn.priors.joint import joint_evidence
+from rppdyn.priors.laplace import Evidence, kronecker_evidence, learn_variances
 from rppdyn.priors.learning import VarianceLearning, weights_of
 from rppdyn.priors.likelihood import Categorical, Gaussian, Laplace, Likelihood
 
@@ -14,8 +15,9 @@ __all__ = [
     "Likelihood",
     "VarianceLearning",
     "curvature",
-    "evidence",
     "gradient_curvature",
+    "joint_evidence",
+    "kronecker_evidence",
     "learn_variances",
     "negative_log_prior",
     "weights_of",

@@ -18,10 +18,13 @@ from rppdyn.nn.pathways import AffineMap, Pathway
 from rppdyn.nn.stacking import Stack
 from rppdyn.priors.likelihood import Likelihood
 
-__all__ = ["Blocks", "curvature", "gradient_curvature"]
+__all__ = ["Blocks", "PredictEach", "curvature", "gradient_curvature"]
 
 Blocks = dict[tuple[str, str], list[Kronecker]]
 """Curvature by layer and pathway, as `rppdyn.nn.pathways.named_pathways` names them."""
+
+PredictEach = Callable[[Stack, Weights | None, Any], Tensor]
+"""Outputs ``(N, *out)`` of N data by a stack of as many networks, one for each, with weights that were assembled or None."""
 
 Uses = dict[str, list[tuple[Tensor, Tensor]]]
 
@@ -87,7 +90,7 @@ def curvature(
 
 def gradient_curvature(
     net: RPPEMLP,
-    predict: Callable[[Stack, Weights, Any], Tensor],
+    predict: PredictEach,
     batches: Iterable[Any],
     likelihood: Likelihood,
     *,

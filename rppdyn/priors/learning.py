@@ -12,18 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from rppdyn.nn import RPPEMLP, Chained, Stack
-from rppdyn.nn.networks import Weights
 from rppdyn.nn.pathways import NOT_TRAINED, in_new_unit, named_pathways
-from rppdyn.priors.curvature import curvature, gradient_curvature
-from rppdyn.priors.laplace import Evidence, evidence
+from rppdyn.priors.curvature import PredictEach, curvature, gradient_curvature
+from rppdyn.priors.joint import DivergedError, Predict, joint_evidence
+from rppdyn.priors.laplace import Evidence, check_form, kronecker_evidence
 from rppdyn.priors.likelihood import Gaussian, Likelihood
 
-__all__ = ["Predict", "PredictEach", "VarianceLearning", "weights_of"]
+__all__ = ["VarianceLearning", "weights_of"]
 
 BATCH = 256  # data whose curvature is computed at a time
 
-Predict = Callable[[Any, Tensor], Tensor]  # of a network of whatever class the stack consists of
-PredictEach = Callable[[Stack, Weights, Tensor], Tensor]
 Generators = Sequence[torch.Generator | None]
 Member = tuple[Evidence, Callable[[Tensor], Tensor]]
 Members = dict[int, Member]  # by their index in the stack
@@ -68,11 +66,14 @@ class VarianceLearning:
         learn_noise: False keeps them.
         predict: outputs of one member for some of its inputs, in which its layers are called as modules; those of the network,
             by default.
-        predict_each: where weights enter in other ways too, outputs for inputs that have a network each
+        predict_each: outputs for inputs that have a network each (:func:`rppdyn.priors.joint_evidence`).
+        curvature: "joint", the exact Gauss-Newton matrix, whose rows are data; or "kronecker", for more than fit.
+        by_gradients: Kronecker factors come from `predict_each`, since weights enter in other ways than as maps of features
             (:func:`rppdyn.priors.gradient_curvature`).
         learning_rate, steps: of Adam at each update.
         data: how many of each member's data the curvature is estimated from.
-        sampled: the Fisher information of one random target for each datum; False: one backward pass for each output.
+        sampled: the Fisher information of random targets; False: one backward pass for each output.
+        draws: random targets of each datum, where curvature is joint; of the other there is one.
         shrink: weights of free pathways fall with their prior: where an update lowers a variance, they are multiplied by the
             ratio of standard deviations. A variance is about the mean square of the weights that the data determine; without
             this it has to wait until training has made them smaller, and what free pathways have learned before the first
@@ -96,15 +97,20 @@ class VarianceLearning:
         learn_noise: bool = True,
         predict: Predict = _by_modules,
         predict_each: PredictEach | None = None,
+        curvature: str = "joint",
+        by_gradients: bool = False,
         learning_rate: float = 0.1,
         steps: int = 20,
         data: int = 500,
         sampled: bool = True,
+        draws: int = 1,
         shrink: bool = False,
     ):
         self.stack, self.inputs, self.targets, self.density = stack, inputs, targets, density
         self.predict, self.predict_each = predict, predict_each
-        self.learning_rate, self.steps, self.data, self.sampled = learning_rate, steps, data, sampled
+        self.curvature, self.by_gradients = check_form(curvature), by_gradients
+        self.learning_rate, self.steps, self.data = learning_rate, steps, data
+        self.sampled, self.draws = sampled, draws
         self.shrink = shrink
         self.variances: dict[Key, Tensor] = {}
         for name, p in zip(stack.names, stack.stacked, strict=True):
@@ -118,7 +124,7 @@ class VarianceLearning:
             raise ValueError(
                 "no variance of the stack's pathways is a parameter: call learn_variances on each network before it is stacked"
             )
-        for name, value in (("learning_rate", learning_rate), ("steps", steps), ("data", data)):
+        for name, value in (("learning_rate", learning_rate), ("steps", steps), ("data", data), ("draws", draws)):
             if not value > 0:
                 raise ValueError(f"{name}={value} must be positive")
         if inputs.shape[:2] != targets.shape[:2] or len(inputs) != stack.members:
@@ -223,6 +229,7 @@ class VarianceLearning:
             in_new_unit(own, (unit / new).to(own[0]), weights)
             unit.copy_(new)
 
+    @torch.no_grad()
     def evidence(self, generators: Generators | None = None) -> list[Evidence | None]:
         """Of each member as it stands; None of one that has diverged."""
         found = self._members(generators)
@@ -251,21 +258,42 @@ class VarianceLearning:
         outputs = torch.cat(parts)
         if not outputs.isfinite().all():
             return None
-        measure = (
-            partial(curvature, net, partial(self.predict, net))
-            if self.predict_each is None
-            else partial(gradient_curvature, net, self.predict_each)
-        )
-        blocks = measure(
-            inputs[chosen].split(BATCH),
-            self.density(float(self.noise[index].detach().exp())),
-            total=len(inputs),
+        wanted, share = targets[chosen].cpu(), len(inputs) / len(chosen)
+        own = self._evidence(net, inputs[chosen], self.density(float(self.noise[index].detach().exp())), generator)
+        if own is None:
+            return None
+        return own, lambda variance: share * self.density(variance).negative_log(outputs, wanted)
+
+    def _evidence(
+        self, net: Any, inputs: Tensor, likelihood: Likelihood, generator: torch.Generator | None
+    ) -> Evidence | None:
+        """None of a member whose curvature is no finite number."""
+        options: dict[str, Any] = dict(
+            total=len(self.inputs[0]),
             generator=(generator or torch.default_generator) if self.sampled else None,
         )
+        if self.curvature == "joint":
+            try:
+                return joint_evidence(
+                    net,
+                    inputs,
+                    likelihood,
+                    predict=self.predict,
+                    predict_each=self.predict_each,
+                    draws=self.draws,
+                    **options,
+                )
+            except DivergedError:
+                return None
+        batches = inputs.split(BATCH)
+        if self.by_gradients:
+            assert self.predict_each is not None
+            blocks = gradient_curvature(net, self.predict_each, batches, likelihood, **options)
+        else:
+            blocks = curvature(net, partial(self.predict, net), batches, likelihood, **options)
         if not all(M.isfinite().all() for own in blocks.values() for A, G, _ in own for M in (A, G)):
             return None
-        wanted, share = targets[chosen].cpu(), len(inputs) / len(chosen)
-        return evidence(net, blocks), lambda variance: share * self.density(variance).negative_log(outputs, wanted)
+        return kronecker_evidence(net, blocks)
 
     def metrics(self) -> dict[str, list[float]]:
         """Logarithms to base 10 of all variances and, after an update, the evidence and effective numbers of parameters."""

@@ -6,7 +6,7 @@ import math
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -83,7 +83,17 @@ class Laplace:
 class Categorical:
     """Classes, with outputs as logits."""
 
-    def negative_log(self, outputs: Float[Tensor, "N classes"], targets: Int[Tensor, " N"]) -> Float[Tensor, ""]:
+    def negative_log(self, outputs: Float[Tensor, "N classes"], targets: Shaped[Tensor, "..."]) -> Float[Tensor, ""]:
+        if targets.is_floating_point() or targets.shape != outputs.shape[:-1]:
+            raise ValueError(
+                f"outputs of shape {tuple(outputs.shape)} and targets of {tuple(targets.shape)}, {targets.dtype}: give "
+                "classes, integers, one for each datum"
+            )
+        if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < outputs.shape[-1]:
+            raise ValueError(
+                f"classes from {int(targets.min())} to {int(targets.max())} and {outputs.shape[-1]} outputs: give classes "
+                f"from 0 to {outputs.shape[-1] - 1}"
+            )
         return F.cross_entropy(outputs, targets, reduction="sum").double()
 
     def factors(

@@ -22,7 +22,7 @@ from rppdyn.images import (
 from rppdyn.images.layer import MAPS
 from rppdyn.images.pathways import Convolution
 from rppdyn.nn.pathways import named_pathways
-from rppdyn.priors import Categorical, curvature, evidence, negative_log_prior
+from rppdyn.priors import Categorical, curvature, kronecker_evidence, negative_log_prior
 
 TINY = [LayerSpec(3), LayerSpec(4, subsample="polyphase"), LayerSpec(4, kernel_size=1)]
 
@@ -244,9 +244,9 @@ def test_the_marginal_likelihood_takes_every_pathway(kind):
     x = images(6, 1, size=(8, 8))
     model = tiny({kind: 1.0})
     blocks = curvature(model, model, [x], Categorical())
-    found = evidence(model, blocks)
+    found = kronecker_evidence(model, blocks)
     assert {(p.layer, p.name) for p in found.pathways} == {(layer, name) for layer, name, _ in named_pathways(model)}
-    gamma = found.effective_parameters()
+    gamma = found.effective()
     assert (gamma > 0).all() and (gamma < found.counts).all()
 
 

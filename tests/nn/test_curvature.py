@@ -9,8 +9,7 @@ from registry import generator
 
 from rppdyn.images import FullyConnected
 from rppdyn.nn.curvature import Kronecker, Root, gram, of_linear
-from rppdyn.priors import Evidence
-from rppdyn.priors.laplace import PathwayEvidence
+from rppdyn.priors.laplace import KroneckerEvidence, PathwayEvidence
 
 
 def rows(*shape, seed=0):
@@ -48,13 +47,12 @@ def test_the_evidence_does_not_depend_on_how_factors_are_kept():
     found = []
     for block in (kept, whole(kept)):
         eigenvalues, size = block.eigenvalues()
-        own = Evidence([PathwayEvidence("layer", "fc", 2.0, eigenvalues, -1.0, size)])
+        prior = torch.tensor(-1.0, dtype=torch.float64)
+        own = KroneckerEvidence([PathwayEvidence("layer", "fc", 2.0, prior, size)], [eigenvalues])
         s = torch.tensor([-0.7], dtype=torch.float64, requires_grad=True)
         value = own.negative_log(3.0, s, 1.3)
         (slope,) = torch.autograd.grad(value, s)
-        found.append(
-            torch.stack([value.detach(), slope[0], own.effective_parameters()[0], own.shares()["normalised"][0]])
-        )
+        found.append(torch.stack([value.detach(), slope[0], own.effective()[0], own.shares()["normalised"][0]]))
     torch.testing.assert_close(*found, rtol=1e-10, atol=1e-12)
 
 

@@ -26,6 +26,7 @@ SYSTEMS = ("hamiltonian", "ode")
 PENDULUMS = ("pendulum", "windy_pendulum")
 SCHEDULES = ("cosine", "constant")
 DTYPES = ("float32", "float64")
+CURVATURES = ("joint", "kronecker")
 OBJECTIVES = ("map", "marginal_likelihood")
 FISHER = ("exact", "sampled")
 ROLLOUT_METHODS = ("dopri5", "rk4")
@@ -130,16 +131,19 @@ class MarginalLikelihoodConfig:
     steps: int = 20  # of Adam on the logarithms of the variances
     learning_rate: float = 0.1
     data: int = 500  # of each member's, for the curvature
-    fisher: str = "sampled"  # one random target for each datum; or exact, one backward pass for each output
+    curvature: str = "joint"  # of all pathways together, exact; or kronecker, for more data than a matrix has rows
+    fisher: str = "sampled"  # random targets for each datum; or exact, one backward pass for each output
+    draws: int = 2  # random targets for each datum, where curvature is joint
     noise: bool = True  # the variance of the likelihood is learned, too
     shrink: bool = False  # weights of free pathways fall with their variance
 
     def __post_init__(self) -> None:
-        for name in ("every", "steps", "data"):
+        for name in ("every", "steps", "data", "draws"):
             at_least(f"marginal_likelihood.{name}", getattr(self, name), 1)
         at_least("marginal_likelihood.burn_in", self.burn_in, 0)
         # variances are exponentials of what it steps in
         positive("marginal_likelihood.learning_rate", self.learning_rate, 10)
+        one_of("marginal_likelihood.curvature", self.curvature, CURVATURES)
         one_of("marginal_likelihood.fisher", self.fisher, FISHER)
 
 
@@ -273,7 +277,9 @@ class FitConfig(RunConfig):
 
     def identity(self) -> dict[str, Any]:
         usual = [] if self.optimiser.warm_up else ["optimiser.warm_up"]
-        return without(super().identity(), usual)  # as before there was such a key
+        if self.objective != "marginal_likelihood" or self.marginal_likelihood.curvature == "kronecker":
+            usual += ["marginal_likelihood.curvature", "marginal_likelihood.draws"]
+        return without(super().identity(), usual)  # as before there were such keys
 
     @property
     def all_seeds(self) -> list[int]:

@@ -27,7 +27,6 @@ from rppdyn.jobs.config.fit import FitConfig
 from rppdyn.jobs.fitting.figures import fit_curves
 from rppdyn.nn import Stack
 from rppdyn.priors import Evidence, VarianceLearning, negative_log_prior, weights_of
-from rppdyn.priors.learning import PredictEach
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder
 from rppdyn.runs.finite import not_finite
@@ -94,8 +93,7 @@ class StackFit(ABC):
         longest: how many times as long as the running mean of its lengths a member's gradient may be; longer ones are
             shortened to that, and those that are no numbers left out. Adam's next ten steps would all go where one such
             gradient points, however long it is.
-        predict_each: of a stack, its weights and inputs that have a network each; where weights enter in other ways than as
-            maps of features (:func:`rppdyn.priors.gradient_curvature`).
+        by_gradients: whether weights enter in other ways than as maps of features (:func:`rppdyn.priors.gradient_curvature`).
 
     Attributes:
         compiled: whether it is trained by ``torch.compile``.
@@ -114,7 +112,7 @@ class StackFit(ABC):
         *,
         likelihood: Likelihood = GAUSSIAN,
         longest: float | None = None,
-        predict_each: PredictEach | None = None,
+        by_gradients: bool = False,
     ):
         self.config, self.stack, self.likelihood, self.longest = config, stack, likelihood, longest
         self.inputs, self.targets = inputs, targets
@@ -136,11 +134,14 @@ class StackFit(ABC):
                 noise=noise,
                 learn_noise=options.noise,
                 predict=self.predict_one,
-                predict_each=predict_each,
+                predict_each=self.predict_each,
+                curvature=options.curvature,
+                by_gradients=by_gradients,
                 learning_rate=options.learning_rate,
                 steps=options.steps,
                 data=options.data,
                 sampled=options.fisher == "sampled",
+                draws=options.draws,
                 shrink=options.shrink,
             )
         self.lengths = torch.full((stack.members,), math.nan).to(inputs)  # of gradients, the running mean
@@ -157,6 +158,10 @@ class StackFit(ABC):
     @abstractmethod
     def predict_one(self, net: nn.Module, inputs: Tensor) -> Tensor:
         """What one member's network says of some of its inputs, comparable with targets; its layers are called as modules."""
+
+    @abstractmethod
+    def predict_each(self, stack: Stack, weights: Any, inputs: Tensor) -> Tensor:
+        """The same of inputs that have a network each, with weights that were assembled or None."""
 
     def prepare(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """What is done to a batch before it is used; nothing unless data are augmented."""

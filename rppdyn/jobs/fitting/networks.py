@@ -85,6 +85,6 @@ def stack_of(config: FitConfig, nets: Sequence[nn.Module]) -> Stack:
     """Networks as one; their prior variances are parameters where they are learned."""
     if config.objective == "marginal_likelihood":
         for net in nets:
-            learn_variances(net)
+            learn_variances(net, config.marginal_likelihood.curvature)
     stack = Stack(nets)
     return stack.to(device=device_of(config.device), dtype=getattr(torch, config.dtype))

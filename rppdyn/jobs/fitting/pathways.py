@@ -44,7 +44,7 @@ def pathway_rows(members: Sequence[Evidence | None]) -> Rows:
 
 
 def _numbers(one: Evidence) -> dict[str, list[float]]:
-    precision = [float(np.exp(-p.log_variance)) for p in one.pathways]
+    precision = (-one.log_variances.detach()).exp().tolist()
     return {"precision": precision, "norm": one.squared_norms.sqrt().tolist()} | {
         name: values.tolist() for name, values in one.shares().items()
     }

@@ -34,7 +34,7 @@ def test_a_symmetry_that_the_data_have_is_kept_and_a_wrong_one_is_left(tmp_path)
     wrong = fit_regression.run(configured(tmp_path / "wrong", "optimiser.epochs=40", "task.group=SL(3)"))
     coefficients = sum(row["coefficients"] for row in right.pathways if row["pathway"] == "free")
     assert effective(right, "free") < 0.25 * coefficients
-    assert effective(wrong, "free") > 2 * effective(right, "free")
+    assert effective(wrong, "free") > 1.5 * effective(right, "free")
     assert effective(right, "equivariant") > effective(wrong, "equivariant")
     table = str(right)
     assert "head.equivariant" in table and " of " in table and "normalised" in table and "relative" in table
@@ -96,7 +96,7 @@ def test_effective_numbers_are_those_at_the_noise_that_was_learned(tmp_path, fis
     fit.variances.update(fit.optimiser, generators=fit._streams(2))
     assert (fit.variances.noise - noise).abs().min() > 0.5
     (now,) = fit.variances.evidence(fit._streams(2))
-    for name, effective in zip(now.pathways, now.effective_parameters().tolist(), strict=True):
+    for name, effective in zip(now.pathways, now.effective().tolist(), strict=True):
         key = f"{name.layer}.{name.name}"
         assert fit.variances.found[f"effective/{key}"] == pytest.approx([effective], rel=1e-6)
         assert fit.variances.found[f"normalised/{key}"] == pytest.approx([effective / name.size], rel=1e-6)
@@ -166,7 +166,7 @@ def test_a_hamiltonian_in_wind_uses_more_free_parameters_than_in_still_air(tmp_p
              "task.chunk=2", "task.validation=10", "task.test=10", "task.horizon=2", "rollout.trajectories=2",
              "optimiser.epochs=20", "optimiser.batch_size=40", "optimiser.learning_rate=1e-2", "optimiser.noise_variance=1e-3",
              "objective=marginal_likelihood", "marginal_likelihood.burn_in=10", "marginal_likelihood.every=10",
-             "marginal_likelihood.data=20", "marginal_likelihood.noise=false",
+             "marginal_likelihood.data=20", "marginal_likelihood.noise=false", "marginal_likelihood.curvature=kronecker",
              "evaluation.every=40", "evaluation.states=5", "device=cpu")  # fmt: skip
     found = []
     for task in (["task=pendulum"], ["task=windy_pendulum", "task.wind=0.3"]):

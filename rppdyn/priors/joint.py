@@ -1,0 +1,307 @@
+r"""The Laplace approximation with the Gauss-Newton matrix, joint over pathways, from kernel matrices of their Jacobians."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rppdyn.nn.pathways import Pathway, named_pathways
+from rppdyn.nn.stacking import Stack
+from rppdyn.priors.curvature import PredictEach
+from rppdyn.priors.laplace import Evidence, PathwayEvidence
+from rppdyn.priors.likelihood import Likelihood
+
+__all__ = ["DivergedError", "JointEvidence", "Predict", "joint_evidence", "kernel_matrices"]
+
+Predict = Callable[[Any, Tensor], Tensor]
+"""Outputs ``(N, *out)`` of N data by a module, or by what stands for one."""
+
+BLOCK = 2**29  # bytes of gradients that are held at once
+EXAMPLES = 64  # whose gradients are computed at a time, so that their activations stay few
+COPIES = 4  # of a kernel matrix that a determinant and its gradient take
+
+
+class DivergedError(ValueError):
+    """Outputs or gradients are no finite numbers."""
+
+
+class JointEvidence(Evidence):
+    r"""The evidence with :math:`\log\det(I + \sum_p \sigma_p^2 K_p)`, in which pathways share what they can both say.
+
+    Args:
+        kernels: :math:`K_p = J_p J_p^T` of each pathway, float64.
+    Raises:
+        DivergedError: a kernel matrix has entries that are no finite numbers.
+    """
+
+    def __init__(
+        self,
+        pathways: list[PathwayEvidence],
+        kernels: Float[Tensor, "pathways M M"],
+        negative_log_likelihood: float | Tensor = 0.0,
+    ):
+        super().__init__(pathways, negative_log_likelihood)
+        self.kernels = kernels
+        finite = kernels.isfinite().flatten(1).all(1)
+        if not bool(finite.all()):
+            p = pathways[int((~finite).nonzero()[0, 0])]
+            raise DivergedError(
+                f"the kernel matrix of {p.layer}.{p.name} has entries that are no finite numbers: the network's outputs or "
+                "their gradients have diverged, or overflow its dtype"
+            )
+
+    def log_determinant(
+        self, log_variances: Float[Tensor, " pathways"], curvature_scale: float | Tensor = 1.0
+    ) -> Float[Tensor, ""]:
+        weights = curvature_scale * log_variances.exp()
+        size = self.kernels.shape[-1]
+        total = (weights @ self.kernels.flatten(1)).view(size, size)
+        value, failed = _LogDeterminant.apply(total + torch.eye(size, dtype=total.dtype))
+        if int(failed):
+            raise ValueError(
+                f"the kernel matrix I + sum_p sigma_p^2 K_p of {size} rows is singular in float64, with prior variances from "
+                f"{float(log_variances.detach().exp().min()):.3g} to {float(log_variances.detach().exp().max()):.3g}: lower "
+                "the largest variance, or raise the likelihood's"
+            )
+        return value
+
+
+class _LogDeterminant(torch.autograd.Function):
+    """Of a positive definite matrix, and whether it is none; autograd's own gradient takes four times as long."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Float[Tensor, "M M"]) -> tuple[Tensor, Tensor]:
+        root, failed = torch.linalg.cholesky_ex(matrix)
+        ctx.mark_non_differentiable(failed)
+        ctx.save_for_backward(matrix, root)
+        return 2 * root.diagonal().log().sum(), failed
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> Tensor:
+        matrix, root = ctx.saved_tensors
+        return g * (torch.linalg.inv(matrix) if torch.is_grad_enabled() else torch.cholesky_inverse(root))
+
+
+def joint_evidence(
+    net: nn.Module,
+    x: Float[Tensor, "N ..."],
+    likelihood: Likelihood,
+    outputs: Tensor | None = None,
+    *,
+    predict: Predict | None = None,
+    predict_each: PredictEach | None = None,
+    total: int | None = None,
+    generator: torch.Generator | None = None,
+    draws: int = 1,
+    memory: int | float | None = None,
+) -> JointEvidence:
+    r"""The Laplace approximation of the evidence around a network's weights, joint over its pathways.
+
+    With :math:`J_p` the Jacobian ``(N S, P_p)`` of the outputs by a pathway's coefficients, times the S square-root factors of
+    each datum's Hessian, and :math:`K_p = J_p J_p^T`,
+
+    .. math:: -\log p(D) \approx -\log p(D \mid \theta) + \frac12 \sum_p \frac{|\theta_p|^2}{\sigma_p^2}
+        + \frac12 \log\det\Big(I + \sum_p \sigma_p^2 K_p\Big), \qquad
+        \gamma_p = \sigma_p^2\, \mathrm{tr}\Big[\Big(I + \sum_q \sigma_q^2 K_q\Big)^{-1} K_p\Big].
+
+    That is the determinant of the whole Gauss-Newton matrix, blocks between pathways and layers included, so what several
+    pathways can say is counted once. Around the mode of a linear model with normal noise it is the evidence itself. Matrices
+    have ``N S`` rows, however many weights there are.
+
+    Args:
+        net: any module with pathways of this package.
+        x: inputs of N data.
+        likelihood: density of the outputs.
+        outputs: the observed ones, as ``likelihood.negative_log`` takes them; None leaves :math:`-\log p(D \mid \theta)` out,
+            which no prior variance changes.
+        predict: outputs ``(N, *out)`` of a module and inputs, ``net(x)`` if None; of a vector field, for example,
+            ``lambda net, z: net.vector_field(z)``. A function that ``torch.vmap`` refuses takes one datum at a time.
+        predict_each: the same of ``(stack, None, x)``, a stack with one copy of the network for each datum; this may be faster.
+        total: number of data that the evidence is of, where x is a subset: likelihood and curvature are multiplied by
+            ``total / N``. A matrix determines no more coefficients than it has rows: of a subset, or of few draws, effective
+            numbers are too small where their sum comes near that.
+        generator: draws targets of each datum from the likelihood; without it S is the number of outputs.
+        draws: S, how many targets are drawn of each.
+        memory: bytes that the matrices may take; half of the machine's if None.
+    Returns:
+        An evidence with ``log_evidence`` and ``effective_parameters``, ``{layer: {pathway: gamma}}``, both differentiable in
+        the pathways' ``log_variance`` where these are parameters (:func:`~rppdyn.priors.learn_variances`).
+    Raises:
+        ValueError: the network has no pathways; outputs don't fit; more rows than memory; something is no finite number.
+    Source: MacKay 1992; Immer et al. 2021; the kernel form is Sylvester's identity.
+    """
+    if not draws >= 1:
+        raise ValueError(f"draws={draws}: give a number of targets for each datum, one or more")
+    if total is not None and not total >= 1:
+        raise ValueError(f"total={total}: give a number of data, one or more, or None for those of x")
+    pathways, kernels, predicted = kernel_matrices(
+        net, x, likelihood, predict=predict, predict_each=predict_each, generator=generator, draws=draws,
+        memory=memory,
+    )  # fmt: skip
+    scale = 1.0 if total is None else total / len(x)
+    nll = 0.0 if outputs is None else scale * float(likelihood.negative_log(predicted, outputs.to(predicted.device)))
+    return JointEvidence(pathways, scale * kernels, nll)
+
+
+def kernel_matrices(
+    module: nn.Module,
+    x: Float[Tensor, "N ..."],
+    likelihood: Likelihood,
+    *,
+    predict: Predict | None = None,
+    predict_each: PredictEach | None = None,
+    generator: torch.Generator | None = None,
+    draws: int = 1,
+    memory: int | float | None = None,
+) -> tuple[list[PathwayEvidence], Float[Tensor, "pathways M M"], Tensor]:
+    """Pathways, their kernel matrices ``J_p J_p^T`` on the CPU in float64, and the outputs; as :func:`joint_evidence`.
+
+    Rows are ordered by datum, then by factor of its Hessian. Where a Jacobian would be larger than some 100 MB, its rows are
+    computed in blocks, again for each pair of blocks.
+    """
+    if torch.is_inference_mode_enabled():
+        raise ValueError("evidence needs gradients, which torch.inference_mode() rules out: call it outside of it")
+    if not len(x):
+        raise ValueError("evidence of no data: give inputs of one datum or more")
+    named = list(named_pathways(module))
+    if not named:
+        raise ValueError(
+            f"{type(module).__name__} has no pathways, and so no evidence: give a network of rppdyn.nn or rppdyn.images, "
+            "before layers are merged"
+        )
+    pathways = [PathwayEvidence.of(*each) for each in named]
+    units = [_units(layer, name, pathway) for layer, name, pathway in named]
+    jacobian = _Jacobian(module, list(dict.fromkeys(name for own in units for name in own)), predict, predict_each)
+
+    with torch.no_grad():
+        one = jacobian.outputs(x[:1])
+        S = len(likelihood.factors(one.nan_to_num())) if generator is None else draws
+        _check_memory(len(x), S, len(named), memory)
+        predicted = torch.cat([jacobian.outputs(part) for part in x.split(EXAMPLES)])
+    if len(predicted) != len(x):
+        raise ValueError(
+            f"outputs of shape {tuple(predicted.shape)} for {len(x)} data: predict must give one of each, (N, *out)"
+        )
+    if not bool(predicted.isfinite().all()):
+        lost = int((~predicted.flatten(1).isfinite().all(1)).sum())
+        raise DivergedError(
+            f"outputs of {lost} of {len(x)} data are no finite numbers: the network has diverged, or the data have"
+        )
+    factors = _factors(likelihood, predicted, generator, draws).transpose(0, 1)
+    kernels = torch.zeros(len(named), len(x) * S, len(x) * S, dtype=torch.float64)
+    width = 8 * S * sum(unit.numel() for own in units for unit in own.values())
+    parts = torch.arange(len(x)).split(max(1, BLOCK // max(width, 1)))
+    for i, first in enumerate(parts):
+        rows = _by_pathway(jacobian(x[first], factors[first]), units)
+        for second in parts[i:]:
+            others = rows if second is first else _by_pathway(jacobian(x[second], factors[second]), units)
+            at, of = (slice(S * int(part[0]), S * (int(part[-1]) + 1)) for part in (first, second))
+            for kernel, own, other in zip(kernels, rows, others, strict=True):
+                for a, b in zip(own, other, strict=True):
+                    kernel[at, of] += (a @ b.mT).cpu()
+                if second is not first:
+                    kernel[of, at] = kernel[at, of].mT
+    return pathways, kernels, predicted
+
+
+class _Jacobian:
+    """Gradients of single data by parameters, ``(N S, *shape)``, from copies of a module, one for each datum."""
+
+    def __init__(self, module: nn.Module, names: list[str], predict: Predict | None, predict_each: PredictEach | None):
+        self.module, self.names = copy.deepcopy(module).requires_grad_(True), names
+        self.stack = Stack([module])
+        self.predict = predict or (lambda net, x: net(x))
+        self.predict_each = predict_each or self._by_vmap
+        self.given_each = predict_each is not None
+
+    def _by_vmap(self, stack: Stack, weights: None, x: Tensor) -> Tensor:
+        return stack.per_member(lambda net, x: self.predict(net, x.unsqueeze(0)).squeeze(0), x)
+
+    def outputs(self, x: Tensor) -> Tensor:
+        stack = self.stack.repeated(len(x))
+        return self.predict_each(stack, None, x) if self.given_each else self.predict(self.module, x)
+
+    def __call__(self, x: Tensor, factors: Float[Tensor, "N S *out"]) -> dict[str, Tensor]:
+        parts = [self._gradients(*part) for part in zip(x.split(EXAMPLES), factors.split(EXAMPLES), strict=True)]
+        return {name: torch.cat([part[name] for part in parts]) for name in self.names}
+
+    @torch.enable_grad()
+    def _gradients(self, x: Tensor, factors: Float[Tensor, "N S *out"]) -> dict[str, Tensor]:
+        stack = self.stack.repeated(len(x))
+        try:
+            outputs = self.predict_each(stack, None, x)
+        except RuntimeError as error:
+            if self.given_each or "vmap" not in str(error):
+                raise
+            return self._one_by_one(x, factors)
+        own = dict(zip(stack.names, stack.stacked, strict=True))
+        return self._rows(outputs, {name: own[name] for name in self.names}, factors)
+
+    def _one_by_one(self, x: Tensor, factors: Float[Tensor, "N S *out"]) -> dict[str, Tensor]:
+        """Of functions in which a datum decides what is done, as in solvers."""
+        own: dict[str, Tensor] = {name: self.module.get_parameter(name) for name in self.names}
+        lifted = lambda of: {name: gradient.unsqueeze(0) for name, gradient in of.items()}  # noqa: E731
+        rows = []
+        for datum, each in zip(x.split(1), factors, strict=True):
+            outputs = self.predict(self.module, datum)
+            rows += [lifted(_gradients(outputs, own, factor.unsqueeze(0))) for factor in each]
+        return {name: torch.cat([row[name] for row in rows]) for name in self.names}
+
+    @staticmethod
+    def _rows(outputs: Tensor, parameters: dict[str, Tensor], factors: Float[Tensor, "N S *out"]) -> dict[str, Tensor]:
+        found = [_gradients(outputs, parameters, factor) for factor in factors.unbind(1)]
+        return {name: torch.stack([each[name] for each in found], 1).flatten(0, 1) for name in parameters}
+
+
+def _gradients(outputs: Tensor, parameters: dict[str, Tensor], factor: Tensor) -> dict[str, Tensor]:
+    if not outputs.requires_grad:
+        raise ValueError(
+            "predict's outputs have no gradient by the network's weights: compute them without no_grad() and detach()"
+        )
+    found = torch.autograd.grad(outputs, list(parameters.values()), factor, retain_graph=True, allow_unused=True)
+    named = zip(parameters.items(), found, strict=True)
+    return {name: torch.zeros_like(p) if g is None else g for (name, p), g in named}
+
+
+@torch.enable_grad()
+def _units(layer: str, name: str, pathway: Pathway) -> dict[str, Tensor]:
+    """Of each of a pathway's parameters, by its name in the module, what its coefficients are multiples of it by."""
+    own = copy.deepcopy(pathway).requires_grad_(True)
+    parameters = {leaf: own.get_parameter(leaf) for leaf in own.coefficient_names()}
+    if not parameters:
+        return {}
+    total = torch.stack([c.sum() for c in own.coefficients()]).sum()
+    units = torch.autograd.grad(total, list(parameters.values()))
+    path = ".".join(part for part in (layer, name) if part)
+    return {f"{path}.{leaf}": unit.double() for leaf, unit in zip(parameters, units, strict=True)}
+
+
+def _by_pathway(gradients: dict[str, Tensor], units: list[dict[str, Tensor]]) -> list[list[Tensor]]:
+    """Of each pathway its rows by coefficients, float64, in a tensor for each of its parameters."""
+    return [[(gradients[name].double() / unit).flatten(1) for name, unit in own.items()] for own in units]
+
+
+def _factors(
+    likelihood: Likelihood, outputs: Tensor, generator: torch.Generator | None, draws: int
+) -> Float[Tensor, "S N *out"]:
+    if generator is None:
+        return likelihood.factors(outputs)
+    return torch.cat([likelihood.factors(outputs, generator) for _ in range(draws)]) / draws**0.5
+
+
+def _check_memory(data: int, S: int, pathways: int, memory: int | float | None) -> None:
+    rows = data * S
+    needed = 8 * rows**2 * (pathways + COPIES)
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2 if memory is None else memory
+    if needed > available:
+        raise ValueError(
+            f"{rows} rows, {data} data of {S} each, and {pathways} pathways: kernel matrices take {needed} bytes "
+            f"({needed / 2**30:.3g} GiB), more than the {available:.0f} there are for them; give a subset of the data with "
+            f"total={data}, or a generator for one row of each, or take curvature=kronecker"
+        )
