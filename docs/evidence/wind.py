@@ -32,9 +32,9 @@ STRENGTHS = (0.0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3)
 GRID = (0.0, 1e-6, 1e-4, 1e-2, 1.0)  # of free variances; 0 is the strict network
 NOISE = 0.1  # standard deviation of the noise of training and validation data, in units of the forces
 TRAIN, VALIDATION, TEST = 100, 200, 500
-STEPS, RATE = 500, 1e-2  # of Adam, of all data at each step, at a rate that falls on a cosine
-BURN_IN, EVERY = 100, 25  # steps before the first update of the variances, and between updates
-START = 1e-6  # the free variance that learning begins with
+STEPS, RATE = 800, 1e-2  # of Adam, of all data at each step, at a rate that falls on a cosine
+BURN_IN, EVERY = 50, 25  # steps before the first update of the variances, and between updates
+START = 1e-4  # the free variance that learning begins with, beside an equivariant one of 1
 
 
 def fields(strength: float, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -46,14 +46,13 @@ def fields(strength: float, count: int, generator: torch.Generator) -> tuple[Ten
     return z.float(), pendulum.vector_field(z)[..., 6:].float()
 
 
-def network(free_variance: float, seed: int) -> RPPEMLP:
+def network(equivariant_variance: float, free_variance: float, seed: int) -> RPPEMLP:
     """Two hidden layers of 16 scalars and 16 vectors."""
     rep = Pendulum().rep()
     hidden = component_major((16 * T(0) + 16 * T(1))(rep.G))
     generator = torch.Generator().manual_seed(seed)
-    return RPPEMLP(
-        rep, (2 * V)(rep.G), rep.G, [hidden, hidden], free_variance=free_variance, output_scale=0.1, generator=generator
-    )
+    variances: dict[str, Any] = dict(equivariant_variance=equivariant_variance, free_variance=free_variance)
+    return RPPEMLP(rep, (2 * V)(rep.G), rep.G, [hidden, hidden], output_scale=0.1, generator=generator, **variances)
 
 
 def trained(nets: list[RPPEMLP], x: Tensor, y: Tensor, noise: Tensor, seeds: list[int], learns: bool) -> Any:
@@ -63,7 +62,7 @@ def trained(nets: list[RPPEMLP], x: Tensor, y: Tensor, noise: Tensor, seeds: lis
             learn_variances(net)
     stack = Stack(nets)
     learning = (
-        VarianceLearning(stack, x, y, noise=noise, data=TRAIN, sampled=False, steps=10, learning_rate=0.2)
+        VarianceLearning(stack, x, y, noise=noise, data=TRAIN, sampled=False, steps=20, learning_rate=0.2)
         if learns
         else None
     )
@@ -97,7 +96,7 @@ def measured(strength: float, seeds: list[int]) -> list[dict[str, Any]]:
     for variance in (None, *GRID):
         learns = variance is None
         noise = torch.full((len(seeds),), 0.0 if learns else 2 * math.log(NOISE))
-        nets = [network(START if variance is None else variance, seed) for seed in seeds]
+        nets = [network(1.0, START, seed) if variance is None else network(1e5, variance, seed) for seed in seeds]
         stack, found = trained(nets, x, y, noise, seeds, learns)
         with torch.no_grad():
             validation = (stack(data["validation"][0]) - data["validation"][1]).square().mean((1, 2)).tolist()
