@@ -280,6 +280,7 @@ class Perceptrons(Networks):
             raise _NoMap
         self._tied = sum(self._sizes[: len(tied)])
         self._entries = self._found(exact, self._tied)
+        self._unit = self._units()
         self._assemblies: dict[tuple, Assembly] = {}
 
     @classmethod
@@ -321,19 +322,23 @@ class Perceptrons(Networks):
         if key not in self._assemblies:
             entries = self._entries
             if self._tied < sum(self._sizes):
-                units = torch.stack([self._units(net) for net in self.nets])
-                entries = replace(entries, unit=units[0] if (units == units[0]).all() else units)
+                entries = replace(entries, unit=self._unit)
             self._assemblies[key] = Assembly(entries, self._layers, sum(self._sizes), like)
         return self._assemblies[key]
 
-    def _units(self, net: nn.Module) -> Tensor:
-        """What free parameters of a network are stored in multiples of, in float64."""
+    def _units(self) -> Tensor:
+        """What free parameters are stored in multiples of, in float64; of each network where they differ."""
+        units = torch.stack([self._units_of(net) for net in self.nets])
+        return units[0] if (units == units[0]).all() else units
+
+    def _units_of(self, net: nn.Module) -> Tensor:
         parts = []
         for name, size in zip(self.names, self._sizes, strict=True):
             if ".equivariant." not in name:
-                unit = getattr(net.get_submodule(name.rpartition(".")[0]), "unit", None)
+                pathway = net.get_submodule(name.rpartition(".")[0])
+                unit = getattr(pathway, "unit_exact", getattr(pathway, "unit", None))  # whatever it is cast to since
                 parts.append(torch.ones(size).double() if unit is None else unit.detach().double().cpu().expand(size))
-        return torch.cat(parts)
+        return torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
 
     def prior(self) -> Prior:
         """As of any networks; units follow variances, so the map is made anew where these were changed."""
@@ -341,6 +346,7 @@ class Perceptrons(Networks):
         prior = super().prior()
         if self._prior is not known:
             self._assemblies.clear()
+            self._unit = self._units()
         return prior
 
     def prepare(self, like: Tensor) -> None:

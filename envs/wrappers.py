@@ -16,6 +16,7 @@ PASSIVE = {
         "RenderCollection", "HumanRendering", "AddWhiteNoise", "ObstructView",
     },
     "stable_baselines3": {"Monitor"},
+    "rppdyn": {"Resumable"},
 }  # fmt: skip
 """By package, classes whose `step` and `reset` count, check, record or render, and leave dynamics and rewards alone."""
 

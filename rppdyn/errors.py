@@ -86,7 +86,7 @@ def by_user(error: BaseException) -> bool:
         return False
     if isinstance(error, OSError):
         return error.filename is not None
-    return isinstance(error, ValueError) and _raised_here(error)
+    return isinstance(error, ValueError | TypeError) and _raised_here(error)
 
 
 def _raised_here(error: BaseException) -> bool:

@@ -73,8 +73,8 @@ def shares(runs: list[dict[str, Any]], key: str) -> np.ndarray:
 
 def interval(values: np.ndarray) -> str:
     """Interquartile mean and bootstrap interval."""
-    low, high = bootstrap_interval(values)
-    return f"{float(iqm(values)):.1f} [{float(low):.1f}, {float(high):.1f}]"
+    centre, low, high = (f"{float(value):.1f}" for value in (iqm(values), *bootstrap_interval(values)))
+    return centre if low == high else f"{centre} [{low}, {high}]"
 
 
 def draw(tasks: dict[str, list[dict[str, Any]]]) -> Figure:

@@ -138,7 +138,9 @@ def broken() -> gym.Env:
 def test_what_ends_an_environment_there_is_said_here():
     env = WorkerEnv(broken)
     env.reset()
-    with pytest.raises(WorkerError, match=r"ended with status 1 \(RuntimeError: the robot broke\)"):
+    with pytest.raises(
+        WorkerError, match=r"ended with status 1 \(\S*test_workers.py:\d+: RuntimeError: the robot broke\)"
+    ):
         env.step(np.zeros((1, 3), np.float32))
     env.close()
 

@@ -103,7 +103,7 @@ def test_what_an_environment_refuses_is_said_in_one_line():
     try:
         with refused("Sized-v0 can't be made: ", "size"):
             stock_env("Sized-v0")
-        with refused("Sized-v0 can't be made or reset with size=-1: too small"):
+        with refused("Sized-v0 can't be made or reset with size=-1: ", "test_making.py:", "OverflowError: too small"):
             stock_env("Sized-v0", size=-1)
         assert Sized.closed == 1
         assert stock_env("Sized-v0", size=1).unwrapped.size == 1

@@ -12,7 +12,7 @@ from rppdyn import jobs
 from rppdyn.cli import VERBS
 
 DOCS = Path(__file__).parents[2] / "docs" / "jobs"
-NO_VERBS = {"own-robot", "sweeps"}
+NO_VERBS = {"own-robot", "sweeps", "trust"}
 
 
 @pytest.mark.parametrize("verb", VERBS)
