@@ -201,10 +201,10 @@ def _require_spaces_of_env(dataset: EpisodeDataset, source: Any) -> None:
 
 
 def _same_box(a: gym.Space, b: spaces.Box) -> bool:
-    """Whether two boxes have the same bounds; precision may differ."""
-    return (
-        isinstance(a, spaces.Box) and a.shape == b.shape and np.allclose(a.low, b.low) and np.allclose(a.high, b.high)
-    )
+    """Whether two boxes have the same bounds, up to single precision."""
+    if not isinstance(a, spaces.Box) or a.shape != b.shape:
+        return False
+    return all(np.allclose(x, y, rtol=1e-6, atol=0) for x, y in ((a.low, b.low), (a.high, b.high)))
 
 
 def _require_finite(dataset: EpisodeDataset) -> None:

@@ -1,4 +1,8 @@
-"""Asymmetries planted in one number of a symmetric MuJoCo model at a time: `derive` names it, or it is without effect."""
+"""Asymmetries planted in one number of a symmetric MuJoCo model at a time: `derive` names it, or it is without effect.
+
+Addresses and references (`jnt_qposadr`, `geom_bodyid`, ...) are not planted: a compiled model in which one of them is changed
+alone is no model, and MuJoCo reads beyond its arrays. `NEXT` holds the whole numbers that can be changed.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,9 @@ from dataclasses import dataclass
 
 import mujoco
 import numpy as np
-from robots import derived, robot, step_defects, tighten
+from robots import derived, robot, step_defects, tighten, visited
 
 from rppdyn.envs.derivation import derive, symmetrise
-from rppdyn.envs.model_symmetry import ModelSymmetry
 
 ROUNDING = 1e-9
 """Largest relative defect of a step from a mirrored state that is rounding, contacts solved as well as they can be."""
@@ -26,6 +29,12 @@ NEXT = {
     "geom_contype": {0: 1, 1: 0},
     "geom_conaffinity": {0: 1, 1: 0},
     "geom_priority": {0: 1},
+    "body_contype": {0: 1, 1: 0},
+    "body_conaffinity": {0: 1, 1: 0},
+    "body_simple": {0: 1, 1: 0, 2: 1},
+    "body_sameframe": {0: 1, 1: 0, 3: 1},
+    "geom_sameframe": {0: 1, 1: 0, 2: 1, 3: 1, 4: 1},
+    "site_sameframe": {0: 1, 1: 0, 2: 1, 3: 1, 4: 1},
 }
 """What a whole number becomes; others are addresses and references, which can't be changed alone in a compiled model."""
 
@@ -75,17 +84,18 @@ def fields(model: mujoco.MjModel) -> list[str]:
     return [*names, *(f"opt.{name}" for name in dir(model.opt) if not name.startswith("_"))]
 
 
-def plants(model: mujoco.MjModel, rows: int | None = None, rng: np.random.Generator | None = None) -> Iterator[Plant]:
-    """Every number of every array of a model; with `rows`, of so many rows of each, drawn at random."""
+def plants(
+    model: mujoco.MjModel, numbers: int | None = None, rng: np.random.Generator | None = None
+) -> Iterator[Plant]:
+    """Every number of every array of a model; with `numbers`, so many of each array, drawn at random."""
     for field in fields(model):
         array = _array(model, field)
         if not isinstance(array, np.ndarray) or not array.size or array.dtype.kind not in "biuf":
             continue
-        chosen = np.arange(len(array))
-        if rows is not None and rows < len(array):
-            chosen = np.sort(rng.choice(len(array), rows, replace=False))
-        for row in chosen.tolist():
-            yield from (Plant(field, (row, *rest)) for rest in np.ndindex(*array.shape[1:]))
+        chosen = np.arange(array.size)
+        if numbers is not None and numbers < array.size:
+            chosen = np.sort(rng.choice(array.size, numbers, replace=False))
+        yield from (Plant(field, tuple(map(int, np.unravel_index(k, array.shape)))) for k in chosen)
 
 
 def exact(name: str) -> tuple[mujoco.MjModel, str]:
@@ -98,23 +108,25 @@ def exact(name: str) -> tuple[mujoco.MjModel, str]:
     return (symmetrise(model, found) if found.deviations else model), symmetry
 
 
-def judge(plant: Plant, model: mujoco.MjModel, symmetry: str) -> str:
-    """ "reference", "named", "lost" (no such symmetry any more), "without effect", or "MISSED"."""
+def judge(plant: Plant, model: mujoco.MjModel, symmetry: str, states: list[tuple[np.ndarray, ...]]) -> str:
+    """ "reference", "refused", "named", "lost" (no such symmetry any more), "without effect", or "MISSED"."""
     spoilt = plant.into(model)
     if spoilt is None:
         return "reference"
-    found = derive(spoilt)
+    try:
+        found = derive(spoilt)
+    except ValueError:
+        return "refused"
     if symmetry not in found.names:
         return "lost"
     if found[symmetry].deviations:
         return "named"
-    return "without effect" if effect(spoilt, found[symmetry]) < ROUNDING else "MISSED"
+    return "without effect" if step_defects(spoilt, found[symmetry], states).max() < ROUNDING else "MISSED"
 
 
-def effect(model: mujoco.MjModel, symmetry: ModelSymmetry) -> float:
-    """Largest relative difference of a step from mirrored states, in the air and on the ground."""
-    states = [dict(n=3, steps=20), dict(n=3, steps=300, seed=1)]
-    return max(float(step_defects(model, symmetry, **some).max()) for some in states)
+def states_of(model: mujoco.MjModel) -> list[tuple[np.ndarray, ...]]:
+    """States in the air and on the ground, from which the effect of a plant is looked for."""
+    return visited(model, n=6, steps=20) + visited(model, n=10, steps=300, seed=1)
 
 
 PUPPET = """<mujoco><compiler angle="radian"/>

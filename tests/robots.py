@@ -40,24 +40,41 @@ def derived(name: str) -> Derivation:
     return derive(robot(name))
 
 
-def step_defects(
-    model: mujoco.MjModel,
-    symmetry: ModelSymmetry,
-    *,
-    n: int = 4,
-    steps: int = 40,
-    touching: bool = False,
-    seed: int = 0,
-) -> np.ndarray:
-    """Relative differences after one step from n random states and from their images.
+def visited(
+    model: mujoco.MjModel, *, n: int = 4, steps: int = 40, touching: bool = False, seed: int = 0
+) -> list[tuple[np.ndarray, ...]]:
+    """Positions, velocities, activations and controls of n random states.
 
     States are reached by random controls from random positions; `touching` goes on until something is in contact, for at
-    most 3000 steps. A continuous symmetry is tried at 0.7.
+    most 3000 steps.
     """
-    g = finite_element(symmetry, 0.7) if symmetry.is_continuous else symmetry
-    spaces, data, rng = state_spaces(model, [g]), mujoco.MjData(model), np.random.default_rng(seed)
+    data, rng = mujoco.MjData(model), np.random.default_rng(seed)
     low = np.where(model.actuator_ctrllimited, model.actuator_ctrlrange[:, 0], -1.0)
     high = np.where(model.actuator_ctrllimited, model.actuator_ctrlrange[:, 1], 1.0)
+    states = []
+    for _ in range(n):
+        mujoco.mj_resetData(model, data)
+        mujoco.mj_integratePos(model, data.qpos, rng.normal(size=model.nv), 0.2)
+        data.qvel[:] = 0.3 * rng.normal(size=model.nv)
+        for k in range(3000):
+            if k >= steps and (data.ncon or not touching):
+                break
+            data.ctrl[:] = rng.uniform(low, high)
+            mujoco.mj_step(model, data)
+        assert data.ncon or not touching
+        states.append((data.qpos.copy(), data.qvel.copy(), data.act.copy(), data.ctrl.copy()))
+    return states
+
+
+def step_defects(
+    model: mujoco.MjModel, symmetry: ModelSymmetry, states: list[tuple[np.ndarray, ...]] | None = None, **visit: int
+) -> np.ndarray:
+    """Relative differences after one step from states, those that `visited` gives, and from their images.
+
+    A continuous symmetry is tried at 0.7.
+    """
+    g = finite_element(symmetry, 0.7) if symmetry.is_continuous else symmetry
+    spaces, data = state_spaces(model, [g]), mujoco.MjData(model)
 
     def image(key, values):
         return spaces[key].transform(spaces[key].generator(0), values) if key in spaces else values.copy()
@@ -73,17 +90,7 @@ def step_defects(
         return data.qpos.copy(), data.qvel.copy(), data.act.copy(), features() - before
 
     defects = []
-    for _ in range(n):
-        mujoco.mj_resetData(model, data)
-        mujoco.mj_integratePos(model, data.qpos, rng.normal(size=model.nv), 0.2)
-        data.qvel[:] = 0.3 * rng.normal(size=model.nv)
-        for k in range(3000):
-            if k >= steps and (data.ncon or not touching):
-                break
-            data.ctrl[:] = rng.uniform(low, high)
-            mujoco.mj_step(model, data)
-        assert data.ncon or not touching
-        state = data.qpos.copy(), data.qvel.copy(), data.act.copy(), data.ctrl.copy()
+    for state in visited(model, **visit) if states is None else states:
         *after, moved = step(*state)
         keys = ("qpos", "qvel", "act", "action")
         *mirrored, _ = step(*(image(key, part) for key, part in zip(keys, state, strict=True)))

@@ -20,6 +20,7 @@ __all__ = ["FEWEST", "HORIZON", "STRIDE", "Comparison", "Evidence", "Tick", "fau
 
 FEWEST = 20  # states that have a 95th percentile
 STRIDE = 10  # steps between sampled states, which would otherwise be nearly the same
+REST = 1e-4  # share of the median step below which a state rests; 1e-12 of the median still shows in a defect
 HORIZON = 100  # steps after which a rollout starts again, so that one odd episode is a small part of the states
 
 Tick = Callable[[int], None]
@@ -71,9 +72,13 @@ class Comparison:
 
     @property
     def relative(self) -> np.ndarray:
-        """Length of each difference over that of the step, (n,); 0/0 is 0 (nothing moved, and so in the mirror)."""
+        """Length of each difference over that of the step, (n,); 0/0 is 0 (nothing moved, and so in the mirror).
+
+        A step is taken to be at least `REST` of the median one: the mirror of a state at rest may move by rounding.
+        """
         a, b = np.linalg.norm(self.difference, axis=1), np.linalg.norm(self.moved, axis=1)
-        return np.where(a == 0, 0.0, a / np.where(b == 0, np.finfo(float).tiny, b))
+        floor = REST * np.median(b[b > 0]) if b.any() else np.finfo(float).tiny
+        return a / np.maximum(b, floor)
 
     @cached_property
     def components(self) -> dict[str, Defect]:

@@ -11,9 +11,11 @@ import argparse
 import contextlib
 import importlib.util
 import io
+import json
 import multiprocessing
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -81,10 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", required=True, metavar="FILE", help="the page (Markdown)")
     parser.add_argument("--json", required=True, metavar="FILE", help="the raw numbers")
     parser.add_argument("--verdicts", metavar="FILE", help="also write what specs of the package state")
+    parser.add_argument(
+        "--asymmetries", metavar="FILE", help="what benchmarks/asymmetries.py wrote, for a line of the page"
+    )
     parser.add_argument("--states", type=int, default=400, help="states to compare from (400)")
     parser.add_argument("--jobs", type=int, default=2, help="robots at a time (2)")
     parser.add_argument("--only", nargs="*", metavar="ROBOT", help="robots whose name contains one of these")
     parsed = parser.parse_args(arguments)
+    swept = asymmetries(json.loads(Path(parsed.asymmetries).read_text(encoding="utf-8"))) if parsed.asymmetries else []
     tasks: list[tuple[str, str | Path]] = [(env_id, env_id) for env_id in KNOWN_ENVIRONMENTS]
     models: list[tuple[str, str | Path]] = [(f"dm_control {path.stem}", path) for path in dm_control_models()]
     if parsed.only:
@@ -106,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     repaired = [symmetrised(parsed.states)] if not parsed.only or "Humanoid-v5" in parsed.only else []
     write_json(Path(parsed.json), _record(rows + repaired, misses, parsed.states))
     names = {robot for robot, _ in tasks}
-    Path(parsed.out).write_text(page(rows, repaired, misses, names, parsed.states), encoding="utf-8")
+    Path(parsed.out).write_text(page(rows, repaired, misses, names, parsed.states, swept), encoding="utf-8")
     if parsed.verdicts:
         write_json(Path(parsed.verdicts), verdicts)
     print(parsed.out)
@@ -228,8 +234,34 @@ def _quiet() -> Iterator[None]:
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-def page(rows: list[Row], repaired: list[Row], misses: list[Miss], tasks: set[str], states: int) -> str:
-    """The Markdown page."""
+def asymmetries(report: dict) -> list[str]:
+    """Lines on what `benchmarks/asymmetries.py` found."""
+    verdicts = Counter(verdict for robot in report["robots"].values() for verdict in robot["plants"].values())
+    fields = {plant.partition("[")[0] for robot in report["robots"].values() for plant in robot["plants"]}
+    planted = sum(verdicts.values()) - verdicts["reference"]
+    missed = [f"{plant} of {name}" for name, robot in report["robots"].items()
+              for plant, verdict in robot["plants"].items() if verdict == "MISSED"]  # fmt: skip
+    count = report["settings"]["numbers"]
+    which = {0: "every number", 1: "one random number"}.get(count, f"{count} random numbers")
+    return [
+        "",
+        "## Does the derivation see every asymmetry?",
+        "",
+        f"In {len(report['robots'])} exactly symmetric robots ({', '.join(report['robots'])}) {which} of each of the "
+        f"{len(fields)} arrays of",
+        f"`MjModel` was changed by itself, {planted} in all (`python benchmarks/asymmetries.py`; addresses and references, "
+        f"{verdicts['reference']} more,",
+        f"can't be changed alone). `derive` named {verdicts['named']} of them, in {verdicts['lost']} it found no such symmetry "
+        f"any more, {verdicts['refused']} it refused, and",
+        f"{verdicts['without effect']} are without effect: the simulator still steps mirrored states to mirrored states. "
+        f"Missed: {', '.join(missed) or 'none'}.",
+    ]
+
+
+def page(
+    rows: list[Row], repaired: list[Row], misses: list[Miss], tasks: set[str], states: int, swept: Sequence[str] = ()
+) -> str:
+    """The Markdown page, with the lines of `asymmetries`."""
     own = [row for row in rows if row.robot in tasks]
     others = [row for row in rows if row.robot not in tasks]
     derive_s = max((row.derive_seconds for row in rows), default=0.0)
@@ -240,7 +272,7 @@ def page(rows: list[Row], repaired: list[Row], misses: list[Miss], tasks: set[st
         "<!-- Written by python -m rppdyn.envs.certification.survey; change the command, not this page. -->",
         "",
         "    python -m rppdyn.envs.certification.survey --out docs/symmetries.md --json docs/results/symmetries.json "
-        f"--verdicts envs/verdicts.json --states {states}",
+        f"--verdicts envs/verdicts.json --asymmetries docs/results/asymmetries.json --states {states}",
         "",
         "Every symmetry below was derived from the robot's model with nothing typed in (`rppdyn.envs.derivation`) and then",
         f"certified by stepping the real simulator from {states} states of random rollouts and from their mirror images",
@@ -289,6 +321,7 @@ def page(rows: list[Row], repaired: list[Row], misses: list[Miss], tasks: set[st
     if misses:
         parts += ["", "### Misses", "", "| model | |", "| --- | --- |"]
         parts += [f"| {miss.robot} | {miss.reason.replace('|', '/')} |" for miss in misses]
+    parts += swept
     return "\n".join(parts) + "\n"
 
 

@@ -1,14 +1,15 @@
 """Every field of `mujoco.MjModel`: how a symmetry carries it, or why it cannot matter.
 
-`SAME` is what the comparison itself reads: adding a name there compares it. `CARRIED` names the fields that have rules of
-their own, in `elements`, `shapes`, `inertia` and `parameters`. A test goes through the fields of the installed MuJoCo.
+`SAME`, `CONSTANTS` and `SHORTCUTS` are what the comparison itself reads: adding a name there compares it. `CARRIED` names the
+fields that have rules of their own, in `elements`, `shapes`, `inertia` and `parameters`. A test goes through the fields of the
+installed MuJoCo.
 """
 
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-__all__ = ["CARRIED", "CONSTANTS", "SAME", "WITHOUT_EFFECT", "role_of"]
+__all__ = ["CARRIED", "CONSTANTS", "SAME", "SHORTCUTS", "WITHOUT_EFFECT", "role_of"]
 
 SAME = {
     "joint": {
@@ -75,6 +76,13 @@ CONSTANTS = {
 }
 """Numbers that `mj_setConst` computes from others. They are compared where they are not what it computes."""
 
+SHORTCUTS = {
+    "body": "body_margin body_contype body_conaffinity body_sameframe body_simple bvh_aabb",
+    "geom": "geom_aabb geom_rbound geom_sameframe",
+    "site": "site_sameframe",
+}
+"""Bounds and flags that follow from the shapes. Wrong ones lose contacts or move a geom, so they deviate from any symmetry."""
+
 WITHOUT_EFFECT = {
     "of the whole model, whatever is where": "opt opt.* flg_* stat signature n*",
     "seen, not felt": "vis cam_* light_* tex_* mat_* skin_* *_rgba *_matid geom_group site_group tendon_group jnt_group "
@@ -89,9 +97,8 @@ WITHOUT_EFFECT = {
     "tree_dofnum tendon_plasticadr tendon_actuatorid tendon_treenum tendon_treeid ten_J_* actuator_ctrladr "
     "actuator_outadr actuator_actadr actuator_historyadr plugin_stateadr plugin_statenum pair_signature "
     "B_* M_* D_* mapM2M mapM2D mapD2M",
-    "shortcuts and bounds that the compiler makes from the shapes; put in wrong by hand, they lose contacts": "body_simple "
-    "*_sameframe body_margin body_contype "
-    "body_conaffinity geom_aabb geom_rbound bvh_* oct_* mesh_bvh* mesh_oct* mesh_poly* mesh_extrema",
+    "index tables and bounds inside a mesh or of a body's boxes, made by the compiler": "bvh_depth bvh_child bvh_nodeid oct_* "
+    "mesh_bvh* mesh_oct* mesh_poly* mesh_extrema",
     "how a mesh was placed when it was compiled; vertices and geoms say where it is": "mesh_pos mesh_quat mesh_scale",
 }
 """Fields that cannot spoil a symmetry, as names or patterns, by the reason why."""
@@ -106,7 +113,7 @@ def role_of(field: str) -> str | None:
     for role, names in CARRIED.items():
         if field in names.split():
             return role
-    if any(field in names.split() for names in CONSTANTS.values()):
+    if any(field in names.split() for names in [*CONSTANTS.values(), *SHORTCUTS.values()]):
         return "computed from other fields"
     patterns = ((reason, name) for reason, names in WITHOUT_EFFECT.items() for name in names.split())
     return next((reason for reason, name in patterns if fnmatchcase(field, name)), None)

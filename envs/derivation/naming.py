@@ -7,11 +7,11 @@ from collections.abc import Collection
 import mujoco
 import numpy as np
 
-from rppdyn.envs.derivation.elements import Match
+from rppdyn.envs.derivation.elements import NONE, Match
 from rppdyn.envs.derivation.skeleton import BALL, FREE, HINGE, SLIDE, Skeleton, name_of
 from rppdyn.envs.derivation.trees import TreeMatch
 
-__all__ = ["is_exchange", "main_free_root", "reflection_name", "swap_name", "turn_name", "yaw_name"]
+__all__ = ["exchanges_geoms", "is_exchange", "main_free_root", "reflection_name", "swap_name", "turn_name", "yaw_name"]
 
 
 SIDE = 0.02
@@ -36,7 +36,7 @@ def reflection_name(
     if _is_flat(skeleton) and permuted.any() and fixed.size and np.allclose(fixed, np.eye(len(fixed))):
         return "leg swap"
     other_sides = _has_sides(skeleton, other)
-    if is_exchange(match.trees):
+    if is_exchange(match.trees) or exchanges_geoms(skeleton, match):
         sideways = first or not other_sides
     else:
         sideways = not other_sides and (first or not alone)
@@ -67,6 +67,13 @@ def _is_below(m: mujoco.MjModel, b: int, top: int) -> bool:
 def is_exchange(trees: TreeMatch) -> bool:
     """Whether bodies change places."""
     return bool((trees.bodies != np.arange(len(trees.bodies))).any())
+
+
+def exchanges_geoms(skeleton: Skeleton, match: Match) -> bool:
+    """Whether parts of one body change places, such as arms without joints."""
+    shaped = np.flatnonzero(skeleton.shaped & (skeleton.model.body_weldid[skeleton.model.geom_bodyid] != 0))
+    to = match.geoms[shaped]
+    return bool(((to != shaped) & (to != NONE)).any())
 
 
 def _walks(skeleton: Skeleton) -> bool:

@@ -14,12 +14,13 @@ import mujoco
 import numpy as np
 
 from rppdyn.envs.derivation.elements import NONE, Match, force_of, image_in_body, tendon_coefficients
-from rppdyn.envs.derivation.fields import CONSTANTS, SAME
+from rppdyn.envs.derivation.fields import CONSTANTS, SAME, SHORTCUTS
 from rppdyn.envs.derivation.inertia import carried_inertias, matters
 from rppdyn.envs.derivation.shapes import image_size, orientation_gap
 from rppdyn.envs.derivation.skeleton import (
     BALL,
     BIAS,
+    DISABLE,
     EQUALITY,
     FREE,
     GAIN,
@@ -53,6 +54,9 @@ TOLERANCE = 1e-9
 
 STALE = 1e-6
 """Relative difference from which on a constant is not what MuJoCo computes; its own rounding gives 1e-12."""
+
+SMALLEST = np.finfo(float).tiny
+"""Only keeps a division by zero away."""
 
 Carry = Callable[[int, np.ndarray], np.ndarray]
 
@@ -136,7 +140,8 @@ def _text(values: np.ndarray) -> str:
 
 def parameters(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     """Every parameter that the dynamics depend on."""
-    for group in (_joints, _dofs, _bodies, _geoms, contact_pairs, _sites, _tendons, actuators, _equalities, _constants):
+    elements = (_joints, _dofs, _bodies, _geoms, contact_pairs, _sites, _tendons, actuators, _equalities)
+    for group in (*elements, _constants, _shortcuts):
         yield from group(skeleton, match)
 
 
@@ -631,6 +636,46 @@ def _constants(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
             if len(partners[kind]) == len(computed):
                 stale = np.abs(parameter.values - computed).max(1) > STALE * np.abs(computed).max(1)
                 yield replace(parameter, counts=stale, attribute="")
+
+
+def _shortcuts(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
+    """Bounds and flags of elements in use, where they are not what the shapes give: each beside what it should be.
+
+    Partners that are as far off as each other are left out: their sizes were changed alike, and not the bounds.
+    """
+    m, right = skeleton.model, skeleton.constants
+    partners = {"body": match.trees.bodies, "geom": match.geoms, "site": match.sites}
+    used = {
+        "body": np.ones(m.nbody, bool),
+        "geom": skeleton.shaped,
+        "site": np.isin(np.arange(m.nsite), skeleton.sites_in_use),
+    }
+    for kind, fields in SHORTCUTS.items():
+        for field in fields.split():
+            values, computed = _rows(m, field), _rows(right, field)
+            boxes = field.endswith("_aabb")
+            if values is None or computed is None or (boxes and m.opt.disableflags & DISABLE.MIDPHASE):
+                continue
+            gaps = np.abs(values - computed).max(1) / np.maximum(np.abs(computed).max(1), SMALLEST)
+            if field.endswith(("sameframe", "simple")):
+                gaps *= values[:, 0] != 0  # a shortcut that is not taken is only slower
+            if field == "bvh_aabb":
+                worst = [
+                    adr + int(gaps[adr : adr + num].argmax()) if num else NONE
+                    for adr, num in zip(m.body_bvhadr, m.body_bvhnum, strict=True)
+                ]
+                values, computed = values[worst], computed[worst]
+                gaps = np.where(np.array(worst) == NONE, 0.0, gaps[worst])
+            to = partners[kind]
+            alike = (to != np.arange(len(to))) & (to != NONE) & (np.abs(gaps - gaps[to]) < STALE)
+            yield Parameter(
+                kind,
+                field.split("_", 1)[1],
+                values,
+                np.arange(len(values)),
+                lambda i, row, computed=computed: computed[i],
+                used[kind] & (gaps > STALE) & ~alike,
+            )
 
 
 # -- what is no element's ---------------------------------------------------------------------------------------------

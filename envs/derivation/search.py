@@ -9,7 +9,15 @@ import mujoco
 import numpy as np
 
 from rppdyn.envs.derivation.elements import Match, match_elements
-from rppdyn.envs.derivation.naming import is_exchange, main_free_root, reflection_name, swap_name, turn_name, yaw_name
+from rppdyn.envs.derivation.naming import (
+    exchanges_geoms,
+    is_exchange,
+    main_free_root,
+    reflection_name,
+    swap_name,
+    turn_name,
+    yaw_name,
+)
 from rppdyn.envs.derivation.parameters import deviations
 from rppdyn.envs.derivation.skeleton import BALL, FREE, HINGE, Skeleton
 from rppdyn.envs.derivation.trees import Isometry, match_trees, rotation_about
@@ -95,7 +103,8 @@ def _reflections(skeleton: Skeleton, known: list[Found]) -> Iterator[Found]:
     def rank(pair: tuple[int, Match]) -> tuple[bool, ...]:
         trees = pair[1].trees
         turned = np.abs(trees.shift).max(initial=0.0) > 1
-        return trees.misfit > NEAR, bool(turned), not is_exchange(trees)
+        parts = exchanges_geoms(skeleton, pair[1])
+        return trees.misfit > NEAR, bool(turned), not is_exchange(trees), not parts
 
     found = [(axis, match) for axis in axes if (match := mirrored(axis, axis)) is not None]
     found.sort(key=rank)

@@ -15,6 +15,7 @@ from rppdyn.envs.encoding import rotation_matrix
 __all__ = [
     "BALL",
     "BIAS",
+    "DISABLE",
     "EQUALITY",
     "FREE",
     "GAIN",
@@ -111,13 +112,17 @@ class Skeleton:
 
     @cached_property
     def size(self) -> float:
-        """A length that says what is far: the largest distance between moving bodies' origins and joint anchors, or 1."""
+        """A length that says what is far: the largest distance between moving bodies' origins and joint anchors.
+
+        Where all of them coincide it is a share of MuJoCo's own measure of the model.
+        """
         moving = self.model.body_weldid != 0
         places = (self.data.xipos[moving], self.data.xpos[moving], self.data.xanchor)
         points = np.concatenate(places) if moving.any() else np.zeros((1, 3))
         roots = {int(self.model.body_rootid[b]) for b in np.flatnonzero(moving)}
         spread = max((self._spread(r) for r in roots), default=0.0)
-        return spread if spread > 1e-9 else max(float(np.ptp(points, axis=0).max()), 1e-3)
+        extent = float(self.model.stat.extent)
+        return spread if spread > 1e-9 * extent else max(float(np.ptp(points, axis=0).max()), 1e-3 * extent)
 
     def _spread(self, root: int) -> float:
         return float(np.ptp(self.data.xipos[self.model.body_rootid == root], axis=0).max())
@@ -169,9 +174,27 @@ class Skeleton:
 
     @cached_property
     def constants(self) -> mujoco.MjModel:
-        """A copy of the model with the constants that follow from its other numbers computed anew."""
+        """A copy of the model with the constants that follow from its other numbers computed anew.
+
+        Raises:
+            ValueError: MuJoCo can't compute them, for the model was changed in a way that it was not compiled for.
+        """
         model = copy.copy(self.model)
-        mujoco.mj_setConst(model, mujoco.MjData(model))
+        try:
+            mujoco.mj_setConst(model, mujoco.MjData(model))
+        except mujoco.FatalError as error:
+            raise ValueError(f"MuJoCo can't compute this model's constants: {error}; or compile it again") from error
+        # What MuJoCo leaves as it was compiled: the boxes of meshes, and bodies alone on the world with a diagonal mass matrix.
+        for i in np.flatnonzero(model.geom_type == GEOM.MESH):
+            mesh = int(model.geom_dataid[i])
+            vertices = model.mesh_vert[model.mesh_vertadr[mesh] :][: model.mesh_vertnum[mesh]].astype(float)
+            low, high = vertices.min(0), vertices.max(0)
+            model.geom_aabb[i] = np.r_[(high + low) / 2, (high - low) / 2]
+            model.geom_rbound[i] = np.linalg.norm(np.maximum(np.abs(low), np.abs(high)))
+        alone = (model.body_weldid[model.body_parentid] == 0) & ~np.isin(
+            np.arange(model.nbody), model.body_parentid[1:]
+        )
+        model.body_simple[1:] *= alone[1:]
         return model
 
     @cached_property

@@ -179,7 +179,8 @@ def recognise(
         if source is not None:
             expected = np.array([_value(source, contents) for _, contents in visited])
             seen = np.array([observation[i] for observation, _ in visited])
-            if not np.allclose(seen, expected, rtol=0, atol=10 * tolerance * (1 + np.abs(expected).max())):
+            size = max(_size(source, contents) for _, contents in visited)
+            if np.abs(seen - expected).max() > 10 * tolerance * size:
                 sources[i] = None
     return Observation(name, model, data, observe, fields, tuple(sources))
 
@@ -324,6 +325,11 @@ def _candidates(fields: tuple[Field, ...], columns: np.ndarray) -> Iterator[Cand
 def _value(source: Source, columns: np.ndarray) -> float:
     value = source.offset + sum(c * columns[column] for column, c in source.terms)
     return float(np.clip(value, source.low, source.high))
+
+
+def _size(source: Source, columns: np.ndarray) -> float:
+    """The size of what is added up, which rounding is relative to."""
+    return abs(source.offset) + sum(abs(c * columns[column]) for column, c in source.terms)
 
 
 def _scaled(coefficient: float, name: str, follows: bool) -> str:

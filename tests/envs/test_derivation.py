@@ -10,6 +10,7 @@ from refusals import refused
 from robots import derived, robot
 
 from rppdyn.envs.derivation import derive, symmetrise
+from rppdyn.envs.derivation.skeleton import Skeleton
 
 
 def test_a_dead_actuator_spoils_a_mirror_no_more_than_a_weak_one():
@@ -18,6 +19,33 @@ def test_a_dead_actuator_spoils_a_mirror_no_more_than_a_weak_one():
     assert any("leg_joint has gear 0" in str(d) for d in derive(model)["leg swap"].deviations)
     model.actuator_gear[:] = 0
     assert [symmetry.name for symmetry in derive(model).symmetries] == ["front-back", "leg swap"]
+
+
+@pytest.mark.parametrize("length", [1e-4, 1e3])
+@pytest.mark.parametrize("arm", [0.0, 1.0])
+def test_what_is_far_follows_the_unit_of_length(length, arm):
+    """One body about a hinge, its centre of mass on the axis or an arm away."""
+
+    def size(unit):
+        return Skeleton(
+            mujoco.MjModel.from_xml_string(
+                f"""<mujoco><worldbody><body><joint/><inertial pos="{arm * unit} 0 0" mass="1" diaginertia="1 1 1"/>
+                <geom size="{unit}" mass="0"/></body></worldbody></mujoco>"""
+            )
+        ).size
+
+    assert size(length) == pytest.approx(length * size(1.0), rel=1e-6)
+
+
+def test_arms_without_joints_say_which_reflection_is_left_right():
+    """A head on wheels that looks along y: its arms lie along x, of which it has one each side."""
+    model = mujoco.MjModel.from_xml_string("""<mujoco><worldbody><body name="head"><joint axis="0 0 1"/>
+      <geom type="box" size=".2 .2 .1"/><geom name="arm_r" type="capsule" fromto=".3 0 0 .8 .02 0" size=".1"/>
+      <geom name="arm_l" type="capsule" fromto="-.3 0 0 -.8 .02 0" size=".1"/>
+      <body name="eyes"><joint axis="1 0 0"/><geom size=".1" pos="0 .2 .3"/></body></body></worldbody></mujoco>""")
+    found = derive(model)
+    assert not found["left-right"].deviations and found["left-right"].rotation[0, 0] == -1
+    assert all(symmetry.deviations for symmetry in found.symmetries if symmetry.name == "front-back")
 
 
 # -- what is found ----------------------------------------------------------------------------------------------------
@@ -194,6 +222,7 @@ def test_a_changed_leg_is_named(parameter):
     model = robot("gymnasium/walker2d_v5")
     assert not derive(model)["leg swap"].deviations
     CHANGES[parameter](model)
+    mujoco.mj_setConst(model, mujoco.MjData(model))
     (found,) = derive(model)["leg swap"].deviations
     assert found.parameter == parameter
     assert {found.element.split()[-1], found.partner.split()[-1]} & {"leg_left_joint", "leg_left", "leg_left_geom"}

@@ -70,6 +70,17 @@ def test_a_mutation_is_one_change():
     assert Mutation(0, "obs", (0, 1)).name(spec) == "leg swap, obs: rootz position and rooty position swapped"
 
 
+@pytest.mark.parametrize("unit", [1.0, 1e-6])
+def test_a_state_at_rest_whose_image_moves_by_rounding_is_exact(unit):
+    moved = unit * np.r_[np.zeros((1, 2)), np.ones((20, 2))]
+    rounding, push = np.zeros_like(moved), np.zeros_like(moved)
+    rounding[0], push[0] = 1e-16 * unit, 0.1 * unit
+    assert Comparison(("x", "y"), rounding, moved).relative.max() < 1e-10
+    assert Comparison(("x", "y"), push, moved).relative.max() > 1
+    assert not Comparison(("x", "y"), 0 * push, 0 * moved).relative.any()
+    assert Comparison(("x", "y"), push, 0 * moved).relative.max() > 1
+
+
 def test_a_force_that_seldom_acts_is_not_lost_in_a_percentile():
     """Ant's torso touches the ground in a few states of a hundred: the wrong sign of that force shows there only."""
     spec = symmetry_spec("Ant-v5", symmetry="left-right")

@@ -239,6 +239,15 @@ def test_names_and_units():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("unit", [1.0, 1e-9])
+def test_small_entries_are_checked_in_their_own_unit(unit):
+    """Twice as much once time runs is no multiple of a velocity, however small the unit."""
+    model = make("InvertedPendulum-v5").unwrapped.model
+    data = mujoco.MjData(model)
+    found = recognise(model, data, lambda: unit * np.r_[data.qvel[0], data.qvel[1] * (1 + (data.time > 0))])
+    assert found.sources[0] is not None and found.sources[1] is None
+
+
 def test_clipping_is_seen():
     _, observation, symmetries = made("Ant-v5")
     assert [source.is_clipped for source in observation.sources] == [False] * 27 + [True] * 78
