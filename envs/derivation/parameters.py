@@ -181,6 +181,15 @@ def configurations(m: mujoco.MjModel, kind: str, partners, counts: np.ndarray) -
         yield Parameter(kind, "plugin", values, partners, _same, counts, blank=True)
 
 
+def _rows_of(values: np.ndarray) -> Carry:
+    """Row i of other values, whatever the row is."""
+
+    def carry(i: int, row: np.ndarray) -> np.ndarray:
+        return values[i]
+
+    return carry
+
+
 def signed_interval(signs: np.ndarray) -> Carry:
     """[low, high] with its sign: [-high, -low] for -1, nothing for 0 (elements that mix)."""
 
@@ -673,7 +682,7 @@ def _shortcuts(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
                 field.split("_", 1)[1],
                 values,
                 np.arange(len(values)),
-                lambda i, row, computed=computed: computed[i],
+                _rows_of(computed),
                 used[kind] & (gaps > STALE) & ~alike,
             )
 
