@@ -9,8 +9,10 @@ from handwritten import MIRRORS
 from refusals import refused
 from robots import derived, robot
 
+from rppdyn.envs.certification.survey import dm_control_models
 from rppdyn.envs.derivation import derive, symmetrise
 from rppdyn.envs.derivation.skeleton import Skeleton
+from rppdyn.envs.making import load_model
 
 
 def test_a_dead_actuator_spoils_a_mirror_no_more_than_a_weak_one():
@@ -38,14 +40,11 @@ def test_what_is_far_follows_the_unit_of_length(length, arm):
 
 
 def test_arms_without_joints_say_which_reflection_is_left_right():
-    """A head on wheels that looks along y: its arms lie along x, of which it has one each side."""
-    model = mujoco.MjModel.from_xml_string("""<mujoco><worldbody><body name="head"><joint axis="0 0 1"/>
-      <geom type="box" size=".2 .2 .1"/><geom name="arm_r" type="capsule" fromto=".3 0 0 .8 .02 0" size=".1"/>
-      <geom name="arm_l" type="capsule" fromto="-.3 0 0 -.8 .02 0" size=".1"/>
-      <body name="eyes"><joint axis="1 0 0"/><geom size=".1" pos="0 .2 .3"/></body></body></worldbody></mujoco>""")
-    found = derive(model)
+    """dm_control's boxhead stands turned by a quarter: its arms, geoms of one body, lie along the world's x axis."""
+    (path,) = (path for path in dm_control_models() if path.stem == "boxhead")
+    found = derive(load_model(path))
     assert not found["left-right"].deviations and found["left-right"].rotation[0, 0] == -1
-    assert all(symmetry.deviations for symmetry in found.symmetries if symmetry.name == "front-back")
+    assert found["front-back"].deviations and found["front-back"].rotation[1, 1] == -1
 
 
 # -- what is found ----------------------------------------------------------------------------------------------------
