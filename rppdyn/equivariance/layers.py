@@ -90,7 +90,8 @@ def _blocks_and_head(network: RPPEMLP, known: bool) -> list[Layer]:
     layers: list[Layer] = []
     for i, (block, rep) in enumerate(zip(network.blocks, network.hidden, strict=True)):
         own, wide = (rep, gated(rep)) if known else (None, None)
-        layers.append(Layer(f"blocks.{i}.linear", _linear(block.linear), wide))
+        made = block.bilinear.rep_in if known and block.bilinear is not None else wide
+        layers.append(Layer(f"blocks.{i}.linear", _linear(block.linear), made))
         if block.bilinear is not None:
             layers.append(Layer(f"blocks.{i}.bilinear", block.bilinear, wide))
         layers.append(Layer(f"blocks.{i}.gate", block.gate, own))

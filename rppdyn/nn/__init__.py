@@ -9,10 +9,12 @@ from rppdyn.nn.merging import merge
 from rppdyn.nn.networks import EMLP, MLP, RPPEMLP, Chained
 from rppdyn.nn.normaliser import InvariantNormaliser
 from rppdyn.nn.pathways import EquivariantPathway, FreePathway, LinearPathway, Pathway, named_pathways
+from rppdyn.nn.products import ChannelProducts
 from rppdyn.nn.stacking import Stack
 
 __all__ = [
     "Bilinear",
+    "ChannelProducts",
     "Chained",
     "DensePathway",
     "EMLP",

@@ -112,7 +112,7 @@ class Bilinear(nn.Module):
             raise ValueError(
                 f"maps={maps!r}: give a number of at least 1, or None for as many as a part has dimensions"
             )
-        self.rep = rep = bind(rep, None)
+        self.rep = self.rep_in = rep = bind(rep, None)
         self.contractions = contractions(rep, maps)
         if not self.contractions:
             raise ValueError(f"no part of {rep} is a linear map between two others: leave the bilinear layer out")

@@ -9,7 +9,7 @@ from typing import Literal
 
 from rppdyn.groups import Group
 from rppdyn.nn.linear import bind
-from rppdyn.reps import Rep, RepType, Scalar, T, regular
+from rppdyn.reps import Rep, RepType, Scalar, T, V, regular
 from rppdyn.reps.algebra import is_int
 
 __all__ = [
@@ -20,6 +20,10 @@ __all__ = [
     "component_major",
     "gated",
     "is_pointwise",
+    "operand_types",
+    "product_channels",
+    "products_hidden",
+    "tensor_rank",
 ]
 
 Architecture = Literal["auto", "regular", "tensor"]
@@ -27,13 +31,17 @@ Architecture = Literal["auto", "regular", "tensor"]
 MAX_RANK_ON_A_LINE = 3  # every power of a one-dimensional group has one coordinate, so the width sets no bound there
 
 
-def hidden_representation(width: int | Rep | RepType, group: Group, architecture: Architecture = "auto") -> Rep:
+def hidden_representation(
+    width: int | Rep | RepType, group: Group, architecture: Architecture = "auto", max_rank: int | None = None
+) -> Rep:
     """The representation of a hidden layer, before gates are added; component-major where a width is shared out.
 
     Args:
         width: a representation (bound or not), or a number of channels to share out.
         architecture: "regular" (finite groups of order up to 64), "tensor" (any group), or "auto": regular where it
             exists and fits, tensors otherwise.
+        max_rank: the largest rank of tensors where a width is shared out for channel-wise products
+            (:func:`products_hidden`); None for the published share (:func:`tensor_hidden`).
     Raises:
         ValueError: an unknown architecture, a width below one, or a regular representation that does not exist or fit.
     """
@@ -47,7 +55,27 @@ def hidden_representation(width: int | Rep | RepType, group: Group, architecture
         )
     if architecture == "regular" or (architecture == "auto" and group.order is not None and group.order <= width):
         return regular_hidden(width, group)
-    return component_major(tensor_hidden(width, group))
+    if max_rank is None:
+        return component_major(tensor_hidden(width, group))
+    return component_major(products_hidden(width, group, max_rank))
+
+
+def products_hidden(width: int, group: Group, max_rank: int) -> Rep:
+    """The widest tensors of small rank that, with gates and the operands of products, are ``width`` rows of a linear layer.
+
+    A block with :class:`~rppdyn.nn.ChannelProducts` then costs about what a layer of that width costs without symmetry.
+    """
+    for channels in range(width, 1, -1):
+        rep = tensor_hidden(channels, group, max_rank)
+        operands = 2 * product_channels(rep) * sum(t.dim for t in operand_types(rep))
+        if gated(rep).dim + operands <= width:
+            return rep
+    return Scalar(group)
+
+
+def tensor_rank(rep: Rep) -> int:
+    """The largest number of tensor factors of a part, scalars aside."""
+    return max((len(part.factors) for part, _ in rep.blocks() if not part.is_trivial), default=0)
 
 
 def component_major(rep: Rep) -> Rep:
@@ -77,27 +105,28 @@ def regular_hidden(width: int, group: Group) -> Rep:
     return component_major((copies * regular(group)) + trivial * Scalar(group))
 
 
-def tensor_hidden(width: int, group: Group) -> Rep:
+def tensor_hidden(width: int, group: Group, max_rank: int | None = None) -> Rep:
     r"""Channels shared out evenly between tensor ranks (Finzi 2023, 2.6).
 
     Let :math:`d` be the dimension of the group and :math:`R = \max\{r : (r + 1) d^r \le \text{width}\}`; add
     :math:`d^{R-r}` tensors of every rank :math:`r \le R`, subtract their :math:`(R + 1) d^R` channels, and repeat. For
     ``d = 3`` and 384 channels: 102 scalars, 34 vectors, 11 matrices, 3 tensors of rank 3. For groups that are not
     orthogonal the tensors of one rank are split over ``T(p, q)`` in the proportions of the binomial distribution
-    (largest remainders first; the published code draws them at random and forgets the draw).
+    (largest remainders first; the published code draws them at random and forgets the draw). ``max_rank`` bounds R.
     """
     d, left = group.d, width
+    highest = math.inf if max_rank is None else max_rank
     counts: dict[int, int] = {}
     while left > 0:
         R = 0
-        while (R + 2) * d ** (R + 1) <= left and (d > 1 or R < MAX_RANK_ON_A_LINE):
+        while R < highest and (R + 2) * d ** (R + 1) <= left and (d > 1 or R < MAX_RANK_ON_A_LINE):
             R += 1
         for r in range(R + 1):
             counts[r] = counts.get(r, 0) + d ** (R - r)
         left -= (R + 1) * d**R
     terms: list[RepType] = []
     for r in sorted(counts):
-        if group.is_orthogonal:
+        if group.is_orthogonal or (max_rank is not None and len(operand_types(Scalar(group))) == 2):
             terms.append(counts[r] * T(r))
         else:
             terms += [n * T(r - q, q) for q, n in enumerate(_binomial_split(counts[r], r)) if n]
@@ -129,3 +158,17 @@ def gated(rep: Rep) -> Rep:
     rep = bind(rep, None)
     gates = sum(len(index) for part, index in rep.blocks() if not is_pointwise(part))
     return gates * Scalar(rep.G) + rep if gates else rep
+
+
+def operand_types(rep: Rep) -> tuple[Rep, ...]:
+    """The types that are multiplied: scalars, vectors, and covectors where the group does not make them the same.
+
+    A form that the group leaves invariant, as a metric or a symplectic form, turns one into the other.
+    """
+    vector = V(rep.G)
+    return (Scalar(rep.G), vector) + (() if (vector >> vector.T).solve().rank else (vector.T,))
+
+
+def product_channels(rep: Rep) -> int:
+    """As many pairs as make the operands half as wide as the hidden representation."""
+    return max(1, rep.dim // (4 * sum(t.dim for t in operand_types(rep))))

@@ -12,10 +12,11 @@ from rppdyn.nn.gate import Gate
 from rppdyn.nn.linear import RelaxedLinear
 from rppdyn.nn.networks import RPPEMLP
 from rppdyn.nn.pathways import named_pathways
+from rppdyn.nn.products import ChannelProducts
 
 __all__ = ["merge"]
 
-KNOWN = (RelaxedLinear, Gate, Bilinear)
+KNOWN = (RelaxedLinear, Gate, Bilinear, ChannelProducts)
 """Layers with pathways that become an ``nn.Linear`` or remain."""
 
 

@@ -14,6 +14,7 @@ from rppdyn.jobs.config.checks import (
     ConfigError,
     at_least,
     betas,
+    bilinear,
     did_you_mean,
     learning_rate_end,
     number,
@@ -83,7 +84,7 @@ class ModelConfig:
     critic_equivariant_variance: float | None = None  # null: as the actor's
     critic_free_variance: float | None = None
     architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
-    bilinear: bool | None = None  # null: where hidden channels are not point-wise
+    bilinear: Any = None  # published (true), channelwise, false; null: published where channels are not point-wise
     parametrisation: str = "pathways"  # of relaxed layers: side by side, or dense, one weight for their sum
 
     def __post_init__(self) -> None:
@@ -96,6 +97,7 @@ class ModelConfig:
             raise ConfigError(
                 f"model.architecture={self.architecture}: unknown{hint}; choose one of {', '.join(ARCHITECTURES)}"
             )
+        bilinear("model.bilinear", self.bilinear)
         at_least("model.hidden", self.hidden, 1)
         at_least("model.num_layers", self.num_layers, 1)
         variance("model.equivariant_variance", self.equivariant_variance)

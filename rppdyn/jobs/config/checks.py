@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 PARAMETRISATIONS = ("pathways", "dense")
+BILINEAR = ("channelwise", "published")
 PRECISIONS = ("highest", "high", "medium")
 
 
@@ -118,3 +119,9 @@ def parametrisation(value: str, kind: str, variances: Mapping[str, float | None]
 def one_of(key: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise ConfigError(f"{key}={value}: unknown{did_you_mean(value, known)}; choose one of {', '.join(known)}")
+
+
+def bilinear(key: str, value: object) -> None:
+    """Refuse what names no bilinear layer."""
+    known = value is None or isinstance(value, bool) or value in BILINEAR
+    require(key, value, known, f"one of {', '.join(BILINEAR)}, true, false, null")

@@ -12,6 +12,7 @@ from rppdyn.jobs.config.agent import ARCHITECTURES
 from rppdyn.jobs.config.checks import (
     ConfigError,
     at_least,
+    bilinear,
     number,
     one_of,
     parametrisation,
@@ -51,13 +52,14 @@ class NetworkConfig:
     equivariant_variance: float = 1e5
     free_variance: float = 1.0
     architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
-    bilinear: bool | None = None  # null: where hidden channels are not point-wise
+    bilinear: Any = None  # published (true), channelwise, false; null: published where channels are not point-wise
     bilinear_maps: int | None = None  # copies of a tensor that multiply others; null: as many as it has dimensions
     parametrisation: str = "pathways"  # of relaxed layers: side by side, or dense, one weight for their sum
 
     def __post_init__(self) -> None:
         one_of("model.kind", self.kind, NETWORKS)
         one_of("model.architecture", self.architecture, ARCHITECTURES)
+        bilinear("model.bilinear", self.bilinear)
         if self.bilinear_maps is not None:
             at_least("model.bilinear_maps", self.bilinear_maps, 1)
         self._check_hidden()

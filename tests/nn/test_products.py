@@ -1,0 +1,161 @@
+"""Channel-wise products: equivariant, all that the group has, and no wider than the layer they are given."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import add
+
+import pytest
+import torch
+from registry import generator
+
+from rppdyn.equivariance import equivariance_error
+from rppdyn.groups import SL, SO, SO13, Group, O, O2eR3, SO2eR3, SO13p, Sp, Z
+from rppdyn.nn import EMLP, MLP, RPPEMLP, Bilinear, ChannelProducts, Stack, merge
+from rppdyn.nn.hidden import component_major, operand_types, tensor_rank
+from rppdyn.priors import negative_log_prior
+from rppdyn.reps import Pseudoscalar, Scalar, T, V
+
+SHEAR = Group("Shear", lie_algebra=[[[0.0, 1.0], [0.0, 0.0]]])
+
+# (group, dimension of the operands, how many products are scalars, and how many are vectors), by hand. Everywhere a scalar
+# times a scalar, and a scalar times a vector in both orders and all the ways in which vectors are turned into vectors.
+PRODUCTS = [
+    (SO(2), 3, 3, 4),  # u . v and the area of u and v; vectors turned by a right angle, too
+    (O(2), 3, 2, 2),
+    (SO(3), 4, 2, 3),  # and the cross product
+    (O(3), 4, 2, 2),
+    (O(5), 6, 2, 2),
+    # a vector is (plane, z). Scalars: s t, s z', z t, z z', u . v, area. Vectors along z: these six; in the plane: each of
+    # s u', u t, z u', u z' as it is and turned by a right angle
+    (SO2eR3(), 4, 6, 14),
+    (SO13p(), 5, 2, 2),
+    (SO13(), 5, 2, 2),
+    (Sp(2), 5, 2, 2),
+    (SL(2), 3, 2, 2),  # the area turns vectors into covectors
+    (SL(3), 7, 3, 3),  # with covectors: their pairing with vectors in both orders; the cross product of two is a vector
+]
+
+
+@pytest.mark.parametrize("G, dim, scalars, vectors", PRODUCTS, ids=[str(p[0]) for p in PRODUCTS])
+def test_all_products_are_there(G, dim, scalars, vectors):
+    assert sum(t.dim for t in operand_types(Scalar(G))) == dim
+    layer = ChannelProducts((20 * Scalar + 20 * V)(G), channels=2, generator=generator())
+    assert {target.dim: target.rank for target in layer.targets} == {1: scalars, G.d: vectors}
+
+
+@pytest.mark.parametrize("G", [p[0] for p in PRODUCTS] + [SHEAR], ids=str)
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
+def test_strict_networks_are_equivariant_and_relaxed_ones_are_not(G, dtype, tolerance):
+    x = 0.5 * torch.randn(8, (2 * V + Scalar)(G).dim, generator=generator(1), dtype=torch.float64).to(dtype)
+    options = dict(hidden=40, num_layers=2, bilinear="channelwise", generator=generator())
+    net = EMLP(2 * V + Scalar, Scalar + V, G, **options).to(dtype)
+    assert any(isinstance(block.bilinear, ChannelProducts) for block in net.blocks)
+    y = net(x)
+    assert y.abs().mean() > 1e-3 and equivariance_error(net, net.rep_in, net.rep_out, x, n_samples=5).mean < tolerance
+    relaxed = RPPEMLP(2 * V + Scalar, Scalar + V, G, free_scale=0.3, **options).to(dtype)
+    assert equivariance_error(relaxed, net.rep_in, net.rep_out, x, n_samples=5).mean > 1e-3
+
+
+def by_definition(layer, x):
+    """One product at a time, from the solver's own bases."""
+    k, n = layer.channels, layer.rep.dim
+    types = operand_types(layer.rep)
+    operand = reduce(add, types)
+    hidden = layer.hidden
+    y, start, z = x[:, :n].clone(), 0, x[:, n:]
+    u, v = [], []
+    for t in types:
+        both, z = z[:, : 2 * k * t.dim].view(len(x), t.dim, 2, k), z[:, 2 * k * t.dim :]
+        u.append(both[:, :, 0])
+        v.append(both[:, :, 1])
+    u, v = torch.cat(u, 1), torch.cat(v, 1)
+    weight = layer.equivariant.weight
+    for part, index in hidden.blocks():
+        Q = (operand * operand >> part).equivariant_basis()
+        if not Q.shape[1]:
+            continue
+        P = Q.view(part.dim, operand.dim, operand.dim, -1) * part.dim**0.5
+        w = weight[start : start + len(index) * P.shape[-1] * k].view(len(index), P.shape[-1], k)
+        for m, rows in enumerate(index):
+            terms = torch.einsum("pijb,nic,njc,bc->np", P, u, v, w[m])
+            y[:, n - hidden.dim + rows] += terms
+        start += w.numel()
+    return y
+
+
+@pytest.mark.parametrize("G", [SO(3), SL(3), SO2eR3(), SO(2)], ids=str)
+@pytest.mark.parametrize("layout", [lambda rep: rep, component_major], ids=["copy by copy", "component-major"])
+def test_the_layer_is_the_sum_of_its_products(G, layout):
+    hidden = layout((4 * Scalar + 3 * V + (T(2) if G.d == 3 and G.is_orthogonal else Scalar))(G))
+    layer = ChannelProducts(hidden, channels=3, generator=generator()).double()
+    x = torch.randn(5, layer.rep_in.dim, generator=generator(2), dtype=torch.float64)
+    torch.testing.assert_close(layer(x), by_definition(layer, x), rtol=1e-12, atol=1e-12)
+    assert (layer(x) - x[:, : layer.rep.dim]).abs().mean() > 0.01
+
+
+@pytest.mark.parametrize("G", [O(2), SO(3), SO13p(), O(5), SL(3)], ids=str)
+@pytest.mark.parametrize("width", [16, 256])
+def test_a_width_is_the_rows_of_a_linear_layer(G, width):
+    net = EMLP(2 * V, Scalar, G, hidden=width, num_layers=2, bilinear="channelwise")
+    rows = [block.linear.rep_out.dim for block in net.blocks]
+    assert max(rows) <= width and (width == 16 or min(rows) > 0.9 * width)
+
+
+def test_ranks_of_hidden_tensors_are_those_of_input_and_output():
+    rank = lambda *reps: max(tensor_rank(rep) for rep in EMLP(*reps, SO(3), hidden=100, bilinear="channelwise").hidden)  # noqa: E731
+    assert [rank(V, Scalar), rank(V, T(2)), rank(T(2), V), rank(Scalar, Scalar)] == [1, 2, 2, 1]
+
+
+def test_the_published_network_is_the_default():
+    for bilinear in (None, "published"):
+        net = EMLP(2 * V, T(2), SO(3), hidden=64, bilinear=bilinear)
+        assert all(isinstance(block.bilinear, Bilinear) for block in net.blocks)
+        assert net.hidden[0].dim == 64 and max(tensor_rank(rep) for rep in net.hidden) == 2
+
+
+def test_scalars_alone_are_made_of_products_of_the_inputs():
+    net = EMLP(
+        2 * V, Scalar, O(3), hidden=16 * Scalar, num_layers=1, bilinear="channelwise", generator=generator()
+    ).double()
+    x = torch.randn(6, 6, generator=generator(3), dtype=torch.float64)
+    assert net(x).std() > 1e-3  # the inner products of two vectors; linear maps alone have none
+
+
+def test_finite_groups_with_regular_representations_have_none():
+    assert all(block.bilinear is None for block in EMLP(V, V, Z(4), hidden=32, bilinear="channelwise").blocks)
+
+
+def test_a_stack_a_gradient_a_merged_network_and_a_state_dict_are_the_network():
+    options = dict(hidden=24, num_layers=2, bilinear="channelwise")
+    build = lambda seed: RPPEMLP(4 * V, Scalar, O2eR3(), generator=generator(seed), **options).double()  # noqa: E731
+    nets = [build(0), build(1)]
+    x = torch.randn(2, 5, 12, generator=generator(4), dtype=torch.float64)
+    both = torch.stack([net(xi) for net, xi in zip(nets, x, strict=True)])
+    stack = Stack(nets)
+    torch.testing.assert_close(stack(x), both, rtol=1e-12, atol=1e-12)
+    priors = torch.stack([negative_log_prior(net) for net in nets])
+    torch.testing.assert_close(stack.per_member(negative_log_prior), priors, rtol=1e-12, atol=0)
+    one = x[0].requires_grad_()
+    by_autograd = torch.autograd.grad(nets[0](one).sum(), one)[0]
+    torch.testing.assert_close(nets[0].gradient(one), by_autograd, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(merge(nets[0])(one), both[0], rtol=1e-10, atol=1e-12)
+    other = build(7)
+    other.load_state_dict(nets[0].state_dict())
+    assert torch.equal(other(one), nets[0](one))
+
+
+def test_built_in_single_precision_and_cast_to_double_is_exactly_equivariant():
+    net = EMLP(V, T(2), SO2eR3(), hidden=30, bilinear="channelwise", generator=generator()).half().float().double()
+    x = torch.randn(4, 3, generator=generator(5), dtype=torch.float64)
+    assert equivariance_error(net, net.rep_in, net.rep_out, x, n_samples=3).mean < 1e-12
+
+
+def test_what_has_no_products_goes_without_or_is_refused():
+    odd = 8 * Pseudoscalar
+    assert RPPEMLP(V, V, O(3), hidden=odd, num_layers=1, bilinear="channelwise").blocks[0].bilinear is None
+    with pytest.raises(ValueError, match=r"O\(3\) has no product of scalars and vectors that ends in P"):
+        ChannelProducts(odd(O(3)), channels=2)
+    assert MLP(V, V, SO(3), hidden=8).blocks[0].bilinear is None
+    with pytest.raises(ValueError, match="bilinear='channelwise' needs the equivariant pathway"):
+        MLP(V, V, SO(3), hidden=8, bilinear="channelwise")
