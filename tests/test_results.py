@@ -42,6 +42,11 @@ runpy.run_path(script, run_name="__main__")
         ("images.md", "images.py", ["images_falling.json"]),
         ("images.md", "images.py", ["images_short.json"]),
         ("images.md", "groups.py", ["groups.json"]),
+        (
+            "../evidence/prior_or_architecture.md",
+            "../evidence/prior_or_architecture.py",
+            ["../evidence/prior_or_architecture.json"],
+        ),
         ("images.md", "tables.py", ["images_tables_selection.json", "images_tables.json"]),
         ("transition.md", "transition.py", ["transition.json"]),
     ],
