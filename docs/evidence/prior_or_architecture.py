@@ -1,7 +1,7 @@
 """Prior or architecture: `python docs/evidence/prior_or_architecture.py RUNS... --json FILE.json`, or from that file alone.
 
-Runs of `fit-regression` and `fit-dynamics` as section 1 of `protocol.md` says. Of each task: test errors by arm, and ratios that
-are paired by seed: exp of the mean log ratio, with a 95 % t interval.
+Runs of `fit-regression` and `fit-dynamics` as section 1 of `protocol.md` says. Of each task: test errors by arm, and paired
+ratios: exp of the mean log ratio, with a 95 % t interval.
 """
 
 from __future__ import annotations
