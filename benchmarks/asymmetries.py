@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         model, symmetry = exact(name)
         states = states_of(model)
         chosen = list(plants(model, parsed.numbers or None, np.random.default_rng(parsed.seed)))
-        verdicts = report.setdefault(name, {"symmetry": symmetry, "plants": {}})["plants"]
+        verdicts = report.setdefault(name, {"symmetry": symmetry, "planned": len(chosen), "plants": {}})["plants"]
         saved = time.monotonic()
         with Progress(len(chosen), description=name, unit="number") as bar:
             for i, plant in enumerate(chosen):

@@ -236,25 +236,25 @@ def _quiet() -> Iterator[None]:
 
 def asymmetries(report: dict) -> list[str]:
     """Lines on what `benchmarks/asymmetries.py` found."""
-    verdicts = Counter(verdict for robot in report["robots"].values() for verdict in robot["plants"].values())
-    fields = {plant.partition("[")[0] for robot in report["robots"].values() for plant in robot["plants"]}
+    robots = report["robots"]
+    verdicts = Counter(verdict for robot in robots.values() for verdict in robot["plants"].values())
     planted = sum(verdicts.values()) - verdicts["reference"]
-    missed = [f"{plant} of {name}" for name, robot in report["robots"].items()
-              for plant, verdict in robot["plants"].items() if verdict == "MISSED"]  # fmt: skip
-    count = report["settings"]["numbers"]
-    which = {0: "every number", 1: "one random number"}.get(count, f"{count} random numbers")
+    pairs = [(name, *pair) for name, robot in robots.items() for pair in robot["plants"].items()]
+    missed = [f"{plant} of {name}" for name, plant, verdict in pairs if verdict == "MISSED"]
+    counts = [f"{name} {len(robot['plants'])} of {robot['planned']}" for name, robot in robots.items()]
+    number = report["settings"]["numbers"]
+    which = {0: "every number", 1: "one random number"}.get(number, f"{number} random numbers")
     return [
         "",
         "## Does the derivation see every asymmetry?",
         "",
-        f"In {len(report['robots'])} exactly symmetric robots ({', '.join(report['robots'])}) {which} of each of the "
-        f"{len(fields)} arrays of",
-        f"`MjModel` was changed by itself, {planted} in all (`python benchmarks/asymmetries.py`; addresses and references, "
-        f"{verdicts['reference']} more,",
-        f"can't be changed alone). `derive` named {verdicts['named']} of them, in {verdicts['lost']} it found no such symmetry "
-        f"any more, {verdicts['refused']} it refused, and",
-        f"{verdicts['without effect']} are without effect: the simulator still steps mirrored states to mirrored states. "
-        f"Missed: {', '.join(missed) or 'none'}.",
+        f"In robots that are exactly symmetric {which} of each array of `MjModel` was to be changed by itself",
+        f"(`python benchmarks/asymmetries.py`; so far: {', '.join(counts)}).",
+        f"Addresses and references, {verdicts['reference']} of these, can't be changed alone. Of the other {planted} `derive` "
+        f"named {verdicts['named']};",
+        f"in {verdicts['lost']} it found no such symmetry any more, {verdicts['refused']} it refused, and "
+        f"{verdicts['without effect']} are without effect: the simulator still steps",
+        f"mirrored states to mirrored states. Missed: {', '.join(missed) or 'none'}.",
     ]
 
 

@@ -19,7 +19,7 @@ def test_a_survey_finds_what_the_package_states(tmp_path):
         "vis[0]": "without effect",
         "jnt_type[0]": "reference",
     }
-    swept.write_text(json.dumps({"settings": {"numbers": 2}, "robots": {"mite": {"plants": plants}}}))
+    swept.write_text(json.dumps({"settings": {"numbers": 2}, "robots": {"mite": {"planned": 9, "plants": plants}}}))
     files += ["--asymmetries", str(swept)]
     assert survey.main([*files, "--only", "InvertedPendulum", "--states", "40", "--jobs", "1"]) == 0
     (row,) = json.loads(numbers.read_text())["rows"]
@@ -27,8 +27,8 @@ def test_a_survey_finds_what_the_package_states(tmp_path):
     assert row["state"][1] < 1e-12 and "hinge" in row["spoiled_by"][0]
     text = " ".join(page.read_text().split())
     assert "| InvertedPendulum-v5 | left-right | **exact** |" in text
-    assert "robots (mite) 2 random numbers of each of the 3 arrays" in text and "3 in all" in text
-    assert "named 1 of them, in 1 it found no such symmetry any more, 0 it refused, and 1 are without" in text
+    assert "2 random numbers of each array" in text and "so far: mite 4 of 9" in text and "Of the other 3" in text
+    assert "named 1; in 1 it found no such symmetry any more, 0 it refused, and 1 are without" in text
     assert "Missed: none." in text
     stated = json.loads((Path(envs.__file__).parent / "verdicts.json").read_text())
     found = json.loads(verdicts.read_text())
