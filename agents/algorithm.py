@@ -28,7 +28,7 @@ from rppdyn.agents.compiled import gains_by_compiling
 from rppdyn.agents.equivariance import AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
 from rppdyn.agents.functional import Networks
 from rppdyn.agents.images import refuse_changed_rewards
-from rppdyn.agents.networks import RPPActor, RPPCritic
+from rppdyn.agents.networks import RPPActor, RPPCritic, require_vectors
 from rppdyn.agents.policy import RPPPolicy
 from rppdyn.agents.precision import check_matmul_precision
 from rppdyn.agents.replay import DeviceReplayBuffer, RowReplayBuffer, Rows
@@ -192,6 +192,7 @@ class RPPSAC(SAC):
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
         refusals.check_actions(env.action_space)  # before stable-baselines3 asserts it
+        require_vectors("observation", env.observation_space)  # before it makes a buffer for them
         return SAC._wrap_env(env, verbose, monitor_wrapper)
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:

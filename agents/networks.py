@@ -195,6 +195,18 @@ def in_precision(module: Module, dtype: torch.dtype | None) -> Module:
     return module if dtype is None else copy.deepcopy(module).to(dtype)
 
 
+def require_vectors(what: str, space: spaces.Space) -> spaces.Box:
+    """Refuse a space of anything but vectors, such as the dictionaries of goal environments."""
+    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+        remedy = (
+            "gymnasium.wrappers.FlattenObservation makes one of it, for whose entries the spec is then given"
+            if what == "observation"
+            else "wrap the environment so that its actions are vectors"
+        )
+        raise ValueError(f"the {what} space is {space}, and a symmetry acts on a Box with one axis here: {remedy}")
+    return space
+
+
 def check_spaces(spec: SymmetrySpec, observation_space: spaces.Space, action_space: spaces.Space) -> None:
     """Refuse, by name, spaces on which a squashed Gaussian policy can't be equivariant under the spec.
 
@@ -205,8 +217,7 @@ def check_spaces(spec: SymmetrySpec, observation_space: spaces.Space, action_spa
     name = spec.env_id
 
     def vectors(what: str, space: spaces.Space, dim: int) -> spaces.Box:
-        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-            raise ValueError(f"{name}: the {what} space is {space}; RPPPolicy needs a Box with one axis")
+        space = require_vectors(what, space)
         if space.shape[0] != dim:
             raise ValueError(
                 f"{name}: the {what} space has {space.shape[0]} entries and the symmetry spec {dim}; "

@@ -65,7 +65,7 @@ class Space:
     """How the group's generators act on one space of n coordinates with f features (f = n unless encoded).
 
     Args:
-        entries: the n coordinates.
+        entries: the n coordinates; a name alone stands for an entry without joint and unit.
         discrete_generators: one (f, f) matrix per discrete generator of the group.
         lie_algebra: one (f, f) matrix per generator of the Lie algebra.
         origin: the fixed point of the action, n numbers; empty means zero. Zero where a coordinate is encoded.
@@ -84,14 +84,14 @@ class Space:
 
     def __init__(
         self,
-        entries: Iterable[Entry | Sequence[Any]],
+        entries: Iterable[Entry | str | Sequence[Any]],
         discrete_generators: Iterable[ArrayLike] = (),
         lie_algebra: Iterable[ArrayLike] = (),
         origin: Iterable[float] = (),
         angles: Iterable[int] = (),
         quaternions: Iterable[int] = (),
     ):
-        object.__setattr__(self, "entries", tuple(Entry(*entry) for entry in entries))
+        object.__setattr__(self, "entries", tuple(map(_entry, entries)))
         n = len(self.entries)
         object.__setattr__(self, "origin", tuple(map(float, origin)) or (0.0,) * n)
         if len(self.origin) != n or not np.isfinite(self.origin).all():
@@ -402,6 +402,16 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of cells as lines with aligned columns."""
     widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _entry(entry: Entry | str | Sequence[Any]) -> Entry:
+    try:
+        found = Entry(entry) if isinstance(entry, str) else Entry(*entry)
+    except TypeError:
+        found = Entry("")
+    if not all(isinstance(text, str) for text in found[:3]) or not found.name:
+        raise ValueError(f"entry {entry!r} of a space: give its name, or Entry(name, joint, unit)")
+    return found
 
 
 def _matrix(m, n: int, key: str) -> Matrix:

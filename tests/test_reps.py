@@ -437,3 +437,40 @@ def test_what_is_no_stack_of_matrices_is_said(matrices, words):
         Group("a", discrete_generators=matrices)
     with refused("discrete_generators", *words):
         Rep.from_generators(Z(2), discrete_generators=matrices)
+
+
+def test_products_lift_in_any_order():
+    A, B, C = SO(3), S(3), Z(2)
+    rep = V(A) + V(A) * V(B) + V(A * B) + Pseudoscalar(A * B)
+    G = B * C * A
+    a, b, c = (H.samples(4, generator(i)) for i, H in enumerate((A, B, C)))
+    before = torch.stack([torch.block_diag(*parts) for parts in zip(a, b, strict=True)])
+    after = torch.stack([torch.block_diag(*parts) for parts in zip(b, c, a, strict=True)])
+    lifted = rep.lift(G)
+    lifted.check()
+    torch.testing.assert_close(lifted.rho(after), rep.rho(before))
+    assert rep.lift(G).lift(A * B * C) == rep.lift(A * B * C)
+    assert (V(B * A) + V(A * B)).G == B * A
+    with refused("is not a factor", "SO(3) x S(3)", "Z(2)"):
+        V(A * C).lift(A * B)
+    with refused("SO(3) is a factor 2 times", "factor=i"):
+        V(B * A).lift(A * B * A)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: V**100, "V ** 100"),
+        (lambda: T(10**9), "T(1000000000, 0)"),
+        (lambda: ((V**50) ** 50)(SO(3)), "100 factors"),
+        (lambda: (10**9 * (V + Scalar))(SO(3)), "2000000000 terms"),
+        (lambda: ((V + Scalar) ** 30)(SO(3)).blocks(), "use a lower tensor power"),
+        (lambda: math.prod([SO(3)] * 200, start=SO(3)), "a product of 33 groups"),
+        (lambda: S(10**9), "S(1000000000)"),
+        (lambda: SO(10**6), "SO(1000000)"),
+        (lambda: D(10**400), "from 1 to"),
+    ],
+)
+def test_what_is_beyond_any_memory_is_refused_at_once(make, words):
+    with refused(words):
+        make()

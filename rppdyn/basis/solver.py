@@ -27,8 +27,6 @@ DENSE_FIRST = 48  # up to here a singular value decomposition beats the random d
 DENSE_LIMIT = 1200  # up to here it takes seconds
 MAX_STRETCH = 1e10  # of vectors by a discrete generator; beside that, moved by their own length is all but left alone
 MAX_UNITS = 1e5  # of coordinates apart: entries are by their square, and below 1e-12 of the largest taken for rounding
-MAX_BYTES = 2**33  # that a representation's coordinates may take while it is split into its parts,
-COUNTING = 64  # bytes each
 WORTH_KEEPING = 5e-3  # seconds; what is solved faster than this is not written to disk
 
 Solution = tuple[Subspace, Certificate]
@@ -52,11 +50,6 @@ def solve(rep: Rep, *, cache: bool = True) -> Basis:
         NotCertified: the invariants could not be told from near-invariants.
         ValueError: so many coordinates that counting them alone would not fit in memory.
     """
-    if (needed := COUNTING * rep.dim) > MAX_BYTES:
-        raise ValueError(
-            f"the basis of {rep} of {rep.G} needs about {needed} bytes to keep account of its {rep.dim} coordinates, more than "
-            f"{MAX_BYTES}; use a lower tensor power"
-        )
     solved: dict[str, Solution] = {}
     blocks = []
     for part, index in rep.blocks():

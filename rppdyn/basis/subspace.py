@@ -18,6 +18,9 @@ from torch import Tensor
 
 from rppdyn.basis.problem import Array
 
+MAX_BYTES = 2**32
+"""Of the entries of one block's basis that are formed to find those that are not zero."""
+
 
 class Subspace(ABC):
     """An orthonormal basis Q (dim, rank) known through its products."""
@@ -59,7 +62,16 @@ class Subspace(ABC):
         return self.matmul(torch.eye(self.rank, dtype=self.dtype))
 
     def sparse(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows, columns and values of Q's entries above rounding (1e-14), ordered by row."""
+        """Rows, columns and values of Q's entries above rounding (1e-14), ordered by row.
+
+        Raises:
+            ValueError: there are so many that they would not fit in memory.
+        """
+        if (needed := self.dim * self.rank * self.itemsize) > MAX_BYTES:
+            raise ValueError(
+                f"a basis of shape ({self.dim}, {self.rank}) takes {needed} bytes, more than {MAX_BYTES}; use a lower "
+                "tensor power"
+            )
         q = self.dense()
         rows, cols = torch.nonzero(q.abs() > 1e-14, as_tuple=True)
         return rows, cols, q[rows, cols]

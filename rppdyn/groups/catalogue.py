@@ -30,9 +30,13 @@ def _rotations(d: int) -> list[Tensor]:
     return [_unit(d, j, i) - _unit(d, i, j) for i, j in combinations(range(d), 2)]
 
 
-def _check_size(name: str, n: int, least: int = 1) -> int:
-    if not isinstance(n, Integral) or isinstance(n, bool) or n < least:
-        raise ValueError(f"{name}({n!r}): the size must be an integer of at least {least}")
+MAX_FINITE, MAX_CONTINUOUS, MAX_ANGLES = 4096, 64, 10**6
+"""Sizes up to which generators, one or two of a finite group and about n^2 of a continuous one, are quickly made."""
+
+
+def _check_size(name: str, n: int, least: int = 1, most: int = MAX_CONTINUOUS) -> int:
+    if not isinstance(n, Integral) or isinstance(n, bool) or not least <= n <= most:
+        raise ValueError(f"{name}({n!r}): the size must be an integer from {least} to {most}")
     return n
 
 
@@ -45,18 +49,18 @@ def _group(name: str, lie: Sequence[Tensor], discrete: Sequence[Tensor], d: int)
 
 def Trivial(d: int) -> Group:
     """The group of the identity alone, on ``d`` dimensions."""
-    return _group(f"Trivial({d})", [], [], _check_size("Trivial", d))
+    return _group(f"Trivial({d})", [], [], _check_size("Trivial", d, most=MAX_FINITE))
 
 
 def Z(n: int) -> Group:
     """The cyclic group of order ``n``, as cyclic shifts of ``n`` coordinates."""
-    _check_size("Z", n)
+    _check_size("Z", n, most=MAX_FINITE)
     return _group(f"Z({n})", [], [_permutation_matrix([(i + 1) % n for i in range(n)])], n)
 
 
 def S(n: int) -> Group:
     """The symmetric group, as all permutations of ``n`` coordinates (order n!)."""
-    _check_size("S", n)
+    _check_size("S", n, most=MAX_FINITE)
     swap = [1, 0, *range(2, n)]
     cycle = [(i + 1) % n for i in range(n)]
     images = [] if n == 1 else [swap] if n == 2 else [swap, cycle]
@@ -65,7 +69,7 @@ def S(n: int) -> Group:
 
 def D(n: int) -> Group:
     """The dihedral group of order ``2n``, as the rotations and reflections of a regular polygon in the plane."""
-    _check_size("D", n)
+    _check_size("D", n, most=MAX_ANGLES)
     return _group(f"D({n})", [], [_plane_rotation(2 * math.pi / n), torch.diag(torch.tensor([-1.0, 1.0]).double())], 2)
 
 
@@ -174,7 +178,7 @@ def O2eR3() -> Group:
 
 def DkeR3(k: int) -> Group:
     """Rotations of R^3 by multiples of 2 pi / k about the z axis and reflections in planes that hold it (order 2k)."""
-    _check_size("DkeR3", k)
+    _check_size("DkeR3", k, most=MAX_ANGLES)
     turn = torch.eye(3, dtype=torch.float64)
     turn[:2, :2] = _plane_rotation(2 * math.pi / k)
     reflection = torch.diag(torch.tensor([-1.0, 1.0, 1.0], dtype=torch.float64))

@@ -16,6 +16,10 @@ from torch import Tensor
 MAX_ORDER = 64
 """Finite groups up to this order are enumerated (``Group.order``, ``Group.elements``, the regular representation)."""
 
+MAX_FACTORS = 32
+MAX_NUMBERS = 2**24
+"""Of a direct product: its factors, and the entries of its generators."""
+
 Matrices = Tensor | np.ndarray | Sequence[Any]
 """Square matrices ``(n, d, d)``: an array, or a sequence of arrays or of rows of numbers."""
 
@@ -238,10 +242,21 @@ class Group:
         return g.contiguous()
 
     def __mul__(self, other: Group) -> Group:
-        """The direct product; its elements are block-diagonal."""
+        """The direct product; its elements are block-diagonal.
+
+        Raises:
+            ValueError: more than ``MAX_FACTORS`` factors, or generators that would not fit in memory.
+        """
         if not isinstance(other, Group):
             return NotImplemented
         factors = self.factors + other.factors
+        generators = sum(len(part) for group in (self, other) for part in (group._lie, group._discrete))
+        size = generators * (self.d + other.d) ** 2
+        if len(factors) > MAX_FACTORS or size > MAX_NUMBERS:
+            raise ValueError(
+                f"a product of {len(factors)} groups, with {size} numbers in its generators, is more than {MAX_FACTORS} "
+                f"groups or {MAX_NUMBERS} numbers: use fewer, or smaller ones"
+            )
         d, dtype = self.d + other.d, torch.promote_types(self.dtype, other.dtype)
         lie, discrete = [], []
         for group, slot in ((self, slice(0, self.d)), (other, slice(self.d, d))):

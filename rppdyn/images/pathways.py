@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.nn.curvature import Kronecker, Root, gram, of_linear
-from rppdyn.nn.pathways import Pathway
+from rppdyn.nn.pathways import Pathway, written
 
 __all__ = [
     "Convolution",
@@ -59,7 +59,7 @@ class ImagePathway(Pathway):
         return nn.Parameter(torch.randn(shape, generator=generator) * min(std, widest))
 
     def extra_repr(self) -> str:
-        return f"{self.num_coefficients} coefficients, variance={self.variance.item():.4g}"
+        return f"{self.num_coefficients} coefficients, variance={written(self.log_variance)}"
 
 
 def circular_pad(x: Float[Tensor, "N C H W"], kernel_size: int) -> Float[Tensor, "N C H_padded W_padded"]:

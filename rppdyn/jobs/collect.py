@@ -88,7 +88,8 @@ def run(config: CollectConfig, *, progress: bool = False) -> CollectResult:
     with _source(config) as source:
         assert source.env.spec is not None
         env_id = source.env.spec.id
-        dataset = config.name or f"rppdyn/{_plain(env_id)}/{_plain(source.short)}-v0"
+        own = f"rppdyn/{_plain(env_id)}/{_plain(source.short)}-v0"
+        dataset = own if config.name is None else config.name
         with Progress(source.steps, description=f"collect {env_id}", delay=1.0, enabled=progress) as bar:
             folder = write_episodes(
                 dataset,

@@ -17,7 +17,7 @@ from rppdyn.envs.spec import align
 from rppdyn.equivariance.actions import generator_names
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.command import EquivarianceConfig
+from rppdyn.jobs.config.command import SUBJECTS, EquivarianceConfig
 from rppdyn.jobs.measuring import subjects
 from rppdyn.jobs.measuring.figure import draw
 from rppdyn.jobs.measuring.fit_subjects import Member, open_fit
@@ -98,6 +98,12 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
         raise ConfigError(
             f"{config.what} is a run of fit-image: its result.json has the error under shifts; rppdyn.equivariance measures "
             "what load_image_models gives under rotations and others"
+        )
+    is_policy = folder is not None and compose.name_of_run(folder) not in FITS
+    if config.states_from == "normal" and (is_policy or config.kind == SUBJECTS[".zip"]):
+        raise ConfigError(
+            f"--from normal: a policy's observations are no standard normal numbers; leave it out for states of "
+            f"{config.what}'s own episodes, or give reset or a file"
         )
     with process_state(threads=1):  # many small products: threads would wait for each other
         if folder is not None and compose.name_of_run(folder) in FITS:

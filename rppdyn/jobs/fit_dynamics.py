@@ -244,9 +244,11 @@ class Dynamics(StackFit):
                 self.example = {"truth": truth[0].tolist(), "found": found.states[0].tolist()}
         return over_members(measured)
 
+    def save(self, folder: RunFolder) -> None:
+        write_json(folder.path / "rollouts.json", self.curves | {"example": self.example})
+
     def draw(self, folder: RunFolder) -> None:
         super().draw(folder)
-        write_json(folder.path / "rollouts.json", self.curves | {"example": self.example})
         draw_rollouts(self.curves, self.example, folder.figures / "rollouts.png")
 
     def _errors(self, found: Float[Tensor, "n T d"], truth: Float[Tensor, "n T d"]) -> dict[str, Float[Tensor, "n t"]]:

@@ -242,10 +242,12 @@ class Transition(StackFit):
         }
         return over_members(measured)
 
-    def draw(self, folder: RunFolder) -> None:
+    def save(self, folder: RunFolder) -> None:
         agent_files.save_spec(folder, self.spec)
-        super().draw(folder)
         write_json(folder.path / "rollouts.json", self.curves)
+
+    def draw(self, folder: RunFolder) -> None:
+        super().draw(folder)
         draw_horizons(self.curves, folder.figures / "rollouts.png")
 
 

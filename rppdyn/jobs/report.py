@@ -26,7 +26,6 @@ def run(config: ReportConfig) -> Path:
     """
     groups = read_groups(with_metrics(config.runs))
     out = Path(config.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, html(groups))
     return out
 

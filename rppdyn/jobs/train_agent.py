@@ -180,8 +180,8 @@ class _Run:
         )
         if not stopped:
             agent_files.save_model(self.agent, folder)
-            learning_curves([folder.path], folder.figures / "learning_curve.png")
             folder.write_result({**asdict(result), "provenance": self._provenance})
+            learning_curves([folder.path], folder.figures / "learning_curve.png")  # it must not cost the result
         return result
 
 

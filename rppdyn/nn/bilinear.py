@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from rppdyn.nn.contracting import Contraction, Plan, grouped
 from rppdyn.nn.derivatives import PullBack, evaluate, evaluate_vjp, plain_vjp
 from rppdyn.nn.linear import bind, check_size
-from rppdyn.nn.pathways import Pathway
+from rppdyn.nn.pathways import Pathway, written
 from rppdyn.reps import Rep
 from rppdyn.reps.algebra import is_int
 
@@ -73,7 +73,7 @@ class BilinearPathway(Pathway):
         return (self.weight,)
 
     def extra_repr(self) -> str:
-        return f"{self.weight.numel()} weights, variance={self.variance.item():.4g}"
+        return f"{self.weight.numel()} weights, variance={written(self.log_variance)}"
 
 
 class Bilinear(nn.Module):

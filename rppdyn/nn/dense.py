@@ -17,6 +17,7 @@ from rppdyn.nn.pathways import (
     PriorTerm,
     added,
     summed_squares,
+    written,
 )
 
 __all__ = ["DensePathway"]
@@ -118,6 +119,6 @@ class DensePathway(LinearPathway):
         self.learn_variance()
 
     def extra_repr(self) -> str:
-        a, b = self.log_equivariant_variance.exp().item(), self.variance.item()
+        a, b = written(self.log_equivariant_variance), written(self.log_variance)
         count = self.num_coefficients
-        return f"{count} weights and biases, equivariant_variance={a:.4g}, free_variance={b:.4g}"
+        return f"{count} weights and biases, equivariant_variance={a}, free_variance={b}"

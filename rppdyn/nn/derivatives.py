@@ -52,7 +52,8 @@ def evaluate(arithmetic: Arithmetic, index: Tensor, x: Tensor, *parameters: Tens
     """``y(x, *parameters)``, differentiable to any order in any way.
 
     What is not written out is left to autograd: derivatives from the third on, second ones by parameters twice, forward mode.
-    ``torch.compile``, which fuses small operations, and devices other than the CPU are given the plain formula throughout.
+    ``torch.compile``, which fuses small operations, and devices other than the CPU are given the plain formula throughout; so
+    is ``torch.jit.trace``, which would record the writes into views of memory that the other forms save.
     """
     if _left_to_autograd(x):
         return arithmetic.plain(index, x, *parameters)
@@ -79,7 +80,7 @@ def plain_vjp(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, PullBac
 
 
 def _left_to_autograd(x: Tensor) -> bool:
-    return torch.compiler.is_compiling() or x.device.type != "cpu"
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or x.device.type != "cpu"
 
 
 class _Task(NamedTuple):

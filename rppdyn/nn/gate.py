@@ -12,7 +12,7 @@ from rppdyn.nn.derivatives import PullBack, evaluate, evaluate_vjp, plain_vjp
 from rppdyn.nn.gating import Gating
 from rppdyn.nn.hidden import gated, is_pointwise
 from rppdyn.nn.linear import FREE_SCALE, bind, check_size
-from rppdyn.nn.pathways import Pathway, prior_unit
+from rppdyn.nn.pathways import Pathway, prior_unit, written
 from rppdyn.reps import Rep
 
 __all__ = ["Gate", "Pointwise", "GatePathway"]
@@ -49,7 +49,7 @@ class GatePathway(Pathway):
         return [of_gradients(weight.mT[..., None, None])]
 
     def extra_repr(self) -> str:
-        return f"{self.weight.numel()} channels, variance={self.variance.item():.4g}"
+        return f"{self.weight.numel()} channels, variance={written(self.log_variance)}"
 
 
 class Pointwise(nn.Module):

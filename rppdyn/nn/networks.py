@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 from rppdyn.groups import Group
 from rppdyn.nn.assembling import ModuleList, Network
 from rppdyn.nn.bilinear import Bilinear
+from rppdyn.nn.bottlenecks import check_bottlenecks
 from rppdyn.nn.derivatives import PullBack
 from rppdyn.nn.fourier import FourierStack
 from rppdyn.nn.gate import Gate, Pointwise
@@ -161,7 +163,8 @@ class RPPEMLP(Network):
         generator: source of all random choices, the global one if None; the choices themselves are parameters and
             buffers, so a state dict rebuilds the network.
     Raises:
-        ValueError: a representation of another group, a complex group, no pathway, an impossible hidden layer.
+        ValueError: a representation of another group, a complex group, no pathway, an impossible hidden layer, or, without a
+            free pathway, a layer that lets nothing of the input through.
 
     >>> from rppdyn.groups import Z
     >>> from rppdyn.reps import V, Scalar
@@ -197,6 +200,9 @@ class RPPEMLP(Network):
         self.rep_in, self.rep_out = bind(rep_in, group), bind(rep_out, group)
         max_rank = max(1, tensor_rank(self.rep_in), tensor_rank(self.rep_out)) if bilinear == "channelwise" else None
         self.hidden = [self._hidden(h, architecture, max_rank) for h in _per_layer(hidden, num_layers)]
+        if equivariant_variance != 0:
+            for inner, outer in pairwise([self.rep_in, *self.hidden, self.rep_out]):
+                (inner >> outer).require_countable()
         for name, scale in (("output_scale", output_scale), ("free_scale", free_scale)):
             if not 0 <= scale < math.inf:
                 raise ValueError(f"{name}={scale!r}: give a number of at least 0")
@@ -219,6 +225,7 @@ class RPPEMLP(Network):
             rep = rep_hidden
         self.head = RelaxedLinear(rep, self.rep_out, gain=output_scale * (SWISH_GAIN if self.hidden else 1.0), **shared)
 
+        check_bottlenecks(self)
         self.fourier = FourierStack(group, self._linears) if FourierStack.applies(group, self._linears) else None
 
     def _hidden(self, hidden: Hidden, architecture: Architecture, max_rank: int | None) -> Rep:

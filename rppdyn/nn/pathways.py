@@ -35,6 +35,7 @@ __all__ = [
     "added",
     "prior_unit",
     "summed_squares",
+    "written",
 ]
 
 NOT_TRAINED = ("log_variance", "unit")
@@ -363,6 +364,11 @@ def summed_squares(tensors: Iterable[Tensor]) -> Float[Tensor, ""]:
     return functools.reduce(torch.add, (x @ x for x in flat))
 
 
+def written(log_variance: Tensor) -> str:
+    """The variance with four digits for a layer's description; on the meta device there is none to read."""
+    return "unknown" if log_variance.is_meta else f"{log_variance.exp().item():.4g}"
+
+
 def prior_unit(variance: int | float, fan_in: int = 1) -> float:
     r"""The unit in which a free pathway is stored beside an equivariant one: :math:`\min(1, \sigma\sqrt{n_{in}})`.
 
@@ -404,7 +410,7 @@ def _with_bias(weight: Tensor, bias: Tensor | None) -> Float[Tensor, "K out in"]
 
 def _count(pathway: EquivariantPathway | FreePathway) -> str:
     weight, bias = (0 if p is None else p.numel() for p in (pathway.weight, pathway.bias))
-    return f"{weight} weights, {bias} biases, variance={pathway.variance.item():.4g}"
+    return f"{weight} weights, {bias} biases, variance={written(pathway.log_variance)}"
 
 
 def named_pathways(module: nn.Module) -> Iterator[tuple[str, str, Pathway]]:

@@ -43,6 +43,7 @@ class Algebra(ABC):
     def __pow__(self, n):
         if not is_int(n) or n < 0:
             raise ValueError(f"{self} ** {n!r}: a tensor power is a non-negative integer")
+        check_factors(n, f"{self} ** {n}")
         return reduce(lambda a, b: a * b, [self] * n) if n else self._one()
 
     def __rshift__(self, other):
@@ -51,6 +52,16 @@ class Algebra(ABC):
 
     def __rrshift__(self, other):
         return self * other.T
+
+
+MAX_FACTORS = 64
+"""Of a tensor product: in two dimensions already it has more coordinates than any memory."""
+
+
+def check_factors(n: int, product: str) -> None:
+    """Refuse a tensor product of more factors than anything could be computed with."""
+    if n > MAX_FACTORS:
+        raise ValueError(f"{product}: a product of {n} factors is beyond any memory; use {MAX_FACTORS} at most")
 
 
 def is_int(value: object) -> TypeGuard[int]:

@@ -10,11 +10,20 @@ import torch
 from torch import Tensor
 
 from rppdyn.groups import Group
+from rppdyn.reps.algebra import check_factors
 from rppdyn.reps.leaves import ScalarRep, VectorRep
 from rppdyn.reps.rep import Rep
 
+MAX_TERMS = 2**20
+"""Of a direct sum, copies of one part counted once."""
+
 
 def direct_sum(G: Group, terms: Iterable[tuple[Rep, int]]) -> Rep:
+    terms = list(terms)
+    if (count := sum(len(rep.terms) * (n if len(rep.terms) > 1 else 1) for rep, n in terms)) > MAX_TERMS:
+        raise ValueError(
+            f"a direct sum of {count} terms is more than {MAX_TERMS}: use fewer copies, or write each part's together"
+        )
     merged: list[tuple[Rep, int]] = []
     for rep, n in terms:
         # n copies of one leaf stay one term; n copies of a sum repeat its terms, because the layout does.
@@ -60,8 +69,8 @@ class SumRep(Rep):
     def _rebind(self, G):
         return direct_sum(G, [(rep._rebind(G), n) for rep, n in self._terms])
 
-    def _lift(self, G, offset):
-        return direct_sum(G, [(rep._lift(G, offset), n) for rep, n in self._terms])
+    def _lift(self, G, slot):
+        return direct_sum(G, [(rep._lift(G, slot), n) for rep, n in self._terms])
 
     def _abs(self):
         return direct_sum(self.G, [(abs(rep), n) for rep, n in self._terms])
@@ -95,6 +104,7 @@ def tensor_product(G: Group, factors: Iterable[Rep]) -> Rep:
     is distributed over; ``a * (b + c)`` stays a product, because its coordinates interleave those of b and c.
     """
     flat = [leaf for rep in factors for leaf in rep.factors if not isinstance(leaf, ScalarRep)]
+    check_factors(len(flat), "a tensor product")
     if len(flat) > 1 and isinstance(flat[0], SumRep):
         return direct_sum(G, [(tensor_product(G, [rep, *flat[1:]]), n) for rep, n in flat[0].terms])
     return ScalarRep(G) if not flat else flat[0] if len(flat) == 1 else ProductRep(G, tuple(flat))
@@ -131,8 +141,8 @@ class ProductRep(Rep):
     def _rebind(self, G):
         return tensor_product(G, [rep._rebind(G) for rep in self._factors])
 
-    def _lift(self, G, offset):
-        return tensor_product(G, [rep._lift(G, offset) for rep in self._factors])
+    def _lift(self, G, slot):
+        return tensor_product(G, [rep._lift(G, slot) for rep in self._factors])
 
     def _abs(self):
         return tensor_product(self.G, [abs(rep) for rep in self._factors])

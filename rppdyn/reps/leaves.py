@@ -27,7 +27,7 @@ class ScalarRep(Rep):
     def _rebind(self, G):
         return ScalarRep(G)
 
-    def _lift(self, G, offset):
+    def _lift(self, G, slot):
         return ScalarRep(G)
 
     def _expand(self):
@@ -114,8 +114,8 @@ class DualRep(Rep):
     def _rebind(self, G):
         return self.of._rebind(G).T
 
-    def _lift(self, G, offset):
-        return self.of._lift(G, offset).T
+    def _lift(self, G, slot):
+        return self.of._lift(G, slot).T
 
     @property
     def T(self):
@@ -145,8 +145,8 @@ class AbsRep(Rep):
     def _rebind(self, G):
         return abs(self.of._rebind(G))
 
-    def _lift(self, G, offset):
-        return abs(self.of._lift(G, offset))
+    def _lift(self, G, slot):
+        return abs(self.of._lift(G, slot))
 
     @property
     def T(self):
@@ -157,17 +157,17 @@ class AbsRep(Rep):
 
 
 class LiftedRep(Rep):
-    """A leaf of one factor of a direct product, acting through that factor's diagonal block."""
+    """A leaf of factors of a direct product, acting through their diagonal block, on the coordinates ``slot``."""
 
     of: Rep
-    offset: int
+    slot: tuple[int, ...]
 
-    def __init__(self, of: Rep, G: Group, offset: int):
-        self._set(G=G, dim=of.dim, of=of, offset=offset)
+    def __init__(self, of: Rep, G: Group, slot: tuple[int, ...]):
+        self._set(G=G, dim=of.dim, of=of, slot=slot)
 
     def _own(self, g: Tensor) -> Tensor:
-        slot = slice(self.offset, self.offset + self.of.G.d)
-        g = g[..., slot, slot]
+        slot = torch.tensor(self.slot, device=g.device)
+        g = g[..., slot[:, None], slot]
         # A real factor of a product that is complex through another factor still acts by real matrices.
         return g.real if g.is_complex() and not self.of.G.is_complex else g
 
@@ -178,18 +178,18 @@ class LiftedRep(Rep):
         return self.of.drho(self._own(A)).to(A.dtype)
 
     def _content(self):
-        return self.of, self.offset
+        return self.of, self.slot
 
     def _rebind(self, G):
         return Rep.from_generators(G, self.drho(G.lie_algebra), self.rho(G.discrete_generators), repr(self))
 
-    def _lift(self, G, offset):
-        return LiftedRep(self.of, G, offset + self.offset)
+    def _lift(self, G, slot):
+        return LiftedRep(self.of, G, tuple(slot[i] for i in self.slot))
 
     @property
     def T(self):
         dual = self.of.T
-        return self if dual == self.of else LiftedRep(dual, self.G, self.offset)
+        return self if dual == self.of else LiftedRep(dual, self.G, self.slot)
 
     def __repr__(self):
         return f"{self.of}[{self.of.G}]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from rppdyn.basis import Basis
 
 TOLERANCE = 1e-9
+MAX_BYTES = 2**33  # that a representation's coordinates may take while it is split into its parts,
+COUNTING = 64  # bytes each
 
 
 class Rep(Algebra):
@@ -124,11 +127,27 @@ class Rep(Algebra):
 
         Products of sums are expanded, so each part is a product of leaves. For part ``k`` and its copy ``c``,
         ``v[index[c]]`` transforms as part ``k``.
+
+        Raises:
+            ValueError: so many coordinates that counting them alone would not fit in memory.
         """
+        self.require_countable()
         parts: dict[Rep, list[Tensor]] = {}
         for factors, index in self._expand():
             parts.setdefault(composite.tensor_product(self.G, factors), []).append(index)
         return tuple((rep, torch.cat(indices)) for rep, indices in parts.items())
+
+    def require_countable(self) -> None:
+        """Refuse a representation that is too large to be split into its parts, before anything is made of it.
+
+        Raises:
+            ValueError: so many coordinates that counting them alone would not fit in memory.
+        """
+        if (needed := COUNTING * self.dim) > MAX_BYTES:
+            raise ValueError(
+                f"the basis of {self} of {self.G} needs about {needed} bytes to keep account of its {self.dim} coordinates, "
+                f"more than {MAX_BYTES}; use a lower tensor power"
+            )
 
     def _expand(self) -> list[tuple[tuple[Rep, ...], Tensor]]:
         return [((self,), torch.arange(self.dim)[None])]
@@ -250,24 +269,44 @@ class Rep(Algebra):
     def lift(self, G: Group, factor: int | None = None) -> Rep:
         """This representation as one of a direct product ``G``, in which the other factors act trivially.
 
+        A product's factors may stand in another order in ``G``, and apart from each other.
+
         Args:
             factor: which of ``G.factors`` this representation's group is; needed only where it occurs more than once.
+        Raises:
+            ValueError: ``G`` lacks a factor of this representation's group, or has one more often.
         """
         if G == self.G and factor is None:
             return self
         own, others = self.G.factors, G.factors
-        if factor is None:
-            starts = [i for i in range(len(others) - len(own) + 1) if others[i : i + len(own)] == own]
-            if len(starts) != 1:
-                what = "is not a factor" if not starts else "is a factor more than once; say which by factor=i"
-                raise ValueError(f"cannot lift {self} from {self.G} to {G}: {self.G} {what}")
-            factor = starts[0]
-        elif others[factor : factor + len(own)] != own:
-            raise ValueError(f"cannot lift {self}: factor {factor} of {G} is not {self.G}")
-        return self._lift(G, sum(f.d for f in others[:factor]))
+        starts = [i for i in range(len(others) - len(own) + 1) if others[i : i + len(own)] == own]
+        if factor is not None:
+            if factor not in starts:
+                raise ValueError(f"cannot lift {self}: factor {factor} of {G} is not {self.G}")
+            starts = [factor]
+        if len(starts) == 1:
+            places = list(range(starts[0], starts[0] + len(own)))
+        else:
+            for f in own:
+                if f not in others:
+                    raise ValueError(
+                        f"cannot lift {self} from {self.G} to {G}: {f} is not a factor; take the product with it, as "
+                        f"{G} * {f}"
+                    )
+                if others.count(f) != own.count(f):
+                    raise ValueError(
+                        f"cannot lift {self} from {self.G} to {G}: {f} is a factor {others.count(f)} times there and "
+                        f"{own.count(f)} here; lift parts of one factor with rep.lift(G, factor=i)"
+                    )
+            free = list(enumerate(others))
+            places = [free.pop([g for _, g in free].index(f))[0] for f in own]
+        sizes = [f.d for f in others]
+        starts = [sum(sizes[:place]) for place in places]
+        return self._lift(G, tuple(i for f, start in zip(own, starts, strict=True) for i in range(start, start + f.d)))
 
-    def _lift(self, G: Group, offset: int) -> Rep:
-        return leaves.LiftedRep(self, G, offset)
+    def _lift(self, G: Group, slot: tuple[int, ...]) -> Rep:
+        """This representation as one of ``G``, in whose elements this one's group acts on the coordinates ``slot``."""
+        return leaves.LiftedRep(self, G, slot)
 
     # -- solutions ----------------------------------------------------------------------------------------------------
 
@@ -409,9 +448,9 @@ def _same_group(a: Rep, b: Rep) -> tuple[Rep, Rep]:
     """Both representations bound to one group: their own if it is the same, else the product that holds both."""
     if a.G == b.G:
         return a, b
-    if set(b.G.factors) <= set(a.G.factors) and len(b.G.factors) < len(a.G.factors):
+    if not Counter(b.G.factors) - Counter(a.G.factors):
         return a, b.lift(a.G)
-    if set(a.G.factors) <= set(b.G.factors) and len(a.G.factors) < len(b.G.factors):
+    if not Counter(a.G.factors) - Counter(b.G.factors):
         return a.lift(b.G), b
     shared = [f for f in b.G.factors if f in a.G.factors]
     if shared:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
 from rppdyn.groups import Group
-from rppdyn.reps.algebra import Algebra, check_multiplicity, is_int
+from rppdyn.reps.algebra import Algebra, check_factors, check_multiplicity, is_int
 from rppdyn.reps.composite import direct_sum, tensor_product
 from rppdyn.reps.leaves import PseudoscalarRep, VectorRep
 from rppdyn.reps.rep import Rep
@@ -116,6 +116,7 @@ def T(p: int, q: int = 0) -> RepType:
     """Tensors of rank (p, q): p factors V and q factors V*; for orthogonal groups V* is V."""
     if not (is_int(p) and is_int(q)) or p < 0 or q < 0:
         raise ValueError(f"T({p!r}, {q!r}): both ranks must be non-negative integers")
+    check_factors(p + q, f"T({p}, {q})")
     return RepType("tensor", (p, q))
 
 

@@ -76,8 +76,9 @@ def draw_several(
         axes.plot(x, show(values).T, style, marker=marker, color=colour, lw=0.6, alpha=0.45)
     axes.plot(x, show(iqm(values)), style, marker=marker, color=colour, lw=2.2 if each else 1.6, label=label)
     if not is_few:
-        lower, upper = bootstrap_interval(values)
-        axes.fill_between(x, show(lower), show(upper), color=colour, alpha=0.18, lw=0)
+        lower, upper = map(show, bootstrap_interval(values))
+        if np.isfinite(upper).any():  # an empty band would give the axis limits that no logarithm has
+            axes.fill_between(x, lower, upper, color=colour, alpha=0.18, lw=0)
 
 
 def over_seeds(counts: Sequence[int]) -> list[str]:
@@ -94,9 +95,12 @@ def on_log_axis(values: ArrayLike) -> NDArray[np.float64]:
 
 
 def label_decades(axis: Axis) -> None:
-    """Give a logarithmic axis that shows less than one and a half decades ticks between the powers of ten, plainly written."""
+    """Give a logarithmic axis that shows less than one and a half decades ticks between the powers of ten, plainly written.
+
+    Where all is zero there is nothing on it, and its limits are no decades.
+    """
     low, high = axis.get_view_interval()
-    if high < low * 10**1.5:
+    if 0 < low < high < low * 10**1.5:
         axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(NullFormatter())

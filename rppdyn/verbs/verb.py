@@ -29,6 +29,10 @@ class UsageError(ValueError):
     """The command line can't be understood."""
 
 
+LONGEST = 2000
+"""Characters of a complaint: longer values, which it repeats, are cut in the middle."""
+
+
 class Parser(argparse.ArgumentParser):
     describe: Callable[[], str] | None = None  # what the help text ends with, made only when it is shown
 
@@ -36,6 +40,17 @@ class Parser(argparse.ArgumentParser):
         if self.describe is not None:
             self.epilog = self.describe()
         return super().format_help()
+
+    def parse_intermixed_args(self, args=None, namespace=None):  # type: ignore[override]
+        """As argparse does it; empty words stand for nothing that a verb asks for, and are refused."""
+        found = super().parse_intermixed_args(args, namespace)
+        for action in self._actions:
+            given = getattr(found, action.dest, None)
+            for value in given if isinstance(given, list) else [given]:
+                if isinstance(value, str) and not value.strip():
+                    name = action.option_strings[0] if action.option_strings else action.metavar
+                    self.error(f"{name} is empty: give a value, or leave it out")
+        return found
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
@@ -53,6 +68,12 @@ class Verb:
     execute: Callable[[argparse.Namespace], int]
 
 
+def _printable(text: str) -> str:
+    """A text for one line of a terminal, which control characters of a user's words would change."""
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+
+
 def report_error(error: Exception, of: str = "") -> int:
     """Say what a user did wrong, and in which of several runs, in one line; raise again what wasn't the user."""
     if not by_user(error):
@@ -66,5 +87,5 @@ def report_error(error: Exception, of: str = "") -> int:
         said = f"not enough memory for sizes as they are configured: {said or type(error).__name__}; give smaller ones"
     if is_out_of_space(error):
         said = f"no room for a file ({said}): make room, or raise the limit, and type it again, a run under way with --resume"
-    print(f"rppdyn: error: {of}{said}", file=sys.stderr)
+    print(f"rppdyn: error: {_printable(of + said)}", file=sys.stderr)
     return USER_ERROR

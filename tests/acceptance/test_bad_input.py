@@ -33,7 +33,7 @@ BAD = {
     "symmetry that a robot lacks": (["certify", "Walker2d-v5", "--symmetry", "yaw"], ["'yaw'", "known: leg swap"]),
     "unknown solver": (["certify", "Walker2d-v5", "--solver", "fast"], ["'fast'", "tight"]),
     "too few states": (["certify", "Walker2d-v5", "--states", "3"], ["--states 3", "at least 20"]),
-    "picture of no kind": (["certify", "Walker2d-v5", "--figure", "c.txt"], ["'c.txt'", ".png"]),
+    "picture of no kind": (["certify", "Walker2d-v5", "--figure", "c.txt"], ["--figure c.txt", ".png"]),
     "environment of another kind": (["train-agent", "env=CartPole-v1"], ["CartPole-v1", "no symmetry spec"]),
     "refused option of the environment": (
         ["train-agent", "env.kwargs.nonsense=1"],
@@ -235,6 +235,31 @@ BAD = {
     "figure of no run": (["figure", "absent", "--out", "a.png"], ["absent", "no run"]),
     "figure of another format": (["figure", ".", "--out", "a.gif"], ["--out a.gif", ".png"]),
     "no episodes": (["evaluate-agent", ".", "--episodes", "0"], ["--episodes 0", "at least 1"]),
+    "sweep of nothing": (["train-agent", "-m", "seed=range(0,0)"], ["seed=range(0,0)", "the sweep is empty"]),
+    "key that Hydra has not": (["fit-image", "+hydra.nokey=1"], ["'hydra.nokey'"]),
+    "the same in a sweep": (["fit-image", "-m", "seed=0,1", "+hydra.nokey=1"], ["'hydra.nokey'"]),
+    "group that Hydra has not, in a sweep": (["fit-image", "-m", "+hydra/nogroup=x"], ["'hydra/nogroup'"]),
+    "parameters of a sweeper that has none": (["fit-image", "+hydra.sweeper.params.seed=1"], ["can't be used"]),
+    "empty name": (["collect", "env=InvertedPendulum-v5", "--random", "--name", ""], ["--name is empty"]),
+    "result in no folder": (["certify", "Walker2d-v5", "--json", "no/x.json"], ["--json no/x.json", "no folder no"]),
+    "figure in no folder": (["certify", "Walker2d-v5", "--figure", "no/x.png"], ["--figure no/x.png", "no folder no"]),
+    "page in no folder": (["report", "a", "--out", "no/x.html"], ["--out no/x.html", "no folder no"]),
+    "picture in no folder": (["figure", "a", "--out", "no/x.png"], ["--out no/x.png", "no folder no"]),
+    "film in no folder": (["evaluate-agent", "a", "--video", "no/x.gif"], ["--video no/x.gif", "no folder no"]),
+    "two results in one file": (
+        ["certify", "Walker2d-v5", "--json", "x.png", "--figure", "./x.png"],
+        ["--json x.png and --figure ./x.png are one file"],
+    ),
+    "hidden layer beyond memory": (["fit-regression", "model.hidden=V**100"], ["V ** 100"]),
+    "hidden layer of more weights than memory": (["fit-regression", "model.hidden=V**9"], ["lower tensor power"]),
+    "group of very many factors": (
+        ["fit-regression", "task.group=" + "*".join(["SO(3)"] * 201)],
+        ["a product of 33 groups"],
+    ),
+    "strict network that lets nothing through": (
+        ["fit-regression", "model=emlp", "task.group=O(3)", "model.hidden=8*Pseudoscalar"],
+        ["lets nothing through", "O(3)"],
+    ),
     "words for the cache": (["cache", "clear"], ["clear", "cache --help"]),
 }
 

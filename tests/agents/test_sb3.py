@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from stable_baselines3 import SAC
 from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
@@ -460,3 +461,18 @@ def test_actions_that_are_no_vectors_are_refused(make_agent):
 def test_an_argument_that_networks_lack_is_named(make_agent):
     with pytest.raises(ValueError, match=r"network_kwargs has 'width': networks here take architecture, bilinear"):
         make_agent("rpp", PENDULUM, policy_kwargs=dict(network_kwargs=dict(width=4)))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [gym.spaces.Dict(goal=gym.spaces.Box(-1, 1, (2,))), gym.spaces.Discrete(3), gym.spaces.Box(0, 1, (4, 4))],
+    ids=str,
+)
+def test_observations_that_are_no_vectors_are_refused_with_a_spec_given_by_hand(space):
+    class Reach(gym.Env):
+        observation_space, action_space = space, gym.spaces.Box(-1, 1, (1,))
+
+    signs = dict(obs_permutation=[0, 1], obs_signs=[-1, -1], action_permutation=[0], action_signs=[-1])
+    for agent in (RPPSAC, RPPMBPO):
+        with refused(str(space)[:20], "gymnasium.wrappers.FlattenObservation"):
+            agent("RPPPolicy", Reach(), spec=mirror_spec("Reach-v0", **signs), policy_kwargs=dict(hidden=16))

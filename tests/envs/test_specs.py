@@ -419,3 +419,11 @@ def test_documentation_shows_the_table(env_id):
     page = (Path(__file__).parents[2] / "docs" / "concepts" / "symmetry-specs.md").read_text(encoding="utf-8")
     entries, _, _notes = symmetry_spec(env_id).table().rpartition("\n\n")
     assert entries in page
+
+
+def test_entries_of_a_space_may_be_names_alone():
+    assert Space(["x", "vx"]).entries == (Entry("x"), Entry("vx"))
+    assert Space([("x", "slider", "m")]).entries == (Entry("x", "slider", "m"),)
+    for entry in (3, (), ("x", 3), "", ("a", "b", "c", True, "e")):
+        with refused("of a space", "Entry(name, joint, unit)"):
+            Space([entry])

@@ -9,6 +9,7 @@ import pickle
 import pytest
 import torch
 from forked import run_code
+from refusals import refused
 from registry import GROUPS, generator
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
@@ -463,3 +464,71 @@ def test_inputs_of_another_size_are_refused_by_name():
 def test_a_gradient_of_several_outputs_is_refused():
     with pytest.raises(ValueError, match="a gradient is of one number"):
         build(MLP, Z(2)).gradient(torch.randn(3, 5))
+
+
+@pytest.mark.parametrize(
+    ("rep_in", "rep_out", "G", "hidden", "layer"),
+    [
+        (V, V, SO(3), 8 * Scalar, "blocks.0.linear"),
+        (V + Scalar, V, SO(3), 8 * Scalar, "head"),
+        (V, Scalar, SO(3), 8 * Scalar, "blocks.0.linear"),
+        (V, V, O(3), Scalar + T(2), "blocks.0.linear"),
+        (V, Pseudoscalar, O(3), 16, "head"),  # that many channels end at vectors
+        (V, V, SO(3), [16, 8 * Scalar, 32], "head"),  # what is left are traces, which no vector is made of
+        (V, Pseudoscalar, S(3), 8 * Scalar, "head"),
+    ],
+)
+def test_a_strict_network_that_lets_nothing_through_is_refused_by_name(rep_in, rep_out, G, hidden, layer):
+    for make in (EMLP, lambda *args, **kwargs: RPPEMLP(*args, free_variance=0, **kwargs)):
+        with refused(f"{layer} lets nothing through", str(G), "RPPEMLP"):
+            make(rep_in, rep_out, G, hidden=hidden)
+    x = torch.randn(8, rep_in(G).dim, generator=generator())
+    assert RPPEMLP(rep_in, rep_out, G, hidden=hidden, generator=generator())(x).std(0).max() > 0
+    MLP(rep_in, rep_out, G, hidden=hidden)
+
+
+def test_a_part_of_the_output_that_is_always_zero_is_warned_of():
+    with pytest.warns(UserWarning, match="parts T1 of the output T0 . T1 of SO.3. are zero for every input"):
+        net = EMLP(V + Scalar, Scalar + V, SO(3), hidden=8 * Scalar)
+    y = net(torch.randn(8, 4, generator=generator()))
+    assert (y[:, 1:] == 0).all() and y[:, 0].std() > 0
+
+
+@pytest.mark.parametrize("hidden", [16, V + 8 * Scalar, [16, 4 * T(2) + Scalar]])
+def test_strict_networks_that_let_something_through_are_not_refused(hidden):
+    net = EMLP(V, Scalar + T(2), SO(3), hidden=hidden, generator=generator())
+    assert (net(torch.randn(8, 3, generator=generator())).std(0) > 0).all()
+
+
+@pytest.mark.parametrize("hidden", [V**9, V**17, 20000 * Scalar])
+def test_networks_beyond_memory_are_refused_before_anything_is_solved(hidden):
+    with refused("to keep account of its", "use a lower tensor power"):
+        EMLP(V, V, SO(3), hidden=hidden)
+
+
+def test_a_product_of_groups_may_be_given_in_another_order():
+    rotations, atoms = SO(3), S(3)
+    rep = V(atoms) + V(atoms) * V(rotations)
+    for G in (atoms * rotations, rotations * atoms):
+        net = EMLP(rep, V(rotations), G, hidden=32, generator=generator()).double()
+        x, g = torch.randn(6, 12, generator=generator()).double(), G.samples(6, generator(1))
+        y, image = net(x), net(torch.einsum("nij,nj->ni", net.rep_in.rho(g), x))
+        torch.testing.assert_close(image, torch.einsum("nij,nj->ni", net.rep_out.rho(g), y))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("grad", [True, False])
+def test_traced_networks_compute_the_same(grad):
+    net = RPPEMLP(Scalar + 2 * V, V, SO(3), hidden=16, generator=generator()).eval()
+    x = torch.randn(4, 7, generator=generator())
+    for f in (net, merge(copy.deepcopy(net))):
+        with torch.set_grad_enabled(grad):
+            traced = torch.jit.trace(f, (x,))
+            torch.testing.assert_close(traced(x), f(x))
+            torch.testing.assert_close(traced(x[:2] + 1), f(x[:2] + 1))
+
+
+@pytest.mark.parametrize("parametrisation", ["pathways", "dense"])
+def test_a_network_without_data_can_be_printed(parametrisation):
+    net = RPPEMLP(V, V, SO(3), hidden=16, parametrisation=parametrisation)
+    assert "unknown" not in repr(net) and "variance=unknown" in repr(net.to("meta"))

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from rppdyn.runs import bootstrap_interval, iqm
-from rppdyn.runs.figures import draw_several, label_decades, label_steps, over_seeds
+from rppdyn.runs.figures import draw_several, label_decades, label_steps, over_seeds, save
 
 ERRORS = np.random.default_rng(0).lognormal(size=(10, 6))
 
@@ -86,3 +86,14 @@ def test_an_axis_of_steps_has_whole_ones_alone(shown, labels):
     figure.draw_without_rendering()
     ticks = zip(axes.xaxis.get_majorticklocs(), axes.xaxis.get_majorticklabels(), strict=True)
     assert [text.get_text() for at, text in ticks if shown[0] <= at <= shown[1]] == labels
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan])
+@pytest.mark.parametrize("seeds", [1, 3, 12])
+def test_curves_without_a_logarithm_leave_a_figure_that_can_be_saved(tmp_path, value, seeds):
+    figure = Figure(layout="constrained")
+    axes = figure.subplots()
+    draw_several(axes, np.arange(4), np.full((seeds, 4), value), "k", label="error")
+    axes.set_yscale("log")
+    label_decades(axes.yaxis)
+    assert save(figure, tmp_path / "zero.png").stat().st_size > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,9 +81,23 @@ def trusted(what: str, kind: str, trust: bool) -> None:
 
 
 def file(flag: str, path: str | None) -> None:
-    """Refuse a folder where a file is to be written, before the work."""
-    if path is not None and Path(path).is_dir():
+    """Refuse a file that can't be written, before the work: a folder, one in a folder that is not there, a protected one."""
+    if path is None:
+        return
+    target = Path(path)
+    if target.is_dir():
         raise ConfigError(f"{flag} {path}: is a folder; give a file")
+    if not target.parent.is_dir():
+        raise ConfigError(f"{flag} {path}: there is no folder {target.parent}; make it first, or give another place")
+    if not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise ConfigError(f"{flag} {path}: can't be written there; give another place")
+
+
+def different_files(**flags: str | None) -> None:
+    """Refuse one file for two results, given by flags without their dashes."""
+    first, second = ((name, path) for name, path in flags.items())
+    if first[1] is not None and second[1] is not None and Path(first[1]).resolve() == Path(second[1]).resolve():
+        raise ConfigError(f"--{first[0]} {first[1]} and --{second[0]} {second[1]} are one file; give two")
 
 
 def figure(flag: str, path: str | None) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rppdyn.jobs.config.agent import EVALUATION_SEED, EnvConfig
-from rppdyn.jobs.config.checks import ConfigError, each_once, figure, file, flag, require, trusted
+from rppdyn.jobs.config.checks import ConfigError, different_files, each_once, figure, file, flag, require, trusted
 
 
 @dataclass
@@ -22,6 +22,7 @@ class EvaluateAgentConfig:
     def __post_init__(self) -> None:
         flag("--episodes", self.episodes, 1)
         flag("--seed", self.seed, 0)
+        file("--video", self.video)
 
 
 SUBJECTS = {".zip": "stable-baselines3 file", ".pt2": "torch.export program"}
@@ -52,6 +53,7 @@ class EquivarianceConfig:
         flag("--seed", self.seed, 0)
         file("--json", self.json)
         figure("--figure", self.figure)
+        different_files(json=self.json, figure=self.figure)
         if self.vecnormalize is not None and self.kind != SUBJECTS[".zip"]:
             raise ConfigError(
                 f"--vecnormalize {self.vecnormalize}: {self.what} is no stable-baselines3 file; leave it out"
@@ -176,4 +178,5 @@ class CertifyConfig:
         flag("--states", self.states, 20)
         flag("--seed", self.seed, 0)
         file("--json", self.json)
-        file("--figure", self.figure)
+        figure("--figure", self.figure)
+        different_files(json=self.json, figure=self.figure)

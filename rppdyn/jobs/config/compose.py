@@ -6,6 +6,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from hydra import compose, initialize_config_module
@@ -59,13 +60,13 @@ def composed_sweep(name: str, overrides: Sequence[str]) -> list[Any]:
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
     with _hydra(name, overrides) as prepared, one_line(name):
-        compose(
-            config_name=name, overrides=[word for word in prepared if _is_hydra(word)]
-        )  # a launcher that isn't there
+        _composed_node(name, [word for word in prepared if _is_hydra(word)])  # a launcher that isn't there
         task = [_parsed(word) for word in prepared if not _is_hydra(word)]
         for override in task:  # a later remark of Hydra's would come after the first jobs
             if override.is_sweep_override() and not override.is_discrete_sweep():
                 raise ConfigError(f"{override.input_line}: a sweep needs a list or a range, for example seed=0,1,2")
+            if override.is_sweep_override() and not list(override.sweep_string_iterator()):
+                raise ConfigError(f"{override.input_line}: the sweep is empty; give it a value at least")
         jobs = BasicSweeper.split_arguments(task, max_batch_size=None)[0]
         return [_compose(name, job) for job in jobs]
 
@@ -176,8 +177,17 @@ def describe(name: str) -> str:
 
 def _compose(name: str, overrides: Sequence[str]) -> Any:
     with one_line(name):
-        node = compose(config_name=name, overrides=list(overrides))
+        node = _composed_node(name, overrides)
     return as_config(name, node)
+
+
+def _composed_node(name: str, overrides: Sequence[str]) -> DictConfig:
+    node = compose(config_name=name, overrides=list(overrides))
+    if any(map(_is_hydra, overrides)):
+        _check_keys(node, SCHEMAS[name], name)
+        own, asked = (compose(name, words, return_hydra_config=True).hydra for words in ([], list(overrides)))
+        _check_hydra_keys(asked, own)
+    return node
 
 
 @contextmanager
@@ -306,6 +316,24 @@ def _check_keys(node: DictConfig, schema: type, configuration: str, prefix: str 
             )
         if is_section(kind):
             _check_keys(node[name], kind, configuration, f"{prefix}{name}.")
+
+
+def _check_hydra_keys(node: DictConfig, own: Any, prefix: str = "hydra") -> None:
+    """Refuse keys added to Hydra's configuration that it has no use for: neither in its schema nor in what it has anyway."""
+    known = OmegaConf.get_type(node)
+    if not (isinstance(known, type) and is_dataclass(known)):
+        return  # a dictionary of the user's own
+    defaults: Any = own if isinstance(own, DictConfig) else {}
+    names = [item.name for item in fields(known)]
+    for key in map(str, node):
+        if key not in names and key not in defaults:
+            raise ConfigError(
+                f"unknown key '{prefix}.{key}'{did_you_mean(key, names)}; Hydra's documentation lists its own"
+            )
+        child = None if OmegaConf.is_missing(node, key) else node.get(key)
+        if isinstance(child, DictConfig):
+            has_default = key in defaults and not OmegaConf.is_missing(defaults, key)
+            _check_hydra_keys(child, defaults.get(key) if has_default else None, f"{prefix}.{key}")
 
 
 def _written(value: Any) -> str:

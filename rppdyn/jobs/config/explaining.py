@@ -29,6 +29,10 @@ def one_line(name: str) -> Iterator[None]:
         raise
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(_explain(error, name)) from error
+    except AssertionError as error:  # of OmegaConf, on a key below something that holds none
+        raise ConfigError(
+            f"the overrides can't be used ({_first_line(str(error))}): leave out one after the other"
+        ) from error
 
 
 def _explain(error: Exception, name: str) -> str:

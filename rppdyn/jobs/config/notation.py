@@ -72,5 +72,5 @@ def _value(flag: str, text: str, names: Mapping[str, Any], example: str) -> Any:
 
     try:
         return value(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, TypeError, AttributeError, RecursionError) as error:
+    except (SyntaxError, TypeError, AttributeError, RecursionError, OverflowError, MemoryError) as error:
         raise ConfigError(f"{flag} {text}: can't be read; write for example {example}") from error

@@ -180,8 +180,11 @@ class StackFit(ABC):
         for worker in self.workers:
             worker.close()
 
+    def save(self, folder: RunFolder) -> None:  # noqa: B027  (most have nothing of the kind)
+        """What figures of the finished fit are drawn from, and what else is kept beside the members and the result."""
+
     def draw(self, folder: RunFolder) -> None:
-        """Figures of the finished fit, and what they are drawn from."""
+        """Figures of the finished fit."""
         fit_curves(folder)
 
     @property

@@ -82,12 +82,13 @@ def run_fit(config: FitConfig, build: Callable[[], StackFit], *, resume: bool, p
                 with torch.no_grad():
                     result.test = subject.test()
                 result.pathways = pathway_rows(subject.evidence())
-                if result.pathways:
-                    draw_pathways(result.pathways, folder.figures / "pathways.png")
                 save_members(subject.module, folder)
-                subject.draw(folder)
+                subject.save(folder)
                 result.seconds = time.monotonic() - start
                 folder.write_result({**asdict(result), "provenance": origin})
+                if result.pathways:  # figures last: none of them may cost the result
+                    draw_pathways(result.pathways, folder.figures / "pathways.png")
+                subject.draw(folder)
     return result
 
 
