@@ -295,8 +295,8 @@ class Rep(Algebra):
                     )
                 if others.count(f) != own.count(f):
                     raise ValueError(
-                        f"cannot lift {self} from {self.G} to {G}: {f} is a factor {others.count(f)} times there and "
-                        f"{own.count(f)} here; lift parts of one factor with rep.lift(G, factor=i)"
+                        f"cannot lift {self} from {self.G} to {G}: {f} is a factor more than once; say which by factor=i, in "
+                        "rep.lift(G, factor=i) of a part of one factor"
                     )
             free = list(enumerate(others))
             places = [free.pop([g for _, g in free].index(f))[0] for f in own]

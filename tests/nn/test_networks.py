@@ -523,7 +523,7 @@ def test_traced_networks_compute_the_same(grad):
     x = torch.randn(4, 7, generator=generator())
     for f in (net, merge(copy.deepcopy(net))):
         with torch.set_grad_enabled(grad):
-            traced = torch.jit.trace(f, (x,))
+            traced = torch.jit.trace(f, (x,), check_trace=False)  # checks of shapes at random differ between traces
             torch.testing.assert_close(traced(x), f(x))
             torch.testing.assert_close(traced(x[:2] + 1), f(x[:2] + 1))
 
