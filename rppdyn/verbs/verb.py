@@ -46,6 +46,8 @@ class Parser(argparse.ArgumentParser):
         found = super().parse_intermixed_args(args, namespace)
         for action in self._actions:
             given = getattr(found, action.dest, None)
+            if given == [] and action.option_strings:  # as argparse reads --out=--
+                given = ""
             for value in given if isinstance(given, list) else [given]:
                 if isinstance(value, str) and not value.strip():
                     name = action.option_strings[0] if action.option_strings else action.metavar
