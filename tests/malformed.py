@@ -71,9 +71,7 @@ def _unknown_verb(rng: random.Random, verb: str) -> list[str]:
 def _flag_without_sense(rng: random.Random, verb: str) -> list[str]:
     _, flags = _flags(verb)
     known = rng.choice(flags).option_strings[-1] if flags else "--json"
-    flag = rng.choice(
-        [f"--{_misspelt(rng, known.lstrip('-'))}", "--", "---", f"-{rng.choice('qzx')}", "--no-such", "-ö"]
-    )
+    flag = rng.choice([f"--{_misspelt(rng, known.lstrip('-'))}", "---", f"-{rng.choice('qzx')}", "--no-such", "-ö"])
     return [verb, *_needed(verb), flag, *rng.choice([[], ["1"], ["absent"]])]
 
 

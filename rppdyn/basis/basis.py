@@ -12,12 +12,13 @@ from jaxtyping import Int
 from torch import Tensor
 
 from rppdyn.basis.certificate import Certificate
-from rppdyn.basis.subspace import Subspace
+from rppdyn.basis.subspace import MAX_SPARSE_BYTES, Subspace
 
 if TYPE_CHECKING:
     from rppdyn.reps import Rep
 
 MAX_BYTES = 2**30
+ENTRY_BYTES = 24  # row, column and value
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +122,17 @@ class Basis:
         return self.matmul(self.rmatmul(v))
 
     def sparse(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Row indices, column indices and values of Q's non-zeros; each block's ordered by (copy, row)."""
+        """Row indices, column indices and values of Q's non-zeros; each block's ordered by (copy, row).
+
+        Raises:
+            ValueError: they would not fit in memory.
+        """
+        entries = sum(b.multiplicity * len(self._block_sparse[id(b.basis)][0]) for b in self.blocks if b.rank)
+        if (needed := entries * ENTRY_BYTES) > MAX_SPARSE_BYTES:
+            raise ValueError(
+                f"the basis of {self.rep} of {self.rep.G} has {entries} entries, in {needed} bytes, more than "
+                f"{MAX_SPARSE_BYTES}; use a lower tensor power or fewer copies"
+            )
         none = torch.zeros(0, dtype=torch.long)
         rows, cols, values = [none], [none], [torch.zeros(0, dtype=self.dtype)]
         for block, cut in self._parts():

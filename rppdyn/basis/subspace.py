@@ -18,8 +18,8 @@ from torch import Tensor
 
 from rppdyn.basis.problem import Array
 
-MAX_BYTES = 2**32
-"""Of the entries of one block's basis that are formed to find those that are not zero."""
+MAX_SPARSE_BYTES = 2**32
+"""Of the entries that are formed to find those that are not zero, and of what is found."""
 
 
 class Subspace(ABC):
@@ -67,9 +67,9 @@ class Subspace(ABC):
         Raises:
             ValueError: there are so many that they would not fit in memory.
         """
-        if (needed := self.dim * self.rank * self.itemsize) > MAX_BYTES:
+        if (needed := self.dim * self.rank * self.itemsize) > MAX_SPARSE_BYTES:
             raise ValueError(
-                f"a basis of shape ({self.dim}, {self.rank}) takes {needed} bytes, more than {MAX_BYTES}; use a lower "
+                f"a basis of shape ({self.dim}, {self.rank}) takes {needed} bytes, more than {MAX_SPARSE_BYTES}; use a lower "
                 "tensor power"
             )
         q = self.dense()

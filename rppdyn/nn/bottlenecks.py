@@ -1,4 +1,4 @@
-"""What of its input reaches a strict network's layers: representations without a common part let nothing through."""
+"""Which features of a strict network depend on its input: representations without a common part let nothing through."""
 
 from __future__ import annotations
 
@@ -6,88 +6,76 @@ import warnings
 from typing import TYPE_CHECKING
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
-from rppdyn.nn.bilinear import Bilinear
-from rppdyn.nn.gate import Gate
+from rppdyn.nn.gate import Gate, Pointwise
 from rppdyn.nn.linear import RelaxedLinear
 from rppdyn.nn.pathways import EquivariantPathway
+from rppdyn.reps import Rep
 
 if TYPE_CHECKING:
     from rppdyn.nn.networks import RPPEMLP
 
 __all__ = ["check_bottlenecks"]
 
-Reached = tuple[Tensor, Tensor]
-"""Two masks: features that depend on the input, and features that are not zero for every input, of biases alone, say."""
-
 
 def check_bottlenecks(net: RPPEMLP) -> None:
-    """Refuse a strict network whose output can't depend on its input, and warn where entries of it are always zero.
+    """Refuse a strict network whose output can't depend on its input, and warn where parts of the output can't.
 
-    A layer between representations without a common part has no equivariant map but zero, whatever is learned. Followed are
-    the non-zero entries of all equivariant maps, from the input's features to the output's.
+    A layer between representations without a common part has no equivariant map but zero, whatever is learned. From the
+    input to the output, the non-zero entries of the linear maps are followed. Products are taken to reach all features, unless
+    what they are made of is invariant.
 
     Raises:
         ValueError: naming the first layer that lets nothing through, with its representations.
     """
-    everything = torch.ones(net.rep_in.dim, dtype=torch.bool)
-    reached: Reached = everything, everything
+    depends = torch.ones(net.rep_in.dim, dtype=torch.bool)
+    is_invariant = False  # whatever is computed from here on
     for name, layer in net.layers():
         if isinstance(layer, RelaxedLinear):
             if layer.equivariant is None or layer.free is not None:
                 return
-            reached = _linear(layer.equivariant, reached)
-            if not reached[0].any():
+            is_invariant = is_invariant or not (depends & _moved(layer.rep_in)).any()
+            depends = _through(layer.equivariant, depends)
+            if not depends.any():
                 of = "" if layer.equivariant.weight is None else "what depends on the input in "
                 raise ValueError(
                     f"{name} lets nothing through: no equivariant map but zero leads from {of}{layer.rep_in} to "
                     f"{layer.rep_out} of {net.group}. Give hidden layers parts that input and output share, such as those of "
                     "an integer width, or the layers a free pathway (RPPEMLP)"
                 )
-        elif isinstance(layer, Bilinear):
-            reached = _bilinear(layer, reached)
         elif isinstance(layer, Gate):
-            reached = _gated(layer, reached)
-    if not reached[1].all():
-        zero = [str(part) for part, index in net.rep_out.blocks() if not reached[1][index].any(1).all()]
+            depends = depends[-layer.rep.dim :]
+        elif not isinstance(layer, Pointwise):
+            depends = _invariants(layer.rep) if is_invariant else torch.ones(layer.rep.dim, dtype=torch.bool)
+    constant = [str(part) for part, index in net.rep_out.blocks() if not depends[index].any(1).all()]
+    if constant:
         warnings.warn(
-            f"parts {', '.join(zero)} of the output {net.rep_out} of {net.group} are zero for every input: no equivariant map "
-            "but zero leads to them from the last hidden layer; give it such parts, or the network a free pathway (RPPEMLP)",
+            f"parts {', '.join(constant)} of the output {net.rep_out} of {net.group} don't depend on the input: no equivariant "
+            "map but zero leads to them from what does in the last hidden layer; give it such parts, or the network a free "
+            "pathway (RPPEMLP)",
             stacklevel=3,
         )
 
 
-def _linear(pathway: EquivariantPathway, reached: Reached) -> Reached:
+def _moved(rep: Rep) -> Bool[Tensor, " dim"]:
+    """The coordinates on which the group acts."""
+    moved = torch.ones(rep.dim, dtype=torch.bool)
+    for part, index in rep.blocks():
+        if part.is_trivial:
+            moved[index] = False
+    return moved
+
+
+def _invariants(rep: Rep) -> Bool[Tensor, " dim"]:
+    """The coordinates in which an invariant vector may differ from zero."""
+    return torch.zeros(rep.dim, dtype=torch.bool).index_fill_(0, rep.solve().sparse()[0], True)
+
+
+def _through(pathway: EquivariantPathway, depends: Bool[Tensor, " in"]) -> Bool[Tensor, " out"]:
     rows, _, values = pathway.weight_map.entries()
     size_out, size_in = pathway.weight_map.shape
     rows = rows[values != 0].cpu()
-    outs, ins = rows // size_in, rows % size_in
-
-    def through(known: Tensor) -> Tensor:
-        return torch.zeros(size_out, dtype=torch.bool).index_fill_(0, outs[known[ins]], True)
-
-    depends, nonzero = map(through, reached)
-    if pathway.bias_map is not None:
-        rows, _, values = pathway.bias_map.entries()
-        nonzero[rows[values != 0].cpu()] = True
-    return depends, nonzero
-
-
-def _bilinear(layer: Bilinear, reached: Reached) -> Reached:
-    depends, nonzero = (known.clone() for known in reached)
-    indices = [index for _, index in layer.rep.blocks()]
-    before = [[known[index].any(0) for known in reached] for index in indices]  # of one copy, whichever it is
-    for k in layer.contractions:
-        (map_depends, map_nonzero), (in_depends, in_nonzero) = before[k.map], before[k.into]
-        coordinates = torch.tensor(k.coordinates).view(k.dim_out, k.dim_in)
-        moved = (map_depends[coordinates] & in_nonzero) | (map_nonzero[coordinates] & in_depends)
-        depends[indices[k.out]] |= moved.any(1)
-        nonzero[indices[k.out]] |= (map_nonzero[coordinates] & in_nonzero).any(1)
-    return depends, nonzero
-
-
-def _gated(layer: Gate, reached: Reached) -> Reached:
-    depends, nonzero = reached
-    gates = len(depends) - layer.rep.dim
-    return depends[gates:] | (nonzero[gates:] & depends[:gates].any()), nonzero[gates:]
+    rows = rows[depends[rows % size_in]]
+    return torch.zeros(size_out, dtype=torch.bool).index_fill_(0, rows // size_in, True)

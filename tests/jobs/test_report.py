@@ -89,7 +89,7 @@ MEASURED = {
 
 
 def written(runs, tmp_path, **options):
-    return report.run(ReportConfig(list(runs), out=str(tmp_path / "r" / "report.html"), **options)).read_text("utf-8")
+    return report.run(ReportConfig(list(runs), out=str(tmp_path / "report.html"), **options)).read_text("utf-8")
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
