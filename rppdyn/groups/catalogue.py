@@ -36,7 +36,7 @@ MAX_FINITE, MAX_CONTINUOUS, MAX_ANGLES = 4096, 64, 10**6
 
 def _check_size(name: str, n: int, least: int = 1, most: int = MAX_CONTINUOUS) -> int:
     if not isinstance(n, Integral) or isinstance(n, bool) or not least <= n <= most:
-        raise ValueError(f"{name}({n!r}): the size must be an integer from {least} to {most}")
+        raise ValueError(f"{name}({n!r}): the size must be an integer of at least {least} and at most {most}")
     return n
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from jaxtyping import Bool
@@ -47,8 +47,9 @@ def check_bottlenecks(net: RPPEMLP) -> None:
                 )
         elif isinstance(layer, Gate):
             depends = depends[-layer.rep.dim :]
-        elif not isinstance(layer, Pointwise):
-            depends = _invariants(layer.rep) if is_invariant else torch.ones(layer.rep.dim, dtype=torch.bool)
+        elif not isinstance(layer, Pointwise):  # a bilinear layer of any kind
+            rep = cast(Rep, layer.rep)
+            depends = _invariants(rep) if is_invariant else torch.ones(rep.dim, dtype=torch.bool)
     constant = [str(part) for part, index in net.rep_out.blocks() if not depends[index].any(1).all()]
     if constant:
         warnings.warn(

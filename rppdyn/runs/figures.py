@@ -76,9 +76,9 @@ def draw_several(
         axes.plot(x, show(values).T, style, marker=marker, color=colour, lw=0.6, alpha=0.45)
     axes.plot(x, show(iqm(values)), style, marker=marker, color=colour, lw=2.2 if each else 1.6, label=label)
     if not is_few:
-        lower, upper = map(show, bootstrap_interval(values))
-        if np.isfinite(upper).any():  # an empty band would give the axis limits that no logarithm has
-            axes.fill_between(x, lower, upper, color=colour, alpha=0.18, lw=0)
+        lower, upper = bootstrap_interval(values)
+        if np.isfinite(show(upper)).any():  # an empty band would give the axis limits that no logarithm has
+            axes.fill_between(x, show(lower), show(upper), color=colour, alpha=0.18, lw=0)
 
 
 def over_seeds(counts: Sequence[int]) -> list[str]:

@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
             self.epilog = self.describe()
         return super().format_help()
 
-    def parse_intermixed_args(self, args=None, namespace=None):  # type: ignore[override]
+    def parse_intermixed_args(self, args=None, namespace=None):
         """As argparse does it; empty words stand for nothing that a verb asks for, and are refused."""
         found = super().parse_intermixed_args(args, namespace)
         for action in self._actions:
