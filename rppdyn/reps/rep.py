@@ -146,7 +146,7 @@ class Rep(Algebra):
         if (needed := COUNTING * self.dim) > MAX_BYTES:
             raise ValueError(
                 f"the basis of {self} of {self.G} needs about {needed} bytes to keep account of its {self.dim} coordinates, "
-                f"more than {MAX_BYTES}; use a lower tensor power"
+                f"more than {MAX_BYTES}; use a lower tensor power or fewer copies"
             )
 
     def _expand(self) -> list[tuple[tuple[Rep, ...], Tensor]]:

@@ -41,13 +41,13 @@ def test_the_help_of_train_agent_lists_keys_and_choices(rppdyn, tmp_path):
 
 
 def test_certify(rppdyn, tmp_path, environment):
-    words = ["--states", "40", "--json", "out/c.json", "--figure", "out/c.png", "--symmetry", "left-right"]
+    words = ["--states", "40", "--json", "c.json", "--figure", "c.png", "--symmetry", "left-right"]
     status, out, err = rppdyn("certify", "Swimmer-v5", *words, cwd=tmp_path)
     assert (status, err) == (0, "")
     assert "left-right: dynamics exact" in out and "stock solver" in out
-    data = json.loads((tmp_path / "out" / "c.json").read_text())
+    data = json.loads((tmp_path / "c.json").read_text())
     assert data["env_id"] == "Swimmer-v5"
-    assert (tmp_path / "out" / "c.png").stat().st_size > 10_000
+    assert (tmp_path / "c.png").stat().st_size > 10_000
     stored = Path(environment["RPPDYN_CACHE_DIR"], "certificates").glob("*.json")
     assert data in [json.loads(path.read_text()) for path in stored]
 

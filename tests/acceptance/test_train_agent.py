@@ -112,19 +112,19 @@ def test_equivariance_prints_errors_by_generator(rppdyn, trained):
 
 def test_a_report_of_the_run(rppdyn, trained):
     run, cwd, _, _ = trained
-    status, out, err = rppdyn("report", str(run), "--out", "out/report.html", cwd=cwd)
-    assert (status, out, err) == (0, "out/report.html\n", "")
-    page = (cwd / "out" / "report.html").read_text()
+    status, out, err = rppdyn("report", str(run), "--out", "report.html", cwd=cwd)
+    assert (status, out, err) == (0, "report.html\n", "")
+    page = (cwd / "report.html").read_text()
     last = read_metrics(run / "metrics.jsonl")[-1]
     assert f"{last['eval/return_mean']:.1f}" in page and "left-right" in page and "prior variance" in page
 
 
 def test_a_figure_of_the_run(rppdyn, trained):
     run, cwd, _, _ = trained
-    words = [str(run), "--out", "out/curves.png", "--json", "out/curves.json"]
-    assert rppdyn("figure", *words, cwd=cwd) == (0, "out/curves.png\n", "")
-    assert (cwd / "out" / "curves.png").read_bytes() == (run / "figures" / "learning_curve.png").read_bytes()
-    (kept,) = json.loads((cwd / "out" / "curves.json").read_text())
+    words = [str(run), "--out", "curves.png", "--json", "curves.json"]
+    assert rppdyn("figure", *words, cwd=cwd) == (0, "curves.png\n", "")
+    assert (cwd / "curves.png").read_bytes() == (run / "figures" / "learning_curve.png").read_bytes()
+    (kept,) = json.loads((cwd / "curves.json").read_text())
     assert kept["metrics"] == read_metrics(run / "metrics.jsonl") and kept["result"]["steps"] == 230
 
 

@@ -37,13 +37,11 @@ def test_agents_are_drawn_as_learning_curves_with_their_numbers_beside(tmp_path)
         for kind in ("rpp", "mlp")
         for seed in (0, 1)
     ]
-    config = FigureConfig(
-        runs, out=str(tmp_path / "out" / "agents.png"), json=str(tmp_path / "numbers" / "agents.json")
-    )
+    config = FigureConfig(runs, out=str(tmp_path / "agents.png"), json=str(tmp_path / "agents.json"))
     picture = figure.run(config)
     assert picture.read_bytes() == learning_curves(runs, tmp_path / "same.png").read_bytes()
     assert matplotlib.image.imread(picture).std() > 0.02
-    kept = json.loads((tmp_path / "numbers" / "agents.json").read_text())
+    kept = json.loads((tmp_path / "agents.json").read_text())
     assert [(run["run"], run["config"]["seed"]) for run in kept] == [("rpp0", 0), ("rpp1", 1), ("mlp0", 0), ("mlp1", 1)]
     assert [record["eval/return_mean"] for record in kept[0]["metrics"]] == [10.0, 110.0]
 
