@@ -17,7 +17,7 @@ MAX_ORDER = 64
 """Finite groups up to this order are enumerated (``Group.order``, ``Group.elements``, the regular representation)."""
 
 MAX_FACTORS = 32
-MAX_NUMBERS = 2**24
+MAX_NUMBERS = 2**27
 """Of a direct product: its factors, and the entries of its generators."""
 
 Matrices = Tensor | np.ndarray | Sequence[Any]
