@@ -502,6 +502,13 @@ def test_strict_networks_that_let_something_through_are_not_refused(hidden):
     assert (net(torch.randn(8, 3, generator=generator())).std(0) > 0).all()
 
 
+def test_products_of_operands_let_an_input_through_that_no_linear_map_does():
+    net = EMLP(V, Scalar, SO(3), hidden=8 * Scalar, bilinear="channelwise", generator=generator())
+    assert net(torch.randn(8, 3, generator=generator())).std() > 0
+    with refused("head lets nothing through"):
+        EMLP(V, V, SO(3), hidden=8 * Scalar, bilinear="channelwise")
+
+
 @pytest.mark.parametrize("hidden", [V**9, V**17, 20000 * Scalar])
 def test_networks_beyond_memory_are_refused_before_anything_is_solved(hidden):
     with refused("to keep account of its", "use a lower tensor power"):
