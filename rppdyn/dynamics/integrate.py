@@ -17,8 +17,6 @@ from rppdyn.dynamics.models import DynamicsModel
 __all__ = ["METHODS", "IntegrationError", "Trajectories", "integrate"]
 
 METHODS = ("dopri5", "rk4", "leapfrog")
-BOUND = 1e6
-"""A state whose largest coordinate reaches this has diverged: its motion is stopped there."""
 MAX_STEPS = 10_000
 """Of the adaptive method, between two times."""
 
@@ -67,6 +65,7 @@ def integrate(
     step: float | None = None,
     rtol: float = 1e-6,
     atol: float = 1e-6,
+    bound: float = 1e6,
     adjoint: bool = False,
     weights: Any = None,
 ) -> Trajectories:
@@ -83,7 +82,8 @@ def integrate(
         method: ``"dopri5"`` (adaptive, torchdiffeq), ``"rk4"`` (fixed steps, order 4, torchdiffeq's 3/8 rule) or ``"leapfrog"``
             (Stoermer-Verlet: fixed steps, order 2, symplectic and time-reversible; separable Hamiltonians only).
         step: longest step of the fixed methods; each interval of ``times`` has equal steps. None: one per interval.
-        rtol, atol: tolerances of the adaptive one.
+        rtol, atol: tolerances of the adaptive one; ``atol`` is in the units of states, its default for states of order one.
+        bound: a state whose largest coordinate reaches this has diverged, and is stopped there; in the units of states, too.
         adjoint: gradients by integrating backwards, in memory that does not grow with the number of steps; not with leapfrog.
         weights: assembled before, see :class:`DynamicsModel`; not with ``adjoint``, which differentiates parameters.
     Raises:
@@ -92,14 +92,14 @@ def integrate(
         IntegrationError: dopri5's steps become too small or too many, as where a field grows so fast that a trajectory ends
             in finite time.
     """
-    _check(model, z0, times, method, step, rtol, atol, adjoint, weights)
+    _check(model, z0, times, method, step, rtol, atol, bound, adjoint, weights)
     if not adjoint:
         weights = model.assemble() if weights is None else weights
     options = dict(rtol=rtol, atol=atol, options=dict(max_num_steps=MAX_STEPS)) if method == "dopri5" else {}
-    solve = partial(_solve, model, weights, times, method, step, adjoint, options)
+    solve = partial(_solve, model, weights, times, method, step, adjoint, options, bound)
     states, diverged_at = solve(z0)
     lost = diverged_at >= 0
-    constant = states.detach().clamp(-BOUND, BOUND)
+    constant = states.detach().clamp(-bound, bound)
     if states.requires_grad and bool(lost.any()):
         # Masked they would still be in the graph: the zeros that go back through them, times infinite derivatives, are nan in
         # the gradient of the weights, which is a sum over all trajectories. So the others are solved again without them.
@@ -115,10 +115,11 @@ def _solve(
     step: float | None,
     adjoint: bool,
     options: dict[str, Any],
+    bound: float,
     z0: Float[Tensor, "*batch n"],
 ) -> tuple[Float[Tensor, "*batch T n"], Int[Tensor, "*batch"]]:
     """States, and where they diverged."""
-    field = _Guarded(model, weights, retries=method == "dopri5")
+    field = _Guarded(model, weights, bound, retries=method == "dopri5")
     fine, kept = (times, slice(None)) if method == "dopri5" else _subdivided(times, step)
     if method == "leapfrog":
         states = _leapfrog(field, z0, fine)[kept]
@@ -149,7 +150,7 @@ def _stand_ins(z0: Float[Tensor, "*batch n"], lost: Bool[Tensor, "*batch"]) -> F
     return torch.where(lost.unsqueeze(-1), others.detach(), z0)
 
 
-def _check(model, z0, times, method, step, rtol, atol, adjoint, weights) -> None:
+def _check(model, z0, times, method, step, rtol, atol, bound, adjoint, weights) -> None:
     if method not in METHODS:
         raise ValueError(f"method={method!r}: choose one of {', '.join(METHODS)}")
     if not z0.is_floating_point() or times.dtype != z0.dtype:
@@ -166,6 +167,10 @@ def _check(model, z0, times, method, step, rtol, atol, adjoint, weights) -> None
             raise ValueError(f"{name}={tolerance}: must be a number of at least 0")
     if rtol == atol == 0:
         raise ValueError("rtol=0 and atol=0: no step is that exact; give one of them")
+    if not 0 < bound < math.inf:
+        raise ValueError(
+            f"bound={bound}: must be a positive number, far above any state of a motion that has not diverged"
+        )
     if step is not None and not (math.isfinite(step) and step > 0):
         raise ValueError(f"step={step}: must be a positive number, or None for one step per interval")
     if method == "leapfrog" and not model.separable:
@@ -176,8 +181,8 @@ def _check(model, z0, times, method, step, rtol, atol, adjoint, weights) -> None
         raise ValueError("adjoint=True goes with dopri5 and rk4, and without weights=: it differentiates parameters")
 
 
-def _out_of_bounds(z: Float[Tensor, "*batch n"]) -> Bool[Tensor, "*batch"]:
-    return ~(_largest(z) < BOUND)  # a nan is not below either
+def _out_of_bounds(z: Float[Tensor, "*batch n"], bound: float) -> Bool[Tensor, "*batch"]:
+    return ~(_largest(z) < bound)  # a nan is not below either
 
 
 def _largest(z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
@@ -192,13 +197,13 @@ class _Guarded:
             if it is one later on.
     """
 
-    def __init__(self, model: DynamicsModel, weights: Any, retries: bool = False):
-        self.model, self.weights, self.retries = model, weights, retries
+    def __init__(self, model: DynamicsModel, weights: Any, bound: float, retries: bool = False):
+        self.model, self.weights, self.bound, self.retries = model, weights, bound, retries
         self.lost_at: Tensor | None = None  # of each trajectory, the time at which its field was no number; or infinity
 
     def __call__(self, t: Tensor, z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         field = self.model(t, z, self.weights)
-        beyond, lost = _out_of_bounds(z), ~(_largest(field) < torch.inf)
+        beyond, lost = _out_of_bounds(z, self.bound), ~(_largest(field) < torch.inf)
         first = torch.where(lost & ~beyond, t.detach(), torch.inf)
         if self.lost_at is None:
             self.lost_at = first
@@ -212,7 +217,7 @@ class _Guarded:
 
     def diverged_at(self, states: Float[Tensor, "*batch T n"], times: Float[Tensor, " T"]) -> Int[Tensor, "*batch"]:
         assert self.lost_at is not None
-        out = _out_of_bounds(states) | (times >= self.lost_at.unsqueeze(-1))
+        out = _out_of_bounds(states, self.bound) | (times >= self.lost_at.unsqueeze(-1))
         return torch.where(out.any(-1), out.to(torch.int64).argmax(-1), -1)
 
 

@@ -129,6 +129,27 @@ def test_the_adjoint_gives_the_same_gradients(method):
         torch.testing.assert_close(direct, adjoint, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("unit", [2.0**-30, 2.0**30])
+@pytest.mark.parametrize("method", ["dopri5", "rk4"])
+def test_states_in_other_units_move_and_diverge_alike(method, unit):
+    """dz/dt = z^2 / unit; powers of two change no digit."""
+    z0, times = torch.tensor([[0.1], [1.0], [0.4]], dtype=torch.float64), torch.linspace(0, 3, 31, dtype=torch.float64)
+    solve = lambda unit: integrate(  # noqa: E731
+        Field(lambda z: z.square() / unit),
+        unit * z0,
+        times,
+        method=method,
+        step=0.01,
+        atol=1e-6 * unit,
+        bound=1e6 * unit,
+    )
+    one, other = solve(1.0), solve(unit)
+    assert other.diverged.tolist() == [False, True, True]
+    assert torch.equal(other.diverged_at, one.diverged_at) and torch.equal(other.states / unit, one.states)
+    with pytest.raises(ValueError, match=r"bound=0\.0: must be a positive number"):
+        integrate(Field(torch.square), z0, times, bound=0.0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("method", ["dopri5", "rk4"])
 def test_a_divergent_trajectory_is_reported_with_its_time_and_harms_no_other(method, dtype):
