@@ -22,7 +22,7 @@ from rppdyn.nn.gate import Gate, Pointwise
 from rppdyn.nn.hidden import Architecture, gated, hidden_representation, is_pointwise, product_channels, tensor_rank
 from rppdyn.nn.linear import FREE_SCALE, Parametrisation, RelaxedLinear, bind, check_size
 from rppdyn.nn.pathways import AffineMap, named_pathways
-from rppdyn.nn.products import ChannelProducts, product_maps
+from rppdyn.nn.products import ChannelProducts, product_maps, with_operands
 from rppdyn.reps import Rep, RepType, Scalar
 from rppdyn.reps.algebra import is_int
 
@@ -49,21 +49,18 @@ class Block(nn.Module):
                  parametrisation: Parametrisation, generator: torch.Generator | None):  # fmt: skip
         super().__init__()
         pointwise = all(is_pointwise(part) for part, _ in rep_out.blocks())
-        self.bilinear = None
-        if bilinear == "channelwise":
-            channels = product_channels(rep_out) if bilinear_maps is None else bilinear_maps
-            self.bilinear = ChannelProducts(
-                rep_out, channels=channels, variance=equivariant_variance, generator=generator
-            )
-        elif bilinear == "published":
-            self.bilinear = Bilinear(
-                gated(rep_out), maps=bilinear_maps, variance=equivariant_variance, generator=generator
-            )
-        made = self.bilinear.rep_in if isinstance(self.bilinear, ChannelProducts) else gated(rep_out)
+        channels = product_channels(rep_out) if bilinear_maps is None else bilinear_maps
         self.linear = RelaxedLinear(
-            rep_in, made, equivariant_variance=equivariant_variance, free_variance=free_variance, gain=gain,
+            rep_in, with_operands(rep_out, channels) if bilinear == "channelwise" else gated(rep_out),
+            equivariant_variance=equivariant_variance, free_variance=free_variance, gain=gain,
             free_scale=free_scale, parametrisation=parametrisation, generator=generator,
         )  # fmt: skip
+        self.bilinear = None
+        own: dict[str, Any] = dict(variance=equivariant_variance, generator=generator)
+        if bilinear == "channelwise":
+            self.bilinear = ChannelProducts(rep_out, channels=channels, **own)
+        elif bilinear == "published":
+            self.bilinear = Bilinear(gated(rep_out), maps=bilinear_maps, **own)
         if pointwise:
             self.gate = Pointwise(rep_out)
         else:

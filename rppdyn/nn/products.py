@@ -21,7 +21,12 @@ from rppdyn.reps import Rep
 if TYPE_CHECKING:
     from rppdyn.basis import Basis
 
-__all__ = ["ChannelProducts", "product_maps"]
+__all__ = ["ChannelProducts", "product_maps", "with_operands"]
+
+
+def with_operands(rep: Rep, channels: int) -> Rep:
+    """What a linear layer makes before products: ``gated(rep)``, and two operands for each channel."""
+    return reduce(add, (component_major(2 * channels * t) for t in operand_types(rep)), gated(rep))
 
 
 def product_maps(rep: Rep) -> list[Basis]:
@@ -78,7 +83,7 @@ class ChannelProducts(ExactBuffers):
         super().__init__()
         types, maps = operand_types(rep), product_maps(rep)
         self.hidden, self.rep, self.channels = rep, gated(rep), channels
-        self.rep_in = reduce(add, (component_major(2 * channels * t) for t in types), self.rep)
+        self.rep_in = with_operands(rep, channels)
         self.dims = tuple(t.dim for t in types)
 
         parts = [(part, index, basis) for (part, index), basis in zip(rep.blocks(), maps, strict=True) if basis.rank]

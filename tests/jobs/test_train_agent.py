@@ -340,7 +340,9 @@ def test_the_symmetry_is_chosen_by_name_and_kept_with_the_run(tmp_path, monkeypa
         evaluate_agent.run(EvaluateAgentConfig(run=config.run_dir, episodes=1))
 
 
-def test_a_certificate_of_this_very_model_is_stored_and_silences_the_warning(tmp_path, caplog):
+def test_a_certificate_of_this_very_model_is_stored_and_silences_the_warning(tmp_path, caplog, monkeypatch):
+    monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "cache"))  # without certificates that other tests have stored
+
     def begun(name: str, *words: str) -> RunFolder:
         caplog.clear()
         config = compose.composed("train_agent", [*WORDS, *words, "total_steps=4", f"run_dir={tmp_path / name}"])

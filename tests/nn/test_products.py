@@ -44,17 +44,20 @@ def test_all_products_are_there(G, dim, scalars, vectors):
     assert {target.dim: target.rank for target in layer.targets} == {1: scalars, G.d: vectors}
 
 
-@pytest.mark.parametrize("G", [p[0] for p in PRODUCTS] + [SHEAR], ids=str)
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
-def test_strict_networks_are_equivariant_and_relaxed_ones_are_not(G, dtype, tolerance):
-    x = 0.5 * torch.randn(8, (2 * V + Scalar)(G).dim, generator=generator(1), dtype=torch.float64).to(dtype)
+@pytest.mark.parametrize("G", [SO(2), SO(3), SO2eR3(), SO13p(), SHEAR], ids=str)
+def test_strict_networks_are_equivariant_and_relaxed_ones_are_not(G):
+    x = 0.5 * torch.randn(8, (2 * V + Scalar)(G).dim, generator=generator(1), dtype=torch.float64)
     options = dict(hidden=40, num_layers=2, bilinear="channelwise", generator=generator())
-    net = EMLP(2 * V + Scalar, Scalar + V, G, **options).to(dtype)
+    net = EMLP(2 * V + Scalar, Scalar + V, G, **options)
     assert any(isinstance(block.bilinear, ChannelProducts) for block in net.blocks)
-    y = net(x)
-    assert y.abs().mean() > 1e-3 and equivariance_error(net, net.rep_in, net.rep_out, x, n_samples=5).mean < tolerance
-    relaxed = RPPEMLP(2 * V + Scalar, Scalar + V, G, free_scale=0.3, **options).to(dtype)
-    assert equivariance_error(relaxed, net.rep_in, net.rep_out, x, n_samples=5).mean > 1e-3
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
+        y, error = (
+            net.to(dtype)(x.to(dtype)),
+            equivariance_error(net, net.rep_in, net.rep_out, x.to(dtype), n_samples=2),
+        )
+        assert y.abs().mean() > 1e-3 and error.mean < tolerance
+    relaxed = RPPEMLP(2 * V + Scalar, Scalar + V, G, free_scale=0.3, **options).double()
+    assert equivariance_error(relaxed, net.rep_in, net.rep_out, x, n_samples=2).mean > 1e-3
 
 
 def by_definition(layer, x):
