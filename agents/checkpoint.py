@@ -32,7 +32,7 @@ COUNTERS = (
     "_collected_episodes",
 )
 LEARNED = ("parameters", "variables", "observed", "replay")
-"""What is learned, and from what: all of it is finite in a checkpoint."""
+"""Names of the tensors and arrays that are finite in every checkpoint: what is learned, and from what."""
 OBSERVED = ("_last_obs", "_last_original_obs", "_last_episode_starts")
 
 

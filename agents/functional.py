@@ -327,7 +327,7 @@ class Perceptrons(Networks):
         return self._assemblies[key]
 
     def _units(self) -> Tensor:
-        """What free parameters are stored in multiples of, in float64; of each network where they differ."""
+        """The units that free parameters are stored in, in float64; one row for each network where they differ."""
         units = torch.stack([self._units_of(net) for net in self.nets])
         return units[0] if (units == units[0]).all() else units
 

@@ -23,7 +23,7 @@ RATIOS = ((PUBLISHED, CONTROL), ("rpp, chosen", CONTROL), ("rpp, chosen", "emlp"
 
 
 def brief(folder: RunFolder) -> dict[str, Any]:
-    """What a finished run holds, of its results the test error and where they come from."""
+    """Read a finished run: its configuration, test errors, seeds and provenance."""
     run = read(folder)
     result = run["result"]
     kept = {

@@ -85,7 +85,7 @@ def measured(name: str, seed: int) -> list[dict[str, Any]]:
 
 
 def ratios(model: ImageModel, x: Tensor, total: int) -> list[dict[str, Any]]:
-    """Of the coefficients of each pathway but biases: trace and effective number over those of the exact matrix."""
+    """Ratios to the exact matrix, by pathway and without biases: of traces and of effective numbers."""
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     names = {id(p): name for name, p in model.named_parameters()}
 

@@ -286,7 +286,7 @@ class Certificate:
 
     @property
     def reports(self) -> tuple[GeneratorReport, ...]:
-        """Those of the generators, then those of the other symmetries."""
+        """The reports of the generators, then those of the other symmetries."""
         return self.generators + tuple(report for other in self.others for report in other.generators)
 
     @property
@@ -430,7 +430,7 @@ def _report_lines(g: GeneratorReport) -> list[str]:
 
 
 def _spoilers(g: GeneratorReport) -> list[str]:
-    """What in the model spoils a symmetry, or could, by name."""
+    """Parameters of the model that spoil a symmetry, or could, by name."""
     if not g.deviations:
         known = g.deviations is not None and g.dynamics_verdict != "exact"
         return ["spoiled by no parameter of the model: all of them agree with it"] if known else []

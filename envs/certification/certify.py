@@ -128,7 +128,7 @@ def _reports(examination: Examination, spec: SymmetrySpec, tick: Tick) -> tuple[
 
 
 def _deviations(model: mujoco.MjModel, spec: SymmetrySpec) -> list[tuple[str, ...] | None]:
-    """What keeps each generator from being exact, by the derived symmetry that acts alike; None where none does."""
+    """Deviations of each generator, from the derived symmetry that acts alike; None where none does."""
     try:
         derived = derive(model).symmetries
     except ValueError:

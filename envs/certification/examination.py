@@ -78,7 +78,7 @@ class Examination:
         return 2 * STRIDE * n_states + (1 + n_generators) * (n_states + ROLLOUTS * ROLLOUT_STEPS)
 
     def report(self, spec: SymmetrySpec, k: int, elements: Elements, tick: Tick = ignore) -> GeneratorReport:
-        """What is found for the spec's k-th generator.
+        """Report on the spec's k-th generator.
 
         Raises:
             ValueError: too few steps are left once the faulty ones are taken out.
