@@ -11,6 +11,7 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from rppdyn.runs.checkpoints import CheckpointError
+from rppdyn.runs.files import read_tensors
 from rppdyn.runs.folder import RunFolder
 from rppdyn.runs.progress import Progress
 from rppdyn.runs.signals import StopRequest
@@ -112,7 +113,7 @@ def load_tensors(path: Path) -> Any:
         CheckpointError: the file is damaged or absent.
     """
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return read_tensors(path)
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
         raise CheckpointError(
             f"{path} is damaged: delete the folder {path.parent} to use what was saved before it"

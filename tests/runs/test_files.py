@@ -9,7 +9,7 @@ import torch
 
 from rppdyn.errors import by_user, is_out_of_space
 from rppdyn.runs import MetricsLog
-from rppdyn.runs.files import write_json, write_tensors
+from rppdyn.runs.files import read_tensors, write_json, write_tensors
 
 
 def test_equal_tensors_make_equal_files_whatever_their_names(tmp_path):
@@ -43,3 +43,16 @@ def test_a_file_that_could_not_be_written_leaves_the_old_one(tmp_path):
     with pytest.raises(AttributeError, match="pickle"):
         write_tensors(file, {"a": lambda: None})
     assert file.read_bytes() == before and list(tmp_path.iterdir()) == [file]
+
+
+def test_a_flipped_bit_in_tensors_is_seen(tmp_path):
+    path, tensors = tmp_path / "members.pt", {"index": torch.arange(1000), "weight": torch.ones(1000)}
+    write_tensors(path, tensors)
+    assert all(torch.equal(value, tensors[name]) for name, value in read_tensors(path).items())
+    content = bytearray(path.read_bytes())
+    place = content.index((7).to_bytes(8, "little") + (8).to_bytes(8, "little"))
+    content[place + 6] ^= 1  # torch.load reads it: an index of 2^48 + 7
+    path.write_bytes(content)
+    assert torch.load(path, weights_only=True)["index"][7] == 2**48 + 7
+    with pytest.raises(ValueError, match="is not what was written"):
+        read_tensors(path)

@@ -15,7 +15,7 @@ import torch
 from rppdyn.agents import RPPSAC
 from rppdyn.envs import SymmetrySpec
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError
-from rppdyn.runs.files import replacing, write_json, write_tensors
+from rppdyn.runs.files import read_tensors, replacing, write_json, write_tensors
 from rppdyn.runs.streams import GlobalStates
 
 AGENT = "agent.pt"
@@ -163,7 +163,7 @@ def _restore(agent: RPPSAC, folder: RunFolder) -> RunState | None:
 
 def _load(path: Path, error_type: type[ValueError]) -> Any:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return read_tensors(path)
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
         raise error_type(
             f"{path} is damaged: delete {path.parent / 'result.json'} and write it again "
