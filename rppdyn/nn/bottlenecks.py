@@ -34,22 +34,23 @@ def check_bottlenecks(net: RPPEMLP) -> None:
     is_invariant = False  # whatever is computed from here on
     for name, layer in net.layers():
         if isinstance(layer, RelaxedLinear):
-            if layer.equivariant is None or layer.free is not None:
+            if not layer.equivariant_pathways or layer.free is not None:
                 return
-            is_invariant = is_invariant or not (depends & _moved(layer.rep_in)).any()
-            depends = _through(layer.equivariant, depends)
+            widest = layer.equivariant_pathways[-1]
+            is_invariant = is_invariant or not (depends & _moved(widest.rep_in)).any()
+            depends = _through(widest, depends)
             if not depends.any():
-                of = "" if layer.equivariant.weight is None else "what depends on the input in "
+                of = "" if widest.weight is None else "what depends on the input in "
                 raise ValueError(
                     f"{name} lets nothing through: no equivariant map but zero leads from {of}{layer.rep_in} to "
-                    f"{layer.rep_out} of {net.group}. Give hidden layers parts that input and output share, such as those of "
-                    "an integer width, or the layers a free pathway (RPPEMLP)"
+                    f"{layer.rep_out} of {widest.rep_in.G}. Give hidden layers parts that input and output share, such as "
+                    "those of an integer width, or the layers a free pathway (RPPEMLP)"
                 )
         elif isinstance(layer, Gate):
             depends = depends[-layer.rep.dim :]
         elif not isinstance(layer, Pointwise):  # a bilinear layer of any kind
             rep = cast(Rep, layer.rep)
-            depends = _invariants(rep) if is_invariant else torch.ones(rep.dim, dtype=torch.bool)
+            depends = _invariants(_restricted(rep, net)) if is_invariant else torch.ones(rep.dim, dtype=torch.bool)
     constant = [str(part) for part, index in net.rep_out.blocks() if not depends[index].any(1).all()]
     if constant:
         warnings.warn(
@@ -58,6 +59,12 @@ def check_bottlenecks(net: RPPEMLP) -> None:
             "pathway (RPPEMLP)",
             stacklevel=3,
         )
+
+
+def _restricted(rep: Rep, net: RPPEMLP) -> Rep:
+    """To the smallest group under which the network is equivariant."""
+    G = net.blocks[0].linear.equivariant_pathways[-1].rep_in.G
+    return rep if G == rep.G else rep.restrict(G)
 
 
 def _moved(rep: Rep) -> Bool[Tensor, " dim"]:

@@ -1,8 +1,10 @@
-"""The relaxed linear layer: an equivariant and a free pathway, summed."""
+"""The relaxed linear layer: equivariant pathways of one group or more and a free one, summed."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, get_args
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.groups import Group
+from rppdyn.nn.chains import check_chain, check_nested, equivariant_name, written_chain
 from rppdyn.nn.dense import DensePathway
 from rppdyn.nn.pathways import AffineMap, EquivariantPathway, FreePathway, LinearPathway, prior_unit
 from rppdyn.reps import Rep, RepType
@@ -61,6 +64,36 @@ def bind(rep: Rep | RepType, group: Group | None) -> Rep:
     return rep if rep.G == group else rep.lift(group)
 
 
+def largest(
+    group: Group | None,
+    groups: Sequence[Group] | None,
+    variances: Sequence[int | float] | None,
+    parametrisation: Parametrisation,
+    *reps: Rep | RepType,
+) -> Group:
+    """The first group of a chain.
+
+    Raises:
+        ValueError: there is a group beside it, or no chain; it is none; a dense weight, which stands for two pathways;
+            representations of a subgroup.
+    """
+    if groups is None:
+        raise ValueError(f"variances={variances} without groups: they are of a chain; give groups=[...] too")
+    if group is not None:
+        raise ValueError(f"groups={list(groups)} together with group={group}: give one of the two")
+    check_chain(groups, variances)
+    if parametrisation == "dense" and len(groups) > 1:
+        raise ValueError(
+            f"parametrisation='dense' with {len(groups)} groups: one weight stands for two pathways; use 'pathways'"
+        )
+    for rep in reps:
+        if isinstance(rep, Rep) and rep.G in groups[1:]:
+            raise ValueError(
+                f"{rep} is a representation of {rep.G}, a subgroup: give one of the chain's largest group, {groups[0]}"
+            )
+    return groups[0]
+
+
 class RelaxedLinear(nn.Module):
     r"""``y = (A + B) x + a + b`` with ``A, a`` equivariant and ``B, b`` free, each with its own Gaussian prior.
 
@@ -76,17 +109,32 @@ class RelaxedLinear(nn.Module):
     ``parametrisation="dense"`` starts from the same weights and stores their sum under its own prior
     (:class:`~rppdyn.nn.dense.DensePathway`), in the place of both pathways.
 
+    Of a chain :math:`G_1 > G_2 > \ldots` of groups the layer has an equivariant pathway each,
+
+    .. math:: \mathrm{vec}(W) = \sum_i Q_i u_i + v, \qquad u_i \sim N(0, \sigma_i^2),\quad v \sim N(0, \sigma_b^2),
+
+    with :math:`Q_i` a basis of the maps that are equivariant under :math:`G_i`: what is equivariant under a group is so under
+    its subgroups, so their spans are nested. All but the first pathway that is left start at ``free_scale`` of its size. They
+    are called ``equivariant``, ``equivariant_2``, ...
+
     Args:
-        rep_in, rep_out: representations, or types to bind to ``group``; those of a factor of it are lifted.
+        rep_in, rep_out: representations, or types to bind to ``group``; those of a factor of it are lifted. Of a chain those
+            of its largest group, which the others act by, restricted.
         group: needed only where neither representation is bound.
         equivariant_variance, free_variance: :math:`\sigma_a^2` and :math:`\sigma_b^2`.
+        groups: a chain in the place of ``group``, the largest first; each a subgroup of the one before, of the same matrices.
+        variances: with ``groups``, :math:`\sigma_i^2` of each and :math:`\sigma_b^2`, in the place of the two variances.
         gain: multiplies the initial weights of both pathways.
         parametrisation: "pathways", or "dense" for one weight.
         generator: source of the initial weights, the global one if None.
     Raises:
-        ValueError: both variances are 0, or one of a dense weight; the representations do not belong to one group; a scale
-            that is no number.
+        ValueError: all variances are 0, or one of a dense weight; the representations do not belong to one group; a scale
+            that is no number; groups that are no chain, or given beside a group; variances of another number.
     """
+
+    equivariant: EquivariantPathway | None
+    free: FreePathway | None
+    dense: DensePathway | None
 
     def __init__(
         self,
@@ -100,32 +148,56 @@ class RelaxedLinear(nn.Module):
         gain: int | float = 1.0,
         free_scale: int | float = FREE_SCALE,
         parametrisation: Parametrisation = "pathways",
+        groups: Sequence[Group] | None = None,
+        variances: Sequence[int | float] | None = None,
         generator: torch.Generator | None = None,
     ):
         super().__init__()
-        if group is None:
+        if groups is not None or variances is not None:
+            group = largest(group, groups, variances, parametrisation, rep_in, rep_out)
+        elif group is None:
             group = next((rep.G for rep in (rep_in, rep_out) if isinstance(rep, Rep)), None)
         self.rep_in, self.rep_out = bind(rep_in, group), bind(rep_out, group)
+        self.groups = (self.rep_in.G,) if groups is None else tuple(groups)
+        *equivariant_variances, free_variance = variances or (equivariant_variance, free_variance)
         for name, scale in (("gain", gain), ("free_scale", free_scale)):
             if not math.isfinite(scale):
                 raise ValueError(f"{name}={scale!r}: give a number")
-        if equivariant_variance == 0 and free_variance == 0:
-            raise ValueError("equivariant_variance and free_variance are both 0, which leaves no pathway: raise one")
+        if free_variance == 0 and not any(equivariant_variances):
+            zero = (
+                "equivariant_variance and free_variance are both 0" if len(self.groups) == 1 else "variances are all 0"
+            )
+            raise ValueError(f"{zero}, which leaves no pathway: raise one")
         if parametrisation not in PARAMETRISATIONS:
             raise ValueError(f"parametrisation={parametrisation!r}: choose one of {', '.join(PARAMETRISATIONS)}")
-        if parametrisation == "dense" and not (equivariant_variance and free_variance):
-            zero = "free_variance" if equivariant_variance else "equivariant_variance"
+        if parametrisation == "dense" and not (equivariant_variances[0] and free_variance):
+            zero = "free_variance" if equivariant_variances[0] else "equivariant_variance"
             raise ValueError(
                 f"{zero}=0 with parametrisation='dense': the prior of a sum needs both pathways; use 'pathways', where 0 "
                 "leaves one out"
             )
-        equivariant = free = dense = None
-        if equivariant_variance != 0:
-            equivariant = EquivariantPathway(
-                self.rep_in, self.rep_out, equivariant_variance, bias=bias, gain=gain, generator=generator
+        names = [equivariant_name(place) for place in range(len(self.groups))]
+        equivariant: dict[str, EquivariantPathway] = {}
+        for place, (name, variance) in enumerate(zip(names, equivariant_variances, strict=True)):
+            if variance == 0:
+                continue
+            own_in, own_out = (
+                rep.restrict(self.groups[place]) if place else rep for rep in (self.rep_in, self.rep_out)
             )
+            equivariant[name] = EquivariantPathway(
+                own_in,
+                own_out,
+                variance,
+                bias=bias,
+                gain=gain * free_scale if equivariant else gain,
+                has_unit=bool(equivariant),
+                generator=generator,
+            )
+            equivariant[name].is_free = len(equivariant) > 1
+        check_nested([*equivariant.values()])
+        free = dense = None
         if free_variance != 0:
-            alone = equivariant is None
+            alone = not equivariant
             free = FreePathway(
                 self.rep_in.dim,
                 self.rep_out.dim,
@@ -136,17 +208,26 @@ class RelaxedLinear(nn.Module):
                 generator=generator,
             )
             free.is_free = not alone
-            if equivariant is not None:
-                equivariant.within = "free"
-        if parametrisation == "dense" and equivariant is not None and free is not None:
-            dense = DensePathway(equivariant, free)
-            equivariant = free = None
-        self.equivariant, self.free, self.dense = equivariant, free, dense
+        present = [*equivariant, *(["free"] if free is not None else [])]
+        for name, wider in pairwise(present):
+            equivariant[name].within = wider
+        if parametrisation == "dense" and free is not None:
+            dense = DensePathway(equivariant.pop("equivariant"), free)
+            free = None
+        for name in names:
+            setattr(self, name, equivariant.get(name))
+        self.free, self.dense = free, dense
+        self.pathway_names = (*names, "free", "dense")
+
+    @property
+    def equivariant_pathways(self) -> tuple[EquivariantPathway, ...]:
+        """Those that exist, of the largest group first."""
+        return tuple(p for p in self.linear_pathways if isinstance(p, EquivariantPathway))
 
     @property
     def linear_pathways(self) -> tuple[LinearPathway, ...]:
-        """The pathways that exist, the equivariant one first."""
-        return tuple(p for p in (self.equivariant, self.free, self.dense) if p is not None)
+        """The pathways that exist, the equivariant ones first."""
+        return tuple(p for name in self.pathway_names if (p := getattr(self, name)) is not None)
 
     def assemble(self) -> AffineMap:
         """The dense weight and bias, summed over the pathways."""
@@ -161,4 +242,5 @@ class RelaxedLinear(nn.Module):
         return F.linear(x, *(self.assemble() if weights is None else weights))
 
     def extra_repr(self) -> str:
-        return f"{self.rep_in} -> {self.rep_out}"
+        chain = f", {written_chain(self.groups)}" if len(self.groups) > 1 else ""
+        return f"{self.rep_in} -> {self.rep_out}{chain}"

@@ -16,11 +16,12 @@ from rppdyn.groups import Group
 from rppdyn.nn.assembling import ModuleList, Network
 from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.bottlenecks import check_bottlenecks
+from rppdyn.nn.chains import written_chain
 from rppdyn.nn.derivatives import PullBack
 from rppdyn.nn.fourier import FourierStack
 from rppdyn.nn.gate import Gate, Pointwise
 from rppdyn.nn.hidden import Architecture, gated, hidden_representation, is_pointwise, product_channels, tensor_rank
-from rppdyn.nn.linear import FREE_SCALE, Parametrisation, RelaxedLinear, bind, check_size
+from rppdyn.nn.linear import FREE_SCALE, Parametrisation, RelaxedLinear, bind, check_size, largest
 from rppdyn.nn.pathways import AffineMap, named_pathways
 from rppdyn.nn.products import ChannelProducts, product_maps, with_operands
 from rppdyn.reps import Rep, RepType, Scalar
@@ -44,7 +45,7 @@ class Block(nn.Module):
     bilinear: Bilinear | ChannelProducts | None
     gate: Gate | Pointwise
 
-    def __init__(self, rep_in: Rep, rep_out: Rep, *, equivariant_variance: int | float, free_variance: int | float,
+    def __init__(self, rep_in: Rep, rep_out: Rep, *, groups: Sequence[Group], variances: Sequence[int | float],
                  bilinear: Form | None, bilinear_maps: int | None, gain: int | float, free_scale: int | float,
                  parametrisation: Parametrisation, generator: torch.Generator | None):  # fmt: skip
         super().__init__()
@@ -52,11 +53,11 @@ class Block(nn.Module):
         channels = product_channels(rep_out) if bilinear_maps is None else bilinear_maps
         self.linear = RelaxedLinear(
             rep_in, with_operands(rep_out, channels) if bilinear == "channelwise" else gated(rep_out),
-            equivariant_variance=equivariant_variance, free_variance=free_variance, gain=gain,
+            groups=groups, variances=variances, gain=gain,
             free_scale=free_scale, parametrisation=parametrisation, generator=generator,
         )  # fmt: skip
         self.bilinear = None
-        own: dict[str, Any] = dict(variance=equivariant_variance, generator=generator)
+        own: dict[str, Any] = dict(variance=next(filter(None, variances[:-1]), 0), generator=generator)
         if bilinear == "channelwise":
             self.bilinear = ChannelProducts(rep_out, channels=channels, **own)
         elif bilinear == "published":
@@ -64,7 +65,7 @@ class Block(nn.Module):
         if pointwise:
             self.gate = Pointwise(rep_out)
         else:
-            self.gate = Gate(rep_out, free_variance=free_variance, free_scale=free_scale, generator=generator)
+            self.gate = Gate(rep_out, free_variance=variances[-1], free_scale=free_scale, generator=generator)
 
     def assemble(self) -> tuple:
         """Weights of the linear layer, the bilinear one and the gate; None for what there is not."""
@@ -141,12 +142,17 @@ class RPPEMLP(Network):
     :class:`~rppdyn.nn.ChannelProducts`, at two to three times an MLP's cost in place of ten: a width is then the rows of a
     linear layer, gates and operands included.
 
+    Of a chain of groups, the largest first, every linear layer has an equivariant pathway each (:class:`RelaxedLinear`), so
+    that it can be learned which subgroup survives. Hidden representations, gates and bilinear layers are those of the largest
+    group, restricted to the others, and so equivariant under all; bilinear layers have the prior of the largest group whose
+    variance is not 0.
+
     ``net(x)`` assembles the dense weights and applies them. A training step that runs the network several times
     assembles once: ``weights = net.assemble(); net.apply(x, weights)``; nothing is cached in between.
 
     Args:
         rep_in, rep_out: representations of input and output, bound or not; those of a factor of ``group`` are lifted.
-        group: the symmetry group.
+        group: the symmetry group, where ``groups`` does not name several.
         hidden: channels per hidden layer, a representation, or a list with one of these per layer.
         num_layers: number of hidden layers, 3 unless ``hidden`` is a list.
         architecture: "auto", "regular" or "tensor"; how an integer width is shared out.
@@ -157,11 +163,14 @@ class RPPEMLP(Network):
         output_scale: multiplies the initial weights of the last layer, both pathways (0.01 for policies).
         free_scale: initial size of the free pathway relative to a layer of its own.
         parametrisation: "pathways", or "dense", which stores the linear layers' sums (:class:`RelaxedLinear`).
+        groups: a chain in the place of ``group``: each a subgroup of the one before, given by the matrices by which it acts.
+        variances: with ``groups``, one for each of them and the free pathway's, in the place of the two variances.
         generator: source of all random choices, the global one if None; the choices themselves are parameters and
             buffers, so a state dict rebuilds the network.
     Raises:
         ValueError: a representation of another group, a complex group, no pathway, an impossible hidden layer, or, without a
-            free pathway, a layer that lets nothing of the input through.
+            free pathway, a layer that lets nothing of the input through; groups that are no chain, or given beside a group;
+            variances of another number.
 
     >>> from rppdyn.groups import Z
     >>> from rppdyn.reps import V, Scalar
@@ -178,7 +187,7 @@ class RPPEMLP(Network):
         self,
         rep_in: Rep | RepType,
         rep_out: Rep | RepType,
-        group: Group,
+        group: Group | None = None,
         hidden: Hidden | Sequence[Hidden] = 384,
         num_layers: int | None = None,
         equivariant_variance: int | float = 1e5,
@@ -190,14 +199,28 @@ class RPPEMLP(Network):
         output_scale: int | float = 1.0,
         free_scale: int | float = FREE_SCALE,
         parametrisation: Parametrisation = "pathways",
+        groups: Sequence[Group] | None = None,
+        variances: Sequence[int | float] | None = None,
         generator: torch.Generator | None = None,
     ):
         super().__init__()
+        if groups is not None or variances is not None:
+            group = largest(group, groups, variances, parametrisation, rep_in, rep_out)
+            if (equivariant_variance, free_variance) != (1e5, 1.0):
+                raise ValueError(
+                    f"equivariant_variance={equivariant_variance:g} and free_variance={free_variance:g} together with "
+                    f"variances={variances}: give variances alone, the free pathway's last"
+                )
+        elif group is None:
+            raise ValueError("group=None: give the symmetry group, or groups=[...] with variances=[...] for a chain")
         self.group = group
+        self.groups = (group,) if groups is None else tuple(groups)
+        variances = (equivariant_variance, free_variance) if variances is None else tuple(variances)
+        has_symmetry = any(variances[:-1])
         self.rep_in, self.rep_out = bind(rep_in, group), bind(rep_out, group)
         max_rank = max(1, tensor_rank(self.rep_in), tensor_rank(self.rep_out)) if bilinear == "channelwise" else None
         self.hidden = [self._hidden(h, architecture, max_rank) for h in _per_layer(hidden, num_layers)]
-        if equivariant_variance != 0:
+        if has_symmetry:
             for inner, outer in pairwise([self.rep_in, *self.hidden, self.rep_out]):
                 (inner >> outer).require_countable()
         for name, scale in (("output_scale", output_scale), ("free_scale", free_scale)):
@@ -205,18 +228,18 @@ class RPPEMLP(Network):
                 raise ValueError(f"{name}={scale!r}: give a number of at least 0")
         if bilinear not in (None, True, False, *FORMS):
             raise ValueError(f"bilinear={bilinear!r}: choose {', '.join(map(repr, FORMS))}, True, False or None")
-        if bilinear and equivariant_variance == 0:
+        if bilinear and not has_symmetry:
             raise ValueError(
                 f"bilinear={bilinear!r} needs the equivariant pathway: raise equivariant_variance or leave it out"
             )
         shared: dict[str, Any] = dict(
-            equivariant_variance=equivariant_variance, free_variance=free_variance, free_scale=free_scale,
+            groups=self.groups, variances=variances, free_scale=free_scale,
             parametrisation=parametrisation, generator=generator,
         )  # fmt: skip
         self.blocks = ModuleList()
         rep = self.rep_in
         for i, rep_hidden in enumerate(self.hidden):
-            form = _form(bilinear, rep, rep_hidden) if equivariant_variance != 0 else None
+            form = _form(bilinear, rep, rep_hidden) if has_symmetry else None
             gain = SWISH_GAIN if i else 1.0
             self.blocks.append(Block(rep, rep_hidden, bilinear=form, bilinear_maps=bilinear_maps, gain=gain, **shared))
             rep = rep_hidden
@@ -310,7 +333,7 @@ class RPPEMLP(Network):
         )
 
     def extra_repr(self) -> str:
-        return f"{self.rep_in} -> {self.rep_out}, {self.group}"
+        return f"{self.rep_in} -> {self.rep_out}, {written_chain(self.groups)}"
 
 
 class Chained(Network):

@@ -61,6 +61,7 @@ class Pathway(ExactBuffers, ABC):
 
     Attributes:
         is_free: whether it knows less symmetry than another pathway of its layer, which says so.
+        fan_in: how many of its coefficients one output is a sum of, for its unit (:func:`prior_unit`).
         within: the narrowest pathway of its layer that contains all that this one can say, by name; None if there is none.
         uses: the squared Frobenius norm of the dense map that one coefficient of 1 stands for.
     Raises:
@@ -71,6 +72,7 @@ class Pathway(ExactBuffers, ABC):
     unit: Tensor | None
     has_unit = False
     is_free = False
+    fan_in: int | float = 1
     within: str | None = None
     uses: int | float = 1
 
@@ -112,7 +114,7 @@ class Pathway(ExactBuffers, ABC):
         if not self.has_unit:
             return
         own = [self.get_parameter(name) for name in self.coefficient_names()]
-        new = prior_unit(float(self.variance), own[0].shape[-1] if own[0].dim() == 2 else 1)
+        new = prior_unit(float(self.variance), self.fan_in)
         if self.unit is None:
             self.register_exact("unit", torch.ones((), device=own[0].device))
             self.unit = self.get_buffer("unit").to(own[0])
@@ -130,16 +132,17 @@ class Pathway(ExactBuffers, ABC):
             self.log_variance = nn.Parameter(self.drop_exact("log_variance"))
         if self.has_unit and not isinstance(self.unit, nn.Parameter):
             unit = torch.ones((), dtype=torch.float64) if self.unit is None else self.drop_exact("unit")
-            self.unit = nn.Parameter(unit.to(self.get_parameter("weight")), requires_grad=False)
+            self.unit = nn.Parameter(unit.to(self.get_parameter(self.coefficient_names()[0])), requires_grad=False)
 
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
         """Units are saved exactly, as parameters once they are learned, or not at all where they are 1: any is read here."""
-        if self.has_unit and f"{prefix}weight" in state_dict:
+        stored = self.coefficient_names() if self.has_unit else []
+        if stored and f"{prefix}{stored[0]}" in state_dict:
             learned, exact = f"{prefix}unit", f"{prefix}unit_exact"
             saved = [state_dict.pop(key) for key in (learned, exact) if key in state_dict]
             if saved and self.unit is None:
                 self.register_exact("unit", saved[0])
-                self.unit = self.unit.to(self.get_parameter("weight"))
+                self.unit = self.unit.to(self.get_parameter(stored[0]))
             if self.unit is not None:
                 own = learned if isinstance(self.unit, nn.Parameter) else exact
                 state_dict[own] = saved[0] if saved else torch.ones_like(self.unit)
@@ -238,23 +241,28 @@ class EquivariantPathway(LinearPathway):
 
     Args:
         gain: output standard deviation at initialisation for inputs of unit mean square; biases start at zero.
+        has_unit: whether parameters are stored in multiples of :func:`prior_unit`, as those of a subgroup's pathway are beside
+            one that knows more symmetry.
     """
 
     def __init__(self, rep_in: Rep, rep_out: Rep, variance: int | float, *, bias: bool = True, gain: int | float = 1.0,
-                 generator: torch.Generator | None = None):  # fmt: skip
+                 has_unit: bool = False, generator: torch.Generator | None = None):  # fmt: skip
         super().__init__(variance)
         self.rep_in, self.rep_out = rep_in, rep_out
         self.weight_map = CoefficientMap((rep_in >> rep_out).solve(), (rep_out.dim, rep_in.dim))
         self.bias_map = CoefficientMap(rep_out.solve(), (rep_out.dim,)) if bias else None
-        std = self.weight_map.initial_std(gain)
+        rank = 0 if self.bias_map is None else self.bias_map.rank
+        self.fan_in = self.weight_map.rank / rep_out.dim
+        unit = prior_unit(variance, self.fan_in) if has_unit and (self.weight_map.rank or rank) else None
+        self.register_unit(unit)
+        std = self.weight_map.initial_std(gain / (unit or 1))
         draw = torch.randn(len(std), generator=generator, dtype=torch.float64) * std
         self.weight = nn.Parameter(draw.to(torch.get_default_dtype())) if len(std) else None
-        rank = 0 if self.bias_map is None else self.bias_map.rank
         self.bias = nn.Parameter(torch.zeros(rank)) if rank else None
 
     def coefficients(self) -> tuple[Tensor, ...]:
         parts = (self.weight_map, self.weight), (self.bias_map, self.bias)
-        return tuple(m.beta(theta) for m, theta in parts if m is not None and theta is not None)
+        return tuple(m.beta(self.in_units(theta)) for m, theta in parts if m is not None and theta is not None)
 
     def check_curvature(self) -> None:
         try:
@@ -269,11 +277,11 @@ class EquivariantPathway(LinearPathway):
     def dense(self, onto: AffineMap | None = None) -> AffineMap:
         weight, bias = (None, None) if onto is None else onto
         if self.weight is not None:
-            weight = self.weight_map(self.weight, weight)
+            weight = self.weight_map(self.in_units(self.weight), weight)
         elif weight is None:
             weight = self.weight_map.scale.new_zeros(self.weight_map.shape)
         own, bias_map = self.bias, self.bias_map
-        return weight, bias if own is None or bias_map is None else bias_map(own, bias)
+        return weight, bias if own is None or bias_map is None else bias_map(self.in_units(own), bias)
 
     def curvature(self, x: Float[Tensor, "N *places in"], g: Float[Tensor, "S N *places out"]) -> list[Kronecker]:
         r"""One pair of factors for each irreducible type k, of dimension :math:`d_k`.
@@ -312,7 +320,7 @@ class EquivariantPathway(LinearPathway):
         return blocks
 
     def extra_repr(self) -> str:
-        return _count(self)
+        return _count(self) + (f", {self.rep_in.G}" if self.is_free else "")
 
 
 class FreePathway(LinearPathway):
@@ -326,6 +334,7 @@ class FreePathway(LinearPathway):
     def __init__(self, dim_in: int, dim_out: int, variance: int | float, *, bias: bool = True, gain: int | float = 1.0,
                  unit: int | float | None = None, generator: torch.Generator | None = None):  # fmt: skip
         super().__init__(variance)
+        self.fan_in = dim_in
         self.register_unit(unit)
         draw = torch.randn(dim_out, dim_in, generator=generator) * (gain / (unit or 1) / math.sqrt(max(dim_in, 1)))
         self.weight = nn.Parameter(draw)
@@ -369,13 +378,14 @@ def written(log_variance: Tensor) -> str:
     return "unknown" if log_variance.is_meta else f"{log_variance.exp().item():.4g}"
 
 
-def prior_unit(variance: int | float, fan_in: int = 1) -> float:
+def prior_unit(variance: int | float, fan_in: int | float = 1) -> float:
     r"""The unit in which a free pathway is stored beside an equivariant one: :math:`\min(1, \sigma\sqrt{n_{in}})`.
 
     Adam moves every parameter by about its learning rate, however small the gradient. Under a prior that is narrow
     beside a weight's usual size :math:`1/\sqrt{n_{in}}`, weights stored as they are would be shaken by more than their
     prior's standard deviation, and what the data say would drown. In this unit they are shaken by the same share of
-    their prior as an ordinary weight is of its usual size. Priors wider than that leave the unit at 1.
+    their prior as an ordinary weight is of its usual size. Priors wider than that leave the unit at 1. Of the pathway of a
+    subgroup :math:`n_{in}` is the number of coefficients for each output.
     """
     return min(1.0, math.sqrt(variance * max(fan_in, 1))) if variance > 0 else 1.0  # the pathway refuses the others
 

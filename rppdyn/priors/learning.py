@@ -120,6 +120,7 @@ class VarianceLearning:
                 self.variances[layer, pathway] = p
         pathways = {(layer, name): pathway for layer, name, pathway in named_pathways(stack.member(0))}
         self._free = {key: pathways[key].coefficient_names() for key in self.variances if pathways[key].is_free}
+        self._fan_in = {key: pathways[key].fan_in for key in self._free}
         if not self.variances:
             raise ValueError(
                 "no variance of the stack's pathways is a parameter: call learn_variances on each network before it is stacked"
@@ -224,8 +225,7 @@ class VarianceLearning:
             unit = named.get(f"{prefix}.unit")
             if unit is None:
                 continue
-            fan_in = own[0].shape[-1] if own[0].dim() == 3 else 1
-            new = (log_variance.exp() * fan_in).sqrt().clamp(max=1.0).to(unit)
+            new = (log_variance.exp() * max(self._fan_in[key], 1)).sqrt().clamp(max=1.0).to(unit)
             in_new_unit(own, (unit / new).to(own[0]), weights)
             unit.copy_(new)
 

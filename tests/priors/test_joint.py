@@ -43,17 +43,16 @@ def jacobians(net, x, likelihood, f):
             whole = {f"net.{k}": v for k, v in parameters.items()}
             J = jacrev(lambda q, k=f"net.{key}", c=call, w=whole: functional_call(c, w | {k: q}, (x,)))(parameters[key])
             basis = getattr(pathway, f"{leaf}_map", None)
-            unit = (
-                basis.scale_exact
-                if basis is not None
-                else 1.0
-                if getattr(pathway, "unit", None) is None
-                else pathway.unit
-            )
-            J = (J / unit).flatten(1, -1 - parameters[key].ndim).flatten(2)
+            J = (J / unit_of(pathway, basis)).flatten(1, -1 - parameters[key].ndim).flatten(2)
             columns.append(torch.einsum("sno,nop->nsp", factors, J).flatten(0, 1))
         found[layer, name] = torch.cat(columns, 1)
     return found
+
+
+def unit_of(pathway, basis):
+    """What coefficients are multiples of stored parameters by."""
+    unit = 1.0 if getattr(pathway, "unit", None) is None else pathway.unit
+    return unit if basis is None else unit * basis.scale_exact
 
 
 class _Call(nn.Module):
@@ -97,11 +96,23 @@ def hamiltonian(bilinear=True):
     return network(O2eR3(), 10, 4 * V, Scalar, bilinear=bilinear)
 
 
+MIRROR = Group("mirror", discrete_generators=torch.tensor([[[-1.0, 0.0], [0.0, 1.0]]]))
+
+
+def chained(groups, hidden=12, rep_in=V, rep_out=V, variances=(1.0, 0.1, 0.01)):
+    return RPPEMLP(
+        rep_in, rep_out, groups=groups, variances=variances, hidden=hidden, num_layers=2, free_scale=0.5,
+        generator=generator(),
+    ).double()  # fmt: skip
+
+
 CASES = {
     "regular": lambda: (network(Z(2)), normal(9, 2), Gaussian(0.1)),
     "regular, strict": lambda: (network(Z(4), free_variance=0), normal(9, 4), Gaussian(0.1)),
     "bilinear": lambda: (network(SO(3), 24), normal(6, 3), Gaussian(0.1)),
     "narrow and wide": lambda: (network(O(3), 16, equivariant_variance=1e5, free_variance=1e-4), normal(6, 3), Gaussian(0.1)),
+    "chain": lambda: (chained([O(3), O2eR3()], 16), normal(6, 3), Gaussian(0.1)),
+    "finite chain": lambda: (chained([D(4), MIRROR]), normal(9, 2), Gaussian(0.1)),
     "plain": lambda: (MLP(V, V, Z(2), hidden=6, generator=generator()).double(), normal(9, 2), Gaussian(0.1)),
     "absolute errors": lambda: (network(D(4)), normal(9, 2), Laplace(0.1)),
     "classes": lambda: (network(Z(2), rep_out=3 * Scalar), normal(9, 2), Categorical()),
@@ -144,14 +155,18 @@ def test_a_vector_field_and_rollouts_of_stacks():
     torch.testing.assert_close(one.kernels, other.kernels, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    "G, rep_in, rep_out", [(Z(5), 2 * V, V + Scalar), (SO(3), 2 * T(1), T(0) + T(1)), (O(3), 2 * V, V)]
-)
-def test_a_linear_gaussian_model_has_its_exact_evidence(G, rep_in, rep_out):
-    """Around the mode, with pathways one of which contains the other."""
-    layer = RelaxedLinear(
-        rep_in, rep_out, G, equivariant_variance=0.7, free_variance=0.2, generator=generator()
-    ).double()
+@pytest.mark.parametrize("groups, variances, rep_in, rep_out", [
+    ([Z(5)], [0.7, 0.2], 2 * V, V + Scalar),
+    ([SO(3)], [0.7, 0.2], 2 * T(1), T(0) + T(1)),
+    ([O(3)], [0.7, 0.2], 2 * V, V),
+    ([O(3), O2eR3()], [0.7, 0.3, 0.01], 2 * V, V + Scalar),
+    ([O(3), SO(3), SO2eR3()], [0.7, 0.3, 0.02, 0.01], 2 * V, V + T(2)),
+    ([D(4), MIRROR], [0.7, 0.3, 0.01], 2 * V, V + Scalar),
+    ([D(4), MIRROR], [0.7, 0.3, 0.0], 2 * V, V + Scalar),
+])  # fmt: skip
+def test_a_linear_gaussian_model_has_its_exact_evidence(groups, variances, rep_in, rep_out):
+    """Around the mode, with pathways each of which contains the one before."""
+    layer = RelaxedLinear(rep_in, rep_out, groups=groups, variances=variances, generator=generator()).double()
     x, s2 = normal(17, layer.rep_in.dim), 0.3
     y = normal(17, layer.rep_out.dim, seed=1)
     own = jacobians(layer, x, Gaussian(1.0), lambda net, x: net(x))
@@ -166,17 +181,16 @@ def test_a_linear_gaussian_model_has_its_exact_evidence(G, rep_in, rep_out):
             for leaf in pathway.coefficient_names():
                 p, basis = pathway.get_parameter(leaf), getattr(pathway, f"{leaf}_map", None)
                 beta, values = values[: p.numel()], values[p.numel() :]
-                unit = 1.0 if getattr(pathway, "unit", None) is None else pathway.unit
-                p.copy_((beta / basis.scale_exact if basis is not None else beta / unit).view_as(p))
+                p.copy_((beta / unit_of(pathway, basis)).view_as(p))
     found = joint_evidence(layer, x, Gaussian(s2), y)
     normal_ = torch.distributions.MultivariateNormal(torch.zeros(y.numel(), dtype=y.dtype), covariance)
     assert float(found.log_evidence) == pytest.approx(float(normal_.log_prob(y.flatten())), abs=1e-6)
 
 
-def test_gradients_by_log_variances_agree_with_differences():
-    net = network(Z(4), 8)
+@pytest.mark.parametrize("net", [network(Z(4), 8), chained([O(3), O2eR3()], 6, V + Scalar)], ids=["one", "chain"])
+def test_gradients_by_log_variances_agree_with_differences(net):
     learn_variances(net)
-    found = joint_evidence(net, normal(7, 4), Gaussian(0.1), normal(7, 4, seed=1))
+    found = joint_evidence(net, normal(7, 4), Gaussian(0.1), normal(7, net.rep_out.dim, seed=1))
     s = torch.linspace(-3, 3, len(found.pathways), dtype=torch.float64).requires_grad_()
     scale = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda s, c: found.negative_log(12.0, s, c), (s, scale))
@@ -273,12 +287,30 @@ def test_a_kernel_matrix_that_is_singular_or_not_finite_is_named():
         module.JointEvidence(found.pathways, kernels)
 
 
-@pytest.mark.parametrize("kind", ["linear", "conv in fc", "gconv in conv in fc"])
+def test_of_chains_the_kronecker_form_is_near_the_exact_one_and_counts_less_than_every_pathway_by_itself():
+    layer = RelaxedLinear(
+        4 * V, 2 * V, groups=[O(3), O2eR3()], variances=[1.0, 0.1, 0.01], generator=generator()
+    ).double()
+    x, likelihood = normal(40, 12) @ normal(12, 12, seed=1) / 3, Gaussian(0.1)
+    joint = joint_evidence(layer, x, likelihood)
+    found = kronecker_evidence(layer, curvature(layer, layer, [x], likelihood))
+    s = joint.log_variances
+    exact, near = float(joint.log_determinant(s)), float(found.log_determinant(s))
+    alone = sum(float((t * e).log1p().sum()) for t, e in zip(s.exp(), found.eigenvalues, strict=True))
+    assert exact * (1 - 1e-9) <= near < 1.1 * exact  # an upper bound (KroneckerEvidence)
+    assert alone > 1.15 * exact  # the control: shared directions counted again
+    assert float(found.effective().sum()) == pytest.approx(float(joint.effective().sum()), rel=0.1)
+
+
+@pytest.mark.parametrize("kind", ["linear", "chain", "conv in fc", "gconv in conv in fc"])
 def test_the_kronecker_form_counts_nothing_twice(kind):
     """Of inputs without correlations the curvature maps nested subspaces into themselves, and the form is exact."""
     if kind == "linear":
         layer = RelaxedLinear(2 * V, V, Z(4), equivariant_variance=3.0, free_variance=0.2, bias=False).double()
         x = torch.linalg.qr(normal(20, 8)).Q * 5
+    elif kind == "chain":
+        layer = RelaxedLinear(2 * V, 2 * V, groups=[O(3), O2eR3()], variances=[3.0, 1.0, 0.2], bias=False).double()
+        x = torch.linalg.qr(normal(20, 6)).Q * 5
     else:
         gconv = kind.startswith("gconv")
         pathways = {"gconv": 2.0, "conv": 0.5, "fc": 0.1} if gconv else {"conv": 3.0, "fc": 0.2}
