@@ -32,6 +32,7 @@ FLOORS = {
     "basis": 2,
     "nn": 3,
     "priors": 3,
+    "compression": 3,
     "equivariance": 3,
     "dynamics": 4,
     "images": 4,
@@ -49,7 +50,7 @@ VERBS_OF_ROOMS = {("measuring", "fit_dynamics"), ("measuring", "fit_regression")
 """Verbs that a room asks: fits, whose members are measured, build them."""
 # Imports that go up, each with its reason. They stand inside a function or under TYPE_CHECKING.
 UPWARDS = {("reps", "basis"): "rep.solve() and rep.equivariant_basis() are how users reach the solver"}
-MATHEMATICS = ("groups", "reps", "basis", "nn", "priors", "equivariance")
+MATHEMATICS = ("groups", "reps", "basis", "nn", "priors", "compression", "equivariance")
 FOREIGN = {"gymnasium", "mujoco", "stable_baselines3", "hydra", "omegaconf"}
 
 

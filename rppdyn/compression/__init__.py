@@ -1,0 +1,56 @@
+"""Networks in random subspaces, their codes, and PAC-Bayes bounds of what is coded shortly."""
+
+from rppdyn.compression.bounds import (
+    Bound,
+    catoni_bound,
+    catoni_inverse,
+    empirical_risk,
+    hoeffding_bound,
+    relative_error,
+    setting_bits,
+    universal_kl,
+    zero_one_loss,
+)
+from rppdyn.compression.choice import Agreement, agreement, categorical_bits, gaussian_bits
+from rppdyn.compression.coding import decode, decode_symbols, encode, encode_symbols, entropy, message_bound
+from rppdyn.compression.projectors import (
+    PROJECTORS,
+    FiLMProjector,
+    KroneckerProjector,
+    Projector,
+    SumProjector,
+    make_projector,
+    modulating,
+)
+from rppdyn.compression.subspace import Subspace, compress
+
+__all__ = [
+    "Bound",
+    "catoni_bound",
+    "catoni_inverse",
+    "empirical_risk",
+    "hoeffding_bound",
+    "relative_error",
+    "setting_bits",
+    "universal_kl",
+    "zero_one_loss",
+    "Agreement",
+    "agreement",
+    "categorical_bits",
+    "gaussian_bits",
+    "decode",
+    "decode_symbols",
+    "encode",
+    "encode_symbols",
+    "entropy",
+    "message_bound",
+    "PROJECTORS",
+    "FiLMProjector",
+    "KroneckerProjector",
+    "Projector",
+    "SumProjector",
+    "make_projector",
+    "modulating",
+    "Subspace",
+    "compress",
+]
