@@ -21,6 +21,7 @@ import gymnasium as gym
 from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, symmetry_choices, symmetry_spec
 from rppdyn.envs.certification.certificate import Certificate, Defect, GeneratorReport, Support
 from rppdyn.envs.certification.certify import certify
+from rppdyn.envs.certification.share import CertifiedShare, certified_share, share_of
 from rppdyn.envs.certification.store import certificate_for, find_certificate, save_certificate
 from rppdyn.envs.episodes import Episode, EpisodeDataset, read_episodes, write_episodes
 from rppdyn.envs.making import ScaledActuators, make_env
@@ -37,6 +38,7 @@ if WINDY_PENDULUM not in gym.registry:
 __all__ = [
     "KNOWN_ENVIRONMENTS",
     "Certificate",
+    "CertifiedShare",
     "Defect",
     "Entry",
     "Episode",
@@ -53,6 +55,7 @@ __all__ = [
     "WindyPendulum",
     "capture_state",
     "certificate_for",
+    "certified_share",
     "certify",
     "find_certificate",
     "make_env",
@@ -61,6 +64,7 @@ __all__ = [
     "require_capturable",
     "restore_state",
     "save_certificate",
+    "share_of",
     "symmetry_choices",
     "symmetry_spec",
     "termination",

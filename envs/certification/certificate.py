@@ -153,6 +153,28 @@ class GeneratorReport:
         return "approximate" if worst == "exact" and rare else worst
 
     @property
+    def defect(self) -> float:
+        """Of a step, what the verdict on the dynamics is about: the largest 95th percentile, of all states, those in contact
+        and those out of it.
+
+        Where only rare states keep dynamics from being exact, the root of the share of such states times the largest defect.
+        """
+        judged = self._judged("state") + self._judged("observation")
+        if self.dynamics_verdict == "exact" or max(d.p95 for d in judged) >= EXACT_BELOW:
+            return max(d.p95 for d in judged)
+        return max(d.max * d.share**0.5 for d in judged)
+
+    @property
+    def value_defect(self) -> float:
+        """What, beside the dynamics, keeps values from being invariant: reward, and the root of the share of terminations."""
+        return max([d.p95 for d in self._judged("reward")] + [(self.termination or 0.0) ** 0.5])
+
+    @property
+    def value_verdicts(self) -> list[str]:
+        """On the reward and on terminations, as far as there are any."""
+        return [verdict for verdict in (self.reward_verdict, self.termination_verdict) if verdict != NOT_DEFINED]
+
+    @property
     def reward_verdict(self) -> str:
         return max(self._verdicts("reward"), key=VERDICTS.index, default=NOT_DEFINED)
 
@@ -179,12 +201,14 @@ class GeneratorReport:
             return NOT_DEFINED
         return "no difference found" if self.reset_p_value > RESET_LEVEL else "not invariant"
 
-    def _verdicts(self, what: str) -> list[str]:
+    def _judged(self, what: str) -> list[Defect]:
         """Of a defect over all states, those in contact and those out of it; a handful of states has no percentile."""
         if (defect := getattr(self, what)) is None:
             return []
-        parts = (by[what] for by, n in self._split if n >= ENOUGH and what in by)
-        return [defect.verdict, *(part.verdict for part in parts)]
+        return [defect, *(by[what] for by, n in self._split if n >= ENOUGH and what in by)]
+
+    def _verdicts(self, what: str) -> list[str]:
+        return [defect.verdict for defect in self._judged(what)]
 
     @property
     def _split(self) -> tuple[tuple[dict[str, Defect], int], ...]:

@@ -20,13 +20,14 @@ from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec
 from rppdyn.envs.tasks import draw_chunks, transition_data
 from rppdyn.envs.tasks.transitions import Stretches
 from rppdyn.equivariance.error import geometric_mean, relative_difference
+from rppdyn.jobs.certified import certify_variance
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.transition import FitTransitionConfig
 from rppdyn.jobs.fitting.figures import draw_horizons
 from rppdyn.jobs.fitting.members import LAPLACE, Likelihood, StackFit, equivariance_metrics
-from rppdyn.jobs.fitting.networks import build_stack
+from rppdyn.jobs.fitting.networks import build_stack, widest
 from rppdyn.jobs.fitting.result import FitResult, over_members
 from rppdyn.jobs.fitting.running import load_members, run_fit
 from rppdyn.jobs.training import agent_files
@@ -76,6 +77,10 @@ class Transition(StackFit):
         dataset = read_episodes(config.dataset or "", trust=trust)
         with closing(dataset.env()) as env:
             self.spec = symmetry_spec(env, symmetry=config.symmetry, variant=config.variant)
+            inputs = widest(config.model.hidden, self.spec.group)
+            certify_variance(
+                config.model, RunFolder(config.folder()), env, self.spec, inputs, reward=config.model.reward
+            )
         if config.model.reward:
             _check_rewards(config, self.spec)
         self.data = transition_data(

@@ -6,6 +6,7 @@ from rppdyn.priors.joint import joint_evidence
 from rppdyn.priors.laplace import Evidence, kronecker_evidence, learn_variances
 from rppdyn.priors.learning import VarianceLearning, weights_of
 from rppdyn.priors.likelihood import Categorical, Gaussian, Laplace, Likelihood
+from rppdyn.priors.shares import free_share, free_variance, share_of_defect
 
 __all__ = [
     "Categorical",
@@ -15,10 +16,13 @@ __all__ = [
     "Likelihood",
     "VarianceLearning",
     "curvature",
+    "free_share",
+    "free_variance",
     "gradient_curvature",
     "joint_evidence",
     "kronecker_evidence",
     "learn_variances",
     "negative_log_prior",
+    "share_of_defect",
     "weights_of",
 ]

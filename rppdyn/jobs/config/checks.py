@@ -51,6 +51,61 @@ def variance(key: str, value: float) -> None:
     require(key, value, within, "a variance: zero (the pathway is removed) or positive, from 1e-38 to 1e38")
 
 
+CERTIFIED, LEARNED = "certified", "learned"
+"""What `model.free_variance` may be in the place of a number."""
+
+LEARNED_FROM = (1.0, 1e-4)
+"""Variances of the equivariant pathway, at most, and of the free one, where learning them begins by `free_variance=learned`."""
+
+
+def free_variance(key: str, value: Any, kind: str, words: Sequence[str], equivariant: float) -> float | str:
+    """A variance as a number, or one of the words that are known here, of a network that has both pathways."""
+    if isinstance(value, str) and value not in (CERTIFIED, LEARNED):
+        with_words = "".join(f", or {word}" for word in words)
+        hint = did_you_mean(value, words)
+        raise ConfigError(
+            f"{key}={value}: unknown{hint}; give a variance, zero (the pathway is removed) or positive{with_words}"
+        )
+    if not isinstance(value, str):
+        what = "a variance, a number" + "".join(f", or {word}" for word in words)
+        found = number(key, None if isinstance(value, bool) else value, what)
+        variance(key, found)
+        return found
+    if value not in words:
+        raise ConfigError(
+            f"{key}={value}: there is no simulator here to certify a symmetry in; give a number, or {' or '.join(words)}"
+        )
+    if not equivariant and kind.startswith("rpp"):
+        raise ConfigError(
+            f"{key}={value} with model.equivariant_variance=0: there is no pathway to share with; make it positive"
+        )
+    if kind == "rpp_policy_only" and value == LEARNED:
+        raise ConfigError(
+            f"{key}={value}: it is learned by the critics, which model={kind} has no free pathway of; use model=rpp"
+        )
+    if kind in ("mlp", "emlp"):
+        source = "certificates" if value == CERTIFIED else "the data"
+        lacks, belief = ("equivariant", "no symmetry") if kind == "mlp" else ("free", "the symmetry")
+        raise ConfigError(
+            f"{key}={value} with model={kind}, which has no {lacks} pathway and believes {belief} whatever {source} say: use "
+            "model=rpp, or leave it out"
+        )
+    return value
+
+
+def free_variance_number(value: Any, certified: float | None) -> float:
+    """The number that a free variance stands for: where learning begins, or what certification found."""
+    if value == LEARNED:
+        return LEARNED_FROM[1]
+    if value != CERTIFIED:
+        return float(value)
+    if certified is None:
+        raise ConfigError(
+            "model.free_variance=certified: nothing was certified yet; a run of this configuration does that"
+        )
+    return certified
+
+
 def learning_rate_end(key: str, value: float | None) -> None:
     if value is not None:
         require(key, value, math.isfinite(value) and value >= 0, "zero or positive, or null for a constant rate")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from omegaconf import MISSING
 
 from rppdyn.jobs.config.agent import ARCHITECTURES
 from rppdyn.jobs.config.checks import (
+    LEARNED,
+    LEARNED_FROM,
     ConfigError,
     at_least,
     bilinear,
+    free_variance,
+    free_variance_number,
     number,
     one_of,
     parametrisation,
@@ -50,11 +54,13 @@ class NetworkConfig:
     )
     num_layers: int = 3  # as many as hidden lists, where it is a list
     equivariant_variance: float = 1e5
-    free_variance: float = 1.0
+    free_variance: Any = 1.0  # or learned: objective=marginal_likelihood, from narrow variances
     architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
     bilinear: Any = None  # published (true), channelwise, false; null: published where channels are not point-wise
     bilinear_maps: int | None = None  # copies of a tensor that multiply others; null: as many as it has dimensions
     parametrisation: str = "pathways"  # of relaxed layers: side by side, or dense, one weight for their sum
+
+    words: ClassVar[tuple[str, ...]] = (LEARNED,)  # that free_variance may be
 
     def __post_init__(self) -> None:
         one_of("model.kind", self.kind, NETWORKS)
@@ -64,12 +70,24 @@ class NetworkConfig:
             at_least("model.bilinear_maps", self.bilinear_maps, 1)
         self._check_hidden()
         variance("model.equivariant_variance", self.equivariant_variance)
-        variance("model.free_variance", self.free_variance)
+        self.free_variance = free_variance(
+            "model.free_variance", self.free_variance, self.kind, self.words, self.equivariant_variance
+        )
         used = {"rpp": ("equivariant", "free"), "emlp": ("equivariant",), "mlp": ("free",)}[self.kind]
         if not any(getattr(self, f"{name}_variance") for name in used):
             raise ConfigError(f"model.{used[0]}_variance=0: no pathway is left of model {self.kind}; make it positive")
         variances = {name: getattr(self, name) for name in ("equivariant_variance", "free_variance")}
         parametrisation(self.parametrisation, self.kind, variances)
+
+    @property
+    def free(self) -> float:
+        """The prior variance of the free pathway that networks are built with."""
+        return free_variance_number(self.free_variance, None)
+
+    def learn(self) -> None:
+        """Put the variances where learning begins in the place of the word."""
+        self.equivariant_variance = min(self.equivariant_variance, LEARNED_FROM[0])
+        self.free_variance = LEARNED_FROM[1]
 
     def _check_hidden(self) -> None:
         layers = self.hidden if isinstance(self.hidden, list) else [self.hidden]
@@ -260,6 +278,9 @@ class FitConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if getattr(self.model, "free_variance", None) == LEARNED:  # another way to say it
+            self.objective = "marginal_likelihood"
+            self.model.learn()
         require("seeds", self.seeds, 1 <= self.seeds <= MOST_SEEDS, f"from 1 to {MOST_SEEDS}; more by another seed=")
         enough = self.seed + self.seeds <= 2**31
         require("seeds", self.seeds, enough, f"at most {2**31 - self.seed}: the last seed is 2^31 - 1")
@@ -273,8 +294,8 @@ class FitConfig(RunConfig):
             )
         if self.objective == "marginal_likelihood" and getattr(self.model, "parametrisation", "") == "dense":
             raise ConfigError(
-                "objective=marginal_likelihood with model.parametrisation=dense: one weight has no pathways whose variances "
-                "could be learned; leave out one of the two"
+                "objective=marginal_likelihood (model.free_variance=learned) with model.parametrisation=dense: one weight has "
+                "no pathways whose variances could be learned; leave out one of the two"
             )
 
     def identity(self) -> dict[str, Any]:

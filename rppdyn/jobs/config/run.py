@@ -82,6 +82,7 @@ class RunConfig(ABC):
         for key, value in (("parametrisation", "pathways"), ("bilinear_maps", None)):  # as before there was such a key
             if content["model"].get(key, value) == value:
                 content["model"].pop(key, None)
+        content["model"].pop("certified_variance", None)  # which follows from the others
         return content
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from omegaconf import MISSING
 
 from rppdyn.jobs.config.agent import VARIANTS
-from rppdyn.jobs.config.checks import ConfigError, at_least, require
+from rppdyn.jobs.config.checks import CERTIFIED, LEARNED, ConfigError, at_least, free_variance_number, require
 from rppdyn.jobs.config.fit import FitConfig, FitEvaluationConfig, NetworkConfig
 
 PROTOCOLS = ("standard", "published")
@@ -43,9 +44,16 @@ class TransitionModelConfig(NetworkConfig):
 
     num_layers: int = 2
     equivariant_variance: float = 1e6
-    free_variance: float = 3.0
+    free_variance: Any = 3.0  # or certified, by how far the symmetry is off in the simulator; or learned, from the data
+    certified_variance: float | None = None  # what free_variance=certified came to; written by the run
     reward: bool = False  # learned beside the state, as planning needs it
     gaussian: bool = False  # fitted with a standard deviation per entry, to one step; otherwise to rollouts, in l1 norm
+
+    words = (CERTIFIED, LEARNED)
+
+    @property
+    def free(self) -> float:
+        return free_variance_number(self.free_variance, self.certified_variance)
 
 
 @dataclass
@@ -79,7 +87,9 @@ class FitTransitionConfig(FitConfig):
                 "dataset is missing: give dataset=ID of a Minari dataset, or its folder; rppdyn collect makes one"
             )
         if self.objective == "marginal_likelihood" and self.model.gaussian:
-            raise ConfigError("objective=marginal_likelihood with model.gaussian=true: leave one of them out")
+            raise ConfigError(
+                "objective=marginal_likelihood (model.free_variance=learned) with model.gaussian=true: leave one of them out"
+            )
         require("variant", self.variant, self.variant in VARIANTS, " or ".join(VARIANTS))
 
     @property

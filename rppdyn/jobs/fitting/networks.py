@@ -19,7 +19,7 @@ from rppdyn.nn.hidden import component_major
 from rppdyn.priors import learn_variances
 from rppdyn.reps import Rep
 
-__all__ = ["build_network", "build_stack", "stack_of", "under_group"]
+__all__ = ["build_network", "build_stack", "stack_of", "under_group", "widest"]
 
 Made = TypeVar("Made")
 
@@ -47,11 +47,11 @@ def build_network(config: NetworkConfig, rep_in: Rep, rep_out: Rep, seed: int, o
         generator=torch.Generator().manual_seed(seed),
     )
     if config.kind == "mlp":
-        return MLP(rep_in, rep_out, rep_in.G, free_variance=config.free_variance, **options)
+        return MLP(rep_in, rep_out, rep_in.G, free_variance=config.free, **options)
     options["equivariant_variance"] = config.equivariant_variance
     if config.kind == "emlp":
         return EMLP(rep_in, rep_out, rep_in.G, **options)
-    options |= dict(free_variance=config.free_variance, parametrisation=config.parametrisation)
+    options |= dict(free_variance=config.free, parametrisation=config.parametrisation)
     return RPPEMLP(rep_in, rep_out, rep_in.G, **options)
 
 
@@ -61,6 +61,12 @@ def _hidden(hidden: int | str | list, G: Group) -> Any:
     if isinstance(hidden, str):
         return component_major(notation.representation("model.hidden", hidden, G))
     return hidden
+
+
+def widest(hidden: int | str | list, G: Group) -> int:
+    """The inputs of the layer that has most of those between hidden ones and the last."""
+    layers = [_hidden(layer, G) for layer in (hidden if isinstance(hidden, list) else [hidden])]
+    return max(layer if isinstance(layer, int) else layer.dim for layer in layers)
 
 
 def build_stack(config: FitConfig, rep_in: Rep, rep_out: Rep, output_scale: float = 1.0) -> Stack:
