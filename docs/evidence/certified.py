@@ -1,4 +1,4 @@
-"""Certified variances: `python docs/evidence/certified.py --json docs/evidence/certified.json`, or the tables of that file alone.
+"""Certified variances: `python docs/evidence/certified.py --json FILE.json`, or the tables of that file, where it is complete.
 
 Transition models of the six robots, and of a Walker2d with a weak actuator, as section 3 of `protocol.md` says. Each robot's
 random transitions are collected first (`MINARI_DATASETS_PATH` says where), then each arm is fitted in one process. A file that
@@ -28,10 +28,10 @@ ROBOTS: dict[str, tuple[str, dict[str, float]]] = {
     "Swimmer": ("Swimmer-v5", {}),
     "Walker2d": ("Walker2d-v5", {}),
     "Ant": ("Ant-v5", {}),
-    "Humanoid": ("Humanoid-v5", {}),
     "HalfCheetah": ("HalfCheetah-v5", {}),
     "Hopper": ("Hopper-v5", {}),
     "Walker2d, weak": ("Walker2d-v5", {"leg_joint": 0.5}),
+    "Humanoid": ("Humanoid-v5", {}),
 }
 """Environment, and factors on the gears of actuators."""
 
@@ -82,15 +82,8 @@ def dataset(robot: str, seed: int) -> tuple[str, dict[str, Any]]:
 def fit(name: str, words: list[str], seeds: list[int]) -> dict[str, Any]:
     """Fit one arm: errors by seed, and the free pathway's variance where it was certified."""
     with tempfile.TemporaryDirectory() as folder:
-        asked = [
-            f"dataset={name}",
-            f"seed={seeds[0]}",
-            f"seeds={len(seeds)}",
-            f"run_dir={folder}/run",
-            *SETTINGS,
-            *words,
-        ]
-        result = fit_transition.run(compose.composed("fit_transition", asked))
+        asked = [f"dataset={name}", f"seed={seeds[0]}", f"seeds={len(seeds)}", f"run_dir={folder}/run"]
+        result = fit_transition.run(compose.composed("fit_transition", [*asked, *SETTINGS, *words]))
         model = RunFolder.open(f"{folder}/run").config()["model"]
     kept = {key: result.test[key] for key in ("test/error_10", "validation/error", "equivariance/error")}
     return kept | {"variance": model.get("certified_variance"), "pathways": result.pathways, "seconds": result.seconds}
@@ -127,10 +120,11 @@ def main() -> None:
         cells = [f"{100 * np.mean(own['arms'][arm]['test/error_10']):.1f}" for arm in ARMS]
         defect = f"{own['defect']:.2g}" if own["defect"] else "exact"
         print(f"| {robot} | {defect} | {variance:.2g} | " + " | ".join(cells) + " |")
-    print("\n| certified / other, by seed | " + " | ".join(arm for arm in ARMS if arm != "certified") + " |\n| --- |" + " --- |" * (len(ARMS) - 1))  # fmt: skip
+    others = [arm for arm in ARMS if arm != "certified"]
+    print("\n| certified / other, by seed | " + " | ".join(others) + " |\n| --- |" + " --- |" * len(others))
     for robot, own in found["robots"].items():
         errors = {arm: np.array(own["arms"][arm]["test/error_10"]) for arm in ARMS}
-        cells = [", ".join(f"{r:.2f}" for r in errors["certified"] / errors[arm]) for arm in ARMS if arm != "certified"]
+        cells = [", ".join(f"{r:.2f}" for r in errors["certified"] / errors[arm]) for arm in others]
         print(f"| {robot} | " + " | ".join(cells) + " |")
 
 
