@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rppdyn.equivariance import images
-from rppdyn.equivariance.actions import Flow
+from rppdyn.equivariance.actions import Flow, TrivialFlow
 from rppdyn.equivariance.aliasing import aliasing_error, aliasing_lie_derivative
 from rppdyn.equivariance.alternatives import (
     TranslationError,
@@ -16,6 +16,7 @@ from rppdyn.equivariance.entries import error_by_input, error_by_output
 from rppdyn.equivariance.error import EquivarianceError, Summary, equivariance_error, relative_difference, summarise
 from rppdyn.equivariance.layers import Layer, layers_of
 from rppdyn.equivariance.layerwise import Attribution, layerwise_difference, layerwise_lie_derivative
+from rppdyn.equivariance.layouts import Placed, tokens
 from rppdyn.equivariance.lie import LocalEquivarianceError, lie_derivative, local_equivariance_error
 from rppdyn.equivariance.rollout import RolloutError, rollout_equivariance_error, trajectory_equivariance_error
 
@@ -25,9 +26,11 @@ __all__ = [
     "Flow",
     "Layer",
     "LocalEquivarianceError",
+    "Placed",
     "RolloutError",
     "Summary",
     "TranslationError",
+    "TrivialFlow",
     "aliasing_error",
     "aliasing_lie_derivative",
     "discrete_inconsistency",
@@ -46,5 +49,6 @@ __all__ = [
     "relative_difference",
     "rollout_equivariance_error",
     "summarise",
+    "tokens",
     "trajectory_equivariance_error",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Inexact
@@ -10,7 +11,17 @@ from torch import Tensor
 
 from rppdyn.reps import Rep, RepType
 
-__all__ = ["Action", "Flow", "act", "check_actions", "check_finite", "generator_names", "inverse", "tangents"]
+__all__ = [
+    "Action",
+    "Flow",
+    "TrivialFlow",
+    "act",
+    "check_actions",
+    "check_finite",
+    "generator_names",
+    "inverse",
+    "tangents",
+]
 
 
 class Flow(ABC):
@@ -30,6 +41,16 @@ class Flow(ABC):
         """The velocity at ``x``: the derivative of ``flow(x, t)`` at t = 0."""
         zero = torch.zeros((), dtype=torch.float64, device=x.device)
         return torch.func.jvp(lambda t: self(x, t), (zero,), (torch.ones_like(zero),))[1]
+
+
+@dataclass(frozen=True)
+class TrivialFlow(Flow):
+    """Nothing moves, while something else does: the action on a vector that should be invariant."""
+
+    name: str
+
+    def __call__(self, x: Inexact[Tensor, "..."], t: Tensor | float) -> Inexact[Tensor, "..."]:
+        return x
 
 
 Action = Rep | Flow

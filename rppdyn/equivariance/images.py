@@ -1,4 +1,4 @@
-r"""Continuous transformations of images, as flows: translation, rotation, scaling, shear, hyperbolic rotation.
+r"""Continuous transformations of images, as flows: translation, rotation, scaling, stretch, shear, brightening and others.
 
 Images are tensors ``(batch, channels, height, width)``; a tensor of another number of axes (class probabilities, say) is
 left as it is, so that one flow serves the input of a network, its feature maps and its output.
@@ -17,7 +17,9 @@ periodic image exactly; take it wherever aliasing is the question.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +28,19 @@ from torch import Tensor
 
 from rppdyn.equivariance.actions import Flow
 
-__all__ = ["AffineFlow", "FourierTranslation", "hyperbolic_rotation", "rotation", "scaling", "shear", "translation"]
+__all__ = [
+    "TRANSFORMATIONS",
+    "AffineFlow",
+    "Brightening",
+    "FourierTranslation",
+    "brightening",
+    "hyperbolic_rotation",
+    "rotation",
+    "scaling",
+    "shear",
+    "stretch",
+    "translation",
+]
 
 Matrix = tuple[tuple[float, float], tuple[float, float]]
 ZERO: Matrix = ((0.0, 0.0), (0.0, 0.0))
@@ -86,6 +100,18 @@ class FourierTranslation(Flow):
         return torch.fft.irfft(spectrum * (phase if dim == -1 else phase[:, None]), n=n, dim=dim)
 
 
+@dataclass(frozen=True)
+class Brightening(Flow):
+    """Values times ``exp(t)``, of images and feature maps alike: biases and normalisation break it."""
+
+    name: str = "brightening"
+
+    def __call__(self, x: Float[Tensor, "..."], t: Tensor | float) -> Float[Tensor, "..."]:
+        if x.ndim != 4:
+            return x
+        return x * torch.as_tensor(t, dtype=torch.float64, device=x.device).exp().to(x.dtype)
+
+
 def translation(axis: str, interpolation: str = "bilinear") -> Flow:
     """Translation along an axis, in image widths (heights) per unit of t."""
     if axis not in ("x", "y"):
@@ -112,6 +138,18 @@ def shear(axis: str) -> AffineFlow:
     if axis not in ("x", "y"):
         raise ValueError(f"axis={axis!r}: choose 'x' or 'y'")
     return AffineFlow(f"shear {axis}", ((0.0, 1.0), (0.0, 0.0)) if axis == "x" else ((0.0, 0.0), (1.0, 0.0)))
+
+
+def stretch(axis: str) -> AffineFlow:
+    """Stretch by ``exp(t)`` along one axis, about the centre."""
+    if axis not in ("x", "y"):
+        raise ValueError(f"axis={axis!r}: choose 'x' or 'y'")
+    return AffineFlow(f"stretch {axis}", ((1.0, 0.0), (0.0, 0.0)) if axis == "x" else ((0.0, 0.0), (0.0, 1.0)))
+
+
+def brightening() -> Brightening:
+    """All values of an image times ``exp(t)``."""
+    return Brightening()
 
 
 def hyperbolic_rotation() -> AffineFlow:
@@ -141,3 +179,20 @@ def _reflected(index: Tensor, n: int) -> Tensor:
     """Pixel numbers beyond the edges, mirrored: ... 1 0 | 0 1 ... n-1 | n-1 n-2 ..."""
     index = index.remainder(2 * n)
     return torch.minimum(index, 2 * n - 1 - index)
+
+
+TRANSFORMATIONS: dict[str, Callable[[], Flow]] = {
+    "translation_x": partial(translation, "x"),
+    "translation_y": partial(translation, "y"),
+    "fourier_x": partial(translation, "x", "fourier"),
+    "fourier_y": partial(translation, "y", "fourier"),
+    "rotation": rotation,
+    "scaling": scaling,
+    "stretch_x": partial(stretch, "x"),
+    "stretch_y": partial(stretch, "y"),
+    "shear_x": partial(shear, "x"),
+    "shear_y": partial(shear, "y"),
+    "hyperbolic_rotation": hyperbolic_rotation,
+    "brightening": brightening,
+}
+"""By name, for the command line."""

@@ -1,13 +1,20 @@
 r"""Where in a network its symmetry is lost: the equivariance error as a sum of contributions of the layers.
 
-Let :math:`y_0 = x`, :math:`y_i = f_i(y_{i-1})`, and let :math:`\rho_i` act on :math:`y_i`. Transforming at layer i and
-nowhere before,
+A network is a graph of layers in the order of computation, of which a chain is the simplest. Let :math:`y_0 = x`, let
+:math:`y_i` be the value of layer i and :math:`\rho_i` act on it. Compute the layers up to i as they are, transform each value
+that is still read by its own action, and compute the rest:
 
-.. math:: T_i(g) = \rho_N(g)^{-1} f_{N:i+1}(\rho_i(g) y_i),
+.. math:: T_i(g) = \rho_N(g)^{-1} F_i(\rho_j(g) y_j : j \le i)
 
 goes from :math:`\rho_N(g)^{-1} f(\rho_0(g) x)` at i = 0 to :math:`f(x)` at i = N, and two neighbours are equal where the layer
 between them is equivariant. So :math:`C_i = T_{i-1} - T_i` are the contributions of the layers: they add up to the error end to
-end. Their derivatives at the identity are :math:`df_{N:i+1} L f_i`, the published decomposition of the Lie derivative.
+end. Their derivatives at the identity are :math:`C_i = J_i L f_i`, the published decomposition of the Lie derivative: of a
+layer with inputs :math:`p_1, p_2, \dots` (a residual sum has two),
+
+.. math:: L f_i = \sum_k \partial_k f_i\, d\rho_{p_k} y_{p_k} - d\rho_i\, y_i,
+
+and :math:`J_i` is the derivative of the output by :math:`y_i` along all paths. (With :math:`e_i` the velocity of :math:`y_i`
+under the transformed input less :math:`d\rho_i y_i`, the chain rule is :math:`e_i = \sum_k \partial_k f_i\, e_{p_k} + L f_i`.)
 
 A contribution is a vector in the space of the output. Those of different layers may cancel: sizes don't add up, vectors do,
 and so do their *shares*, :math:`\langle C_i, L\rangle / \langle L, L\rangle` with L the sum.
@@ -17,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -33,8 +41,9 @@ from rppdyn.equivariance.actions import (
     inverse,
     tangents,
 )
-from rppdyn.equivariance.layers import Hidden, KnownLayer, Layer, layers_of
+from rppdyn.equivariance.layers import Hidden, KnownLayer, Layer, layers_of, run_layers
 from rppdyn.equivariance.lie import derivative, lie_derivative
+from rppdyn.equivariance.tracing import INPUT
 from rppdyn.reps import Rep
 
 __all__ = ["Attribution", "layerwise_difference", "layerwise_lie_derivative"]
@@ -54,6 +63,7 @@ class Attribution:
         share: ``(D, N)``, the layer's part of the error, with sign; adds up to 1 over layers, nan where there is no error.
         total: ``(D, *batch, *out)``, the error end to end, computed without taking the network apart.
         contributions: ``(D, N, *batch, *out)``, the vectors :math:`C_i`; None from random probes.
+        kinds: of the layers: class names of modules, names of functions.
     """
 
     generators: tuple[str, ...]
@@ -64,6 +74,25 @@ class Attribution:
     share: Float[Tensor, "D N"]
     total: Inexact[Tensor, "D ..."]
     contributions: Inexact[Tensor, "D N ..."] | None
+    kinds: tuple[str, ...] = ()
+
+    @property
+    def residual(self) -> float:
+        """How far the contributions are from adding up, relative to the total; nan where they are estimates.
+
+        It is at rounding but where a part of the network carries no derivative, or one-sided ones differ (ties in max-pooling).
+        """
+        if self.contributions is None:
+            return float("nan")
+        difference, size = (self.contributions.sum(1) - self.total).norm(), self.total.norm()
+        return float(difference / size) if size > 0 else float(difference)
+
+    def by_kind(self, generator: str) -> dict[str, float]:
+        """Shares added up over the layers of each kind, the largest first."""
+        shares: dict[str, float] = {}
+        for kind, share in zip(self.kinds, self.share[self.generators.index(generator)].tolist(), strict=True):
+            shares[kind] = shares.get(kind, 0.0) + share
+        return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
     def largest(self, generator: str) -> str:
         """The layer with the largest contribution under a generator."""
@@ -89,44 +118,42 @@ def layerwise_lie_derivative(
     probes: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Attribution:
-    r"""How much each layer contributes to the Lie derivative, :math:`C_i = df_{N:i+1} L f_i`.
+    r"""How much each layer contributes to the Lie derivative, :math:`C_i = J_i L f_i`.
 
-    Exact by default: Jacobian-vector products carry each layer's own Lie derivative to the output, N^2 / 2 of them for each
-    generator. With ``probes``, one vector-Jacobian product per probe :math:`z \sim N(0, I)` serves all layers,
-    :math:`E (z^T C_i)^2 = \|C_i\|^2`, for long chains; the contributions' sizes and shares are then estimates. Networks of
-    few outputs (tens) are better done exactly.
+    Exact by default: one vector-Jacobian product per entry of the output, which serves all layers; where these are more than
+    N / 2, or a layer has no reverse mode, Jacobian-vector products carry each layer's own Lie derivative to the output,
+    N^2 / 2 of them for each generator. With ``probes``, one vector-Jacobian product per probe :math:`z \sim N(0, I)`,
+    :math:`E (z^T C_i)^2 = \|C_i\|^2`, for deep networks of many outputs; sizes and shares are then estimates.
 
     Args:
         network: see :func:`~rppdyn.equivariance.layers.layers_of` for what comes apart, or a sequence of layers.
         rep_in, rep_out: representations of one group, or flows.
         x: a batch; every layer must act on each input by itself (``network.eval()`` where there is batch normalisation).
-        hidden: how hidden layers transform, where the network does not say; layers of unknown action are taken together.
+        hidden: how hidden layers transform, where the network does not say; layers of unknown action are taken together. Of
+            images it is the flow itself, or ``{"*": flow, "name of a layer": its own action}``.
         probes: number of random probes (the published figures use 100), or None for the exact values.
         generator: of the probes; seed 0 if not given.
     Raises:
-        ValueError: no continuous generator, or what :func:`layers_of` refuses.
+        ValueError: no continuous generator, or what :func:`~rppdyn.equivariance.layers.layers_of` refuses (a module that
+            can't be traced, by the name of the node).
     Source: Finzi 2023, Eq. 4.6 and A.3.1.3.
     """
-    chain = layers_of(network, rep_out, hidden)
-    check_actions(rep_in, rep_out, x)
+    graph = _graph(network, rep_in, rep_out, x, hidden)
     names = generator_names(rep_in)
     if isinstance(rep_in, Rep) and not names:
         raise ValueError(f"{rep_in.G} has no continuous generator: use layerwise_difference for its discrete ones")
-    total = lie_derivative(_whole(network, chain), rep_in, rep_out, x)
+    total = lie_derivative(_whole(network, graph), rep_in, rep_out, x)
     check_finite(total, "the Lie derivative")
     if probes is not None:
-        return _by_probes(chain, rep_in, x, names, total, probes, generator)
+        return _by_probes(graph, rep_in, x, names, total, probes, generator)
 
-    carried: list[list[Tensor]] = []  # by layer and generator, pushed on as far as y
-    y, action = x, rep_in
-    for layer in chain:
-        pushed = [[derivative(layer, y, v)[1] for v in vectors] for vectors in carried]
-        images = [derivative(layer, y, v)[1] for v in tangents(action, y)]
-        y, action = layer(y), layer.action
-        own = [image - v for image, v in zip(images, tangents(action, y), strict=True)]
-        carried = [*pushed, own]
-    contributions = torch.stack([torch.stack(vectors) for vectors in carried], 1)
-    return _attribution(names, chain, total, contributions)
+    defects, values = _defects(graph, rep_in, x)
+    entries = values[-1][:1].numel()
+    if 2 * entries <= len(graph) and not values[-1].is_complex():
+        found = _attribution(names, graph, total, _by_reverse(graph, x, defects, entries))
+        if found.residual < torch.finfo(x.dtype).eps ** 0.5:
+            return found
+    return _attribution(names, graph, total, _by_forward(graph, x, defects))
 
 
 @torch.no_grad()
@@ -149,8 +176,7 @@ def layerwise_difference(
     Raises:
         ValueError: no elements given and no discrete generators, or what :func:`layers_of` refuses.
     """
-    chain = layers_of(network, rep_out, hidden)
-    check_actions(rep_in, rep_out, x)
+    graph = _graph(network, rep_in, rep_out, x, hidden)
     if elements is not None:
         names = tuple(f"g{k}" for k in range(len(elements)))
     else:
@@ -159,44 +185,134 @@ def layerwise_difference(
     if not names:
         raise ValueError("no elements, and no discrete generators to take instead: give elements=[g, ...]")
 
-    whole, contributions, totals = _whole(network, chain), [], []
+    whole, contributions, totals = _whole(network, graph), [], []
+    values = {INPUT: x}
+    actions: dict[str, Action] = {INPUT: rep_in}
+    for layer in graph:
+        values[layer.name], actions[layer.name] = layer(*(values[name] for name in layer.inputs)), layer.action
+    y = values[graph[-1].name]
     for g in elements:
         transformed: list[Tensor] = []  # at each layer and nowhere before
-        y, action = x, rep_in
-        for i in range(len(chain) + 1):
-            z = act(action, g, y)
-            for layer in chain[i:]:
-                z = layer(z)
-            transformed.append(act(rep_out, inverse(g), z))
-            if i < len(chain):
-                y, action = chain[i](y), chain[i].action
+        for i in range(len(graph)):
+            moved = {name: act(actions[name], g, values[name]) for name in _read(graph, i)}
+            for layer in graph[i:]:
+                moved[layer.name] = layer(*(moved[name] for name in layer.inputs))
+            transformed.append(act(rep_out, inverse(g), moved[graph[-1].name]))
+        transformed.append(act(rep_out, inverse(g), act(rep_out, g, y)))
         contributions.append(torch.stack([before - after for before, after in pairwise(transformed)]))
         totals.append(act(rep_out, inverse(g), whole(act(rep_in, g, x))) - y)
     total = torch.stack(totals)
     check_finite(total, "the difference")
-    return _attribution(names, chain, total, torch.stack(contributions))
+    return _attribution(names, graph, total, torch.stack(contributions))
 
 
-def _whole(network: Network, chain: list[KnownLayer]) -> Callable[[Tensor], Tensor]:
-    if callable(network):
-        return network
-
-    def composed(x: Tensor) -> Tensor:
-        for layer in chain:
-            x = layer(x)
-        return x
-
-    return composed
+def _graph(network: Network, rep_in: Action, rep_out: Action, x: Tensor, hidden: Hidden | None) -> list[KnownLayer]:
+    check_actions(rep_in, rep_out, x)
+    return layers_of(network, rep_out, hidden, x)
 
 
-def _attribution(names: tuple[str, ...], chain: list[KnownLayer], total: Tensor, contributions: Tensor) -> Attribution:
+def _read(graph: list[KnownLayer], start: int) -> set[str]:
+    """Values from before that layers from there on read."""
+    own = {layer.name for layer in graph[start:]}
+    return {name for layer in graph[start:] for name in layer.inputs} - own
+
+
+def _along(layer: KnownLayer, inputs: Sequence[Tensor], velocities: Sequence[Tensor]) -> Tensor:
+    """The derivative of a layer along velocities of all its inputs."""
+    if len(inputs) == 1:
+        return derivative(layer, inputs[0], velocities[0])[1]
+    sizes = [x[0].numel() for x in inputs]
+
+    def function(entries: Tensor) -> Tensor:
+        parts = entries.split(sizes, 1)
+        return layer(*(part.to(x.dtype).view(x.shape) for part, x in zip(parts, inputs, strict=True)))
+
+    packed = (torch.cat([v.flatten(1) for v in tensors], 1) for tensors in (inputs, velocities))
+    return derivative(function, *packed)[1]
+
+
+def _defects(graph: list[KnownLayer], rep_in: Action, x: Tensor) -> tuple[list[list[Tensor]], list[Tensor]]:
+    """By layer, its own Lie derivative along each generator, and its value."""
+    values, velocities = {INPUT: x}, {INPUT: tangents(rep_in, x)}
+    defects = []
+    for layer in graph:
+        inputs = [values[name] for name in layer.inputs]
+        pairs = zip(*(velocities[name] for name in layer.inputs), strict=True)
+        pushed = [_along(layer, inputs, along) for along in pairs]
+        values[layer.name] = y = layer(*inputs)
+        velocities[layer.name] = tangents(layer.action, y)
+        defects.append([image - v for image, v in zip(pushed, velocities[layer.name], strict=True)])
+    return defects, [values[layer.name] for layer in graph]
+
+
+def _by_forward(graph: list[KnownLayer], x: Tensor, defects: list[list[Tensor]]) -> Inexact[Tensor, "D N ..."]:
+    """Contributions, each layer's carried through the layers behind it."""
+    values = {INPUT: x}
+    carried: list[dict[str, list[Tensor]]] = []  # by layer, what has come of it in values that are still read
+    for i, layer in enumerate(graph):
+        inputs = [values[name] for name in layer.inputs]
+        for reached in carried:
+            if any(name in reached for name in layer.inputs):
+                zeros = [[torch.zeros_like(v)] * len(defects[0]) for v in inputs]
+                own = [reached.get(name, zero) for name, zero in zip(layer.inputs, zeros, strict=True)]
+                reached[layer.name] = [_along(layer, inputs, along) for along in zip(*own, strict=True)]
+        values[layer.name] = layer(*inputs)
+        carried.append({layer.name: defects[i]})
+        still = _read(graph, i + 1) if i + 1 < len(graph) else {layer.name}
+        carried = [{name: v for name, v in reached.items() if name in still} for reached in carried]
+    return torch.stack([torch.stack(reached[graph[-1].name]) for reached in carried], 1)
+
+
+def _recorded(graph: list[KnownLayer], x: Tensor) -> list[Tensor]:
+    """Values of the layers, with gradients."""
+    values = {INPUT: x.detach().clone().requires_grad_()}
+    with torch.enable_grad():
+        for layer in graph:
+            values[layer.name] = layer(*(values[name] for name in layer.inputs))
+    return [values[layer.name] for layer in graph]
+
+
+def _pulled(nodes: list[Tensor], z: Tensor, defects: list[list[Tensor]]) -> Tensor:
+    """``z^T C`` by generator, layer and input: ``(D, N, batch)``."""
+    at = [i for i, node in enumerate(nodes) if node.requires_grad]
+    found = torch.autograd.grad(nodes[-1], [nodes[i] for i in at], z, retain_graph=True, materialize_grads=True)
+    rows = dict(zip(at, found, strict=True))
+    zero = z.new_zeros(len(defects[0]), len(z))
+    return torch.stack(
+        [
+            torch.stack([(d * rows[i]).flatten(1).sum(1) for d in defects[i]]) if i in rows else zero
+            for i in range(len(nodes))
+        ],
+        1,
+    )
+
+
+def _by_reverse(
+    graph: list[KnownLayer], x: Tensor, defects: list[list[Tensor]], entries: int
+) -> Inexact[Tensor, "D N ..."]:
+    """Contributions, by the gradient of each entry of the output."""
+    nodes = _recorded(graph, x)
+    y = nodes[-1]
+    if not y.requires_grad:
+        return torch.stack([torch.stack([torch.full_like(y, torch.nan) for _ in d]) for d in defects], 1)
+    rows = torch.eye(entries, dtype=y.dtype, device=y.device)
+    found = [_pulled(nodes, row.expand(len(y), -1).view(y.shape), defects) for row in rows]
+    return torch.stack(found, -1).unflatten(-1, y.shape[1:]) if y.ndim > 1 else torch.stack(found, -1)[..., 0]
+
+
+def _whole(network: Network, graph: list[KnownLayer]) -> Callable[[Tensor], Tensor]:
+    return network if callable(network) else partial(run_layers, graph)
+
+
+def _attribution(names: tuple[str, ...], graph: list[KnownLayer], total: Tensor, contributions: Tensor) -> Attribution:
     vectors = contributions.flatten(3) if contributions.ndim > 3 else contributions[..., None]  # (D, N, batch, out)
     size = torch.linalg.vector_norm(vectors, dim=-1)
     whole = vectors.sum(1, keepdim=True)
     product = (vectors.conj() * whole).real.sum((-2, -1))
     return Attribution(
         generators=names,
-        layers=tuple(layer.name for layer in chain),
+        layers=tuple(layer.name for layer in graph),
+        kinds=tuple(layer.kind or layer.name for layer in graph),
         norm=size.mean(-1),
         squared_norm=size.square().mean(-1),
         standard_error=torch.zeros_like(product),
@@ -207,31 +323,27 @@ def _attribution(names: tuple[str, ...], chain: list[KnownLayer], total: Tensor,
 
 
 def _by_probes(
-    chain: list[KnownLayer], rep_in: Action, x: Tensor, names: tuple[str, ...], total: Tensor, probes: int, generator
+    graph: list[KnownLayer], rep_in: Action, x: Tensor, names: tuple[str, ...], total: Tensor, probes: int, generator
 ) -> Attribution:
     if probes < 2:
         raise ValueError(f"probes={probes}: give at least two, or None for exact values")
     generator = generator if generator is not None else torch.Generator().manual_seed(0)
-    nodes, defects = [], []
-    y, action = x.detach().clone().requires_grad_(), rep_in
-    for layer in chain:
-        defects.append(lie_derivative(layer, action, layer.action, y.detach()).flatten(2))  # (D, batch, n)
-        with torch.enable_grad():
-            y = layer(y)
-        nodes.append(y)
-        action = layer.action
+    defects, _ = _defects(graph, rep_in, x)
+    nodes = _recorded(graph, x)
+    y = nodes[-1]
+    if not y.requires_grad:
+        raise ValueError(f"probes={probes}: the network's output carries no gradient; leave them out for exact values")
     projections = []
     for _ in range(probes):
         z = torch.randn(y.shape, generator=generator, dtype=y.dtype).to(y.device)
-        pulled = torch.autograd.grad(y, nodes, z, retain_graph=True, materialize_grads=True)
-        pairs = zip(defects, pulled, strict=True)
-        projections.append(torch.stack([(defect * v.flatten(1)).sum(-1) for defect, v in pairs], 1))
+        projections.append(_pulled(nodes, z, defects))
     z_C = torch.stack(projections)  # (probes, D, N, batch)
     squares = z_C.square()
     product = (z_C * z_C.sum(2, keepdim=True)).sum((0, -1))
     return Attribution(
         generators=names,
-        layers=tuple(layer.name for layer in chain),
+        layers=tuple(layer.name for layer in graph),
+        kinds=tuple(layer.kind or layer.name for layer in graph),
         norm=squares.mean(0).sqrt().mean(-1),
         squared_norm=squares.mean((0, -1)),
         standard_error=squares.mean(-1).std(0) / probes**0.5,

@@ -8,7 +8,7 @@ from typing import TypedDict
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from rppdyn.images.factored import FactoredFullyConnected
 from rppdyn.images.group_convolution import (
@@ -32,6 +32,8 @@ from rppdyn.images.pathways import (
 from rppdyn.images.sparse import SparseConvolution, SparseFullyConnected, SparsePrior
 
 __all__ = ["FREE_SCALE", "PATHWAYS", "ROTATIONAL", "STATIONARY", "RelaxedImageLayer"]
+
+fx.wrap("check_maps")
 
 ROTATIONAL = ("gconv", "gconv_separable", "gconv_pointwise")
 STATIONARY = (*ROTATIONAL, "conv", "s_conv", "s_conv_lengthscales")
@@ -97,6 +99,8 @@ class RelaxedImageLayer(nn.Module):
             scales that no layer has.
     Source: Finzi, Benton & Wilson 2021; van der Ouderaa, Immer & van der Wilk 2023, Eq. 4.
     """
+
+    comes_apart = True  # where its pathways are told apart
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from rppdyn.images.group_convolution import ROTATIONS
@@ -20,6 +20,8 @@ from rppdyn.images.subsampling import Flatten, MaxSubsampling, OrientationPoolin
 from rppdyn.nn.assembling import ModuleList
 
 __all__ = ["ARCHITECTURES", "ImageModel", "LayerSpec", "nine_layers", "small", "ten_layers", "three_layers"]
+
+fx.wrap("check_maps")  # where a model is traced there is nothing to check
 
 RECTIFIER_GAIN = math.sqrt(2)
 SUBSAMPLING: dict[str, type[Subsampling | Flatten]] = {
@@ -138,6 +140,7 @@ class ImageModel(nn.Module):
     """
 
     blocks: ModuleList[RelaxedImageLayer]
+    comes_apart = True  # where its layers are told apart
 
     def __init__(
         self,

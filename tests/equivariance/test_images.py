@@ -22,11 +22,16 @@ FLOWS = [
     images.shear("x"),
     images.shear("y"),
     images.hyperbolic_rotation(),
+    images.stretch("x"),
+    images.stretch("y"),
+    images.brightening(),
 ]
 AFFINE = [flow for flow in FLOWS if isinstance(flow, images.AffineFlow)]
 MAPS = {  # of a point (x, y) after time t, by hand
     "rotation": lambda t: [[math.cos(t), -math.sin(t)], [math.sin(t), math.cos(t)]],
     "scaling": lambda t: [[math.exp(t), 0], [0, math.exp(t)]],
+    "stretch x": lambda t: [[math.exp(t), 0], [0, 1]],
+    "stretch y": lambda t: [[1, 0], [0, math.exp(t)]],
     "shear x": lambda t: [[1, t], [0, 1]],
     "shear y": lambda t: [[1, 0], [t, 1]],
     "hyperbolic rotation": lambda t: [[math.cosh(t), math.sinh(t)], [math.sinh(t), math.cosh(t)]],
@@ -110,7 +115,24 @@ def test_every_pixel_takes_the_same_side_of_the_kink(flow, dtype):
 def test_pointwise_maps_of_channels_commute_with_every_flow(flow):
     mix = torch.randn(4, 3, generator=generator(3), dtype=torch.float64)
     assert lie_derivative(lambda x: torch.einsum("oc,bchw->bohw", mix, x), flow, flow, X).abs().max() < 1e-10
-    assert lie_derivative(lambda x: x * X[:1, :1], flow, flow, X).abs().max() > 0.1  # a mask does not
+    if flow.name != "brightening":
+        assert lie_derivative(lambda x: x * X[:1, :1], flow, flow, X).abs().max() > 0.1  # a mask does not
+
+
+def test_homogeneous_maps_commute_with_brightening_and_biases_do_not():
+    flow = images.brightening()
+    assert lie_derivative(torch.relu, flow, flow, X).abs().max() < 1e-12
+    torch.testing.assert_close(lie_derivative(lambda x: x + 0.3, flow, flow, X)[0], torch.full_like(X, -0.3))
+    torch.testing.assert_close(flow(flow(X, 0.4), -0.4), X)
+
+
+def test_stretches_of_both_axes_are_scaling():
+    fields = [flow.field(X) for flow in (images.stretch("x"), images.stretch("y"), images.scaling())]
+    torch.testing.assert_close(fields[0] + fields[1], fields[2])
+
+
+def test_names_of_the_command_line_are_flows():
+    assert {make().name for make in images.TRANSFORMATIONS.values()} == {flow.name for flow in FLOWS}
 
 
 def test_errors_name_the_fault():
@@ -118,5 +140,7 @@ def test_errors_name_the_fault():
         images.translation("z")
     with pytest.raises(ValueError, match="axis='z'"):
         images.shear("z")
+    with pytest.raises(ValueError, match="axis='z'"):
+        images.stretch("z")
     with pytest.raises(ValueError, match="'cubic'"):
         images.translation("x", "cubic")
