@@ -5,6 +5,7 @@
 #   make install       the environment alone, test tools included
 #   make test-cluster  sweeps by Hydra's launchers, one on a Ray cluster that loses a node
 #   make lint          ruff: rules and formatting; mypy: types
+#   make evidence      every claim's effect and verdict, computed again from the raw data
 #   make bench         the benchmarks beside their peers, in ten to twelve minutes where nothing else runs; raw times in build/benchmarks/
 #   make clean         remove .venv, caches and build products; runs/ stays
 #
@@ -24,7 +25,7 @@ RUN_READY := $(VENV)/.ready-run
 TEST_READY := $(VENV)/.ready-test
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster install lint bench clean FORCE
+.PHONY: help demo test test-cluster install lint evidence bench clean FORCE
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -90,6 +91,9 @@ lint: $(TEST_READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+evidence: $(RUN_READY)
+	OMP_NUM_THREADS=1 $(BIN)/python docs/evidence/evidence.py
 
 # Their --quick forms; docs/results/ shows what they find without it. One thread, but where a script sets torch's own. A script
 # that fails is named at the end, and the others run.

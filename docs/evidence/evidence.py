@@ -1,0 +1,229 @@
+"""Compute every claim's effect and verdict from the raw data: `make evidence`.
+
+`claims.json` says what is claimed, where it was published, and which arm of which raw file is compared with which others. This
+script adds the effect, its interval and the verdict to each claim, draws the forest plot (`claims.png`) and writes the tables
+of `docs/evidence.md` and `docs/evidence/claims.md`. The rules are those of `protocol.md`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from scipy import stats
+
+from rppdyn.runs import bootstrap_interval
+from rppdyn.runs.figures import COLOURS, save
+from rppdyn.runs.files import write_json, write_text
+
+HERE = Path(__file__).parent
+CLAIMS, FOREST = HERE / "claims.json", HERE / "claims.png"
+PAGES = (HERE.parent / "evidence.md", HERE / "claims.md")
+MARK = "<!-- table: made by `make evidence` -->"
+VERDICTS = ("decided", "suggestive", "contradicted", "open")
+DECIDED_FROM = 10  # seeds
+INTERVAL_FROM = 5  # seeds
+LEVEL_MARGIN = 1.1  # an arm is level with another if the ratio's upper end is below this
+SAME_MARGIN = 1.02  # and changes nothing if the interval lies between the inverse of this and this
+CONTROL = "control"  # the arm of the same layers without preference
+MODEL_COLOUR, RETURN_COLOUR = COLOURS[0], COLOURS[1]
+Claim = dict[str, Any]
+
+
+def values_of(claim: Claim, arm: str) -> NDArray[np.float64]:
+    """Read one arm's values, in the order of its seeds.
+
+    Raises:
+        ValueError: the raw file has not exactly one such arm in the claim's cell.
+    """
+    rows = json.loads((HERE / claim["data"]).read_text(encoding="utf-8"))
+    rows = [row for row in rows if row["cell"] == claim["cell"] and row["arm"] == arm]
+    if len(rows) != 1:
+        raise ValueError(
+            f"{claim['id']}: {claim['data']} has {len(rows)} rows {arm!r} of {claim['cell']!r}; it takes one"
+        )
+    return np.array([value for _, value in sorted(zip(rows[0]["seeds"], rows[0]["values"], strict=True))])
+
+
+def costs(values: NDArray[np.float64], better: str) -> NDArray[np.float64]:
+    """Values of which less is better: errors as they are, the inverse of returns."""
+    return values if better == "lower" else 1 / values
+
+
+def measure(claim: Claim) -> dict[str, Any]:
+    r"""Compare an arm with the best of the others.
+
+    Errors are paired by seed: ratio :math:`\exp \langle \log a_i / b_i \rangle` with a 95 % t interval. Classification errors
+    can be zero and returns are not paired: the ratio of means (of returns the inverse, so that below 1 is better), with a
+    bootstrap interval, and of returns the exact rank test of Mann and Whitney, two-sided.
+    """
+    arms = {arm: values_of(claim, arm) for arm in (claim["arm"], *claim["against"])}
+    ours, sign = arms[claim["arm"]], 1 if claim["better"] == "lower" else -1
+    best = min(claim["against"], key=lambda arm: sign * arms[arm].mean())
+    other, n = arms[best], len(ours)
+    measured: dict[str, Any] = {"best": best, "seeds": n, "means": {arm: float(v.mean()) for arm, v in arms.items()}}
+    if claim["statistic"] == "paired":
+        logarithms = np.log(ours) - np.log(other)
+        centre = logarithms.mean()
+        half = stats.t.ppf(0.975, n - 1) * logarithms.std(ddof=1) / math.sqrt(n) if n >= INTERVAL_FROM else math.nan
+        ends = (centre - half, centre + half)
+        points = logarithms
+    else:
+
+        def ratio(resampled: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+            mine, theirs = np.split(resampled, [n], axis=axis)
+            quotient = mine.mean(axis) / theirs.mean(axis)
+            return np.log(np.where(quotient > 0, quotient, np.nan) ** sign)
+
+        centre = float(ratio(np.concatenate([ours, other]), 0))
+        ends = (
+            tuple(map(float, bootstrap_interval([ours, other], statistic=ratio)))
+            if n >= INTERVAL_FROM
+            else (math.nan,) * 2
+        )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            points = sign * np.log(ours / other.mean())
+        if claim["better"] == "higher":
+            measured["p"] = float(stats.mannwhitneyu(ours, other, alternative="two-sided", method="exact").pvalue)
+    finite = np.isfinite(points)
+    return measured | {
+        "ratio": float(np.exp(centre)),
+        "interval": [float(np.exp(end)) for end in ends] if all(map(math.isfinite, ends)) else None,
+        "points": [float(f"{value:.4g}") for value in np.exp(points[finite])],
+    }
+
+
+def verdict(claim: Claim, measured: dict[str, Any], p: float | None) -> str:
+    """One word, by the protocol: decided, suggestive, open or contradicted.
+
+    That an arm is ahead is decided only beside the control without preference.
+
+    Args:
+        p: of returns, the p-value corrected by Holm over the claims on returns.
+    """
+    ratio, interval, ahead = measured["ratio"], measured["interval"], claim["relation"] == "ahead"
+    below = {"ahead": 1.0, "level": LEVEL_MARGIN, "same": SAME_MARGIN}[claim["relation"]]
+    above = 1 / SAME_MARGIN if claim["relation"] == "same" else 0.0
+    if interval is not None and measured["seeds"] >= DECIDED_FROM:
+        supported, refuted = above < interval[0] and interval[1] < below, interval[0] > below or interval[1] < above
+        if p is not None and ahead:
+            supported, refuted = p < 0.05 and ratio < 1, p < 0.05 and ratio > 1
+        if refuted:
+            return "contradicted"
+        if supported and (not ahead or CONTROL in claim["against"]):
+            return "decided"
+    return "suggestive" if above < ratio < below and measured["seeds"] > 1 else "open"
+
+
+def holm(values: list[float]) -> list[float]:
+    """Correct p-values by Holm's step-down method."""
+    order, corrected, largest = np.argsort(values), [0.0] * len(values), 0.0
+    for rank, index in enumerate(order):
+        largest = max(largest, min(1.0, (len(values) - rank) * values[index]))
+        corrected[index] = largest
+    return corrected
+
+
+def recompute(claims: list[Claim]) -> list[Claim]:
+    """The claims, each with what its raw data say of it; claims without data are open."""
+    measured = [measure(claim) if claim.get("data") else None for claim in claims]
+    tested = [index for index, one in enumerate(measured) if one is not None and "p" in one]
+    corrected = dict(zip(tested, holm([measured[index]["p"] for index in tested]), strict=True))  # type: ignore[index]
+    return [
+        {key: value for key, value in claim.items() if key not in ("measured", "verdict")}
+        | ({"measured": one} if one else {})
+        | {"verdict": verdict(claim, one, corrected.get(index)) if one else "open"}
+        for index, (claim, one) in enumerate(zip(claims, measured, strict=True))
+    ]
+
+
+def row(claim: Claim) -> str:
+    """One line of a table."""
+    one = claim.get("measured")
+    effect = against = "–"
+    if one:
+        spread = f" [{one['interval'][0]:.2f}, {one['interval'][1]:.2f}]" if one["interval"] else ""
+        if not one["interval"] and one["seeds"] > 1:
+            spread = f" ({', '.join(f'{value:.2f}' for value in sorted(one['points']))})"
+        effect, against = f"{one['ratio']:.2f}{spread}", f"{one['best']}, of {len(claim['against'])}"
+    published = claim["published"].get("ratio")
+    where = claim["published"]["where"] + (f": {published:.2f}" if published else "")
+    count = one["seeds"] if one else "–"
+    cells = (claim["system"], claim["symmetry"], claim["claim"], where, effect, against, count, claim["verdict"])
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def table(claims: list[Claim]) -> str:
+    """Claims as Markdown."""
+    head = "| system | symmetry, defect | claim | published | ratio to the best other | the best, of how many | n | verdict |"
+    return "\n".join([head, "| --- | --- | --- | --- | ---: | --- | ---: | --- |", *map(row, claims)])
+
+
+def write_table(page: Path, claims: list[Claim]) -> None:
+    """Put a table between the page's two marks."""
+    before, _, after = page.read_text(encoding="utf-8").split(MARK)
+    write_text(page, f"{before}{MARK}\n\n{table(claims)}\n\n{MARK}{after}")
+
+
+def draw(claims: list[Claim]) -> Figure:
+    """The forest plot: for each claim with data the ratio to the best other arm, each seed a point."""
+    shown = [claim for claim in claims if "measured" in claim][::-1]
+    figure = Figure(figsize=(8.2, 0.31 * len(shown) + 1.3), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for y, claim in enumerate(shown):
+        one, colour = claim["measured"], RETURN_COLOUR if claim["better"] == "higher" else MODEL_COLOUR
+        axes.plot(one["points"], np.full(len(one["points"]), y), ".", color=colour, alpha=0.35, ms=5, mew=0)
+        if one["interval"]:
+            axes.plot(one["interval"], [y, y], color=colour, lw=1.6)
+        axes.plot(one["ratio"], y, "D", color=colour, ms=4.5)
+        if claim["published"].get("ratio"):
+            axes.plot(claim["published"]["ratio"], y, "|", color="black", ms=11, mew=1.6)
+    axes.axvline(1, color="0.4", lw=0.8)
+    axes.set_xscale("log")
+    ticks = [0.2, 0.3, 0.5, 0.7, 1, 1.4, 2, 3]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlim(0.15, 3.2)
+    axes.set_ylim(-0.7, len(shown) - 0.3)
+    axes.set_yticks(
+        range(len(shown)), [f"{claim['system']}: {claim['arm']} / {claim['measured']['best']}" for claim in shown]
+    )
+    axes.tick_params(axis="y", length=0, labelsize="x-small")
+    for y, claim in enumerate(shown):
+        axes.text(1.01, y, f"n = {claim['measured']['seeds']}, {claim['verdict']}", transform=axes.get_yaxis_transform(),
+                  va="center", fontsize="x-small")  # fmt: skip
+    axes.grid(axis="x", alpha=0.25)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.set_xlabel("error of the relaxed network / best other arm (returns inverted): left of 1 is better")
+    handles = [
+        axes.plot([], [], "D-", color=MODEL_COLOUR, ms=4.5, label="error of models")[0],
+        axes.plot([], [], "D-", color=RETURN_COLOUR, ms=4.5, label="mean return over training")[0],
+        axes.plot([], [], "|", color="black", ms=11, mew=1.6, label="published")[0],
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, fontsize="small")
+    return figure
+
+
+def main() -> None:
+    """Recompute, draw and write."""
+    claims = recompute(json.loads(CLAIMS.read_text(encoding="utf-8")))
+    write_json(CLAIMS, claims)
+    save(draw(claims), FOREST)
+    for page, shown in zip(PAGES, ([claim for claim in claims if claim.get("shown")], claims), strict=True):
+        write_table(page, shown)
+    counts = {
+        word: sum(claim["verdict"] == word for claim in claims)
+        for word in ("decided", "suggestive", "contradicted", "open")
+    }
+    print(f"{len(claims)} claims: " + ", ".join(f"{count} {word}" for word, count in counts.items()))
+
+
+if __name__ == "__main__":
+    main()

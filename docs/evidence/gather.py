@@ -1,0 +1,76 @@
+"""Add finished runs to a raw file of the evidence: `python docs/evidence/gather.py RUNS... --data FILE.json`.
+
+Each run becomes one row: the cell (task, group, wind or environment), the arm (model, variance), seeds, each seed's metric,
+commit and command. A row that the file has already, of the same cell, arm and seeds, is replaced. `--note` is added to the
+cell's name, so that runs of different settings stay apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rppdyn.runs import RunFolder
+from rppdyn.runs.files import write_text
+from rppdyn.runs.metrics import read_metrics, series
+
+Row = dict[str, Any]
+
+
+def arm_of(model: dict[str, Any]) -> str:
+    """Name a network: its kind and free variance; `control` where both pathways have the same."""
+    if model["kind"] == "emlp":
+        return "emlp"
+    if model["kind"] == "rpp" and model["equivariant_variance"] == model["free_variance"]:
+        return "control"
+    return f"{model['kind']}, {model['free_variance']:g}"
+
+
+def row_of(folder: RunFolder, note: str) -> Row:
+    """Read a fit's test errors or an agent's mean return over training (evaluations after the first)."""
+    config, result = folder.config(), folder.result()
+    if result is None:
+        raise ValueError(f"{folder.path} is unfinished: leave it out, or let it go on with --resume")
+    if config.get("env"):
+        cell = f"{config['env']['id']}, {config['total_steps']} steps, width {config['model']['hidden']}"
+        arm = arm_of(config["model"]) + (", mirrored replay" if config["agent"]["augment"] else "")
+        returns = series(read_metrics(folder.metrics.path), "eval/return_mean")[1][1:]
+        seeds, values = [config["seed"]], [sum(returns) / len(returns)]
+    else:
+        task = config["task"]
+        wind = f", wind {task['wind']:g}" if task.get("wind") is not None else ""
+        name, group = task["name"].removeprefix("windy_"), (task.get("group") or "O(3)").replace("2eR3()", "(2)")
+        cell = f"{name}, {group}" + (wind or f", {task['train']} data")
+        arm = arm_of(config["model"]) + (", augmented" if task.get("augment") else "")
+        seeds, values = result["seeds"], result["test"]["test/error"]
+    provenance = result["provenance"]
+    command = " ".join(["rppdyn", *(word for word in provenance["command"][1:] if word != "--resume")])
+    return {"cell": cell + note, "arm": arm, "seeds": seeds, "values": [float(f"{value:.5g}") for value in values],
+            "commit": (provenance["commit"] or "")[:7], "command": command}  # fmt: skip
+
+
+def write_rows(path: Path, rows: list[Row]) -> None:
+    """Write a raw file, a row on each line."""
+    write_text(path, "[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+
+
+def main() -> None:
+    """Read the runs and write the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS")
+    parser.add_argument("--data", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--note", default="", help='added to the cells, such as ", protocol 1"')
+    arguments = parser.parse_args()
+    rows = json.loads(arguments.data.read_text(encoding="utf-8")) if arguments.data.exists() else []
+    for path in arguments.runs:
+        new = row_of(RunFolder.open(path), arguments.note)
+        same = [row for row in rows if all(row[key] == new[key] for key in ("cell", "arm", "seeds"))]
+        rows = [row for row in rows if row not in same] + [new]
+        print(f"{new['cell']} | {new['arm']} | {len(new['seeds'])} seeds")
+    write_rows(arguments.data, rows)
+
+
+if __name__ == "__main__":
+    main()

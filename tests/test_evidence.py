@@ -1,0 +1,99 @@
+"""The evidence is what the raw data say, and its pages are short."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+EVIDENCE = runpy.run_path(str(DOCS / "evidence" / "evidence.py"))
+CLAIMS = json.loads((DOCS / "evidence" / "claims.json").read_text(encoding="utf-8"))
+SHORT = [
+    *(DOCS / "results").glob("*.md"),
+    *(DOCS / "evidence").glob("*.md"),
+    *(DOCS / "notebook").glob("*.md"),
+    DOCS / "evidence.md",
+]
+LISTS = ("protocol.md", "claims.md")  # which grow with the questions and the claims
+
+
+def test_claims_are_those_of_the_raw_data():
+    recomputed = EVIDENCE["recompute"](CLAIMS)
+    assert [claim["verdict"] for claim in recomputed] == [claim["verdict"] for claim in CLAIMS]
+    for new, old in zip(recomputed, CLAIMS, strict=True):
+        if "measured" in old:
+            assert new["measured"]["best"] == old["measured"]["best"]
+            assert new["measured"]["ratio"] == pytest.approx(old["measured"]["ratio"], rel=1e-9)
+
+
+def test_tables_are_those_of_the_claims():
+    for page, shown in zip(EVIDENCE["PAGES"], ([c for c in CLAIMS if c.get("shown")], CLAIMS), strict=True):
+        assert EVIDENCE["table"](shown) in page.read_text(encoding="utf-8")
+
+
+def claim(ours, others, **changes):
+    rows = [
+        {"cell": "here", "arm": arm, "seeds": list(range(len(v))), "values": v}
+        for arm, v in {"ours": ours, **others}.items()
+    ]
+    return rows, {"id": "it", "cell": "here", "arm": "ours", "against": list(others), "relation": "ahead",
+                  "statistic": "paired", "better": "lower", "data": "raw.json"} | changes  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ours", "others", "changes", "verdict"),
+    [
+        ([0.5] * 9 + [0.6], {"control": [1.0] * 10}, {}, "decided"),
+        ([0.5] * 9 + [0.6], {"mlp": [1.0] * 10}, {}, "suggestive"),  # without the control nothing is decided
+        ([0.5, 0.6, 0.5], {"control": [1.0] * 3}, {}, "suggestive"),
+        ([1.5] * 9 + [1.6], {"control": [1.0] * 10}, {}, "contradicted"),
+        ([0.9] * 9 + [0.8], {"control": [1.0] * 10, "emlp": [0.5] * 10}, {}, "contradicted"),  # the best other counts
+        ([1.01] * 9 + [1.0], {"emlp": [1.0] * 10}, {"relation": "level"}, "decided"),
+        ([1.0] * 9 + [1.001], {"control": [1.0] * 10}, {"relation": "same"}, "decided"),
+        ([0.5], {"control": [1.0]}, {}, "open"),
+    ],
+)
+def test_verdicts(ours, others, changes, verdict, tmp_path, monkeypatch):
+    rows, one = claim(ours, others, **changes)
+    (tmp_path / "raw.json").write_text(json.dumps(rows))
+    monkeypatch.setitem(EVIDENCE["values_of"].__globals__, "HERE", tmp_path)
+    assert EVIDENCE["recompute"]([one])[0]["verdict"] == verdict
+
+
+def test_returns_are_decided_by_ranks(tmp_path, monkeypatch):
+    rows, one = claim(
+        [float(i) for i in range(20, 30)],
+        {"control": [float(i) for i in range(1, 11)]},
+        better="higher",
+        statistic="ratio",
+    )
+    (tmp_path / "raw.json").write_text(json.dumps(rows))
+    monkeypatch.setitem(EVIDENCE["values_of"].__globals__, "HERE", tmp_path)
+    (decided,) = EVIDENCE["recompute"]([one])
+    assert decided["verdict"] == "decided" and decided["measured"]["ratio"] < 0.3
+    assert EVIDENCE["holm"]([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+
+
+def test_an_arm_that_is_not_there_is_named(tmp_path, monkeypatch):
+    rows, one = claim([1.0, 2.0], {"control": [1.0, 1.0]})
+    (tmp_path / "raw.json").write_text(json.dumps(rows[:1]))
+    monkeypatch.setitem(EVIDENCE["values_of"].__globals__, "HERE", tmp_path)
+    with pytest.raises(ValueError, match=r"it: raw\.json has 0 rows 'control' of 'here'"):
+        EVIDENCE["recompute"]([one])
+
+
+@pytest.mark.parametrize("page", SHORT, ids=lambda page: page.name)
+def test_pages_are_short(page):
+    text = page.read_text(encoding="utf-8")
+    if page.name not in LISTS:
+        assert len(text.splitlines()) <= 80
+        assert len(text.split()) <= 1000
+
+
+def test_raw_data_are_small():
+    files = [path for folder in ("results", "evidence") for path in (DOCS / folder).rglob("*") if path.is_file()]
+    assert max(path.stat().st_size for path in files if path.suffix == ".json") <= 200_000
+    assert sum(path.stat().st_size for path in files) < 3_000_000
