@@ -11,18 +11,21 @@ import numpy as np
 import pytest
 import torch
 from forked import run_code
+from refusals import refused
 
 from rppdyn.cli import main
 from rppdyn.dynamics import rollout_error
 from rppdyn.envs.tasks import Pendulum, load_trajectories
 from rppdyn.envs.tasks.regression import RegressionTask
+from rppdyn.equivariance import equivariance_error
+from rppdyn.groups import O, O2eR3
 from rppdyn.jobs import fit_dynamics, fit_regression
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.fitting import running
 from rppdyn.jobs.fitting.members import StackFit
 from rppdyn.nn import hidden_representation
-from rppdyn.reps import Scalar
+from rppdyn.reps import Scalar, V
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError, read_metrics
 
 REGRESSION = ("task=inertia", "model.hidden=16", "model.num_layers=2", "task.train=60", "task.validation=40",
@@ -379,6 +382,57 @@ def test_hidden_layers_are_given_as_text_or_one_by_one(tmp_path):
     with pytest.raises(ValueError, match=r"the basis of 1000000000000\*T0 .* or fewer copies"):
         fit_dynamics.run(dynamics(tmp_path / "no", "model=mlp_hnn", "seeds=2", "model.hidden=1000000000000"))
     assert not (tmp_path / "no").exists()
+
+
+CHAIN = ("task.group=O(3)", 'model.groups=["O(3)","O2eR3()"]', "model.variances=[1,1e-4,0]")
+
+
+def test_a_chain_of_groups_is_configured_learned_and_resumed(tmp_path):
+    words = ("model=rpp_ode", *CHAIN, "objective=marginal_likelihood", "marginal_likelihood.burn_in=1",
+             "marginal_likelihood.every=1", "marginal_likelihood.data=20", "seeds=2", "optimiser.epochs=3",
+             "checkpoint_every=1")  # fmt: skip
+    config = dynamics(tmp_path / "run", *words)
+    fit_dynamics.run(config)
+    _, members = fit_dynamics.load_models(config, RunFolder(tmp_path / "run"))
+    net = members[0].net
+    assert net.groups == (O(3), O2eR3()) and list(net.pathway_variances()["head"]) == ["equivariant", "equivariant_2"]
+    assert net.pathway_variances()["head"]["equivariant_2"] != 1e-4  # learned
+    metrics = read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]
+    assert metrics["effective/head.equivariant_2"][0] > 0
+    x = torch.randn(5, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    error = lambda G: float(equivariance_error(net, (4 * V)(G), (4 * V)(G), x).mean)  # noqa: E731
+    assert error(O2eR3()) < 1e-5 < 1e-3 * error(O(3))
+    other = dynamics(tmp_path / "other", "model=rpp_ode", *CHAIN)
+    assert "groups" in other.identity()["model"]  # and without, folders are where they were
+    assert not {"groups", "variances"} & dynamics(tmp_path / "other", "model=rpp_ode").identity()["model"].keys()
+
+
+def test_a_regression_with_a_chain(tmp_path):
+    config = regression(tmp_path / "run", "model=rpp", *CHAIN, "optimiser.epochs=2")
+    fit_regression.run(config)
+    _, (member,) = fit_regression.load_regressors(config, RunFolder(tmp_path / "run"))
+    assert member.net.pathway_variances()["head"] == {"equivariant": 1.0, "equivariant_2": 1e-4}
+
+
+@pytest.mark.parametrize("words, parts", [
+    (CHAIN[:2], "model.variances=None with 2 groups: give 3"),
+    (CHAIN[2:], "model.groups=None with model.variances="),
+    ((*CHAIN[:2], "model.variances=[1,1]"), "model.variances=[1, 1] with 2 groups: give 3"),
+    ((*CHAIN[:2], "model.variances=[1,-1,0]"), "model.variances[1]=-1.0: must be a variance"),
+    ((*CHAIN[:2], "model.variances=[0,0,0]"), "no pathway is left"),
+    ((*CHAIN[:2], "model.variances=[1,a,0]"), "model.variances[1]=a: must be a variance"),
+    (("model.groups=O(3)", "model.variances=[1,1]"), "model.groups=O(3)"),
+    ((*CHAIN, "model=emlp_ode"), "model=emlp has one pathway"),
+    ((*CHAIN, "model.parametrisation=dense"), "parametrisation=dense"),
+    (CHAIN[1:], "begins with O(3), and the task's representations are of O2eR3"),
+    (("task.group=O(3)", 'model.groups=["O(3)","SO(2)"]', CHAIN[2]), "SO(2) is given by 2 x 2 matrices and O(3) by 3 x 3"),
+    (("task.group=O2eR3()", 'model.groups=["O2eR3()","SO(3)"]', CHAIN[2]), "SO(3) is no subgroup of O2eR3"),
+    (("task.group=O(3)", 'model.groups=["O(3)","X(2)"]', CHAIN[2]), "unknown 'X'"),
+])  # fmt: skip
+def test_what_is_no_chain_is_refused_in_one_line_before_there_is_a_folder(tmp_path, words, parts):
+    with refused(parts):
+        fit_dynamics.run(dynamics(tmp_path / "run", "model=rpp_ode", "optimiser.epochs=1", *words))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_member_whose_optimiser_has_stopped_moving_it_has_diverged(tmp_path, monkeypatch):

@@ -79,7 +79,8 @@ class RunConfig(ABC):
         """The configuration without the keys in which a resumed run may differ from its beginning."""
         content = without(asdict(self), self.resumable)
         content["threads"] = content["threads"] or 1  # as before there was null
-        for key, value in (("parametrisation", "pathways"), ("bilinear_maps", None)):  # as before there was such a key
+        usual = {"parametrisation": "pathways", "bilinear_maps": None, "groups": None, "variances": None}
+        for key, value in usual.items():  # as before there was such a key
             if content["model"].get(key, value) == value:
                 content["model"].pop(key, None)
         content["model"].pop("certified_variance", None)  # which follows from the others

@@ -51,8 +51,23 @@ def build_network(config: NetworkConfig, rep_in: Rep, rep_out: Rep, seed: int, o
     options["equivariant_variance"] = config.equivariant_variance
     if config.kind == "emlp":
         return EMLP(rep_in, rep_out, rep_in.G, **options)
+    if config.groups is not None:
+        options.pop("equivariant_variance")
+        options |= dict(groups=_chain(config.groups, rep_in.G), variances=config.variances)
+        return RPPEMLP(rep_in, rep_out, **options)
     options |= dict(free_variance=config.free, parametrisation=config.parametrisation)
     return RPPEMLP(rep_in, rep_out, rep_in.G, **options)
+
+
+def _chain(texts: list[str], G: Group) -> list[Group]:
+    """The groups of `model.groups`, which begin with the one that the task's representations are of."""
+    groups = [notation.group(text, "model.groups") for text in texts]
+    if groups[0] != G:
+        raise ConfigError(
+            f"model.groups={texts}: begins with {groups[0]}, and the task's representations are of {G}: begin with the task's "
+            "group, or give task.group the chain's first"
+        )
+    return groups
 
 
 def _hidden(hidden: int | str | list, G: Group) -> Any:

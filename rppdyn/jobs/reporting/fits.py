@@ -248,11 +248,15 @@ def _configured(subject: str, groups: Sequence[RunGroup]) -> Markup:
     rows = []
     for group in groups:
         run = group.runs[0]
+        *equivariant, free = run.model.get("variances") or (
+            run.model["equivariant_variance"],
+            run.model["free_variance"],
+        )
         variances = [
             tag("span", "no such pathway", class_="note")
-            if absent.get(run.model["kind"]) == name or not run.model[name]
-            else scientific(run.model[name])
-            for name in ("equivariant_variance", "free_variance")
+            if absent.get(run.model["kind"]) == name or not any(own)
+            else Markup(joined(part for value in own for part in (", ", scientific(value)))[2:])
+            for name, own in (("equivariant_variance", equivariant), ("free_variance", [free]))
         ]
         rows.append([labelled(group), *variances, setting(run.config["optimiser.noise_variance"])])
     head = ["configuration", "equivariant pathway", "free pathway", "noise"]

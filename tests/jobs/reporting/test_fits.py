@@ -214,6 +214,15 @@ def test_priors_and_runs(runs, text):
     assert every[str(runs[3].resolve())][3] == "unfinished, at epoch 10 of 10"
 
 
+def test_the_variances_of_a_chain_are_listed(tmp_path):
+    chain = ('model.groups=["O(3)","O2eR3()"]', "model.variances=[1,1e-4,0]")
+    runs = [
+        make_fit(tmp_path / name, "model=rpp", *words, errors=ERRORS[:2]) for name, words in (("a", chain), ("b", ()))
+    ]
+    rows = rows_of(written(runs, tmp_path), "Variances of the priors and of the likelihood on inertia, as configured")
+    assert sorted(row[1:3] for row in rows) == [["1, 10−4", "no such pathway"], ["105", "1"]]
+
+
 def test_learned_variances_are_those_at_the_end(tmp_path):
     runs = [
         make_fit(tmp_path / "learned", "model=rpp", "objective=marginal_likelihood", errors=ERRORS[:2], finished=False)
