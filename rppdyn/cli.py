@@ -111,6 +111,12 @@ VERBS: dict[str, Verb] = {
         "fit_transition", "fit models of an environment's transitions to a dataset", trusts=True
     ),
     "fit-image": training_verb("fit_image", "fit relaxed image models, with symmetry given or learned"),
+    "bound": training_verb(
+        "bound_regression",
+        "bound what networks get wrong by how shortly they can be coded",
+        others=("bound_image",),
+        module="bound",
+    ),
     "cache": Verb("show where solved bases and datasets are kept, and clear them", flags.cache_arguments, flags.cache),
 }
 

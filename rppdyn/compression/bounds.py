@@ -142,7 +142,7 @@ def empirical_risk(losses: Float[Tensor, "*any"] | np.ndarray) -> float:
     Raises:
         ValueError: there are none, or one is outside of [0, 1].
     """
-    values = torch.as_tensor(losses).double().flatten()
+    values = torch.as_tensor(losses).detach().double().flatten()
     outside = values[~((values >= 0) & (values <= 1))]
     if not len(values):
         raise ValueError("the risk of no data: give losses of one datum or more")

@@ -64,7 +64,7 @@ def encode_symbols(symbols: Sequence[int], counts: Sequence[int]) -> str:
         ValueError: a symbol that the counts say does not occur.
 
     >>> encode_symbols([0, 0, 1, 0], [3, 1])
-    '011'
+    '100'
     """
     total, starts = sum(counts), [0, *accumulate(counts)]
     low, width, unit = 0, 1, 1  # the interval is [low, low + width) / unit
@@ -83,7 +83,7 @@ def encode_symbols(symbols: Sequence[int], counts: Sequence[int]) -> str:
 def decode_symbols(bits: str, counts: Sequence[int], length: int) -> list[int]:
     """Decode what :func:`encode_symbols` wrote.
 
-    >>> decode_symbols("011", [3, 1], 4)
+    >>> decode_symbols("100", [3, 1], 4)
     [0, 0, 1, 0]
     """
     total, starts = sum(counts), [0, *accumulate(counts)]

@@ -61,13 +61,16 @@ class Regressor(nn.Module):
 class Regression(StackFit):
     """A configured task with the members that are fitted to it; each seed draws training data, weights and batches.
 
+    Args:
+        normalise_by: the data, "train" or "validation", whose statistics inputs and targets are normalised by.
+
     Validation and test data are the same for all, and ``validation/error``, ``test/error`` are the geometric mean over them
     of :math:`|y - f(x)| / (|y| + |f(x)|)`.
     """
 
     config: FitRegressionConfig
 
-    def __init__(self, config: FitRegressionConfig):
+    def __init__(self, config: FitRegressionConfig, *, normalise_by: str = "train"):
         self.task = under_group(
             config.task.group, lambda group: regression_task(config.task.name, group, config.task.strength)
         )
@@ -76,7 +79,8 @@ class Regression(StackFit):
         held_out = torch.Generator().manual_seed(TEST_SEED)
         self.validation = self.task.sample(config.task.validation, held_out)
         self.held_out = self.task.sample(config.task.test, held_out)
-        self.normalisers = [(_normaliser(self.task.rep_in, x), _normaliser(self.task.rep_out, y)) for x, y in data]
+        own = data if normalise_by == "train" else [self.validation] * len(data)
+        self.normalisers = [(_normaliser(self.task.rep_in, x), _normaliser(self.task.rep_out, y)) for x, y in own]
         inputs = torch.stack([normalise(x) for (normalise, _), (x, _) in zip(self.normalisers, data, strict=True)])
         targets = torch.stack([normalise(y) for (_, normalise), (_, y) in zip(self.normalisers, data, strict=True)])
         inputs, targets = (t.to(device=device, dtype=self.dtype) for t in (inputs, targets))

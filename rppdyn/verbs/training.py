@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
+from types import ModuleType
 from typing import Any
 
 from rppdyn.errors import by_user
@@ -27,11 +29,52 @@ class Training:
         result: what its runs end with, `module:class`. Nothing heavy is imported with it, so that a run that was finished
             before is shown at once.
         trusts: whether a file that it opens, a run or a dataset, may name a module.
+        others: configurations of the same verb for other tasks; the choice of the task says which is meant.
+        module: in `rppdyn.jobs`; empty where its name is that of the configuration.
     """
 
     name: str
     result: str
     trusts: bool = False
+    others: tuple[str, ...] = ()
+    module: str = ""
+
+    @property
+    def implementation(self) -> ModuleType:
+        """What does it."""
+        return import_module(f"rppdyn.jobs.{self.module or self.name}")
+
+    def chosen(self, words: Sequence[str]) -> Training:
+        """The job with the configuration that overrides are for."""
+        if not self.others:
+            return self
+        from rppdyn.jobs.config.checks import ConfigError, did_you_mean
+        from rppdyn.jobs.config.schemas import choices
+
+        tasks = {task: name for name in (self.name, *self.others) for task in choices("task", name)}
+        values = [word.removeprefix("task=").strip("'\"") for word in words if word.startswith("task=")]
+        asked = [task.strip("'\" ") for value in values for task in value.split(",")]
+        for task in asked:
+            if task not in tasks and re.fullmatch(r"\w+", task):
+                raise ConfigError(
+                    f"task={task}: no such choice{did_you_mean(task, tasks)}; choose one of {', '.join(tasks)}"
+                )
+        names = {tasks[task] for task in asked if task in tasks}
+        if len(names) > 1:
+            raise ConfigError(
+                f"task={','.join(asked)}: images and regressions have other keys; give one kind at a time"
+            )
+        return replace(self, name=names.pop()) if names else self
+
+    def of_run(self, run: str) -> Training:
+        """The job with the configuration of a run."""
+        if not self.others:
+            return self
+        from rppdyn.jobs.config.compose import name_of_run
+        from rppdyn.runs import RunFolder
+
+        name = name_of_run(RunFolder.open(run))
+        return replace(self, name=name) if name in self.others else self
 
     def run(self, config: Any, resume: bool, trust: bool) -> Any:
         """Train, or read what a finished run has left."""
@@ -43,14 +86,19 @@ class Training:
         options = (
             {"trust": trust} if hasattr(config, "dataset") else {}
         )  # a run's own has been trusted where it was read
-        return import_module(f"rppdyn.jobs.{self.name}").run(config, resume=resume, progress=True, **options)
+        return self.implementation.run(config, resume=resume, progress=True, **options)
 
 
 def training_verb(
-    name: str, summary: str, result: str = "rppdyn.jobs.fitting.result:FitResult", trusts: bool = False
+    name: str,
+    summary: str,
+    result: str = "rppdyn.jobs.fitting.result:FitResult",
+    trusts: bool = False,
+    others: tuple[str, ...] = (),
+    module: str = "",
 ) -> Verb:
     """The verb of a configuration whose job trains something into a run folder; most are fits."""
-    job = Training(name, result, trusts)
+    job = Training(name, result, trusts, others, module)
     return Verb(summary, partial(_training_arguments, job), partial(_train, job))
 
 
@@ -58,7 +106,7 @@ def _training_arguments(job: Training, parser: Parser) -> None:
     def describe() -> str:
         from rppdyn.jobs.config import compose
 
-        return compose.describe(job.name)
+        return "\n\n".join(map(compose.describe, (job.name, *job.others)))
 
     parser.describe = describe
     parser.usage = f"{parser.prog} [--resume [RUN]] [--multirun] [KEY=VALUE ...]"
@@ -85,6 +133,7 @@ def _train(job: Training, arguments: argparse.Namespace) -> int:
     words: list[str] = arguments.overrides
     trust = job.trusts and arguments.trust
     run, words = _run_argument(words) if arguments.resume else (None, words)
+    job = job.chosen(words) if run is None else job.of_run(run)
     if run is not None:
         if arguments.multirun:
             raise UsageError(f"--resume {run} with --multirun: a folder is one run; leave out one of the two")
@@ -160,7 +209,7 @@ def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
 
 def _train_one(job: Training, config: Any, resume: bool, trust: bool) -> int:
     if len(config.each()) > 1:
-        several = import_module(f"rppdyn.jobs.{job.name}").run_many(config, resume=resume, progress=True)
+        several = job.implementation.run_many(config, resume=resume, progress=True)
         print(several)
         if several.interrupted:
             return INTERRUPTED

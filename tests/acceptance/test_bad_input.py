@@ -260,6 +260,25 @@ BAD = {
         ["fit-regression", "model=emlp", "task.group=O(3)", "model.hidden=8*Pseudoscalar"],
         ["lets nothing through", "O(3)"],
     ),
+    "subspace larger than the network": (
+        ["bound", "task=inertia", "model=emlp", "subspace.dimension=100000", "task.train=50"],
+        ["subspace.dimension=100000", "parameters", "give a number from 0 to"],
+    ),
+    "unbounded loss": (["bound", "subspace.loss=mse"], ["subspace.loss=mse", "bounded", "relative_error"]),
+    "loss of classes for a regression": (
+        ["bound", "subspace.loss=zero_one"],
+        ["subspace.loss=zero_one", "leave it out"],
+    ),
+    "quantiser with one level": (["bound", "subspace.levels=1"], ["subspace.levels=1", "at least 2"]),
+    "the same in a list": (["bound", "subspace.levels=[3,1]"], ["subspace.levels=1", "two levels or more"]),
+    "dimension of no number": (["bound", "subspace.dimension=many"], ["subspace.dimension=many", "integer"]),
+    "data-dependent and transferred prior": (
+        ["bound", "subspace.prior_share=0.5", "subspace.prior_run=x"],
+        ["subspace.prior_run=x", "leave out one of the two"],
+    ),
+    "bound with learned variances": (["bound", "objective=marginal_likelihood"], ["objective=marginal_likelihood"]),
+    "bound of a task that is none": (["bound", "task=inertai"], ["task=inertai", "did you mean 'inertia'"]),
+    "certainty of nothing": (["bound", "subspace.delta=1"], ["subspace.delta=1", "probability"]),
     "words for the cache": (["cache", "clear"], ["clear", "cache --help"]),
 }
 

@@ -7,6 +7,7 @@ from importlib import resources
 from typing import Any, TypeGuard, get_args, get_type_hints
 
 from rppdyn.jobs.config.agent import TrainAgentConfig
+from rppdyn.jobs.config.bound import BoundImageConfig, BoundRegressionConfig
 from rppdyn.jobs.config.fit import FitDynamicsConfig, FitRegressionConfig
 from rppdyn.jobs.config.image import FitImageConfig
 from rppdyn.jobs.config.run import RunConfig
@@ -18,6 +19,8 @@ SCHEMAS: dict[str, type[RunConfig]] = {
     "fit_dynamics": FitDynamicsConfig,
     "fit_transition": FitTransitionConfig,
     "fit_image": FitImageConfig,
+    "bound_regression": BoundRegressionConfig,  # after the fits, whose keys it has, too: name_of_run takes the first of several
+    "bound_image": BoundImageConfig,
 }
 CONFIGS = {  # where each configuration and its groups are
     "train_agent": "rppdyn.configs",
@@ -25,12 +28,14 @@ CONFIGS = {  # where each configuration and its groups are
     "fit_dynamics": "rppdyn.configs.fit_dynamics",
     "fit_transition": "rppdyn.configs.fit_transition",
     "fit_image": "rppdyn.configs.fit_image",
+    "bound_regression": "rppdyn.configs.fit_regression",
+    "bound_image": "rppdyn.configs.fit_image",
 }
 
 
 def name_of(config: Any) -> str:
     """The name of the configuration that a dataclass is of."""
-    return next(name for name, schema in SCHEMAS.items() if isinstance(config, schema))
+    return next(name for name, schema in SCHEMAS.items() if type(config) is schema)
 
 
 def choices(group: str, name: str = "train_agent") -> list[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float
@@ -30,10 +30,11 @@ from rppdyn.priors import Evidence, VarianceLearning, negative_log_prior, weight
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder
 from rppdyn.runs.finite import not_finite
+from rppdyn.runs.fitting import Fittable
 from rppdyn.runs.streams import stream
 from rppdyn.runs.workers import Worker
 
-__all__ = ["GAUSSIAN", "LAPLACE", "Likelihood", "StackFit", "backward", "equivariance_metrics"]
+__all__ = ["GAUSSIAN", "LAPLACE", "FitSubject", "Likelihood", "StackFit", "backward", "equivariance_metrics"]
 
 
 def equivariance_metrics(
@@ -82,6 +83,43 @@ def backward(
     errors = likelihood.loss(prediction, targets).flatten(1).mean(1)
     (errors + prior_scale * stack.per_member(negative_log_prior)).sum().backward()
     return errors.detach()
+
+
+class FitSubject(Fittable, Protocol):
+    """What a run folder is filled with: what is fitted, and what is measured and kept of it."""
+
+    compiled: bool
+    """Whether it is trained by ``torch.compile``."""
+
+    @property
+    def steps(self) -> int:
+        """Of the whole fit."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches; the last one of an epoch may be smaller."""
+
+    @property
+    def module(self) -> nn.Module:
+        """What is saved of the finished fit."""
+
+    def give_up(self) -> None:
+        """Make the weights of members that have diverged nan."""
+
+    def test(self) -> dict[str, Any]:
+        """What the finished members are worth, lists with one value per seed."""
+
+    def evidence(self) -> list[Evidence | None]:
+        """Of the finished members, where variances were learned."""
+
+    def save(self, folder: RunFolder) -> None:
+        """What else is kept beside the members and the result."""
+
+    def draw(self, folder: RunFolder) -> None:
+        """Figures of the finished fit."""
+
+    def close(self) -> None:
+        """End what works for it."""
 
 
 class StackFit(ABC):
@@ -198,6 +236,11 @@ class StackFit(ABC):
     def steps_per_epoch(self) -> int:
         """Batches; the last one of an epoch may be smaller."""
         return math.ceil(self.inputs.shape[1] / self.config.optimiser.batch_size)
+
+    @property
+    def steps(self) -> int:
+        """Of the whole fit."""
+        return self.config.optimiser.epochs * self.steps_per_epoch
 
     @property
     def prior_scale(self) -> Float[Tensor, " members"]:

@@ -12,7 +12,7 @@ from torch import nn
 
 from rppdyn.jobs.config.fit import FitConfig
 from rppdyn.jobs.config.preflight import preflight
-from rppdyn.jobs.fitting.members import StackFit
+from rppdyn.jobs.fitting.members import FitSubject
 from rppdyn.jobs.fitting.pathways import draw_pathways, pathway_rows
 from rppdyn.jobs.fitting.result import FitResult
 from rppdyn.runs import CheckpointError, Progress, RunFolder, RunFolderError, provenance, stop_on_signals
@@ -25,7 +25,7 @@ __all__ = ["load_members", "run_fit", "save_members"]
 MEMBERS = "members.pt"
 
 
-def run_fit(config: FitConfig, build: Callable[[], StackFit], *, resume: bool, progress: bool) -> FitResult:
+def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool, progress: bool) -> FitResult:
     """Fit into the configuration's run folder, measure the finished members, and leave them, the figures and the result there.
 
     Args:
@@ -47,7 +47,7 @@ def run_fit(config: FitConfig, build: Callable[[], StackFit], *, resume: bool, p
             folder = RunFolder.create(folder.path, asdict(config))
         with folder.lock():
             folder.replace_config(asdict(config))
-            steps = config.optimiser.epochs * subject.steps_per_epoch
+            steps = subject.steps
             label = f"{config.task_name} {config.model_name}"
             with stop_on_signals() as stop, Progress(steps, description=label, enabled=progress) as bar:
                 if subject.compiled:

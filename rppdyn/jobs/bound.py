@@ -1,0 +1,496 @@
+"""`rppdyn bound`: train a fit's networks in random subspaces, code them, and bound what they get wrong on new data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from rppdyn.compression import (
+    Subspace,
+    categorical_bits,
+    catoni_bound,
+    empirical_risk,
+    gaussian_bits,
+    hoeffding_bound,
+    relative_error,
+    setting_bits,
+    universal_kl,
+    zero_one_loss,
+)
+from rppdyn.envs.tasks.images import TABLES
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.bound import BoundImageConfig, BoundRegressionConfig
+from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.fit_image import ImageFit, load_image_models
+from rppdyn.jobs.fit_regression import Regression, load_regressors
+from rppdyn.jobs.fitting.result import FitResult, numbers
+from rppdyn.jobs.fitting.running import run_fit
+from rppdyn.nn import Stack
+from rppdyn.priors import Evidence, weights_of
+from rppdyn.runs import RunFolder
+from rppdyn.runs.figures import COLOURS, legend_below, save
+from rppdyn.runs.files import write_json
+from rppdyn.runs.streams import stream
+
+__all__ = ["SubspaceFit", "run"]
+
+BoundConfig = BoundRegressionConfig | BoundImageConfig
+BATCH = 2000  # data that are evaluated at a time
+MESSAGES = "messages.json"
+
+
+def run(config: BoundConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
+    """Bound the configured networks into their run folder.
+
+    Args:
+        resume: go on from the folder's last checkpoint; start where there is no folder yet.
+        progress: show a bar on standard error.
+    Raises:
+        RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
+        ConfigError, ValueError: the task, the networks or their subspaces can't be made as configured; no folder has been made
+            then.
+        CheckpointError: the folder's checkpoints are all damaged.
+    """
+    return run_fit(config, partial(SubspaceFit, config), resume=resume, progress=progress)
+
+
+class Stage(NamedTuple):
+    """A part of the training: the initial networks' own, a subspace's, or that of its quantised coefficients."""
+
+    kind: str  # prior, subspace, quantised
+    epochs: int
+    dimension: int = 0
+    levels: int = 0
+
+
+class SubspaceFit:
+    """A fit's task and networks, compressed with each setting in turn (a :class:`~rppdyn.jobs.fitting.members.FitSubject`).
+
+    Each seed has its own data, initial network and projectors. What the prior knows of data is the validation set, whose
+    statistics normalise inputs and targets, and what a data-dependent prior was fitted to; the bound is on other data.
+    """
+
+    compiled = False
+
+    def __init__(self, config: BoundConfig):
+        self.config, self.options = config, config.subspace
+        fit: Regression | ImageFit
+        if isinstance(config, BoundRegressionConfig):
+            fit = Regression(config, normalise_by="validation")
+            into, out = fit.normalisers[0]  # of the validation data, which all seeds share
+            x, y = (values.to(fit.inputs) for values in (into(fit.held_out[0]), out(fit.held_out[1])))
+            held_out = x.expand(fit.stack.members, *x.shape), y.expand(fit.stack.members, *y.shape)
+            self.raw: Callable[[Tensor], Tensor] = out.inverse
+            self.classes = False
+        else:
+            fit = ImageFit(config)
+            held_out = _standardise_by_validation(fit)
+            self.raw, self.classes = lambda values: values, not fit.data[0].regression
+        self.fit, self.held_out = fit, held_out
+        if self.options.prior_run is not None:
+            fit.stack = _initial_networks(config, fit)
+        self._check()
+        N = fit.inputs.shape[1]
+        first = round(self.options.prior_share * N)
+        if self.options.prior_share and not 0 < first < N:
+            raise ConfigError(
+                f"subspace.prior_share={self.options.prior_share} of {N} data: leaves {first} to the prior; "
+                "give another share, or more data"
+            )
+        self.data = {
+            "prior": (fit.inputs[:, :first], fit.targets[:, :first]),
+            "subspace": (fit.inputs[:, first:], fit.targets[:, first:]),
+        }
+        self.data["quantised"] = self.data["subspace"]
+        self.predict = _Predict(fit)
+        self.stages = self._stages()
+        self.stage = -1
+        self.subspaces: list[Subspace] = []
+        self.optimiser: torch.optim.Optimizer | None = None
+        self.trained: list[Tensor] = []  # coefficients before they were quantised
+        self.records: list[list[dict[str, Any]]] = []  # of each setting, one per seed
+        self.prior_risks: list[float] = []
+        self.loss = torch.full((fit.stack.members,), math.nan)
+
+    def _check(self) -> None:
+        """Refuse losses and objectives that are another task's, and dimensions that networks don't have."""
+        if self.classes and self.options.loss == "relative_error":
+            raise ConfigError(
+                f"subspace.loss=relative_error with task={self.config.task_name}: of regressions; leave it out"
+            )
+        if not self.classes and self.options.loss == "zero_one":
+            raise ConfigError(f"subspace.loss=zero_one with task={self.config.task_name}: of classes; leave it out")
+        if self.classes and self.options.objective == "risk":
+            raise ConfigError(
+                "subspace.objective=risk: the share of errors has no gradient; leave it out for the likelihood"
+            )
+        for d in self.options.dimension:
+            try:
+                Subspace(self.fit.stack.member(0), d, projector=self.options.projector)
+            except ValueError as error:
+                raise ConfigError(f"subspace.{error}") from error
+
+    def _stages(self) -> list[Stage]:
+        options = self.options
+        stages = [Stage("prior", options.prior_epochs)] if options.prior_share else []
+        for d in options.dimension:
+            stages.append(Stage("subspace", self.config.optimiser.epochs, d))
+            stages += [Stage("quantised", options.quantised_epochs, d, L) for L in options.levels]
+        return stages
+
+    # -- how it is fitted ---------------------------------------------------------------------------------------------
+
+    def _batches(self, stage: Stage) -> int:
+        return math.ceil(self.data[stage.kind][0].shape[1] / self.config.optimiser.batch_size)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self._batches(self.stages[-1])
+
+    @property
+    def steps(self) -> int:
+        return sum(stage.epochs * self._batches(stage) for stage in self.stages)
+
+    def step(self, step: int) -> None:
+        index, local = 0, step
+        while local >= self.stages[index].epochs * self._batches(self.stages[index]):
+            local -= self.stages[index].epochs * self._batches(self.stages[index])
+            index += 1
+        stage = self.stages[index]
+        if local == 0:
+            self._begin(index)
+        steps = stage.epochs * self._batches(stage)
+        if stage.kind == "prior" or stage.dimension:
+            assert self.optimiser is not None
+            for group in self.optimiser.param_groups:
+                group["lr"] = self._rate(stage, local, steps)
+            self.optimiser.zero_grad(set_to_none=True)
+            self.loss = self._backward(stage, *self._batch(stage, step, local))
+            self.optimiser.step()
+        if local + 1 == steps:
+            self._end(stage)
+
+    def _begin(self, index: int) -> None:
+        self.stage, stage = index, self.stages[index]
+        rate = self._rate(stage, 0, 1)
+        if stage.kind == "prior":
+            self.optimiser = torch.optim.Adam(weights_of(self.fit.stack), lr=rate, foreach=True)
+            return
+        if stage.kind == "subspace":
+            self._make_subspaces(stage.dimension)
+        else:
+            for subspace, trained in zip(self.subspaces, self.trained, strict=True):
+                with torch.no_grad():
+                    subspace.weight.copy_(trained)
+                subspace.quantise(stage.levels, self.options.start)
+        self.optimiser = self._adam(rate)
+
+    def _make_subspaces(self, dimension: int) -> None:
+        self.subspaces = [
+            Subspace(
+                self.fit.stack.member(index),
+                dimension,
+                projector=self.options.projector,
+                generator=_projector_stream(seed, dimension),
+            )
+            for index, seed in enumerate(self.config.all_seeds)
+        ]
+
+    def _adam(self, rate: float) -> torch.optim.Optimizer:
+        parameters = [p for s in self.subspaces for p in (s.weight, s.levels) if p is not None]
+        return torch.optim.Adam(parameters, lr=rate, foreach=True)
+
+    def _rate(self, stage: Stage, local: int, steps: int) -> float:
+        optimiser = self.config.optimiser
+        rates = {"prior": self.options.prior_rate, "quantised": self.options.quantised_rate}
+        rate = rates.get(stage.kind, optimiser.learning_rate)
+        if optimiser.schedule == "cosine":
+            rate *= 0.5 * (1 + math.cos(math.pi * local / steps))
+        warm_up = optimiser.warm_up * self._batches(stage) if stage.kind == "subspace" else 0
+        return rate * min(1.0, (local + 1) / max(1, warm_up))
+
+    def _batch(self, stage: Stage, step: int, local: int) -> tuple[Tensor, Tensor]:
+        """A batch of each member, in an order that follows from its seed and the epoch."""
+        inputs, targets = self.data[stage.kind]
+        size, count = self.config.optimiser.batch_size, inputs.shape[1]
+        if size >= count:
+            return inputs, targets
+        batch = local % self._batches(stage)
+        order = [torch.randperm(count, generator=stream(seed, step - batch)) for seed in self.config.all_seeds]
+        chosen = torch.stack(order).to(inputs.device)[:, batch * size : (batch + 1) * size]
+        members = torch.arange(len(chosen), device=chosen.device)[:, None]
+        return inputs[members, chosen], targets[members, chosen]
+
+    def _backward(self, stage: Stage, inputs: Tensor, targets: Tensor) -> Float[Tensor, " members"]:
+        if stage.kind == "prior":
+            return self.fit._backward(inputs, targets)
+        outputs = self._predicted(inputs)
+        by_risk = not self.classes and self.options.objective != "likelihood"
+        losses = self._losses(outputs, targets) if by_risk else self.fit.likelihood.loss(outputs, targets)
+        errors = losses.flatten(1).mean(1)
+        errors.sum().backward()
+        return errors.detach()
+
+    def _predicted(self, inputs: Float[Tensor, "members N ..."]) -> Float[Tensor, "members N out"]:
+        """Outputs of the networks with the subspaces' parameters as they stand."""
+        each = [subspace.parameters_by_name() for subspace in self.subspaces]
+        parameters = {
+            f"stack.stacked.{i}": torch.stack([own[name] for own in each])
+            for i, name in enumerate(self.fit.stack.names)
+        }
+        return torch.func.functional_call(self.predict, parameters, (inputs,))
+
+    def _losses(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, "members N"]:
+        """The bounded loss, of numbers in the task's own units."""
+        if self.classes:
+            return zero_one_loss(outputs, targets)
+        return relative_error(self.raw(outputs), self.raw(targets))
+
+    # -- what is measured ---------------------------------------------------------------------------------------------
+
+    def _end(self, stage: Stage) -> None:
+        if stage.kind == "prior":
+            self._make_subspaces(0)
+            outputs, targets = self._outputs(self.data["subspace"][0]), self.data["subspace"][1]
+            self.prior_risks = [empirical_risk(losses) for losses in self._losses(outputs, targets)]
+        elif stage.kind == "subspace":
+            self.trained = [subspace.weight.detach().clone() for subspace in self.subspaces]
+        else:
+            self.records.append(self._scores(stage))
+
+    @torch.no_grad()
+    def _outputs(self, inputs: Tensor) -> Tensor:
+        return torch.cat([self._predicted(part) for part in inputs.split(BATCH, 1)], 1)
+
+    @torch.no_grad()
+    def _scores(self, stage: Stage) -> list[dict[str, Any]]:
+        """Messages, and bounds of the networks that are decoded from them."""
+        messages: list[str | None] = []
+        for subspace in self.subspaces:
+            finite = all(bool(p.isfinite().all()) for p in (subspace.weight, subspace.levels) if p is not None)
+            messages.append(subspace.message() if finite else None)
+            if finite:
+                subspace.load_message(str(messages[-1]), stage.levels)
+        inputs, targets = self.data["subspace"]
+        outputs, held_out = self._outputs(inputs), self._outputs(self.held_out[0])
+        losses, tested = self._losses(outputs, targets), self._losses(held_out, self.held_out[1])
+        extra = setting_bits(len(self.options.settings))
+        records = []
+        for index, message in enumerate(messages):
+            record: dict[str, Any] = {"dimension": stage.dimension, "levels": stage.levels, "message": message or ""}
+            if message is None or not bool(outputs[index].isfinite().all()):  # it has diverged, and bounds nothing
+                records.append(record | dict.fromkeys(("bits", "risk", "test", "bound", "description"), math.nan))
+                continue
+            bits, risk = len(message) + extra, empirical_risk(losses[index])
+            coded = categorical_bits if self.classes else gaussian_bits
+            records.append(
+                record
+                | {
+                    "bits": bits,
+                    "risk": risk,
+                    "test": empirical_risk(tested[index]),
+                    "bound": catoni_bound(risk, universal_kl(bits), inputs.shape[1], delta=self.options.delta).value,
+                    "description": bits + coded(outputs[index], targets[index]),
+                }
+            )
+        return records
+
+    def _best(self, index: int, name: str = "bound") -> dict[str, Any] | None:
+        """A member's record with the smallest of a number; None before the first."""
+        own = [each[index] for each in self.records if math.isfinite(each[index][name])]
+        return min(own, key=lambda record: record[name], default=None)
+
+    def evaluate(self) -> dict[str, Any]:
+        best = [self._best(index) for index in range(len(self.loss))]
+        metrics: dict[str, Any] = {
+            "train/loss": self.loss.tolist(),
+            "bound/value": [1.0 if record is None else record["bound"] for record in best],
+        }
+        means = {f"{name}_mean": sum(v) / len(v) for name, v in metrics.items()}
+        return metrics | means | {"bound/settings": len(self.records)}
+
+    def headline(self, metrics: dict[str, Any]) -> dict[str, float]:
+        return {"bound": metrics["bound/value_mean"]}
+
+    def test(self) -> dict[str, Any]:
+        """Of each seed's setting with the smallest bound; of the description the smallest of all settings."""
+        members = range(len(self.loss))
+        best = [self._best(index) or {} for index in members]
+        names = {"bound/value": "bound", "risk/train": "risk", "risk/test": "test", "bound/bits": "bits"}
+        names |= {"bound/dimension": "dimension", "bound/levels": "levels"}
+        found: dict[str, Any] = {name: numbers([b.get(key) for b in best]) for name, key in names.items()}
+        found["description/bits"] = numbers([(self._best(i, "description") or {}).get("description") for i in members])
+        if self.prior_risks:
+            n = self.data["subspace"][0].shape[1]
+            found["prior/risk"] = self.prior_risks
+            found["prior/hoeffding"] = [hoeffding_bound(r, n, delta=self.options.delta) for r in self.prior_risks]
+        return found
+
+    # -- what is kept -------------------------------------------------------------------------------------------------
+
+    @property
+    def module(self) -> nn.Module:
+        """The networks that the messages with the smallest bounds are decoded to."""
+        nets = []
+        for index, seed in enumerate(self.config.all_seeds):
+            record, net = self._best(index), self.fit.stack.member(index)
+            if record is not None:
+                d = record["dimension"]
+                subspace = Subspace(net, d, projector=self.options.projector, generator=_projector_stream(seed, d))
+                subspace.load_message(record["message"], record["levels"])
+                net = subspace.network()
+            nets.append(net)
+        return Stack(nets)
+
+    def save(self, folder: RunFolder) -> None:
+        """Every setting's numbers and message."""
+        rows = [
+            {"seed": seed} | {name: value if value == value else None for name, value in each[index].items()}
+            for each in self.records
+            for index, seed in enumerate(self.config.all_seeds)
+        ]
+        write_json(folder.path / MESSAGES, {"settings": rows})
+
+    def draw(self, folder: RunFolder) -> None:
+        """Draw `figures/bound.png`: risks and the bound of each setting, a thin line for each seed and their mean."""
+        figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        labels = {"bound": "bound", "risk": "empirical risk", "test": "test risk"}
+        for colour, (name, label) in zip(COLOURS, labels.items(), strict=False):
+            values = np.array([[record[name] for record in each] for each in self.records])
+            axes.plot(values, color=colour, lw=0.6, alpha=0.45)
+            axes.plot(values.mean(1), color=colour, lw=2, marker="o", label=label)
+        axes.set_xticks(range(len(self.records)), [f"{d}, {L}" for d, L in self.options.settings])
+        axes.set_xlabel("dimension, levels")
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        axes.set_title(f"{self.config.task_name}, {self.config.model_name}", fontsize="medium")
+        legend_below(axes, 3)
+        save(figure, folder.figures / "bound.png")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "stage": self.stage,
+            "initial": self.fit.stack.state_dict(),
+            "weights": [s.weight.detach().clone() for s in self.subspaces],
+            "levels": [None if s.levels is None else s.levels.detach().clone() for s in self.subspaces],
+            "optimiser": None if self.optimiser is None else self.optimiser.state_dict(),
+            "trained": self.trained,
+            "records": self.records,
+            "prior_risks": self.prior_risks,
+            "loss": self.loss,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.stage, stage = state["stage"], self.stages[state["stage"]]
+        self.fit.stack.load_state_dict(state["initial"])
+        self.trained, self.records = state["trained"], state["records"]
+        self.prior_risks, self.loss = state["prior_risks"], state["loss"]
+        if stage.kind == "prior":
+            self.optimiser = torch.optim.Adam(weights_of(self.fit.stack), foreach=True)
+        else:
+            self._make_subspaces(stage.dimension)
+            for subspace, weight, levels in zip(self.subspaces, state["weights"], state["levels"], strict=True):
+                subspace.weight = nn.Parameter(weight)
+                subspace.levels = None if levels is None else nn.Parameter(levels)
+            self.optimiser = self._adam(0.0)
+        self.optimiser.load_state_dict(state["optimiser"])
+
+    def give_up(self) -> None:
+        """A member that has diverged has no number of its own, and the bound 1."""
+
+    def evidence(self) -> list[Evidence | None]:
+        return []
+
+    def close(self) -> None:
+        self.fit.close()
+
+
+class _Predict(nn.Module):
+    """A fit's prediction as a module, so that ``functional_call`` reaches the parameters of its stack."""
+
+    def __init__(self, fit: Regression | ImageFit):
+        super().__init__()
+        self.stack, self.predict = fit.stack, fit.predict
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.predict(inputs)
+
+
+def _projector_stream(seed: int, dimension: int) -> torch.Generator:
+    """Of a seed's projector, apart from those of its weights, data and batches."""
+    words = np.random.SeedSequence([seed, dimension]).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(words[0]))
+
+
+def _standardise_by_validation(fit: ImageFit) -> tuple[Tensor, Tensor]:
+    """Give images the validation set's mean and variance in place of the training set's, which a prior may not know.
+
+    Returns:
+        test images and targets.
+    """
+    axes = (0,) if fit.config.task.source in TABLES else (0, 2, 3)  # as image_data has it
+    train, test, targets, test_targets = [], [], [], []
+    for data in fit.data:
+        mean, std = data.validation.x.mean(axes, keepdim=True), data.validation.x.std(axes, keepdim=True)
+        std = torch.where(std > 0, std, 1.0)
+        train.append((data.train.x - mean) / std)
+        test.append((data.test.x - mean) / std)
+        centre, scale = (data.validation.y.mean(0), data.validation.y.std(0)) if data.regression else (0, 1)
+        targets.append((data.train.y - centre) / scale if data.regression else data.train.y)
+        test_targets.append((data.test.y - centre) / scale if data.regression else data.test.y)
+    fit.inputs, fit.targets = torch.stack(train).to(fit.device), torch.stack(targets).to(fit.device)
+    return torch.stack(test).to(fit.device), torch.stack(test_targets).to(fit.device)
+
+
+def _initial_networks(config: BoundConfig, fit: Regression | ImageFit) -> Stack:
+    """The first network of a finished fit as all members' initial one.
+
+    Raises:
+        ConfigError: the run is another kind of fit's, has another model, or its data are not independent of the bound's.
+    """
+    run = str(config.subspace.prior_run)
+    key, folder = f"subspace.prior_run={run}", RunFolder.open(run)
+    name, wanted = compose.name_of_run(folder), "fit_regression" if isinstance(fit, Regression) else "fit_image"
+    if name != wanted:
+        raise ConfigError(f"{key}: is a run of {name.replace('_', '-')}; give one of {wanted.replace('_', '-')}")
+    other = compose.from_run(name, folder)
+    if other.model != config.model:
+        raise ConfigError(
+            f"{key}: was fitted with another model; give this one's keys model=... as its config.yaml has them"
+        )
+    if isinstance(fit, Regression):
+        if set(other.all_seeds) & set(config.all_seeds):
+            raise ConfigError(
+                f"{key}: was fitted to data of seed {min(set(other.all_seeds) & set(config.all_seeds))}, whose inputs are the "
+                "bound's; give other seeds"
+            )
+        task, members = load_regressors(other, folder)
+        if (task.task.rep_in, task.task.rep_out) != (fit.task.rep_in, fit.task.rep_out):
+            raise ConfigError(f"{key}: task {other.task.name} has other inputs or targets than {config.task.name}")
+        net: nn.Module = members[0].net
+    else:
+        assert isinstance(config, BoundImageConfig)
+        if other.task.source == config.task.source:
+            raise ConfigError(
+                f"{key}: was fitted to {other.task.source}, too, whose images are the bound's; give another source"
+            )
+        images, models = load_image_models(other, folder)
+        if (images.data[0].channels, images.data[0].size, images.data[0].outputs) != (
+            fit.data[0].channels, fit.data[0].size, fit.data[0].outputs,
+        ):  # fmt: skip
+            raise ConfigError(
+                f"{key}: {other.task.name} has images of other sizes or other classes than {config.task.name}"
+            )
+        net = models[0]
+    return Stack([net] * fit.stack.members).to(fit.inputs)

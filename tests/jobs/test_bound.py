@@ -1,0 +1,165 @@
+"""bound: whole small runs, what they claim, and going on after an interruption."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from rppdyn.cli import main
+from rppdyn.compression import Subspace, catoni_bound, empirical_risk, relative_error, universal_kl
+from rppdyn.jobs import bound, fit_regression
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.runs import RunFolder
+
+SMALL = ("task.train=600", "task.validation=100", "task.test=300", "model.hidden=16", "optimiser.epochs=6",
+         "optimiser.batch_size=100", "subspace.dimension=[4,8]", "subspace.levels=[2,3]", "subspace.quantised_epochs=3",
+         "evaluation.every=4", "checkpoint_every=1", "device=cpu")  # fmt: skip
+IMAGES = ("task.train=300", "task.validation=50", "model.width=2", "optimiser.epochs=4", "subspace.dimension=8",
+          "subspace.levels=3", "subspace.quantised_epochs=2", "device=cpu")  # fmt: skip
+
+
+def regression(folder, *words):
+    return compose.composed("bound_regression", [*SMALL, f"run_dir={folder}", *words])
+
+
+def images(folder, *words):
+    return compose.composed("bound_image", [*IMAGES, f"run_dir={folder}", *words])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of two seeds: its folder and result."""
+    folder = tmp_path_factory.mktemp("bound") / "run"
+    return folder, bound.run(regression(folder, "model=mlp", "seeds=2"))
+
+
+def test_the_message_alone_gives_the_network_and_its_bound(finished):
+    """The decoder knows the configuration and the validation data, and no training data."""
+    folder, result = finished
+    rows = [row for row in json.loads((folder / "messages.json").read_text())["settings"] if row["seed"] == 1]
+    assert [(row["dimension"], row["levels"]) for row in rows] == [(4, 2), (4, 3), (8, 2), (8, 3)]
+    best = min(rows, key=lambda row: row["bound"])
+    assert result.test["bound/bits"][1] == len(best["message"]) + 2  # four settings
+    config = regression(folder, "model=mlp", "seeds=2")
+    fit = bound.SubspaceFit(config)
+    d = best["dimension"]
+    subspace = Subspace(fit.fit.stack.member(1), d, generator=bound._projector_stream(1, d))
+    subspace.load_message(best["message"], best["levels"])
+    x, y = (values[1] for values in fit.data["subspace"])
+    risk = empirical_risk(relative_error(fit.raw(subspace(x)), fit.raw(y)))
+    assert risk == pytest.approx(result.test["risk/train"][1], rel=1e-5)
+    value = catoni_bound(risk, universal_kl(result.test["bound/bits"][1]), 600).value
+    assert value == pytest.approx(result.test["bound/value"][1], rel=1e-5)
+    stacked = torch.load(folder / "members.pt", weights_only=True)
+    ours = [p for _, p in subspace.network().named_parameters()]
+    assert all(torch.allclose(stacked[f"stacked.{i}"][1], p) for i, p in enumerate(ours))
+
+
+def test_bounds_lie_above_risks_and_say_what_was_paid(finished):
+    _, result = finished
+    test = result.test
+    for risk, held_out, value in zip(test["risk/train"], test["risk/test"], test["bound/value"], strict=True):
+        assert risk < value < 1 and held_out < value
+    assert "bound/value" in str(result) and "risk/test" in str(result)
+
+
+def test_a_seed_alone_is_bounded_as_beside_others(finished, tmp_path):
+    _, both = finished
+    alone = bound.run(regression(tmp_path / "run", "model=mlp", "seed=1"))
+    for name, values in alone.test.items():
+        assert values[0] == pytest.approx(both.test[name][1], rel=1e-3), name
+
+
+@pytest.mark.parametrize("kept", [1, 8, 20, 23])
+def test_a_resumed_bound_ends_as_if_it_had_not_stopped(finished, tmp_path, monkeypatch, kept):
+    """Stopped within each kind of stage: a subspace's, a quantiser's, and between two."""
+    folder, whole = finished
+    config = regression(tmp_path / "run", "model=mlp", "seeds=2")
+    step = bound.SubspaceFit.step
+
+    def stops(self, number):
+        if number == kept * 6 + 2:
+            raise KeyboardInterrupt
+        step(self, number)
+
+    monkeypatch.setattr(bound.SubspaceFit, "step", stops)
+    with pytest.raises(KeyboardInterrupt):
+        bound.run(config)
+    monkeypatch.setattr(bound.SubspaceFit, "step", step)
+    again = bound.run(config, resume=True)
+    assert again.test == whole.test
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
+    assert bound.run(config, resume=True).note == "finished before; nothing left to do"
+
+
+def test_a_data_dependent_prior_is_fitted_to_a_part_and_bounded_on_the_rest(tmp_path):
+    words = ("model=emlp", "subspace.prior_share=0.5", "subspace.prior_epochs=60", "subspace.dimension=[0,4]")
+    config = regression(tmp_path / "run", *words)
+    fit = bound.SubspaceFit(config)
+    assert fit.data["prior"][0].shape[1] == fit.data["subspace"][0].shape[1] == 300
+    test = bound.run(config).test
+    independent = bound.run(regression(tmp_path / "other", "model=emlp")).test
+    assert test["risk/train"][0] < independent["risk/train"][0]
+    assert test["prior/risk"][0] < test["prior/hoeffding"][0]
+    assert test["bound/dimension"][0] == 0 and test["bound/bits"][0] == 2  # nothing is left to say but the setting
+    assert test["risk/train"][0] == pytest.approx(test["prior/risk"][0], rel=1e-5)
+
+
+def test_transfer_from_another_fit(tmp_path):
+    words = ["task=modified_inertia_code", "model=emlp", "model.hidden=16", "model.num_layers=2", "seed=7", "task.train=600",
+             "optimiser.epochs=40", "optimiser.batch_size=100", "evaluation.every=40", "device=cpu"]  # fmt: skip
+    source = compose.composed("fit_regression", [*words, f"run_dir={tmp_path / 'source'}"])
+    fit_regression.run(source)
+    near, far = (
+        bound.run(regression(tmp_path / name, "model=emlp", "subspace.dimension=4", *more))
+        for name, more in (("near", [f"subspace.prior_run={tmp_path / 'source'}"]), ("far", []))
+    )
+    assert near.test["bound/value"][0] < far.test["bound/value"][0]
+    with pytest.raises(ConfigError, match="fitted to data of seed 7"):
+        bound.SubspaceFit(
+            regression(tmp_path / "x", "model=emlp", f"subspace.prior_run={tmp_path / 'source'}", "seed=7")
+        )
+    with pytest.raises(ConfigError, match="fitted with another model"):
+        bound.SubspaceFit(regression(tmp_path / "x", "model=mlp", f"subspace.prior_run={tmp_path / 'source'}"))
+    with pytest.raises(ConfigError, match="is a run of fit-regression; give one of fit-image"):
+        bound.SubspaceFit(images(tmp_path / "x", f"subspace.prior_run={tmp_path / 'source'}"))
+
+
+def test_images_of_classes(tmp_path):
+    result = bound.run(images(tmp_path / "run", "model=conv", "seeds=2"))
+    assert result.task == "upright" and len(result.test["bound/value"]) == 2
+    assert all(risk * 300 == pytest.approx(round(risk * 300)) for risk in result.test["risk/train"])  # a share of 300
+    assert (tmp_path / "run" / "figures" / "bound.png").stat().st_size > 5_000
+
+
+def test_priors_know_no_training_data(tmp_path):
+    """Validation images standardise all, so that what the training set's own statistics are makes no difference."""
+    fit = bound.SubspaceFit(images(tmp_path / "run"))
+    data = fit.fit.data[0]
+    moved = (data.train.x - data.validation.x.mean()) / data.validation.x.std()
+    torch.testing.assert_close(fit.data["subspace"][0][0], moved)
+    own = bound.SubspaceFit(regression(tmp_path / "run"))
+    assert own.fit.normalisers[0][0].count == 100  # validation data
+
+
+def test_a_member_that_diverges_bounds_nothing(tmp_path):
+    result = bound.run(
+        regression(tmp_path / "run", "model=mlp", "optimiser.learning_rate=1e30", "subspace.objective=likelihood")
+    )
+    assert result.test["bound/value"] == [None]
+
+
+def test_tasks_say_which_configuration(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["bound", "task=digits"]) == 2
+    assert "task=digits: no such choice (did you mean 'digit'?)" in capsys.readouterr().err
+    assert main(["bound", "-m", "task=inertia,digit"]) == 2
+    assert "give one kind at a time" in capsys.readouterr().err
+    assert main(["bound", "task=digit", "model=conv", *IMAGES, "run_dir=run"]) == 0
+    assert "digit, conv" in capsys.readouterr().out
+    assert RunFolder.open("run").config()["subspace"]["dimension"] == [8]
+    assert main(["bound", "--resume", "run"]) == 0
+    assert "nothing left to do" in capsys.readouterr().out
