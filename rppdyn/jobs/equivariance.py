@@ -99,6 +99,10 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
             f"{config.what} is a run of fit-image: its result.json has the error under shifts; rppdyn.equivariance measures "
             "what load_image_models gives under rotations and others"
         )
+    if folder is not None and compose.name_of_run(folder).startswith("bound_"):
+        raise ConfigError(
+            f"{config.what} is a run of bound: its networks are coded for what they say, not for symmetry; give a run of a fit"
+        )
     is_policy = folder is not None and compose.name_of_run(folder) not in FITS
     if config.states_from == "normal" and (is_policy or config.kind == SUBJECTS[".zip"]):
         raise ConfigError(

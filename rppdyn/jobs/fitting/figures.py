@@ -101,6 +101,10 @@ def _read(folder: RunFolder) -> tuple[FitConfig, list[dict[str, Any]]]:
     config = compose.from_run(compose.name_of_run(folder), folder)
     if not isinstance(config, FitConfig):
         raise ConfigError(f"{folder.path} is a run of {config.verb}: give runs of fits")
+    if config.verb == "bound":
+        raise ConfigError(
+            f"{folder.path} is a run of bound: it has its own figure, figures/bound.png; give runs of fits"
+        )
     records = read_metrics(folder.metrics.path) if folder.metrics.path.exists() else []
     if not records:
         raise ConfigError(f"{folder.path} has no metrics yet: leave it out, or let it run first")
