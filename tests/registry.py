@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from rppdyn.groups import (
+    GL,
     O13,
     SL,
     SO,
@@ -32,7 +33,7 @@ GALILEI = Group("Galilei", lie_algebra=[[[0.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0,
 FLIPS = Group("flips", discrete_generators=torch.tensor([[[-1.0, 0, 0], [0, 0, 1.0], [0, 1.0, 0]]]))
 
 CATALOGUE = [
-    Z(2), Z(4), S(3), S(5), D(3), D(4), SO(2), SO(3), SO(4), O(1), O(2), O(3), SL(2), SL(3), Sp(1), Sp(2),
+    Z(2), Z(4), S(3), S(5), D(3), D(4), SO(2), SO(3), SO(4), O(1), O(2), O(3), GL(2), SL(2), SL(3), Sp(1), Sp(2),
     U(1), U(2), SU(2), SU(3), SO13p(), SO13(), O13(), SO2eR3(), O2eR3(), DkeR3(5), DkeR3(6), RubiksCube(), Trivial(2),
 ]  # fmt: skip
 OWN = [SHEAR, GALILEI, FLIPS]

@@ -12,6 +12,7 @@ from rppdyn.equivariance.alternatives import (
     eq_t_frac,
     expected_group_sample,
 )
+from rppdyn.equivariance.discover import Discovery, discover
 from rppdyn.equivariance.entries import error_by_input, error_by_output
 from rppdyn.equivariance.error import EquivarianceError, Summary, equivariance_error, relative_difference, summarise
 from rppdyn.equivariance.layers import Layer, layers_of
@@ -22,6 +23,7 @@ from rppdyn.equivariance.rollout import RolloutError, rollout_equivariance_error
 
 __all__ = [
     "Attribution",
+    "Discovery",
     "EquivarianceError",
     "Flow",
     "Layer",
@@ -33,6 +35,7 @@ __all__ = [
     "TrivialFlow",
     "aliasing_error",
     "aliasing_lie_derivative",
+    "discover",
     "discrete_inconsistency",
     "eq_t",
     "eq_t_frac",

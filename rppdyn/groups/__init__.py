@@ -8,6 +8,7 @@ group if and only if it commutes with each :math:`A_i` and each :math:`h_k`.
 from __future__ import annotations
 
 from rppdyn.groups.catalogue import (
+    GL,
     O13,
     SL,
     SO,
@@ -31,6 +32,7 @@ from rppdyn.groups.group import MAX_ORDER, Group, is_signed_permutation
 __all__ = [
     "SO",
     "O",
+    "GL",
     "SL",
     "Sp",
     "U",

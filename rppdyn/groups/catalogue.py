@@ -93,6 +93,14 @@ def O(n: int) -> Group:
     return _group(f"O({n})", _rotations(n), [reflection], n)
 
 
+def GL(n: int) -> Group:
+    """All invertible real matrices: linear maps of R^n. The largest family in which a symmetry can be looked for."""
+    _check_size("GL", n)
+    reflection = torch.eye(n, dtype=torch.float64)
+    reflection[0, 0] = -1
+    return _group(f"GL({n})", [_unit(n, i, j) for i in range(n) for j in range(n)], [reflection], n)
+
+
 def SL(n: int) -> Group:
     """Real matrices of determinant one: volume-preserving linear maps of R^n."""
     _check_size("SL", n)

@@ -2,6 +2,7 @@
 
 from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.dense import DensePathway
+from rppdyn.nn.frame import LearnedFrame
 from rppdyn.nn.gate import Gate, Pointwise
 from rppdyn.nn.hidden import gated, hidden_representation, regular_hidden, tensor_hidden
 from rppdyn.nn.linear import RelaxedLinear
@@ -22,6 +23,7 @@ __all__ = [
     "FreePathway",
     "Gate",
     "InvariantNormaliser",
+    "LearnedFrame",
     "LinearPathway",
     "MLP",
     "Pathway",

@@ -118,6 +118,38 @@ def equivariance(arguments: argparse.Namespace) -> int:
     return _print_measured(lambda: equivariance.run(config), equivariance.table)
 
 
+def discover_arguments(parser: Parser) -> None:
+    parser.add_argument("what", metavar="WHAT", help="a run of fit-dynamics or fit-regression, or module:function")
+    parser.add_argument(
+        "--family", metavar="GROUP", help='whose generators are searched, for example "GL(3)" (of a run GL(n))'
+    )
+    parser.add_argument(
+        "--rep-in", metavar="REP", help='of a function: how the family acts on inputs, for example "4*V"'
+    )
+    parser.add_argument("--rep-out", metavar="REP", help="and on outputs")
+    parser.add_argument(
+        "--from",
+        dest="states_from",
+        metavar="STATES",
+        help="test (the default of a run), normal, or a .npy or .npz file",
+    )
+    parser.add_argument("--states", type=int, default=500, help="how many at most (500)")
+    parser.add_argument("--seed", type=int, default=0, help="of normal states (0)")
+    parser.add_argument("--json", metavar="FILE", help="where the result is written (RUN/discover.json)")
+
+
+def discover(arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs.config.command import DiscoverConfig
+    from rppdyn.runs import RunFolder
+
+    config = DiscoverConfig(**vars(arguments))
+    if config.kind == "run":
+        RunFolder.open(config.what)
+    from rppdyn.jobs import discover
+
+    return _print_measured(lambda: discover.run(config), discover.table)
+
+
 def collect_arguments(parser: Parser) -> None:
     parser.usage = f"{parser.prog} [env=ENV ...] (--from SOURCE | --random) [options]"
     parser.add_argument(

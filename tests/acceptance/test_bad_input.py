@@ -227,6 +227,12 @@ BAD = {
         ["Walker-v5", "did you mean"],
     ),
     "some representations": (["equivariance", "m:f", "--trust", "--group", "SO(3)"], ["--rep-in", "belong together"]),
+    "discovery without a family": (["discover", "m:f"], ["--family is missing", "--rep-in"]),
+    "discovery in no run": (["discover", "absent"], ["absent", "no run"]),
+    "discovery with representations of its own": (
+        ["discover", "absent", "--rep-in", "V"],
+        ["--rep-in V", "leave it out"],
+    ),
     "report of nothing": (["report"], ["RUN", "report --help"]),
     "report of no run": (["report", "absent"], ["absent", "no run"]),
     "report of another format": (["report", ".", "--out", "report.pdf"], ["--out report.pdf", ".html"]),

@@ -12,6 +12,7 @@ from registry import GALILEI, PRODUCTS, SHEAR
 import rppdyn.groups
 from rppdyn.basis import solve
 from rppdyn.groups import (
+    GL,
     O13,
     SL,
     SO,
@@ -80,6 +81,7 @@ CASES = {
     "D": [finite(D(1)), finite(D(3)), finite(D(4)), finite(D(5)), finite(D(6))],
     "SO": [(SO(n), lambda p, q, n=n: counts.special_orthogonal(n, p + q)) for n in (1, 2, 3, 4, 5)],
     "O": [(O(n), lambda p, q, n=n: counts.orthogonal(n, p + q)) for n in (1, 2, 3, 4, 5)],
+    "GL": [(GL(n), lambda p, q, n=n: counts.unitary(n, p, q)) for n in (1, 2, 3)] + [modular(GL(2))],
     "SL": [(SL(n), lambda p, q, n=n: counts.special_unitary(n, p, q)) for n in (2, 3, 4)] + [modular(SL(2))],
     "Sp": [(Sp(n), lambda p, q, n=n: counts.symplectic(n, p, q)) for n in (1, 2)] + [modular(Sp(2))],
     "U": [(U(n), lambda p, q, n=n: counts.unitary(n, p, q)) for n in (1, 2, 3)],

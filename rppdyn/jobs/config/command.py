@@ -91,6 +91,47 @@ class EquivarianceConfig:
         return self.group, self.rep_in, self.rep_out  # type: ignore[return-value]
 
 
+@dataclass
+class DiscoverConfig:
+    """`rppdyn discover`."""
+
+    what: str  # a run's folder, or module:function
+    family: str | None = None  # a group whose generators are searched; of a run GL(n), n the dimension of its group
+    rep_in: str | None = None
+    rep_out: str | None = None
+    states_from: str | None = None  # test (of a run), normal, or a file
+    states: int = 500
+    seed: int = 0
+    json: str | None = None
+
+    def __post_init__(self) -> None:
+        flag("--states", self.states, 1)
+        flag("--seed", self.seed, 0)
+        file("--json", self.json)
+        given = {"--rep-in": self.rep_in, "--rep-out": self.rep_out}
+        if self.kind == "run":
+            for name, value in given.items():
+                if value is not None:
+                    raise ConfigError(f"{name} {value}: a run brings its representations; leave it out")
+            return
+        for name, value in {"--family": self.family, **given}.items():
+            if value is None:
+                raise ConfigError(f"{name} is missing: of a function give --family, --rep-in and --rep-out")
+
+    @property
+    def kind(self) -> str:
+        """What `what` names: "run" or "function"."""
+        module, colon, name = self.what.partition(":")
+        is_function = not Path(self.what).is_dir() and colon and module and name.isidentifier()
+        return "function" if is_function else "run"
+
+    @property
+    def representations(self) -> tuple[str, tuple[str, str]]:
+        """The family, and the representations of a function."""
+        assert self.family is not None and self.rep_in is not None and self.rep_out is not None
+        return self.family, (self.rep_in, self.rep_out)
+
+
 PLAYS = ("exploring", "deterministic")
 
 

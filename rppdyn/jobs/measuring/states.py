@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from rppdyn.envs import SymmetrySpec
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.command import EquivarianceConfig
+from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
 from rppdyn.jobs.measuring import subjects
 from rppdyn.jobs.measuring.subjects import Subject
 from rppdyn.jobs.training.rollouts import noisy
+
+MOST = 2**28  # numbers in all inputs together, which are two gigabytes
 
 
 def states_of(config: EquivarianceConfig, subject: Subject, spec: SymmetrySpec) -> tuple[NDArray, NDArray | None, str]:
@@ -58,13 +60,17 @@ def _explored_actions(subject: Subject, observations: NDArray) -> NDArray | None
     return np.clip(actions + spread, space.low, space.high)
 
 
-def inputs_of(config: EquivarianceConfig, dim: int) -> tuple[NDArray, str]:
+def inputs_of(config: EquivarianceConfig | DiscoverConfig, dim: int) -> tuple[NDArray, str]:
     """Inputs from a file, at most as many as asked for and evenly spaced, or standard normal ones; where they are from.
 
     Raises:
         ConfigError: neither is asked for, or the file does not hold such inputs.
     """
     source = config.states_from
+    if config.states * dim > MOST:
+        raise ConfigError(
+            f"--states {config.states}: inputs of {dim} numbers each are too many; give fewer, or smaller ones"
+        )
     if source == "normal":
         return np.random.default_rng(config.seed).normal(size=(config.states, dim)), "standard normal inputs"
     if source is None or source in ("rollouts", "reset"):

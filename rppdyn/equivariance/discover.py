@@ -1,0 +1,190 @@
+"""Find the continuous symmetry of a function, among the generators of a family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Inexact
+from torch import Tensor
+
+from rppdyn.equivariance.actions import check_actions, check_finite, tangents
+from rppdyn.equivariance.lie import derivative
+from rppdyn.groups import Group
+from rppdyn.reps import Rep
+
+__all__ = ["Discovery", "discover"]
+
+GAP = 2.0  # how many times as large the first defect outside of the symmetry is, at least, as the last one inside
+LARGEST = 0.4  # the largest relative defect of a symmetry that is called approximate
+ROUNDING = 1e3  # an exact symmetry's relative defect, in units of rounding of the function's values
+CLOSED = 0.05  # how far commutators may leave the span of the generators, relative to their size
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """The symmetry of a function in a family of generators, or that there is none.
+
+    Attributes:
+        spectrum: relative defects of the family's directions, ascending, ``(D,)``: 0 is a symmetry; a direction in which
+            nothing agrees has about 1.
+        gap: ratio of the first defect outside of the symmetry and the last one inside; without symmetry that of the smallest
+            two.
+        generators: of the symmetry, ``(k, d, d)``, an orthogonal basis in which each has the Frobenius norm of a plane
+            rotation, :math:`\\sqrt 2`.
+        coefficients: what they are in the family's basis, ``(k, D)``.
+        verdict: "exact", "approximate" or "none".
+        closure: how far commutators of the generators leave their span, relative to their size; 0 is a Lie algebra.
+    """
+
+    family: Group
+    spectrum: Float[Tensor, " D"]
+    gap: float
+    generators: Float[Tensor, "k d d"]
+    coefficients: Float[Tensor, "k D"]
+    verdict: str
+    closure: float
+
+    @property
+    def defect(self) -> float:
+        """The largest relative defect inside the symmetry; without one, the smallest of the family."""
+        return float(self.spectrum[max(len(self.generators) - 1, 0)])
+
+    @property
+    def group(self) -> Group:
+        """The connected group of the generators, for networks; the trivial one where there is no symmetry.
+
+        Raises:
+            ValueError: the commutators leave the generators' span.
+        """
+        if self.closure > CLOSED:
+            raise ValueError(
+                f"the {len(self.generators)} generators are no Lie algebra: their commutators leave their span by "
+                f"{self.closure:.2g} of their size; give more states, or a smaller family"
+            )
+        d = self.family.lie_algebra.shape[-1]
+        generators = self.generators if len(self.generators) else None
+        identity = None if len(self.generators) else torch.eye(d, dtype=torch.float64)[None]
+        return Group(f"found in {self.family}", lie_algebra=generators, discrete_generators=identity)
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{value:.2g}" for value in self.spectrum[:8]) + (", ..." if len(self.spectrum) > 8 else "")
+        found = {
+            "none": f"no symmetry in {self.family}",
+            "exact": f"an exact symmetry of dimension {len(self.generators)} in {self.family}",
+            "approximate": f"an approximate symmetry of dimension {len(self.generators)} in {self.family}, "
+            f"relative defect {self.defect:.2g}",
+        }[self.verdict]
+        return f"{found}; relative defects {shown}; gap {self.gap:.2g}"
+
+
+def discover(
+    f: Callable[[Tensor], Tensor],
+    rep_in: Rep,
+    rep_out: Rep,
+    x: Inexact[Tensor, "batch dim_in"],
+    *,
+    gap: float = GAP,
+    largest: float = LARGEST,
+) -> Discovery:
+    r"""Find the generators under which a function is equivariant, in the Lie algebra of the group of its representations.
+
+    With the family's basis :math:`B_i` (all of gl(3), say), let
+
+    .. math:: D_i = Df(x)\, d\rho_{in}(B_i)\, x - d\rho_{out}(B_i)\, f(x), \quad M_{ij} = E \langle D_i, D_j \rangle
+
+    and N the sum of the second moments of both terms. :math:`M a = \lambda N a` gives the directions in which f is most
+    nearly equivariant; :math:`\sqrt\lambda` is their relative defect, computed from singular values, so that it is accurate
+    to rounding. The symmetry is what lies below the spectrum's largest gap, if that is at least `gap` and the defects
+    below it are at most `largest`; a family all of whose directions are symmetries has its gap at the end, to 1.
+
+    Args:
+        f: maps ``(batch, dim_in)`` to ``(batch, dim_out)``; a vector field, a model, a policy.
+        rep_in, rep_out: representations of the family, a group that is taken as large as the symmetry may be:
+            ``4 * V(GL(3))``.
+        x: states, ``(batch, dim_in)``; in double precision defects of exact symmetries are near 1e-15.
+    Raises:
+        ValueError: the family has no continuous generators or does not act on the states, there are fewer states than
+            unknowns, or f is constant, of which everything is a symmetry.
+
+    >>> from rppdyn.groups import GL
+    >>> from rppdyn.reps import Scalar, V
+    >>> x = torch.randn(50, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    >>> found = discover(lambda x: x[:, :2].norm(dim=1, keepdim=True), V(GL(3)), Scalar(GL(3)), x)
+    >>> found.verdict, len(found.generators)  # turns about z, and all that changes z alone
+    ('exact', 4)
+    """
+    check_actions(rep_in, rep_out, x)
+    family, count = rep_in.G, len(rep_in.G.lie_algebra)
+    if not count:
+        raise ValueError(f"{family} has no continuous generators to choose from: give a larger family, such as GL(3)")
+    if family.is_complex:
+        raise ValueError(f"{family} is complex: discovery is in real families")
+    moved = torch.stack([v.flatten() for v in tangents(rep_in, x)])
+    unseen = count - int(torch.linalg.matrix_rank(moved, rtol=_rounding(x)))
+    if len(x) * x.shape[-1] < count or (unseen and not len(x) > count):
+        raise ValueError(f"{len(x)} states are too few for {count} generators of {family}: give {count + 1} or more")
+    if unseen:
+        raise ValueError(
+            f"{unseen} of the {count} directions of {family} move none of the states: {rep_in} does not show them, or the "
+            "states lie in a subspace; give a smaller family, or other states"
+        )
+    pushed, values = [], None
+    for velocity in tangents(rep_in, x):
+        values, change = (part.detach() for part in derivative(f, x, velocity))
+        pushed.append(change.flatten())
+    assert values is not None
+    check_finite(values, "f(x)")
+    turned = [t.flatten() for t in tangents(rep_out, values)]
+    first, second = torch.stack(pushed), torch.stack(turned)
+    both = torch.cat([first, second], 1)  # (D, 2 n m), whose product with itself is N
+    left, sizes, _ = torch.linalg.svd(both, full_matrices=False)
+    variation = float((values - values.mean(0)).norm())
+    if variation <= _rounding(x) * float(values.norm()):
+        raise ValueError(
+            "f is constant on these states, so everything is a symmetry of it: give states that it tells apart"
+        )
+    seen = sizes > _rounding(x) * max(
+        float(sizes[0]), variation
+    )  # the others change nothing in f's arguments that f feels
+    white = left[:, seen] / sizes[seen]  # directions in which N is the identity
+    directions, defects, _ = torch.linalg.svd(white.mT @ (first - second), full_matrices=False)
+    coefficients = torch.cat([left[:, ~seen], (white @ directions).flip(1)], 1).mT.double()  # f does not feel the first
+    spectrum = torch.cat([defects.new_zeros(int((~seen).sum())), defects.flip(0)]).double()
+    return _judged(family, spectrum, coefficients, _rounding(x), gap, largest)
+
+
+def _rounding(x: Tensor) -> float:
+    """The relative size of rounding, with a margin."""
+    return ROUNDING * torch.finfo(x.dtype).eps
+
+
+def _judged(
+    family: Group, spectrum: Tensor, coefficients: Tensor, rounding: float, gap: float, largest: float
+) -> Discovery:
+    """Where the spectrum has its gap."""
+    floored = spectrum.clamp(min=rounding)
+    ratios = torch.cat([floored[1:], floored.new_ones(1)]) / floored
+    allowed = (floored <= largest) & (ratios >= gap)
+    size = int(torch.where(allowed, ratios, 0.0).argmax()) + 1 if bool(allowed.any()) else 0
+    chosen = coefficients[:size]
+    basis = torch.einsum("ki,iab->kab", chosen, family.lie_algebra)
+    if size:  # an orthogonal basis of their span, of the size of plane rotations
+        q, r = torch.linalg.qr(basis.flatten(1).mT)
+        basis = 2**0.5 * q.mT.reshape(basis.shape)
+        chosen = 2**0.5 * torch.linalg.solve_triangular(r.mT, chosen, upper=False)
+    verdict = "none" if not size else "exact" if float(spectrum[size - 1]) <= rounding else "approximate"
+    shown = float(ratios[size - 1]) if size else float(ratios[0])
+    return Discovery(family, spectrum, shown, basis, chosen, verdict, _closure(basis))
+
+
+def _closure(generators: Float[Tensor, "k d d"]) -> float:
+    """The largest part of a commutator outside of the span, relative to the commutator of generators of this size."""
+    if len(generators) < 2:
+        return 0.0
+    products = torch.einsum("iab,jbc->ijac", generators, generators)
+    commutators = (products - products.transpose(0, 1)).flatten(2)
+    span = torch.nn.functional.normalize(generators.flatten(1), dim=1)
+    outside = commutators - torch.einsum("ijx,kx,ky->ijy", commutators, span, span)
+    return float(outside.norm(dim=-1).max() / generators.flatten(1).norm(dim=1).max() ** 2)
