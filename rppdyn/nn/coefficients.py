@@ -70,7 +70,10 @@ class CoefficientMap(ExactBuffers):
             values = rounded  # orbits: exactly +-1, so that tied weights are equal to the last bit
         self.register_exact("scale", scale)
         if len(rows) and len(rows.unique()) == len(rows):
-            index = torch.zeros(self.size, dtype=torch.int64).scatter_(0, rows, cols)
+            spread = (
+                torch.arange(self.size) % self.rank
+            )  # where there is no entry: sums of zeros into one place take long
+            index = spread.scatter_(0, rows, cols)
             factor = values.new_zeros(self.size).scatter_(0, rows, values)
             self.form = "gather" if (factor == 1).all() else "signed gather"
             self.register_buffer("index", index)

@@ -22,7 +22,8 @@ class Gating(Arithmetic):
 
     Written as :math:`\sigma(g)\,v + c\,\mathrm{swish}(v)` with autograd's own backward this is a third of a training step at
     width 384: a dozen passes over features that do not fit in the processor's cache. One sigmoid serves gates, swish, the
-    relaxed term and all derivatives. With the samples last, gates are gathered and summed as whole rows.
+    relaxed term and all derivatives. With the samples last, gates are gathered and summed as whole rows. Without an ``index``
+    (None) it is known from the shapes.
 
     Args:
         pointwise: how many leading coordinates of ``v`` gate themselves.
@@ -51,10 +52,7 @@ class Gating(Arithmetic):
     def _repeated(self, s: Float[Tensor, "*stack gated samples"]) -> Float[Tensor, "*stack n samples"]:
         """``s[index]`` by structure: its gradient is a sum, where that of a gather is atomic additions, number by number."""
         gates, own, _ = self._split(s)
-        repeated = [
-            gate.unsqueeze(-3).expand(*gate.shape[:-2], components, -1, -1).flatten(-3, -2)
-            for gate, (components, _) in zip(gates, self.shapes, strict=True)
-        ]
+        repeated = (gate for gate, (components, _) in zip(gates, self.shapes, strict=True) for _ in range(components))
         return torch.cat([own, *repeated], -2)
 
     def value(self, index, inputs):
@@ -64,7 +62,7 @@ class Gating(Arithmetic):
         return (x[..., self.gates :, :] * h,), (s, h)
 
     def _spread(self, index, s, c=None) -> Float[Tensor, "*stack n samples"]:
-        h = s.index_select(-2, index)
+        h = self._repeated(s) if index is None else s.index_select(-2, index)
         return h if c is None else h.addcmul_(c.unsqueeze(-1), s[..., self.gates :, :])
 
     def _gather(self, t: Float[Tensor, "*stack gated samples"], c=None) -> Float[Tensor, "*stack gated samples"]:

@@ -78,9 +78,11 @@ class Block(nn.Module):
         if isinstance(self.gate, Pointwise) and self.bilinear is None:
             return self.gate(_samples_first(x, *linear))
         y = _affine(_samples_last(x, linear[0]), *linear)
-        if self.bilinear is not None:
-            y = self.bilinear.samples_last(y, bilinear)
-        y = self.gate.samples_last(y, gate) if isinstance(self.gate, Gate) else self.gate(y.mT).mT
+        if isinstance(self.bilinear, ChannelProducts) and isinstance(self.gate, Gate):
+            y = self.bilinear.gated(self.gate, y, bilinear, gate)
+        else:
+            y = y if self.bilinear is None else self.bilinear.samples_last(y, bilinear)
+            y = self.gate.samples_last(y, gate) if isinstance(self.gate, Gate) else self.gate(y.mT).mT
         return y.mT.view(*x.shape[:-1], y.shape[-2])
 
     def vjp(

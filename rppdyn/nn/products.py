@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from rppdyn.nn.bilinear import BilinearPathway
 from rppdyn.nn.buffers import ExactBuffers
-from rppdyn.nn.derivatives import PullBack, plain_vjp
+from rppdyn.nn.derivatives import PullBack, evaluate, evaluate_vjp, plain_vjp
+from rppdyn.nn.gate import Gate
 from rppdyn.nn.hidden import component_major, gated, operand_types
 from rppdyn.nn.linear import check_size
+from rppdyn.nn.multiplying import GatedProducts, Multiplying, Target
 from rppdyn.reps import Rep
 
 if TYPE_CHECKING:
@@ -35,22 +37,8 @@ def product_maps(rep: Rep) -> list[Basis]:
     return [(operand * operand >> part).solve() for part, _ in rep.blocks()]
 
 
-def _by_component(dim: int, basis: Basis) -> Float[Tensor, "rows pairs"]:
-    """Maps as rows, those of one component together; of variance one for operands of variance one."""
-    dense = basis.dense()
-    return dense.view(dim, -1, basis.rank).transpose(1, 2).reshape(dim * basis.rank, -1) * math.sqrt(dim)
-
-
 SCALE = 0.1
 """Initial size of what is added, relative to the features: at 1 products of products have heavy tails and are learned badly."""
-
-
-class _Target(NamedTuple):
-    """A part of the output: its dimension and copies, and how many equivariant products end in it."""
-
-    dim: int
-    copies: int
-    rank: int
 
 
 class ChannelProducts(ExactBuffers):
@@ -76,78 +64,84 @@ class ChannelProducts(ExactBuffers):
 
     products: Tensor
     order: Tensor | None
+    inverse: Tensor | None
 
     def __init__(
         self, rep: Rep, *, channels: int, variance: int | float = 1e5, generator: torch.Generator | None = None
     ):
         super().__init__()
-        types, maps = operand_types(rep), product_maps(rep)
+        maps, dim = product_maps(rep), sum(t.dim for t in operand_types(rep))
         self.hidden, self.rep, self.channels = rep, gated(rep), channels
         self.rep_in = with_operands(rep, channels)
-        self.dims = tuple(t.dim for t in types)
-
-        parts = [(part, index, basis) for (part, index), basis in zip(rep.blocks(), maps, strict=True) if basis.rank]
+        parts, targets, start = [], [], self.rep.dim - rep.dim
+        for (part, index), basis in zip(rep.blocks(), maps, strict=True):
+            if basis.rank:
+                targets.append(Target(start, part.dim, len(index), basis.rank))
+                parts.append(_by_component(part.dim, basis))
+            start += index.numel()
         if not parts:
             names = ", ".join(str(part) for part, _ in rep.blocks())
             raise ValueError(
                 f"{rep.G} has no product of scalars and vectors that ends in {names}: give the hidden layer another "
                 "type, or bilinear=False"
             )
-        self.targets = tuple(_Target(part.dim, len(index), basis.rank) for part, index, basis in parts)
-        self.register_exact("products", torch.cat([_by_component(part.dim, basis) for part, _, basis in parts]))
-        filled = torch.cat([index.T.flatten() for _, index, _ in parts])
-        self.skipped = rep.dim - len(filled)
-        order = torch.full((rep.dim,), -1).scatter_(0, filled, torch.arange(len(filled)))
-        order[order < 0] = torch.arange(len(filled), rep.dim)
-        contiguous = bool((order == torch.arange(rep.dim)).all())
+        self.register_exact("products", torch.cat(parts))
+        self.arithmetic = Multiplying(self.rep.dim, dim, channels, tuple(targets))
+        own = torch.cat(
+            [index.T.flatten() for _, index in rep.blocks()]
+        )  # part by part, of each all copies of one component
+        order = torch.arange(self.rep_in.dim)
+        order[self.rep.dim - rep.dim : self.rep.dim] = self.rep.dim - rep.dim + own
+        contiguous = bool((own == torch.arange(rep.dim)).all())
         self.register_buffer("order", None if contiguous else order)
-        terms = [t.rank * channels for t in self.targets]
-        std = torch.cat(
-            [torch.full((t.copies * n,), SCALE * n**-0.5) for t, n in zip(self.targets, terms, strict=True)]
-        )
+        self.register_buffer("inverse", None if contiguous else order[: self.rep.dim].argsort())
+        terms = [t.rank * channels for t in targets]
+        std = torch.cat([torch.full((t.copies * n,), SCALE * n**-0.5) for t, n in zip(targets, terms, strict=True)])
         self.equivariant = BilinearPathway(std, variance, generator)
 
-    def assemble(self) -> tuple[Tensor, Tensor]:
-        """The weights, and the equivariant maps from pairs of operands."""
-        return self.equivariant.weight, self.products
+    def assemble(self) -> Float[Tensor, " n"]:
+        """The weights."""
+        return self.equivariant.weight
 
     def forward(
-        self, x: Float[Tensor, "*batch n"], weights: tuple[Tensor, Tensor] | None = None
+        self, x: Float[Tensor, "*batch n"], weights: Float[Tensor, " w"] | None = None
     ) -> Float[Tensor, "*batch m"]:
         check_size(x, self.rep_in)
         weights = self.assemble() if weights is None else weights
-        return self.samples_last(x.reshape(-1, x.shape[-1]).mT, weights).mT.reshape(*x.shape[:-1], self.rep.dim)
+        y = self.samples_last(x.reshape(-1, x.shape[-1]).mT.contiguous(), weights)
+        return y.mT.reshape(*x.shape[:-1], self.rep.dim)
 
     def samples_last(
-        self, x: Float[Tensor, "*stack n samples"], weights: tuple[Tensor, Tensor]
+        self, x: Float[Tensor, "*stack n samples"], weights: Float[Tensor, "*stack w"]
     ) -> Float[Tensor, "*stack m samples"]:
         """The same for features as they lie in memory between layers."""
-        weight, products = weights
-        stack, samples = x.shape[:-2], x.shape[-1]
-        kept, *operands = x.split_with_sizes([self.rep.dim, *(2 * self.channels * d for d in self.dims)], -2)
-        both = [z.unflatten(-2, (d, 2, self.channels)) for z, d in zip(operands, self.dims, strict=True)]
-        pairs = both[0] if len(both) == 1 else torch.cat(both, -4)  # (*stack, D, 2, channels, samples)
-        u, v = pairs.select(-3, 0), pairs.select(-3, 1)
-        outer = (u.unsqueeze(-3) * v.unsqueeze(-4)).reshape(*stack, sum(self.dims) ** 2, self.channels * samples)
-        terms = (products @ outer).unflatten(-1, (self.channels, samples))
-        added, row, start = [], 0, 0
-        for t in self.targets:
-            size, number = t.rank * t.dim, t.rank * self.channels
-            own = terms.narrow(-3, row, size).unflatten(-3, (t.dim, t.rank)).flatten(-3, -2)
-            mix = weight.narrow(-1, start, t.copies * number).unflatten(-1, (1, t.copies, number))
-            added.append((mix @ own).flatten(-3, -2))
-            row, start = row + size, start + t.copies * number
-        if self.skipped:
-            added.append(x.new_zeros(*stack, self.skipped, samples))
-        total = added[0] if len(added) == 1 else torch.cat(added, -2)
-        total = total if self.order is None else total.index_select(-2, self.order)
-        gates = self.rep.dim - total.shape[-2]
-        return kept + nn.functional.pad(total, (0, 0, gates, 0))
+        if self.order is not None:
+            x = x.index_select(-2, self.order)
+        y = evaluate(self.arithmetic, self.products, x, weights)
+        return y if self.inverse is None else y.index_select(-2, self.inverse)
 
-    def vjp(self, x: Float[Tensor, "*stack n samples"], weights: tuple[Tensor, Tensor]) -> tuple[Tensor, PullBack]:
+    def vjp(self, x: Float[Tensor, "*stack n samples"], weights: Float[Tensor, "*stack w"]) -> tuple[Tensor, PullBack]:
         """:meth:`samples_last`, and the function from a cotangent of its result to that of ``x``."""
-        return plain_vjp(lambda x: self.samples_last(x, weights), x)
+        if self.order is not None:
+            return plain_vjp(lambda x: self.samples_last(x, weights), x)
+        return evaluate_vjp(self.arithmetic, self.products, x, weights)
+
+    def gated(
+        self, gate: Gate, x: Float[Tensor, "*stack n samples"], weights: Float[Tensor, "*stack w"],
+        c: Float[Tensor, "*stack k"] | None,
+    ) -> Float[Tensor, "*stack k samples"]:  # fmt: skip
+        """:meth:`samples_last` and then the gate, in one where both have the features in their own order."""
+        if self.order is not None or gate.order is not None:
+            return gate.samples_last(self.samples_last(x, weights), c)
+        both = GatedProducts(self.arithmetic, gate.gating)
+        return evaluate(both, self.products, x, weights, *(() if c is None else (c,)))
 
     def extra_repr(self) -> str:
-        into = ", ".join(f"{t.rank} into {t.copies} of dimension {t.dim}" for t in self.targets)
+        into = ", ".join(f"{t.rank} into {t.copies} of dimension {t.dim}" for t in self.arithmetic.targets)
         return f"{self.channels} channels, products: {into}"
+
+
+def _by_component(dim: int, basis: Basis) -> Float[Tensor, "rows pairs"]:
+    """Maps as rows, those of one component together; of variance one for operands of variance one."""
+    dense = basis.dense()
+    return dense.view(dim, -1, basis.rank).transpose(1, 2).reshape(dim * basis.rank, -1) * math.sqrt(dim)
