@@ -1,6 +1,7 @@
 r"""Time training steps of relaxed and equivariant networks beside an MLP of the same width, and say where the time goes.
 
     OMP_NUM_THREADS=1 python benchmarks/layers.py --json docs/results/layers.json --plot docs/results/layers.png
+    OMP_NUM_THREADS=1 python benchmarks/layers.py --products    # channel-wise products alone, for infinite groups
     OMP_NUM_THREADS=1 python benchmarks/layers.py --assembly    # ways of turning coefficients into dense weights
 
 Ratios first, then the pieces of one block, then how cost grows with batch, width, the group's order and tensor rank. A step is
@@ -24,7 +25,7 @@ from measuring import Step, Timing, begin, can_compile, command_line, interleave
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.groups import SO, D, Group, Z
+from rppdyn.groups import SO, D, Group, O, SO13p, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, merge
 from rppdyn.nn.compiling import compiled
 from rppdyn.nn.hidden import component_major
@@ -77,6 +78,11 @@ def torch_mlp(rep_in: Rep, rep_out: Rep, group: object, hidden: int, generator: 
     return nn.Sequential(*hidden_layers, nn.Linear(hidden, rep_out.dim))
 
 
+def published(*args: object, **options: object) -> RPPEMLP:
+    """A relaxed network of tensors with the published bilinear layers."""
+    return RPPEMLP(*args, bilinear="published", **options)
+
+
 def without_bilinear(*args: object, **options: object) -> RPPEMLP:
     """A relaxed network of tensors without bilinear layers."""
     return RPPEMLP(*args, bilinear=False, **options)
@@ -99,14 +105,35 @@ def tables() -> list[Table]:
         "RPP, dense": (dense, None),
         "EMLP": (lambda *a, **k: EMLP(*a, bilinear=False, **k), None),
         "RPP, merged": (merged, None),
-        "RPP, bilinear": (RPPEMLP, 4.0),
-        "EMLP, bilinear": (EMLP, None),
+        "RPP, bilinear": (published, 4.0),
+        "EMLP, bilinear": (lambda *a, **k: EMLP(*a, bilinear="published", **k), None),
     }
     if can_compile():
         regular |= {name + COMPILED: regular[name] for name in ("MLP", "RPP", "EMLP", "RPP, merged")}
         tensors |= {name + COMPILED: tensors[name] for name in ("MLP", "RPP", "RPP, merged", "RPP, bilinear")}
     result = [Table(f"{G}, regular representation", *robot(G), 256, 256, regular) for G in (Z(2), D(4))]
     return [*result, Table("SO(3), tensors", *body(), 384, 500, tensors)]
+
+
+def products() -> list[Table]:
+    """Infinite groups and the default of finite ones, with the two forms of bilinear layers; batch and width are one size."""
+
+    def channelwise(*args, **options):
+        return RPPEMLP(*args, bilinear="channelwise", **options)
+
+    def strict(*args, **options):
+        return EMLP(*args, bilinear="channelwise", **options)
+
+    nets = {"MLP": (MLP, None), "RPP": (channelwise, 2.0), "EMLP": (strict, None), "RPP, published": (published, None)}
+    if can_compile():
+        nets |= {"MLP" + COMPILED: (MLP, None), "RPP" + COMPILED: (channelwise, 1.5)}
+    finite = {name: (RPPEMLP, 1.25) if build is channelwise else (build, target) for name, (build, target) in nets.items()
+              if build in (MLP, channelwise)}  # fmt: skip
+    reps = {
+        O(2): (3 * V + 2 * Scalar, V), SO(3): (4 * V + Scalar, V), SO13p(): (4 * V, Scalar),
+    }  # fmt: skip
+    found = [Table(str(G), rep_in(G), rep_out(G), 256, 256, nets) for G, (rep_in, rep_out) in reps.items()]
+    return [*found, Table("SO(3), to a matrix", *body(), 256, 256, nets), Table("Z(2)", *robot(Z(2)), 256, 256, finite)]
 
 
 def robot(G: Group) -> tuple[Rep, Rep]:
@@ -166,7 +193,7 @@ def growths(rounds: int, quick: bool) -> list[Growth]:
     """Over batch, width and order of the group for regular representations; over batch, width and rank for tensors."""
     every = slice(None, None, 2 if quick else 1)
     regular = {"MLP": MLP, "RPP": RPPEMLP, "EMLP": EMLP}
-    tensors = {"MLP": MLP, "RPP": without_bilinear, "RPP, bilinear": RPPEMLP}
+    tensors = {"MLP": MLP, "RPP": without_bilinear, "RPP, bilinear": published}
     of_robot, of_body = robot(D(4)), body()
     cases = [
         ("D(4), regular, width 256", "batch", (16, 64, 256, 1024, 4096), lambda n: (*of_robot, 256, n), regular),
@@ -198,7 +225,7 @@ def plot(found: list[Growth], path: Path) -> None:
 
 def pieces(table: Table, rounds: int) -> list[Timing]:
     """Forward and backward of the parts of the second block of the network with bilinear layers."""
-    net = RPPEMLP(table.rep_in, table.rep_out, table.rep_in.G, hidden=table.width)
+    net = published(table.rep_in, table.rep_out, table.rep_in.G, hidden=table.width)
     block = net.blocks[1]
     x = torch.randn(table.batch, block.linear.rep_in.dim, requires_grad=True)
     h = torch.randn(
@@ -293,7 +320,11 @@ def main() -> None:
     """Parse arguments, measure, print, and write the raw times."""
     parser = command_line(__doc__, rounds=40, quick=12, plot=True)
     parser.add_argument("--assembly", action="store_true", help="compare ways of assembling weights instead")
+    parser.add_argument("--products", action="store_true", help="measure channel-wise products alone")
     arguments, where = begin(parser)
+    if arguments.products:
+        write(arguments.json, where, {"times": {table.title: measure(table, arguments.rounds) for table in products()}})
+        return
     if arguments.assembly:
         write(arguments.json, where, {"times": {t.title: assembly(t, arguments.rounds) for t in tables()}})
         return

@@ -44,6 +44,7 @@ def row_of(folder: RunFolder, note: str) -> Row:
         name, group = task["name"].removeprefix("windy_"), (task.get("group") or "O(3)").replace("2eR3()", "(2)")
         cell = f"{name}, {group}" + (wind or f", {task['train']} data")
         arm = arm_of(config["model"]) + (", augmented" if task.get("augment") else "")
+        arm += ", channel-wise" if config["model"].get("bilinear") == "channelwise" else ""
         seeds, values = result["seeds"], result["test"]["test/error"]
     provenance = result["provenance"]
     command = " ".join(["rppdyn", *(word for word in provenance["command"][1:] if word != "--resume")])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import reduce
 from operator import add
 from typing import Literal
 
+from rppdyn.basis import isotypic
 from rppdyn.groups import Group
 from rppdyn.nn.linear import bind
 from rppdyn.reps import Rep, RepType, Scalar, T, V, regular
@@ -20,6 +22,7 @@ __all__ = [
     "component_major",
     "gated",
     "is_pointwise",
+    "missing_types",
     "operand_types",
     "product_channels",
     "products_hidden",
@@ -32,7 +35,11 @@ MAX_RANK_ON_A_LINE = 3  # every power of a one-dimensional group has one coordin
 
 
 def hidden_representation(
-    width: int | Rep | RepType, group: Group, architecture: Architecture = "auto", max_rank: int | None = None
+    width: int | Rep | RepType,
+    group: Group,
+    architecture: Architecture = "auto",
+    max_rank: int | None = None,
+    others: Sequence[Rep] = (),
 ) -> Rep:
     """The representation of a hidden layer, before gates are added; component-major where a width is shared out.
 
@@ -42,6 +49,7 @@ def hidden_representation(
             exists and fits, tensors otherwise.
         max_rank: the largest rank of tensors where a width is shared out for channel-wise products
             (:func:`products_hidden`); None for the published share (:func:`tensor_hidden`).
+        others: further types of hidden layers with channel-wise products.
     Raises:
         ValueError: an unknown architecture, a width below one, or a regular representation that does not exist or fit.
     """
@@ -57,16 +65,20 @@ def hidden_representation(
         return regular_hidden(width, group)
     if max_rank is None:
         return component_major(tensor_hidden(width, group))
-    return component_major(products_hidden(width, group, max_rank))
+    return component_major(products_hidden(width, group, max_rank, others))
 
 
-def products_hidden(width: int, group: Group, max_rank: int) -> Rep:
+def products_hidden(width: int, group: Group, max_rank: int, others: Sequence[Rep] = ()) -> Rep:
     """The widest tensors of small rank that, with gates and the operands of products, are ``width`` rows of a linear layer.
 
-    A block with :class:`~rppdyn.nn.ChannelProducts` then costs about what a layer of that width costs without symmetry.
+    A block with :class:`~rppdyn.nn.ChannelProducts` then costs about what a layer of that width costs without symmetry. Of each
+    of the ``others`` there are as many copies as of vectors.
     """
     for channels in range(width, 1, -1):
         rep = tensor_hidden(channels, group, max_rank)
+        if others:
+            vectors = sum(len(index) for part, index in rep.blocks() if part == V(group))
+            rep = reduce(add, (vectors * other for other in others), rep)
         operands = 2 * product_channels(rep) * sum(t.dim for t in operand_types(rep))
         if gated(rep).dim + operands <= width:
             return rep
@@ -76,6 +88,26 @@ def products_hidden(width: int, group: Group, max_rank: int) -> Rep:
 def tensor_rank(rep: Rep) -> int:
     """The largest number of tensor factors of a part, scalars aside."""
     return max((len(part.factors) for part, _ in rep.blocks() if not part.is_trivial), default=0)
+
+
+def missing_types(rep: Rep, max_rank: int) -> tuple[Rep, ...]:
+    """The irreducible types of ``rep`` that tensors up to a rank lack, such as the sign of a torque that a reflection turns.
+
+    Layers of those tensors alone would carry nothing of them. There are none where the group's matrices are not self-adjoint,
+    which have no such types.
+    """
+    G = rep.G
+    try:
+        adapted = isotypic([rep, reduce(add, (T(k) for k in range(max_rank + 1)))(G)])
+    except ValueError:
+        return ()
+    found = []
+    for kind in adapted.types:
+        if kind.multiplicities[0] and not kind.multiplicities[1]:
+            u = adapted.u[0][:, kind.starts[0] : kind.starts[0] + kind.dim]
+            lie, discrete = u.mT @ rep.drho(G.lie_algebra) @ u, u.mT @ rep.rho(G.discrete_generators) @ u
+            found.append(Rep.from_generators(G, lie, discrete, name=f"type of dimension {kind.dim}"))
+    return tuple(found)
 
 
 def component_major(rep: Rep) -> Rep:
@@ -161,12 +193,16 @@ def gated(rep: Rep) -> Rep:
 
 
 def operand_types(rep: Rep) -> tuple[Rep, ...]:
-    """The types that are multiplied: scalars, vectors, and covectors where the group does not make them the same.
+    """The types that are multiplied: scalars, vectors, covectors where the group does not make them the same, and those of the
+    parts of ``rep`` that are no tensors, such as pseudoscalars.
 
-    A form that the group leaves invariant, as a metric or a symplectic form, turns one into the other.
+    A form that the group leaves invariant, as a metric or a symplectic form, turns vectors into covectors.
     """
     vector = V(rep.G)
-    return (Scalar(rep.G), vector) + (() if (vector >> vector.T).solve().rank else (vector.T,))
+    tensors = (vector, vector.T)
+    others = (p for p, _ in rep.blocks() if not p.is_trivial and any(f not in tensors for f in p.factors))
+    dual = () if (vector >> vector.T).solve().rank else (vector.T,)
+    return (Scalar(rep.G), vector, *dual, *others)
 
 
 def product_channels(rep: Rep) -> int:

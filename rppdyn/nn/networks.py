@@ -20,7 +20,16 @@ from rppdyn.nn.chains import written_chain
 from rppdyn.nn.derivatives import PullBack
 from rppdyn.nn.fourier import FourierStack
 from rppdyn.nn.gate import Gate, Pointwise
-from rppdyn.nn.hidden import Architecture, gated, hidden_representation, is_pointwise, product_channels, tensor_rank
+from rppdyn.nn.hidden import (
+    Architecture,
+    gated,
+    hidden_representation,
+    is_pointwise,
+    missing_types,
+    product_channels,
+    products_hidden,
+    tensor_rank,
+)
 from rppdyn.nn.linear import FREE_SCALE, Parametrisation, RelaxedLinear, bind, check_size, largest
 from rppdyn.nn.pathways import AffineMap, named_pathways
 from rppdyn.nn.products import ChannelProducts, product_maps, with_operands
@@ -33,6 +42,7 @@ SWISH_GAIN = 1.6766  # E[swish(z)^2] = 0.3557 for z ~ N(0, 1): keeps the mean sq
 
 Form = Literal["channelwise", "published"]
 FORMS = get_args(Form)
+Choice = bool | Form | Literal["auto"] | None
 
 Weights = list[Any]
 Hidden = int | Rep | RepType
@@ -140,9 +150,9 @@ class RPPEMLP(Network):
     Hidden layers of finite groups of order up to 64 default to copies of the regular representation with point-wise
     swish; all others to tensors with gates and bilinear layers.
 
-    With ``bilinear="channelwise"`` they are scalars and vectors (and tensors up to the rank of input and output) with gates and
-    :class:`~rppdyn.nn.ChannelProducts`, at two to three times an MLP's cost in place of ten: a width is then the rows of a
-    linear layer, gates and operands included.
+    With ``bilinear="channelwise"`` they are scalars and vectors (tensors up to the rank of input and output, and their other
+    types) with :class:`~rppdyn.nn.ChannelProducts`, at about twice an MLP's cost in place of eight to ten times; a width is
+    then the rows of a linear layer, gates and operands included.
 
     Of a chain of groups, the largest first, every linear layer has an equivariant pathway each (:class:`RelaxedLinear`), so
     that it can be learned which subgroup survives. Hidden representations, gates and bilinear layers are those of the largest
@@ -158,8 +168,9 @@ class RPPEMLP(Network):
         hidden: channels per hidden layer, a representation, or a list with one of these per layer.
         num_layers: number of hidden layers, 3 unless ``hidden`` is a list.
         architecture: "auto", "regular" or "tensor"; how an integer width is shared out.
-        bilinear: the bilinear layer of blocks: "published" or True (:class:`Bilinear`), "channelwise", False for none; None for
-            the published one where a part of the hidden representation is gated.
+        bilinear: the bilinear layer of blocks: "channelwise", "published" or True (:class:`Bilinear`), False for none, None
+            for the published one where a part of the hidden representation is gated; "auto" is "channelwise" for infinite
+            groups and widths that have room for it, and else None.
         bilinear_maps: published: how many copies of a part serve as maps, None for as many as it has dimensions;
             channel-wise: how many channels are multiplied, None for operands half as wide as the hidden features.
         output_scale: multiplies the initial weights of the last layer, both pathways (0.01 for policies).
@@ -196,7 +207,7 @@ class RPPEMLP(Network):
         free_variance: int | float = 1.0,
         *,
         architecture: Architecture = "auto",
-        bilinear: bool | Form | None = None,
+        bilinear: Choice = None,
         bilinear_maps: int | None = None,
         output_scale: int | float = 1.0,
         free_scale: int | float = FREE_SCALE,
@@ -220,8 +231,13 @@ class RPPEMLP(Network):
         variances = (equivariant_variance, free_variance) if variances is None else tuple(variances)
         has_symmetry = any(variances[:-1])
         self.rep_in, self.rep_out = bind(rep_in, group), bind(rep_out, group)
-        max_rank = max(1, tensor_rank(self.rep_in), tensor_rank(self.rep_out)) if bilinear == "channelwise" else None
-        self.hidden = [self._hidden(h, architecture, max_rank) for h in _per_layer(hidden, num_layers)]
+        layers, highest = _per_layer(hidden, num_layers), max(1, tensor_rank(self.rep_in), tensor_rank(self.rep_out))
+        if bilinear == "auto":
+            bilinear = _default(group, layers, highest) if has_symmetry else None
+        share: tuple[Any, ...] = (architecture,)
+        if bilinear == "channelwise" and any(is_int(h) for h in layers):
+            share = architecture, highest, missing_types(self.rep_in + self.rep_out, highest)
+        self.hidden = [self._hidden(h, *share) for h in layers]
         if has_symmetry:
             for inner, outer in pairwise([self.rep_in, *self.hidden, self.rep_out]):
                 (inner >> outer).require_countable()
@@ -229,7 +245,9 @@ class RPPEMLP(Network):
             if not 0 <= scale < math.inf:
                 raise ValueError(f"{name}={scale!r}: give a number of at least 0")
         if bilinear not in (None, True, False, *FORMS):
-            raise ValueError(f"bilinear={bilinear!r}: choose {', '.join(map(repr, FORMS))}, True, False or None")
+            raise ValueError(
+                f"bilinear={bilinear!r}: choose 'auto', {', '.join(map(repr, FORMS))}, True, False or None"
+            )
         if bilinear and not has_symmetry:
             raise ValueError(
                 f"bilinear={bilinear!r} needs the equivariant pathway: raise equivariant_variance or leave it out"
@@ -250,8 +268,8 @@ class RPPEMLP(Network):
         check_bottlenecks(self)
         self.fourier = FourierStack(group, self._linears) if FourierStack.applies(group, self._linears) else None
 
-    def _hidden(self, hidden: Hidden, architecture: Architecture, max_rank: int | None) -> Rep:
-        return hidden_representation(hidden, self.group, architecture, max_rank)
+    def _hidden(self, hidden: Hidden, *share: Any) -> Rep:
+        return hidden_representation(hidden, self.group, *share)
 
     @property
     def _linears(self) -> list[RelaxedLinear]:
@@ -360,6 +378,12 @@ class Chained(Network):
         return self._run(x)
 
 
+def _default(group: Group, layers: Sequence[Hidden], max_rank: int) -> Form | None:
+    """Channel-wise products for infinite groups, unless a width has no room for a vector beside gates and operands."""
+    narrow = (is_int(h) and not tensor_rank(products_hidden(h, group, max_rank)) for h in layers)
+    return "channelwise" if len(group.lie_algebra) and not any(narrow) else None
+
+
 def _form(bilinear: bool | Form | None, rep_in: Rep, rep_hidden: Rep) -> Form | None:
     """The bilinear layer of a block; channel-wise ones where there are vectors to multiply, and products that end in it."""
     if bilinear == "channelwise":
@@ -396,7 +420,7 @@ class Options(TypedDict, total=False):
     """What :class:`EMLP` and :class:`MLP` hand on to :class:`RPPEMLP`, which says what it is."""
 
     architecture: Architecture
-    bilinear: bool | Form | None
+    bilinear: Choice
     bilinear_maps: int | None
     output_scale: int | float
     free_scale: int | float
@@ -424,6 +448,6 @@ class MLP(RPPEMLP):
                  free_variance: int | float = 1.0, **options: Unpack[Options]):  # fmt: skip
         super().__init__(rep_in, rep_out, group, hidden, num_layers, 0.0, free_variance, **options)
 
-    def _hidden(self, hidden: Hidden, architecture: Architecture, max_rank: int | None) -> Rep:
-        channels = int(hidden) if is_int(hidden) else hidden_representation(hidden, self.group, architecture).dim
+    def _hidden(self, hidden: Hidden, *share: Any) -> Rep:
+        channels = int(hidden) if is_int(hidden) else hidden_representation(hidden, self.group, *share).dim
         return channels * Scalar(self.group)

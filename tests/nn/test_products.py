@@ -10,10 +10,10 @@ import torch
 from registry import generator
 
 from rppdyn.equivariance import equivariance_error
-from rppdyn.groups import SL, SO, SO13, Group, O, O2eR3, SO2eR3, SO13p, Sp, Z
+from rppdyn.groups import SL, SO, SO13, D, Group, O, O2eR3, SO2eR3, SO13p, Sp, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Bilinear, ChannelProducts, Gate, Stack, merge
 from rppdyn.nn.derivatives import evaluate
-from rppdyn.nn.hidden import component_major, operand_types, tensor_rank
+from rppdyn.nn.hidden import component_major, missing_types, operand_types, tensor_rank
 from rppdyn.nn.multiplying import GatedProducts
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Pseudoscalar, Scalar, T, V
@@ -146,11 +146,38 @@ def test_ranks_of_hidden_tensors_are_those_of_input_and_output():
     assert [rank(V, Scalar), rank(V, T(2)), rank(T(2), V), rank(Scalar, Scalar)] == [1, 2, 2, 1]
 
 
-def test_the_published_network_is_the_default():
-    for bilinear in (None, "published"):
-        net = EMLP(2 * V, T(2), SO(3), hidden=64, bilinear=bilinear)
-        assert all(isinstance(block.bilinear, Bilinear) for block in net.blocks)
-        assert net.hidden[0].dim == 64 and max(tensor_rank(rep) for rep in net.hidden) == 2
+def test_auto_has_them_for_infinite_groups_where_a_width_has_room():
+    def kinds(G, cls=EMLP, bilinear="auto", **options):
+        return {
+            type(block.bilinear) for block in cls(2 * V, Scalar, G, num_layers=1, bilinear=bilinear, **options).blocks
+        }
+
+    assert kinds(SO(3), hidden=64) == kinds(SO13p(), RPPEMLP, hidden=64) == {ChannelProducts}
+    assert kinds(SO(3), hidden=8) == {Bilinear}
+    assert kinds(SO(3), hidden=64, bilinear="published") == kinds(SO(3), hidden=64, bilinear=None) == {Bilinear}
+    assert kinds(D(4), hidden=64, architecture="tensor") == {Bilinear}
+    assert kinds(SO(3), MLP, hidden=64) == {type(None)}
+
+
+def test_the_published_network_has_tensors_of_its_width():
+    net = EMLP(2 * V, T(2), SO(3), hidden=64, bilinear="published")
+    assert net.hidden[0].dim == 64 and max(tensor_rank(rep) for rep in net.hidden) == 2
+
+
+def test_types_that_scalars_and_vectors_lack_are_carried_and_made():
+    """As of a planar arm, whose torques a reflection turns."""
+    G, x = O(2), torch.randn(6, 5, dtype=torch.float64, generator=generator(3))
+    rep_in, sign = (2 * V + Pseudoscalar)(G), Pseudoscalar(G)
+    assert [rep.dim for rep in missing_types(rep_in, 1)] == [1] and missing_types((2 * V)(G), 1) == ()
+    assert missing_types(rep_in, 2) == ()  # matrices of the plane have it
+    net = EMLP(rep_in, sign, G, hidden=48, num_layers=2, bilinear="channelwise", generator=generator()).double()
+    assert net.hidden[0].dim < 48 and equivariance_error(net, rep_in, sign, x, n_samples=3).mean < 1e-12
+    still = x * torch.tensor([1, 1, 1, 1, 0])  # from the area between two vectors alone
+    for inputs in (x, still):
+        assert net(inputs).std() > 1e-3
+    assert (net(x) - net(still)).abs().min() > 1e-6
+    with pytest.raises(ValueError, match="lets nothing through"):
+        EMLP(rep_in, sign, G, hidden=20 * Scalar + 20 * V, num_layers=1, bilinear="channelwise")
 
 
 def test_scalars_alone_are_made_of_products_of_the_inputs():
@@ -191,10 +218,10 @@ def test_built_in_single_precision_and_cast_to_double_is_exactly_equivariant():
 
 
 def test_what_has_no_products_goes_without_or_is_refused():
-    odd = 8 * Pseudoscalar
-    assert RPPEMLP(V, V, O(3), hidden=odd, num_layers=1, bilinear="channelwise").blocks[0].bilinear is None
-    with pytest.raises(ValueError, match=r"O\(3\) has no product of scalars and vectors that ends in P"):
-        ChannelProducts(odd(O(3)), channels=2)
+    scaling, hidden = Group("Scaling", lie_algebra=[torch.eye(2)]), 4 * T(3)
+    assert RPPEMLP(V, V, scaling, hidden=hidden, num_layers=1, bilinear="channelwise").blocks[0].bilinear is None
+    with pytest.raises(ValueError, match=r"Scaling has no product of scalars and vectors that ends in T\(?3"):
+        ChannelProducts(hidden(scaling), channels=2)
     assert MLP(V, V, SO(3), hidden=8).blocks[0].bilinear is None
     with pytest.raises(ValueError, match="bilinear='channelwise' needs the equivariant pathway"):
         MLP(V, V, SO(3), hidden=8, bilinear="channelwise")

@@ -84,7 +84,9 @@ class ModelConfig:
     critic_equivariant_variance: float | None = None  # null: as the actor's
     critic_free_variance: float | None = None
     architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
-    bilinear: Any = None  # published (true), channelwise, false; null: published where channels are not point-wise
+    bilinear: Any = (
+        None  # published (true), channelwise, auto, false; null: published where channels are not point-wise
+    )
     parametrisation: str = "pathways"  # of relaxed layers: side by side, or dense, one weight for their sum
 
     def __post_init__(self) -> None:

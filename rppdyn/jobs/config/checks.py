@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 PARAMETRISATIONS = ("pathways", "dense")
-BILINEAR = ("channelwise", "published")
+BILINEAR = ("auto", "channelwise", "published")
 PRECISIONS = ("highest", "high", "medium")
 
 
