@@ -17,7 +17,7 @@ from rppdyn.reps import Rep
 
 __all__ = ["OTHERS", "KnownLayer", "Layer", "layers_of", "run_layers"]
 
-Hidden = Flow | Mapping[str, Action]
+Hidden = Flow | Mapping[str, Action | None]
 
 OTHERS = "*"
 """The key of ``hidden`` for all layers that have none of their own; its action is a flow."""
@@ -69,8 +69,9 @@ def layers_of(
 
     Args:
         rep_out: the action on the network's output.
-        hidden: by layer, the action on its output; or a flow of images, from which the actions on feature maps, tokens and
-            vectors follow (:mod:`rppdyn.equivariance.layouts`). A mapping may have such a flow, too, under the key "*".
+        hidden: by layer, the action on its output, or None for a module that is one layer whatever is inside; or a flow of
+            images, from which the actions on feature maps, tokens and vectors follow
+            (:mod:`rppdyn.equivariance.layouts`). A mapping may have such a flow, too, under the key "*".
         x: inputs of the network, on which a module is traced.
     Raises:
         ValueError: no layer has a name given in ``hidden``, a layer reads one that is not before it, a representation belongs
@@ -82,10 +83,10 @@ def layers_of(
         raise ValueError(f"hidden[{OTHERS!r}] is {flow}: give a flow of images, or name each layer")
     layers = _with_inputs(_apart(network, None if hidden is None else tuple(named), x))
     names = [layer.name for layer in layers]
-    for name in named:
-        if name not in names[:-1]:
+    for name, action in named.items():
+        if name not in (names if action is None else names[:-1]):
             raise ValueError(f"hidden names {name!r}, and the hidden layers are {', '.join(names[:-1]) or 'none'}")
-    layers = [replace(layer, action=named.get(layer.name, layer.action)) for layer in layers]
+    layers = [replace(layer, action=named.get(layer.name) or layer.action) for layer in layers]
     layers[-1] = replace(layers[-1], action=rep_out)
     for layer in layers:
         if isinstance(layer.action, Rep) and isinstance(rep_out, Rep) and layer.action.G != rep_out.G:

@@ -117,7 +117,7 @@ def _trace(network: nn.Module, whole: Collection[str]) -> fx.Graph:
         path = tracer.failed
         where = f"{path!r} ({_class(network.get_submodule(path))})" if path else _class(network)
         after = f", after the node {last.name!r}" if last is not None else ""
-        remedy = f"hidden={{{path!r}: action, ...}} takes it as one layer" if path else "give a sequence of Layers"
+        remedy = f"hidden={{{path!r}: None, ...}} takes it as one layer" if path else "give a sequence of Layers"
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"{where} can't be traced{after}: {line}; {remedy}") from error
 

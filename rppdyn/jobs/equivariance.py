@@ -21,13 +21,17 @@ from rppdyn.jobs.config.command import SUBJECTS, EquivarianceConfig
 from rppdyn.jobs.measuring import subjects
 from rppdyn.jobs.measuring.figure import draw
 from rppdyn.jobs.measuring.fit_subjects import Member, open_fit
+from rppdyn.jobs.measuring.image_subjects import flows_of, image_function, image_members, measure_images
 from rppdyn.jobs.measuring.loading import load_function, load_policy, load_program
 from rppdyn.jobs.measuring.measured import (
     FORMAT,
+    LAYERS,
     OUTPUTS,
     Measured,
     Rollouts,
+    by_kind,
     finite,
+    largest_layers,
     measure,
     measure_rollouts,
     most,
@@ -94,23 +98,30 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
         UnwrittenError: a file can't be written; it has the result.
     """
     folder = RunFolder.open(config.what) if config.kind == "run" else None
-    if folder is not None and compose.name_of_run(folder) == "fit_image":
-        raise ConfigError(
-            f"{config.what} is a run of fit-image: its result.json has the error under shifts; rppdyn.equivariance measures "
-            "what load_image_models gives under rotations and others"
-        )
     if folder is not None and compose.name_of_run(folder).startswith("bound_"):
         raise ConfigError(
             f"{config.what} is a run of bound: its networks are coded for what they say, not for symmetry; give a run of a fit"
         )
-    is_policy = folder is not None and compose.name_of_run(folder) not in FITS
+    is_of_images = config.image is not None
+    if folder is not None:
+        is_of_images = compose.name_of_run(folder) == "fit_image"
+        for flag, value in {
+            "--image": config.image,
+            "--transformations": config.transformations,
+            "--whole": config.whole,
+        }.items():
+            if value is not None and not is_of_images:
+                raise ConfigError(f"{flag} {value}: {config.what} is no run of fit-image; leave it out")
+    is_policy = folder is not None and compose.name_of_run(folder) not in FITS and not is_of_images
     if config.states_from == "normal" and (is_policy or config.kind == SUBJECTS[".zip"]):
         raise ConfigError(
             f"--from normal: a policy's observations are no standard normal numbers; leave it out for states of "
             f"{config.what}'s own episodes, or give reset or a file"
         )
     with process_state(threads=1):  # many small products: threads would wait for each other
-        if folder is not None and compose.name_of_run(folder) in FITS:
+        if is_of_images:
+            result = _of_images(config, folder)
+        elif folder is not None and compose.name_of_run(folder) in FITS:
             result = _of_fit(config, folder)
         elif config.representations is not None:
             result = _of_function(config, *config.representations)
@@ -204,6 +215,27 @@ def _of_fit(config: EquivarianceConfig, folder: RunFolder) -> EquivarianceResult
         diverged=[member.seed for member in fit.members if member.seed not in seeds],
         rollouts=rollouts,
     )
+
+
+def _of_images(config: EquivarianceConfig, folder: RunFolder | None) -> EquivarianceResult:
+    """Of the members of a run of fit-image, or of a function of images."""
+    flows = flows_of(config)
+    if folder is None:
+        source, member = image_function(config)
+        members = [member]
+    else:
+        for flag, given in {"--env": config.env, "--group": config.group, "--from": config.states_from}.items():
+            if given is not None:
+                raise ConfigError(
+                    f"{flag} {given}: of images the symmetry is --transformations, and they are --image's"
+                )
+        source, members = image_members(config, folder)
+    whole = tuple(config.whole.split(",")) if config.whole else ()
+    measured = [measure_images(member, flows, whole) for member in members]
+    name = members[0].name
+    own = dict(members={name: measured}, seeds=[member.seed for member in members]) if folder is not None else {}
+    return _result(config, source, "transformations of images", list(flows), len(members[0].images), members[0].origin,
+                   {name: over_members(measured)}, **own)  # fmt: skip
 
 
 def _generators(rep: Rep) -> list[str]:
@@ -300,7 +332,7 @@ def table(result: EquivarianceResult, written: bool = True) -> str:
     """Errors by generator, by entry and by layer, and the free pathways' shares; where the files are, if they were written."""
     lines = [
         f"{result.what}: {result.source}; {result.symmetry}",
-        f"{result.states} states: {result.states_from}",
+        f"{result.states} {'images' if any(m.lee for m in result.functions.values()) else 'states'}: {result.states_from}",
         *_about_members(result),
         "",
     ]
@@ -312,6 +344,10 @@ def table(result: EquivarianceResult, written: bool = True) -> str:
             interval = f"[{e.interval[0]:.1e}, {e.interval[1]:.1e}]"
             rows.append([f"  {generator}", f"{e.error:.1e}", interval, f"{e.published:.1e}"])
     lines += align(rows)
+    for name, m in result.functions.items():
+        if m.lee:
+            lines += ["", f"{name}: local equivariance error (Eq. 4.4), and its standard error"]
+            lines += align([[f"  {g}", f"{value:.1e}", f"± {error:.0e}"] for g, (value, error) in m.lee.items()])
     for name, m in result.functions.items():
         if m.vacuous:
             lines.append(
@@ -367,11 +403,22 @@ def _details(name: str, m: Measured) -> list[str]:
         lines += align([[f"  {entry}", _percent(share)] for entry, share in worst])
     for network, layers in m.layers.items():
         rows = [["  layer", *layers.norm]]
-        for i, layer in enumerate(layers.layers):
+        kept = largest_layers(layers.norm, LAYERS)
+        for i in kept:
             pairs = [(layers.norm[g][i], layers.share[g][i]) for g in layers.norm]
-            rows.append([f"  {layer}", *(f"{norm:.1e} {_percent(share):>4}" for norm, share in pairs)])
-        lines += ["", f"{network}: what each layer contributes, its mean size and its share of the error"]
+            rows.append([f"  {layers.layers[i]}", *(f"{norm:.1e} {_percent(share):>4}" for norm, share in pairs)])
+        more = f" (the largest of {len(layers.layers)})" if len(kept) < len(layers.layers) else ""
+        lines += ["", f"{network}: what each layer contributes, its mean size and its share of the error{more}"]
         lines += align(rows)
+        if layers.kinds:
+            kinds = by_kind(layers)
+            lines += ["", f"{network}: shares of the error by kind of layer"]
+            lines += align(
+                [["  kind", *layers.share], *([f"  {kind}", *map(_percent, row)] for kind, row in kinds.items())]
+            )
+        if layers.residual:
+            missed = max(layers.residual.values())
+            lines += ["", f"layers add up to the error end to end within {missed:.0e} of it"]
     return lines
 
 

@@ -94,6 +94,19 @@ def equivariance_arguments(parser: Parser) -> None:
     parser.add_argument("--states", type=int, default=2000, help="how many, evenly spaced in what there is (2000)")
     parser.add_argument("--episodes", type=int, default=10, help="how many episodes they are taken from (10)")
     _seed_of_episodes(parser)
+    parser.add_argument(
+        "--image",
+        metavar="FILE",
+        help="images for module:function, a model of images or a function that makes one: .npy or .npz (n, channels, "
+        "height, width), a picture, or digits",
+    )
+    parser.add_argument(
+        "--transformations", metavar="NAMES", help="of images, for example translation_x,rotation,stretch_x,brightening"
+    )
+    parser.add_argument(
+        "--weights", metavar="FILE", help="of that model: torch.save of its state_dict, or .safetensors"
+    )
+    parser.add_argument("--whole", metavar="NAMES", help="modules of it that are taken as one layer each")
     trust_argument(parser)
     _vecnormalize(parser)
     parser.add_argument("--json", metavar="FILE", help="where the result goes (RUN/equivariance.json)")

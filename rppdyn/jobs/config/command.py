@@ -44,6 +44,10 @@ class EquivarianceConfig:
     seed: int = EVALUATION_SEED
     trust: bool = False  # of what it names may run code
     vecnormalize: str | None = None  # the statistics that a stable-baselines3 policy's observations were normalised by
+    image: str | None = None  # images for a model of images: a file, or the name of a data set
+    transformations: str | None = None  # of them, by name; None: the default ones
+    weights: str | None = None  # of the model that `what` names
+    whole: str | None = None  # modules that are one layer whatever is inside
     json: str | None = None
     figure: str | None = None
 
@@ -58,6 +62,25 @@ class EquivarianceConfig:
             raise ConfigError(
                 f"--vecnormalize {self.vecnormalize}: {self.what} is no stable-baselines3 file; leave it out"
             )
+        if self.image is not None:
+            other = {"--env": self.env, "--group": self.group, "--symmetry": self.symmetry, "--from": self.states_from}
+            for name, value in other.items():
+                if value is not None:
+                    raise ConfigError(
+                        f"--image and {name}: of images the symmetry is --transformations; leave {name} out"
+                    )
+            if self.kind not in ("function", "run"):
+                raise ConfigError(f"--image {self.image}: of module:function, or of a run of fit-image; leave it out")
+        elif self.kind != "run":
+            for name, value in {
+                "--transformations": self.transformations,
+                "--weights": self.weights,
+                "--whole": self.whole,
+            }.items():
+                if value is not None:
+                    raise ConfigError(f"{name} {value}: of a model of images; give them with --image")
+        if self.weights is not None and self.kind == "run":
+            raise ConfigError(f"--weights {self.weights}: a run has its own; leave it out")
         if self.kind in SUBJECTS.values():
             trusted(self.what, self.kind, self.trust)
 

@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from rppdyn.jobs.measuring.measured import OUTPUTS, most
+from rppdyn.jobs.measuring.measured import OUTPUTS, largest_layers, most
 from rppdyn.runs.figures import COLOURS, SMALLEST, draw_several, save
 
 Result = Mapping[str, Any]
@@ -24,6 +24,7 @@ Result = Mapping[str, Any]
 Panel = tuple[str, Callable[[Axes], None]]
 COLUMNS = 3
 MOST_PARTS = 10
+MOST_LAYERS = 14
 AT_ROUNDING = 1e-9  # errors below it are of an equivariant subject
 
 
@@ -101,7 +102,8 @@ def _by_generator(axes: Axes, functions: Mapping[str, Any], members: Mapping[str
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     _logarithmic(axes, [m["per_generator"][g]["error"] for m in functions.values() for g in names])
-    axes.set_xlabel("error (0 equivariant, 1 as far as can be)")
+    of_images = any(m.get("lee") for m in functions.values())
+    axes.set_xlabel("error, per unit" if of_images else "error (0 equivariant, 1 as far as can be)")
     if len(functions) > 1:
         axes.legend(fontsize="small", framealpha=0.8, edgecolor="none")
 
@@ -133,7 +135,9 @@ def _by_layer(axes: Axes, networks: Mapping[str, Any]) -> None:
         for network, layers in networks.items()
         for generator, norms in layers["norm"].items()
     }
-    names = next(iter(networks.values()))["layers"]
+    shown = largest_layers(bars, MOST_LAYERS)
+    names = [_short(next(iter(networks.values()))["layers"][i]) for i in shown]
+    bars = {label: [norms[i] for i in shown] for label, norms in bars.items()}
     height = 0.8 / len(bars)
     for k, (label, norms) in enumerate(bars.items()):
         places = [i + (k - (len(bars) - 1) / 2) * height for i in range(len(names))]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -34,6 +35,9 @@ FORMAT = 1  # of equivariance.json
 OUTPUTS = 20
 """So many entries of the output are shown at most, those with the largest errors; equivariance.json has all."""
 
+LAYERS = 25
+"""So many layers are shown at most, those that contribute most; equivariance.json has all."""
+
 SAMPLES = 7
 """Elements beside the identity: all of a group that has no more, else so many random ones, the same for every state."""
 
@@ -56,11 +60,16 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Layers:
-    """What each layer of a network contributes to its error, by generator: mean norm, and signed share of the whole."""
+    """What each layer of a network contributes to its error, by generator: mean norm, and signed share of the whole.
+
+    Of image models also what layers are, and by how much contributions miss the whole, relative to it.
+    """
 
     layers: tuple[str, ...]
     norm: dict[str, list[float]]
     share: dict[str, list[float]]
+    kinds: tuple[str, ...] = ()
+    residual: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,7 @@ class Measured:
         by_input: share of the error that vanishes when a named part of the input says nothing about the symmetry.
         layers: by network; empty where nothing says how hidden layers transform.
         precision: in which the function computes.
+        lee: of image models, the local equivariance error of each transformation, with its standard error over images.
     """
 
     overall: Estimate
@@ -88,6 +98,7 @@ class Measured:
     by_input: dict[str, float]
     layers: dict[str, Layers]
     precision: str
+    lee: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -144,9 +155,9 @@ def measure(function: Function, observations: NDArray, actions: NDArray | None, 
     published = dict(zip(generators, eq33.per_generator.values(), strict=True))
     few = x[_spread(len(x), DETAIL_STATES)]
     return Measured(
-        overall=_estimate(torch.stack(list(sums.values())).sum(0), eq33.mean),
+        overall=estimate_of(torch.stack(list(sums.values())).sum(0), eq33.mean),
         published_interval=eq33.interval,
-        per_generator={name: _estimate(value, published[name]) for name, value in sums.items()},
+        per_generator={name: estimate_of(value, published[name]) for name, value in sums.items()},
         scale=scale,
         vacuous=scale < FLOOR if sized else scale == 0,
         by_output=error_by_output(call, rep_in, rep_out, x, function.outputs, elements=some)
@@ -163,6 +174,21 @@ def most(by_entry: Mapping[str, float], count: int) -> dict[str, float]:
     if len(by_entry) <= count:
         return dict(by_entry)
     return dict(sorted(by_entry.items(), key=lambda item: -item[1])[:count])
+
+
+def largest_layers(norm: Mapping[str, Sequence[float]], count: int) -> list[int]:
+    """Numbers of all layers, or of those with the largest norms relative to their generator's largest, in their order."""
+    rows = np.array(list(norm.values()), dtype=float)
+    top = np.nan_to_num(rows / rows.max(1, keepdims=True).clip(min=np.finfo(float).tiny)).max(0)
+    return sorted(np.argsort(-top, kind="stable")[:count].tolist())
+
+
+def by_kind(layers: Layers) -> dict[str, list[float]]:
+    """Shares added up over the layers of each kind, by generator; kinds that contribute nothing are left out."""
+    total: dict[str, NDArray] = {}
+    for i, kind in enumerate(layers.kinds):
+        total[kind] = total.get(kind, 0.0) + np.array([share[i] for share in layers.share.values()])
+    return {kind: row.tolist() for kind, row in total.items() if (np.abs(row) >= 0.005).any()}
 
 
 def finite(function: Function, inputs: NDArray) -> bool:
@@ -193,7 +219,12 @@ def over_members(members: Sequence[Measured]) -> Measured:
             {generator: iqm([getattr(f, what)[generator] for f in found]).tolist() for generator in found[0].norm}
             for what in ("norm", "share")
         )
-        return Layers(found[0].layers, norm, share)
+        residual = {generator: max(f.residual[generator] for f in found) for generator in found[0].residual}
+        return Layers(found[0].layers, norm, share, found[0].kinds, residual)
+
+    def lee(generator: str) -> tuple[float, float]:
+        values = [m.lee[generator][0] for m in members]
+        return mean(values), float(np.std(values, ddof=1) / len(values) ** 0.5)
 
     first = members[0]
     return Measured(
@@ -206,6 +237,7 @@ def over_members(members: Sequence[Measured]) -> Measured:
         by_input={name: mean(m.by_input[name] for m in members) for name in first.by_input},
         layers={name: layers(name) for name in first.layers},
         precision=first.precision,
+        lee={name: lee(name) for name in first.lee},
     )
 
 
@@ -239,7 +271,8 @@ def _elements(group: Group) -> list[Tensor]:
     return list(group.samples(SAMPLES, torch.Generator().manual_seed(0)))
 
 
-def _estimate(sums: Tensor, published: float) -> Estimate:
+def estimate_of(sums: Tensor, published: float) -> Estimate:
+    """The ratio of sums ``(n, 2)``, with its interval over inputs."""
     low, high = bootstrap_interval(sums.numpy(), statistic=pooled_ratio)
     return Estimate(float(pooled_ratio(sums.numpy())), (float(low), float(high)), published)
 
