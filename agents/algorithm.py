@@ -29,7 +29,7 @@ from rppdyn.agents.equivariance import AgentEquivarianceError, critic_equivarian
 from rppdyn.agents.functional import Networks
 from rppdyn.agents.images import refuse_changed_rewards
 from rppdyn.agents.networks import RPPActor, RPPCritic, require_vectors
-from rppdyn.agents.policy import RPPPolicy
+from rppdyn.agents.policy import RPPPolicy, certified_arguments
 from rppdyn.agents.precision import check_matmul_precision
 from rppdyn.agents.replay import DeviceReplayBuffer, RowReplayBuffer, Rows
 from rppdyn.agents.rollout import rollout
@@ -133,6 +133,8 @@ class RPPSAC(SAC):
                 assert self.env is not None  # which symmetry_spec refuses
                 refusals.check_wrappers(self.env, derived)
                 self.policy_kwargs["spec"] = derived.to_dict()
+            own = SymmetrySpec.from_dict(self.policy_kwargs["spec"])
+            self.policy_kwargs = certified_arguments(self.policy_kwargs, self.env, own)
             self._setup_model()
             refusals.check_compiled(self)
 

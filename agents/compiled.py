@@ -114,11 +114,13 @@ class CompiledActions:
     def __call__(self, actors: Networks, observations: Tensor, *others: Any) -> Tensor:
         assert isinstance(actors, Perceptrons)  # agents whose networks are not can't be compiled
         vectors = actors.vectors()
-        key = vectors.dtype, vectors.shape, observations.dtype, observations.shape, torch.get_num_threads()
+        actors.prepare(vectors)
+        unit = actors.assembly(vectors).unit
+        units = None if unit is None else unit.shape
+        key = vectors.dtype, vectors.shape, observations.dtype, observations.shape, torch.get_num_threads(), units
         if key not in self._compiled:
             options = OPTIONS[vectors.device.type] | {"guard_filter_fn": NO_GUARDS}
             self._compiled[key] = compiled(_act, fullgraph=True, dynamic=False, options=options)
-        actors.prepare(vectors)
         return self._compiled[key](actors, vectors, observations, *others)
 
     def __reduce__(self) -> tuple:

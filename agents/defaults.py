@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+HIDDEN = 256
+"""Width of hidden layers."""
+
 EQUIVARIANT_VARIANCE = 1e5
 """Prior variance of an equivariant pathway's weights: wide, so that symmetric functions are all but free."""
 

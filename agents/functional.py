@@ -144,9 +144,7 @@ class Networks(ABC):
         Every pathway's coefficients are multiples of its parameters, and its prior is Gaussian; of a dense weight that of a
         sum. Computed anew where a variance was changed.
         """
-        like = self.parameters[0]
-        variances = [s for p in self._pathways for s in p.log_variances("").values()]
-        state = like.dtype, like.device, *((s.data_ptr(), s._version) for s in variances)
+        like, state = self.parameters[0], self._variances()
         if self._prior is None or self._prior[0] != state:
             vector, found = torch.ones(sum(self._sizes), dtype=like.dtype, device=like.device), []
             for net in self.nets:
@@ -164,6 +162,12 @@ class Networks(ABC):
             projection = Projection(parts, vector) if parts else None
             self._prior = state, Prior(precision[rows], constant, equivariant[rows], projection)
         return self._prior[1]
+
+    def _variances(self) -> tuple:
+        """What is another one where a variance was changed, or what it is cast to."""
+        like = self.parameters[0]
+        variances = [s for p in self._pathways for s in p.log_variances("").values()]
+        return like.dtype, like.device, *((s.data_ptr(), s._version) for s in variances)
 
     def _dense(self, net: nn.Module) -> Iterator[tuple[slice, CoefficientMap, DensePathway]]:
         """Where the parameters of dense weights are in the vectors, and the maps to their equivariant subspaces."""
@@ -280,7 +284,7 @@ class Perceptrons(Networks):
             raise _NoMap
         self._tied = sum(self._sizes[: len(tied)])
         self._entries = self._found(exact, self._tied)
-        self._unit = self._units()
+        self._unit, self._units_at = self._units(), self._variances()
         self._assemblies: dict[tuple, Assembly] = {}
 
     @classmethod
@@ -341,20 +345,25 @@ class Perceptrons(Networks):
         return torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
 
     def prior(self) -> Prior:
-        """As of any networks; units follow variances, so the map is made anew where these were changed."""
-        known = self._prior
-        prior = super().prior()
-        if self._prior is not known:
+        """As of any networks; units follow variances."""
+        self._follow_variances()
+        return super().prior()
+
+    def _follow_variances(self) -> None:
+        """Make the map anew where variances, and with them units, were changed."""
+        now = self._variances()
+        if now != self._units_at:
             self._assemblies.clear()
-            self._unit = self._units()
-        return prior
+            self._unit, self._units_at = self._units(), now
 
     def prepare(self, like: Tensor) -> None:
         """Do what can't be done while torch compiles: make tables, at the first call, and ask `is_copied`."""
+        self._follow_variances()
         self.assembly(like)
         self.copied = is_copied(like)
 
     def current(self) -> list[tuple[Tensor, Tensor]]:
+        self._follow_variances()
         return self.weights(self.vectors())
 
     def vectors(self) -> Tensor:

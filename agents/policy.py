@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
@@ -26,9 +27,12 @@ from rppdyn.agents.networks import (
     in_precision,
     new_generator,
 )
-from rppdyn.envs import SymmetrySpec
-from rppdyn.nn import EMLP, MLP, RPPEMLP
+from rppdyn.envs import SymmetrySpec, certified_share
+from rppdyn.nn import EMLP, MLP, RPPEMLP, RelaxedLinear
+from rppdyn.priors import free_share, free_variance
 from rppdyn.reps import Rep
+
+logger = logging.getLogger(__name__)
 
 GIVEN = (
     "rep_in", "rep_out", "group", "hidden", "num_layers", "equivariant_variance", "free_variance", "output_scale", "generator"
@@ -119,7 +123,8 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         model: "rpp" (an equivariant and a free pathway), "emlp" (equivariant only), "mlp" (free only, under the wide
             prior `equivariant_variance`), or "rpp_policy_only" (an rpp actor, mlp critics).
         hidden, num_layers: width and number of hidden layers of every network.
-        equivariant_variance, free_variance: prior variances of the pathways; 0 removes a pathway.
+        equivariant_variance, free_variance: prior variances of the pathways; 0 removes a pathway. `RPPSAC` takes
+            free_variance="certified", too, and keeps the number that the environment's certificate makes of it.
         critic_equivariant_variance, critic_free_variance: the critics' own; None means the actor's.
         output_scale: scale of the actor's last layer at the start.
         n_critics: number of critics, of which targets take the minimum.
@@ -145,7 +150,7 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         lr_schedule: Schedule,
         spec: SymmetrySpec | Mapping[str, Any],
         model: str = "rpp",
-        hidden: int = 256,
+        hidden: int = defaults.HIDDEN,
         num_layers: int = 2,
         equivariant_variance: float = defaults.EQUIVARIANT_VARIANCE,
         free_variance: float = defaults.FREE_VARIANCE,
@@ -257,6 +262,44 @@ def pathway_statistics(networks: Mapping[str, Sequence[RPPEMLP]]) -> dict[str, f
     return statistics
 
 
+def prior_share(networks: Sequence[RPPEMLP]) -> float:
+    """The free pathway's share of the prior (:func:`rppdyn.priors.free_share`), the mean over all layers of some networks."""
+    shares = []
+    for net in networks:
+        for layer, own in net.pathway_variances().items():
+            if isinstance(module := net.get_submodule(layer), RelaxedLinear):
+                free, equivariant = own.get("free", 0.0), own.get("equivariant", 0.0)
+                shares.append(free_share(free, equivariant, module.rep_in.dim))
+    return sum(shares) / len(shares)
+
+
+def certified_arguments(arguments: Mapping[str, Any], env: Any, spec: SymmetrySpec) -> dict[str, Any]:
+    """A policy's arguments with a number in the place of `free_variance="certified"`.
+
+    Raises:
+        ValueError: a network that has not both pathways, or an environment whose symmetry can't be certified.
+    """
+    if arguments.get("free_variance") != "certified":
+        return dict(arguments)
+    kind, wide = arguments.get("model", "rpp"), arguments.get("equivariant_variance", defaults.EQUIVARIANT_VARIANCE)
+    if MODELS.get(kind, MODELS["rpp"]).actor is not RPPEMLP:
+        raise ValueError(
+            f"free_variance='certified' with model={kind!r}, which has one pathway and believes "
+            f"{'the' if kind == 'emlp' else 'no'} symmetry whatever certificates say: use model='rpp', or leave it out"
+        )
+    if env is None:
+        raise ValueError(
+            "free_variance='certified' without an environment to certify the symmetry in: give env=, or a number"
+        )
+    try:
+        found = certified_share(env, spec)
+        variance = free_variance(found.share, wide, arguments.get("hidden", defaults.HIDDEN))
+    except ValueError as error:
+        raise ValueError(f"free_variance='certified': {error}") from error
+    logger.info("free_variance='certified' is %.3g: the symmetry of %s is %s", variance, spec.env_id, found.note)
+    return dict(arguments) | {"free_variance": variance}
+
+
 def pathway_variances(network: type[RPPEMLP], arguments: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Prior variances of both pathways of a network, 0 for one that it lacks; those with a prefix where they are given.
 
@@ -267,6 +310,13 @@ def pathway_variances(network: type[RPPEMLP], arguments: Mapping[str, Any], pref
     for key in ("equivariant_variance", "free_variance"):
         own = arguments[prefix + key] if prefix else None
         value = arguments[key] if own is None else own
+        if value in ("certified", "learned"):
+            remedy = (
+                "RPPSAC and train-agent know how"
+                if value == "certified"
+                else "LearnVariances() is the callback that learns"
+            )
+            raise ValueError(f"{prefix}{key}={value!r}: a policy by itself needs a number; {remedy}")
         if not isinstance(value, Real) or not float(value) >= 0:
             raise ValueError(f"{prefix}{key}={value!r} must be a number of at least 0")
         variances[key] = float(value)

@@ -1,7 +1,10 @@
-"""Prior variances of the critics' pathways learned while an agent is trained, as a callback of stable-baselines3."""
+"""Prior variances of pathways learned while an agent is trained, as a callback of stable-baselines3."""
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,7 +12,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from rppdyn.nn import RPPEMLP, DensePathway
 from rppdyn.nn.pathways import named_pathways
-from rppdyn.priors import Gaussian, joint_evidence
+from rppdyn.priors import Gaussian, free_share, free_variance, joint_evidence
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
@@ -18,7 +21,7 @@ __all__ = ["LearnVariances"]
 
 
 class LearnVariances(BaseCallback):
-    r"""Move the prior variances of the critics' pathways towards those of largest marginal likelihood.
+    r"""Move the prior variances of the critics' pathways towards those of largest marginal likelihood; the actor's follow.
 
         agent.learn(100_000, callback=LearnVariances(every=2000))
 
@@ -30,7 +33,9 @@ class LearnVariances(BaseCallback):
     which, unlike steps along the gradient, has no state besides the variances. Free pathways are then stored in the unit of
     their new variance (:meth:`rppdyn.nn.Pathway.follow_variance`), as networks built with it would be: no function changes, and
     Adam's steps keep their share of the prior. The likelihood is that of the critics' loss,
-    with `noise_variance` and as many data as the priors are shared out over. **An experiment**: targets move, transitions are
+    with `noise_variance` and as many data as the priors are shared out over. The actor, whose loss is no likelihood, follows:
+    in each layer its free pathway gets the share s of the prior that its critics' have there, in the geometric mean of
+    s / (1 - s) (:func:`rppdyn.priors.free_share`). **An experiment**: targets move, transitions are
     correlated, and what the data are changes with the policy, so it is no marginal likelihood of anything fixed.
 
     Args:
@@ -65,7 +70,7 @@ class LearnVariances(BaseCallback):
         return True
 
     def update(self) -> dict[str, float]:
-        """Move the variances once; returns log10 of them, and effective numbers of parameters, by critic, layer and pathway."""
+        """Move the variances once; returns log10 of them, and effective numbers of parameters, by network, layer, pathway."""
         agent = self.model
         batch = agent.batches.sample(self.data)
         x = torch.cat([batch["features"], batch["actions"]], -1)
@@ -74,7 +79,27 @@ class LearnVariances(BaseCallback):
         for index, (net, target) in enumerate(both):
             moved = self._move(net, target, x, int(batch["transitions"]))
             found |= {f"critic{index}.{name}": v for name, v in moved.items()}
-        return found
+        return found | {f"actor.{name}": v for name, v in self._follow().items()}
+
+    def _follow(self) -> dict[str, float]:
+        """Give the actor's free pathways the shares that those of the critics have."""
+        odds: dict[str, list[float]] = defaultdict(list)
+        for net in self.model.critic.function.nets:
+            for layer, own in net.pathway_variances().items():
+                if own.keys() >= {"equivariant", "free"}:
+                    inputs = net.get_submodule(f"{layer}.free").weight.shape[-1]
+                    share = free_share(float(own["free"]), float(own["equivariant"]), inputs)
+                    odds[layer].append(math.log(share) - math.log(max(1 - share, 1e-15)))
+        net, moved = self.model.actor.net, {}
+        for layer, own in net.pathway_variances().items():
+            if layer in odds and own.keys() >= {"equivariant", "free"}:
+                share = 1 / (1 + math.exp(-statistics.fmean(odds[layer])))
+                pathway = net.get_submodule(f"{layer}.free")
+                variance = free_variance(share, float(own["equivariant"]), pathway.weight.shape[-1])
+                pathway.log_variance.fill_(math.log(variance))
+                pathway.follow_variance(self.model.actor.optimizer)
+                moved[f"{layer}.free"] = math.log10(variance)
+        return moved
 
     def _move(self, net: RPPEMLP, target_net: RPPEMLP, x: torch.Tensor, transitions: int) -> dict[str, float]:
         around = joint_evidence(net, x, Gaussian(self.model.noise_variance), total=transitions)

@@ -28,7 +28,7 @@ def certify_variance(model: Any, folder: RunFolder, env: Any, spec: SymmetrySpec
     """
     if model.free_variance != CERTIFIED:
         return
-    if not folder.is_vacant():
+    if folder.config_file.is_file():
         model.certified_variance = folder.config().get("model", {}).get("certified_variance")
     if model.certified_variance is not None:
         return

@@ -11,15 +11,19 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from rppdyn.agents import RPPSAC
+from rppdyn.agents import RPPSAC, LearnVariances
+from rppdyn.agents.policy import prior_share
 from rppdyn.agents.trainees import LOG_INTERVAL, Trainee, train_together
 from rppdyn.agents.workers import WorkerEnv
-from rppdyn.envs import SymmetrySpec, certificate_for, require_capturable, termination
+from rppdyn.envs import SymmetrySpec, certificate_for, require_capturable, share_of, termination
 from rppdyn.envs.spec import VERDICTS
-from rppdyn.jobs.config.agent import TrainAgentConfig
+from rppdyn.jobs.certified import certify_variance
+from rppdyn.jobs.config.agent import ModelConfig, TrainAgentConfig
+from rppdyn.jobs.config.checks import CERTIFIED, LEARNED
 from rppdyn.jobs.config.preflight import preflight
 from rppdyn.jobs.training import agent_files
 from rppdyn.jobs.training.agent_files import RunState
@@ -29,12 +33,20 @@ from rppdyn.jobs.training.evaluations import Aside, Evaluations, Here
 from rppdyn.jobs.training.processes import Seeds, Told, portable, shared_out, side_by_side
 from rppdyn.jobs.training.recorder import Events, Recorder
 from rppdyn.jobs.training.result import TrainAgentResult, TrainManyResult
+from rppdyn.priors.shares import NARROW_SHARE
 from rppdyn.runs import Progress, RunFolder, RunFolderError, StopRequest, provenance, stop_on_signals
 from rppdyn.runs.files import write_json
 from rppdyn.runs.progress import Shown
 from rppdyn.runs.workers import asked_to_stop
 
 logger = logging.getLogger(__name__)
+
+MUCH = 100
+"""How many times as large as the free pathway's share of the prior is what a certificate leaves to it, where that is said."""
+
+_STRICT = (
+    "the free pathway has {:.1g}% of the prior, strict in all but name: model.free_variance=certified leaves it more"
+)
 
 ALONE = 2
 """Threads of one agent, whose critics are two networks: networks that are trained together share out their products."""
@@ -66,7 +78,9 @@ def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = Fals
         if run.missing > 0:
             agent, is_new = run.agent, run.state.step == 0
             interval = LOG_INTERVAL * agent.n_envs
-            agent.learn(run.missing, callback=recorder, reset_num_timesteps=is_new, log_interval=interval)
+            agent.learn(
+                run.missing, callback=run.callbacks(recorder), reset_num_timesteps=is_new, log_interval=interval
+            )
         return run.finish()
 
 
@@ -126,7 +140,7 @@ def _train_seeds(waiting: Seeds, threads: int, stop: StopRequest, bar_from: Call
         if runs:
             bar = stack.enter_context(bar_from(min(run.state.step for run in runs.values())))
             for seed, run in runs.items():
-                trainees[seed].callback = run.recorder(stop, bar)
+                trainees[seed].callback = run.callbacks(run.recorder(stop, bar))
             train_together(list(trainees.values()), waiting[0].total_steps)
             for seed, run in runs.items():
                 if trainees[seed].error is None:
@@ -160,6 +174,11 @@ class _Run:
         self._recorder = Recorder(self.config, self.folder, self.evaluations, self.state, stop, bar)
         return self._recorder
 
+    def callbacks(self, recorder: Recorder) -> BaseCallback | list[BaseCallback]:
+        """What is called at each step: the recorder, and before it what learns variances where they are learned."""
+        model = self.config.model
+        return [LearnVariances(model.learn_every), recorder] if model.free_variance == LEARNED else recorder
+
     def finish(self) -> TrainAgentResult:
         """The last evaluation and checkpoint, the final agent, figure and result; unless the run was stopped."""
         config, folder, stopped = self.config, self.folder, self._recorder.stopped
@@ -174,6 +193,7 @@ class _Run:
             total_steps=config.total_steps,
             metrics=folder.metrics.last(),
             compiled=self.agent.compiles,
+            prior=_prior(config.model, self.agent),
             seconds=time.monotonic() - self._start,
             interrupted=stopped,
             note="stopped; a checkpoint was written" if stopped else "",
@@ -192,6 +212,7 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
     with ExitStack() as stack:
         env = stack.enter_context(closing(build_env(config)))
         spec = spec_of(config, folder, env)
+        certify_variance(config.model, folder, env, spec, config.model.hidden, reward=True)
         require_capturable(env)
         stepped, options, count = env, {}, config.agent.num_envs
         if config.workers:
@@ -222,7 +243,7 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
         if state.step < config.total_steps:
             folder.result_file.unlink(missing_ok=True)  # of a shorter run: this one is unfinished
         folder.replace_config(asdict(config))
-        _describe_symmetry(folder, spec, env)
+        _describe_symmetry(folder, spec, env, agent)
         for records in (folder.metrics, folder.timing):
             records.rewind(state.evaluated)
         if (last := folder.metrics.last().get("step", -1)) < state.evaluated:
@@ -244,7 +265,22 @@ def _bar(config: TrainAgentConfig, count: int, initial: int, enabled: bool) -> P
     return Progress(config.total_steps, initial=initial, description=label, enabled=enabled)
 
 
-def _describe_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any) -> None:
+def _prior(model: ModelConfig, agent: RPPSAC) -> str:
+    """What part of the prior is the free pathways', in words; "" of networks that have one pathway by their kind."""
+    if not model.kind.startswith("rpp"):
+        return ""
+    shares = {"actor": prior_share([agent.actor.net])}
+    if model.kind == "rpp":
+        shares["critic"] = prior_share(agent.critic.function.nets)
+    how = "learned" if model.free_variance == LEARNED else f"free variance {model.free:.3g}"
+    how += " (certified)" if model.free_variance == CERTIFIED else ""
+    if not any(shares.values()):
+        return f"{how}: strict, without a free pathway"
+    each = ", ".join(f"{who} {100 * share:.2g}%" for who, share in shares.items())
+    return f"{each}; {how}" + (": strict in all but name" if max(shares.values()) < NARROW_SHARE else "")
+
+
+def _describe_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any, agent: RPPSAC) -> None:
     """Write the spec the networks were built for, and what stepping the simulator found of it; warn where that is little.
 
     A certificate is one of this spec for this very model, weakened actuators included. Where the user has none, what the
@@ -252,10 +288,19 @@ def _describe_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any) -> None:
     """
     agent_files.save_spec(folder, spec)
     certificate, reason = certificate_for(env, spec)
+    narrow = (
+        max(prior_share([agent.actor.net]), prior_share(agent.critic.function.nets))
+        if agent.policy.model == "rpp"
+        else 1.0
+    )
     if certificate is not None:
         write_json(folder.path / "certificate.json", certificate.to_dict())
+        found = share_of(certificate)
+        if narrow < min(NARROW_SHARE, found.share / MUCH):
+            reason = f"the symmetry of {spec.env_id} is {found.note}, and {_STRICT.format(100 * narrow)}"
     elif spec.symmetries and all(s.verdict in VERDICTS for s in spec.symmetries):
         broken = [s.name for s in spec.symmetries if s.verdict == "broken"]
         reason = f"{spec.env_id}: the simulator refutes {', '.join(broken)}" if broken else ""
+        reason += f", and {_STRICT.format(100 * narrow)}" if broken and narrow < NARROW_SHARE else ""
     if reason:
         logger.warning("%s", reason)

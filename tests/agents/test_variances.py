@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from rppdyn.agents import RPPSAC, LearnVariances
+from rppdyn.envs import certify, make_env, save_certificate, share_of, symmetry_spec
+from rppdyn.nn.compiling import can_compile
 from rppdyn.nn.pathways import FreePathway, named_pathways, prior_unit
-from rppdyn.priors import Gaussian, joint_evidence
+from rppdyn.priors import Gaussian, free_share, free_variance, joint_evidence
 
 
-def agent(free_variance=1e-4, **kwargs):
+def agent(free_variance=1e-4, env="InvertedPendulum-v5", **kwargs):
     small = dict(seed=0, device="cpu", learning_starts=60, batch_size=32, buffer_size=500)
     policy = dict(model="rpp", hidden=16, num_layers=1, free_variance=free_variance)
-    return RPPSAC("RPPPolicy", "InvertedPendulum-v5", policy_kwargs=policy, **small | kwargs)
+    return RPPSAC("RPPPolicy", env, policy_kwargs=policy, **small | kwargs)
 
 
 def test_the_fixed_point_has_the_largest_marginal_likelihood():
@@ -46,15 +49,111 @@ def test_variances_move_during_training_and_go_on_after_a_checkpoint():
     assert (
         at_80["head"]["free"] != before["head"]["free"] and at_80["head"]["equivariant"] < before["head"]["equivariant"]
     )
-    assert model.actor.net.pathway_variances()["head"]["free"] == pytest.approx(1e-4)
+    actor = model.actor.net.pathway_variances()
+    assert actor["head"]["free"] != pytest.approx(1e-4) and actor["head"]["equivariant"] == pytest.approx(1e5)
 
     captured = model.capture()
     model.learn(60, callback=LearnVariances(every=40, data=64), reset_num_timesteps=False)
     again.restore(captured)
     again.learn(60, callback=LearnVariances(every=40, data=64), reset_num_timesteps=False)
-    for a, b in zip(model.critic.state_dict().values(), again.critic.state_dict().values(), strict=True):
+    for a, b in zip(model.policy.state_dict().values(), again.policy.state_dict().values(), strict=True):
         assert torch.equal(a, b)
     assert model.critic.q_networks[0].pathway_variances() != at_80
+
+
+def test_the_actor_has_the_shares_of_its_critics_and_acts_as_before():
+    model = agent(1e-6, env="Walker2d-v5").learn(100)
+    callback = LearnVariances(rate=1.0)
+    callback.model, callback.num_timesteps = model, 100
+    callback._init_callback()
+    observations = torch.randn(20, 17, generator=torch.Generator().manual_seed(0)).numpy()
+    before = model.predict(observations, deterministic=True)[0]
+    callback.update()
+    assert np.allclose(model.predict(observations, deterministic=True)[0], before, atol=1e-5)
+
+    def odds(net, layer):
+        own, inputs = net.pathway_variances()[layer], net.get_submodule(layer).rep_in.dim
+        share = free_share(own["free"], own["equivariant"], inputs)
+        return share / (1 - share)
+
+    layers = ("blocks.0.linear", "head")
+    assert {layer for layer in model.actor.net.pathway_variances()} >= set(layers)
+    for layer in layers:
+        of_critics = [odds(net, layer) for net in model.critic.q_networks]
+        assert odds(model.actor.net, layer) == pytest.approx(np.prod(of_critics) ** 0.5, rel=1e-6)
+        assert odds(model.actor.net, layer) > 10 * 1e-6 * 16
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_training_acts_by_the_units_that_the_actor_has_now(compile):
+    """What updates and actions work on is what the modules are, although the maps between them are kept."""
+    if compile and not can_compile(torch.device("cpu")):
+        pytest.skip("no compiler")
+    model = agent(1.0, env="Walker2d-v5", compile=compile).learn(70)  # units of 1, which are left out
+    callback = LearnVariances(rate=1.0)
+    callback.model, callback.num_timesteps = model, 70
+    callback._init_callback()
+    observations = torch.randn(4, 17, generator=torch.Generator().manual_seed(0)).numpy()
+    states = model.actor.generator.get_state()
+    acted = model._alone.predict([observations])[0]
+    for net in model.critic.q_networks:
+        for _, name, pathway in named_pathways(net):
+            if name == "free":
+                pathway.log_variance.fill_(-12.0)
+    callback._follow()
+    assert model.actor.net.pathway_variances()["head"]["free"] < 1e-3
+    model.actor.generator.set_state(states)
+    assert np.allclose(model._alone.predict([observations])[0], acted, atol=1e-5)
+    model.learn(10, reset_num_timesteps=False)
+    head = model.actor.function.weights(model.actor.function.vectors())[-1][0][0]
+    torch.testing.assert_close(head, model.actor.net.head.assemble()[0], rtol=1e-5, atol=1e-7)
+
+
+def test_a_saved_agent_acts_by_the_units_that_were_learned(tmp_path):
+    model = agent(1e-4, env="Walker2d-v5").learn(100, callback=LearnVariances(every=40, data=64))
+    model.save(tmp_path / "agent")
+    loaded = RPPSAC.load(tmp_path / "agent", device="cpu")
+    observations = torch.randn(20, 17, generator=torch.Generator().manual_seed(0)).numpy()
+    found, expected = (one.predict(observations, deterministic=True)[0] for one in (loaded, model))
+    assert (
+        np.array_equal(found, expected)
+        and loaded.actor.net.pathway_variances() != agent().actor.net.pathway_variances()
+    )
+
+
+def test_a_certified_variance_is_a_number_of_the_saved_policy(tmp_path, monkeypatch):
+    monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "cache"))
+    env = make_env("Walker2d-v5", actuator_scale={"leg_joint": 0.5})
+    certificate = certify(env, symmetry_spec(env), n_states=40, n_resets=20)
+    save_certificate(certificate)
+    model = agent("certified", env=env)
+    number = free_variance(share_of(certificate).share, 1e5, 16)
+    assert model.policy_kwargs["free_variance"] == number > 0
+    assert model.actor.net.pathway_variances()["head"]["free"] == pytest.approx(number)
+    model.save(tmp_path / "agent")
+
+    def again(*_, **__):
+        raise AssertionError("the number stands in the file")
+
+    monkeypatch.setattr("rppdyn.agents.policy.certified_share", again)
+    assert RPPSAC.load(tmp_path / "agent", device="cpu").policy_kwargs["free_variance"] == number
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (dict(free_variance="certified", model="mlp"), "one pathway and believes no symmetry"),
+        (dict(free_variance="certified", model="emlp"), "one pathway and believes the symmetry"),
+        (dict(free_variance="learned"), "LearnVariances"),
+        (dict(free_variance="wide"), "must be a number"),
+        (dict(free_variance="certified", env="rppdyn/WindyPendulum-v0"), "has no MuJoCo model"),
+    ],
+)
+def test_words_that_are_none_here(words, said):
+    policy = dict(model="rpp", hidden=16, num_layers=1) | {k: v for k, v in words.items() if k != "env"}
+    with pytest.raises(ValueError, match=said) as error:
+        RPPSAC("RPPPolicy", words.get("env", "InvertedPendulum-v5"), policy_kwargs=policy, device="cpu")
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("argument", [{"every": 0}, {"data": -1}, {"rate": 0}, {"rate": 1.5}])

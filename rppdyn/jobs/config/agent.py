@@ -10,12 +10,16 @@ from typing import Any, ClassVar
 from omegaconf import MISSING
 
 from rppdyn.jobs.config.checks import (
+    CERTIFIED,
+    LEARNED,
     PRECISIONS,
     ConfigError,
     at_least,
     betas,
     bilinear,
     did_you_mean,
+    free_variance,
+    free_variance_number,
     learning_rate_end,
     number,
     one_of,
@@ -80,7 +84,8 @@ class ModelConfig:
     hidden: int = 256
     num_layers: int = 2
     equivariant_variance: float = MISSING
-    free_variance: float = MISSING
+    # or certified, by how far the symmetry is off in the simulator; or learned by the critics, whom the actor follows
+    free_variance: Any = MISSING
     critic_equivariant_variance: float | None = None  # null: as the actor's
     critic_free_variance: float | None = None
     architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
@@ -88,6 +93,8 @@ class ModelConfig:
         None  # published (true), channelwise, auto, false; null: published where channels are not point-wise
     )
     parametrisation: str = "pathways"  # of relaxed layers: side by side, or dense, one weight for their sum
+    certified_variance: float | None = None  # what free_variance=certified came to; written by the run
+    learn_every: int = 2000  # steps of the environment between updates of learned variances
 
     def __post_init__(self) -> None:
         if self.kind not in MODELS:
@@ -103,7 +110,11 @@ class ModelConfig:
         at_least("model.hidden", self.hidden, 1)
         at_least("model.num_layers", self.num_layers, 1)
         variance("model.equivariant_variance", self.equivariant_variance)
-        variance("model.free_variance", self.free_variance)
+        words = (CERTIFIED, LEARNED)
+        self.free_variance = free_variance(
+            "model.free_variance", self.free_variance, self.kind, words, self.equivariant_variance
+        )
+        at_least("model.learn_every", self.learn_every, 1)
         if self.critic_equivariant_variance is not None:
             variance("model.critic_equivariant_variance", self.critic_equivariant_variance)
         if self.critic_free_variance is not None:
@@ -113,6 +124,16 @@ class ModelConfig:
         of = ("", "critic_") if self.kind == "rpp" else ("",)
         names = [f"{who}{name}_variance" for who in of for name in ("equivariant", "free")]
         parametrisation(self.parametrisation, self.kind, {name: getattr(self, name) for name in names})
+        if self.free_variance == LEARNED and self.parametrisation == "dense":
+            raise ConfigError(
+                "model.free_variance=learned with model.parametrisation=dense: one weight has no pathways whose variances "
+                "could be learned; leave out one of the two"
+            )
+
+    @property
+    def free(self) -> float:
+        """The prior variance of the free pathway that networks are built with."""
+        return free_variance_number(self.free_variance, self.certified_variance)
 
     def _require_pathways(self, who: str, prefix: str, relaxed: bool) -> None:
         """Refuse networks of which no pathway is left; those with one pathway have the variance that is called equivariant."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from rppdyn.agents.policy import MODELS, pathway_variances
 from rppdyn.envs import Certificate, SymmetrySpec
 from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW
+from rppdyn.jobs.config.checks import free_variance_number
 from rppdyn.jobs.reporting import figures
 from rppdyn.jobs.reporting.data import RunGroup
 from rppdyn.jobs.reporting.html import Markup, figure, joined, table, tag
@@ -183,8 +185,9 @@ def _pathways(groups: Sequence[RunGroup]) -> Markup:
 def _variances(group: RunGroup) -> dict[str, dict[str, float]]:
     """The prior variances of each network of an agent, 0 where it has no such pathway."""
     run = group.runs[0]
+    model = dict(run.model) | {"free_variance": begun_with(run.model)}
     found = {
-        who: pathway_variances(network, run.model, "critic_" if who == "critic" else "")
+        who: pathway_variances(network, model, "critic_" if who == "critic" else "")
         for who, network in zip(("actor", "critic"), MODELS[run.model["kind"]], strict=True)
     }
     learned = {
@@ -194,6 +197,11 @@ def _variances(group: RunGroup) -> dict[str, dict[str, float]]:
         without = {"emlp": "free_variance", "mlp": "equivariant_variance"}.get(learned["kind"])
         found["dynamics"] = {key: 0.0 if key == without else learned[key] for key in found["actor"]}
     return found
+
+
+def begun_with(model: Mapping[str, Any]) -> float:
+    """The free pathway's variance that a run's networks were built with."""
+    return free_variance_number(model["free_variance"], model.get("certified_variance"))
 
 
 def _certificates(groups: Sequence[RunGroup]) -> Markup:

@@ -83,7 +83,7 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **option
             hidden=model.hidden,
             num_layers=model.num_layers,
             equivariant_variance=model.equivariant_variance,
-            free_variance=model.free_variance,
+            free_variance=model.free,
             critic_equivariant_variance=model.critic_equivariant_variance,
             critic_free_variance=model.critic_free_variance,
             optimizer_kwargs=dict(betas=tuple(agent.betas)),

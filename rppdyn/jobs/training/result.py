@@ -21,6 +21,7 @@ class TrainAgentResult(RunResult):
     steps: int
     total_steps: int
     metrics: dict[str, Any] = field(default_factory=dict)  # the last record of metrics.jsonl
+    prior: str = ""  # what part of it is the free pathways', in words
     compiled: bool = False  # whether this process trained by torch.compile, and rounded as that does
     seconds: float = 0.0  # of this process; a resumed run's earlier ones are in timing.jsonl
     interrupted: bool = False
@@ -90,6 +91,8 @@ def summary(result: TrainAgentResult) -> str:
             if f"pathway/{who}_free_share" in m
         )
         lines.append(f"  free pathway        {shares} of the squared weights")
+    if result.prior:
+        lines.append(f"  of the prior        {result.prior}")
     lines.append(f"  run folder          {result.run}")
     if result.interrupted:
         lines.append(f"  go on with          rppdyn train-agent --resume {result.run}")
