@@ -174,6 +174,38 @@ BAD = {
         ["--group U(2)", "complex", "Python"],
     ),
     "negative variance": (["train-agent", "model.free_variance=-1"], ["model.free_variance=-1", "variance"]),
+    "variance that is neither number nor word": (
+        ["train-agent", "model.free_variance=cretified"],
+        ["model.free_variance=cretified", "did you mean 'certified'", "or learned"],
+    ),
+    "certified variance of a plain network": (
+        ["train-agent", "model=mlp", "model.free_variance=certified"],
+        ["model.free_variance=certified with model=mlp", "believes no symmetry", "model=rpp"],
+    ),
+    "certified variance of a strict network": (
+        ["train-agent", "model=emlp", "model.free_variance=certified"],
+        ["model.free_variance=certified with model=emlp", "believes the symmetry", "model=rpp"],
+    ),
+    "learned variances of plain critics": (
+        ["train-agent", "model=rpp_policy_only", "model.free_variance=learned"],
+        ["model.free_variance=learned", "learned by the critics", "model=rpp"],
+    ),
+    "learned variances of dense weights": (
+        ["train-agent", "model.parametrisation=dense", "model.free_variance=learned"],
+        ["model.free_variance=learned with model.parametrisation=dense", "leave out one"],
+    ),
+    "certified variance without a simulator": (
+        ["fit-regression", "model.free_variance=certified"],
+        ["model.free_variance=certified", "no simulator", "learned"],
+    ),
+    "certified variance of an environment without a model": (
+        ["train-agent", "env=rppdyn/WindyPendulum-v0", "model.free_variance=certified"],
+        ["model.free_variance=certified", "no MuJoCo model", "a number"],
+    ),
+    "certified variance beside no pathway": (
+        ["train-agent", "model.equivariant_variance=0", "model.free_variance=certified"],
+        ["model.equivariant_variance=0", "no pathway to share with"],
+    ),
     "run folder below a file": (["fit-dynamics", "run_dir=/dev/null/run"], ["/dev/null is a file", "run_dir=FOLDER"]),
     "horizon of nothing": (["fit-dynamics", "task.horizon=0"], ["task.horizon=0", "positive"]),
     "task that would be a path": (["fit-dynamics", "task.name=../../x"], ["task.name=../../x", "pendulum"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import gymnasium
@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rppdyn.cli import main
-from rppdyn.envs import Episode, make_env, write_episodes
+from rppdyn.envs import Episode, certify, make_env, save_certificate, symmetry_spec, write_episodes
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.jobs import fit_transition
 from rppdyn.jobs.config import compose
@@ -94,6 +94,42 @@ def test_a_resumed_fit_ends_as_if_it_had_not_stopped(tmp_path):
     again = fit_transition.run(configured(folder.path, *words), resume=True)
     assert again.test == whole.test
     assert (folder.path / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+
+
+def test_a_certified_variance_is_written_once_and_the_model_loads_without_a_simulator(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "cache"))
+    spec = symmetry_spec("Swimmer-v5")
+    (report,) = certify("Swimmer-v5", spec, n_states=20, n_resets=20).generators
+    spoilt = replace(
+        report, state=report.state._replace(p95=0.3), contact={}, free={}, reward=report.reward._replace(p95=0.9)
+    )
+    save_certificate(replace(certify("Swimmer-v5", spec, n_states=20, n_resets=20), generators=(spoilt,)))
+    words = ("model.free_variance=certified", "optimiser.epochs=2", "checkpoint_every=1")
+    whole = fit_transition.run(configured(tmp_path / "run", *words))
+    number = 0.09 / 0.91 / 32
+    assert RunFolder(tmp_path / "run").config()["model"]["certified_variance"] == pytest.approx(number)
+    assert "is approximate (dynamics are off by 0.3" in caplog.text
+
+    def again(*_, **__):
+        raise AssertionError("the number stands in the run's folder")
+
+    monkeypatch.setattr("rppdyn.jobs.certified.certified_share", again)
+    model, _ = fit_transition.load_transition_model(tmp_path / "run")
+    assert model.net.member(0).pathway_variances()["head"]["free"] == pytest.approx(number)
+    folder = RunFolder(tmp_path / "run")
+    folder.result_file.unlink()
+    shutil.rmtree(sorted((folder.path / "checkpoints").iterdir())[-1])
+    assert fit_transition.run(configured(folder.path, *words), resume=True).test == whole.test
+
+
+def test_learned_is_the_objective_by_another_name(tmp_path):
+    by_word = configured(tmp_path, "model.free_variance=learned")
+    spelt = ("objective=marginal_likelihood", "model.equivariant_variance=1", "model.free_variance=1e-4")
+    assert by_word == configured(tmp_path, *spelt) and by_word.identity() == configured(tmp_path, *spelt).identity()
+    narrower = configured(tmp_path, "model.free_variance=learned", "model.equivariant_variance=0.1")
+    assert narrower.model.equivariant_variance == 0.1
+    again = compose.from_stored("fit_transition", asdict(by_word), [])
+    assert again == by_word
 
 
 def test_the_loss_is_the_mean_l1_error_of_rollouts_in_standard_deviations(tmp_path):
@@ -186,6 +222,10 @@ def test_a_dataset_of_minaris_own_collector_is_fitted_from_the_command_line(tmp_
         (["variant=right"], "variant=right: must be derived or published"),
         (["evaluation.protocol=ours"], "must be standard or published"),
         (["model.free_variance=-1"], "model.free_variance=-1"),
+        (["model.free_variance=wide"], "model.free_variance=wide: unknown"),
+        (["model=mlp", "model.free_variance=certified"], "no equivariant pathway"),
+        (["model=emlp", "model.free_variance=learned"], "no free pathway"),
+        (["model.free_variance=learned", "model.gaussian=true"], "model.free_variance=learned"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, capsys, words, message):

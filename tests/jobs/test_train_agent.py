@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,13 +18,14 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC
 from rppdyn.cli import main
-from rppdyn.envs import certify, save_certificate, symmetry_spec
+from rppdyn.envs import certify, save_certificate, share_of, symmetry_spec
 from rppdyn.jobs import evaluate_agent, train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import EvaluateAgentConfig
 from rppdyn.jobs.training import agent_files, building
 from rppdyn.jobs.training.result import TrainManyResult, summary
+from rppdyn.priors import free_variance
 from rppdyn.runs import RunFolder, RunFolderError, StopRequest, read_metrics
 
 WORDS = (
@@ -359,6 +362,106 @@ def test_a_certificate_of_this_very_model_is_stored_and_silences_the_warning(tmp
     assert json.loads((folder.path / "certificate.json").read_text())["generators"][0]["name"] == "left-right"
     folder = begun("another model", "env.actuator_scale.slider=0.125")
     assert "was certified for another model" in caplog.text and not (folder.path / "certificate.json").exists()
+
+
+WALKER = ("env=Walker2d-v5", "env.actuator_scale.leg_joint=0.5")
+
+
+def stored(folder: Path, name: str) -> dict:
+    return RunFolder.open(folder).config()["model"][name]
+
+
+def test_a_certified_variance_is_written_once_and_neither_resuming_nor_evaluating_certifies(
+    tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "cache"))
+    with closing(building.build_env(compose.composed("train_agent", [*WORDS, *WALKER]))) as env:
+        certificate = certify(env, symmetry_spec(env), n_states=40, n_resets=20)
+    save_certificate(certificate)
+    words = [*WORDS, *WALKER, "model.free_variance=certified", f"run_dir={tmp_path / 'run'}"]
+    result = train_agent.run(compose.composed("train_agent", words))
+    number = free_variance(share_of(certificate).share, 1e5, 8)
+    assert stored(tmp_path / "run", "free_variance") == "certified"
+    assert stored(tmp_path / "run", "certified_variance") == pytest.approx(number) and number > 1e-3
+    assert "the free pathway has" in caplog.text and "strict" not in caplog.text
+    assert f"free variance {number:.3g} (certified)" in str(result)
+
+    def again(*_, **__):
+        raise AssertionError("the number stands in the run's folder")
+
+    monkeypatch.setattr("rppdyn.jobs.certified.certified_share", again)
+    monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "another"))
+    longer = train_agent.run(compose.composed("train_agent", [*words, "total_steps=60"]), resume=True)  # these words
+    assert longer.steps == 60 and stored(tmp_path / "run", "certified_variance") == pytest.approx(number)
+    folder = RunFolder.open(tmp_path / "run")
+    config = compose.from_run("train_agent", folder, ["total_steps=70"])  # and the run's own
+    assert train_agent.run(config, resume=True).steps == 70
+    evaluate_agent.run(EvaluateAgentConfig(run=str(folder.path), episodes=1))
+    assert compose.composed("train_agent", words).identity() == config.identity()
+
+
+def test_an_exact_certificate_makes_a_strict_network_and_says_so(tmp_path, caplog, monkeypatch):
+    monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "cache"))
+    words = [*WORDS, "env=Swimmer-v5", "model.free_variance=certified", f"run_dir={tmp_path / 'run'}", "total_steps=25"]
+    result = train_agent.run(compose.composed("train_agent", words))
+    assert "networks are strict" in caplog.text and "takes some seconds" in caplog.text
+    assert stored(tmp_path / "run", "certified_variance") == 0 and "without a free pathway" in str(result)
+    assert (tmp_path / "run" / "certificate.json").exists()
+
+
+def test_a_narrow_prior_is_said_to_be_strict_in_all_but_name_and_warned_of_where_the_symmetry_is_refuted(
+    result, tmp_path, caplog, monkeypatch
+):
+    assert "strict in all but name" in str(result)
+    monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "cache"))
+    with closing(building.build_env(compose.composed("train_agent", [*WORDS, *WALKER]))) as env:
+        save_certificate(certify(env, symmetry_spec(env), n_states=40, n_resets=20))
+    for name, word, warned in (
+        ("narrow", "model.free_variance=1e-7", True), ("wide", "model.free_variance=0.01", False), ("mlp", "model=mlp", False)
+    ):  # fmt: skip
+        caplog.clear()
+        words = [*WORDS, *WALKER, word, f"run_dir={tmp_path / name}", "total_steps=4"]
+        train_agent.run(compose.composed("train_agent", words))
+        assert ("model.free_variance=certified" in caplog.text) == warned, (name, caplog.text)
+
+
+def test_learned_variances_go_on_bit_identically_and_the_actor_has_them(tmp_path):
+    words = [*WORDS, *WALKER, "model.free_variance=learned", "model.learn_every=15"]
+    configs = {
+        name: compose.composed("train_agent", [*words, f"run_dir={tmp_path / name}"]) for name in ("whole", "parts")
+    }
+    whole = train_agent.run(configs["whole"])
+    assert "; learned" in str(whole)
+    shorter = compose.composed("train_agent", [*words, "total_steps=32", f"run_dir={tmp_path / 'parts'}"])
+    train_agent.run(shorter)
+    assert train_agent.run(configs["parts"], resume=True).steps == 50
+    folders = [RunFolder.open(tmp_path / name) for name in configs]
+    policies = [torch.load(folder.policy_file, weights_only=True) for folder in folders]
+    assert policies[0].keys() == policies[1].keys()
+    assert all(torch.equal(value, policies[1][key]) for key, value in policies[0].items())
+    logs = [
+        value for key, value in policies[0].items() if key.startswith("actor.") and key.endswith("free.log_variance")
+    ]
+    assert len({float(value) for value in logs}) == len(logs) > 1 and all(float(v) != math.log(1e-4) for v in logs)
+    agent = train_agent.build_agent(  # as report and evaluate-agent build it
+        configs["whole"], building.build_env(configs["whole"]), agent_files.load_spec(folders[0])
+    )
+    agent_files.load_policy(agent, folders[0])
+    assert torch.equal(
+        agent.policy.state_dict()["actor.net.head.free.log_variance"], policies[0]["actor.net.head.free.log_variance"]
+    )
+
+
+def test_several_seeds_learn_variances_as_each_would_alone(tmp_path, monkeypatch):
+    words = [*WORDS, *WALKER, "model.free_variance=learned", "model.learn_every=15", "threads=1"]
+    train_agent.run_many(compose.composed("train_agent", [*words, "seeds=2", f"run_dir={tmp_path / 'both'}"]))
+    train_agent.run(compose.composed("train_agent", [*words, "seed=1", f"run_dir={tmp_path / 'alone'}"]))
+    both, alone = (
+        torch.load(RunFolder.open(folder).policy_file, weights_only=True)
+        for folder in (tmp_path / "both" / "seed1", tmp_path / "alone")
+    )
+    for key, value in alone.items():
+        torch.testing.assert_close(both[key], value, rtol=1e-2, atol=1e-4, msg=key)
 
 
 def test_an_episode_is_filmed(config, result, tmp_path):
