@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
 
-from rppdyn.nn import RPPEMLP, DensePathway
+from rppdyn.nn import RPPEMLP, DensePathway, Pathway, RelaxedLinear
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import Gaussian, free_share, free_variance, joint_evidence
 
@@ -85,19 +85,16 @@ class LearnVariances(BaseCallback):
         """Give the actor's free pathways the shares that those of the critics have."""
         odds: dict[str, list[float]] = defaultdict(list)
         for net in self.model.critic.function.nets:
-            for layer, own in net.pathway_variances().items():
-                if own.keys() >= {"equivariant", "free"}:
-                    inputs = net.get_submodule(f"{layer}.free").weight.shape[-1]
-                    share = free_share(float(own["free"]), float(own["equivariant"]), inputs)
-                    odds[layer].append(math.log(share) - math.log(max(1 - share, 1e-15)))
-        net, moved = self.model.actor.net, {}
-        for layer, own in net.pathway_variances().items():
-            if layer in odds and own.keys() >= {"equivariant", "free"}:
+            for layer, (wide, free, inputs) in _shared(net).items():
+                share = free_share(float(free.variance), float(wide.variance), inputs)
+                odds[layer].append(math.log(share) - math.log(max(1 - share, 1e-15)))
+        moved = {}
+        for layer, (wide, free, inputs) in _shared(self.model.actor.net).items():
+            if layer in odds:
                 share = 1 / (1 + math.exp(-statistics.fmean(odds[layer])))
-                pathway = net.get_submodule(f"{layer}.free")
-                variance = free_variance(share, float(own["equivariant"]), pathway.weight.shape[-1])
-                pathway.log_variance.fill_(math.log(variance))
-                pathway.follow_variance(self.model.actor.optimizer)
+                variance = free_variance(min(share, 1 - 1e-15), float(wide.variance), inputs)
+                free.log_variance.fill_(math.log(variance))
+                free.follow_variance(self.model.actor.optimizer)
                 moved[f"{layer}.free"] = math.log10(variance)
         return moved
 
@@ -116,3 +113,13 @@ class LearnVariances(BaseCallback):
             found[f"{one.layer}.{one.name}"] = float(pathway.log_variance) / 2.302585092994046
             found[f"{one.layer}.{one.name}.effective"] = effective
         return found
+
+
+def _shared(net: RPPEMLP) -> dict[str, tuple[Pathway, Pathway, int]]:
+    """The layers that have both pathways: the equivariant one, the free one, and how many inputs they have."""
+    layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, RelaxedLinear)}
+    return {
+        name: (layer.equivariant, layer.free, layer.rep_in.dim)
+        for name, layer in layers.items()
+        if layer.equivariant is not None and layer.free is not None
+    }

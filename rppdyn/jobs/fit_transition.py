@@ -77,9 +77,9 @@ class Transition(StackFit):
         dataset = read_episodes(config.dataset or "", trust=trust)
         with closing(dataset.env()) as env:
             self.spec = symmetry_spec(env, symmetry=config.symmetry, variant=config.variant)
-            inputs = widest(config.model.hidden, self.spec.group)
+            width = widest(config.model.hidden, self.spec.group)
             certify_variance(
-                config.model, RunFolder(config.folder()), env, self.spec, inputs, reward=config.model.reward
+                config.model, RunFolder(config.folder()), env, self.spec, width, reward=config.model.reward
             )
         if config.model.reward:
             _check_rewards(config, self.spec)
