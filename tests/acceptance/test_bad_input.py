@@ -202,6 +202,10 @@ BAD = {
         ["train-agent", "env=rppdyn/WindyPendulum-v0", "model.free_variance=certified"],
         ["model.free_variance=certified", "no MuJoCo model", "a number"],
     ),
+    "learned free variance of a chain": (
+        ["fit-regression", 'model.groups=["O(3)"]', "model.variances=[1,1]", "model.free_variance=learned"],
+        ["model.free_variance=learned with model.groups", "objective=marginal_likelihood"],
+    ),
     "certified variance beside no pathway": (
         ["train-agent", "model.equivariant_variance=0", "model.free_variance=certified"],
         ["model.equivariant_variance=0", "no pathway to share with"],

@@ -112,6 +112,11 @@ class NetworkConfig:
             variances[place] = value
         if not any(variances):
             raise ConfigError(f"model.variances={variances}: no pathway is left; make one positive")
+        if isinstance(self.free_variance, str):
+            raise ConfigError(
+                f"model.free_variance={self.free_variance} with model.groups: model.variances has the free pathway's, too; leave "
+                "out one of the two (objective=marginal_likelihood learns them all)"
+            )
         if self.parametrisation == "dense":
             raise ConfigError(
                 "model.groups with model.parametrisation=dense: one weight stands for two pathways; leave one out"
