@@ -29,6 +29,7 @@ from rppdyn.nn import RPPEMLP, DensePathway
 from rppdyn.nn.coefficients import CoefficientMap
 from rppdyn.nn.gate import Pointwise
 from rppdyn.nn.pathways import named_pathways
+from rppdyn.nn.stacking import stacked_weights
 from rppdyn.priors import negative_log_prior
 
 NARROW = 64  # columns below which the product of two tall matrices takes half the time when transposed (AMD EPYC, MKL)
@@ -217,10 +218,12 @@ def _trainable(net: nn.Module) -> list[str]:
 
 
 class Others(Networks):
-    """Networks of any kind, by autograd."""
+    """Networks of any kind, by autograd; those that share their buffers, all but what is drawn for each, are applied as one."""
 
     def __init__(self, nets: Sequence[RPPEMLP]) -> None:
         super().__init__(nets, _trainable(nets[0]))
+        first, *others = (list(net.buffers()) for net in self.nets)
+        self._as_one = bool(others) and all(all(map(torch.equal, first, own)) for own in others)
 
     def weights(self, vectors: Tensor, trained: bool = False) -> list[tuple[Tensor, Any]]:
         with torch.set_grad_enabled(trained):
@@ -236,6 +239,8 @@ class Others(Networks):
         return self._forward(x, weights)
 
     def _forward(self, x: Tensor, weights: Any) -> Tensor:
+        if self._as_one:
+            return self.nets[0].apply(x, stacked_weights([w for _, w in weights]))
         return torch.stack([net.apply(x, w) for net, x, (_, w) in zip(self.nets, x, weights, strict=True)])
 
     def vjp(self, x: Tensor, weights: Any, rows: int | None = None) -> tuple[Tensor, Back]:

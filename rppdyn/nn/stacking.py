@@ -14,7 +14,7 @@ from rppdyn.nn.assembling import Network
 from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.networks import Weights
 
-__all__ = ["Stack"]
+__all__ = ["Stack", "stacked_weights"]
 
 
 class Stack(Network):
@@ -166,6 +166,12 @@ def _owner(net: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 
 # Assembled weights are nested lists and tuples of tensors, indices and None; weights are what has a gradient.
+
+
+def stacked_weights(weights: Sequence[Weights]) -> Weights:
+    """Assembled weights of networks that differ in these alone as one, with a leading axis, for the first network to apply."""
+    leaves = (torch.stack(own) for own in zip(*map(_weights, weights), strict=True))
+    return _filled(weights[0], leaves)
 
 
 def _is_weight(leaf: Any) -> bool:
