@@ -114,8 +114,8 @@ class NetworkConfig:
             raise ConfigError(f"model.variances={variances}: no pathway is left; make one positive")
         if isinstance(self.free_variance, str):
             raise ConfigError(
-                f"model.free_variance={self.free_variance} with model.groups: model.variances has the free pathway's, too; leave "
-                "out one of the two (objective=marginal_likelihood learns them all)"
+                f"model.free_variance={self.free_variance} with model.groups: model.variances has the free pathway's, too: "
+                "leave out one of the two (objective=marginal_likelihood learns them all)"
             )
         if self.parametrisation == "dense":
             raise ConfigError(
