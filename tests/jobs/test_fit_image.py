@@ -167,8 +167,10 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
     page = (tmp_path / "report.html").read_text()
     assert "s_conv" in page and "negative log-likelihood" in page
     capsys.readouterr()
-    assert main(["equivariance", "run"]) == 2
-    assert "is a run of fit-image" in capsys.readouterr().err
+    assert main(["equivariance", "run", "--states", "8", "--transformations", "rotation"]) == 0
+    assert "upright, s_conv" in capsys.readouterr().out
+    assert main(["equivariance", "run", "--env", "Ant-v5"]) == 2
+    assert "--env Ant-v5: of images" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
