@@ -1,6 +1,7 @@
 """Symmetric models of dynamics: Hamiltonian and neural-ODE models, their rollouts, and what they conserve."""
 
 from rppdyn.dynamics.integrate import METHODS, IntegrationError, Trajectories, integrate
+from rppdyn.dynamics.learned_symmetry import SymmetricHamiltonian, learn_symmetry
 from rppdyn.dynamics.models import DynamicsModel, HamiltonianModel, NeuralODEModel, SeparableHamiltonian
 from rppdyn.dynamics.observables import noether_momenta, relative_drift, rollout_error
 from rppdyn.dynamics.planning import CrossEntropyPlanner
@@ -16,9 +17,11 @@ __all__ = [
     "Rollout",
     "SeparableHamiltonian",
     "Step",
+    "SymmetricHamiltonian",
     "Trajectories",
     "TransitionModel",
     "integrate",
+    "learn_symmetry",
     "noether_momenta",
     "relative_drift",
     "rollout_error",

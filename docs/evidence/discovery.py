@@ -1,0 +1,193 @@
+"""Symmetries that are found: `python docs/evidence/discovery.py PART --seeds 1000 ... 1009 --json FILE`; without seeds, tables.
+
+PART is `fields` (plain networks of the field, trained for longer and longer: what error discovery stands), `evidence` (axis
+and strength learned with the Hamiltonian from 30 and 100 noisy states) or `frame` (a network in a learned frame). Runs that
+the file holds are passed over. A section of `protocol.md` says what is claimed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rppdyn.dynamics import learn_symmetry
+from rppdyn.envs.tasks import Pendulum
+from rppdyn.equivariance import discover
+from rppdyn.equivariance.error import geometric_mean, relative_difference
+from rppdyn.groups import SO, O2eR3
+from rppdyn.nn import EMLP, MLP, LearnedFrame
+from rppdyn.reps import Scalar, T, V
+from rppdyn.runs.files import write_json
+from rppdyn.runs.statistics import paired_ratio
+
+VERTICAL = torch.tensor([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
+Row = dict[str, Any]
+
+
+def states(pendulum: Pendulum, count: int, generator: torch.Generator) -> Tensor:
+    """States along trajectories, each at a time of its own from 0 to 5 s."""
+    paths = pendulum.trajectories(pendulum.initial_state(count, generator), torch.linspace(0, 5, 11).double())
+    return paths[torch.arange(count), torch.randint(11, (count,), generator=generator)]
+
+
+def off_axis(A: Tensor, wind: float) -> float:
+    """Degrees between the axis of a turn and the total force."""
+    axis = torch.nn.functional.normalize(
+        torch.stack([A[2, 1] - A[1, 2], A[0, 2] - A[2, 0], A[1, 0] - A[0, 1]]).double(), dim=0
+    )
+    force = torch.nn.functional.normalize(torch.tensor([-8 * wind, -5 * wind, -1.0]).double(), dim=0)
+    return math.degrees(math.acos(min(1.0, abs(float(axis @ force)))))
+
+
+def error(found: Tensor, truth: Tensor) -> float:
+    """Geometric mean of relative errors over states."""
+    return float(geometric_mean(relative_difference(found, truth)))
+
+
+def fitted(net: torch.nn.Module, x: Tensor, y: Tensor, steps: int, rate: float = 1e-2) -> None:
+    """Least squares on all data, by Adam at a rate that falls on a cosine."""
+    optimiser = torch.optim.Adam(net.parameters(), lr=rate)
+    for step in range(steps):
+        optimiser.param_groups[0]["lr"] = rate * 0.5 * (1 + math.cos(math.pi * step / steps))
+        optimiser.zero_grad()
+        (net(x) - y).square().mean().backward()
+        optimiser.step()
+
+
+def fields(seed: int) -> Row:
+    """Plain networks of the field in wind 0.1 from 1,000 states, after more and more steps: their error, and what is found."""
+    wind, generator = 0.1, torch.Generator().manual_seed(seed)
+    pendulum = Pendulum(wind=wind)
+    z, test = states(pendulum, 1000, generator), states(pendulum, 300, generator)
+    rows: Row = {}
+    for steps in (30, 100, 300, 1000):
+        rep = pendulum.rep(SO(3))
+        net = MLP(rep, rep, SO(3), hidden=128, generator=torch.Generator().manual_seed(seed))
+        fitted(net, z.float(), pendulum.vector_field(z).float(), steps)
+        with torch.no_grad():
+            off = error(net(test.float()), pendulum.vector_field(test).float())
+        found = discover(net, rep, rep, test.float())
+        axis = off_axis(found.generators[0], wind) if len(found.generators) == 1 else None
+        smallest = found.coefficients[0] if len(found.coefficients) else None
+        rows[str(steps)] = {"error": off, "verdict": found.verdict, "count": len(found.generators), "axis": axis,
+                            "defects": found.spectrum.tolist(), "seen": smallest is not None}  # fmt: skip
+    return rows
+
+
+def evidence(seed: int) -> Row:
+    """Axis and strength by evidence, beside the vertical axis and none, from 30 and 100 states with noise of 0.02."""
+    rows: Row = {}
+    for wind in (0.0, 0.01, 0.1):
+        for count in (30, 100):
+            generator = torch.Generator().manual_seed(seed)
+            pendulum = Pendulum(wind=wind)
+            z, test = states(pendulum, count, generator), states(pendulum, 300, generator)
+            rates = pendulum.vector_field(z)
+            rates = rates + 0.02 * torch.randn(rates.shape, dtype=rates.dtype, generator=generator)
+            rep = pendulum.rep(SO(3))
+            vertical = torch.tensor([float((A * VERTICAL).sum()) / 2 for A in SO(3).lie_algebra])
+            row: Row = {}
+            for arm, options in {"learned": {}, "vertical": {"fixed": vertical}, "none": None}.items():
+                draws = torch.Generator().manual_seed(seed)
+                model = learn_symmetry(z, rates, None if options is None else rep, generator=draws, **(options or {}))
+                row[arm] = {"error": error(model.vector_field(test), pendulum.vector_field(test)), "noise": model.noise,
+                            "strength": model.strength, "log_evidence": model.log_evidence}  # fmt: skip
+                if model.generator is not None:
+                    row[arm]["axis"] = off_axis(model.generator, wind)
+            rows[f"{wind:g},{count}"] = row
+    return rows
+
+
+def rates_of(energy: torch.nn.Module, z: Tensor, *, train: bool) -> Tensor:
+    """J grad H of a network H."""
+    z = z.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(energy(z).sum(), z, create_graph=train)
+    return torch.cat([slope[:, 6:], -slope[:, :6]], 1)
+
+
+def frame(seed: int) -> Row:
+    """Hamiltonian networks in wind 0.1 from 300 states: in a learned frame, in the vertical one, and without symmetry."""
+    wind, generator = 0.1, torch.Generator().manual_seed(seed)
+    pendulum = Pendulum(wind=wind)
+    z, test = states(pendulum, 300, generator).float(), states(pendulum, 300, generator).float()
+    y, truth = pendulum.vector_field(z), pendulum.vector_field(test)
+    hidden = [(64 * T(0) + 16 * T(1))(O2eR3()), (112 * T(0))(O2eR3()), (112 * T(0))(O2eR3())]
+    rows: Row = {}
+    for arm in ("learned", "vertical", "none"):
+        draws = torch.Generator().manual_seed(seed)
+        if arm == "none":
+            net: torch.nn.Module = MLP(4 * V, Scalar, O2eR3(), hidden=128, generator=draws)
+        else:
+            net = EMLP(4 * V, Scalar, O2eR3(), hidden, generator=draws, bilinear="published")
+        if arm == "learned":
+            net = LearnedFrame(net, (4 * V)(SO(3)), Scalar(SO(3)))
+        optimiser = torch.optim.Adam(net.parameters(), lr=1e-2)
+        for step in range(600):
+            optimiser.param_groups[0]["lr"] = 1e-2 * 0.5 * (1 + math.cos(math.pi * step / 600))
+            optimiser.zero_grad()
+            (rates_of(net, z, train=True) - y).square().mean().backward()
+            optimiser.step()
+        rows[arm] = {"error": error(rates_of(net, test, train=False), truth)}
+        if isinstance(net, LearnedFrame):
+            R = net.element().detach().double()
+            rows[arm]["axis"] = off_axis(R @ VERTICAL @ R.mT, wind)
+    return rows
+
+
+def table(part: str, runs: dict[str, Row]) -> None:
+    """What came out, as Markdown."""
+    rows = list(runs.values())
+    if part == "fields":
+        print("| steps | error of the field | verdict | degrees off the axis, median, largest | smallest defects |")
+        print("| ---: | ---: | --- | ---: | ---: |")
+        for steps in rows[0]:
+            own = [row[steps] for row in rows]
+            axes = [one["axis"] for one in own if one["axis"] is not None]
+            shown = f"{np.median(axes):.1f}, {max(axes):.1f}" if axes else ""
+            words = ", ".join(f"{sum(one['verdict'] == v for one in own)} {v}" for v in ("approximate", "none"))
+            first, second = (np.median([one["defects"][i] for one in own]) for i in (0, 1))
+            print(
+                f"| {steps} | {np.median([one['error'] for one in own]):.3f} | {words} | {shown} | {first:.2f}, {second:.2f} |"
+            )
+        return
+    cells = rows[0] if part == "evidence" else {"0.1,300": rows[0]}
+    print("| wind, states | degrees off, largest | learned | vertical | none | learned / vertical | learned / none |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for cell in cells:
+        own = [row[cell] for row in rows] if part == "evidence" else rows
+        errors = {arm: [one[arm]["error"] for one in own] for arm in ("learned", "vertical", "none")}
+        ratios = [paired_ratio(errors["learned"], errors[other]) for other in ("vertical", "none")]
+        means = " | ".join(f"{np.mean(errors[arm]):.4f}" for arm in errors)
+        shown = " | ".join(f"{ratio:.3f} [{low:.3f}, {high:.3f}]" for ratio, (low, high) in ratios)
+        print(f"| {cell} | {max(one['learned']['axis'] for one in own):.2f} | {means} | {shown} |")
+
+
+PARTS: dict[str, Callable[[int], Row]] = {"fields": fields, "evidence": evidence, "frame": frame}
+
+
+def main() -> None:
+    """Measure what the file does not hold; print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[])
+    parser.add_argument("--json", metavar="FILE", type=Path, required=True)
+    arguments = parser.parse_args()
+    whole = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
+    runs = whole.setdefault(arguments.part, {})
+    for seed in arguments.seeds:
+        if str(seed) not in runs:
+            runs[str(seed)] = PARTS[arguments.part](seed)
+            write_json(arguments.json, whole)
+    table(arguments.part, runs)
+
+
+if __name__ == "__main__":
+    main()

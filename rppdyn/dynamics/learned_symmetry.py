@@ -1,0 +1,206 @@
+"""A Hamiltonian system and its symmetry, learned together from few noisy rates of change, by evidence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rppdyn.reps import Rep
+
+__all__ = ["SymmetricHamiltonian", "learn_symmetry"]
+
+STARTS = 24  # directions of the family of which the one with the largest evidence is where learning starts
+CLOUD = 200  # states at which the energy should be invariant, about: the data, and others near them
+STRONGEST = (
+    15.0  # the largest log strength: the energy's change is below 1e-3 of its spread, and factorisations stay exact
+)
+NEAR = 0.3  # how far those are from the data, in standard deviations of each coordinate
+
+
+@dataclass(frozen=True)
+class SymmetricHamiltonian:
+    """A Hamiltonian that is linear in features, with the generator that leaves it alone.
+
+    Attributes:
+        generator: of the symmetry, ``(d, d)``, of the Frobenius norm of a plane rotation; None where none was asked for.
+        strength: prior precision of the energy's change along the generator, beside that of the weights, which is near 1.
+        noise: standard deviation of the noise of rates of positions and of momenta, as learned.
+        log_evidence: of the data.
+    """
+
+    generator: Float[Tensor, "d d"] | None
+    strength: float
+    noise: tuple[float, float]
+    log_evidence: float
+    features: _Features
+    weights: Float[Tensor, " features"]
+
+    def vector_field(self, z: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+        """J grad H."""
+        return torch.einsum("...fi,f->...i", self.features.fields(z), self.weights)
+
+
+class _Features:
+    """Linear, quadratic and random Fourier functions of a state, by their gradients, in the unit of energy of the data.
+
+    Positions and momenta are each in units of their own spread, so that nothing depends on whether metres or millimetres
+    are used, and turns of space keep the units.
+    """
+
+    def __init__(self, z: Tensor, rates: Tensor, count: int, scale: float, generator: torch.Generator):
+        n = z.shape[1]
+        positions, momenta = (half.std().expand(n // 2) for half in z.chunk(2, 1))
+        self.centre, self.size = z.mean(0), torch.cat([positions, momenta])
+        self.energy = rates[:, : n // 2].square().mean().sqrt() * momenta[0]
+        self.frequencies = torch.randn(count, n, dtype=z.dtype, generator=generator) / scale
+        self.phases = 2 * math.pi * torch.rand(count, dtype=z.dtype, generator=generator)
+        self.rows, self.columns = torch.triu_indices(n, n)
+        self.kinds = torch.cat([torch.full((k,), i) for i, k in enumerate((n, len(self.rows), count))])
+
+    def gradients(self, z: Tensor) -> Tensor:
+        """By the state, ``(..., features, dim)``."""
+        u, eye = (z - self.centre) / self.size, torch.eye(z.shape[-1], dtype=z.dtype)
+        quadratic = u[..., self.rows, None] * eye[self.columns] + u[..., self.columns, None] * eye[self.rows]
+        sines = (u @ self.frequencies.mT + self.phases).sin()
+        waves = -((2 / len(self.phases)) ** 0.5) * sines[..., None] * self.frequencies
+        slopes = torch.cat([eye.expand(*u.shape[:-1], *eye.shape), quadratic / 2**0.5, waves], -2)
+        return self.energy * slopes / self.size
+
+    def fields(self, z: Tensor) -> Tensor:
+        """J times the gradients: rates of positions and momenta, ``(..., features, dim)``."""
+        positions, momenta = self.gradients(z).chunk(2, -1)
+        return torch.cat([momenta, -positions], -1)
+
+
+def learn_symmetry(
+    z: Float[Tensor, "n dim"],
+    rates: Float[Tensor, "..."],
+    rep: Rep | None,
+    *,
+    generator: torch.Generator,
+    fixed: Float[Tensor, " D"] | None = None,
+    features: int = 300,
+    scale: float = 4.0,
+    steps: int = 100,
+) -> SymmetricHamiltonian:
+    r"""Learn H from noisy rates :math:`\dot z = J \nabla H(z)`, and the generator A under which it is invariant.
+
+    :math:`H = w^T \phi(z)` has linear, quadratic and random Fourier features. The prior of the weights has the precision
+
+    .. math:: \Lambda = \mathrm{diag}(\delta_k) + \delta_1 K(A), \qquad
+              w^T K(A)\, w = E\, |\nabla H(z) \cdot d\rho(A) z|^2,
+
+    one :math:`\delta_k` for each kind of feature; A is a direction in the Lie algebra of the representation's group. A,
+    all precisions and the noise maximise the evidence, which is exact, since the model is linear and Gaussian. An
+    invariance that the data refute gets a small :math:`\delta_1`: how far to believe it is learned with it.
+
+    Args:
+        z, rates: states ``(positions, momenta)`` and their rates of change, in double precision.
+        rep: how the family acts on states, ``4 * V(SO(3))`` for two bodies in space; None for no symmetry.
+        generator: draws features, states where the energy should be invariant, and starts.
+        fixed: coefficients of A in the family's basis, where it is known and not learned.
+        features: how many Fourier features.
+        scale: their length, in standard deviations of the states.
+    Raises:
+        ValueError: an odd number of coordinates, arrays that don't fit, or fewer than two states.
+    """
+    if z.ndim != 2 or z.shape != rates.shape or z.shape[1] % 2 or len(z) < 2:
+        raise ValueError(
+            f"z of shape {tuple(z.shape)} and rates of shape {tuple(rates.shape)}: give two or more states, positions and as "
+            "many momenta, and a rate for each coordinate"
+        )
+    if rep is not None and rep.dim != z.shape[1]:
+        raise ValueError(f"the states have {z.shape[1]} coordinates and {rep} acts on {rep.dim}")
+    z, rates = z.double(), rates.double()
+    phi = _Features(z, rates, features, scale, generator)
+    designs = [half.reshape(-1, len(phi.kinds)) for half in phi.fields(z).mT.chunk(2, 1)]
+    invariance = None if rep is None else _invariance(phi, z, rep, generator)
+    model = _Evidence(designs, [half.flatten() for half in rates.chunk(2, 1)], phi.kinds, invariance)
+    direction = _start(model, fixed, generator)
+    parameters = [model.precisions, model.log_noise]
+    if direction is not None:
+        parameters.append(model.log_strength)
+    if direction is not None and fixed is None:
+        parameters.append(direction.requires_grad_())
+    for parameter in parameters:
+        parameter.requires_grad_()
+    optimiser = torch.optim.LBFGS(parameters, max_iter=steps, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        loss = -model(direction)[0]
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    with torch.no_grad():
+        log_evidence, weights = model(direction)
+        A = None
+        if direction is not None and rep is not None:
+            A = torch.einsum("i,iab->ab", direction, rep.G.lie_algebra)
+            A = 2**0.5 * A / A.norm()
+        strength = 0.0 if direction is None else float(model.log_strength.clamp(max=STRONGEST).exp())
+        noise = tuple((model.log_noise / 2).exp().tolist())
+    return SymmetricHamiltonian(A, strength, (noise[0], noise[1]), float(log_evidence), phi, weights)
+
+
+def _invariance(phi: _Features, z: Tensor, rep: Rep, generator: torch.Generator) -> Tensor:
+    """E D_i D_j^T for the changes D_i of the features along the family's directions, ``(D, D, features, features)``."""
+    times = max(1, CLOUD // len(z))
+    near = [z + NEAR * z.std(0) * torch.randn(z.shape, dtype=z.dtype, generator=generator) for _ in range(times)]
+    cloud = torch.cat([z, *near])
+    slopes = phi.gradients(cloud)
+    changes = torch.stack([torch.einsum("nfi,ni->nf", slopes, cloud @ A.mT) for A in rep.lie_generators.to(z)])
+    return torch.einsum("anf,bng->abfg", changes, changes) / (len(cloud) * phi.energy.square())
+
+
+class _Evidence:
+    """The log evidence of a linear-Gaussian model whose prior favours invariance along one direction.
+
+    Args:
+        designs, targets: of each kind of observation, which has a noise variance of its own.
+    """
+
+    def __init__(self, designs: list[Tensor], targets: list[Tensor], kinds: Tensor, invariance: Tensor | None):
+        self.grams = torch.stack([design.mT @ design for design in designs])
+        self.moments = torch.stack([design.mT @ target for design, target in zip(designs, targets, strict=True)])
+        self.squares = torch.stack([target @ target for target in targets])
+        self.count = len(targets[0])
+        self.kinds, self.invariance = kinds, invariance
+        self.precisions = self.grams.new_zeros(int(kinds.max()) + 1)
+        self.log_strength = self.grams.new_tensor(4.0)
+        self.log_noise = torch.stack([(0.01 * target.var()).log() for target in targets])  # of the variances
+
+    def __call__(self, direction: Tensor | None) -> tuple[Tensor, Tensor]:
+        """It, and the weights' mean."""
+        prior = torch.diag(self.precisions.exp()[self.kinds])
+        if direction is not None:
+            assert self.invariance is not None
+            a = direction / direction.norm()
+            prior = prior + self.log_strength.clamp(max=STRONGEST).exp() * torch.einsum(
+                "a,b,abfg->fg", a, a, self.invariance
+            )
+        precise = (-self.log_noise).exp()
+        posterior = prior + torch.einsum("k,kfg->fg", precise, self.grams)
+        lower, upper = torch.linalg.cholesky(prior), torch.linalg.cholesky(posterior)
+        half = torch.linalg.solve_triangular(upper, (precise @ self.moments)[:, None], upper=False)
+        determinants = lower.diagonal().log().sum() - upper.diagonal().log().sum()
+        noise = self.count * (math.log(2 * math.pi) + self.log_noise).sum()
+        misfit = precise @ self.squares - half.square().sum() + noise
+        return determinants - misfit / 2, torch.linalg.solve_triangular(upper.mT, half, upper=True)[:, 0]
+
+
+def _start(model: _Evidence, fixed: Tensor | None, generator: torch.Generator) -> Tensor | None:
+    """The direction that is given, or the best of some random ones; none without a family."""
+    if model.invariance is None:
+        return None
+    if fixed is not None:
+        return fixed.to(model.grams)
+    size = len(model.invariance)
+    starts = torch.nn.functional.normalize(torch.randn(STARTS, size, dtype=torch.float64, generator=generator), dim=1)
+    with torch.no_grad():
+        return max(starts, key=lambda a: float(model(a)[0])).clone()
