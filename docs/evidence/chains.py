@@ -183,7 +183,7 @@ def numbers(row: dict[str, Any]) -> list[float]:
     found = {"equivariant": 0.0, "equivariant_2": 0.0, "free": 0.0}
     for name, value in row["chain"]["effective"].items():
         layer, _, pathway = name.rpartition(".")
-        if layer.endswith(("linear", "head")):
+        if layer == "head" or layer.endswith(".linear"):
             found[pathway] += value
     return [*found.values()]
 
