@@ -34,6 +34,9 @@ Architecture = Literal["auto", "regular", "tensor"]
 MAX_RANK_ON_A_LINE = 3  # every power of a one-dimensional group has one coordinate, so the width sets no bound there
 
 
+LEAST_CHANNELS = 12  # with three or four a Lorentz network of width 128 had three times the error
+
+
 def hidden_representation(
     width: int | Rep | RepType,
     group: Group,
@@ -71,6 +74,7 @@ def hidden_representation(
 def products_hidden(width: int, group: Group, max_rank: int, others: Sequence[Rep] = ()) -> Rep:
     """The widest tensors of small rank that, with gates and the operands of products, are ``width`` rows of a linear layer.
 
+    Operands are counted as half of the width at most: narrow layers have more rows.
     A block with :class:`~rppdyn.nn.ChannelProducts` then costs about what a layer of that width costs without symmetry. Of each
     of the ``others`` there are as many copies as of vectors.
     """
@@ -80,7 +84,7 @@ def products_hidden(width: int, group: Group, max_rank: int, others: Sequence[Re
             vectors = sum(len(index) for part, index in rep.blocks() if part == V(group))
             rep = reduce(add, (vectors * other for other in others), rep)
         operands = 2 * product_channels(rep) * sum(t.dim for t in operand_types(rep))
-        if gated(rep).dim + operands <= width:
+        if gated(rep).dim + min(operands, width // 2) <= width:
             return rep
     return Scalar(group)
 
@@ -206,5 +210,5 @@ def operand_types(rep: Rep) -> tuple[Rep, ...]:
 
 
 def product_channels(rep: Rep) -> int:
-    """As many pairs as make the operands half as wide as the hidden representation."""
-    return max(1, rep.dim // (4 * sum(t.dim for t in operand_types(rep))))
+    """As many pairs as make the operands half as wide as the hidden representation, and at least ``LEAST_CHANNELS``."""
+    return max(LEAST_CHANNELS, rep.dim // (4 * sum(t.dim for t in operand_types(rep))))
