@@ -13,7 +13,7 @@ from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import SL, SO, SO13, D, Group, O, O2eR3, SO2eR3, SO13p, Sp, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Bilinear, ChannelProducts, Gate, Stack, merge
 from rppdyn.nn.derivatives import evaluate
-from rppdyn.nn.hidden import component_major, missing_types, operand_types, tensor_rank
+from rppdyn.nn.hidden import LEAST_CHANNELS, component_major, missing_types, operand_types, tensor_rank
 from rppdyn.nn.multiplying import GatedProducts
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Pseudoscalar, Scalar, T, V
@@ -134,11 +134,13 @@ def test_products_and_gates_as_one_differentiate_in_every_way():
 
 
 @pytest.mark.parametrize("G", [O(2), SO(3), SO13p(), O(5), SL(3)], ids=str)
-@pytest.mark.parametrize("width", [16, 256])
-def test_a_width_is_the_rows_of_a_linear_layer(G, width):
+@pytest.mark.parametrize("width", [24, 384])
+def test_a_width_is_the_rows_of_a_linear_layer_unless_operands_are_more_than_half(G, width):
     net = EMLP(2 * V, Scalar, G, hidden=width, num_layers=2, bilinear="channelwise")
     rows = [block.linear.rep_out.dim for block in net.blocks]
-    assert max(rows) <= width and (width == 16 or min(rows) > 0.9 * width)
+    assert (width == 24) == (max(rows) > width) and min(rows) > 0.9 * width
+    assert all(block.bilinear.channels >= LEAST_CHANNELS for block in net.blocks)
+    assert all(net.blocks[1].gate.rep_in.dim <= width for block in net.blocks)
 
 
 def test_ranks_of_hidden_tensors_are_those_of_input_and_output():
