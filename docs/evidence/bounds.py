@@ -51,7 +51,7 @@ def brief(path: str) -> dict[str, Any]:
     if result["verb"] == "bound":
         rows = json.loads((folder.path / "messages.json").read_text(encoding="utf-8"))["settings"]
         settings = [[row[key] for key in ("seed", "dimension", "levels", "bits", "risk", "bound")] for row in rows]
-    provenance = {key: result["provenance"].get(key) for key in ("commit", "versions")}
+    provenance = {"commit": result["provenance"]["commit"], "torch": result["provenance"]["packages"].get("torch")}
     return {"verb": result["verb"], "model": result["model"], "config": run, "test": test, "settings": settings,
             "seeds": result["seeds"], "provenance": provenance}  # fmt: skip
 
@@ -122,27 +122,25 @@ def bounds_table(runs: dict[str, dict[str, Any]], share: bool) -> str:
 
 
 def choice_table(runs: list[dict[str, Any]], tasks: list[str]) -> str:
-    """Values of each criterion by model, and how far it ranks as the fits' test error does."""
-    lines = ["| task | criterion | emlp | rpp | mlp | pairs as the test ranks | the same model first |",
+    """Values of each criterion by model, and the share of pairs of models that it ranks as tests do."""
+    lines = ["| task | criterion | emlp | rpp | mlp | ranks as the fits' test error | ranks as the coded networks' test risk |",
              "| --- | --- |" + " ---: |" * 5]  # fmt: skip
     for task in tasks:
         fits, coded = of(runs, "fit-regression", task), of(runs, "bound", task, 500)
-        test = {model: run["test"]["test/error"] for model, run in fits.items()}
         criteria = {
-            "test error of fits": test,
+            "test error of fits": {m: r["test"]["test/error"] for m, r in fits.items()},
+            "test risk of coded networks": {m: r["test"]["risk/test"] for m, r in coded.items()},
             "code length, bits per datum": {
                 m: [v / 500 for v in r["test"]["description/bits"]] for m, r in coded.items()
             },
             "bound": {m: r["test"]["bound/value"] for m, r in coded.items()},
             "-log evidence per datum": {m: r["test"]["marginal_likelihood"] for m, r in fits.items()},
         }
+        by_fits, by_coded = list(criteria.values())[:2]
         for name, values in criteria.items():
-            same = agreement(values, test)
             shown = [f"{np.mean(values[m]):.3g}" for m in ("emlp", "rpp", "mlp")]
-            own = "" if values is test else f"{same.pairs:.2f}"
-            lines.append(
-                f"| {task} | {name} | {' | '.join(shown)} | {own} | {'' if values is test else f'{same.best:.2f}'} |"
-            )
+            shown += ["" if values is test else f"{agreement(values, test).pairs:.2f}" for test in (by_fits, by_coded)]
+            lines.append(f"| {task} | {name} | {' | '.join(shown)} |")
     return "\n".join(lines)
 
 
@@ -190,7 +188,8 @@ def main() -> None:
     data: dict[str, Any] = {"runs": [], "labels": [], "coder": {}}
     for path in arguments.runs:
         if path.endswith(".json"):
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            stored = json.loads(Path(path).read_text(encoding="utf-8"))
+            data = {"runs": data["runs"] + stored["runs"], "labels": stored["labels"], "coder": stored["coder"]}
         else:
             data["runs"].append(brief(path))
     if arguments.problems:
