@@ -17,6 +17,7 @@ from rppdyn.runs.files import write_text
 from rppdyn.runs.metrics import read_metrics, series
 
 Row = dict[str, Any]
+OWN_GROUPS = {"lorentz": "O(1,3)", "o5_invariant": "O(5)"}  # of tasks; that of the others is O(3)
 
 
 def arm_of(model: dict[str, Any]) -> str:
@@ -41,7 +42,8 @@ def row_of(folder: RunFolder, note: str) -> Row:
     else:
         task = config["task"]
         wind = f", wind {task['wind']:g}" if task.get("wind") is not None else ""
-        name, group = task["name"].removeprefix("windy_"), (task.get("group") or "O(3)").replace("2eR3()", "(2)")
+        name = task["name"].removeprefix("windy_")
+        group = (task.get("group") or OWN_GROUPS.get(name, "O(3)")).replace("2eR3()", "(2)")
         cell = f"{name}, {group}" + (wind or f", {task['train']} data")
         arm = arm_of(config["model"]) + (", augmented" if task.get("augment") else "")
         arm += ", channel-wise" if config["model"].get("bilinear") == "channelwise" else ""
