@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import gymnasium as gym
 import mujoco
@@ -16,6 +17,9 @@ from rppdyn.envs.certification.store import find_certificate, save_certificate
 from rppdyn.envs.spec import VERDICTS, SymmetrySpec
 from rppdyn.envs.wrappers import step_wrappers
 from rppdyn.priors.shares import LARGEST_DEFECT, SMALLEST_DEFECT, share_of_defect
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecEnv
 
 __all__ = ["CertifiedShare", "certified_share", "share_of"]
 
@@ -39,7 +43,7 @@ class CertifiedShare:
     note: str
 
 
-def certified_share(env: gym.Env, spec: SymmetrySpec, *, reward: bool = True) -> CertifiedShare:
+def certified_share(env: gym.Env | VecEnv, spec: SymmetrySpec, *, reward: bool = True) -> CertifiedShare:
     """How much of a network over a spec's symmetry is left to its free pathway, from the stored certificate or a new one.
 
     Args:
@@ -49,17 +53,16 @@ def certified_share(env: gym.Env, spec: SymmetrySpec, *, reward: bool = True) ->
         ValueError: an environment without a MuJoCo model, or whose spec or wrappers can't be certified.
     """
     with ExitStack() as stack:
-        if hasattr(env, "num_envs") and hasattr(env, "get_attr"):
-            env = stack.enter_context(single_environment(env))
-        model = getattr(env.unwrapped, "model", None)
+        one = env if isinstance(env, gym.Env) else stack.enter_context(single_environment(env))
+        model = getattr(one.unwrapped, "model", None)
         if not isinstance(model, mujoco.MjModel):
             raise ValueError(
                 f"{spec.env_id} has no MuJoCo model to certify its symmetry in: give free_variance a number, or learned"
             )
-        certificate = None if step_wrappers(env) else find_certificate(model, spec)
+        certificate = None if step_wrappers(one) else find_certificate(model, spec)
         if certificate is None:
             logger.warning("certifying the symmetry of %s in the simulator, which takes some seconds", spec.env_id)
-            certificate = certify(env, spec)
+            certificate = certify(one, spec)
             save_certificate(certificate)
     return share_of(certificate, reward=reward)
 

@@ -79,8 +79,8 @@ class RunConfig(ABC):
         """The configuration without the keys in which a resumed run may differ from its beginning."""
         content = without(asdict(self), self.resumable)
         content["threads"] = content["threads"] or 1  # as before there was null
-        usual = {"parametrisation": "pathways", "bilinear_maps": None, "groups": None, "variances": None}
-        usual |= {"learn_every": 2000}
+        usual: dict[str, Any] = {"parametrisation": "pathways", "learn_every": 2000}
+        usual |= dict.fromkeys(("bilinear_maps", "groups", "variances"))
         for key, value in usual.items():  # as before there was such a key
             if content["model"].get(key, value) == value:
                 content["model"].pop(key, None)
