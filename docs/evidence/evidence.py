@@ -172,7 +172,7 @@ def write_table(page: Path, claims: list[Claim]) -> None:
 
 
 def draw(claims: list[Claim]) -> Figure:
-    """The forest plot: for each claim with data the ratio to the best other arm, each seed a point."""
+    """Draw the ratio of each claim with data to the best other arm, each seed a point."""
     shown = [claim for claim in claims if "measured" in claim][::-1]
     figure = Figure(figsize=(8.2, 0.31 * len(shown) + 1.3), layout="constrained")
     FigureCanvasAgg(figure)
@@ -215,9 +215,10 @@ def main() -> None:
     """Recompute, draw and write."""
     claims = recompute(json.loads(CLAIMS.read_text(encoding="utf-8")))
     write_json(CLAIMS, claims)
-    save(draw(claims), FOREST)
-    for page, shown in zip(PAGES, ([claim for claim in claims if claim.get("shown")], claims), strict=True):
-        write_table(page, shown)
+    shown = [claim for claim in claims if claim.get("shown")]
+    save(draw(shown), FOREST)
+    for page, rows in zip(PAGES, (shown, claims), strict=True):
+        write_table(page, rows)
     counts = {
         word: sum(claim["verdict"] == word for claim in claims)
         for word in ("decided", "suggestive", "contradicted", "open")
