@@ -20,7 +20,6 @@ from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec
 from rppdyn.envs.tasks import draw_chunks, transition_data
 from rppdyn.envs.tasks.transitions import Stretches
 from rppdyn.equivariance.error import geometric_mean, relative_difference
-from rppdyn.jobs.certified import certify_variance
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
@@ -31,6 +30,7 @@ from rppdyn.jobs.fitting.networks import build_stack, widest
 from rppdyn.jobs.fitting.result import FitResult, over_members
 from rppdyn.jobs.fitting.running import load_members, run_fit
 from rppdyn.jobs.training import agent_files
+from rppdyn.jobs.training.certified import certify_variance
 from rppdyn.nn import Chained, Stack
 from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.runs.files import write_json

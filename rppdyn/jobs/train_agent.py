@@ -21,13 +21,13 @@ from rppdyn.agents.trainees import LOG_INTERVAL, Trainee, train_together
 from rppdyn.agents.workers import WorkerEnv
 from rppdyn.envs import SymmetrySpec, certificate_for, require_capturable, share_of, termination
 from rppdyn.envs.spec import VERDICTS
-from rppdyn.jobs.certified import certify_variance
 from rppdyn.jobs.config.agent import ModelConfig, TrainAgentConfig
 from rppdyn.jobs.config.checks import CERTIFIED, LEARNED
 from rppdyn.jobs.config.preflight import preflight
 from rppdyn.jobs.training import agent_files
 from rppdyn.jobs.training.agent_files import RunState
 from rppdyn.jobs.training.building import build_agent, build_env, process_state, spec_of
+from rppdyn.jobs.training.certified import certify_variance
 from rppdyn.jobs.training.curves import learning_curves
 from rppdyn.jobs.training.evaluations import Aside, Evaluations, Here
 from rppdyn.jobs.training.processes import Seeds, Told, portable, shared_out, side_by_side

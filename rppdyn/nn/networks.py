@@ -168,9 +168,9 @@ class RPPEMLP(Network):
         hidden: channels per hidden layer, a representation, or a list with one of these per layer.
         num_layers: number of hidden layers, 3 unless ``hidden`` is a list.
         architecture: "auto", "regular" or "tensor"; how an integer width is shared out.
-        bilinear: the bilinear layer of blocks: "channelwise", "published" or True (:class:`Bilinear`), False for none, None
-            for the published one where a part of the hidden representation is gated; "auto" is "channelwise" for infinite
-            groups and widths that have room for it, and else None.
+        bilinear: the bilinear layer of blocks: "channelwise" (:class:`ChannelProducts`); "published" or None
+            (:class:`Bilinear`, where a part of the hidden representation is gated), True for one in every block, False for
+            none; "auto" is "channelwise" for infinite groups and widths that have room for it, and else "published".
         bilinear_maps: published: how many copies of a part serve as maps, None for as many as it has dimensions;
             channel-wise: how many channels are multiplied, None for operands half as wide as the hidden features.
         output_scale: multiplies the initial weights of the last layer, both pathways (0.01 for policies).
@@ -389,7 +389,7 @@ def _form(bilinear: bool | Form | None, rep_in: Rep, rep_hidden: Rep) -> Form | 
     if bilinear == "channelwise":
         vectors = _mixes(rep_hidden) or _mixes(rep_in)
         return "channelwise" if vectors and any(basis.rank for basis in product_maps(rep_hidden)) else None
-    if bilinear is None:
+    if bilinear in (None, "published"):
         bilinear = _mixes(rep_hidden)
     return "published" if bilinear else None
 

@@ -389,7 +389,7 @@ def test_a_certified_variance_is_written_once_and_neither_resuming_nor_evaluatin
     def again(*_, **__):
         raise AssertionError("the number stands in the run's folder")
 
-    monkeypatch.setattr("rppdyn.jobs.certified.certified_share", again)
+    monkeypatch.setattr("rppdyn.jobs.training.certified.certified_share", again)
     monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "another"))
     longer = train_agent.run(compose.composed("train_agent", [*words, "total_steps=60"]), resume=True)  # these words
     assert longer.steps == 60 and stored(tmp_path / "run", "certified_variance") == pytest.approx(number)
