@@ -218,12 +218,20 @@ def _trainable(net: nn.Module) -> list[str]:
 
 
 class Others(Networks):
-    """Networks of any kind, by autograd; those that share their buffers, all but what is drawn for each, are applied as one."""
+    """Networks of any kind, by autograd; those whose buffers are equal, what was drawn for each included, are applied as one."""
 
     def __init__(self, nets: Sequence[RPPEMLP]) -> None:
         super().__init__(nets, _trainable(nets[0]))
-        first, *others = (list(net.buffers()) for net in self.nets)
-        self._as_one = bool(others) and all(all(map(torch.equal, first, own)) for own in others)
+        self._compared: tuple[tuple, bool] | None = None
+
+    def _as_one(self) -> bool:
+        """Whether all buffers are equal; compared anew where one was changed, as a checkpoint that is loaded does."""
+        buffers = [list(net.buffers()) for net in self.nets]
+        state = tuple((buffer.data_ptr(), buffer._version) for own in buffers for buffer in own)
+        if self._compared is None or self._compared[0] != state:
+            first, *others = buffers
+            self._compared = state, bool(others) and all(all(map(torch.equal, first, own)) for own in others)
+        return self._compared[1]
 
     def weights(self, vectors: Tensor, trained: bool = False) -> list[tuple[Tensor, Any]]:
         with torch.set_grad_enabled(trained):
@@ -239,7 +247,7 @@ class Others(Networks):
         return self._forward(x, weights)
 
     def _forward(self, x: Tensor, weights: Any) -> Tensor:
-        if self._as_one:
+        if self._as_one():
             return self.nets[0].apply(x, stacked_weights([w for _, w in weights]))
         return torch.stack([net.apply(x, w) for net, x, (_, w) in zip(self.nets, x, weights, strict=True)])
 
