@@ -218,7 +218,7 @@ def _trainable(net: nn.Module) -> list[str]:
 
 
 class Others(Networks):
-    """Networks of any kind, by autograd; those whose buffers are equal, what was drawn for each included, are applied as one."""
+    """Networks of any kind, by autograd; those whose buffers are equal, drawn ones included, are applied as one."""
 
     def __init__(self, nets: Sequence[RPPEMLP]) -> None:
         super().__init__(nets, _trainable(nets[0]))
