@@ -165,7 +165,7 @@ class Networks(ABC):
         return self._prior[1]
 
     def _variances(self) -> tuple:
-        """What is another one where a variance was changed, or what it is cast to."""
+        """Identify the present variances and dtype: the tuple differs where one was changed."""
         like = self.parameters[0]
         variances = [s for p in self._pathways for s in p.log_variances("").values()]
         return like.dtype, like.device, *((s.data_ptr(), s._version) for s in variances)
@@ -225,7 +225,7 @@ class Others(Networks):
         self._compared: tuple[tuple, bool] | None = None
 
     def _as_one(self) -> bool:
-        """Whether all buffers are equal; compared anew where one was changed, as a checkpoint that is loaded does."""
+        """Compare the buffers of all networks, anew where one was changed, as by loading a checkpoint."""
         buffers = [list(net.buffers()) for net in self.nets]
         state = tuple((buffer.data_ptr(), buffer._version) for own in buffers for buffer in own)
         if self._compared is None or self._compared[0] != state:

@@ -93,7 +93,7 @@ def of(runs: list[dict[str, Any]], verb: str, task: str, train: int | None = Non
 
 
 def reached(run: dict[str, Any]) -> list[float]:
-    """Of each seed the fewest bits of a setting whose empirical risk is at most REACHED; infinite where none has it."""
+    """Find each seed's fewest bits of a setting whose empirical risk is at most REACHED; infinite where none has it."""
     bits = {seed: [row[3] for row in run["settings"] if row[0] == seed and row[4] <= REACHED] for seed in run["seeds"]}
     return [min(found, default=math.inf) for found in bits.values()]
 

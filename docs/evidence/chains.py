@@ -1,4 +1,4 @@
-"""Which group of a chain survives? `python docs/evidence/chains.py --seeds 500 ... 509 --json FILE`; without seeds, a table.
+"""Measure which subgroup survives: `python docs/evidence/chains.py --seeds 500 ... 509 --json FILE`; without seeds, a table.
 
 Small networks with an equivariant pathway for each group of a chain, whose variances and noise are learned by joint evidence
 from the training data; beside them networks that are told the group that survives. Each seed of each cell is written when it

@@ -143,7 +143,7 @@ def frame(seed: int) -> Row:
 
 
 def table(part: str, runs: dict[str, Row]) -> None:
-    """What came out, as Markdown."""
+    """Print what was measured, as Markdown."""
     rows = list(runs.values())
     if part == "fields":
         print("| steps | error of the field | verdict | degrees off the axis, median, largest | smallest defects |")

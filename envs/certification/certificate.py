@@ -154,8 +154,8 @@ class GeneratorReport:
 
     @property
     def defect(self) -> float:
-        """Of a step, what the verdict on the dynamics is about: the largest 95th percentile, of all states, those in contact
-        and those out of it.
+        """Defect of a step that the verdict on the dynamics is about: the largest 95th percentile, of all states, of those in
+        contact, and of those out of it.
 
         Where only rare states keep dynamics from being exact, the root of the share of such states times the largest defect.
         """

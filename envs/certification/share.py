@@ -68,7 +68,7 @@ def certified_share(env: gym.Env | VecEnv, spec: SymmetrySpec, *, reward: bool =
 
 
 def share_of(certificate: Certificate, *, reward: bool = True) -> CertifiedShare:
-    """What a certificate leaves to the free pathway; arguments as of :func:`certified_share`."""
+    """Take the free pathway's share from a certificate; arguments as of :func:`certified_share`."""
     defects = [report.defect for report in certificate.generators]
     verdicts = [report.dynamics_verdict for report in certificate.generators]
     if reward:

@@ -19,7 +19,7 @@ from torch import Tensor
 from rppdyn.basis.problem import Array
 
 MAX_SPARSE_BYTES = 2**32
-"""Of the entries that are formed to find those that are not zero, and of what is found."""
+"""Limit in bytes of the entries that are formed to find those that are not zero, and of those that are found."""
 
 
 class Subspace(ABC):
