@@ -23,6 +23,7 @@ __all__ = [
     "SOURCES",
     "ImageData",
     "ImageSet",
+    "centred",
     "image_data",
     "in_quadrants",
     "mirrored",
@@ -146,6 +147,36 @@ def rotated(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, 
     return torch.from_numpy(np.stack(turned)) if turned else x
 
 
+def centred(x: Float[Tensor, "N C H W"], side: int, degrees: Tensor | None = None) -> Float[Tensor, "N C S S"]:
+    """Images whose centre is that of a square canvas, turned about it, by one linear interpolation.
+
+    An image of an even size has no pixel at its centre, and a canvas of an odd size has: there it is resampled half a pixel
+    aside. Beside :func:`on_canvas`, whose image is off centre then, a turn moves nothing but the image.
+
+    Args:
+        side: of the canvas.
+        degrees: by which each image is turned, counter-clockwise; None for 0.
+    Raises:
+        ValueError: the canvas is smaller than the images.
+    """
+    from rppdyn.equivariance.pixels import coordinates
+
+    height, width = x.shape[-2:]
+    if side < max(height, width):
+        raise ValueError(f"canvas={side} is smaller than images of {height} x {width} pixels: give a larger one")
+    angles = torch.zeros(len(x)) if degrees is None else torch.deg2rad(degrees.float())
+    cos, sin = angles.cos(), angles.sin()
+    turns = torch.stack([torch.stack([cos, -sin], -1), torch.stack([sin, cos], -1)], -2)  # x right, y down
+    grid = coordinates((side, side), dtype=torch.float32).flatten(0, 1) @ turns.mT
+    # grid_sample takes an image's edges as -1 and 1
+    grid = grid.unflatten(1, (side, side)) * 2 / torch.tensor([width, height])
+    return F.grid_sample(x, grid, padding_mode="zeros", align_corners=False)
+
+
+def _rotated_about_its_centre(x: Float[Tensor, "N C H W"], side: int, generator: Generator) -> Float[Tensor, "N C S S"]:
+    return centred(x, side, 360 * torch.rand(len(x), generator=generator))
+
+
 def scrambled(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, "N C H W"]:
     """All images with their pixels in one other order, drawn at random: what is near is no longer together."""
     order = torch.randperm(math.prod(x.shape[-2:]), generator=generator)
@@ -158,6 +189,7 @@ class Arrangement:
 
     Attributes:
         canvas: side of the canvas, in sides of the image.
+        onto: how images are put onto the canvas, where it isn't into its middle; an odd canvas has one pixel less.
         shift: pixels; None for a quarter of the canvas.
     """
 
@@ -166,6 +198,7 @@ class Arrangement:
     shift: int | None = 0
     quadrants: bool = False
     quadrant_is_asked: bool = False
+    onto: Callable[[Images, int, Generator], Images] | None = None
 
 
 ARRANGEMENTS: dict[str, Arrangement] = {
@@ -174,6 +207,7 @@ ARRANGEMENTS: dict[str, Arrangement] = {
     "translated": Arrangement(canvas=2, shift=None),
     "quarter_turned": Arrangement(quarter_turned, canvas=2),
     "rotated": Arrangement(rotated, canvas=2),
+    "rotated_odd": Arrangement(canvas=2, onto=_rotated_about_its_centre),
     "scrambled": Arrangement(scrambled),
     "digit": Arrangement(canvas=2, shift=1, quadrants=True),
     "digit_quadrant": Arrangement(canvas=2, shift=1, quadrants=True, quadrant_is_asked=True),
@@ -301,6 +335,7 @@ def image_data(
     translated      on a canvas of twice the size, moved by up to a quarter of it
     quarter_turned  on such a canvas, turned by a multiple of 90 degrees
     rotated         on such a canvas, turned by any angle
+    rotated_odd     the same about the middle pixel of a canvas of one pixel less, which images are resampled for
     scrambled       with their pixels in another order, the same for all
     digit           in one of the four quadrants of such a canvas, moved by up to 1 pixel
     digit_quadrant  the same images, and the quadrant is asked as well: class + 10 times quadrant
@@ -380,7 +415,13 @@ def _arranged(
             f"canvas={side} has no four quadrants that hold an image each: give an even number from {2 * max(x.shape[-2:])} on"
             f"{smaller}"
         )
-    x = on_canvas(x, side // 2 if how.quadrants else side)
+    if how.onto is not None:
+        side -= canvas is None
+        if side % 2 == 0:
+            raise ValueError(f"canvas={side} has no middle pixel: give an odd number, {side - 1} or {side + 1}")
+        x = how.onto(x, side, generator)
+    else:
+        x = on_canvas(x, side // 2 if how.quadrants else side)
     if how.quadrants:
         x, quadrant = in_quadrants(x, generator)
         if how.quadrant_is_asked and classes is not None:  # only classes are asked so

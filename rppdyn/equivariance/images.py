@@ -27,6 +27,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rppdyn.equivariance.actions import Flow
+from rppdyn.equivariance.pixels import bilinear, coordinates
 
 __all__ = [
     "TRANSFORMATIONS",
@@ -66,13 +67,11 @@ class AffineFlow(Flow):
         height, width = x.shape[-2:]
         t = torch.as_tensor(t, dtype=torch.float64, device=x.device)
         options: dict[str, Any] = dict(dtype=torch.float64, device=x.device)
-        rows, columns = torch.meshgrid(torch.arange(height, **options), torch.arange(width, **options), indexing="ij")
         centre = torch.tensor([(width - 1) / 2, (height - 1) / 2], **options)
-        pixels = torch.stack([columns, rows], -1)
         # the value at p comes from where the flow takes to p
         back = torch.linalg.matrix_exp(-t * torch.tensor(self.linear, **options))
         shift = torch.tensor(self.shift, **options) * torch.tensor([width, height], **options)
-        return bilinear(x, (pixels - centre) @ back.mT + centre - t * shift)
+        return bilinear(x, coordinates((height, width), **options) @ back.mT + centre - t * shift)
 
 
 @dataclass(frozen=True)
@@ -155,30 +154,6 @@ def brightening() -> Brightening:
 def hyperbolic_rotation() -> AffineFlow:
     """Hyperbolic rotation: ``[[cosh t, sinh t], [sinh t, cosh t]]``, stretching one diagonal and shrinking the other."""
     return AffineFlow("hyperbolic rotation", ((0.0, 1.0), (1.0, 0.0)))
-
-
-def bilinear(
-    x: Float[Tensor, "batch channels height width"], positions: Float[Tensor, "rows columns 2"]
-) -> Float[Tensor, "batch channels rows columns"]:
-    """Values at positions (x, y) in pixels, reflected at the outer edges; differentiable in both."""
-    height, width = x.shape[-2:]
-    corner = positions.floor()
-    fraction = (positions - corner).to(x.dtype)
-    u, v = fraction[..., 0], fraction[..., 1]
-    left, top = corner.long().unbind(-1)
-
-    def at(row: Tensor, column: Tensor) -> Tensor:
-        return x[..., _reflected(row, height), _reflected(column, width)]
-
-    upper = (1 - u) * at(top, left) + u * at(top, left + 1)
-    lower = (1 - u) * at(top + 1, left) + u * at(top + 1, left + 1)
-    return (1 - v) * upper + v * lower
-
-
-def _reflected(index: Tensor, n: int) -> Tensor:
-    """Pixel numbers beyond the edges, mirrored: ... 1 0 | 0 1 ... n-1 | n-1 n-2 ..."""
-    index = index.remainder(2 * n)
-    return torch.minimum(index, 2 * n - 1 - index)
 
 
 TRANSFORMATIONS: dict[str, Callable[[], Flow]] = {

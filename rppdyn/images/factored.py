@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rppdyn.images.pathways import ImagePathway, Size, check_maps, check_size
+from rppdyn.images.registry import Place
 from rppdyn.nn.curvature import Kronecker, gram
 
 __all__ = ["FactoredFullyConnected"]
@@ -34,6 +35,10 @@ class FactoredFullyConnected(ImagePathway):
         pairs, inputs, outputs = (out_channels, in_channels), check_size(size), check_size(self.out_size)
         self.U = self.draw(*pairs, inputs, std=math.sqrt(gain / inputs), generator=generator)
         self.V = self.draw(*pairs, outputs, std=math.sqrt(gain / in_channels), generator=generator)
+
+    @classmethod
+    def at(cls, place: Place, variance: int | float) -> FactoredFullyConnected:
+        return cls(*place[:3], variance, out_size=place.out_size, gain=place.gain, generator=place.generator)
 
     def coefficients(self) -> tuple[Tensor, ...]:
         return self.U, self.V

@@ -15,11 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.images.pathways import ImagePathway, check_kernel, circular_pad, of_ones, patch_moments, place_moments, pool
+from rppdyn.images.registry import Place
 from rppdyn.nn.curvature import Kronecker
 
 __all__ = ["ROTATIONS", "GroupConvolution", "SeparableGroupConvolution", "Orientations"]
 
 ROTATIONS = 4
+"""Of p4."""
+
 Orientations = tuple[int, int]
 """Of input and output: (1, 4) lifts images to features, (4, 1) takes features back to images."""
 
@@ -89,6 +92,13 @@ class GroupConvolution(P4Convolution):
         shape = (fields_out, fields_in, ROTATIONS if regular and not pointwise else 1, kernel_size, kernel_size)
         self.weight = self.draw(*shape, std=gain / math.sqrt(inputs), generator=generator)
 
+    @classmethod
+    def at(cls, place: Place, variance: int | float, *, pointwise: bool = False) -> GroupConvolution:
+        return cls(
+            *place[:2], variance, orientations=place.orientations, pointwise=pointwise, kernel_size=place.kernel_size,
+            pooled=place.pooled, gain=place.gain, generator=place.generator,
+        )  # fmt: skip
+
     def coefficients(self) -> tuple[Tensor, ...]:
         return (self.weight,)
 
@@ -120,6 +130,13 @@ class SeparableGroupConvolution(P4Convolution):
         self.a = self.draw(fields_in, kernel_size, kernel_size, std=std, generator=generator)
         self.b = self.draw(fields_out, fields_in, ROTATIONS, std=1.0, generator=generator)
         self.offset = nn.Parameter(torch.zeros(fields_in))
+
+    @classmethod
+    def at(cls, place: Place, variance: int | float) -> ImagePathway:
+        """At a place; where images are lifted or projected, and of 1 x 1 filters, there is no separable form."""
+        if place.kernel_size == 1 or place.orientations != (ROTATIONS, ROTATIONS):
+            return GroupConvolution.at(place, variance)
+        return cls(*place[:2], variance, kernel_size=place.kernel_size, gain=place.gain, generator=place.generator)
 
     def coefficients(self) -> tuple[Tensor, ...]:
         return self.a, self.b, self.offset

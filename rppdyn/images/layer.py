@@ -4,55 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, fx, nn
 
-from rppdyn.images.factored import FactoredFullyConnected
-from rppdyn.images.group_convolution import (
-    ORIENTATIONS,
-    ROTATIONS,
-    GroupConvolution,
-    Orientations,
-    SeparableGroupConvolution,
-)
-from rppdyn.images.pathways import (
-    Convolution,
-    FullyConnected,
-    ImagePathway,
-    PixelBias,
-    SharedBias,
-    Size,
-    check_maps,
-    check_reach,
-    check_size,
-)
-from rppdyn.images.sparse import SparseConvolution, SparseFullyConnected, SparsePrior
+from rppdyn.images.pathways import ImagePathway, SharedBias, Size, check_maps, check_reach, check_size
+from rppdyn.images.registry import NOTHING, REGISTRY, ROTATIONS_AND_SHIFTS, Place
 
-__all__ = ["FREE_SCALE", "PATHWAYS", "ROTATIONAL", "STATIONARY", "RelaxedImageLayer"]
+__all__ = ["FREE_SCALE", "MAPS", "PATHWAYS", "ROTATIONAL", "STATIONARY", "RelaxedImageLayer", "rotations_of"]
 
 fx.wrap("check_maps")
 
-ROTATIONAL = ("gconv", "gconv_separable", "gconv_pointwise")
-STATIONARY = (*ROTATIONAL, "conv", "s_conv", "s_conv_lengthscales")
-MAPS = (*STATIONARY, "s_fc", "s_fc_lengthscales", "f_fc", "fc")
-PATHWAYS = (*MAPS, "pixel_bias")
-"""Names of pathways, the most symmetric first; those that commute with rotations, with shifts, all but biases."""
-
-WIDER = {"gconv_pointwise": ("gconv", "conv", "fc"), "gconv": ("conv", "fc"), "conv": ("fc",), "bias": ("pixel_bias",)}
-"""Of pathways linear in their coefficients those that contain them, the narrowest first."""
+PATHWAYS = tuple(REGISTRY)
+MAPS = tuple(name for name, kind in REGISTRY.items() if kind.is_map)
+STATIONARY = tuple(name for name, kind in REGISTRY.items() if kind.is_map and kind.symmetry < NOTHING)
+ROTATIONAL = tuple(name for name, kind in REGISTRY.items() if kind.is_map and kind.symmetry == ROTATIONS_AND_SHIFTS)
+"""Names of pathways, the most symmetric first; all but biases; those that commute with shifts, and with rotations too."""
 
 FREE_SCALE = 1e-2
 """Initial size of pathways that commute with less than the most symmetric ones of their layer do."""
 
 
-class _Start(TypedDict):
-    """The size of initial weights and their source, as all maps take them."""
+def rotations_of(pathways: Mapping[str, int | float], settings: Mapping[str, Any] | None = None) -> int:
+    """How many rotations the group of a layer's or a model's pathways has; 1 where none of them knows rotations.
 
-    gain: float
-    generator: torch.Generator | None
+    Raises:
+        ValueError: pathways of different groups.
+    """
+    settings = settings or {}
+    counts = {
+        name: REGISTRY[name].orientations(settings.get(name)) for name in ROTATIONAL if pathways.get(name, 0) != 0
+    }
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{name} has {count}" for name, count in counts.items())
+        raise ValueError(
+            f"pathways of one model turn by the same angles, and their rotations differ: {told}; take one of them"
+        )
+    return next(iter(counts.values()), 1)
 
 
 class RelaxedImageLayer(nn.Module):
@@ -91,7 +81,8 @@ class RelaxedImageLayer(nn.Module):
         pathways: names and prior variances.
         bias_variance: prior variance of the bias that pixels share, a pathway of its own ("bias").
         kernel_size: of convolutions; odd.
-        orientations: of input and output, (1, 4), (4, 4) or (4, 1) where channels stand for orientations.
+        orientations: of input and output, (1, N), (N, N) or (N, 1) where channels stand for orientations; of p4, N is 4.
+        settings: of pathways that have their own, by the pathway's name.
         gain: output standard deviation at initialisation for inputs of unit mean square.
         free_scale: initial size of all but the most symmetric pathways, relative to a layer of their own.
     Raises:
@@ -112,7 +103,8 @@ class RelaxedImageLayer(nn.Module):
         bias_variance: int | float = 1.0,
         kernel_size: int = 3,
         out_size: Size | None = None,
-        orientations: Orientations = (1, 1),
+        orientations: tuple[int, int] = (1, 1),
+        settings: Mapping[str, Any] | None = None,
         gain: int | float = 1.0,
         free_scale: int | float = FREE_SCALE,
         generator: torch.Generator | None = None,
@@ -126,8 +118,12 @@ class RelaxedImageLayer(nn.Module):
         for name, scale in ("gain", gain), ("free_scale", free_scale):
             if not 0 < scale < math.inf:
                 raise ValueError(f"{name}={scale}: give a positive finite number")
-        if orientations not in ((1, 1), *ORIENTATIONS):
-            raise ValueError(f"orientations={orientations} of input and output: give a pair of 1 or 4, (1, 1) for none")
+        self.rotations = rotations_of(pathways, settings)
+        turned = self.rotations if self.rotations > 1 else 4
+        if any(count not in (1, turned) for count in orientations) or len(orientations) != 2:
+            raise ValueError(
+                f"orientations={orientations} of input and output: give a pair of 1 or {turned}, (1, 1) for none"
+            )
         check_size(size)
         present = {name: pathways[name] for name in PATHWAYS if pathways.get(name, 0) != 0}
         maps = [name for name in present if name in MAPS]
@@ -143,54 +139,32 @@ class RelaxedImageLayer(nn.Module):
         self.kernel_size = 1 if self.pooled else kernel_size
         if any(name in STATIONARY for name in maps):
             check_reach(self.kernel_size, size)
-        kinds = [_symmetry(name) for name in maps]
+        kinds = [REGISTRY[name].symmetry for name in maps]
         for name, variance in present.items():
-            kind = _symmetry(name)
+            kind = REGISTRY[name].symmetry
             scale = free_scale if kind > min(kinds) else 1.0
-            start = _Start(gain=gain * scale / math.sqrt(max(1, kinds.count(kind))), generator=generator)
-            pathway = self._pathway(name, variance, start)
+            place = Place(
+                in_channels, out_channels, size, self.out_size, self.kernel_size, orientations, self.pooled,
+                gain * scale / math.sqrt(max(1, kinds.count(kind))), generator, (settings or {}).get(name),
+            )  # fmt: skip
+            pathway = REGISTRY[name].build(place, variance)
             pathway.is_free = kind > min(kinds)
             self.add_module(name, pathway)
         if bias_variance != 0:
             shared = orientations[1] if any(name in ROTATIONAL for name in maps) else 1
             self.bias = SharedBias(out_channels, self.out_size, bias_variance, orientations=shared)
         for name, own in self.named_children():
-            if isinstance(own, ImagePathway) and name in WIDER:
-                own.within = next((wider for wider in WIDER[name] if wider in present), None)
+            within = ("pixel_bias",) if name == "bias" else REGISTRY[name].within
+            if isinstance(own, ImagePathway) and within:
+                own.within = next((wider for wider in within if wider in present), None)
                 own.uses = self._uses(name)
-
-    def _pathway(self, name: str, variance: int | float, start: _Start) -> ImagePathway:
-        inputs, outputs, kernel, pooled = self.in_channels, self.out_channels, self.kernel_size, self.pooled
-        prior: SparsePrior = "lengthscales" if name.endswith("_lengthscales") else "anchors"
-        match name.removesuffix("_lengthscales"):
-            case "s_conv" if kernel > 1:
-                return SparseConvolution(inputs, outputs, variance, prior=prior, kernel_size=kernel, **start)
-            case "conv" | "s_conv":
-                return Convolution(inputs, outputs, variance, pooled=pooled, kernel_size=kernel, **start)
-            case "gconv_separable" if kernel > 1 and self.orientations == (4, 4):
-                return SeparableGroupConvolution(inputs, outputs, variance, kernel_size=kernel, **start)
-            case "gconv" | "gconv_pointwise" | "gconv_separable":
-                return GroupConvolution(
-                    inputs, outputs, variance, orientations=self.orientations, pointwise=name == "gconv_pointwise",
-                    pooled=pooled, kernel_size=kernel, **start,
-                )  # fmt: skip
-            case "s_fc":
-                return SparseFullyConnected(
-                    inputs, outputs, self.size, variance, prior=prior, out_size=self.out_size, **start
-                )
-            case "f_fc":
-                return FactoredFullyConnected(inputs, outputs, self.size, variance, out_size=self.out_size, **start)
-            case "fc":
-                return FullyConnected(inputs, outputs, self.size, variance, out_size=self.out_size, **start)
-            case _:
-                return PixelBias(self.out_channels, self.out_size, variance)
 
     def _uses(self, name: str) -> int | float:
         """At how many places of the dense map a coefficient stands; of means over pixels, with the square of their weight."""
         pixels = check_size(self.size)
         if name == "bias":
             return check_size(self.out_size) * self.bias.orientations
-        return (1 / pixels if self.pooled else pixels) * (ROTATIONS if name in ROTATIONAL else 1)
+        return (1 / pixels if self.pooled else pixels) * (self.rotations if name in ROTATIONAL else 1)
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
         check_maps(x, (self.in_channels, *self.size))
@@ -202,8 +176,3 @@ class RelaxedImageLayer(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.in_channels} -> {self.out_channels} channels, {self.size} -> {self.out_size} pixels"
-
-
-def _symmetry(name: str) -> int:
-    """0 of pathways that commute with rotations and shifts, 1 of those that commute with shifts, 2 of others."""
-    return 0 if name in ROTATIONAL else 1 if name in STATIONARY else 2

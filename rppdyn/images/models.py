@@ -13,8 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from rppdyn.images.group_convolution import ROTATIONS
-from rppdyn.images.layer import FREE_SCALE, MAPS, ROTATIONAL, STATIONARY, RelaxedImageLayer
+from rppdyn.images.layer import FREE_SCALE, MAPS, ROTATIONAL, STATIONARY, RelaxedImageLayer, rotations_of
 from rppdyn.images.pathways import Size, check_maps
 from rppdyn.images.subsampling import Flatten, MaxSubsampling, OrientationPooling, PolyphaseSubsampling, Subsampling
 from rppdyn.nn.assembling import ModuleList
@@ -41,7 +40,7 @@ class LayerSpec:
         subsample: what comes after it. "polyphase" and "max" halve its maps; "flatten" makes a channel of every pixel, so that
             layers behind it are fully connected.
         lifted: whether the first layer of a model with rotations reads images as features whose orientations are all the same,
-            with weights for each. It is the same function of four times as many weights, which published counts have.
+            with weights for each. It is the same function of that many times more weights, which published counts have.
     """
 
     channels: int
@@ -117,8 +116,8 @@ class ImageModel(nn.Module):
     and a layer has its convolutional pathways alone (one, named "conv", where the model has none). So the layer behind a
     "flatten" is fully connected, of the convolutions' prior variance.
 
-    With a pathway that knows rotations ("gconv" and its kin) hidden channels stand for four orientations each, and there
-    are four times as many; where maps become one pixel, the largest of them is taken.
+    With a pathway that knows rotations hidden channels stand for as many orientations as its group has rotations (four of
+    "gconv" and its kin), and there are as many times more; where maps become one pixel, the largest of them is taken.
 
     Args:
         layers: the hidden layers.
@@ -129,10 +128,11 @@ class ImageModel(nn.Module):
         free_scale: initial size of all but the most symmetric pathways of a layer.
         output_scale: initial size of outputs. What images have in common makes them as large as ten after several poolings;
             where few channels have to take that back, all rectifiers of a layer may die in the first steps.
+        settings: of pathways that have their own, by the pathway's name.
         generator: of the initial weights.
     Raises:
-        ValueError: a size that can't be halved as often as the layers ask, a lifted layer that is not the first, or what a
-            layer refuses.
+        ValueError: pathways of different groups of rotations, a size that can't be halved as often as the layers ask, a lifted
+            layer that is not the first, or what a layer refuses.
 
     >>> model = ImageModel(small(), 1, (16, 16), 10, {"conv": 1.0, "f_fc": 1.0})
     >>> model(torch.zeros(5, 1, 16, 16)).shape
@@ -153,11 +153,14 @@ class ImageModel(nn.Module):
         bias_variance: int | float = 1.0,
         free_scale: int | float = FREE_SCALE,
         output_scale: int | float = 1.0,
+        settings: Mapping[str, Any] | None = None,
         generator: torch.Generator | None = None,
     ):
         super().__init__()
-        fields = ROTATIONS if any(pathways.get(name, 0) != 0 for name in ROTATIONAL) else 1
-        shared: dict[str, Any] = dict(bias_variance=bias_variance, free_scale=free_scale, generator=generator)
+        self.rotations = fields = rotations_of(pathways, settings)
+        shared: dict[str, Any] = dict(
+            bias_variance=bias_variance, free_scale=free_scale, settings=settings, generator=generator
+        )
         self.blocks, self.subsampling = ModuleList(), nn.ModuleList()
         if any(spec.lifted for spec in layers[1:]):
             raise ValueError("lifted=True of a layer that is not the first: only images are lifted; leave it out")

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rppdyn.images.registry import Place
 from rppdyn.nn.curvature import Kronecker, Root, gram, of_linear
 from rppdyn.nn.pathways import Pathway, written
 
@@ -115,6 +116,10 @@ class FullyConnected(ImagePathway):
         std = gain / math.sqrt(inputs)
         self.weight = self.draw(out_channels * check_size(out_size), inputs, std=std, generator=generator)
 
+    @classmethod
+    def at(cls, place: Place, variance: int | float) -> FullyConnected:
+        return cls(*place[:3], variance, out_size=place.out_size, gain=place.gain, generator=place.generator)
+
     def coefficients(self) -> tuple[Tensor, ...]:
         return (self.weight,)
 
@@ -144,6 +149,13 @@ class Convolution(ImagePathway):
         std = gain / math.sqrt(in_channels * kernel_size**2)
         shape = (out_channels, in_channels, kernel_size, kernel_size)
         self.weight = self.draw(*shape, std=std, generator=generator)
+
+    @classmethod
+    def at(cls, place: Place, variance: int | float) -> Convolution:
+        return cls(
+            *place[:2], variance, kernel_size=place.kernel_size, pooled=place.pooled, gain=place.gain,
+            generator=place.generator,
+        )  # fmt: skip
 
     def coefficients(self) -> tuple[Tensor, ...]:
         return (self.weight,)
@@ -183,6 +195,10 @@ class PixelBias(ImagePathway):
     def __init__(self, channels: int, size: Size, variance: int | float = 1.0):
         super().__init__(variance)
         self.bias = nn.Parameter(torch.zeros(channels, *size))
+
+    @classmethod
+    def at(cls, place: Place, variance: int | float) -> PixelBias:
+        return cls(place.out_channels, place.out_size, variance)
 
     def coefficients(self) -> tuple[Tensor, ...]:
         return (self.bias,)

@@ -19,56 +19,25 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rppdyn.images.bases import ExponentialBasis
 from rppdyn.images.factored import factored, factored_curvature, reduced
 from rppdyn.images.pathways import (
+    Convolution,
     ImagePathway,
     Size,
     check_kernel,
     check_maps,
-    check_size,
     circular_pad,
     of_ones,
     patch_moments,
     place_moments,
 )
-from rppdyn.nn.buffers import ExactBuffers
+from rppdyn.images.registry import Place
 from rppdyn.nn.curvature import Kronecker
 
 __all__ = ["SparseConvolution", "SparseFullyConnected", "SparsePrior"]
 
 SparsePrior = Literal["anchors", "lengthscales"]
-
-
-class ExponentialBasis(ExactBuffers):
-    """The basis functions on a grid of pixels, centred at the origin."""
-
-    grid: Tensor
-
-    def __init__(self, size: Size):
-        super().__init__()
-        check_size(size)
-        rows, columns = torch.meshgrid(*(torch.arange(n) for n in size), indexing="ij")
-        black = ((rows + columns) % 2 == 0).flatten()
-        centre = torch.tensor([(n - 1) / 2 for n in size])
-        grid = torch.stack([rows, columns], -1).flatten(0, 1) - centre
-        self.register_exact("grid", grid)
-        self.anchors = nn.Parameter(grid[black])
-        self.omega = nn.Parameter(torch.ones(int(black.sum())))
-
-    def forward(self) -> Float[Tensor, "M P"]:
-        return (-self.omega.square()[:, None] * self.squared_distances()).exp()
-
-    def squared_distances(self) -> Float[Tensor, "M P"]:
-        return (self.anchors[:, None] - self.grid).square().sum(-1)
-
-    def by_omega(self) -> Float[Tensor, "M P"]:
-        r""":math:`\partial \phi_j / \partial \omega_j`."""
-        return -2 * self.omega[:, None] * self.squared_distances() * self()
-
-    @torch.no_grad()
-    def anchor_std(self, std: float) -> float:
-        """Standard deviation of anchor values that gives pixels this one, on average."""
-        return std / math.sqrt(self().square().sum(0).mean())
 
 
 class SparsePathway(ImagePathway):
@@ -130,6 +99,15 @@ class SparseConvolution(SparsePathway):
     def values(self) -> tuple[Tensor, ...]:
         return (self.u,)
 
+    @classmethod
+    def at(cls, place: Place, variance: int | float, *, prior: SparsePrior = "anchors") -> ImagePathway:
+        """At a place; of 1 x 1 filters there is no sparse form but a convolution."""
+        if place.kernel_size == 1:
+            return Convolution.at(place, variance)
+        return cls(
+            *place[:2], variance, prior=prior, kernel_size=place.kernel_size, gain=place.gain, generator=place.generator
+        )
+
     def filters(self, basis: Float[Tensor, "M kk"]) -> Float[Tensor, "C_out C k k"]:
         return (self.u @ basis).unflatten(2, (self.kernel_size, self.kernel_size))
 
@@ -180,6 +158,12 @@ class SparseFullyConnected(SparsePathway):
     @property
     def values(self) -> tuple[Tensor, ...]:
         return self.u, self.v
+
+    @classmethod
+    def at(cls, place: Place, variance: int | float, *, prior: SparsePrior = "anchors") -> SparseFullyConnected:
+        return cls(
+            *place[:3], variance, prior=prior, out_size=place.out_size, gain=place.gain, generator=place.generator
+        )
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
         # weights go through the bases rather than maps: there are fewer channels than images in a batch

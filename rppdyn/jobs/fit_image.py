@@ -156,6 +156,7 @@ class ImageFit(StackFit):
                 bias_variance=model.bias_variance,
                 free_scale=model.free_scale,
                 output_scale=model.output_scale,
+                settings=model.settings,
                 generator=torch.Generator().manual_seed(seed),
             )
         except ValueError as error:

@@ -14,6 +14,7 @@ from rppdyn.envs.tasks.images import (
     ARRANGEMENTS,
     SOURCES,
     _standardised,
+    centred,
     image_data,
     in_quadrants,
     on_canvas,
@@ -40,7 +41,7 @@ def test_digits_are_seeded_and_parted(arrangement):
     again, other = image_data("digits", arrangement, 3, validation=100), image_data("digits", arrangement, 4)
     assert torch.equal(data.train.x, again.train.x) and torch.equal(data.test.y, again.test.y)
     assert not torch.equal(data.test.x, other.test.x)
-    side = 8 * ARRANGEMENTS[arrangement].canvas
+    side = 8 * ARRANGEMENTS[arrangement].canvas - (arrangement == "rotated_odd")
     assert data.size == (side, side) and data.channels == 1
     assert data.outputs == len(data.train.y.unique()) == (40 if arrangement == "digit_quadrant" else 10)
     pixels = data.train.x
@@ -131,6 +132,25 @@ def test_rotations_keep_the_ink_of_an_image_that_fits():
         turned = rotated(image.contiguous(), generator())
         assert abs(turned.sum() / image.sum() - 1) < 1e-3
         assert ((turned - image).norm() / image.norm() < 0.02) == same
+
+
+def test_on_an_odd_canvas_an_even_image_turns_about_its_own_centre():
+    """A disc that stands in the middle of 8 x 8 pixels stays where it is; on_canvas puts it half a pixel aside."""
+    grid = torch.arange(8) - 3.5
+    disc = torch.exp(-(grid[:, None].square() + grid.square()) / 5).expand(3, 1, 8, 8)
+    turns = torch.tensor([0.0, 50.0, 90.0])
+    turned = centred(disc, 15, turns)
+    assert turned.shape == (3, 1, 15, 15)
+    assert (turned - turned[:1]).norm() < 0.02 * turned.norm()
+    aside = on_canvas(disc, 15)[:1]
+    assert (torch.rot90(aside, 1, (-2, -1)) - aside).norm() > 0.2 * aside.norm()
+    x = blobs()[:, :, :8, :8]
+    quarter = centred(x, 15, torch.full((len(x),), 90.0))
+    torch.testing.assert_close(quarter, torch.rot90(centred(x, 15), 1, (-2, -1)), rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="canvas=16 has no middle pixel: give an odd number, 15 or 17"):
+        image_data("digits", "rotated_odd", canvas=16)
+    with pytest.raises(ValueError, match="canvas=7 is smaller than images"):
+        image_data("digits", "rotated_odd", canvas=7)
 
 
 def test_scrambling_is_one_permutation():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, make_dataclass
 from typing import Any
 
 from omegaconf import MISSING
 
+from rppdyn.images.registry import REGISTRY
 from rppdyn.jobs.config.checks import ConfigError, at_least, one_of, positive, require, variance
 from rppdyn.jobs.config.fit import FitConfig
 from rppdyn.jobs.config.run import without
@@ -47,21 +48,12 @@ class ImageTaskConfig:
         return [f"task.{name}" for name in AUGMENTS if getattr(self, name)]
 
 
-@dataclass
-class ImagePathwaysConfig:
-    """Prior variances of the pathways of every layer; 0 leaves a pathway out. See `rppdyn.images.RelaxedImageLayer`."""
+_Variances: Any = make_dataclass("_Variances", [(name, float, 0.0) for name in REGISTRY])
 
-    gconv: float = 0.0
-    gconv_separable: float = 0.0
-    gconv_pointwise: float = 0.0
-    conv: float = 0.0
-    s_conv: float = 0.0
-    s_conv_lengthscales: float = 0.0
-    s_fc: float = 0.0
-    s_fc_lengthscales: float = 0.0
-    f_fc: float = 0.0
-    fc: float = 0.0
-    pixel_bias: float = 0.0
+
+@dataclass
+class ImagePathwaysConfig(_Variances):
+    """Prior variances of the pathways of every layer; 0 leaves a pathway out. See `rppdyn.images.RelaxedImageLayer`."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -73,8 +65,14 @@ class ImagePathwaysConfig:
         return {name: value for name, value in asdict(self).items() if value}
 
 
+_SECTIONS = {kind.settings[0]: kind.settings[1] for kind in REGISTRY.values() if kind.settings is not None}
+_Settings: Any = make_dataclass(
+    "_Settings", [(name, schema, field(default_factory=schema)) for name, schema in _SECTIONS.items()], kw_only=True
+)
+
+
 @dataclass
-class ImageModelConfig:
+class ImageModelConfig(_Settings):
     """Relaxed image layers: which pathways, how many layers, how wide."""
 
     name: str = MISSING
@@ -92,8 +90,17 @@ class ImageModelConfig:
         variance("model.bias_variance", self.bias_variance)
         if self.width is not None:
             at_least("model.width", self.width, 1)
-        if not set(self.pathways.present) - {"pixel_bias"}:
+        if not any(REGISTRY[name].is_map for name in self.pathways.present):
             raise ConfigError("model.pathways leave no map: give one a variance, for example model.pathways.conv=1")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of the pathways that have their own, by the pathway's name."""
+        return {
+            name: getattr(self, kind.settings[0])
+            for name, kind in REGISTRY.items()
+            if kind.settings is not None and name in self.pathways.present
+        }
 
 
 @dataclass
@@ -115,7 +122,14 @@ class FitImageConfig(FitConfig):
             usual.append("task.resize")
         if self.model.output_scale == 1:
             usual.append("model.output_scale")
-        return without(super().identity(), usual)  # as before there were such keys
+        present = {kind.settings[0] for name in self.model.settings if (kind := REGISTRY[name]).settings is not None}
+        usual += [f"model.{name}" for name in _SECTIONS if name not in present]  # of pathways that are not there
+        content = without(super().identity(), usual)  # as before there were such keys
+        pathways = content["model"]["pathways"]
+        content["model"]["pathways"] = {
+            name: value for name, value in pathways.items() if value or not REGISTRY[name].later
+        }
+        return content
 
     @property
     def model_name(self) -> str:
