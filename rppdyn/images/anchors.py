@@ -1,0 +1,163 @@
+r"""Continuous filters: functions on a group that a few anchor points and the values there determine.
+
+.. math:: f(v) = \phi(v)^T (\Phi + s^2 I)^{-1} u, \qquad \phi_i(v) = \phi(v - z_i), \quad \Phi_{ij} = \phi(z_i - z_j)
+
+with anchors :math:`z_i`, values :math:`u_i`, and a product :math:`\phi` of one function for each dimension (van der Ouderaa &
+van der Wilk 2023, Eqs. 3, 7 and 12). Translations are in pixels, logarithms of scales in octaves, rotations in half turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rppdyn.nn.buffers import ExactBuffers
+
+__all__ = ["NOISE", "AnchorBasis", "Kind", "refit", "spread"]
+
+Kind = Literal["rbf", "periodic"]
+
+NOISE = 1e-6
+"""s^2: small beside the smallest eigenvalue of an image grid's Gram matrix, 1.3e-3, and enough for coincident anchors."""
+
+LARGEST_CONDITION = 1e12
+"""Beyond it float64 leaves fewer than four digits of a filter."""
+
+
+class AnchorBasis(ExactBuffers):
+    r"""The functions that anchor values are coefficients of: rows :math:`\phi(v)^T (\Phi + s^2 I)^{-1}`.
+
+    ======== =========================================== ==========================
+    kind     :math:`\phi(a)`                             dimensions
+    ======== =========================================== ==========================
+    rbf      :math:`\exp(-\omega^2 a^2 / 2)`             translations, log-scales
+    periodic :math:`\exp(-2 \omega^2 \sin^2(\pi a / 2))` rotations, of period 2
+    ======== =========================================== ==========================
+
+    Everything is computed in float64, whatever the dtype of the module.
+
+    Args:
+        anchors: ``(P, D)``.
+        kinds: of the D dimensions.
+        frequencies: :math:`\omega` of each dimension; by default 1, which is a length scale of one pixel. (The published
+            length scale is half a filter's width, at which float32 can't solve for a 7 x 7 filter.)
+        noise: :math:`s^2`.
+        learned: whether anchors are a parameter. Those of free anchors want a larger noise, of 1e-2, say: values of anchors
+            that have come close are otherwise the coefficients of a steep difference.
+    Raises:
+        ValueError: no anchors, other dimensions, negative numbers, or a Gram matrix that is too ill-conditioned.
+    Source: van der Ouderaa & van der Wilk 2023, Eqs. 3 and 12 (appendix A prints the factor 2 for 1/2).
+    """
+
+    frequencies: Tensor
+
+    def __init__(
+        self,
+        anchors: Float[Tensor, "P D"],
+        kinds: Sequence[Kind] = ("rbf", "rbf"),
+        *,
+        frequencies: Sequence[int | float] | None = None,
+        noise: int | float = NOISE,
+        learned: bool = False,
+    ):
+        super().__init__()
+        self.kinds, self.noise = tuple(kinds), noise
+        frequencies = [1.0] * len(self.kinds) if frequencies is None else list(frequencies)
+        if anchors.ndim != 2 or not len(anchors) or not anchors.shape[1] == len(self.kinds) == len(frequencies):
+            raise ValueError(
+                f"anchors of shape {tuple(anchors.shape)} with {len(self.kinds)} kinds and {len(frequencies)} "
+                "frequencies: give (P, D) anchors, one or more, and D of the others"
+            )
+        if min(frequencies) < 0 or not noise >= 0:
+            raise ValueError(f"frequencies={frequencies}, noise={noise}: neither may be negative")
+        self.register_exact("frequencies", torch.tensor(frequencies, dtype=torch.float64))
+        if learned:
+            self.anchors = nn.Parameter(anchors.to(torch.get_default_dtype()))
+        else:
+            self.register_exact("anchors", anchors)
+        self._check_condition()
+
+    @property
+    def places(self) -> Float[Tensor, "P D"]:
+        """The anchors in float64."""
+        exact = self._buffers.get("anchors_exact")
+        return self.anchors.double() if exact is None else exact
+
+    def similarity(self, v: Float[Tensor, "A D"], z: Float[Tensor, "B D"]) -> Float[Tensor, "A B"]:
+        r""":math:`\phi(v_a - z_b)`, in float64."""
+        difference, squares = v.double()[:, None] - z.double(), self.get_buffer("frequencies_exact").square()
+        exponent = difference.new_zeros(difference.shape[:-1])
+        for d, kind in enumerate(self.kinds):
+            a = difference[..., d]
+            exponent = exponent - squares[d] * (
+                2 * (torch.pi / 2 * a).sin().square() if kind == "periodic" else a.square() / 2
+            )
+        return exponent.exp()
+
+    def gram(self) -> Float[Tensor, "P P"]:
+        r""":math:`\Phi + s^2 I`."""
+        return self.similarity(self.places, self.places) + self.noise * torch.eye(
+            len(self.anchors), dtype=torch.float64, device=self.anchors.device
+        )
+
+    def forward(self, v: Float[Tensor, "Q D"]) -> Float[Tensor, "Q P"]:
+        r"""The rows :math:`\phi(v)^T (\Phi + s^2 I)^{-1}`, in float64: times values they are a filter at points v."""
+        return torch.linalg.solve(self.gram(), self.similarity(self.places, v)).mT
+
+    @torch.no_grad()
+    def _check_condition(self) -> None:
+        condition = float(torch.linalg.cond(self.gram()))
+        if not condition <= LARGEST_CONDITION:
+            raise ValueError(
+                f"the Gram matrix of {len(self.anchors)} anchors has condition {condition:.1e}: anchors are too close for "
+                f"frequencies={self.get_buffer('frequencies_exact').tolist()}; raise noise={self.noise} or the frequencies"
+            )
+
+    def extra_repr(self) -> str:
+        return f"{len(self.anchors)} anchors in {' x '.join(self.kinds)}"
+
+
+@torch.no_grad()
+def refit(
+    basis: AnchorBasis, points: Float[Tensor, "Q D"], filters: Float[Tensor, "*channels Q"]
+) -> Float[Tensor, "*channels P"]:
+    r"""Values of anchors with which filters are closest to given ones, at given points.
+
+    :math:`u' = \mathrm{lstsq}(A, b)` with :math:`A = \Phi_{ZZ'} (\Phi_{Z'Z'} + s^2 I)^{-1}`, of minimum norm. With anchors at
+    the points themselves they agree, whatever the noise.
+
+    Source: van der Ouderaa & van der Wilk 2023, Eq. 5 (which prints both inverses in the wrong place).
+    """
+    rows = filters.double().flatten(0, -2) if filters.ndim > 1 else filters.double()[None]
+    values = torch.linalg.lstsq(basis(points), rows.mT, driver="gelsd").solution.mT
+    return values.unflatten(0, filters.shape[:-1]).to(filters) if filters.ndim > 1 else values[0].to(filters)
+
+
+def spread(
+    candidates: Float[Tensor, "Q D"],
+    count: int,
+    kinds: Sequence[Kind] = ("rbf", "rbf"),
+    frequencies: Sequence[int | float] | None = None,
+) -> Float[Tensor, "count D"]:
+    r"""So many of the candidates, each as far as can be from those before it; the first is the one nearest the centre.
+
+    Distances are those of the basis, :math:`-2 \log \phi`; of candidates that are as far as each other the first is taken.
+
+    Raises:
+        ValueError: fewer candidates than are asked for.
+    """
+    if not 1 <= count <= len(candidates):
+        raise ValueError(f"anchors={count}: choose from 1 to {len(candidates)}, the places there are")
+    basis = AnchorBasis(candidates[:1], kinds, frequencies=frequencies)
+    distances = -2 * basis.similarity(candidates, candidates).log()
+    chosen = [int(basis.similarity(torch.zeros_like(candidates[:1]), candidates).argmax())]
+    nearest = distances[chosen[0]]
+    while len(chosen) < count:
+        nearest[chosen] = -1
+        chosen.append(int((nearest - 1e-9 * torch.arange(len(nearest))).argmax()))
+        nearest = torch.minimum(nearest, distances[chosen[-1]])
+    return candidates[chosen]

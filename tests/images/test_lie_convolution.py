@@ -1,0 +1,226 @@
+"""Convolutions over groups of the plane: with what they commute, their curvature, relaxed rotations, and a ResNet-18."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from factors import whole
+from image_pathways import images, relative
+from refusals import refused
+from registry import generator
+from torch import nn
+
+from rppdyn.images.anchors import AnchorBasis
+from rppdyn.images.lie_convolution import LieConvolution, draw_elements, set_elements
+from rppdyn.images.lie_relaxed import (
+    RelaxedLieConvolution,
+    amplitudes,
+    implied_omega,
+    learn_omega,
+    omega_penalty,
+    set_omega,
+)
+from rppdyn.images.lie_resnet import LieResNet18
+
+CASES = [
+    (group, orientations, kernel, pooled)
+    for group, count in (("p4", 4), ("se2", 4), ("se2", 8))
+    for orientations in ((1, count), (count, count), (count, 1))
+    for kernel, pooled in ((3, False), (5, False))
+] + [("se2", (8, 1), 1, True)]
+
+
+def lie(group="se2", orientations=(8, 8), kernel_size=3, kind=LieConvolution, fields=(2, 3), **options):
+    channels = [n * o for n, o in zip(fields, orientations, strict=True)]
+    options = dict(kernel_size=kernel_size, generator=generator()) | options
+    return kind(*channels, group=group, orientations=orientations, **options).double()
+
+
+def maps(f, n=2, size=(8, 8)):
+    return images(n, f.orientations[0] * f.u.shape[1], size=size)
+
+
+def turned(x, orientations):
+    """By a quarter: maps turn, and an element of N becomes the one N / 4 further."""
+    x = torch.rot90(x, 1, (-2, -1))
+    return torch.roll(x.unflatten(1, (-1, orientations)), orientations // 4, 2).flatten(1, 2)
+
+
+@pytest.mark.parametrize("kind", [LieConvolution, RelaxedLieConvolution])
+@pytest.mark.parametrize(("group", "orientations", "kernel", "pooled"), CASES)
+def test_shifts_and_quarter_turns(kind, group, orientations, kernel, pooled):
+    """Strict ones commute with both, whatever the elements; relaxed ones with shifts alone."""
+    f = lie(group, orientations, kernel, kind, pooled=pooled)
+    x = maps(f)
+    for offset in (0.0, 0.3):
+        set_elements(f, offset)
+        y = f(x)
+        shift = (0, 0) if pooled else (1, 3)
+        assert relative(f(torch.roll(x, (1, 3), (-2, -1))), torch.roll(y, shift, (-2, -1))) < 1e-12
+        error = relative(f(turned(x, orientations[0])), turned(y, orientations[1]))
+        assert error < 1e-12 if kind is LieConvolution else error > 0.05
+
+
+def test_smooth_images_turn_with_se2_by_any_angle_and_a_plain_convolution_is_no_such_map():
+    """What is invariant of lifted maps; images that are turned by a formula, since interpolation blurs more than is left."""
+    rows = torch.arange(17, dtype=torch.float64)[:, None] - 8
+
+    def blob(angle):
+        cos, sin = math.cos(angle), math.sin(angle)
+        return torch.exp(-((cos * rows + sin * rows.mT - 1.5) ** 2 / 8 + (cos * rows.mT - sin * rows - 1) ** 2 / 3))[
+            None, None
+        ]
+
+    def error(f):
+        invariant = lambda x: f(x).square().sum((-2, -1)).unflatten(1, (-1, f.orientations[1])).mean(2)  # noqa: E731
+        still = invariant(blob(0.0))
+        return max(relative(invariant(blob(angle)), still) for angle in (0.2, 0.4, 0.7))
+
+    se2 = error(lie("se2", (1, 8), 5, fields=(1, 8)))
+    assert se2 < 0.01 < 0.05 < error(lie("t2", (1, 1), 5, fields=(1, 8)))
+
+
+def test_scaling_moves_scales_on():
+    """A larger image, at a scale that is as much larger; of smooth images and filters, so that pixels don't count."""
+    f = lie("scale", (1, 5), 15, fields=(1, 2), share=0.04, frequencies=(0.4, 0.4, 1.0))
+    rows = torch.arange(33, dtype=torch.float64) - 16
+    blob = lambda width: torch.exp(-(rows[:, None] ** 2 + (rows - 1 * width) ** 2) / (2 * (3 * width) ** 2))[None, None]  # noqa: E731
+    step = float(f.coordinates()[1] - f.coordinates()[0])
+    small, large = (f(blob(w))[0].unflatten(0, (2, 5))[..., 16, 16] for w in (1.0, 2.0**step))
+    assert relative(large[:, 1:], small[:, :-1]) < 0.3 * relative(large, small)
+
+
+def test_elements_are_shared_by_all_layers_and_even():
+    net = nn.Sequential(lie(orientations=(1, 8)), lie(fields=(3, 3)), lie(orientations=(8, 1), fields=(3, 1)))
+    x = images(1, 2, size=(8, 8))
+    before = net(x)
+    offset = draw_elements(net, generator(5))
+    assert {float(f.offset) for f in net} == {offset}
+    assert relative(net(x), before) > 1e-4
+    t = net[1].coordinates()
+    assert torch.allclose(t.diff(), torch.full((7,), 0.25, dtype=torch.float64))
+    set_elements(net, 0.0)
+    assert relative(net(x), before) < 1e-14
+
+
+@pytest.mark.parametrize("kind", [LieConvolution, RelaxedLieConvolution])
+@pytest.mark.parametrize("orientations", [(1, 4), (4, 4), (4, 1)])
+def test_curvature_against_exact_gauss_newton_blocks(kind, orientations):
+    """A sums what an anchor value sees over places and elements of the output, G is the mean of outer products of gradients
+    there; of one place and one element the block is exact."""
+    f = lie("se2", orientations, kind=kind)
+    for size in ((1, 1), (3, 3)):
+        x = maps(f, 1, size)
+        g = torch.randn(3, *f(x).shape, generator=generator(5), dtype=torch.float64)
+        block = whole(f.curvature(x, g)[0])
+        jacobian = torch.func.jacrev(lambda u, x=x: torch.func.functional_call(f, {"u": u}, (x,)))(f.u.detach())
+        fields, after = f.u.shape[0], orientations[1]
+        own = jacobian[0].unflatten(0, (fields, after)).flatten(2, 3)  # (D, H, places, D, B, P)
+        seen = own[0, :, :, 0].flatten(0, 1).flatten(1)  # of the first field, as of all
+        assert relative(own[1, :, :, 1].flatten(0, 1).flatten(1), seen) < 1e-12
+        assert relative(block.A, seen.mT @ seen) < 1e-12
+        at = g[:, 0].unflatten(1, (fields, after)).flatten(3).movedim(1, -1).flatten(0, -2)
+        assert relative(block.G, at.mT @ at / len(seen)) < 1e-12
+        if len(seen) == 1:
+            rows = torch.einsum("sdhp,dhpe->se", g[:, 0].unflatten(1, (fields, after)).flatten(3), own.flatten(3))
+            exact = (rows.mT @ rows).view(fields, -1, fields, seen.shape[1]).permute(1, 0, 3, 2)
+            assert relative(torch.kron(block.A, block.G), exact.reshape(fields * seen.shape[1], -1)) < 1e-12
+
+
+def test_the_periodic_basis_is_a_strict_and_a_free_part():
+    for omega in (0.1, 1.0, 2.0):
+        basis = AnchorBasis(torch.zeros(1, 1), ["periodic"], frequencies=[omega])
+        t = torch.linspace(0, 2, 9, dtype=torch.float64)[:, None]
+        waves = torch.cos(torch.pi * t * torch.arange(1, 13))
+        series = 1 + waves @ amplitudes(torch.tensor(omega, dtype=torch.float64), 12).square()
+        c_0 = torch.special.i0e(torch.tensor(omega**2, dtype=torch.float64))
+        assert relative(c_0 * series, basis.similarity(t, torch.zeros(1, 1))[:, 0]) < 1e-6
+
+
+def test_a_pair_of_pathways_has_the_prior_of_relaxed_filters():
+    """Over draws of coefficients the filters of both have the covariance of those of the product basis at the same g."""
+    f = lie("se2", (8, 8), kind=RelaxedLieConvolution, omega=1.0, harmonics=4)
+    t = f.coordinates()
+    K = f.features() @ f.features().mT + 1
+    basis = AnchorBasis(torch.zeros(1, 1), ["periodic"])
+    expected = basis.similarity(t[:, None], t[:, None])
+    assert relative(K * torch.special.i0e(torch.tensor(1.0, dtype=torch.float64)), expected) < 1e-3
+
+
+def test_omega_has_a_gradient_at_zero_and_none_by_its_square():
+    f = lie(kind=RelaxedLieConvolution)
+    x, target = maps(f), 1.0
+    (omega,) = learn_omega(f, 0.0)
+    assert not f(x).any()
+    (f(x) - target).square().sum().backward()
+    assert omega.grad.abs() > 1e-3
+    omega.grad = None
+    omega_penalty(f, 0.5).backward()
+    assert omega.grad == 0
+    set_omega(f, 0.4)
+    assert float(omega_penalty(f, 0.5).detach()) == pytest.approx(0.08)
+    assert "omega" not in f.coefficient_names()
+
+
+def test_omega_fixed_and_implied():
+    f = lie(kind=RelaxedLieConvolution, omega=0.5)
+    x, before = maps(f), f(maps(f))
+    set_omega(f, 0.0)
+    assert not f(x).any()
+    set_omega(f, 0.5)
+    assert relative(f(x), before) < 1e-14
+    for omega in (0.0, 0.1, 1.0, 2.0):
+        ratio = float(amplitudes(torch.tensor(omega, dtype=torch.float64), 1)[0]) ** 2
+        assert implied_omega(ratio) == pytest.approx(omega, abs=1e-9)
+
+
+@pytest.mark.parametrize("group", ["p4", "se2", "scale"])
+def test_a_resnet_of_the_plain_ones_parameters(group):
+    net = LieResNet18(group=group, generator=generator())
+    count = sum(p.numel() for p in net.parameters())
+    assert count == (11_179_338 if group == "se2" else 11_181_642)
+
+
+def test_a_small_resnet_turns_with_its_images_and_learns():
+    net = LieResNet18(in_channels=1, stages=((4, 1), (8, 2)), generator=generator())
+    x = torch.randn(6, 1, 33, 33, generator=generator(1))
+    optimiser = torch.optim.Adam(net.parameters(), 1e-2)
+    losses = []
+    for step in range(3):
+        draw_elements(net, generator(step))
+        loss = nn.functional.cross_entropy(net(x), torch.arange(6))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
+    net.eval().double()
+    x = x.double()
+    assert relative(net(torch.rot90(x, 1, (-2, -1))), net(x)) < 1e-10 < relative(net(x.mT), net(x))
+
+
+def test_what_can_not_be():
+    with refused("group='so3'", "se2"):
+        lie("so3")
+    with refused("p4", "elements=8"):
+        lie("p4", (8, 8))
+    with refused("orientations=(1, 1)", "SE(2)"):
+        lie("se2", (1, 1))
+    with refused("T(2)", "(1, 1)"):
+        lie("t2", (8, 8))
+    with refused("17 channels", "8"):
+        LieConvolution(17, 8)
+    with refused("kernel_size=4", "odd"):
+        lie(kernel_size=4)
+    with refused("share=0"):
+        lie(share=0)
+    with refused("T(2) x R+", "rotations"):
+        lie("scale", kind=RelaxedLieConvolution)
+    with refused("omega=-1"):
+        lie(kind=RelaxedLieConvolution, omega=-1)
+    with refused("harmonics=5"):
+        lie(kind=RelaxedLieConvolution, harmonics=5)
+    with refused("no relaxed pathway", "Linear"):
+        learn_omega(nn.Linear(1, 1))
