@@ -18,7 +18,7 @@ if __name__ != "rppdyn.envs":
 
 import gymnasium as gym
 
-from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, symmetry_choices, symmetry_spec
+from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, compiled_terms, symmetry_choices, symmetry_spec
 from rppdyn.envs.certification.certificate import Certificate, Defect, GeneratorReport, Support
 from rppdyn.envs.certification.certify import certify
 from rppdyn.envs.certification.share import CertifiedShare, certified_share, share_of
@@ -30,6 +30,7 @@ from rppdyn.envs.partial import without
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
 from rppdyn.envs.state import Resumable, capture_state, require_capturable, restore_state
 from rppdyn.envs.termination import Termination, termination
+from rppdyn.envs.terms import CompiledTerms, TermCertificate, certify_terms
 from rppdyn.envs.windy_pendulum import EPISODE_STEPS, WINDY_PENDULUM, WindyPendulum
 
 if WINDY_PENDULUM not in gym.registry:
@@ -39,6 +40,7 @@ __all__ = [
     "KNOWN_ENVIRONMENTS",
     "Certificate",
     "CertifiedShare",
+    "CompiledTerms",
     "Defect",
     "Entry",
     "Episode",
@@ -50,6 +52,7 @@ __all__ = [
     "Symmetry",
     "Support",
     "SymmetrySpec",
+    "TermCertificate",
     "Termination",
     "WINDY_PENDULUM",
     "WindyPendulum",
@@ -57,6 +60,8 @@ __all__ = [
     "certificate_for",
     "certified_share",
     "certify",
+    "certify_terms",
+    "compiled_terms",
     "find_certificate",
     "make_env",
     "mirror_spec",

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cache, lru_cache, partial
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import mujoco
@@ -30,6 +30,8 @@ from rppdyn.envs.observation.action import notes, space_of
 from rppdyn.envs.observation.recognition import observation_of, recognise
 from rppdyn.envs.published import published_spec
 from rppdyn.envs.spec import Space, Symmetry, SymmetrySpec
+from rppdyn.envs.terms.compiled import CompiledTerms, compile_terms
+from rppdyn.envs.terms.robot import Pose
 from rppdyn.envs.wrappers import step_wrappers
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ __all__ = [
     "KNOWN_ENVIRONMENTS",
     "VARIANTS",
     "Choice",
+    "compiled_terms",
     "single_environment",
     "symmetry_choices",
     "symmetry_spec",
@@ -86,6 +89,10 @@ def symmetry_spec(
     *,
     symmetry: str | Sequence[str] | None = None,
     variant: str = "derived",
+    observation: Any = None,
+    action: Any = None,
+    base: str = "",
+    default_pose: Pose = None,
 ) -> SymmetrySpec:
     """The symmetry of an environment, as it acts on the raw observation and action.
 
@@ -99,9 +106,20 @@ def symmetry_spec(
             nothing in the model spoils.
         variant: "derived", or "published" for the representation of the residual-pathway papers, right or wrong, of which
             there is one for a task.
+        observation: of a model: terms that its observation consists of, or groups of them by name
+            (`rppdyn.envs.terms`), instead of positions and velocities.
+        action: terms that the policy moves; None is the model's controls, or targets of all joints where it has none.
+        base: the body that base velocities and scans belong to; empty is the one with a free joint.
+        default_pose: pose that joints' positions are relative to: by joint, in the model's order, or a keyframe's name.
     Raises:
         ValueError: no such environment, file, symmetry or variant; or the observation can't be explained.
     """
+    if observation is not None:
+        if variant != "derived":
+            raise ValueError(f"variant={variant!r} is of Gymnasium's tasks only; leave it out with observation=")
+        return compiled_terms(source, observation, action, symmetry=symmetry, base=base, default_pose=default_pose).spec
+    if action is not None or base or default_pose is not None:
+        raise ValueError("action=, base= and default_pose= belong to observation=, a list of terms; give that too")
     if variant not in VARIANTS:
         raise ValueError(f"variant={variant!r} is unknown; use {' or '.join(map(repr, VARIANTS))}")
     names = symmetry if symmetry is None or isinstance(symmetry, str) else "+".join(symmetry)
@@ -116,6 +134,33 @@ def symmetry_spec(
     raise ValueError(
         f"{type(source).__name__} is no environment id, environment, model or model file; pass one of these"
     )
+
+
+def compiled_terms(
+    source: str | Path | gym.Env | mujoco.MjModel,
+    observation: Any,
+    action: Any = None,
+    *,
+    symmetry: str | Sequence[str] | None = None,
+    base: str = "",
+    default_pose: Pose = None,
+) -> CompiledTerms:
+    """A list of terms compiled for a model: its spec, and functions that compute the observation from the simulator's state.
+
+    Arguments and errors are those of `symmetry_spec`.
+    """
+    if isinstance(source, Path) or (isinstance(source, str) and is_model_file(source)):
+        model, name = load_model(source), Path(source).stem
+    elif isinstance(source, mujoco.MjModel):
+        model, name = source, "model"
+    elif isinstance(getattr(getattr(source, "unwrapped", None), "model", None), mujoco.MjModel):
+        model, name = source.unwrapped.model, env_name(source)  # type: ignore[union-attr, arg-type]
+    else:
+        raise ValueError(f"observation= takes a model, the path of its file or a MuJoCo environment, not {source!r}")
+    derivation = derive(model)
+    names = symmetry if symmetry is None or isinstance(symmetry, str) else "+".join(symmetry)
+    choice = _choose({}, derivation, names, name)
+    return compile_terms(model, derivation, choice, observation, action, base, default_pose, name)
 
 
 def symmetry_specs(source: str | Path | gym.Env | mujoco.MjModel) -> tuple[list[SymmetrySpec], list[str]]:
@@ -330,7 +375,7 @@ def _unspoilt(derivation: Derivation) -> Choice:
 
 
 def _build(name: str, model, chosen: list[ModelSymmetry], obs: Space, remarks: tuple[str, ...]) -> SymmetrySpec:
-    spaces = state_spaces(model, chosen)
+    spaces: dict[str, Any] = dict(state_spaces(model, chosen))
     if "action" not in spaces:
         raise ValueError(f"the model of {name} has no actuator, so there is no action for a symmetry to act on")
     symmetries = tuple(

@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -203,8 +203,11 @@ class SymmetrySpec:
         qpos, qvel, act: how they act on the simulator's positions, velocities and actuators' activations; needed by
             `certify` only, and `act` only where the model has any.
         symmetries: one `Symmetry` per generator, discrete ones first, then those of the Lie algebra.
+        observation_groups: name and length of each part of the observation ("actor", "critic"), in order; none for one that
+            has no parts. A symmetry maps each into itself.
     Raises:
-        ValueError: a space has another number of generators than the group.
+        ValueError: a space has another number of generators than the group, or the parts have another length than the
+            observation or are mixed.
     """
 
     env_id: str
@@ -215,8 +218,15 @@ class SymmetrySpec:
     qvel: Space | None = None
     act: Space | None = None
     symmetries: tuple[Symmetry, ...] = ()
+    observation_groups: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self):
+        groups = tuple((str(name), int(size)) for name, size in self.observation_groups)
+        object.__setattr__(self, "observation_groups", groups)
+        if groups and sum(size for _, size in groups) != self.obs.dim:
+            raise ValueError(
+                f"{self.env_id}: observation groups {dict(groups)} of {self.obs.dim} entries; their sizes must add up"
+            )
         expected = (len(self.group.discrete_generators), len(self.group.lie_algebra))
         for key in SPACES:
             space = getattr(self, key)
@@ -320,6 +330,37 @@ class SymmetrySpec:
         name = lambda env_id: re.sub(r"-v\d+$", "", env_id.rpartition(":")[2])  # noqa: E731
         return name(self.env_id) == name(env_id)
 
+    def observation_group(self, name: str) -> SymmetrySpec:
+        """The spec of one observation group: its entries are the whole observation.
+
+        Raises:
+            ValueError: there is no such group, or a symmetry mixes it with another one.
+        """
+        names = [group for group, _ in self.observation_groups]
+        if name not in names:
+            raise ValueError(f"{self.env_id} has no observation group {name!r}; known: {', '.join(names) or 'none'}")
+        ends = np.cumsum([size for _, size in self.observation_groups])
+        stop = int(ends[names.index(name)])
+        raw = range(stop - self.observation_groups[names.index(name)][1], stop)
+        own = [f for i in raw for f in self.obs.encoding.features_of(i)]
+        own = sorted(set(own))
+
+        def part(matrix: Matrix) -> np.ndarray:
+            whole = np.array(matrix)
+            if np.delete(whole[own], own, axis=1).any():
+                raise ValueError(f"{self.env_id}: a symmetry mixes the observation group {name!r} with another one")
+            return whole[np.ix_(own, own)]
+
+        obs = Space(
+            [self.obs.entries[i] for i in raw],
+            [part(m) for m in self.obs.discrete_generators],
+            [part(m) for m in self.obs.lie_algebra],
+            [self.obs.origin[i] for i in raw],
+            [i - raw.start for i in self.obs.angles if i in raw],
+            [i - raw.start for i in self.obs.quaternions if i in raw],
+        )
+        return replace(self, obs=obs, observation_groups=())
+
     # -- data ---------------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict:
@@ -332,7 +373,8 @@ class SymmetrySpec:
         }
         spaces = {key: _space_to_dict(getattr(self, key)) for key in SPACES}
         symmetries = [symmetry._asdict() for symmetry in self.symmetries]
-        return {"format": FORMAT, "env_id": self.env_id, "group": group, **spaces, "symmetries": symmetries}
+        groups = {"observation_groups": [list(g) for g in self.observation_groups]} if self.observation_groups else {}
+        return {"format": FORMAT, "env_id": self.env_id, "group": group, **spaces, "symmetries": symmetries, **groups}
 
     @classmethod
     def from_dict(cls, data: dict) -> SymmetrySpec:
@@ -352,6 +394,7 @@ class SymmetrySpec:
                 env_id=data["env_id"],
                 group=Group(group["name"], **parts),
                 symmetries=tuple(Symmetry(**s) for s in data["symmetries"]),
+                observation_groups=tuple((name, size) for name, size in data.get("observation_groups", ())),
                 **{key: Space(**data[key]) for key in SPACES if data[key] is not None},
             )
         except KeyError as error:

@@ -25,7 +25,7 @@ from rppdyn.envs.observation.fitting import fit
 from rppdyn.envs.observation.recognition import Observation, observation_of
 from rppdyn.envs.spec import Space
 
-__all__ = ["notes", "observation_space", "space_of"]
+__all__ = ["common_fixed_point", "notes", "observation_space", "space_of"]
 
 CLOSED = 1e-9  # what of an image may lie outside of what is observed
 ROUNDING = 1e-12  # entries of a representation this near to a whole number are that number
@@ -54,7 +54,7 @@ def space_of(observation: Observation, symmetries: Sequence[ModelSymmetry]) -> S
     while True:
         features = _Features.of(observation, angles)
         actions = [features.action(symmetry) for symmetry in symmetries]
-        origin, shifted = _common_fixed_point(symmetries, actions, features.offset)
+        origin, shifted = common_fixed_point(symmetries, actions, features.offset)
         if not shifted:
             break
         entries = {features.entry_of(f) for f in shifted}
@@ -198,7 +198,7 @@ class _Features:
         return np.where(np.abs(rho - whole) < ROUNDING, whole, rho), S @ np.where(lost, 0.0, a)
 
 
-def _common_fixed_point(symmetries, actions, b: np.ndarray) -> tuple[np.ndarray, set[int]]:
+def common_fixed_point(symmetries, actions, b: np.ndarray) -> tuple[np.ndarray, set[int]]:
     """The fixed point of least norm, and the features whose parts of it do not exist.
 
     c is fixed by a discrete symmetry if (1 - rho) c = (1 - rho) b + S a, by a continuous one if rho c = rho b - S a.

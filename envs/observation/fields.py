@@ -125,7 +125,7 @@ def _tensor(R: np.ndarray) -> np.ndarray:
     return products[:, i, j] + np.where(np.equal(i, j), 0, products[:, j, i])
 
 
-def _lift(kind: str, R: np.ndarray, M: np.ndarray) -> np.ndarray:
+def lift(kind: str, R: np.ndarray, M: np.ndarray) -> np.ndarray:
     """The matrix by which a quantity of this kind transforms; polynomial of degree two in (R, M)."""
     match kind:
         case "scalar":
@@ -213,7 +213,7 @@ def element_field(
             reached.add(int(j))
             here, there = slice(starts[i], starts[i + 1]), slice(starts[j], starts[j + 1])
             M = frame(symmetry, i, j)
-            A[there, here] = block_diag(*(_lift(part.kind, symmetry.rotation, M) for part in parts[i]))
+            A[there, here] = block_diag(*(lift(part.kind, symmetry.rotation, M) for part in parts[i]))
             shifts = (symmetry.translation if part.kind == "position" else np.zeros(9) for part in parts[i])
             sizes = (9 if part.kind == "quaternion" else len(part.components) for part in parts[i])
             a[there] = np.concatenate([shift[:size] for shift, size in zip(shifts, sizes, strict=True)])

@@ -1,0 +1,327 @@
+"""Terms certified in the simulator: mirrored states are stepped and observed by the same functions as the originals.
+
+The mirrored state, action, goal, ground and clock are those that the derivation gives, not the spec's map of the observation:
+that is what is tested. The clock of the mirrored gait is searched for, so that each foot has the phase of its image.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mujoco
+import numpy as np
+from scipy.linalg import expm
+
+from rppdyn.envs.derivation import derive, symmetrise
+from rppdyn.envs.model_symmetry import ModelSymmetry
+from rppdyn.envs.observation.fields import FREE, Field, finite_element
+from rppdyn.envs.observation.quantities import fields_of
+from rppdyn.envs.simulator import tight_solver
+from rppdyn.envs.spec import Space
+from rppdyn.envs.terms.catalogue import Commands, FootClocks, GaitPhase, Pseudovector, Scalars, Vector
+from rppdyn.envs.terms.compiled import CompiledTerms
+from rppdyn.envs.terms.robot import Robot, Scene
+
+__all__ = ["TermCertificate", "Witness", "certify_terms", "witnesses"]
+
+TOLERANCE = 1e-6
+"""What an entry may be off by, relative to its spread, in a model that was made symmetric."""
+
+
+@dataclass(frozen=True, eq=False)
+class Witness:
+    """Observations of states and of their images under one generator.
+
+    Args:
+        generator: number of the generator, discrete ones first.
+        name: of the symmetry.
+        parameter: how far along a continuous one, 0 for a discrete one.
+        before, after: raw observations (n, dim) of the states and of their images.
+        action, action_after: raw actions (n, dim) likewise.
+    """
+
+    generator: int
+    name: str
+    parameter: float
+    before: np.ndarray
+    after: np.ndarray
+    action: np.ndarray
+    action_after: np.ndarray
+
+
+@dataclass(frozen=True)
+class TermCertificate:
+    """How far each entry of each mirrored observation is from the image that the spec gives.
+
+    Args:
+        names: of the symmetries.
+        entries: names of the observation's features.
+        defects: largest difference over all states relative to the entry's spread, one row per symmetry.
+        constant: entries that never vary, of which the simulator says nothing.
+        states: how many were stepped.
+    """
+
+    names: tuple[str, ...]
+    entries: tuple[str, ...]
+    defects: np.ndarray
+    constant: tuple[str, ...]
+    states: int
+
+    @property
+    def is_certified(self) -> bool:
+        """Whether every entry agrees."""
+        return bool((self.defects <= TOLERANCE).all())
+
+    @property
+    def wrong(self) -> dict[str, list[str]]:
+        """Entries that do not agree, by symmetry."""
+        found = {}
+        for name, row in zip(self.names, self.defects, strict=True):
+            if bad := np.flatnonzero(row > TOLERANCE).tolist():
+                found[name] = [self.entries[i] for i in bad]
+        return found
+
+    def __str__(self) -> str:
+        lines = [
+            f"{name}: {len(self.entries)} entries, largest defect {row.max():.1e} of an entry's spread in {self.states} states"
+            for name, row in zip(self.names, self.defects, strict=True)
+        ]
+        lines += [f"{name}: off in {', '.join(bad[:12])}" for name, bad in self.wrong.items()]
+        if self.constant:
+            lines.append(f"never varied: {', '.join(self.constant[:12])}{' ...' if len(self.constant) > 12 else ''}")
+        return "\n".join(lines)
+
+
+def certify_terms(
+    compiled: CompiledTerms, *, states: int = 40, seed: int = 0, as_built: bool = False, obs: Space | None = None
+) -> TermCertificate:
+    """Step random states and their images, observe both by the same functions, and compare.
+
+    Args:
+        compiled: the terms.
+        states: how many.
+        seed: of the random states, actions, goals, clocks and grounds.
+        as_built: whether the model stays as it is; its deviating parameters are made equal otherwise, so that only the
+            terms' maps are tested.
+        obs: another map of the observation to test instead of the spec's.
+    Raises:
+        ValueError: `states` is below 1.
+    """
+    space = compiled.spec.obs if obs is None else obs
+    found = list(witnesses(compiled, states=states, seed=seed, as_built=as_built))
+    return judge(found, space, states)
+
+
+def judge(found: Sequence[Witness], space: Space, states: int) -> TermCertificate:
+    """What witnesses say of a map of the observation."""
+    defects, spread = [], np.zeros(space.feature_dim)
+    for witness in found:
+        z, image = space.encode(witness.before), space.encode(witness.after)
+        defects.append(np.abs(image - z @ matrix_of(space, witness).T).max(0))
+        spread = np.maximum(spread, np.concatenate([z, image]).std(0))
+    names = tuple(entry.name for entry in space.features)
+    varies = spread > 1e-9
+    relative = np.array(defects) / np.where(varies, spread, 1.0)
+    constant = tuple(name for name, one in zip(names, varies, strict=True) if not one)
+    return TermCertificate(tuple(w.name for w in found), names, relative, constant, states)
+
+
+def matrix_of(space: Space, witness: Witness) -> np.ndarray:
+    """The map of the features that a witness is about."""
+    m = np.array((*space.discrete_generators, *space.lie_algebra)[witness.generator])
+    return expm(witness.parameter * m) if witness.parameter else m
+
+
+def witnesses(
+    compiled: CompiledTerms, *, states: int = 40, seed: int = 0, as_built: bool = False
+) -> Iterator[Witness]:  # fmt: skip
+    """Observations of random states and of their images, a `Witness` for each generator."""
+    if states < 1:
+        raise ValueError(f"states={states} must be at least 1")
+    for number, symmetry in enumerate(compiled.symmetries):
+        parameter = 0.7 if symmetry.is_continuous else 0.0
+        element = finite_element(symmetry, parameter) if symmetry.is_continuous else symmetry
+        model = compiled.robot.model
+        if not (as_built or symmetry.is_continuous) and symmetry.deviations:
+            model = symmetrise(model, symmetry)
+            if model.stat.extent:  # as derived from the model that is stepped
+                element = derive(model)[symmetry.name]
+        with tight_solver(model):
+            rollouts = _Rollouts(compiled, model, element, np.random.default_rng([seed, number]))
+            pairs = [rollouts.pair() for _ in range(states)]
+        before, after, action, action_after = (np.array(column) for column in zip(*pairs, strict=True))
+        yield Witness(number, symmetry.name, parameter, before, after, action, action_after)
+
+
+class _Rollouts:
+    """Short random rollouts of a model and of its image."""
+
+    def __init__(
+        self, compiled: CompiledTerms, model: mujoco.MjModel, element: ModelSymmetry, rng: np.random.Generator
+    ):
+        self.compiled, self.model, self.element, self.rng = compiled, model, element, rng
+        self.robot = compiled.robot if model is compiled.robot.model else _again(compiled.robot, model)
+        self.qpos: Field = next(field for field in fields_of(model) if field.name == "qpos")
+        self.terms = [term for group in compiled.groups.values() for term in group.terms]
+
+    def pair(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Observation and action of a random state, and of its image: (before, after, action, image of the action)."""
+        rng, element, steps = self.rng, self.element, self.compiled.history
+        R = element.rotation
+        state, goal = self._state(), self._state()
+        actions = [rng.normal(size=self.compiled.action.space.dim) for _ in range(steps + 1)]
+        terrain = _ground(rng)
+        phase, given = float(rng.uniform()), self._given()
+        feet = {foot: float(rng.uniform()) for term in self.terms if isinstance(term, FootClocks) for foot in term.feet}
+        scenes: dict[str, Any] = {
+            "action": actions,
+            "goal": goal,
+            "terrain": terrain,
+            "phase": phase,
+            "given": given,
+            "feet": feet,
+        }
+
+        def carried(points: np.ndarray) -> np.ndarray:
+            return terrain((points - element.translation[:2]) @ R[:2, :2])
+
+        images: dict[str, Any] = {
+            "action": [self._image_of_action(a) for a in actions],
+            "goal": self._image(*goal),
+            "terrain": carried,
+            "phase": self._image_of_phase(phase),
+            "given": {title: self._lift(title) @ value for title, value in given.items()},
+            "feet": {self._image_of_foot(foot): value for foot, value in feet.items()},
+        }
+        before, after = self._roll(state, scenes), self._roll(self._image(*state), images)
+        return before, after, actions[-1], images["action"][-1]
+
+    def _state(self) -> tuple[np.ndarray, np.ndarray]:
+        model, rng = self.model, self.rng
+        qpos = model.qpos0.copy()
+        noise = rng.uniform(-0.4, 0.4, len(self.robot.places))
+        low, high = model.jnt_range[self._scalars].T
+        limited = model.jnt_limited[self._scalars].astype(bool)
+        found = self.robot.default + noise
+        found = np.where(limited, np.clip(found, low + 0.05 * (high - low), high - 0.05 * (high - low)), found)
+        qpos[self.robot.places] = found
+        for j in np.flatnonzero(model.jnt_type == FREE):
+            adr = model.jnt_qposadr[j]
+            qpos[adr : adr + 2] += rng.uniform(-1, 1, 2)
+            qpos[adr + 2] += rng.uniform(-0.1, 0.15)
+            turn, tilt = rng.uniform(-np.pi, np.pi), rng.normal(scale=0.2, size=3)
+            yaw = np.array([np.cos(turn / 2), 0, 0, np.sin(turn / 2)])
+            lean = np.r_[1.0, tilt / 2]
+            mujoco.mju_mulQuat(qpos[adr + 3 : adr + 7], yaw, lean / np.linalg.norm(lean))
+        return qpos, rng.normal(scale=0.5, size=model.nv)
+
+    @property
+    def _scalars(self) -> np.ndarray:
+        return np.flatnonzero(np.isin(self.model.jnt_type, (2, 3)))
+
+    def _image(self, qpos: np.ndarray, qvel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.qpos.image(self.element, qpos), self.element.dofs @ qvel
+
+    def _image_of_action(self, action: np.ndarray) -> np.ndarray:
+        """By way of what the action moves: its value in the model is carried to the partner's."""
+        layout, found, k = self.compiled.action, np.zeros(len(action)), 0
+        values: dict[tuple[str, int], float] = {}
+        blocks = []
+        for term, (_, rows), (scale, offset) in zip(layout.terms, layout.bound, layout.scales, strict=True):
+            for row, s, o in zip(rows, scale, offset, strict=True):
+                values[term.kind, row] = action[k] / s + o
+                blocks.append((term.kind, row, s, o))
+                k += 1
+        for k, (kind, row, s, o) in enumerate(blocks):
+            matrix = self.element.controls if kind == "controls" else self.element.joint_matrix
+            shift = self.element.joint_shift[row] if kind == "joint_positions" else 0.0
+            value = shift + sum(matrix[row, c] * values.get((kind, int(c)), 0.0) for c in np.flatnonzero(matrix[row]))
+            found[k] = (value - o) * s
+        return found
+
+    def _image_of_foot(self, foot: str) -> str:
+        image = self.robot.image(self.element, self.robot.thing(foot))
+        return getattr(self.model, image.kind)(image.number).name
+
+    def _image_of_phase(self, phase: float) -> float:
+        """The clock at which each foot's image has the foot's phase, among 720 of them."""
+        for term in self.terms:
+            if isinstance(term, GaitPhase | FootClocks) and term.offsets is not None:
+                places = {foot: offset for foot, offset in zip(term.feet, term.offsets, strict=True)}
+                clocks = (phase + np.arange(720) / 720) % 1.0
+                wanted = np.array([phase + offset for offset in places.values()])
+                ahead = np.array([places[self._image_of_foot(foot)] for foot in places])
+                off = np.abs(np.exp(2j * np.pi * (clocks[:, None] + ahead)) - np.exp(2j * np.pi * wanted)).max(1)
+                return float(clocks[off.argmin()])
+        return phase
+
+    def _given(self) -> dict[str, np.ndarray]:
+        found = {}
+        for term in self.terms:
+            if isinstance(term, Vector | Pseudovector):
+                found[term.title] = self.rng.normal(size=3)
+            elif isinstance(term, Scalars):
+                found[term.title] = self.rng.normal(size=term.size)
+        return found
+
+    def _lift(self, title: str) -> np.ndarray:
+        term = next(term for term in self.terms if term.title == title)
+        if isinstance(term, Scalars):
+            return np.eye(term.size)
+        R = self.element.rotation
+        return np.linalg.det(R) * R if isinstance(term, Pseudovector) else R
+
+    def _roll(self, state: tuple[np.ndarray, np.ndarray], task: dict) -> np.ndarray:
+        """The observation after as many steps as it looks back."""
+        model, compiled = self.model, self.compiled
+        data = mujoco.MjData(model)
+        data.qpos, data.qvel = state
+        goal = None
+        if any(isinstance(term, Commands) for term in self.terms):
+            goal = mujoco.MjData(model)
+            goal.qpos, goal.qvel = task["goal"]
+            mujoco.mj_forward(model, goal)
+        kept = {name: deque[list[np.ndarray]]() for name in compiled.groups}
+        for k in range(compiled.history):
+            self._act(data, task["action"][k])
+            for _ in range(2):
+                mujoco.mj_step(model, data)
+            mujoco.mj_forward(model, data)
+            scene = Scene(
+                self.robot, data, task["action"][k], goal, (task["phase"] + 0.03 * k) % 1.0, task["feet"],
+                task["terrain"], task["given"],
+            )  # fmt: skip
+            for name, group in compiled.groups.items():
+                kept[name].append(group.read_step(scene))
+        return np.concatenate([group.stacked(list(kept[name])) for name, group in compiled.groups.items()])
+
+    def _act(self, data: mujoco.MjData, action: np.ndarray) -> None:
+        """Controls as they are; targets by a spring to each; torques directly."""
+        k, places, dofs = 0, self.robot.places, self.robot.dofs
+        layout = self.compiled.action
+        data.qfrc_applied[:] = 0.0
+        for term, (_, rows), (scale, offset) in zip(layout.terms, layout.bound, layout.scales, strict=True):
+            rows, values = list(rows), action[k : k + len(rows)] / scale + offset
+            k += len(rows)
+            if term.kind == "controls":
+                data.ctrl[rows] = values
+            elif term.kind == "joint_torques":
+                data.qfrc_applied[dofs[rows]] += values
+            elif term.kind == "joint_velocities":
+                data.qfrc_applied[dofs[rows]] += 0.1 * (values - data.qvel[dofs[rows]])
+            else:
+                data.qfrc_applied[dofs[rows]] += 5.0 * (values - data.qpos[places[rows]])
+
+
+def _again(robot: Robot, model: mujoco.MjModel) -> Robot:
+    """The robot with another model of the same structure."""
+    return Robot(model, robot.base, tuple(robot.default.tolist()))
+
+
+def _ground(rng: np.random.Generator) -> Callable[[np.ndarray], np.ndarray]:
+    """A random smooth ground."""
+    waves, phases = rng.normal(scale=4.0, size=(6, 2)), rng.uniform(0, 2 * np.pi, 6)
+    return lambda points: 0.05 * np.sin(np.asarray(points) @ waves.T + phases).sum(1)

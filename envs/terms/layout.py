@@ -1,0 +1,346 @@
+"""Observations and actions as lists of terms: where each entry stands, how a symmetry acts on all, and how they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rppdyn.envs.model_symmetry import ModelSymmetry
+from rppdyn.envs.observation.action import common_fixed_point
+from rppdyn.envs.spec import Entry, Space
+from rppdyn.envs.terms.catalogue import Controls, JointPositions, JointTorques, JointVelocities, LastAction
+from rppdyn.envs.terms.robot import Robot, Scene
+from rppdyn.envs.terms.term import Affine, Quantity, Term, term_of
+
+__all__ = ["Layout", "action_layout", "observation_groups"]
+
+STACKS = ("term", "time")
+ACTIONS = (JointPositions, JointVelocities, JointTorques, Controls)
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """One observation group, or the action: terms in order.
+
+    Args:
+        name: what messages call it.
+        robot: whose.
+        terms: in order.
+        stack: how histories are laid out: by "term" (all steps of the first term, then all of the second, as in Isaac Lab)
+            or by "time" (all terms of the oldest step, then of the next one).
+        symmetries: the ones that are to act.
+        action: the layout of the action, which `last_action` shows.
+    Raises:
+        ValueError: a history by time of unequal lengths, a scale of the wrong length, or what a term itself refuses.
+    """
+
+    name: str
+    robot: Robot
+    terms: tuple[Term, ...]
+    symmetries: tuple[ModelSymmetry, ...]
+    stack: str = "term"
+    action: Layout | None = None
+
+    def __post_init__(self) -> None:
+        if not self.terms:
+            raise ValueError(f"{self.name} has no terms; list some")
+        if self.stack not in STACKS:
+            raise ValueError(f"{self.name}: stack={self.stack!r} must be {' or '.join(STACKS)}")
+        lengths = {term.title: term.history for term in self.terms}
+        if self.stack == "time" and len(set(lengths.values())) > 1:
+            listed = ", ".join(f"{title} {length}" for title, length in lengths.items())
+            raise ValueError(
+                f"{self.name}: histories of unequal lengths can't be stacked by time ({listed}); give all the same"
+            )
+
+    @property
+    def history(self) -> int:
+        """The longest history."""
+        return max(term.history for term in self.terms)
+
+    @cached_property
+    def bound(self) -> list[tuple[Quantity, list[int]]]:
+        """The quantity of each term, and the numbers of it that the term shows."""
+        found = []
+        for term in self.terms:
+            if isinstance(term, LastAction):
+                if self.action is None:
+                    raise ValueError(f"{self.name}: last_action is no action; name what the policy moves")
+                quantity, rows = _last_action(self.action), list(range(self.action.space.dim))
+            else:
+                quantity, shown = term.bind(self.robot, self.symmetries)
+                rows = list(shown)
+            found.append((quantity, rows))
+        return found
+
+    def _numbers(self, term: Term, rows: Sequence[int], n: int, key: str) -> np.ndarray:
+        """The scale or offset of each number that a term shows."""
+        found = np.asarray(getattr(term, key), dtype=np.float64)
+        if key == "offset" and isinstance(term, JointPositions) and term.relative:
+            found = found + self.robot.default[rows]
+        if found.shape not in ((), (n,)):
+            raise ValueError(
+                f"{self.name}: {term.title} has {found.size} numbers as {key} and {n} entries; give one, or {n}"
+            )
+        if not np.isfinite(found).all() or (key == "scale" and (found == 0).any()):
+            raise ValueError(
+                f"{self.name}: {term.title} has {key} {getattr(term, key)!r}; give finite numbers, and no scale of 0"
+            )
+        return np.broadcast_to(found, (n,))
+
+    @cached_property
+    def scales(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Scale and offset of each term, one number per entry."""
+        return [
+            (self._numbers(t, rows, len(rows), "scale"), self._numbers(t, rows, len(rows), "offset"))
+            for t, (_, rows) in zip(self.terms, self.bound, strict=True)
+        ]
+
+    @cached_property
+    def order(self) -> list[tuple[int, int]]:
+        """(term, steps ago) of each block of the flat vector."""
+        if self.stack == "time":
+            return [(i, ago) for ago in reversed(range(self.history)) for i in range(len(self.terms))]
+        return [(i, ago) for i, term in enumerate(self.terms) for ago in reversed(range(term.history))]
+
+    def slices(self) -> dict[str, slice]:
+        """Where each term stands in the flat vector; of terms stacked by time, the newest step alone."""
+        found: dict[str, slice] = {}
+        start = 0
+        for i, _ in self.order:
+            quantity, rows = self.bound[i]
+            size = 4 if quantity.quaternion else len(rows)
+            title = self.terms[i].title
+            first = found[title].start if title in found and self.stack == "term" else start
+            found[title] = slice(first, start + size)
+            start += size
+        return found
+
+    @cached_property
+    def entries(self) -> tuple[Entry, ...]:
+        """Names of the flat vector's numbers."""
+        found: list[Entry] = []
+        for i, ago in self.order:
+            quantity, rows = self.bound[i]
+            when = f" {ago} ago" if ago else ""
+            of = quantity.entries if quantity.quaternion else [quantity.entries[row] for row in rows]
+            found += [entry._replace(name=entry.name + when) for entry in of]
+        return tuple(found)
+
+    # -- how symmetries act -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def space(self) -> Space:
+        """How the symmetries act on the flat vector.
+
+        Raises:
+            ValueError: an entry's image is not observed or no linear function, or an offset leaves no fixed point.
+        """
+        actions = [self._action(symmetry) for symmetry in self.symmetries]
+        n = sum(len(self.bound[i][1]) for i, _ in self.order)
+        origin = np.zeros(n)
+        if any(shift.any() for _, shift in actions):
+            origin, without = common_fixed_point(self.symmetries, actions, np.zeros(n))
+            if without:
+                raise ValueError(
+                    f"{self.name}: the offset of {self._name_of(min(without))} is not kept by "
+                    f"{', '.join(s.name for s in self.symmetries)}, which fix no value; change it or the default pose"
+                )
+        quaternions: list[int] = []
+        raw: list[float] = []
+        features = 0
+        for i, _ in self.order:
+            quantity, rows = self.bound[i]
+            if quantity.quaternion:
+                quaternions.append(len(raw))
+            raw += [0.0] * 4 if quantity.quaternion else origin[features : features + len(rows)].tolist()
+            features += len(rows)
+        of_kind = {kind: [A for s, (A, _) in zip(self.symmetries, actions, strict=True) if s.is_continuous is kind]
+                   for kind in (False, True)}  # fmt: skip
+        return Space(self.entries, of_kind[False], of_kind[True], raw, quaternions=quaternions)
+
+    def _name_of(self, feature: int) -> str:
+        for i, ago in self.order:
+            quantity, rows = self.bound[i]
+            if feature < len(rows):
+                return repr(
+                    quantity.entries[0 if quantity.quaternion else rows[feature]].name + (f" {ago} ago" if ago else "")
+                )
+            feature -= len(rows)
+        raise IndexError(feature)
+
+    def _action(self, symmetry: ModelSymmetry) -> Affine:
+        """A and a of the flat vector of features."""
+        starts = np.cumsum([0, *(len(self.bound[i][1]) for i, _ in self.order)])
+        blocks = dict(zip(self.order, starts, strict=False))
+        acts: dict[Any, Affine] = {}
+        A, a = np.zeros((starts[-1],) * 2), np.zeros(starts[-1])
+        done: dict[tuple[int, int], tuple[np.ndarray, list[tuple[int, int, int]], np.ndarray]] = {}
+        for (i, ago), start in blocks.items():
+            quantity, rows = self.bound[i]
+            if quantity.key not in acts:
+                acts[quantity.key] = quantity.act(symmetry)
+            if (i, 0) not in done:
+                done[i, 0] = self._block(i, acts[quantity.key], symmetry)
+            coefficients, sources, shift = done[i, 0]
+            for _, row, _ in sources:  # the term that an entry comes from, at the same step
+                if (row, ago) not in blocks:
+                    here, there = self.terms[i], self.terms[row]
+                    raise ValueError(
+                        f"{self.name}: {symmetry.name} carries {there.title} to {here.title}; their histories are of unequal "
+                        f"lengths, {there.history} and {here.history}; make them equal"
+                    )
+            which = np.array([(start + k, blocks[row, ago] + j) for k, row, j in sources], dtype=int).reshape(-1, 2)
+            A[which[:, 0], which[:, 1]] = coefficients
+            a[start : start + len(rows)] = shift
+        return A, a
+
+    def _block(
+        self, i: int, act: Affine, symmetry: ModelSymmetry
+    ) -> tuple[np.ndarray, list[tuple[int, int, int]], np.ndarray]:
+        """What the symmetry puts into a term's entries: coefficients, (entry, term, entry there) of each, and shifts."""
+        quantity, rows = self.bound[i]
+        A, a = act
+        if np.isnan(A[rows]).any():
+            row = rows[int(np.flatnonzero(np.isnan(A[rows]).any(1))[0])]
+            name = quantity.entries[0 if quantity.quaternion else row].name
+            raise ValueError(
+                f"{self.name}: what {symmetry.name} makes of {name!r} is no linear function of the observation; {quantity.why}"
+            )
+        where = {(i, row): k for k, row in enumerate(rows)}
+        others = {}
+        for j, (other, shown) in enumerate(self.bound):
+            if j != i and other.key == quantity.key:
+                others.update({row: (j, k) for k, row in enumerate(shown)})
+        scale, offset = self.scales[i]
+        coefficients, sources, shift = [], [], np.zeros(len(rows))
+        for k, row in enumerate(rows):
+            total = a[row] - (0.0 if symmetry.is_continuous else offset[k])
+            for column in np.flatnonzero(A[row]):
+                if (i, int(column)) in where:
+                    j, place = i, where[i, int(column)]
+                elif int(column) in others:
+                    j, place = others[int(column)]
+                else:
+                    names = [quantity.entries[0 if quantity.quaternion else r].name for r in (row, int(column))]
+                    raise ValueError(
+                        f"{self.name}: {symmetry.name} puts {names[1]!r} into {names[0]!r}, and the observation lacks it; "
+                        "observe it too, or leave out both"
+                    )
+                s, o = self.scales[j][0][place], self.scales[j][1][place]
+                coefficients.append(A[row, column] * (1.0 if s == scale[k] else scale[k] / s))
+                sources.append((k, j, place))
+                total += A[row, column] * o
+            shift[k] = 0.0 if abs(total) < 1e-12 else total * scale[k]
+        return np.array(coefficients), sources, shift
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def read(self, scenes: Sequence[Scene]) -> np.ndarray:
+        """The flat vector of scenes, the newest last, of which there are as many as the longest history.
+
+        Args:
+            scenes: one per time step.
+        """
+        return self.stacked([self.read_step(scene) for scene in scenes])
+
+    def read_step(self, scene: Scene) -> list[np.ndarray]:
+        """The block of each term at one time step, which may be kept for a history."""
+        found = []
+        for (quantity, rows), (scale, offset) in zip(self.bound, self.scales, strict=True):
+            values = np.asarray(quantity.read(scene), dtype=np.float64)
+            found.append(values if quantity.quaternion else (values[rows] - offset) * scale)
+        return found
+
+    def stacked(self, steps: Sequence[list[np.ndarray]]) -> np.ndarray:
+        """The flat vector of what `read_step` gave at each time step, the newest last."""
+        return np.concatenate([steps[len(steps) - 1 - ago][i] for i, ago in self.order])
+
+
+def _last_action(action: Layout) -> Quantity:
+    space = action.space
+
+    def act(symmetry: ModelSymmetry) -> Affine:
+        A, a = action._action(symmetry)
+        return A, a
+
+    def read(scene: Scene) -> np.ndarray:
+        if scene.action is None:
+            raise ValueError("the scene has no last action; give Scene(action=...)")
+        return np.asarray(scene.action)
+
+    return Quantity(("last action",), tuple(e._replace(name=f"last {e.name}") for e in space.entries), read, act)
+
+
+def action_layout(
+    robot: Robot, described: Sequence[Any] | None, symmetries: Sequence[ModelSymmetry]
+) -> Layout:  # fmt: skip
+    """The layout of an action: joint targets, torques, velocities, or controls; None is the controls, or all joints.
+
+    A target is default + offset + scale * action, where an observation is (value - offset) scale.
+
+    Raises:
+        ValueError: a term that is no action, or a joint that two terms move.
+    """
+    if described is None:
+        described = ["controls" if robot.model.nu else "joint_positions"]
+    if isinstance(described, str | Mapping | Term):
+        described = [described]
+    terms = []
+    for one in described:
+        term = term_of(one)
+        if not isinstance(term, ACTIONS):
+            kinds = ", ".join(kind.kind for kind in ACTIONS)
+            raise ValueError(f"action: {term.kind} is nothing that a policy moves; use {kinds}")
+        scale = np.asarray(term.scale, dtype=np.float64)
+        if term.history != 1 or not np.isfinite(scale).all() or (scale == 0).any():
+            raise ValueError(
+                f"action: {term.title} has history {term.history} and scale {term.scale!r}; give 1, and no 0"
+            )
+        inverse = 1.0 / scale
+        terms.append(replace(term, scale=float(inverse) if inverse.ndim == 0 else tuple(inverse.tolist())))
+    found = Layout("action", robot, tuple(terms), tuple(symmetries))
+    seen: set[tuple[Any, int]] = set()
+    for quantity, rows in found.bound:
+        for row in rows:
+            if (quantity.key, row) in seen:
+                raise ValueError(f"action: {quantity.entries[row].name!r} is moved twice; leave one out")
+            seen.add((quantity.key, row))
+    return found
+
+
+def observation_groups(
+    robot: Robot, described: Any, symmetries: Sequence[ModelSymmetry], action: Layout
+) -> dict[str, Layout]:
+    """Layouts by the name of the observation group; one group of the name "" from a list of terms.
+
+    Args:
+        described: a list of terms, or groups by name, each a list of terms or a mapping with `terms` and, for all of them,
+            `history` and `stack`.
+    """
+    groups = described if isinstance(described, Mapping) and "terms" not in described else {"": described}
+    found = {}
+    for name, group in groups.items():
+        stack, defaults = "term", {}
+        if isinstance(group, Mapping):
+            if unknown := set(group) - {"terms", "history", "stack"}:
+                raise ValueError(
+                    f"observation group {name!r} has no option {min(map(str, unknown))!r}; known: terms, history, stack"
+                )
+            stack = str(group.get("stack", "term"))
+            defaults = {"history": group["history"]} if "history" in group else {}
+            group = group.get("terms")
+        if isinstance(group, str) or not isinstance(group, Sequence):
+            raise ValueError(f"observation group {name!r} is {group!r}; give a list of terms")
+        terms = tuple(term_of(one, **defaults) for one in group)
+        if defaults:
+            terms = tuple(replace(t, history=defaults["history"]) if t.history == 1 else t for t in terms)
+        title = f"observation {name}".strip()
+        found[str(name)] = Layout(title, robot, terms, tuple(symmetries), stack, action)
+    if not found:
+        raise ValueError("the observation has no terms; list some")
+    return found

@@ -1,0 +1,235 @@
+"""A model as terms see it: its base, its joints by name and order, its feet, and the scene that an observation is read from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property
+from typing import NamedTuple
+
+import mujoco
+import numpy as np
+
+from rppdyn.envs.encoding import rotation_matrix
+from rppdyn.envs.model_symmetry import ModelSymmetry
+from rppdyn.envs.observation.fields import FREE, scalar_joints
+from rppdyn.envs.observation.fixtures import Fixtures
+
+__all__ = ["Robot", "Scene", "Thing", "choose"]
+
+Pose = Mapping[str, float] | Sequence[float] | str | None
+"""A default pose: angles by joint (names or regular expressions), or in the model's order, or a keyframe's name."""
+
+
+class Thing(NamedTuple):
+    """A body, geom, site or camera, by its number."""
+
+    kind: str
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class Robot:
+    """A MuJoCo model with a base and a default pose.
+
+    Args:
+        model: the model.
+        base: name of the body that base velocities, gravity and scans belong to; empty means the body with a free joint.
+        pose: the default pose of slides and hinges; None is the model's own.
+    Raises:
+        ValueError: no such body, joint or keyframe.
+    """
+
+    model: mujoco.MjModel
+    base: str = ""
+    pose: Pose = None
+
+    @cached_property
+    def body(self) -> int:
+        """Number of the base."""
+        if self.base:
+            return self.thing(self.base, ("body",)).number
+        free = np.flatnonzero(self.model.jnt_type == FREE)
+        moving = np.flatnonzero(self.model.body_weldid != 0)
+        return int(self.model.jnt_bodyid[free[0]]) if len(free) else int(moving[0])
+
+    @cached_property
+    def joints(self) -> tuple[str, ...]:
+        """Names of slides and hinges, in the model's order."""
+        return tuple(self.model.joint(j).name or f"joint {j}" for j in scalar_joints(self.model))
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Where the joints' positions are in `qpos`."""
+        return self.model.jnt_qposadr[scalar_joints(self.model)]
+
+    @cached_property
+    def dofs(self) -> np.ndarray:
+        """Where the joints' velocities are in `qvel`."""
+        return self.model.jnt_dofadr[scalar_joints(self.model)]
+
+    @cached_property
+    def default(self) -> np.ndarray:
+        """The default pose: one number per joint."""
+        pose = self.model.qpos0[self.places].copy()
+        if isinstance(self.pose, str):
+            names = [self.model.key(k).name for k in range(self.model.nkey)]
+            return self.model.key_qpos[names.index(choose([self.pose], names, "keyframe")[0])][self.places]
+        if isinstance(self.pose, Mapping):
+            for name, angle in self.pose.items():
+                pose[self.choose_joints([name])] = angle
+        elif self.pose is not None:
+            if len(self.pose) != len(pose):
+                raise ValueError(
+                    f"default pose of {len(self.pose)} numbers, the model has {len(pose)} joints; give one each"
+                )
+            pose = np.array(self.pose, dtype=np.float64)
+        return pose
+
+    def choose_joints(self, names: Sequence[str] | None) -> list[int]:
+        """Numbers of joints, by names or regular expressions; None means all.
+
+        Raises:
+            ValueError: no such joint, or one twice.
+        """
+        if names is None:
+            return list(range(len(self.joints)))
+        return [self.joints.index(name) for name in choose(names, self.joints, "joint")]
+
+    def thing(self, name: str, kinds: Sequence[str] = ("body", "site", "geom")) -> Thing:
+        """The body, site or geom of this name.
+
+        Raises:
+            ValueError: there is none.
+        """
+        for kind in kinds:
+            found = mujoco.mj_name2id(self.model, getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}"), name)
+            if found >= 0:
+                return Thing(kind, found)
+        known = [self._name(kind, i) for kind in kinds for i in range(getattr(self.model, f"n{_COUNTS[kind]}"))]
+        raise ValueError(f"the model has no {' or '.join(kinds)} {name!r}{_nearest(name, known)}")
+
+    def _name(self, kind: str, i: int) -> str:
+        return getattr(self.model, kind)(i).name
+
+    @cached_property
+    def _fixtures(self) -> dict[str, Fixtures]:
+        return {kind: Fixtures.of(self.model, kind) for kind in ("body", "site", "geom")}
+
+    def image(self, symmetry: ModelSymmetry, thing: Thing) -> Thing:
+        """What a symmetry carries a thing to; its index is -1 if there is nothing."""
+        if symmetry.is_continuous:
+            return thing
+        return Thing(thing.kind, int(self._fixtures[thing.kind].images(symmetry)[thing.number]))
+
+    def frame(self, symmetry: ModelSymmetry, thing: Thing, image: Thing) -> np.ndarray:
+        """The map from the axes of a thing to those of its image, (3, 3)."""
+        return self._fixtures[thing.kind].frame(symmetry, thing.number, image.number)
+
+    def parent(self, thing: Thing) -> int:
+        """The body that a thing belongs to."""
+        return int(self._fixtures[thing.kind].bodies[thing.number])
+
+
+_COUNTS = {"body": "body", "site": "site", "geom": "geom", "camera": "cam"}
+
+
+@dataclass
+class Scene:
+    """What an observation is read from: the simulator's state, and what the task adds to it.
+
+    Args:
+        robot: whose.
+        data: the state; `mujoco.mj_forward` was called.
+        action: the last action.
+        goal: a state whose base moves as the command says; None is `data`.
+        phase: the gait's clock, in periods.
+        feet: phases of feet by name, where they are free of the clock.
+        terrain: height of the ground at points (n, 2) of the world; None is flat ground.
+        given: world vectors and scalars by the name of a term.
+    """
+
+    robot: Robot
+    data: mujoco.MjData
+    action: np.ndarray | None = None
+    goal: mujoco.MjData | None = None
+    phase: float = 0.0
+    feet: Mapping[str, float] = field(default_factory=dict)
+    terrain: Callable[[np.ndarray], np.ndarray] | None = None
+    given: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def pose_of(self, thing: Thing) -> tuple[np.ndarray, np.ndarray]:
+        """Position (3,) and axes (3, 3) of a thing in the world."""
+        prefix = {"body": "x", "site": "site_x", "geom": "geom_x", "camera": "cam_x"}[thing.kind]
+        position, axes = (getattr(self.data, f"{prefix}{key}")[thing.number] for key in ("pos", "mat"))
+        return position, axes.reshape(3, 3)
+
+    def velocity_of(self, thing: Thing, data: mujoco.MjData | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Linear and angular velocity of a thing in the world's axes."""
+        kind = {"body": "XBODY", "site": "SITE", "geom": "GEOM"}[thing.kind]
+        found = np.zeros(6)
+        mujoco.mj_objectVelocity(
+            self.robot.model, self.data if data is None else data, getattr(mujoco.mjtObj, f"mjOBJ_{kind}"),
+            thing.number, found, 0,
+        )  # fmt: skip
+        return found[3:], found[:3]
+
+    def heading(self, thing: Thing) -> np.ndarray:
+        """The turn about the vertical that a thing's first axis has, (3, 3)."""
+        x = self.pose_of(thing)[1][:2, 0]
+        c, s = x / max(float(np.linalg.norm(x)), 1e-12)
+        return np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])
+
+    def contact_force(self, thing: Thing) -> np.ndarray:
+        """The force in N, in the world's axes, that contacts exert on the geoms of a thing's body (or on the geom)."""
+        model = self.robot.model
+        mine = (
+            {thing.number}
+            if thing.kind == "geom"
+            else set(np.flatnonzero(model.geom_bodyid == self.robot.parent(thing)))
+        )
+        total, wrench = np.zeros(3), np.zeros(6)
+        for i in range(self.data.ncon):
+            contact = self.data.contact[i]
+            sign = (int(contact.geom[1]) in mine) - (int(contact.geom[0]) in mine)
+            if sign:
+                mujoco.mj_contactForce(model, self.data, i, wrench)
+                total += sign * contact.frame.reshape(3, 3).T @ wrench[:3]
+        return total
+
+
+def axes_of(quaternion: np.ndarray) -> np.ndarray:
+    """Rotation matrix (3, 3) of a quaternion (4,)."""
+    return rotation_matrix(np.asarray(quaternion, dtype=np.float64)).reshape(3, 3)
+
+
+def choose(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
+    """The known names that are named, each a name or a regular expression, in the order in which they are.
+
+    Raises:
+        ValueError: nothing has such a name, or one is named twice.
+    """
+    if isinstance(names, str):
+        raise ValueError(f"{what}s {names!r}: give a list of names")
+    found: list[str] = []
+    for name in names:
+        try:
+            more = [name] if name in known else [one for one in known if re.fullmatch(name, one)]
+        except re.error:
+            more = []
+        if not more:
+            raise ValueError(f"the model has no {what} {name!r}{_nearest(name, known)}")
+        if twice := sorted(set(more) & set(found)):
+            raise ValueError(f"{what} {twice[0]!r} is named twice; leave one out")
+        found += more
+    return found
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    close = get_close_matches(name, [one for one in known if one], n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    listed = ", ".join([one for one in known if one][:12])
+    return f"; known: {listed or 'none'}"

@@ -1,0 +1,266 @@
+"""Observation terms: certified in the simulator by the functions that compute them, and wrong maps caught there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+import pytest
+from mjlab_robots import mjlab_model
+
+from rppdyn.envs import SymmetrySpec, certify_terms, compiled_terms, symmetry_spec
+from rppdyn.envs.spec import Space
+from rppdyn.envs.terms import TERMS, read_terms
+from rppdyn.envs.terms.certification import TOLERANCE, judge, witnesses
+
+CRAWLER = Path(__file__).parents[2] / "docs" / "examples" / "crawler.xml"
+HANDS = ["left_hand", "right_hand"]
+ANKLES = [f"{leg}_ankle_geom" for leg in ("left", "right", "third", "fourth")]
+
+ACTOR = [
+    "base_angular_velocity",
+    "projected_gravity",
+    {"term": "commands", "entries": ["forward", "lateral", "yaw", "height"], "scale": [2, 2, 0.25, 1]},
+    {"term": "joint_positions", "scale": 0.5},
+    {"term": "joint_velocities", "scale": 0.05},
+    "last_action",
+    {"term": "gait_phase", "feet": HANDS, "offsets": [0.25, 0.75]},
+]
+CRITIC = [
+    {"term": "base_linear_velocity", "frame": "yaw"},
+    {"term": "base_linear_velocity", "label": "world velocity", "frame": "world", "axes": "yz"},
+    "euler_angles",
+    {"term": "quaternion", "order": "xyzw"},
+    "base_height",
+    "joint_torques",
+    {"term": "foot_contacts", "feet": HANDS},
+    {"term": "foot_forces", "feet": HANDS, "frame": "foot"},
+    {"term": "foot_forces", "label": "size of forces", "feet": HANDS, "norm": True},
+    {"term": "foot_positions", "feet": HANDS},
+    {"term": "foot_clocks", "feet": HANDS, "functions": ["sin", "cos", "phase"]},
+    {"term": "height_scan", "size": [0.4, 0.2], "centre": [0.1, 0.0]},
+    {"term": "image", "shape": [3, 4, 2], "layout": "chw"},
+    {"term": "vector", "label": "wind"},
+    {"term": "pseudovector", "label": "spin of a ball", "frame": "world"},
+    {"term": "scalars", "label": "friction", "size": 2},
+]
+GROUPS = {"actor": {"terms": ACTOR, "history": 3}, "critic": CRITIC}
+
+
+def crawler(observation=GROUPS, **options):
+    return compiled_terms(CRAWLER, observation, **options)
+
+
+def mutants(space: Space, rng: np.random.Generator, n: int):
+    """Maps with one row negated, two rows exchanged, one row of another, or two columns exchanged."""
+    A = space.generator(0)
+    for _ in range(n):
+        M, (i, j) = A.copy(), rng.choice(len(A), 2, replace=False)
+        match rng.integers(4):
+            case 0:
+                M[i] = -M[i]
+            case 1:
+                M[[i, j]] = M[[j, i]]
+            case 2:
+                M[i] = M[j]
+            case 3:
+                M[:, [i, j]] = M[:, [j, i]]
+        yield replace_generator(space, M)
+
+
+def replace_generator(space: Space, matrix: np.ndarray) -> Space:
+    return Space(space.entries, [matrix], origin=space.origin, quaternions=space.quaternions)
+
+
+def test_every_kind_of_term_is_certified_or_is_an_action():
+    kinds = {one if isinstance(one, str) else one["term"] for one in ACTOR + CRITIC}
+    assert set(TERMS) - kinds == {"controls"}
+
+
+def test_crawler_is_certified_and_its_mutants_are_caught():
+    compiled = crawler()
+    found = list(witnesses(compiled, states=12))
+    space = compiled.spec.check().obs
+    certificate = judge(found, space, 12)
+    assert certificate.is_certified, str(certificate)
+    assert not [name for name in certificate.constant if "image" not in name]
+    for mutant in mutants(space, np.random.default_rng(0), 40):
+        without_effect = np.array_equal(mutant.generator(0), space.generator(0))
+        constant = {e for e in certificate.constant}
+        rows = np.flatnonzero((mutant.generator(0) != space.generator(0)).any(1))
+        unseen = all(space.features[i].name in constant for i in rows)
+        assert judge(found, mutant, 12).is_certified == (without_effect or unseen)
+
+
+def test_actions_of_witnesses_transform_as_the_spec_says():
+    action = [{"term": "joint_positions", "joints": ["right.*", "left.*"], "scale": [0.1, 0.2, 0.3] * 2}]
+    compiled = crawler(["last_action"], action=action)
+    witness = next(iter(witnesses(compiled, states=3)))
+    g = compiled.spec.group.discrete_generators[0]
+    np.testing.assert_allclose(compiled.spec.transform_action(g, witness.action), witness.action_after, atol=1e-12)
+    assert compiled.spec.action_names[0].startswith("right_sweep")
+
+
+@pytest.mark.parametrize("names", [("quarter turn",), ("quarter turn", "left-right"), ("left-right", "yaw"), ("yaw",)])
+def test_terms_under_turns(names):
+    """Gymnasium's Ant: commands and quaternions mix; the scan and velocities are in the body's own axes."""
+    model = gym.make("Ant-v5").unwrapped.model
+    terms = [
+        "base_linear_velocity", "base_angular_velocity", "projected_gravity", "commands", "joint_positions",
+        "last_action", "quaternion", {"term": "height_scan", "size": [0.8, 0.8], "resolution": 0.2, "frame": "body"},
+        {"term": "foot_contacts", "feet": ANKLES}, {"term": "foot_positions", "feet": ANKLES},
+    ]  # fmt: skip
+    compiled = compiled_terms(model, {"terms": terms, "history": 2, "stack": "time"}, symmetry=names)
+    compiled.spec.check()
+    certificate = certify_terms(compiled, states=6)
+    assert certificate.is_certified, str(certificate)
+    assert certificate.names == compiled.spec.generator_names
+
+
+@pytest.mark.parametrize("name, feet, symmetry", [
+    ("g1", ["left_foot", "right_foot"], ["left-right"]),
+    ("go1", ["FR", "FL", "RR", "RL"], ["left-right", "front-back"]),
+])  # fmt: skip
+def test_robots_of_mjlab(name, feet, symmetry):
+    offsets = [0.0, 0.5, 0.5, 0.0][: len(feet)]
+    gait = {"term": "gait_phase", "feet": feet, "offsets": offsets}
+    actor = {"terms": [*ACTOR[:6], gait], "history": 5}
+    critic = ["base_linear_velocity", {"term": "foot_contacts", "feet": feet}, "height_scan"]
+    compiled = compiled_terms(
+        mjlab_model(name),
+        {"actor": actor, "critic": critic},
+        [{"term": "joint_positions", "scale": 0.25}],
+        symmetry=symmetry,
+    )
+    found = list(witnesses(compiled, states=4))
+    assert judge(found, compiled.spec.obs, 4).is_certified
+    if name == "g1":
+        assert dict(compiled.spec.observation_groups) == {"actor": 5 * (10 + 3 * 29 + 2), "critic": 3 + 2 + 17 * 11}
+        for mutant in mutants(compiled.spec.obs, np.random.default_rng(1), 10):
+            assert not judge(found, mutant, 4).is_certified
+
+
+def test_as_built_models_are_off_by_their_deviations_only():
+    compiled = compiled_terms(mjlab_model("go1"), ACTOR[:2], symmetry="left-right")
+    certificate = certify_terms(compiled, states=5, as_built=True)
+    assert TOLERANCE < certificate.defects.max() < 0.1
+
+
+def test_joints_in_any_order_and_in_two_terms():
+    names = [f"{side}_{joint}" for joint in ("elbow", "sweep", "lift") for side in ("right", "left")]
+    one = crawler([{"term": "joint_positions", "joints": names}]).spec.obs
+    two = crawler([
+        {"term": "joint_positions", "label": "odd", "joints": names[::2]},
+        {"term": "joint_positions", "label": "even", "joints": names[1::2], "scale": 2.0},
+    ]).spec.obs  # fmt: skip
+    order = [0, 2, 4, 1, 3, 5]
+    scale = np.diag([1.0, 1, 1, 2, 2, 2])
+    expected = scale @ one.generator(0)[np.ix_(order, order)] @ np.linalg.inv(scale)
+    np.testing.assert_array_equal(two.generator(0), expected)
+    assert one.describe(0, 0) == "-[1]"  # the elbows' axes are parallel
+
+
+def test_a_default_pose_that_the_mirror_does_not_keep_moves_the_fixed_point():
+    compiled = crawler(["joint_positions"], default_pose={"left_lift": 0.2, "right_lift": 0.1})
+    origin = dict(zip(compiled.spec.obs_names, compiled.spec.obs.origin, strict=True))
+    assert origin["left_lift position"] != 0 and origin["left_sweep position"] == 0
+    assert certify_terms(compiled, states=4).is_certified
+    symmetric = crawler(["joint_positions"], default_pose={"left_lift": 0.2, "right_lift": -0.2})
+    assert symmetric.spec.obs.is_centred
+
+
+def test_groups_are_parts_of_the_spec_and_survive_json():
+    spec = crawler().spec
+    assert spec == SymmetrySpec.from_dict(spec.to_dict())
+    actor, critic = spec.observation_group("actor"), spec.observation_group("critic")
+    assert actor.obs.dim + critic.obs.dim == spec.obs.dim and critic.observation_groups == ()
+    obs = np.random.default_rng(0).normal(size=(3, spec.obs.dim))
+    g = spec.group.discrete_generators[0]
+    parts = [
+        actor.transform_observation(g, obs[:, : actor.obs.dim]),
+        critic.transform_observation(g, obs[:, actor.obs.dim :]),
+    ]
+    np.testing.assert_array_equal(spec.transform_observation(g, obs), np.concatenate(parts, 1))
+    with pytest.raises(ValueError, match=r"no observation group 'student'; known: actor, critic"):
+        spec.observation_group("student")
+
+
+def test_terms_from_yaml(tmp_path):
+    file = tmp_path / "terms.yaml"
+    file.write_text(
+        "observation:\n- base_angular_velocity\n- {term: joint_positions, scale: 5e-1}\nsymmetry: left-right\n"
+    )
+    found = read_terms(file)
+    assert symmetry_spec(CRAWLER, **found) == symmetry_spec(
+        CRAWLER, observation=found["observation"], symmetry="left-right"
+    )
+    file.write_text("observation: [base_height]\nactions: []\n")
+    with pytest.raises(ValueError, match="unknown key 'actions'; known: observation"):
+        read_terms(file)
+
+
+FOUR = {"feet": HANDS, "offsets": [0, 0.3]}
+
+
+@pytest.mark.parametrize("observation, options, message", [
+    (["base_velocity"], {}, r"unknown observation term 'base_velocity'; did you mean 'base_\w+_velocity'"),
+    ([{"term": "height_scan", "spacing": 1}], {}, r"height_scan has no option 'spacing'"),
+    ([{"term": "foot_contacts"}], {}, r"foot_contacts lacks the option 'feet'"),
+    ([{"term": "joint_positions", "joints": ["left_swep"]}], {}, r"no joint 'left_swep'; did you mean 'left_sweep'"),
+    ([{"term": "joint_positions", "joints": ["left.*"]}], {}, r"puts 'right_sweep position' into 'left_sweep position'"),
+    ([{"term": "joint_positions", "joints": ["left.*", "left_lift"]}], {}, r"joint 'left_lift' is named twice"),
+    ([{"term": "height_scan", "centre": [0, 0.05]}], {}, r"left-right carries its point \(-0.8, 0.55\) to \(-0.8, -0.55\)"),
+    ({"a": {"terms": ["base_height", {"term": "joint_positions", "history": 2}], "stack": "time"}}, {},
+     r"histories of unequal lengths can't be stacked by time \(base_height 1, joint_positions 2\)"),
+    ([{"term": "joint_positions", "joints": ["left.*"], "history": 2}, {"term": "joint_positions", "joints": ["right.*"]}], {},
+     r"histories are of unequal lengths"),
+    ([{"term": "gait_phase", **FOUR}], {}, r"left-right makes another gait of the offsets 0, 0.3"),
+    ([{"term": "gait_phase", "feet": HANDS, "offsets": [0, 0.5], "functions": ["phase"]}], {}, r"observe its sine and cosine"),
+    ([{"term": "foot_contacts", "feet": ["left_hand"]}], {}, r"carries the foot 'left_hand' to 'right_hand'"),
+    ([{"term": "base_height", "scale": [1, 2]}], {}, r"base_height has 2 numbers as scale and 1 entries"),
+    ([{"term": "base_linear_velocity", "at": "left_hand"}], {}, r"carries what it is measured at to another place"),
+    ([{"term": "quaternion", "order": "zyxw"}], {}, r"order='zyxw' must be wxyz or xyzw"),
+    ([{"term": "base_height", "history": 0}], {}, r"history=0 must be"),
+    (["base_height"], {"action": [{"term": "joint_positions", "joints": ["left.*", "right.*"]}, "joint_positions"]},
+     r"action: 'left_sweep position' is moved twice"),
+    (["base_height"], {"action": ["base_height"]}, r"base_height is nothing that a policy moves"),
+    (["base_height"], {"base": "trunk"}, r"the model has no body 'trunk'"),
+    ([], {}, r"observation has no terms"),
+    ({"a": 3}, {}, r"observation group 'a' is 3; give a list of terms"),
+    ([3], {}, r"observation term 3: give its name"),
+    ([{"term": "joint_positions", "offset": [0.1, 0, 0, 0, 0, 0], "joints": None}], {"symmetry": "yaw+left-right"}, None),
+])  # fmt: skip
+def test_refusals(observation, options, message):
+    if message is None:  # an offset alone is handled: it moves the fixed point
+        assert not crawler(observation, **options).spec.obs.is_centred
+        return
+    with pytest.raises(ValueError, match=message) as caught:
+        crawler(observation, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_terms_need_a_model():
+    with pytest.raises(ValueError, match="observation= takes a model"):
+        symmetry_spec("Walker2d", observation=["base_height"])
+    with pytest.raises(ValueError, match="belong to observation="):
+        symmetry_spec(CRAWLER, action=["controls"])
+    assert isinstance(mujoco.MjModel.from_xml_path(str(CRAWLER)), mujoco.MjModel)
+
+
+def test_euler_angles_under_a_quarter_turn_are_refused_and_a_half_turn_keeps_roll_and_pitch():
+    model = gym.make("Ant-v5").unwrapped.model
+    with pytest.raises(ValueError, match="observe projected_gravity, or a quaternion"):
+        symmetry_spec(model, observation=["euler_angles"], symmetry="quarter turn")
+    found = symmetry_spec(
+        model, observation=[{"term": "euler_angles", "angles": ["roll", "pitch"]}], symmetry="half turn"
+    )
+    np.testing.assert_array_equal(found.obs.generator(0), -np.eye(2))
+
+
+def test_spec_of_unequal_groups_is_refused():
+    spec = crawler(["base_height"]).spec
+    with pytest.raises(ValueError, match="their sizes must add up"):
+        replace(spec, observation_groups=(("actor", 2),))
