@@ -97,6 +97,7 @@ VERBS: dict[str, Verb] = {
     ),
     "evaluate-agent": Verb("play episodes with a trained agent", flags.evaluate_agent_arguments, flags.evaluate_agent),
     "certify": Verb("check an environment's symmetries in the simulator", flags.certify_arguments, flags.certify),
+    "audit": Verb("judge a hand-written map of observations in the simulator", flags.audit_arguments, flags.audit),
     "equivariance": Verb(
         "measure how equivariant an agent, a fit or any function is", flags.equivariance_arguments, flags.equivariance
     ),

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from rppdyn.envs.terms import catalogue as catalogue  # registers the terms
+from rppdyn.envs.terms.auditing import Audit, audit
 from rppdyn.envs.terms.certification import TermCertificate, certify_terms
 from rppdyn.envs.terms.compiled import CompiledTerms, compile_terms, read_terms
 from rppdyn.envs.terms.layout import Layout
@@ -20,12 +21,14 @@ from rppdyn.envs.terms.term import TERMS, Term, register, term_of
 
 __all__ = [
     "TERMS",
+    "Audit",
     "CompiledTerms",
     "Layout",
     "Robot",
     "Scene",
     "Term",
     "TermCertificate",
+    "audit",
     "certify_terms",
     "compile_terms",
     "read_terms",

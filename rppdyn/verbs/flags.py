@@ -281,6 +281,41 @@ def certify(arguments: argparse.Namespace) -> int:
     return _print_measured(lambda: certify.run(config, progress=True), lambda found, **_: found.table())
 
 
+def audit_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "what", metavar="WHAT", help="module:function, which maps observations (n, dim) to their images"
+    )
+    parser.add_argument(
+        "--model", metavar="FILE", required=True, help="the robot: an .xml or .urdf file, or an environment"
+    )
+    parser.add_argument("--observation", metavar="TERMS", required=True, help="a YAML file that lists the terms")
+    parser.add_argument(
+        "--actions", metavar="WHAT", help="module:function for actions, where WHAT maps observations only"
+    )
+    parser.add_argument(
+        "--symmetry", metavar="NAME", help="which one, for example left-right (the file's own); several: a+b"
+    )
+    parser.add_argument("--states", type=int, default=40, help="how many are mirrored, stepped and compared (40)")
+    parser.add_argument("--seed", type=int, default=0, help="of these states (0)")
+    parser.add_argument("--json", metavar="FILE", help="also write what was found to FILE")
+
+
+def audit(arguments: argparse.Namespace) -> int:
+    """Print the audit; exit with 1 where the map is wrong."""
+    from rppdyn.jobs.config.command import AuditConfig
+
+    config = AuditConfig(**vars(arguments))
+    from rppdyn.jobs import audit
+
+    right: list[bool] = []
+
+    def table(found: Any, **_: Any) -> str:
+        right.append(found.is_right)
+        return found.table()
+
+    return _print_measured(lambda: audit.run(config, progress=True), table) or int(not right[0])
+
+
 def cache_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--clear", action="store_true", help="remove them; bases are solved again and datasets made again when needed"

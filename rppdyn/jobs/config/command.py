@@ -226,6 +226,27 @@ class FigureConfig:
 
 
 @dataclass
+class AuditConfig:
+    """`rppdyn audit`."""
+
+    what: str  # module:function, a map of observations
+    model: str = ""  # a model file, or an environment's identifier
+    observation: str = ""  # a YAML file of terms
+    actions: str | None = None  # module:function, a map of actions where the first one has none
+    symmetry: str | None = None  # None: the file's own
+    states: int = 40
+    seed: int = 0
+    json: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("WHAT", self.what), ("--actions", self.actions)):
+            require(name, value, value is None or ":" in value, "a function, as module:function")
+        flag("--states", self.states, 1)
+        flag("--seed", self.seed, 0)
+        file("--json", self.json)
+
+
+@dataclass
 class CertifyConfig:
     """`rppdyn certify`."""
 

@@ -1,0 +1,366 @@
+"""Judge somebody's map of observations and actions: is it a representation, and is it the symmetry of the robot?
+
+Three questions, each answered by itself: do the map's images multiply as the group's elements do (a mirror twice is
+nothing); is each entry the one that is derived from the model; and does the simulator, stepped from mirrored states, agree.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from rppdyn.envs.spec import Space, SymmetrySpec, align
+from rppdyn.envs.terms.certification import TOLERANCE, Witness, witnesses
+from rppdyn.envs.terms.compiled import CompiledTerms
+
+__all__ = ["Audit", "WrongEntry", "audit"]
+
+LISTED = 60  # wrong entries that a table spells out
+SAME = 1e-5  # coefficients that differ by less are equal: maps are often float32
+INPUTS = ("obs", "observations", "observation")
+
+
+@dataclass(frozen=True)
+class WrongEntry:
+    """An entry of the mirrored vector that is not the derived one.
+
+    Args:
+        space: "observation" or "action".
+        element: the symmetry.
+        index, name: of the entry.
+        found, right: what the map puts there, and what belongs there, for instance ``-[5]``.
+        defect: how far the map is off in the simulator, relative to the entry's spread; NaN where it was not stepped, or the
+            entry never varied.
+    """
+
+    space: str
+    element: str
+    index: int
+    name: str
+    found: str
+    right: str
+    defect: float
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was found.
+
+    Args:
+        name: of the map.
+        elements: the symmetries that its images are.
+        relations: for each property of a representation, how far the map is from it.
+        wrong: entries that are not the derived ones.
+        worst: largest defect in the simulator of the entries that are the derived ones, a check of the derivation itself.
+        entries: how many entries the observation and the action have.
+        states: how many states were stepped.
+    """
+
+    name: str
+    elements: tuple[str, ...]
+    relations: dict[str, float]
+    wrong: tuple[WrongEntry, ...]
+    worst: float
+    entries: dict[str, int]
+    states: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def is_representation(self) -> bool:
+        """Whether the map's images multiply as the group's elements do."""
+        return all(defect < SAME for defect in self.relations.values())
+
+    @property
+    def is_right(self) -> bool:
+        """Whether it is a representation and every entry is the derived one."""
+        return self.is_representation and not self.wrong
+
+    def table(self) -> str:
+        """The verdict, and a line for each wrong entry with its right value."""
+        sizes = " and ".join(f"{n} entries of the {space}" for space, n in self.entries.items())
+        lines = [f"{self.name}: {', '.join(self.elements)}; {sizes}; {self.states} states in the simulator"]
+        for relation, defect in self.relations.items():
+            lines.append(f"{relation}: {'yes' if defect < SAME else f'no, off by {defect:.2g}'}")
+        lines += self.notes
+        if not self.wrong:
+            lines.append(
+                f"every entry is the derived one; the simulator agrees to {self.worst:.1e} of an entry's spread"
+            )
+            return "\n".join(lines)
+        lines += [f"{len(self.wrong)} entries are wrong:", ""]
+        rows = [["space", "symmetry", "index", "entry", "map", "right", "off in the simulator"]]
+        rows += [
+            [
+                w.space,
+                w.element,
+                str(w.index),
+                w.name,
+                w.found,
+                w.right,
+                "-" if np.isnan(w.defect) else f"{w.defect:.2g}",
+            ]
+            for w in self.wrong[:LISTED]
+        ]
+        lines += align(rows)
+        if len(self.wrong) > LISTED:
+            lines.append(f"and {len(self.wrong) - LISTED} more")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {
+            "name": self.name, "elements": list(self.elements), "is_right": self.is_right,
+            "is_representation": self.is_representation, "relations": self.relations, "worst": self.worst,
+            "entries": self.entries, "states": self.states, "notes": list(self.notes),
+            "wrong": [{k: None if v != v else v for k, v in vars(w).items()} for w in self.wrong],
+        }  # fmt: skip
+
+
+def audit(
+    function: Callable[..., Any],
+    compiled: CompiledTerms,
+    *,
+    actions: Callable[..., Any] | None = None,
+    states: int = 40,
+    seed: int = 0,
+    name: str = "",
+) -> Audit:
+    """Judge a map of observations, and of actions.
+
+    Args:
+        function: maps observations (n, dim) to their images, or to the observations and their images one below the other,
+            as a tensor; or has the signature of trainers, `f(env=..., obs=..., actions=...)`, and returns both.
+        compiled: the observation's and action's terms (`rppdyn.envs.compiled_terms`).
+        actions: maps actions likewise, where `function` does not.
+        states: how many states the simulator is stepped from.
+        seed: of these states.
+        name: what the table calls the map.
+    Raises:
+        ValueError: the function raises, returns another shape, or is no affine map; or the symmetry acts on rotation
+            matrices only.
+    """
+    spec, name = compiled.spec, name or getattr(function, "__name__", "the map")
+    maps: dict[str, list[_Affine]] = {}
+    both = _names(function)
+    spaces: dict[str, Space] = {"observation": spec.obs, "action": spec.action}
+    for key, space in spaces.items():
+        if not space.encoding.is_identity:
+            raise ValueError(
+                f"{name}: {', '.join(spec.generator_names)} act on the rotation matrix of the {key}'s quaternion, not linearly "
+                "on it; audit a mirror, or leave the quaternion out"
+            )
+    maps["observation"] = _probe(_call(function, spec, name, "observation", both), spec.obs.dim, name, "observation")
+    if actions is not None:
+        maps["action"] = _probe(_call(actions, spec, name, "action", _names(actions)), spec.action.dim, name, "action")
+    elif "actions" in both:
+        maps["action"] = _probe(_call(function, spec, name, "action", both), spec.action.dim, name, "action")
+    elements = _elements(spec)
+    found = list(witnesses(compiled, states=states, seed=seed))
+    relations: dict[str, float] = {}
+    wrong: list[WrongEntry] = []
+    worst = 0.0
+    named: list[str] = []
+    for key, images in maps.items():
+        space = spaces[key]
+        derived = {title: _derived(space, matrix(space)) for title, matrix in elements.items()}
+        titles = _match(images, derived)
+        named = named or titles
+        relations |= {f"{key}: {relation}": defect for relation, defect in _relations(images, titles, derived).items()}
+        for image, title in zip(images, titles, strict=True):
+            defect = _stepped(image, title, key, found, space)
+            off = (np.abs(image.matrix - derived[title].matrix) > SAME).any(1) | (
+                np.abs(image.shift - derived[title].shift) > SAME
+            )
+            worst = max(worst, float(np.nanmax(np.where(off, np.nan, defect), initial=0.0)))
+            for i in np.flatnonzero(off):
+                there, wanted = (_describe(m.matrix[i], m.shift[i]) for m in (image, derived[title]))
+                wrong.append(WrongEntry(key, title, int(i), space.entries[i].name, there, wanted, float(defect[i])))
+    notes = []
+    if missing := [title for title in elements if title not in named]:
+        notes.append(f"the map leaves out {', '.join(missing)}")
+    if worst > TOLERANCE:
+        notes.append(
+            f"the simulator disagrees with the derivation by {worst:.1e}: trust neither, and look at the model"
+        )
+    sizes = {key: spaces[key].dim for key in maps}
+    return Audit(name, tuple(named), relations, tuple(wrong), worst, sizes, states, tuple(notes))
+
+
+@dataclass(frozen=True, eq=False)
+class _Affine:
+    """x' = A x + b."""
+
+    matrix: np.ndarray
+    shift: np.ndarray
+
+    def __matmul__(self, other: _Affine) -> _Affine:
+        return _Affine(self.matrix @ other.matrix, self.matrix @ other.shift + self.shift)
+
+    def distance(self, other: _Affine) -> float:
+        return float(max(np.abs(self.matrix - other.matrix).max(), np.abs(self.shift - other.shift).max()))
+
+
+def _names(function: Callable[..., Any]) -> set[str]:
+    """The arguments that say how to call it."""
+    try:
+        names = set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        names = set()
+    return names if "actions" in names and names & set(INPUTS) else set()
+
+
+def _call(function, spec: SymmetrySpec, name: str, key: str, both: set[str]) -> Callable[[torch.Tensor], Any]:
+    """The function of observations or actions alone."""
+
+    def call(x: torch.Tensor) -> Any:
+        try:
+            if not both:
+                return function(x)
+            observed = next(one for one in INPUTS if one in both)
+            given: dict[str, Any] = {"env": None} if "env" in both else {}
+            given |= {observed: x if key == "observation" else None, "actions": x if key == "action" else None}
+            if "obs_type" in both:
+                given["obs_type"] = "policy"
+            result = function(**given)
+            return result[0 if key == "observation" else 1]
+        except Exception as error:
+            said = " ".join(str(error).split())[:200]
+            raise ValueError(f"{name} raises {type(error).__name__} for the {key} {tuple(x.shape)}: {said}") from error
+
+    def grouped(x: torch.Tensor) -> Any:
+        """Observations by group, for functions that take a dictionary of them."""
+        from tensordict import TensorDict
+
+        sizes = [size for _, size in spec.observation_groups]
+        parts = dict(zip((group for group, _ in spec.observation_groups), x.split(sizes, -1), strict=True))
+        result = call(TensorDict(parts, batch_size=x.shape[:1]))
+        return torch.cat([result[group] for group, _ in spec.observation_groups], -1)
+
+    return grouped if key == "observation" and spec.observation_groups and both else call
+
+
+def _probe(call: Callable[[torch.Tensor], Any], dim: int, name: str, key: str) -> list[_Affine]:
+    """The affine maps that a function is; the identity among several is left out.
+
+    Raises:
+        ValueError: it is none.
+    """
+    rng = np.random.default_rng(0)
+    x = np.concatenate([np.zeros((1, dim)), np.eye(dim), rng.normal(size=(4, dim))])
+    y = call(torch.as_tensor(x))
+    if y is None:
+        raise ValueError(f"{name} returns None for the {key} {x.shape}; return its image")
+    y = np.asarray(y.detach() if isinstance(y, torch.Tensor) else y, dtype=np.float64)
+    if y.ndim != 2 or y.shape[1] != dim or len(y) % len(x) or not len(y):
+        raise ValueError(
+            f"{name} makes {y.shape} of the {key} {x.shape}; return as many rows, or a multiple of them, of {dim} numbers"
+        )
+    images = []
+    for part in y.reshape(-1, *x.shape):
+        if not np.isfinite(part).all():
+            raise ValueError(
+                f"{name} returns numbers that are not finite for the {key}; look for uninitialised entries"
+            )
+        shift = part[0]
+        matrix = (part[1 : dim + 1] - shift).T
+        rest = np.abs(part[dim + 1 :] - x[dim + 1 :] @ matrix.T - shift).max(initial=0.0)
+        if rest > 1e-4 * max(1.0, np.abs(part).max()):
+            raise ValueError(
+                f"{name} is no affine map of the {key} (off by {rest:.1e}); a symmetry of its entries is one"
+            )
+        images.append(_Affine(matrix, shift))
+    if len(images) > 1:
+        one = _Affine(np.eye(dim), np.zeros(dim))
+        images = [image for image in images if image.distance(one) > SAME] or images[:1]
+    return images
+
+
+def _elements(spec: SymmetrySpec) -> dict[str, Callable[[Space], np.ndarray]]:
+    """Elements of the group but the identity, by name: generators, and products of two of them."""
+    names = spec.generator_names[: len(spec.group.discrete_generators)]
+    found: dict[str, Callable[[Space], np.ndarray]] = {}
+    for i, name in enumerate(names):
+        found[name] = partial(_product, generators=(i,))
+    for i, a in enumerate(names):
+        for j, b in enumerate(names[:i]):
+            found[f"{b} and {a}"] = partial(_product, generators=(i, j))
+    if not found:
+        raise ValueError(f"{', '.join(spec.generator_names)}: an audit is of discrete symmetries; choose one")
+    return found
+
+
+def _product(space: Space, generators: Sequence[int]) -> np.ndarray:
+    found = np.eye(space.dim)
+    for i in generators:
+        found = found @ space.generator(i)
+    return found
+
+
+def _derived(space: Space, matrix: np.ndarray) -> _Affine:
+    origin = np.array(space.origin)
+    return _Affine(matrix, origin - matrix @ origin)
+
+
+def _match(images: Sequence[_Affine], derived: dict[str, _Affine]) -> list[str]:
+    """The element that each image is nearest to, by the number of entries that agree."""
+    titles = []
+    for image in images:
+        agreeing = {
+            title: int((np.abs(image.matrix - right.matrix) <= SAME).all(1).sum())
+            for title, right in derived.items()
+            if title not in titles or len(images) > len(derived)
+        }
+        titles.append(max(agreeing, key=lambda title: agreeing[title]))
+    return titles
+
+
+def _relations(images: Sequence[_Affine], titles: Sequence[str], derived: dict[str, _Affine]) -> dict[str, float]:
+    """How far each relation of the group that the images' elements obey is from holding for the images."""
+    found: dict[str, float] = {}
+    n = len(images[0].shift)
+    one = _Affine(np.eye(n), np.zeros(n))
+    known = dict(zip(titles, images, strict=True))
+    for title, image in known.items():
+        power, right, order = image, derived[title], 1
+        while right.distance(one) > 1e-9 and order < 24:
+            power, right, order = power @ image, right @ derived[title], order + 1
+        times = {2: "twice", 1: "once"}.get(order, f"{order} times")
+        found[f"{title} {times} is nothing"] = power.distance(one)
+    for a, A in known.items():
+        for b, B in known.items():
+            product = derived[a] @ derived[b]
+            target = next((t for t in known if derived[t].distance(product) < 1e-9), None)
+            if a < b and target is not None:
+                found[f"{b}, then {a}, is {target}"] = (A @ B).distance(known[target])
+    return found
+
+
+def _stepped(image: _Affine, title: str, key: str, found: Sequence[Witness], space: Space) -> np.ndarray:
+    """Defect of each entry in the simulator relative to its spread; NaN where it never varied or was not stepped."""
+    witness = next((w for w in found if w.name == title), None)
+    if witness is None:
+        return np.full(space.dim, np.nan)
+    before, after = (witness.before, witness.after) if key == "observation" else (witness.action, witness.action_after)
+    off = np.abs(after - before @ image.matrix.T - image.shift).max(0)
+    spread = np.concatenate([before, after]).std(0)
+    return np.where(spread > 1e-9, off / np.where(spread > 1e-9, spread, 1.0), np.nan)
+
+
+def _describe(row: np.ndarray, shift: float) -> str:
+    parts = []
+    for j in np.flatnonzero(np.abs(row) > SAME):
+        c = float(row[j])
+        size = "" if abs(abs(c) - 1) < SAME else f"{abs(c):.3g} "
+        parts.append(f"{'-' if c < 0 else '+'}{size}[{j}]")
+    if abs(shift) > SAME:
+        parts.append(f"{shift:+.3g}")
+    return " ".join(parts) or "0"
