@@ -14,7 +14,9 @@ from rppdyn.images import (
     FullyConnected,
     GroupConvolution,
     ImagePathway,
+    LieConvolution,
     PixelBias,
+    RelaxedLieConvolution,
     SeparableGroupConvolution,
     SharedBias,
     SparseConvolution,
@@ -39,6 +41,16 @@ PATHWAYS: dict[str, Callable[..., ImagePathway]] = {
     "gconv, separable": lambda **k: SeparableGroupConvolution(IN, OUT, **k),
     "s_conv": lambda **k: SparseConvolution(IN, OUT, **k),
     "s_conv, lengthscales": lambda **k: SparseConvolution(IN, OUT, prior="lengthscales", **k),
+    "conv, anchored": lambda **k: LieConvolution(IN, OUT, group="t2", orientations=(1, 1), share=0.5, **k),
+    "conv of p4": lambda **k: LieConvolution(IN, OUT, group="p4", orientations=(4, 4), **k),
+    "conv of p4, relaxed": lambda **k: RelaxedLieConvolution(IN, OUT, group="p4", orientations=(4, 4), **k),
+    "conv of se2": lambda **k: LieConvolution(IN, OUT, group="se2", orientations=(8, 8), **k),
+    "conv of se2, free anchors": lambda **k: LieConvolution(
+        IN, OUT, orientations=(8, 8), learned=True, noise=1e-2, **k
+    ),
+    "conv of se2, lifting": lambda **k: LieConvolution(IN, OUT, group="se2", orientations=(1, 8), **k),
+    "conv of se2, pooled": lambda **k: LieConvolution(IN, OUT, orientations=(8, 1), kernel_size=1, pooled=True, **k),
+    "conv of scalings": lambda **k: LieConvolution(IN, OUT, group="scale", orientations=(4, 4), **k),
     "s_fc": lambda **k: SparseFullyConnected(IN, OUT, SIZE, **k),
     "s_fc to one pixel": lambda **k: SparseFullyConnected(IN, OUT, SIZE, out_size=(1, 1), **k),
     "s_fc, lengthscales": lambda **k: SparseFullyConnected(IN, OUT, SIZE, prior="lengthscales", **k),
@@ -71,7 +83,12 @@ def relative(a: Tensor, b: Tensor) -> float:
 STATIONARY = {name for name in PATHWAYS if "conv" in name or name.startswith("bias")}
 """Those that commute with circular shifts."""
 
-EXACT = {name for name in PATHWAYS if "conv" not in name} | {"conv, pooled", "gconv, pooled", "s_conv, lengthscales"}
+EXACT = {name for name in PATHWAYS if "conv" not in name} | {
+    "conv, pooled",
+    "gconv, pooled",
+    "s_conv, lengthscales",
+    "conv of se2, pooled",
+}
 """Those whose blocks are exact for a single image."""
 
 

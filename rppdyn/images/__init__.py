@@ -7,9 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rppdyn.images.continuous import AnchoredConv2d, anchored, sampled
     from rppdyn.images.factored import FactoredFullyConnected
     from rppdyn.images.group_convolution import GroupConvolution, SeparableGroupConvolution
     from rppdyn.images.layer import RelaxedImageLayer
+    from rppdyn.images.lie_convolution import LieConvolution, draw_elements
+    from rppdyn.images.lie_relaxed import RelaxedLieConvolution, implied_omega, learn_omega, omega_penalty, set_omega
+    from rppdyn.images.lie_resnet import LieResNet18
     from rppdyn.images.models import ARCHITECTURES, ImageModel, LayerSpec, nine_layers, small, ten_layers, three_layers
     from rppdyn.images.pathways import Convolution, FullyConnected, ImagePathway, PixelBias, SharedBias
     from rppdyn.images.sparse import SparseConvolution, SparseFullyConnected
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ARCHITECTURES",
+    "AnchoredConv2d",
     "Convolution",
     "FactoredFullyConnected",
     "FullyConnected",
@@ -24,24 +29,38 @@ __all__ = [
     "ImageModel",
     "ImagePathway",
     "LayerSpec",
+    "LieConvolution",
+    "LieResNet18",
     "MaxSubsampling",
     "PixelBias",
     "PolyphaseSubsampling",
     "RelaxedImageLayer",
+    "RelaxedLieConvolution",
     "SeparableGroupConvolution",
     "SharedBias",
     "SparseConvolution",
     "SparseFullyConnected",
+    "anchored",
+    "draw_elements",
+    "implied_omega",
+    "learn_omega",
     "nine_layers",
+    "omega_penalty",
+    "sampled",
+    "set_omega",
     "small",
     "ten_layers",
     "three_layers",
 ]
 
 _MODULES = {
+    "continuous": ("AnchoredConv2d", "anchored", "sampled"),
     "factored": ("FactoredFullyConnected",),
     "group_convolution": ("GroupConvolution", "SeparableGroupConvolution"),
     "layer": ("RelaxedImageLayer",),
+    "lie_convolution": ("LieConvolution", "draw_elements"),
+    "lie_relaxed": ("RelaxedLieConvolution", "implied_omega", "learn_omega", "omega_penalty", "set_omega"),
+    "lie_resnet": ("LieResNet18",),
     "models": ("ARCHITECTURES", "ImageModel", "LayerSpec", "nine_layers", "small", "ten_layers", "three_layers"),
     "pathways": ("Convolution", "FullyConnected", "ImagePathway", "PixelBias", "SharedBias"),
     "sparse": ("SparseConvolution", "SparseFullyConnected"),

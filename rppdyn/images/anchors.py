@@ -17,12 +17,15 @@ from torch import Tensor, nn
 
 from rppdyn.nn.buffers import ExactBuffers
 
-__all__ = ["NOISE", "AnchorBasis", "Kind", "refit", "spread"]
+__all__ = ["FREE_NOISE", "NOISE", "AnchorBasis", "Kind", "refit", "spread"]
 
 Kind = Literal["rbf", "periodic"]
 
 NOISE = 1e-6
 """s^2: small beside the smallest eigenvalue of an image grid's Gram matrix, 1.3e-3, and enough for coincident anchors."""
+
+FREE_NOISE = 1e-2
+"""s^2 of anchors that are learned: where two of them meet, their values' difference counts little."""
 
 LARGEST_CONDITION = 1e12
 """Beyond it float64 leaves fewer than four digits of a filter."""

@@ -1,16 +1,14 @@
 r"""Basis functions between anchors, of which filters and factors are made: :math:`s(p) = \sum_j u_j\, \phi_j(p)`.
 
-A basis has anchors :math:`z_j` and inverse lengthscales; what :math:`\phi_j` is of them is a basis's own:
-:class:`ExponentialBasis` depends on the distance in the plane alone, :class:`ProductBasis` is a product of one function for
-each dimension, which may be a line or a circle.
+A basis has anchors :math:`z_j` and inverse lengthscales; what :math:`\phi_j` is of them is a basis's own.
+:class:`ExponentialBasis` depends on the distance in the plane alone. A product of one function for each dimension, which may be
+a circle, is :class:`~rppdyn.images.anchors.AnchorBasis`, which is a regression on anchors' values.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -18,9 +16,7 @@ from torch import Tensor, nn
 
 from rppdyn.nn.buffers import ExactBuffers
 
-__all__ = ["Basis", "Dimension", "ExponentialBasis", "ProductBasis", "chessboard", "pixel_grid"]
-
-Dimension = Literal["line", "circle"]
+__all__ = ["Basis", "ExponentialBasis", "chessboard", "pixel_grid"]
 
 
 class Basis(ExactBuffers):
@@ -77,46 +73,3 @@ class ExponentialBasis(Basis):
     def by_omega(self) -> Float[Tensor, "M P"]:
         r""":math:`\partial \phi_j / \partial \omega_j`."""
         return -2 * self.omega[:, None] * self.squared_distances() * self()
-
-
-class ProductBasis(Basis):
-    r""":math:`\phi_j(p) = \prod_d k_d(p_d - z_{jd})` with :math:`k(t) = \exp(-\omega_d^2 t^2 / 2)` on a line and
-    :math:`k(t) = \exp(-2 \omega_d^2 \sin^2(\pi t / 2))`, of period 2, on a circle.
-
-    The basis depends on :math:`\omega^2`, so that its gradient by :math:`\omega` vanishes at 0.
-
-    Args:
-        anchors, points: in the same coordinates; of a circle, the angle over pi.
-        dimensions: what each coordinate is.
-        omega: initial inverse lengthscales, one for each dimension.
-    Raises:
-        ValueError: numbers of coordinates that differ.
-    """
-
-    points: Tensor
-
-    def __init__(
-        self,
-        anchors: Float[Tensor, "M D"],
-        points: Float[Tensor, "P D"],
-        dimensions: Sequence[Dimension],
-        omega: Sequence[float] | None = None,
-    ):
-        super().__init__()
-        count, omega = len(dimensions), [1.0] * len(dimensions) if omega is None else list(omega)
-        if not anchors.shape[-1] == points.shape[-1] == count == len(omega):
-            raise ValueError(
-                f"anchors of {anchors.shape[-1]}, points of {points.shape[-1]} coordinates and {len(omega)} of omega for "
-                f"{count} dimensions: give as many of each"
-            )
-        self.dimensions = tuple(dimensions)
-        self.register_exact("points", points)
-        self.anchors, self.omega = nn.Parameter(anchors.clone()), nn.Parameter(torch.tensor(omega, dtype=anchors.dtype))
-
-    def forward(self) -> Float[Tensor, "M P"]:
-        t = self.anchors[:, None] - self.points
-        squares = [
-            t[..., d].square() / 2 if kind == "line" else 2 * (math.pi / 2 * t[..., d]).sin().square()
-            for d, kind in enumerate(self.dimensions)
-        ]
-        return (-(torch.stack(squares, -1) @ self.omega.square())).exp()

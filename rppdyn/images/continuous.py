@@ -19,14 +19,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.images.anchors import NOISE, AnchorBasis, refit, spread
+from rppdyn.images.anchors import FREE_NOISE, NOISE, AnchorBasis, refit, spread
 from rppdyn.images.bases import pixel_grid
 from rppdyn.nn.buffers import ExactBuffers
 
-__all__ = ["FREE_NOISE", "AnchoredConv2d", "anchored", "sampled"]
-
-FREE_NOISE = 1e-2
-"""s^2 of anchors that are learned: where two of them meet, their values' difference counts little."""
+__all__ = ["AnchoredConv2d", "anchored", "sampled"]
 
 Net = TypeVar("Net", bound=nn.Module)
 

@@ -35,7 +35,9 @@ def rotations_of(pathways: Mapping[str, int | float], settings: Mapping[str, Any
     """
     settings = settings or {}
     counts = {
-        name: REGISTRY[name].orientations(settings.get(name)) for name in ROTATIONAL if pathways.get(name, 0) != 0
+        name: count
+        for name, kind in REGISTRY.items()
+        if pathways.get(name, 0) != 0 and (count := kind.orientations(settings.get(name))) > 1
     }
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{name} has {count}" for name, count in counts.items())
@@ -61,6 +63,9 @@ class RelaxedImageLayer(nn.Module):
     f_fc                :class:`~rppdyn.images.factored.FactoredFullyConnected`
     s_fc                :class:`~rppdyn.images.sparse.SparseFullyConnected`, prior on anchor values
     s_fc_lengthscales   the same, prior on lengthscales
+    p4, se2, scaling    :class:`~rppdyn.images.lie_convolution.LieConvolution`, of features with ``orientations``
+    p4_ and se2_relaxed :class:`~rppdyn.images.lie_relaxed.RelaxedLieConvolution`, which knows absolute angles
+    anchored            :class:`~rppdyn.images.lie_convolution.LieConvolution` of T(2)
     pixel_bias          :class:`~rppdyn.images.pathways.PixelBias`, where a layer should know absolute positions
     =================== ==========================================================================================
 

@@ -9,16 +9,19 @@ integral over the group, but for a constant. The filters f are those of :class:`
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.images.anchors import NOISE, AnchorBasis, Kind, spread
+from rppdyn.images.anchors import FREE_NOISE, NOISE, AnchorBasis, Kind, spread
 from rppdyn.images.bases import pixel_grid
+from rppdyn.images.filter_settings import FilterSettings
 from rppdyn.images.lie_groups import GROUPS, PlaneGroup
 from rppdyn.images.pathways import ImagePathway, check_kernel, circular_pad, patch_moments, place_moments, pool
+from rppdyn.images.registry import Place
 from rppdyn.nn.curvature import Kronecker
 
 __all__ = ["LieConvolution", "draw_elements", "lie_rows", "set_elements"]
@@ -53,6 +56,7 @@ class LieConvolution(ImagePathway):
     """
 
     rows: Tensor
+    is_fixed: bool  # whether basis functions are constant, between draws of elements
 
     def __init__(
         self,
@@ -83,19 +87,35 @@ class LieConvolution(ImagePathway):
         count, own = math.ceil(share * kernel_size**2 - 1e-9), frequencies[: len(kinds)]
         anchors = spread(places, min(count, len(places)), kinds, own)
         self.basis = AnchorBasis(anchors, kinds, frequencies=own, noise=noise, learned=learned)
-        start = 0.5 if self.group.kind == "rbf" else 0.0
-        self.register_exact("offset", torch.tensor(start), working_copy=False)
+        self.register_exact("offset", torch.tensor(self.usual_offset), working_copy=False)
+        self.is_fixed = not learned
         self._prepare()
         self._sample()
-        rows = self.rows.double()
+        rows = self.sampled().detach()
         power = max(float(rows.square().sum((1, 2, 3)).mean()), 1e-12)
         shape = (fields_out, fields_in, rows.shape[-1])
         self.u = self.draw(*shape, std=gain / math.sqrt(fields_in * power), generator=generator)
 
+    @classmethod
+    def at(cls, place: Place, variance: int | float, *, group: str) -> LieConvolution:
+        own = place.settings or FilterSettings()
+        orientations = (1, 1) if GROUPS[group].kind is None else place.orientations
+        return cls(
+            *place[:2], variance, group=group, orientations=orientations, kernel_size=place.kernel_size,
+            pooled=place.pooled, share=own.share, learned=own.learned, noise=FREE_NOISE if own.learned else NOISE,
+            gain=place.gain, generator=place.generator,
+            **cls.own_settings(own),
+        )  # fmt: skip
+
     @property
-    def is_fixed(self) -> bool:
-        """Whether basis functions are constant: no anchors move."""
-        return "anchors_exact" in self.basis._buffers
+    def usual_offset(self) -> float:
+        """Of rotations 0, so that quarter turns are among them; of scales the middle."""
+        return 0.5 if self.group.kind == "rbf" else 0.0
+
+    @staticmethod
+    def own_settings(settings: FilterSettings) -> dict[str, Any]:
+        """Arguments that only a kind of its own has."""
+        return {}
 
     def _prepare(self) -> None:
         """Make what :meth:`sampled` reads beside anchors and elements."""
@@ -113,6 +133,8 @@ class LieConvolution(ImagePathway):
     @torch.no_grad()
     def _sample(self) -> None:
         """Sample the basis functions at the elements as they are now; they are constant until the next elements."""
+        if not self.is_fixed:
+            return
         if "rows_exact" not in self._buffers:
             self.register_exact("rows", self.sampled())
         self.get_buffer("rows_exact").copy_(self.sampled())
@@ -203,11 +225,11 @@ def check_channels(in_channels: int, out_channels: int, orientations: tuple[int,
     return in_channels // orientations[0], out_channels // orientations[1]
 
 
-def set_elements(net: nn.Module, offset: int | float) -> None:
-    """Let all Lie-group convolutions of a network have the elements that begin at an offset, in [0, 1)."""
+def set_elements(net: nn.Module, offset: int | float | None = None) -> None:
+    """Let all Lie-group convolutions of a network have the elements that begin at an offset, in [0, 1); None, the usual one."""
     for module in net.modules():
         if isinstance(module, LieConvolution):
-            module.get_buffer("offset").fill_(offset)
+            module.get_buffer("offset").fill_(module.usual_offset if offset is None else offset)
             module._sample()
 
 

@@ -18,11 +18,13 @@ Source: van der Ouderaa & van der Wilk 2023, Eqs. 8 to 12, where anchors are poi
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rppdyn.images.filter_settings import FilterSettings
 from rppdyn.images.lie_convolution import LieConvolution
 
 __all__ = ["RelaxedLieConvolution", "amplitudes", "implied_omega", "learn_omega", "omega_penalty", "set_omega"]
@@ -91,9 +93,9 @@ class RelaxedLieConvolution(LieConvolution):
             raise ValueError(f"{self.group.name} has no rotations to relax: choose p4 or se2")
         self.register_exact("omega", torch.tensor(self._start, dtype=torch.float64), working_copy=False)
 
-    @property
-    def is_fixed(self) -> bool:
-        return super().is_fixed and "omega" in self._buffers and not isinstance(self.omega, nn.Parameter)
+    @staticmethod
+    def own_settings(settings: FilterSettings) -> dict[str, Any]:
+        return {"omega": settings.omega}
 
     def features(self) -> Float[Tensor, "N F"]:
         r"""Cosines and sines of m times the elements' angles, times :math:`\sqrt{c_m / c_0}`."""
@@ -124,6 +126,7 @@ def learn_omega(net: nn.Module, start: int | float = 0.1) -> list[nn.Parameter]:
     for module in relaxed(net):
         if not isinstance(module.omega, nn.Parameter):
             module.omega = nn.Parameter(module.drop_exact("omega"))
+            module.is_fixed = False
         own.append(module.omega)
     set_omega(net, start)
     return own

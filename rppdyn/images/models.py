@@ -13,8 +13,9 @@ from jaxtyping import Float
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from rppdyn.images.layer import FREE_SCALE, MAPS, ROTATIONAL, STATIONARY, RelaxedImageLayer, rotations_of
+from rppdyn.images.layer import FREE_SCALE, MAPS, STATIONARY, RelaxedImageLayer, rotations_of
 from rppdyn.images.pathways import Size, check_maps
+from rppdyn.images.registry import REGISTRY
 from rppdyn.images.subsampling import Flatten, MaxSubsampling, OrientationPooling, PolyphaseSubsampling, Subsampling
 from rppdyn.nn.assembling import ModuleList
 
@@ -213,7 +214,9 @@ def pathways_at(size: Size, pathways: Mapping[str, int | float]) -> dict[str, in
     if size != (1, 1):
         return dict(pathways)
     maps = {name: pathways[name] for name in MAPS if pathways.get(name, 0) != 0}
-    kept = {name: variance for name, variance in maps.items() if name in STATIONARY and name not in ROTATIONAL}
+    kept = {
+        name: variance for name, variance in maps.items() if name in STATIONARY and REGISTRY[name].orientations() == 1
+    }
     if kept or not maps:
         return kept
     return {"conv": next(iter(maps.values()))}

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rppdyn.images.filter_settings import FilterSettings, elements
+
 if TYPE_CHECKING:
     import torch
 
@@ -85,6 +87,8 @@ class PathwayKind:
 
 
 _CONV, _GROUP, _SPARSE = "rppdyn.images.pathways:", "rppdyn.images.group_convolution:", "rppdyn.images.sparse:"
+_LIE, _RELAXED = "rppdyn.images.lie_convolution:", "rppdyn.images.lie_relaxed:"
+_FILTERS: Any = {"settings": ("filters", FilterSettings), "later": True}
 _KINDS = (
     PathwayKind("gconv", f"{_GROUP}GroupConvolution", ROTATIONS_AND_SHIFTS, rotations=4, within=("conv", "fc")),
     PathwayKind("gconv_separable", f"{_GROUP}SeparableGroupConvolution", ROTATIONS_AND_SHIFTS, rotations=4),
@@ -92,7 +96,17 @@ _KINDS = (
         "gconv_pointwise", f"{_GROUP}GroupConvolution", ROTATIONS_AND_SHIFTS, {"pointwise": True}, rotations=4,
         within=("gconv", "conv", "fc"),
     ),
+    PathwayKind("p4", f"{_LIE}LieConvolution", ROTATIONS_AND_SHIFTS, {"group": "p4"}, rotations=4, **_FILTERS),
+    PathwayKind("se2", f"{_LIE}LieConvolution", ROTATIONS_AND_SHIFTS, {"group": "se2"}, rotations=elements, **_FILTERS),
+    PathwayKind(
+        "scaling", f"{_LIE}LieConvolution", ROTATIONS_AND_SHIFTS, {"group": "scale"}, rotations=elements, **_FILTERS
+    ),
     PathwayKind("conv", f"{_CONV}Convolution", SHIFTS, within=("fc",)),
+    PathwayKind("anchored", f"{_LIE}LieConvolution", SHIFTS, {"group": "t2"}, **_FILTERS),
+    PathwayKind("p4_relaxed", f"{_RELAXED}RelaxedLieConvolution", SHIFTS, {"group": "p4"}, rotations=4, **_FILTERS),
+    PathwayKind(
+        "se2_relaxed", f"{_RELAXED}RelaxedLieConvolution", SHIFTS, {"group": "se2"}, rotations=elements, **_FILTERS
+    ),
     PathwayKind("s_conv", f"{_SPARSE}SparseConvolution", SHIFTS),
     PathwayKind("s_conv_lengthscales", f"{_SPARSE}SparseConvolution", SHIFTS, {"prior": "lengthscales"}),
     PathwayKind("s_fc", f"{_SPARSE}SparseFullyConnected"),

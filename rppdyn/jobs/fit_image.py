@@ -17,6 +17,7 @@ from rppdyn.envs.tasks.images import ARRANGEMENTS, TABLES, ImageData, ImageSet, 
 from rppdyn.equivariance.error import relative_difference
 from rppdyn.images import ImageModel
 from rppdyn.images.layer import STATIONARY
+from rppdyn.images.lie_convolution import draw_elements, set_elements
 from rppdyn.images.models import ARCHITECTURES
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
@@ -96,7 +97,12 @@ class ImageFit(StackFit):
     def prepare(
         self, inputs: Float[Tensor, "members N C H W"], targets: Tensor, step: int
     ) -> tuple[Float[Tensor, "members N C H W"], Tensor]:
-        """Images turned, mirrored and moved at random, as configured, each member's by a stream of its own."""
+        """Images turned, mirrored and moved at random, as configured, each member's by a stream of its own.
+
+        Elements of continuous groups are drawn here too, where they are to be, the same for all layers and members.
+        """
+        if self.config.model.redraws:
+            draw_elements(self.stack.net, stream(self.config.all_seeds[0], step))
         if not self.config.task.augments:
             return inputs, targets
         task, moved = self.config.task, []
@@ -170,6 +176,8 @@ class ImageFit(StackFit):
 
     @torch.no_grad()
     def _outputs(self, x: Float[Tensor, "members N C H W"]) -> Float[Tensor, "members N outputs"]:
+        if self.config.model.redraws:
+            set_elements(self.stack.net)
         return torch.cat([self.predict(part.to(self.device)) for part in x.split(BATCH, 1)], 1).cpu()
 
     def metrics(self) -> dict[str, Any]:

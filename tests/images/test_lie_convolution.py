@@ -12,7 +12,9 @@ from refusals import refused
 from registry import generator
 from torch import nn
 
+from rppdyn.images import ImageModel, LayerSpec
 from rppdyn.images.anchors import AnchorBasis
+from rppdyn.images.filter_settings import FilterSettings
 from rppdyn.images.lie_convolution import LieConvolution, draw_elements, set_elements
 from rppdyn.images.lie_relaxed import (
     RelaxedLieConvolution,
@@ -23,6 +25,7 @@ from rppdyn.images.lie_relaxed import (
     set_omega,
 )
 from rppdyn.images.lie_resnet import LieResNet18
+from rppdyn.priors import Categorical, curvature, kronecker_evidence
 
 CASES = [
     (group, orientations, kernel, pooled)
@@ -224,3 +227,19 @@ def test_what_can_not_be():
         lie(kind=RelaxedLieConvolution, harmonics=5)
     with refused("no relaxed pathway", "Linear"):
         learn_omega(nn.Linear(1, 1))
+
+
+def test_a_model_of_both_pathways_learns_how_much_to_relax():
+    """Variances by the Kronecker evidence: a differentiable number for each; its strict half turns with the image."""
+    settings = {name: FilterSettings(elements=4, share=0.5) for name in ("se2", "se2_relaxed")}
+    pathways = {"se2": 1.0, "se2_relaxed": 0.5}
+    model = ImageModel([LayerSpec(2), LayerSpec(3)], 1, (6, 6), 4, pathways, settings=settings, generator=generator())
+    model = model.double()
+    assert model.blocks[1].se2.u.shape == (3, 2, 5) and model.blocks[1].se2_relaxed.u.shape == (3, 2, 20)
+    x = images(8, 1, size=(6, 6))
+    evidence = kronecker_evidence(model, curvature(model, model, [x], Categorical()))
+    own = [pathways["se2_relaxed"] for pathways in evidence.effective_parameters.values()]
+    assert len(own) == 3 and all(0 < number < 60 for number in own)
+    assert relative(model(torch.rot90(x, 1, (-2, -1))), model(x)) > 1e-4
+    set_omega(model, 0.0)
+    assert relative(model(torch.rot90(x, 1, (-2, -1))), model(x)) < 1e-12

@@ -11,7 +11,8 @@ import torch
 from registry import generator
 
 from rppdyn.images import Convolution, GroupConvolution, ImageModel, ImagePathway, LayerSpec
-from rppdyn.images.bases import ExponentialBasis, ProductBasis, pixel_grid
+from rppdyn.images.anchors import AnchorBasis
+from rppdyn.images.bases import ExponentialBasis, pixel_grid
 from rppdyn.images.layer import MAPS, PATHWAYS, ROTATIONAL, STATIONARY, RelaxedImageLayer, rotations_of
 from rppdyn.images.registry import REGISTRY, ROTATIONS_AND_SHIFTS, PathwayKind
 from rppdyn.jobs.config.image import ImagePathwaysConfig
@@ -52,13 +53,7 @@ def test_a_configuration_reads_it_without_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
-def test_a_product_of_lines_is_the_exponential_of_the_plane():
-    plane, grid = ExponentialBasis((3, 5)).double(), pixel_grid((3, 5)).double()
-    lines = ProductBasis(plane.anchors.detach(), grid, ("line", "line"), [2**0.5] * 2).double()
-    torch.testing.assert_close(lines(), plane())
-    circles = ProductBasis(plane.anchors.detach(), grid, ("line", "circle")).double()
-    moved = ProductBasis(plane.anchors.detach(), grid + torch.tensor([0.0, 2.0]), ("line", "circle")).double()
-    torch.testing.assert_close(moved(), circles())  # of period 2
-    assert (circles() - lines()).abs().max() > 0.1
-    with pytest.raises(ValueError, match="2 of omega for 1 dimensions"):
-        ProductBasis(grid, grid, ("line",), [1.0, 1.0])
+def test_a_product_over_dimensions_is_the_exponential_of_the_plane():
+    plane = ExponentialBasis((3, 5)).double()
+    anchors = AnchorBasis(plane.anchors.detach(), frequencies=[2**0.5] * 2)
+    torch.testing.assert_close(anchors.similarity(anchors.places, pixel_grid((3, 5)).double()), plane())

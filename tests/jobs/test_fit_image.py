@@ -74,6 +74,23 @@ def test_group_convolutions_live_through_their_first_steps(tmp_path, model):
     assert result.test["test/nll"][0] < math.log(10)
 
 
+def test_elements_of_a_group_are_drawn_for_each_step_and_usual_when_a_model_is_judged(tmp_path):
+    """A finished run's network says what the test said; and seeds learn how much to relax."""
+    words = ("task=upright", "model=se2+relaxed", "seeds=2", "model.width=1", "model.filters.elements=4",
+             "model.filters.redraw=true", "model.filters.learned=true", "objective=marginal_likelihood",
+             "optimiser.epochs=3", "task.train=60", "marginal_likelihood.data=20")  # fmt: skip
+    result = fit_image.run(configured(tmp_path / "run", *words))
+    images, models = fit_image.load_image_models(configured(tmp_path / "run", *words), RunFolder.open(result.run))
+    test = images.data[1].test
+    wrong = (models[1](test.x).argmax(-1) != test.y).double().mean()
+    assert float(wrong) == pytest.approx(result.test["test/error"][1], abs=1e-6)
+    relaxed = models[1].blocks[0].se2_relaxed
+    assert float(relaxed.offset) == 0 and float(relaxed.variance.detach()) != 1
+    images.prepare(images.inputs, images.targets, 5)
+    offsets = {float(m.offset) for m in images.stack.net.modules() if hasattr(m, "offset")}
+    assert len(offsets) == 1 and offsets != {0.0}
+
+
 def test_augmented_images_are_moved_anew_for_each_batch(tmp_path):
     """Pixels are kept and places are not; each member has a stream of its own, and the same again after a resume."""
     words = ("task=upright", "model=fc", "model.architecture=three_layers", "seeds=2")

@@ -102,6 +102,11 @@ class ImageModelConfig(_Settings):
             if kind.settings is not None and name in self.pathways.present
         }
 
+    @property
+    def redraws(self) -> bool:
+        """Whether a step of training draws elements of continuous groups."""
+        return any(getattr(settings, "redraw", False) for settings in self.settings.values())
+
 
 @dataclass
 class FitImageConfig(FitConfig):
