@@ -150,9 +150,9 @@ class RPPEMLP(Network):
     Hidden layers of finite groups of order up to 64 default to copies of the regular representation with point-wise
     swish; all others to tensors with gates and bilinear layers.
 
-    With ``bilinear="channelwise"`` they are scalars and vectors (tensors up to the rank of input and output, and their other
-    types) with :class:`~rppdyn.nn.ChannelProducts`, at about twice an MLP's cost in place of eight to ten times; a width is
-    then the rows of a linear layer, gates and operands included.
+    Those of infinite groups are scalars and vectors (tensors up to the rank of input and output, and their other types) with
+    :class:`~rppdyn.nn.ChannelProducts`, at about twice an MLP's cost; a width is then the rows of a linear layer, gates and
+    operands included. ``bilinear="published"`` has the thesis's tensors and bilinear layers, at eight to ten times.
 
     Of a chain of groups, the largest first, every linear layer has an equivariant pathway each (:class:`RelaxedLinear`), so
     that it can be learned which subgroup survives. Hidden representations, gates and bilinear layers are those of the largest
@@ -207,7 +207,7 @@ class RPPEMLP(Network):
         free_variance: int | float = 1.0,
         *,
         architecture: Architecture = "auto",
-        bilinear: Choice = None,
+        bilinear: Choice = "auto",
         bilinear_maps: int | None = None,
         output_scale: int | float = 1.0,
         free_scale: int | float = FREE_SCALE,

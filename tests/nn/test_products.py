@@ -148,11 +148,9 @@ def test_ranks_of_hidden_tensors_are_those_of_input_and_output():
     assert [rank(V, Scalar), rank(V, T(2)), rank(T(2), V), rank(Scalar, Scalar)] == [1, 2, 2, 1]
 
 
-def test_auto_has_them_for_infinite_groups_where_a_width_has_room():
-    def kinds(G, cls=EMLP, bilinear="auto", **options):
-        return {
-            type(block.bilinear) for block in cls(2 * V, Scalar, G, num_layers=1, bilinear=bilinear, **options).blocks
-        }
+def test_they_are_the_default_of_infinite_groups_where_a_width_has_room():
+    def kinds(G, cls=EMLP, **options):
+        return {type(block.bilinear) for block in cls(2 * V, Scalar, G, num_layers=1, **options).blocks}
 
     assert kinds(SO(3), hidden=64) == kinds(SO13p(), RPPEMLP, hidden=64) == {ChannelProducts}
     assert kinds(SO(3), hidden=8) == {Bilinear}

@@ -89,9 +89,7 @@ class ModelConfig:
     critic_equivariant_variance: float | None = None  # null: as the actor's
     critic_free_variance: float | None = None
     architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
-    bilinear: Any = (
-        None  # published (true), channelwise, auto, false; null: published where channels are not point-wise
-    )
+    bilinear: Any = "auto"  # channelwise for infinite groups; published (true), channelwise, false; null: published
     parametrisation: str = "pathways"  # of relaxed layers: side by side, or dense, one weight for their sum
     certified_variance: float | None = None  # what free_variance=certified came to; written by the run
     learn_every: int = 2000  # steps of the environment between updates of learned variances

@@ -56,9 +56,7 @@ class NetworkConfig:
     equivariant_variance: float = 1e5
     free_variance: Any = 1.0  # or learned: objective=marginal_likelihood, from narrow variances
     architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
-    bilinear: Any = (
-        None  # published (true), channelwise, auto, false; null: published where channels are not point-wise
-    )
+    bilinear: Any = "auto"  # channelwise for infinite groups; published (true), channelwise, false; null: published
     bilinear_maps: int | None = None  # copies of a tensor that multiply others; null: as many as it has dimensions
     parametrisation: str = "pathways"  # of relaxed layers: side by side, or dense, one weight for their sum
     groups: Any = (

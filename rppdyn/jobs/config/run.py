@@ -84,6 +84,8 @@ class RunConfig(ABC):
         for key, value in usual.items():  # as before there was such a key
             if content["model"].get(key, value) == value:
                 content["model"].pop(key, None)
+        if content["model"].get("bilinear") == "published":
+            content["model"]["bilinear"] = None  # as before configurations named it
         content["model"].pop("certified_variance", None)  # which follows from the others
         return content
 
