@@ -232,11 +232,14 @@ class RPPEMLP(Network):
         has_symmetry = any(variances[:-1])
         self.rep_in, self.rep_out = bind(rep_in, group), bind(rep_out, group)
         layers, highest = _per_layer(hidden, num_layers), max(1, tensor_rank(self.rep_in), tensor_rank(self.rep_out))
-        if bilinear == "auto":
-            bilinear = _default(group, layers, highest) if has_symmetry else None
         share: tuple[Any, ...] = (architecture,)
+        is_default = bilinear == "auto"
+        if bilinear == "auto":
+            bilinear = "channelwise" if has_symmetry and len(group.lie_algebra) else None
         if bilinear == "channelwise" and any(is_int(h) for h in layers):
             share = architecture, highest, missing_types(self.rep_in + self.rep_out, highest)
+            if is_default and any(_is_narrow(h, group, *share[1:]) for h in layers):
+                bilinear, share = None, (architecture,)
         self.hidden = [self._hidden(h, *share) for h in layers]
         if has_symmetry:
             for inner, outer in pairwise([self.rep_in, *self.hidden, self.rep_out]):
@@ -378,10 +381,9 @@ class Chained(Network):
         return self._run(x)
 
 
-def _default(group: Group, layers: Sequence[Hidden], max_rank: int) -> Form | None:
-    """Channel-wise products for infinite groups, unless a width has no room for a vector beside gates and operands."""
-    narrow = (is_int(h) and not tensor_rank(products_hidden(h, group, max_rank)) for h in layers)
-    return "channelwise" if len(group.lie_algebra) and not any(narrow) else None
+def _is_narrow(width: Hidden, group: Group, max_rank: int, others: Sequence[Rep]) -> bool:
+    """Whether a width has no room for a vector, and for one of each of the other types, beside gates and operands."""
+    return is_int(width) and not tensor_rank(products_hidden(width, group, max_rank, others))
 
 
 def _form(bilinear: bool | Form | None, rep_in: Rep, rep_hidden: Rep) -> Form | None:
