@@ -30,7 +30,7 @@ def pair(G, **options):
 
 
 def nets(G, cls=RPPEMLP, seed=0, **options):
-    options = dict(hidden=24, num_layers=2) | options
+    options = dict(hidden=24, num_layers=2, bilinear="published") | options
     return [cls(V + Scalar, V, G, parametrisation=kind, generator=generator(seed), **options) for kind in BOTH]
 
 

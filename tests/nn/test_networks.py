@@ -132,8 +132,9 @@ def test_finite_groups_get_copies_of_the_regular_representation(G, width):
 
 def test_hidden_layers_can_be_given():
     G = SO(3)
-    net = RPPEMLP(V, Scalar, G, hidden=[20, 8 * Scalar + 4 * V, (5 * Scalar + V)(G)])
-    assert [rep.dim for rep in net.hidden] == [20, 20, 8]
+    hidden = [20, 8 * Scalar + 4 * V, (5 * Scalar + V)(G)]
+    assert [rep.dim for rep in RPPEMLP(V, Scalar, G, hidden=hidden, bilinear="published").hidden] == [20, 20, 8]
+    assert [rep.dim for rep in RPPEMLP(V, Scalar, G, hidden=hidden).hidden] == [9, 20, 8]  # operands need room, too
     assert RPPEMLP(V, Scalar, G, hidden=4 * Scalar, num_layers=0)(torch.ones(3)).shape == (1,)
     assert component_major((2 * V + Scalar)(G)).dim == 7
 
@@ -244,7 +245,7 @@ def test_variances_and_norms_are_reported_by_layer_and_pathway():
 def test_print_shows_representations_and_counts():
     text = repr(build(RPPEMLP, SO(3), hidden=20))
     assert "2*T1 + T0 -> T1 + T0, SO(3)" in text
-    assert "free): FreePathway(80 weights, 4 biases, variance=1" in text and "EquivariantPathway(" in text
+    assert "free): FreePathway(36 weights, 4 biases, variance=1" in text and "EquivariantPathway(" in text
 
 
 def test_output_scale_shrinks_both_pathways_of_the_last_layer_only():
@@ -483,10 +484,17 @@ def test_a_gradient_of_several_outputs_is_refused():
 def test_a_strict_network_that_lets_nothing_through_is_refused_by_name(rep_in, rep_out, G, hidden, layer):
     for make in (EMLP, lambda *args, **kwargs: RPPEMLP(*args, free_variance=0, **kwargs)):
         with refused(f"{layer} lets nothing through", str(G), "RPPEMLP"):
-            make(rep_in, rep_out, G, hidden=hidden)
+            make(rep_in, rep_out, G, hidden=hidden, bilinear="published")
     x = torch.randn(8, rep_in(G).dim, generator=generator())
     assert RPPEMLP(rep_in, rep_out, G, hidden=hidden, generator=generator())(x).std(0).max() > 0
     MLP(rep_in, rep_out, G, hidden=hidden)
+
+
+def test_products_make_invariants_of_what_no_linear_map_lets_through():
+    with refused("blocks.0.linear lets nothing through"):
+        EMLP(V, Scalar, SO(3), hidden=8 * Scalar, bilinear="published")
+    net = EMLP(V, Scalar, SO(3), hidden=8 * Scalar, generator=generator())
+    assert net(torch.randn(8, 3, generator=generator())).std() > 0
 
 
 def test_a_part_of_the_output_that_ignores_the_input_is_warned_of():
