@@ -79,7 +79,7 @@ def test_initial_weights_are_not_the_training_inputs(tmp_path):
         x = made.inputs[0].flatten()
         for name, weight in made.stack.member(0).named_parameters():
             k = min(weight.numel(), len(x))
-            if k > 30:
+            if k > 30 and weight.any():  # free pathways of gates begin at zero
                 correlation = np.corrcoef(weight.detach().flatten()[:k], x[:k])[0, 1]
                 assert abs(correlation) < 0.6, (task, name, correlation)
 
