@@ -22,6 +22,7 @@ from rppdyn.agents.equivariance import (
     dynamics_equivariance_error,
     policy_equivariance_error,
 )
+from rppdyn.agents.export import DeployedPolicy, export_onnx, export_torch
 from rppdyn.agents.model_based import RPPMBPO
 from rppdyn.agents.policy import MODELS, RPPPolicy
 from rppdyn.agents.ppo import RPPActorCriticPolicy
@@ -34,12 +35,15 @@ __all__ = [
     "RPPMBPO",
     "RPPSAC",
     "AgentEquivarianceError",
+    "DeployedPolicy",
     "LearnVariances",
     "RPPActorCriticPolicy",
     "RPPPolicy",
     "UpdateConfig",
     "critic_equivariance_error",
     "dynamics_equivariance_error",
+    "export_onnx",
+    "export_torch",
     "played_episodes",
     "policy_equivariance_error",
     "random_policy",

@@ -96,6 +96,7 @@ VERBS: dict[str, Verb] = {
         trusts=True,
     ),
     "evaluate-agent": Verb("play episodes with a trained agent", flags.evaluate_agent_arguments, flags.evaluate_agent),
+    "export": Verb("write a policy as an ONNX or torch file for a robot", flags.export_arguments, flags.export),
     "certify": Verb("check an environment's symmetries in the simulator", flags.certify_arguments, flags.certify),
     "audit": Verb("judge a hand-written map of observations in the simulator", flags.audit_arguments, flags.audit),
     "equivariance": Verb(

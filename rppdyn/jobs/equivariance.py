@@ -281,7 +281,7 @@ def _subject(config: EquivarianceConfig) -> Iterator[Subject]:
     elif config.kind == "function":
         yield Subject("a function", call=load_function(config.what), evaluator=evaluator)
     else:
-        yield Subject("an exported program", call=load_program(config.what), evaluator=evaluator)
+        yield Subject("an exported program", call=load_program(config.what).module(), evaluator=evaluator)
 
 
 def _spec(config: EquivarianceConfig, subject: Subject) -> SymmetrySpec:

@@ -1,16 +1,23 @@
-"""`rppdyn evaluate-agent`: episodes with the agent of a run."""
+"""`rppdyn evaluate-agent`: episodes with the agent of a run, or of a file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from rppdyn.jobs.config.command import EvaluateAgentConfig
+import numpy as np
+
+from rppdyn.agents.export import onnx_policy, torch_policy
+from rppdyn.envs import make_env
+from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.command import POLICIES, EvaluateAgentConfig
+from rppdyn.jobs.measuring.loading import load_policy, load_program
 from rppdyn.jobs.training.building import agent_of
 from rppdyn.jobs.training.film import film, require_format
-from rppdyn.jobs.training.rollouts import policy_of
+from rppdyn.jobs.training.rollouts import Evaluator, Policy, policy_of
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import write_json, write_measured
 
@@ -30,19 +37,19 @@ class EvaluateAgentResult:
 
 
 def run(config: EvaluateAgentConfig, *, progress: bool = False) -> EvaluateAgentResult:
-    """Play episodes with a run's deterministic policy; the result is also written to its `evaluation.json`.
+    """Play episodes with a deterministic policy; the result is also written to `RUN/evaluation.json`, of a file beside it.
 
     Args:
         progress: show a bar on standard error while the film is drawn.
     Raises:
         RunFolderError, CheckpointError: there is no such run, it has no policy yet, or its files are damaged.
-        ConfigError: the film has no known format, or nothing can draw on this machine.
+        ConfigError: the film has no known format, or nothing can draw on this machine; a file without an environment.
         UnwrittenError: a file can't be written; it has the result.
     """
     if config.video is not None:
         require_format(config.video)
-    with agent_of(config.run, config.episodes, config.seed, trust=config.trust) as (agent, source, evaluator):
-        episodes = evaluator.play(agent)
+    with _policy(config) as (policy, source, evaluator):
+        episodes = evaluator.run(policy)
         result = EvaluateAgentResult(
             run=config.run,
             source=source,
@@ -56,10 +63,48 @@ def run(config: EvaluateAgentConfig, *, progress: bool = False) -> EvaluateAgent
         files: dict[str, Callable[[Path], object]] = {}
         if config.video is not None:
             make = partial(evaluator.make, render_mode="rgb_array")
-            files[config.video] = lambda path: film(make, policy_of(agent), config.seed, path, progress=progress)
-        files[str(RunFolder(config.run).path / "evaluation.json")] = lambda path: write_json(path, asdict(result))
+            files[config.video] = lambda path: film(make, policy, config.seed, path, progress=progress)
+        files[_evaluation(config)] = lambda path: write_json(path, asdict(result))
         write_measured(result, files)
     return result
+
+
+def _evaluation(config: EvaluateAgentConfig) -> str:
+    if config.kind == "run":
+        return str(RunFolder(config.run).path / "evaluation.json")
+    return str(Path(config.run).with_suffix(".evaluation.json"))
+
+
+@contextmanager
+def _policy(config: EvaluateAgentConfig) -> Iterator[tuple[Policy, str, Evaluator]]:
+    """The deterministic policy of a run or a file, where its weights come from, and what plays its episodes."""
+    if config.kind == "run":
+        with agent_of(config.run, config.episodes, config.seed, trust=config.trust) as (agent, source, evaluator):
+            yield policy_of(agent), source, evaluator
+        return
+    env = config.env
+    if config.kind == POLICIES[".zip"]:
+        loaded = load_policy(config.run, config.vecnormalize)
+        env = env or getattr(getattr(loaded, "spec", None), "env_id", None)
+        policy = policy_of(loaded)
+    if env is None:
+        raise ConfigError(f"{config.run}: give --env, the environment that it plays in")
+    evaluator = Evaluator(partial(make_env, env), config.episodes, config.seed)
+    try:
+        size = evaluator.envs[0].observation_space.shape
+        if config.kind == POLICIES[".onnx"]:
+            policy = onnx_policy(config.run)
+        elif config.kind == POLICIES[".pt2"]:
+            policy = torch_policy(load_program(config.run))
+        try:
+            policy(np.zeros((config.episodes, *(size or ())), dtype=evaluator.envs[0].observation_space.dtype))
+        except Exception as error:  # whatever its runtime raises
+            raise ConfigError(
+                f"{config.run} takes no observations of {env}, {size}: give the environment that it was made for"
+            ) from error
+        yield policy, f"a {config.kind}", evaluator
+    finally:
+        evaluator.close()
 
 
 def table(result: EvaluateAgentResult, written: bool = True) -> str:

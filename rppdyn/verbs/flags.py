@@ -45,11 +45,17 @@ def _vecnormalize(parser: Parser) -> None:
 
 
 def evaluate_agent_arguments(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the folder of a run of train-agent")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        help="the folder of a run of train-agent, a stable-baselines3 .zip, or an .onnx or .pt2 of rppdyn export",
+    )
     parser.add_argument("--episodes", type=int, default=10, help="how many (10)")
     _seed_of_episodes(parser)
     parser.add_argument("--video", metavar="FILE", default=None, help="film the first episode: a .gif or .mp4")
+    parser.add_argument("--env", metavar="ENV", help="of a file: the environment that it plays in")
     trust_argument(parser)
+    _vecnormalize(parser)
 
 
 def evaluate_agent(arguments: argparse.Namespace) -> int:
@@ -57,7 +63,8 @@ def evaluate_agent(arguments: argparse.Namespace) -> int:
     from rppdyn.runs import RunFolder
 
     config = EvaluateAgentConfig(**vars(arguments))
-    RunFolder.open(config.run)
+    if config.kind == "run":
+        RunFolder.open(config.run)
     if config.video is not None:  # before MuJoCo is imported, which fails where MUJOCO_GL names what is not there
         from rppdyn.jobs.training.film import require_format
 
@@ -65,6 +72,30 @@ def evaluate_agent(arguments: argparse.Namespace) -> int:
     from rppdyn.jobs import evaluate_agent
 
     return _print_measured(lambda: evaluate_agent.run(config, progress=True), evaluate_agent.table)
+
+
+def export_arguments(parser: Parser) -> None:
+    parser.add_argument("what", metavar="WHAT", help="the folder of a run of train-agent, or a stable-baselines3 .zip")
+    parser.add_argument("--onnx", metavar="FILE", help="write an ONNX model, .onnx")
+    parser.add_argument("--torch", metavar="FILE", help="write a program of torch.export, .pt2")
+    parser.add_argument("--env", metavar="ENV", help="of a .zip: the environment that the files are checked in")
+    parser.add_argument("--states", type=int, default=1000, help="how many they are checked on (1000)")
+    _seed_of_episodes(parser)
+    trust_argument(parser)
+    _vecnormalize(parser)
+
+
+def export(arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs.config.command import ExportConfig
+    from rppdyn.runs import RunFolder
+
+    config = ExportConfig(**vars(arguments))
+    if config.kind == "run":
+        RunFolder.open(config.what)
+    from rppdyn.jobs import export
+
+    print(export.table(export.run(config)))
+    return 0
 
 
 def equivariance_arguments(parser: Parser) -> None:

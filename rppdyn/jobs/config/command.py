@@ -13,16 +13,82 @@ from rppdyn.jobs.config.checks import ConfigError, different_files, each_once, f
 class EvaluateAgentConfig:
     """`rppdyn evaluate-agent`."""
 
-    run: str
+    run: str  # a run's folder, a stable-baselines3 zip, or what `rppdyn export` wrote
     episodes: int = 10
     seed: int = EVALUATION_SEED
     video: str | None = None  # where the film of the first episode goes
-    trust: bool = False  # a module that the run names may be imported
+    env: str | None = None  # of a file: the environment that it plays in; None: that of its symmetry
+    trust: bool = False  # a module that the run names may be imported, a file's pickles read
+    vecnormalize: str | None = None  # the statistics that a stable-baselines3 policy's observations were normalised by
 
     def __post_init__(self) -> None:
         flag("--episodes", self.episodes, 1)
         flag("--seed", self.seed, 0)
         file("--video", self.video)
+        policy_file(self, self.run)
+
+    @property
+    def kind(self) -> str:
+        """What `run` names: "run", or one of the values of POLICIES."""
+        return POLICIES.get(Path(self.run).suffix, "run")
+
+
+@dataclass
+class ExportConfig:
+    """`rppdyn export`."""
+
+    what: str  # a run's folder, or a stable-baselines3 zip
+    onnx: str | None = None
+    torch: str | None = None
+    env: str | None = None  # of a zip: the environment that it is checked in; None: that of its symmetry
+    states: int = 1000
+    seed: int = EVALUATION_SEED
+    trust: bool = False
+    vecnormalize: str | None = None
+
+    def __post_init__(self) -> None:
+        flag("--states", self.states, 1)
+        flag("--seed", self.seed, 0)
+        if self.onnx is None and self.torch is None:
+            raise ConfigError("--onnx FILE or --torch FILE is missing: say which file is to be written")
+        for name, path, suffix in (("--onnx", self.onnx, ".onnx"), ("--torch", self.torch, ".pt2")):
+            file(name, path)
+            if path is not None and Path(path).suffix != suffix:
+                raise ConfigError(f"{name} {path}: must end in {suffix}")
+        policy_file(self, self.what)
+        if self.kind not in ("run", POLICIES[".zip"]):
+            raise ConfigError(f"{self.what} is a {self.kind}, exported already: give a run or a stable-baselines3 .zip")
+
+    @property
+    def kind(self) -> str:
+        """What `what` names: "run", or one of the values of POLICIES."""
+        return POLICIES.get(Path(self.what).suffix, "run")
+
+    @property
+    def card(self) -> str:
+        """The JSON file beside the policy."""
+        return str(Path(self.onnx or self.torch or "").with_suffix(".json"))
+
+
+POLICIES = {".zip": "stable-baselines3 file", ".pt2": "torch.export program", ".onnx": "ONNX model"}
+
+
+def policy_file(config: EvaluateAgentConfig | ExportConfig, path: str) -> None:
+    """Refuse flags that a run's folder, or a file of its kind, has no use for, and pickles that nobody trusts.
+
+    Raises:
+        ConfigError: naming the flag, or the file.
+    """
+    if config.kind == "run":
+        if config.env is not None:
+            raise ConfigError(f"--env {config.env}: a run has an environment of its own; leave it out")
+    elif config.kind == POLICIES[".onnx"]:
+        if not Path(path).is_file():
+            raise ConfigError(f"{path}: there is no such file; give what rppdyn export has written")
+    else:
+        trusted(path, config.kind, config.trust)
+    if config.vecnormalize is not None and config.kind != POLICIES[".zip"]:
+        raise ConfigError(f"--vecnormalize {config.vecnormalize}: {path} is no stable-baselines3 file; leave it out")
 
 
 SUBJECTS = {".zip": "stable-baselines3 file", ".pt2": "torch.export program"}

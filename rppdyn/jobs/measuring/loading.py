@@ -113,8 +113,8 @@ def _normalise_first(policy: BasePolicy, path: str) -> None:
                 module._modules[name] = wrapped.setdefault(child, _Normalised(child, statistics, normalise))
 
 
-def load_program(path: str) -> nn.Module:
-    """The module in a file that `torch.export.save` has written.
+def load_program(path: str) -> torch.export.ExportedProgram:
+    """The program in a file that `torch.export.save` has written.
 
     Raises:
         ConfigError: the file is damaged or no such file.
@@ -122,7 +122,7 @@ def load_program(path: str) -> nn.Module:
     try:
         if not zipfile.is_zipfile(path):  # the archive's reader would log a traceback of its own
             raise ValueError("no archive")
-        return torch.export.load(path).module()
+        return torch.export.load(path)
     except Exception as error:  # whatever the archive's readers and the pickles in it raise
         raise ConfigError(
             f"{path} can't be loaded as a torch.export program ({_first_line(error)}): write it again with torch.export.save"

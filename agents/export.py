@@ -1,0 +1,201 @@
+"""The deterministic policy of an agent as one module, and as a file that runs without this package."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.sac.policies import SACPolicy
+from torch import Tensor, nn
+
+from rppdyn.agents import gaussian
+from rppdyn.agents.networks import require_vectors
+from rppdyn.agents.policy import RPPPolicy, SymmetricPolicy
+from rppdyn.agents.ppo import RPPActorCriticPolicy
+from rppdyn.nn import merge
+
+__all__ = [
+    "TOLERANCE",
+    "DeployedPolicy",
+    "export_onnx",
+    "export_torch",
+    "largest_difference",
+    "onnx_policy",
+    "torch_policy",
+]
+
+TOLERANCE = 1e-5
+"""Of the action's range: by more an exported policy must not differ from the one that it was made of."""
+
+INPUT, OUTPUT = "observation", "action"
+
+
+class DeployedPolicy(nn.Module):
+    r"""Raw observations ``(batch, n)`` to deterministic actions ``(batch, m)`` in the environment's units.
+
+    Normaliser, network, squash and scale in one module. The pathways of a relaxed network are merged into one matrix per layer
+    (:func:`rppdyn.nn.merge`), so that it costs what an MLP of its width costs. It is a copy: later training doesn't move it.
+
+    Args:
+        policy: of `RPPSAC` or of PPO with `RPPActorCriticPolicy`, or any policy of stable-baselines3's whose observations and
+            actions are vectors.
+    Raises:
+        ValueError: observations or actions that are no vectors.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, policy: BasePolicy):
+        super().__init__()
+        observations = require_vectors(INPUT, policy.observation_space)
+        actions = require_vectors(OUTPUT, policy.action_space)
+        self.register_buffer("low", torch.as_tensor(actions.low))
+        self.register_buffer("high", torch.as_tensor(actions.high))
+        self.dtype = torch.float32
+        if isinstance(policy, SymmetricPolicy):  # features are taken in the observation's own precision
+            self.dtype = torch.float64 if observations.dtype == np.float64 else torch.float32
+        self.act, self.squashed = _act(policy).cpu().eval(), policy.squash_output
+        self._apply(lambda tensor: tensor.clone(memory_format=torch.contiguous_format))  # views can't be saved
+
+    @property
+    def size(self) -> int:
+        """The number of entries of an action."""
+        return len(self.low)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        action = self.act(observation)
+        if self.squashed:
+            return self.low + 0.5 * (action + 1.0) * (self.high - self.low)
+        return action.clamp(self.low, self.high)
+
+
+def _act(policy: BasePolicy) -> nn.Module:
+    if isinstance(policy, RPPPolicy):
+        features, net = policy.features_extractor, policy.actor.net
+        return nn.Sequential(copy.deepcopy(features), merge(net), _Mode(policy.actor.blocks))
+    if isinstance(policy, RPPActorCriticPolicy):
+        return nn.Sequential(copy.deepcopy(policy.features_extractor), merge(policy.action_net))
+    return _Mean(copy.deepcopy(policy))
+
+
+class _Mode(nn.Module):
+    """The squashed mean of what an actor's network makes."""
+
+    blocks: Tensor | None
+
+    def __init__(self, blocks: Tensor | None):
+        super().__init__()
+        self.register_buffer("blocks", blocks)
+
+    def forward(self, output: Tensor) -> Tensor:
+        return gaussian.mode(output, self.blocks)
+
+
+class _Mean(nn.Module):
+    """A policy of stable-baselines3's own, without its distributions: their checks of values can't be exported."""
+
+    def __init__(self, policy: BasePolicy):
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, observation: Tensor) -> Tensor:
+        policy = self.policy
+        if isinstance(policy, ActorCriticPolicy):
+            features = policy.extract_features(observation, policy.pi_features_extractor)
+            return policy.action_net(policy.mlp_extractor.forward_actor(features))  # type: ignore[arg-type]  # one extractor
+        if isinstance(policy, SACPolicy):
+            mean, *_ = policy.actor.get_action_dist_params(observation)
+            return torch.tanh(mean)
+        return policy._predict(observation, deterministic=True)
+
+
+def _program(module: DeployedPolicy, observations: spaces.Box) -> torch.export.ExportedProgram:
+    example = torch.zeros(2, *observations.shape, dtype=module.dtype)
+    with torch.no_grad():
+        return torch.export.export(module, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},), strict=False)
+
+
+def export_torch(policy: BasePolicy, path: str | Path) -> None:
+    """Write a policy as a program of torch.export's, which torch runs without this package.
+
+    Raises:
+        ValueError: observations or actions that are no vectors.
+    """
+    module = DeployedPolicy(policy)
+    torch.export.save(_program(module, require_vectors(INPUT, policy.observation_space)), str(path))
+
+
+def export_onnx(policy: BasePolicy, path: str | Path) -> None:
+    """Write a policy as an ONNX model: input ``observation`` (batch, n), output ``action`` (batch, m).
+
+    Raises:
+        ValueError: observations or actions that are no vectors; a package that is not installed.
+    """
+    for name in ("onnx", "onnxscript"):
+        _require(name)
+    module = DeployedPolicy(policy)
+    program = _program(module, require_vectors(INPUT, policy.observation_space))
+    with warnings.catch_warnings():  # torch 2.13's exporter warns of torch's own functions
+        warnings.simplefilter("ignore", FutureWarning)
+        torch.onnx.export(
+            program, (), str(path), input_names=[INPUT], output_names=[OUTPUT], external_data=False, verbose=False
+        )
+
+
+def onnx_policy(path: str | Path) -> Callable[[NDArray], NDArray]:
+    """Observations (n, observation) to actions (n, action), by ONNX Runtime.
+
+    Raises:
+        ValueError: ONNX Runtime is not installed, or the file is no ONNX model of a policy.
+    """
+    runtime = _require("onnxruntime")
+    try:
+        session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    except Exception as error:  # whatever its parser raises
+        raise ValueError(
+            f"{path} can't be loaded as an ONNX model ({type(error).__name__}): write it again with rppdyn export"
+        ) from error
+    (entry, *others), (_, *rest) = session.get_inputs(), session.get_outputs()
+    if others or rest or entry.type not in ("tensor(double)", "tensor(float)"):
+        raise ValueError(
+            f"{path} has not one input and one output of numbers: give a model that rppdyn export has written"
+        )
+    dtype = np.float64 if entry.type == "tensor(double)" else np.float32
+    return lambda observations: session.run(None, {entry.name: np.asarray(observations, dtype)})[0]
+
+
+def torch_policy(program: torch.export.ExportedProgram) -> Callable[[NDArray], NDArray]:
+    """Observations (n, observation) to actions (n, action), by a program that :func:`export_torch` has written."""
+    (example,), _ = program.example_inputs
+    module = program.module()
+    return lambda observations: module(torch.as_tensor(observations, dtype=example.dtype)).detach().numpy()
+
+
+def _require(name: str):
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(f"ONNX needs {name}, which is not installed: pip install 'rppdyn[onnx]'") from error
+
+
+def largest_difference(policy: BasePolicy, exported: Callable[[NDArray], NDArray], observations: NDArray) -> float:
+    """The largest difference of an action from the policy's, as a share of half the action's range.
+
+    Ranges without bounds count as one.
+    """
+    box = require_vectors(OUTPUT, policy.action_space)
+    half = (box.high - box.low) / 2
+    expected = policy.predict(observations, deterministic=True)[0]
+    actions = np.concatenate(
+        [exported(part) for part in np.array_split(observations, 3)]
+    )  # batches of other sizes, too
+    return float((np.abs(actions - expected) / np.where(np.isfinite(half), half, 1.0)).max())

@@ -1,0 +1,162 @@
+"""`rppdyn export`: the policy of an agent as a file that runs without this package, and what a robot's engineer has to know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+from stable_baselines3.common.policies import BasePolicy
+
+from rppdyn.agents.export import (
+    TOLERANCE,
+    DeployedPolicy,
+    export_onnx,
+    export_torch,
+    largest_difference,
+    onnx_policy,
+    torch_policy,
+)
+from rppdyn.envs import SymmetrySpec, certificate_for, make_env
+from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.command import ExportConfig
+from rppdyn.jobs.measuring.loading import load_policy, load_program
+from rppdyn.jobs.training.building import agent_of
+from rppdyn.jobs.training.rollouts import Evaluator
+from rppdyn.runs.files import replacing, write_json
+
+FORMAT = 1
+CHECKED_EPISODES = 4
+VERSIONS = ("rppdyn", "torch", "gymnasium", "mujoco", "stable-baselines3")
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """Where the policy came from, which files it is in, and by how much they differ from it."""
+
+    what: str
+    source: str
+    files: dict[str, str]
+    card: str
+    states: int
+    differences: dict[str, float]
+
+
+def run(config: ExportConfig) -> ExportResult:
+    """Write an agent's deterministic policy, check it on states of its environment, and write what there is to know beside it.
+
+    Nothing is written unless every file agrees with the policy within `TOLERANCE` of the action's range.
+
+    Raises:
+        RunFolderError, CheckpointError: there is no such run, it has no policy yet, or its files are damaged.
+        ConfigError, ValueError: there is no environment to check it in, a package is missing, or the check fails.
+    """
+    with _policy(config) as (policy, source, evaluator):
+        observations = _states(evaluator, policy, config.states)
+        wanted = {"onnx": config.onnx, "torch": config.torch}
+        files = {kind: path for kind, path in wanted.items() if path is not None}
+        differences = {}
+        with ExitStack() as stack:
+            for kind, path in files.items():
+                temporary = stack.enter_context(replacing(Path(path)))
+                differences[kind] = _write(policy, kind, temporary, observations)
+                if not differences[kind] <= TOLERANCE:
+                    raise ConfigError(
+                        f"{path}: on {len(observations)} states the exported policy differs from {config.what} by "
+                        f"{differences[kind]:.2g} of the action's range, more than {TOLERANCE:g}; nothing is written"
+                    )
+        write_json(Path(config.card), _card(policy, evaluator.envs[0], len(observations), differences))
+        return ExportResult(config.what, source, files, config.card, len(observations), differences)
+
+
+def table(result: ExportResult) -> str:
+    """The files, and how they were checked."""
+    lines = [f"{result.what}: {result.source}"]
+    for kind, path in result.files.items():
+        lines.append(
+            f"{path}: differs by {result.differences[kind]:.1e} of the action's range at most, {result.states} states"
+        )
+    return "\n".join([*lines, f"{result.card}: names, units and limits of entries, control step, symmetry, versions"])
+
+
+@contextmanager
+def _policy(config: ExportConfig) -> Iterator[tuple[BasePolicy, str, Evaluator]]:
+    if config.kind == "run":
+        with agent_of(config.what, CHECKED_EPISODES, config.seed, trust=config.trust) as (agent, source, evaluator):
+            yield agent.policy, source, evaluator
+        return
+    policy = load_policy(config.what, config.vecnormalize)
+    env = config.env or getattr(getattr(policy, "spec", None), "env_id", None)
+    if env is None:
+        raise ConfigError(f"{config.what}: give --env, in which the exported policy is checked")
+    evaluator = Evaluator(partial(make_env, env), CHECKED_EPISODES, config.seed)
+    try:
+        yield policy, "its weights", evaluator
+    finally:
+        evaluator.close()
+
+
+def _states(evaluator: Evaluator, policy: BasePolicy, count: int) -> NDArray:
+    """Observations of exploring episodes; again from other resets until there are enough."""
+    seen: list[NDArray] = []
+    while sum(map(len, seen)) < count:
+        seen.append(evaluator.explore(policy).observations)
+        evaluator.seed += len(evaluator.envs)
+    observations = np.concatenate(seen)
+    return observations[np.linspace(0, len(observations) - 1, count).round().astype(int)]
+
+
+def _write(policy: BasePolicy, kind: str, path: Path, observations: NDArray) -> float:
+    exported: Callable[[NDArray], NDArray]
+    if kind == "onnx":
+        export_onnx(policy, path)
+        exported = onnx_policy(path)
+    else:
+        export_torch(policy, path)
+        exported = torch_policy(load_program(str(path)))
+    return largest_difference(policy, exported, observations)
+
+
+def _card(policy: BasePolicy, env: gym.Env, states: int, differences: dict[str, float]) -> dict[str, Any]:
+    spec: SymmetrySpec | None = getattr(policy, "spec", None)
+    unwrapped, space = env.unwrapped, policy.action_space
+    dtype = str(DeployedPolicy(policy).dtype).removeprefix("torch.")
+    n, m = policy.observation_space.shape[0], space.shape[0]  # type: ignore[index]
+    return {
+        "format": FORMAT,
+        "environment": None if env.spec is None else env.spec.id,
+        "observation": {
+            "dtype": dtype,
+            "entries": _entries(spec.obs.entries if spec else [f"[{i}]" for i in range(n)]),
+        },
+        "action": {
+            "dtype": "float32",
+            "entries": _entries(spec.action.entries if spec else [f"[{i}]" for i in range(m)]),
+            "low": space.low.tolist(),  # type: ignore[attr-defined]
+            "high": space.high.tolist(),  # type: ignore[attr-defined]
+        },
+        "control_step": getattr(unwrapped, "dt", None),
+        "symmetry": None if spec is None else _symmetry(spec, env),
+        "check": {"states": states, "largest_difference": differences, "tolerance": TOLERANCE},
+        "versions": {name: version(name) for name in VERSIONS},
+    }
+
+
+def _entries(entries: Any) -> list[dict[str, Any]]:
+    if entries and isinstance(entries[0], str):
+        return [{"index": i, "name": name} for i, name in enumerate(entries)]
+    return [{"index": i, "name": e.name, "joint": e.joint, "unit": e.unit} for i, e in enumerate(entries)]
+
+
+def _symmetry(spec: SymmetrySpec, env: gym.Env) -> dict[str, Any]:
+    certificate, note = certificate_for(env, spec)
+    reports = certificate.generators if certificate else ()
+    certified = [{"name": report.name, "verdict": report.dynamics_verdict} for report in reports]
+    return {"group": str(spec.group), "digest": spec.digest, "certified": certified or note}

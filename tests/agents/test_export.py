@@ -1,0 +1,104 @@
+"""Exported policies: the same actions without this package, whatever the algorithm, the layers and the batch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from refusals import refused
+from stable_baselines3 import DQN, PPO, SAC, TD3
+
+from rppdyn.agents import DeployedPolicy, RPPActorCriticPolicy, export_onnx, export_torch
+from rppdyn.agents.export import TOLERANCE, largest_difference, onnx_policy, torch_policy
+from rppdyn.envs import make_env, symmetry_spec
+
+WALKER = "Walker2d-v5"
+
+
+def ppo(make):
+    policy_kwargs = dict(spec=symmetry_spec(WALKER), model="rpp", hidden=16)
+    return PPO(RPPActorCriticPolicy, make_env(WALKER), n_steps=64, policy_kwargs=policy_kwargs, device="cpu").learn(64)
+
+
+AGENTS = {
+    "SAC, regular": lambda make: make("rpp", make_env(WALKER)).learn(60),
+    "SAC, a disc of torques, channel-wise products": lambda make: make(
+        "emlp", make_env("rppdyn/WindyPendulum-v0"), policy_kwargs=dict(hidden=32)
+    ).learn(60),
+    "PPO": ppo,
+    "stable-baselines3's SAC": lambda make: SAC("MlpPolicy", make_env(WALKER), device="cpu"),
+    "stable-baselines3's PPO": lambda make: PPO("MlpPolicy", make_env(WALKER), device="cpu"),
+    "stable-baselines3's TD3": lambda make: TD3("MlpPolicy", make_env(WALKER), device="cpu"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_actions_are_those_of_the_agent(name, make_agent, tmp_path):
+    agent = AGENTS[name](make_agent)
+    space = agent.observation_space
+    observations = np.random.default_rng(0).normal(size=(100, *space.shape)).astype(space.dtype)
+    export_onnx(agent.policy, tmp_path / "policy.onnx")
+    exported = onnx_policy(tmp_path / "policy.onnx")
+    assert largest_difference(agent.policy, exported, observations) < TOLERANCE
+    for p in agent.policy.parameters():
+        p.data.add_(0.1)
+    assert largest_difference(agent.policy, exported, observations) > 100 * TOLERANCE  # of another policy it tells
+
+
+@pytest.mark.parametrize("name", ["SAC, a disc of torques, channel-wise products", "PPO"])
+def test_a_program_does_the_same(name, make_agent, tmp_path):
+    agent = AGENTS[name](make_agent)
+    observations = np.random.default_rng(0).normal(size=(20, *agent.observation_space.shape))
+    export_torch(agent.policy, tmp_path / "policy.pt2")
+    program = torch_policy(torch.export.load(tmp_path / "policy.pt2"))
+    assert largest_difference(agent.policy, program, observations) < TOLERANCE
+
+
+def test_it_is_a_copy_and_as_small_as_an_mlp(make_agent):
+    agent = make_agent("rpp", make_env(WALKER))
+    policy = DeployedPolicy(agent.policy)
+    x = torch.randn(5, 17, dtype=torch.float64)
+    before = policy(x)
+    plain = sum(p.numel() for p in DeployedPolicy(make_agent("mlp", make_env(WALKER)).policy).parameters())
+    assert sum(p.numel() for p in policy.parameters()) == plain
+    for p in agent.policy.parameters():
+        p.data.zero_()
+    torch.testing.assert_close(policy(x), before)
+
+
+def test_another_process_plays_it_without_torch(make_agent, tmp_path):
+    agent = make_agent("rpp", make_env("InvertedPendulum-v5")).learn(60)
+    export_onnx(agent.policy, tmp_path / "policy.onnx")
+    code = """
+import sys, gymnasium, numpy, onnxruntime
+session = onnxruntime.InferenceSession("policy.onnx")
+env = gymnasium.make("InvertedPendulum-v5")
+observation, _ = env.reset(seed=3)
+total, done = 0.0, False
+while not done:
+    action = session.run(None, {"observation": observation[None]})[0][0]
+    observation, reward, terminated, truncated, _ = env.step(action)
+    total, done = total + reward, terminated or truncated
+assert not {"torch", "rppdyn", "stable_baselines3"} & set(sys.modules)
+print(total)
+"""
+    said = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    env = gym.make("InvertedPendulum-v5")
+    observation, _ = env.reset(seed=3)
+    total, done = 0.0, False
+    while not done:
+        observation, reward, terminated, truncated, _ = env.step(agent.predict(observation, deterministic=True)[0])
+        total, done = total + reward, terminated or truncated
+    assert float(said.stdout) == total
+
+
+def test_what_has_no_vectors_is_refused(tmp_path):
+    with refused("the action space is Discrete(2)"):
+        DeployedPolicy(DQN("MlpPolicy", "CartPole-v1", device="cpu", buffer_size=10).policy)
+    (tmp_path / "x.onnx").write_text("nothing")
+    with refused("x.onnx can't be loaded as an ONNX model", "rppdyn export"):
+        onnx_policy(tmp_path / "x.onnx")
