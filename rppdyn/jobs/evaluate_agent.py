@@ -102,7 +102,7 @@ def _policy(config: EvaluateAgentConfig) -> Iterator[tuple[Policy, str, Evaluato
             raise ConfigError(
                 f"{config.run} takes no observations of {env}, {size}: give the environment that it was made for"
             ) from error
-        yield policy, f"a {config.kind}", evaluator
+        yield policy, config.kind, evaluator
     finally:
         evaluator.close()
 
