@@ -126,7 +126,7 @@ CASES = {
         normal(5, 1, 4, 4), Categorical(),
     ),
     "orientations": lambda: (
-        ImageModel([LayerSpec(4), LayerSpec(8)], 1, (4, 4), 3, {"gconv": 1.0, "conv": 0.5}, generator=generator()).double(),
+        ImageModel([LayerSpec(4)], 1, (4, 4), 3, {"gconv": 1.0, "conv": 0.5}, generator=generator()).double(),
         normal(5, 1, 4, 4), Categorical(),
     ),
     "rollout": lambda: (Rollout(NeuralODEModel(network(SO2eR3(), 12))), normal(4, 3), Gaussian(0.1)),
