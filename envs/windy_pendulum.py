@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
 from rppdyn.envs.tasks.pendulum import Pendulum
-from rppdyn.envs.tasks.symplectic import symplectic_step
+from rppdyn.envs.tasks.symplectic import DRIFTS, KICKS
 from rppdyn.groups import DkeR3, Group, O2eR3, SO2eR3
 
 if TYPE_CHECKING:
@@ -150,13 +150,7 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
         """
         self._torque = torque = _limited(_numbers(action, 3, "action"))
 
-        def force(x: Tensor) -> Tensor:
-            arm = x[:3]
-            push = torch.linalg.cross(torque, arm) / arm.dot(arm).clamp_min(SHORTEST_ARM**2)
-            return self.pendulum.force(x) + torch.cat([push, torch.zeros_like(push)])
-
-        masses = self._z.new_tensor([self.pendulum.m1] * 3 + [self.pendulum.m2] * 3)
-        self._z = torch.cat(symplectic_step(force, masses, self._z[:6], self._z[6:], TIME_STEP))
+        self._z = torch.from_numpy(self._advanced(self._z.numpy(), torque.numpy()))
         info = {
             "reward_plumb": float(torch.exp(-self._z[3:5].square().sum() / (2 * PLUMB_WITHIN**2))),
             "reward_torque": float(-TORQUE_COST * torque.square().sum()),
@@ -164,6 +158,30 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
         if self.render_mode == "human":
             self.render()
         return self._observation(), sum(info.values()), False, False, info
+
+    def _advanced(self, z: np.ndarray, torque: np.ndarray) -> np.ndarray:
+        """The state after a step: `symplectic_step` with `Pendulum.force` and the push, in NumPy, in a quarter of its time.
+
+        On six numbers an operation of torch costs several times as much as one of NumPy, and a step takes 17 forces.
+        """
+        pendulum = self.pendulum
+        wind = pendulum.wind * np.array(pendulum.w)
+        masses = np.array([[pendulum.m1], [pendulum.m2]])
+        load = wind - masses * [0.0, 0.0, pendulum.g]
+        stiffness, lengths = np.array([[pendulum.k1], [pendulum.k2]]), np.array([[pendulum.l1], [pendulum.l2]])
+        cross = np.cross(torque, np.eye(3)).T  # cross @ x = torque x x
+        inverse = TIME_STEP / masses
+        x, p = z[:6].reshape(2, 3), z[6:].reshape(2, 3)
+        x = x + DRIFTS[0] * inverse * p
+        for kick, drift in zip(KICKS, DRIFTS[1:], strict=True):
+            springs = x - [(0.0, 0.0, 0.0), x[0]]
+            length = np.sqrt((springs * springs).sum(1, keepdims=True))
+            tension = (stiffness - stiffness * lengths / length) * springs
+            force = load - tension
+            force[0] += tension[1] + cross @ x[0] / max(x[0] @ x[0], SHORTEST_ARM**2)
+            p = p + (kick * TIME_STEP) * force
+            x = x + drift * inverse * p
+        return np.concatenate([x, p], axis=None)
 
     def _observation(self) -> np.ndarray:
         return self._z.numpy().copy()
