@@ -6,7 +6,7 @@
     legs = without(spec, "foot_joint")   # a partial symmetry: what is named is left free
     env = make_env("Walker2d-v5", actuator_scale={"leg_joint": 0.5})
     state = capture_state(env); restore_state(env, state)
-    gymnasium.make("rppdyn/WindyPendulum-v0", wind=0.02)
+    gymnasium.make("rppdyn/WindyPendulum-v0", wind=0.02)   # and others whose symmetry one number breaks, rppdyn.envs.KNOBS
 
 Errors are `ValueError`s of one line.
 """
@@ -18,6 +18,7 @@ if __name__ != "rppdyn.envs":
 
 import gymnasium as gym
 
+from rppdyn.envs.approximate import CURRENT_SWIMMER, KNOBS, TILTED_REACHER, CurrentSwimmer, TiltedReacher
 from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, compiled_terms, symmetry_choices, symmetry_spec
 from rppdyn.envs.certification.certificate import Certificate, Defect, GeneratorReport, Support
 from rppdyn.envs.certification.certify import certify
@@ -33,14 +34,22 @@ from rppdyn.envs.termination import Termination, termination
 from rppdyn.envs.terms import CompiledTerms, TermCertificate, certify_terms
 from rppdyn.envs.windy_pendulum import EPISODE_STEPS, WINDY_PENDULUM, WindyPendulum
 
-if WINDY_PENDULUM not in gym.registry:
-    gym.register(WINDY_PENDULUM, "rppdyn.envs.windy_pendulum:WindyPendulum", max_episode_steps=EPISODE_STEPS)
+for _id, _class, _steps in (
+    (WINDY_PENDULUM, "windy_pendulum:WindyPendulum", EPISODE_STEPS),
+    (TILTED_REACHER, "approximate:TiltedReacher", 50),
+    (CURRENT_SWIMMER, "approximate:CurrentSwimmer", 1000),
+):
+    if _id not in gym.registry:
+        gym.register(_id, f"rppdyn.envs.{_class}", max_episode_steps=_steps)
 
 __all__ = [
+    "CURRENT_SWIMMER",
+    "KNOBS",
     "KNOWN_ENVIRONMENTS",
     "Certificate",
     "CertifiedShare",
     "CompiledTerms",
+    "CurrentSwimmer",
     "Defect",
     "Entry",
     "Episode",
@@ -52,8 +61,10 @@ __all__ = [
     "Symmetry",
     "Support",
     "SymmetrySpec",
+    "TILTED_REACHER",
     "TermCertificate",
     "Termination",
+    "TiltedReacher",
     "WINDY_PENDULUM",
     "WindyPendulum",
     "capture_state",

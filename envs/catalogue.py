@@ -22,7 +22,7 @@ import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 from gymnasium.envs.registration import WrapperSpec
 
-from rppdyn.envs.certification.store import find_certificate, model_digest, spec_digest
+from rppdyn.envs.certification.store import find_certificate, model_digest, simulated, spec_digest
 from rppdyn.envs.derivation import Derivation, derive, state_spaces, symmetry_group
 from rppdyn.envs.making import env_name, is_model_file, load_model, stock_env
 from rppdyn.envs.model_symmetry import ModelSymmetry
@@ -53,8 +53,8 @@ VARIANTS = ("derived", "published")
 Choice = tuple[str, ...]
 """Names of the symmetries that generate a group."""
 
-Found = tuple[SymmetrySpec, mujoco.MjModel | None]
-"""A spec and the model whose verdicts may be known; None where the environment offers the spec, or wrappers act on steps."""
+Found = tuple[SymmetrySpec, mujoco.MjModel | gym.Env | None]
+"""A spec and the model or environment whose verdicts may be known; None where it has no simulator, or wrappers act on steps."""
 
 _TASKS: Mapping[str, Mapping[str, Choice]] = {
     "InvertedPendulum": {"left-right": ("left-right",)},
@@ -251,7 +251,7 @@ def _of_env(env, symmetry: str | None, variant: str) -> Found:
     if hasattr(env, "num_envs") and hasattr(env, "get_attr"):
         return _of_vectorised(env, symmetry, variant)
     if hasattr(env.unwrapped, "symmetry_spec"):
-        return _offered(env, symmetry, variant), None
+        return _offered(env, symmetry, variant), None if step_wrappers(env) else simulated(env)
     model, name = _model_of(env), env_name(env)
     if variant == "published" and symmetry is not None:
         raise ValueError(
@@ -390,13 +390,15 @@ def verdict_key(model: str, spec: SymmetrySpec) -> str:
     return f"{model[:24]}-{spec_digest(spec)[:24]}"
 
 
-def _with_verdicts(spec: SymmetrySpec, model: mujoco.MjModel | None) -> SymmetrySpec:
+def _with_verdicts(spec: SymmetrySpec, model: mujoco.MjModel | gym.Env | None) -> SymmetrySpec:
     """The spec with what was found by certifying it: by the user, or for stock models by the package's authors."""
     if model is None:
         return spec
     certificate = find_certificate(model, spec)
     if certificate is not None:
         reports = [(g.name, g.dynamics_verdict, g.keeps_reward) for g in certificate.generators]
+    elif not isinstance(model, mujoco.MjModel):
+        return spec
     else:
         reports = _shipped_verdicts().get(verdict_key(model_digest(model), spec), [])
     found = {name: (verdict, reward) for name, verdict, reward in reports}

@@ -16,6 +16,7 @@ from rppdyn.envs.wrappers import acting_wrappers, observation_function, step_wra
 
 __all__ = [
     "BareSimulator",
+    "ObservedSimulator",
     "Outcome",
     "Simulator",
     "get_derived",
@@ -163,6 +164,32 @@ class Simulator:
         return tuple(type(layer).__name__ for layer in step_wrappers(self.env))
 
     @property
+    def state_keys(self) -> tuple[str, ...]:
+        """The spec's spaces that make up the state; activations only where the model has any."""
+        return ("qpos", "qvel", "act") if self.model.na else ("qpos", "qvel")
+
+    @property
+    def mirrored_fields(self) -> dict[str, str]:
+        """The fields of a state that have a mirror image, and the spec's space of each: controls and the warm start, too."""
+        fields = {key: key for key in self.state_keys}
+        return fields | {"qacc_warmstart": "qvel", "ctrl": "action"}
+
+    @property
+    def sizes(self) -> dict[str, tuple[int, ...] | None]:
+        """The shape of each space that a spec for this simulator acts on."""
+        model = self.model
+        sizes: dict[str, tuple[int, ...] | None] = {"action": (model.nu,), "qpos": (model.nq,), "qvel": (model.nv,)}
+        if model.na:
+            sizes["act"] = (model.na,)
+        return sizes | self._task_sizes
+
+    @property
+    def _task_sizes(self) -> dict[str, tuple[int, ...] | None]:
+        if not self.is_task:
+            return {}
+        return {"obs": self.env.observation_space.shape, "action": self.env.action_space.shape}
+
+    @property
     def action_bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """Lowest and highest action, float64; where a wrapper takes any, those inside it.
 
@@ -214,7 +241,7 @@ class Simulator:
             return
         layer: gym.Env = self.env
         for layer in (self.env.unwrapped, *reversed(acting_wrappers(self.env))):
-            if inner := fault_of(Simulator(layer)):
+            if inner := fault_of(type(self)(layer)):
                 fault = inner
                 break
         culprit = f"its wrapper {type(layer).__name__}" if isinstance(layer, gym.Wrapper) else "the environment itself"
@@ -376,6 +403,91 @@ class Simulator:
             self.reset(rng)
             rows.append((self.data.qpos.copy(), self.data.qvel.copy(), self.data.act.copy()))
         return [np.array(column) for column in zip(*rows, strict=True)]
+
+
+class ObservedSimulator(Simulator):
+    """An environment without a MuJoCo model whose observation is its whole state.
+
+    Its `simulator_state()` has an entry "state", the observation; `restore_simulator_state` takes up another one. Other
+    entries stay as they are. The spec's action on observations is the one on states.
+
+    Raises:
+        ValueError: the environment has no such methods, or no such entry.
+    """
+
+    def __init__(self, env):
+        base = env.unwrapped
+        if not (hasattr(base, "simulator_state") and hasattr(base, "restore_simulator_state")):
+            raise ValueError(
+                f"{type(base).__name__} is no Gymnasium MuJoCo environment, and has no methods simulator_state and "
+                "restore_simulator_state; the simulator can't be stepped"
+            )
+        if "state" not in base.simulator_state():
+            raise ValueError(
+                f"{type(base).__name__}: simulator_state() has no entry 'state'; put the observation there"
+            )
+        self.env, self._base = without_passive(env), base
+
+    @property
+    def state_keys(self) -> tuple[str, ...]:
+        return ("obs",)
+
+    @property
+    def mirrored_fields(self) -> dict[str, str]:
+        return {"state": "obs"}
+
+    @property
+    def sizes(self) -> dict[str, tuple[int, ...] | None]:
+        return self._task_sizes
+
+    def observe(self) -> np.ndarray:
+        return self.get()
+
+    def get(self) -> np.ndarray:
+        return np.array(self._base.simulator_state()["state"], dtype=np.float64)
+
+    def set(self, state: np.ndarray) -> None:
+        self._base.restore_simulator_state(self._base.simulator_state() | {"state": state})
+
+    def read(self, states: np.ndarray, *keys: str) -> list[np.ndarray]:
+        return [states.copy() for _ in keys]
+
+    def written(self, states: np.ndarray, **fields: np.ndarray) -> np.ndarray:
+        return fields["state"]
+
+    def step(self, state: np.ndarray, action: np.ndarray) -> Outcome:
+        self.set(state)
+        obs, reward, terminated, fault = self._advance(action)
+        if fault:
+            obs, reward = np.zeros_like(obs), 0.0
+        none = np.empty(0)
+        parts = (none, none, none, np.array(state), none, none, none, obs, reward, terminated, False, fault)
+        return Outcome(*map(np.array, parts))
+
+    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, str]:
+        obs, reward, terminated = self.advance(action)
+        fault = "" if np.isfinite(obs).all() else NOT_FINITE["obs"]
+        return obs, reward, terminated, fault or ("" if np.isfinite(reward) else NOT_FINITE["reward"])
+
+    def trajectories(
+        self, starts: np.ndarray, actions: np.ndarray, tick: Callable[[int], None] = lambda n: None
+    ) -> list[np.ndarray]:
+        paths = np.full((*actions.shape[:2], starts.shape[-1]), np.nan)
+        for path, start, sequence in zip(paths, starts, actions, strict=True):
+            self.set(start)
+            for t, action in enumerate(sequence):
+                if self._advance(action)[3]:
+                    break
+                path[t] = self.get()
+            tick(len(sequence))
+        return [paths]
+
+    def reset_states(self, n: int, rng: np.random.Generator) -> list[np.ndarray]:
+        rows = []
+        for _ in range(n):
+            self.reset(rng)
+            rows.append(self.get())
+        return [np.array(rows)]
 
 
 class BareSimulator(Simulator):

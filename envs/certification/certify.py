@@ -20,17 +20,18 @@ from pathlib import Path
 import gymnasium as gym
 import mujoco
 import numpy as np
+from gymnasium.envs.mujoco import MujocoEnv
 
 from rppdyn.envs.catalogue import symmetry_specs
 from rppdyn.envs.certification.certificate import Certificate, GeneratorReport
 from rppdyn.envs.certification.elements import Elements
 from rppdyn.envs.certification.evidence import Tick
 from rppdyn.envs.certification.examination import Examination
-from rppdyn.envs.certification.store import model_digest, spec_digest
+from rppdyn.envs.certification.store import environment_digest, model_digest, spec_digest
 from rppdyn.envs.derivation import derive
 from rppdyn.envs.making import is_model_file, load_model, stock_env
 from rppdyn.envs.model_symmetry import ModelSymmetry
-from rppdyn.envs.simulator import BareSimulator, Simulator, quiet_mujoco, tight_solver
+from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Simulator, quiet_mujoco, tight_solver
 from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.envs.state import capture_state, restore_state
 from rppdyn.runs.progress import Progress
@@ -56,7 +57,8 @@ def certify(
     Args:
         env: an environment's id; an environment, which is stepped through its wrappers and left in the state it was in; an
             `mujoco.MjModel`; or the path of an MJCF or URDF file. Models have neither observation nor reward, termination or
-            reset of their own.
+            reset of their own. An environment without a MuJoCo model needs `simulator_state()`, whose entry "state" is the
+            observation, `restore_simulator_state(data)` and `symmetry_spec(symmetry)`.
         spec: the symmetry to test. If left out, the known one of one of Gymnasium's tasks; for another environment or model
             the default one, and in `Certificate.others` every other symmetry that is derived, exact or approximate.
         n_states: states to compare from.
@@ -84,9 +86,10 @@ def certify(
             check(one, simulator)
         if simulator.is_task:
             simulator.require_memoryless()
-        digest = model_digest(simulator.model)
+        observed = isinstance(simulator, ObservedSimulator)
+        digest = environment_digest(simulator.env) if observed else model_digest(simulator.model)
         with ExitStack() as stack:
-            if solver == "tight":
+            if solver == "tight" and not observed:
                 stack.enter_context(tight_solver(simulator.model))
             total = Examination.steps(n_states, sum(len(one.generator_names) for one in specs))
             label = f"certify {specs[0].env_id}"
@@ -120,7 +123,10 @@ def certify(
 
 def _reports(examination: Examination, spec: SymmetrySpec, tick: Tick) -> tuple[GeneratorReport, ...]:
     """A report on each generator, with what the model says of it."""
-    deviations = _deviations(examination.evidence.simulator.model, spec)
+    simulator = examination.evidence.simulator
+    deviations: list[tuple[str, ...] | None] = [None] * len(spec.generator_names)
+    if not isinstance(simulator, ObservedSimulator):
+        deviations = _deviations(simulator.model, spec)
     elements = [Elements.of(spec, k, np.random.default_rng((examination.seed, k))) for k in range(len(deviations))]
     return tuple(
         replace(examination.report(spec, k, elements[k], tick), deviations=found) for k, found in enumerate(deviations)
@@ -162,11 +168,11 @@ def opened(env: str | Path | gym.Env | mujoco.MjModel) -> Iterator[Simulator]:
         elif isinstance(env, str):
             made = stock_env(env, disable_env_checker=True)
             try:
-                yield Simulator(made)
+                yield _simulator(made)
             finally:
                 made.close()
         elif hasattr(env, "unwrapped"):
-            simulator = Simulator(env)
+            simulator = _simulator(env)
             kept = capture_state(env.unwrapped)
             try:
                 yield simulator
@@ -178,23 +184,23 @@ def opened(env: str | Path | gym.Env | mujoco.MjModel) -> Iterator[Simulator]:
             )
 
 
+def _simulator(env: gym.Env) -> Simulator:
+    own_state = not isinstance(env.unwrapped, MujocoEnv) and hasattr(env.unwrapped, "simulator_state")
+    return ObservedSimulator(env) if own_state else Simulator(env)
+
+
 def check(spec: SymmetrySpec, simulator: Simulator) -> None:
     """Check that a spec has the sizes of a simulator.
 
     Raises:
         ValueError: it lacks the action on the state, or has another number of entries.
     """
-    model = simulator.model
-    if spec.qpos is None or spec.qvel is None or (model.na and spec.act is None):
-        what = "qpos and qvel" if spec.qpos is None or spec.qvel is None else "act, the actuators' activations"
+    lacking = [key for key in simulator.state_keys if getattr(spec, key) is None]
+    if lacking:
+        what = "act, the actuators' activations" if lacking == ["act"] else "qpos and qvel"
         raise ValueError(f"{spec.env_id}: the spec has no action on {what}; certify needs it (see mirror_spec)")
-    found = {"action": (model.nu,), "qpos": (model.nq,), "qvel": (model.nv,)}
-    if model.na:
-        found["act"] = (model.na,)
-    if simulator.is_task:
-        found |= {"obs": simulator.env.observation_space.shape, "action": simulator.env.action_space.shape}
     through = f" through {', '.join(simulator.wrappers)}" if simulator.wrappers else ""
-    for key, shape in found.items():
+    for key, shape in simulator.sizes.items():
         if shape != (getattr(spec, key).dim,):
             raise ValueError(
                 f"the spec of {spec.env_id} has {getattr(spec, key).dim} entries of {key}, the environment {shape}{through}; "

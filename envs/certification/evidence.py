@@ -132,14 +132,12 @@ class Evidence:
 
     @property
     def state_keys(self) -> tuple[str, ...]:
-        """The spaces of the simulator's state; activations only where the model has any."""
-        return ("qpos", "qvel", "act") if self.simulator.model.na else ("qpos", "qvel")
+        """The spaces of the simulator's state."""
+        return self.simulator.state_keys
 
     def mirrored(self, elements: Elements, states: np.ndarray) -> np.ndarray:
         """Images of states: positions, velocities, activations, controls and the solver's warm start."""
-        spaces = {"qpos": "qpos", "qvel": "qvel", "qacc_warmstart": "qvel", "ctrl": "action"}
-        if self.simulator.model.na:
-            spaces["act"] = "act"
+        spaces = self.simulator.mirrored_fields
         fields = dict(zip(spaces, self.simulator.read(states, *spaces), strict=True))
         images = {field: elements.transform(space, fields[field]) for field, space in spaces.items()}
         return self.simulator.written(states, **images)
@@ -156,8 +154,9 @@ class Evidence:
             ValueError: too few steps are left once the faulty ones are taken out.
         """
         self.require_enough(faults(self.outcome, m))
-        state = Comparison.of(elements, "qpos", self.outcome, m)
-        for key in self.state_keys[1:]:
+        first, *others = self.state_keys
+        state = Comparison.of(elements, first, self.outcome, m)
+        for key in others:
             state = state.beside(Comparison.of(elements, key, self.outcome, m))
         return state, Comparison.of(elements, "obs", self.outcome, m) if self.simulator.is_task else None
 

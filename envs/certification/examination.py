@@ -69,7 +69,7 @@ class Examination:
             sequences,
             paths=simulator.trajectories(starts, sequences, tick),
             resets=simulator.reset_states(n_resets, rng) if simulator.is_task else None,
-            elsewhere=simulator.read(other, "qpos", "qvel", "act"),
+            elsewhere=simulator.read(other, *simulator.state_keys),
         )
 
     @staticmethod

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import gymnasium as gym
-import mujoco
 
 from rppdyn.envs.catalogue import single_environment
 from rppdyn.envs.certification.certificate import Certificate
 from rppdyn.envs.certification.certify import certify
-from rppdyn.envs.certification.store import find_certificate, save_certificate
+from rppdyn.envs.certification.store import find_certificate, save_certificate, simulated
 from rppdyn.envs.spec import VERDICTS, SymmetrySpec
 from rppdyn.envs.wrappers import step_wrappers
 from rppdyn.priors.shares import LARGEST_DEFECT, SMALLEST_DEFECT, share_of_defect
@@ -50,16 +49,17 @@ def certified_share(env: gym.Env | VecEnv, spec: SymmetrySpec, *, reward: bool =
         env: an environment, wrapped or not, or stable-baselines3's VecEnv, of which the first is looked at.
         reward: whether what is learned depends on the reward and on where episodes end, as a critic does.
     Raises:
-        ValueError: an environment without a MuJoCo model, or whose spec or wrappers can't be certified.
+        ValueError: an environment without a MuJoCo model or a `simulator_state`, or whose spec or wrappers can't be certified.
     """
     with ExitStack() as stack:
         one = env if isinstance(env, gym.Env) else stack.enter_context(single_environment(env))
-        model = getattr(one.unwrapped, "model", None)
-        if not isinstance(model, mujoco.MjModel):
+        source = simulated(one)
+        if source is None:
             raise ValueError(
-                f"{spec.env_id} has no MuJoCo model to certify its symmetry in: give free_variance a number, or learned"
+                f"{spec.env_id} has neither a MuJoCo model nor a simulator_state to certify its symmetry by: give "
+                "free_variance a number, or learned"
             )
-        certificate = None if step_wrappers(one) else find_certificate(model, spec)
+        certificate = None if step_wrappers(one) else find_certificate(source, spec)
         if certificate is None:
             logger.warning("certifying the symmetry of %s in the simulator, which takes some seconds", spec.env_id)
             certificate = certify(one, spec)

@@ -19,7 +19,15 @@ from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.envs.wrappers import step_wrappers
 from rppdyn.runs.files import cache_folder, write_json
 
-__all__ = ["certificate_for", "find_certificate", "model_digest", "save_certificate", "spec_digest"]
+__all__ = [
+    "certificate_for",
+    "environment_digest",
+    "find_certificate",
+    "model_digest",
+    "save_certificate",
+    "simulated",
+    "spec_digest",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -54,15 +62,25 @@ def model_digest(model: mujoco.MjModel) -> str:
     return digest.hexdigest()
 
 
+def environment_digest(env: gym.Env) -> str:
+    """SHA-256 of an environment without a MuJoCo model: of its id and options; "" where it was not made by its id."""
+    registered = env.unwrapped.spec
+    if registered is None:
+        return ""
+    options = {key: value for key, value in sorted(registered.kwargs.items()) if key != "render_mode"}
+    return hashlib.sha256(f"{registered.id} {options!r}".encode()).hexdigest()
+
+
 def spec_digest(spec: SymmetrySpec) -> str:
     """SHA-256 of how the group acts, without what is said of its symmetries: that is what a certificate finds out."""
     return replace(spec, symmetries=()).digest
 
 
-def find_certificate(model: mujoco.MjModel, spec: SymmetrySpec, solver: str = "stock") -> Certificate | None:
-    """The stored certificate of a spec for a model, or None."""
-    path = _path(model_digest(model), spec_digest(spec), solver)
-    return _read(path) if path.exists() else None
+def find_certificate(source: mujoco.MjModel | gym.Env, spec: SymmetrySpec, solver: str = "stock") -> Certificate | None:
+    """The stored certificate of a spec for a model, or for an environment that has none; None where there is none."""
+    digest = model_digest(source) if isinstance(source, mujoco.MjModel) else environment_digest(source)
+    path = _path(digest, spec_digest(spec), solver)
+    return _read(path) if digest and path.exists() else None
 
 
 def save_certificate(certificate: Certificate) -> Path | None:
@@ -79,6 +97,9 @@ def save_certificate(certificate: Certificate) -> Path | None:
         logger.warning(
             "the certificate of %s is not stored, for it is of its wrappers too: %s", certificate.env_id, wrappers
         )
+        return None
+    if not certificate.model_digest:
+        logger.warning("the certificate of %s is not stored, for it was not made by an id", certificate.env_id)
         return None
     certificate = replace(certificate, others=(), refused=())
     path = _path(certificate.model_digest, certificate.spec_digest, certificate.solver)
@@ -106,10 +127,9 @@ def certificate_for(env: gym.Env | mujoco.MjModel, spec: SymmetrySpec) -> tuple[
             None,
             f"{spec.env_id} has wrappers that no stored certificate covers ({names}): rppdyn.envs.certify judges it",
         )
-    model = env if isinstance(env, mujoco.MjModel) else getattr(env.unwrapped, "model", None)
-    if not isinstance(model, mujoco.MjModel):
-        return None, f"{spec.env_id} has no MuJoCo model, so its spec can't be certified"
-    certificate = find_certificate(model, spec)
+    if (source := simulated(env)) is None:
+        return None, f"{spec.env_id} has no MuJoCo model and no simulator_state, so its spec can't be certified"
+    certificate = find_certificate(source, spec)
     if certificate is None:
         if any(True for _ in _of_spec(spec)):
             return None, (
@@ -119,6 +139,16 @@ def certificate_for(env: gym.Env | mujoco.MjModel, spec: SymmetrySpec) -> tuple[
         return None, f"the spec of {spec.env_id} is not certified; run `rppdyn certify` or rppdyn.envs.certify on it"
     broken = [report.name for report in certificate.generators if report.dynamics_verdict == "broken"]
     return certificate, f"{spec.env_id}: the simulator refutes {', '.join(broken)}" if broken else ""
+
+
+def simulated(env: gym.Env | mujoco.MjModel) -> mujoco.MjModel | gym.Env | None:
+    """What a certificate is found by: a model, an environment that says its state, or None."""
+    if isinstance(env, mujoco.MjModel):
+        return env
+    model = getattr(env.unwrapped, "model", None)
+    if isinstance(model, mujoco.MjModel):
+        return model
+    return env.unwrapped if hasattr(env.unwrapped, "simulator_state") else None
 
 
 def _parameters(owner) -> Iterator[tuple[str, object]]:

@@ -198,10 +198,6 @@ BAD = {
         ["fit-regression", "model.free_variance=certified"],
         ["model.free_variance=certified", "no simulator", "learned"],
     ),
-    "certified variance of an environment without a model": (
-        ["train-agent", "env=rppdyn/WindyPendulum-v0", "model.free_variance=certified"],
-        ["model.free_variance=certified", "no MuJoCo model", "a number"],
-    ),
     "learned free variance of a chain": (
         ["fit-regression", 'model.groups=["O(3)"]', "model.variances=[1,1]", "model.free_variance=learned"],
         ["model.free_variance=learned with model.groups", "objective=marginal_likelihood"],

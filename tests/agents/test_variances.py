@@ -146,13 +146,12 @@ def test_a_certified_variance_is_a_number_of_the_saved_policy(tmp_path, monkeypa
         (dict(free_variance="certified", model="emlp"), "one pathway and believes the symmetry"),
         (dict(free_variance="learned"), "LearnVariances"),
         (dict(free_variance="wide"), "must be a number"),
-        (dict(free_variance="certified", env="rppdyn/WindyPendulum-v0"), "has no MuJoCo model"),
     ],
 )
 def test_words_that_are_none_here(words, said):
-    policy = dict(model="rpp", hidden=16, num_layers=1) | {k: v for k, v in words.items() if k != "env"}
+    policy = dict(model="rpp", hidden=16, num_layers=1) | words
     with pytest.raises(ValueError, match=said) as error:
-        RPPSAC("RPPPolicy", words.get("env", "InvertedPendulum-v5"), policy_kwargs=policy, device="cpu")
+        RPPSAC("RPPPolicy", "InvertedPendulum-v5", policy_kwargs=policy, device="cpu")
     assert "\n" not in str(error.value)
 
 

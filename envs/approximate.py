@@ -1,0 +1,135 @@
+"""Tasks whose symmetry is broken by degrees, by one number: at 0 it is exact.
+
+=============================  ===========  ======================================================  =================
+environment                    number       what it is                                              symmetry
+=============================  ===========  ======================================================  =================
+rppdyn/WindyPendulum-v0        ``wind``     a steady wind on a double pendulum                      O(2), D4, D6
+rppdyn/TiltedReacher-v0        ``tilt``     rad: a table on which a loaded arm is drawn downhill       O(2)
+rppdyn/CurrentSwimmer-v0       ``current``  m/s: the medium flows along y, across the way           left-right
+=============================  ===========  ======================================================  =================
+
+The networks are given the stock robot's symmetry, whatever the number; :func:`rppdyn.envs.certify` says how far it is off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import mujoco
+import numpy as np
+from gymnasium.envs.mujoco.reacher_v5 import ReacherEnv
+from gymnasium.envs.mujoco.swimmer_v5 import SwimmerEnv
+from gymnasium.utils import EzPickle
+
+from rppdyn.envs.catalogue import symmetry_choices, symmetry_spec
+from rppdyn.envs.spec import SymmetrySpec
+
+__all__ = ["CURRENT_SWIMMER", "KNOBS", "TILTED_REACHER", "CurrentSwimmer", "TiltedReacher"]
+
+TILTED_REACHER = "rppdyn/TiltedReacher-v0"
+CURRENT_SWIMMER = "rppdyn/CurrentSwimmer-v0"
+
+KNOBS: Mapping[str, str] = {
+    "rppdyn/WindyPendulum-v0": "wind",
+    TILTED_REACHER: "tilt",
+    CURRENT_SWIMMER: "current",
+}
+"""The number that breaks the symmetry, by environment."""
+
+
+PAYLOAD = 20.0
+"""kg, at the Reacher's fingertip."""
+
+MAX_TILT = 1.0
+"""rad; a steeper table makes the certificate's defect larger than 1."""
+
+HOLD = 1e6
+"""kg, inertia of the Reacher's target, which would slide downhill otherwise."""
+
+BROKEN_CURRENT = 0.55
+"""m/s, from which on a certificate's defect is above 1, so that the symmetry is called broken."""
+
+
+class TiltedReacher(ReacherEnv):
+    """Gymnasium's Reacher-v5 with a payload at its fingertip, on a table that is tilted about the x axis.
+
+    Observation, action, reward and episodes are Reacher-v5's. Gravity pulls the payload downhill, along -y, with a torque of
+    41 N m at most; the motors have 200 N m each. A turn or reflection of arm and target does not turn the hill, so O(2) is
+    broken in proportion to the sine of the tilt. On a level table it is exact. The target stays where it is.
+
+    Args:
+        tilt: angle in rad, from 0, level, to 1.
+        options: of Reacher-v5.
+    Raises:
+        ValueError: the tilt is not between 0 and 1.
+
+    Version history: v0, the first.
+    """
+
+    symmetry_choices: ClassVar[Mapping[str, tuple[str, ...]]] = symmetry_choices("Reacher-v5")
+    """The symmetries to choose from, the default first, and the names of each one's generators."""
+
+    def __init__(self, tilt: float = 0.0, **options: Any):
+        self.tilt = _in_range(TILTED_REACHER, "tilt", tilt, MAX_TILT)
+        super().__init__(**options)
+        EzPickle.__init__(self, tilt, **options)
+        model = self.model
+        fingertip = model.body("fingertip").id
+        model.body_inertia[fingertip] *= PAYLOAD / model.body_mass[fingertip]
+        model.body_mass[fingertip] = PAYLOAD
+        for name in ("target_x", "target_y"):
+            model.dof_armature[model.joint(name).dofadr] = HOLD
+        model.opt.gravity[:] = 9.81 * np.array([0.0, -math.sin(self.tilt), -math.cos(self.tilt)])
+        mujoco.mj_setConst(model, self.data)
+
+    def symmetry_spec(self, symmetry: str | None = None) -> SymmetrySpec:
+        """Reacher-v5's spec; `rppdyn.envs.symmetry_spec` asks for it."""
+        note = f"A tilt of {self.tilt:g} rad breaks it." if self.tilt else ""
+        return _stock_spec(TILTED_REACHER, "Reacher-v5", symmetry, note, broken=False)
+
+
+class CurrentSwimmer(SwimmerEnv):
+    """Gymnasium's Swimmer-v5 in a medium that flows across its way.
+
+    Observation, action, reward and episodes are Swimmer-v5's. The flow drags each link along y, which the mirror image
+    y -> -y reverses: left-right and planar rotation are broken by it.
+
+    Args:
+        current: speed of the flow along y, m/s; 0 is Swimmer-v5.
+        options: of Swimmer-v5.
+    Raises:
+        ValueError: the speed is negative or not finite.
+
+    Version history: v0, the first.
+    """
+
+    symmetry_choices: ClassVar[Mapping[str, tuple[str, ...]]] = symmetry_choices("Swimmer-v5")
+    """The symmetries to choose from, the default first, and the names of each one's generators."""
+
+    def __init__(self, current: float = 0.0, **options: Any):
+        self.current = _in_range(CURRENT_SWIMMER, "current", current, math.inf)
+        super().__init__(**options)
+        EzPickle.__init__(self, current, **options)
+        self.model.opt.wind[:] = np.array([0.0, self.current, 0.0])
+
+    def symmetry_spec(self, symmetry: str | None = None) -> SymmetrySpec:
+        """Swimmer-v5's spec; `rppdyn.envs.symmetry_spec` asks for it."""
+        note = f"A current of {self.current:g} m/s along y breaks it." if self.current else ""
+        return _stock_spec(CURRENT_SWIMMER, "Swimmer-v5", symmetry, note, self.current >= BROKEN_CURRENT)
+
+
+def _in_range(env_id: str, name: str, value: float, largest: float) -> float:
+    if not (math.isfinite(value) and 0 <= value <= largest):
+        raise ValueError(f"{env_id}: {name}={value}: give 0 to {largest:.4g}")
+    return float(value)
+
+
+def _stock_spec(env_id: str, stock: str, symmetry: str | None, note: str, broken: bool) -> SymmetrySpec:
+    """A stock task's spec under another id, in which every symmetry is approximate or broken where there is a note."""
+    spec = symmetry_spec(stock, symmetry=symmetry)
+    verdict = "broken" if broken else "approximate"
+    symmetries = tuple(s._replace(verdict=verdict, note=note) if note else s for s in spec.symmetries)
+    return replace(spec, env_id=env_id, symmetries=symmetries)

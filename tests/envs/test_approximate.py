@@ -1,0 +1,136 @@
+"""Tasks whose symmetry one number breaks, and certificates of environments that say their state themselves."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rppdyn.envs import (
+    CURRENT_SWIMMER,
+    KNOBS,
+    TILTED_REACHER,
+    WINDY_PENDULUM,
+    certificate_for,
+    certified_share,
+    certify,
+    find_certificate,
+    make_env,
+    save_certificate,
+    symmetry_choices,
+    symmetry_spec,
+)
+
+FEW = dict(n_states=20, n_resets=20)
+STRENGTHS = {WINDY_PENDULUM: (0.01, 0.03), TILTED_REACHER: (0.1, 0.5), CURRENT_SWIMMER: (0.1, 0.3)}
+STOCK = {TILTED_REACHER: "Reacher-v5", CURRENT_SWIMMER: "Swimmer-v5"}
+
+
+@pytest.fixture(autouse=True)
+def empty_store(monkeypatch, tmp_path):
+    monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def broken_by(env_id, strength):
+    return make_env(env_id, **{KNOBS[env_id]: strength})
+
+
+def certificate_of(env):
+    return certify(env, symmetry_spec(env), **FEW)
+
+
+def defects(certificate):
+    return np.array([report.defect for report in certificate.generators])
+
+
+@pytest.mark.parametrize("env_id", KNOBS)
+def test_the_symmetry_is_exact_at_zero_and_off_in_proportion_to_the_number(env_id):
+    exact = certificate_of(broken_by(env_id, 0.0))
+    assert {g.dynamics_verdict for g in exact.generators} == {"exact"} and all(g.keeps_reward for g in exact.generators)
+    weak, strong = STRENGTHS[env_id]
+    first, second = (certificate_of(broken_by(env_id, strength)) for strength in (weak, strong))
+    ratio = defects(second) / defects(first)
+    assert np.all((defects(first) > 1e-3) & (ratio > 0.5 * strong / weak) & (ratio < 2 * strong / weak))
+    assert {g.dynamics_verdict for g in second.generators} == {"approximate"}
+
+
+@pytest.mark.parametrize("env_id", STOCK)
+def test_the_group_is_the_stock_robots_whatever_the_number(env_id):
+    stock = symmetry_spec(STOCK[env_id])
+    for strength, verdict in ((0.0, "exact"), (STRENGTHS[env_id][0], "approximate")):
+        spec = symmetry_spec(broken_by(env_id, strength))
+        assert spec.group == stock.group and spec.env_id == env_id
+        assert np.array_equal(spec.obs.discrete_generators, stock.obs.discrete_generators)
+        assert {s.verdict for s in spec.symmetries} == {verdict}
+    assert symmetry_choices(env_id) == symmetry_choices(STOCK[env_id])
+
+
+def test_a_strong_current_is_called_broken_before_and_after_certifying():
+    env = broken_by(CURRENT_SWIMMER, 1.0)
+    assert [s.verdict for s in symmetry_spec(env).symmetries] == ["broken"]
+    save_certificate(certificate_of(env))
+    assert [s.verdict for s in symmetry_spec(env).symmetries] == ["broken"]
+    assert "refutes left-right" in certificate_for(env, symmetry_spec(env))[1]
+
+
+def test_the_hill_pulls_the_arm_and_leaves_the_target():
+    env = broken_by(TILTED_REACHER, 0.5).unwrapped
+    env.reset(seed=0)
+    env.set_state(np.array([0.0, 0.0, 0.1, 0.05]), np.zeros(4))
+    for _ in range(25):
+        env.step(np.zeros(2))
+    assert env.data.qpos[0] < -0.3 and np.allclose(env.data.qpos[2:], [0.1, 0.05], atol=1e-5)
+
+
+@pytest.mark.parametrize("env_id", STOCK)
+def test_at_zero_it_is_the_stock_robot_and_copies_keep_the_number(env_id):
+    assert np.allclose(gym.make(env_id).reset(seed=3)[0], gym.make(STOCK[env_id]).reset(seed=3)[0])
+    strength = STRENGTHS[env_id][1]
+    env = broken_by(env_id, strength).unwrapped
+    copy = pickle.loads(pickle.dumps(env))
+    action = env.action_space.sample()
+    env.reset(seed=1), copy.reset(seed=1)
+    assert getattr(copy, KNOBS[env_id]) == strength and np.array_equal(env.step(action)[0], copy.step(action)[0])
+    with pytest.raises(ValueError, match=f"{KNOBS[env_id]}=-1.* give 0 to"):
+        type(env)(**{KNOBS[env_id]: -1.0})
+
+
+def test_a_pendulums_certificate_is_kept_by_its_options():
+    env, other = broken_by(WINDY_PENDULUM, 0.01), broken_by(WINDY_PENDULUM, 0.02)
+    spec = symmetry_spec(env, symmetry="D4")
+    certificate = certify(env, spec, **FEW)
+    save_certificate(certificate)
+    assert find_certificate(env.unwrapped, spec) == certificate and certificate_for(env, spec) == (certificate, "")
+    assert find_certificate(other.unwrapped, spec) is None
+    worst = max(*defects(certificate), *(g.value_defect for g in certificate.generators))
+    assert certified_share(env, spec).share == pytest.approx(worst**2)
+
+
+def test_certifying_leaves_an_environment_where_it_was():
+    env = broken_by(WINDY_PENDULUM, 0.01)
+    env.reset(seed=2)
+    env.step(np.ones(3, dtype=np.float32))
+    before = env.unwrapped.simulator_state()["state"]
+    certify(env, n_states=20, n_resets=20)
+    assert np.array_equal(env.unwrapped.simulator_state()["state"], before)
+
+
+def test_a_spec_that_acts_wrongly_is_refuted():
+    """Negative control: a torque that a reflection turns as it does a vector."""
+    env = broken_by(WINDY_PENDULUM, 0.0)
+    spec = symmetry_spec(env, symmetry="D4")
+    opposite = [-np.array(matrix) for matrix in spec.action.discrete_generators]
+    wrong = replace(spec, action=replace(spec.action, discrete_generators=opposite))
+    assert {g.dynamics_verdict for g in certify(env, wrong, n_states=20, n_resets=20).generators} == {"broken"}
+
+
+def test_an_environment_that_does_not_say_its_state_is_refused():
+    class Silent(type(gym.make(WINDY_PENDULUM).unwrapped)):
+        def simulator_state(self):
+            return {"elsewhere": 1.0}
+
+    with pytest.raises(ValueError, match="no entry 'state'"):
+        certify(Silent())
