@@ -22,6 +22,7 @@ from rppdyn.envs.approximate import CURRENT_SWIMMER, KNOBS, TILTED_REACHER, Curr
 from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, compiled_terms, symmetry_choices, symmetry_spec
 from rppdyn.envs.certification.certificate import Certificate, Defect, GeneratorReport, Support
 from rppdyn.envs.certification.certify import certify
+from rppdyn.envs.certification.doctor import Diagnosis, Finding, diagnose
 from rppdyn.envs.certification.share import CertifiedShare, certified_share, share_of
 from rppdyn.envs.certification.store import certificate_for, find_certificate, save_certificate
 from rppdyn.envs.episodes import Episode, EpisodeDataset, read_episodes, write_episodes
@@ -51,9 +52,11 @@ __all__ = [
     "CompiledTerms",
     "CurrentSwimmer",
     "Defect",
+    "Diagnosis",
     "Entry",
     "Episode",
     "EpisodeDataset",
+    "Finding",
     "GeneratorReport",
     "Resumable",
     "ScaledActuators",
@@ -71,6 +74,7 @@ __all__ = [
     "certificate_for",
     "certified_share",
     "certify",
+    "diagnose",
     "certify_terms",
     "compiled_terms",
     "find_certificate",

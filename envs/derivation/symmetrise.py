@@ -15,20 +15,23 @@ from rppdyn.envs.derivation.group import order_of
 from rppdyn.envs.derivation.inertia import pseudo_inertias, set_inertias
 from rppdyn.envs.derivation.parameters import Parameter, parameters
 from rppdyn.envs.derivation.search import search
-from rppdyn.envs.derivation.skeleton import GEOM, Skeleton
-from rppdyn.envs.model_symmetry import ModelSymmetry
+from rppdyn.envs.derivation.skeleton import GEOM, Skeleton, name_of
+from rppdyn.envs.model_symmetry import Deviation, ModelSymmetry
 
 __all__ = ["symmetrise"]
 
 CHANGED = 1e-12  # relative; what changes less keeps its bits
 
 
-def symmetrise(model: mujoco.MjModel, symmetry: ModelSymmetry) -> mujoco.MjModel:
+def symmetrise(model: mujoco.MjModel, symmetry: ModelSymmetry, only: Deviation | None = None) -> mujoco.MjModel:
     """A copy of the model in which every number that deviates from a symmetry is its mean over the symmetry's orbit.
 
     Masses, places, axes, sizes, joints' and actuators' parameters are averaged and MuJoCo's derived constants recomputed.
     Meshes, height fields and whether something is limited at all stay as they are.
 
+    Args:
+        only: one of the symmetry's deviations: nothing but its parameter of its two elements is averaged. Mass, centre of mass
+            and inertia of a body are averaged together.
     Raises:
         ValueError: the symmetry is continuous, or it is not one that `derive` finds in the model.
     """
@@ -39,11 +42,22 @@ def symmetrise(model: mujoco.MjModel, symmetry: ModelSymmetry) -> mujoco.MjModel
         raise ValueError(f"the model has no symmetry {symmetry.name!r} to be averaged over; see derive(model)")
     skeleton, order, made = Skeleton(model), order_of(symmetry), copy.deepcopy(model)
     for parameter in parameters(skeleton, match):
-        _put(made, skeleton, parameter, _mean(parameter.image, parameter.values, order))
-    bodies = _average_inertias(made, skeleton, match, order)
-    _average_axes(made, skeleton, match, order)
+        if only is not None and parameter.name != only.parameter:
+            continue
+        rows = _of(only, skeleton, parameter.kind, len(parameter.values))[:, None]
+        mean = np.where(rows, _mean(parameter.image, parameter.values, order), parameter.values)
+        _put(made, skeleton, parameter, mean)
+    bodies = _average_inertias(made, skeleton, match, order, only)
+    _average_axes(made, skeleton, match, order, only)
     _refresh(made, model, bodies)
     return made
+
+
+def _of(only: Deviation | None, skeleton: Skeleton, kind: str, count: int) -> np.ndarray:
+    """Which elements of a kind are the two of a deviation; all where there is none."""
+    if only is None:
+        return np.ones(count, bool)
+    return np.isin([name_of(skeleton.model, kind, i) for i in range(count)], [only.element, only.partner])
 
 
 def _mean(image, values: np.ndarray, order: int) -> np.ndarray:
@@ -77,7 +91,9 @@ def _put(made: mujoco.MjModel, skeleton: Skeleton, parameter: Parameter, mean: n
         made.jnt_axis[:] /= np.maximum(np.linalg.norm(made.jnt_axis, axis=1), 1e-12)[:, None]
 
 
-def _average_inertias(made: mujoco.MjModel, skeleton: Skeleton, match: Match, order: int) -> np.ndarray:
+def _average_inertias(
+    made: mujoco.MjModel, skeleton: Skeleton, match: Match, order: int, only: Deviation | None
+) -> np.ndarray:
     """Average masses, centres of mass and inertias; the bodies that changed."""
     trees, J = match.trees, pseudo_inertias(skeleton)
     T = np.tile(np.eye(4), (len(J), 1, 1))
@@ -90,15 +106,17 @@ def _average_inertias(made: mujoco.MjModel, skeleton: Skeleton, match: Match, or
 
     mean = _mean(image, J, order)
     unlike = np.abs(mean - J).max((1, 2)) > CHANGED * np.abs(J).max((1, 2))
+    unlike &= _of(only, skeleton, "body", len(J))
     bodies = np.flatnonzero(unlike & (skeleton.model.body_weldid != 0) & (skeleton.model.body_mass > 0))
     set_inertias(made, mean, bodies)
     return bodies
 
 
-def _average_axes(made: mujoco.MjModel, skeleton: Skeleton, match: Match, order: int) -> None:
+def _average_axes(made: mujoco.MjModel, skeleton: Skeleton, match: Match, order: int, only: Deviation | None) -> None:
     """Average the axes of geoms; those of a round or rectangular one up to the turns that leave its shape alone."""
     m, trees = skeleton.model, match.trees
-    which = [i for i in np.flatnonzero(skeleton.shaped) if match.geoms[i] != NONE]
+    turned = _of(only, skeleton, "geom", m.ngeom) & (only is None or only.parameter == "orientation")
+    which = [i for i in np.flatnonzero(skeleton.shaped & turned) if match.geoms[i] != NONE]
     own = skeleton.axes["geom"]
 
     def image(values):

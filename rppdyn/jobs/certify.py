@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from rppdyn.envs import Certificate, certify, save_certificate, symmetry_spec
+from rppdyn.envs import Certificate, Diagnosis, certify, diagnose, save_certificate, symmetry_spec
 from rppdyn.envs.certification.figure import picture_format
 from rppdyn.jobs.config.command import CertifyConfig
 from rppdyn.runs.files import write_json, write_measured
+
+RANKED_ON = 100  # states at most, from which each repaired model is stepped
 
 
 def run(config: CertifyConfig, progress: bool = False) -> Certificate:
@@ -35,3 +37,12 @@ def run(config: CertifyConfig, progress: bool = False) -> Certificate:
         files[config.figure] = certificate.figure
     write_measured(certificate, files)
     return certificate
+
+
+def rank(config: CertifyConfig) -> Diagnosis:
+    """What breaks the symmetry, by its effect on motion.
+
+    Raises:
+        ValueError: no discrete symmetry of the model deviates.
+    """
+    return diagnose(config.what, config.symmetry, n_states=min(config.states, RANKED_ON), seed=config.seed)

@@ -297,6 +297,11 @@ def certify_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--json", metavar="FILE", help="also write the certificate to FILE")
     parser.add_argument("--figure", metavar="FILE", help="also draw it (png, svg or pdf)")
+    parser.add_argument(
+        "--rank",
+        action="store_true",
+        help="also repair what deviates in the model, one by one, and rank it by its effect",
+    )
 
 
 def certify(arguments: argparse.Namespace) -> int:
@@ -309,7 +314,10 @@ def certify(arguments: argparse.Namespace) -> int:
         require_environment(config.what)
     from rppdyn.jobs import certify
 
-    return _print_measured(lambda: certify.run(config, progress=True), lambda found, **_: found.table())
+    status = _print_measured(lambda: certify.run(config, progress=True), lambda found, **_: found.table())
+    if config.rank:
+        print("\n" + certify.rank(config).table())
+    return status
 
 
 def audit_arguments(parser: Parser) -> None:

@@ -324,6 +324,7 @@ class CertifyConfig:
     variant: str = "derived"
     json: str | None = None
     figure: str | None = None
+    rank: bool = False  # say which of the model's deviations break it in motion
 
     def __post_init__(self) -> None:
         flag("--states", self.states, 20)
