@@ -8,16 +8,18 @@ van der Wilk 2023, Eqs. 3, 7 and 12). Translations are in pixels, logarithms of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rppdyn.nn.buffers import ExactBuffers
 
-__all__ = ["FREE_NOISE", "NOISE", "AnchorBasis", "Kind", "refit", "spread"]
+__all__ = ["FREE_NOISE", "NOISE", "AnchorBasis", "Kind", "frequency", "refit", "spread"]
 
 Kind = Literal["rbf", "periodic"]
 
@@ -146,21 +148,38 @@ def spread(
     kinds: Sequence[Kind] = ("rbf", "rbf"),
     frequencies: Sequence[int | float] | None = None,
 ) -> Float[Tensor, "count D"]:
-    r"""So many of the candidates, each as far as can be from those before it; the first is the one nearest the centre.
+    r"""So many anchors, spread over candidates: all of them, in their order, if they are as many.
 
-    Distances are those of the basis, :math:`-2 \log \phi`; of candidates that are as far as each other the first is taken.
+    The first is the candidate nearest the centre, each other as far as can be from those before it, by the distance of the
+    basis, :math:`-2 \log \phi`. Where no dimension is periodic they then move to the means of the candidates nearest to
+    them (Lloyd's iterations), for what is farthest are corners.
 
     Raises:
         ValueError: fewer candidates than are asked for.
     """
     if not 1 <= count <= len(candidates):
         raise ValueError(f"anchors={count}: choose from 1 to {len(candidates)}, the places there are")
+    if count == len(candidates):
+        return candidates
     basis = AnchorBasis(candidates[:1], kinds, frequencies=frequencies)
-    distances = -2 * basis.similarity(candidates, candidates).log()
-    chosen = [int(basis.similarity(torch.zeros_like(candidates[:1]), candidates).argmax())]
-    nearest = distances[chosen[0]]
+
+    def apart(a: Tensor) -> Tensor:
+        return -2 * basis.similarity(a, candidates).log()
+
+    order = 1e-9 * torch.arange(len(candidates))  # of equal candidates the first
+    chosen = [int((apart(torch.zeros_like(candidates[:1]))[0] + order).argmin())]
+    nearest = apart(candidates[chosen])[0]
     while len(chosen) < count:
         nearest[chosen] = -1
-        chosen.append(int((nearest - 1e-9 * torch.arange(len(nearest))).argmax()))
-        nearest = torch.minimum(nearest, distances[chosen[-1]])
-    return candidates[chosen]
+        chosen.append(int((nearest - order).argmax()))
+        nearest = torch.minimum(nearest, apart(candidates[chosen[-1:]])[0])
+    anchors = candidates[chosen]
+    for _ in range(20 if set(kinds) == {"rbf"} else 0):
+        own = F.one_hot(apart(anchors).argmin(0), count).to(anchors)
+        anchors = (own.mT @ candidates) / own.sum(0).clamp_min(1)[:, None]
+    return anchors
+
+
+def frequency(count: int, places: int) -> float:
+    r""":math:`\omega` of anchors in the plane: 1, for a length scale of one pixel, and less where anchors are farther apart."""
+    return math.sqrt(min(1.0, count / places))

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.images.anchors import FREE_NOISE, NOISE, AnchorBasis, refit, spread
+from rppdyn.images.anchors import FREE_NOISE, NOISE, AnchorBasis, frequency, refit, spread
 from rppdyn.images.bases import pixel_grid
 from rppdyn.nn.buffers import ExactBuffers
 
@@ -53,7 +53,8 @@ class AnchoredConv2d(ExactBuffers):
             padding_mode=conv.padding_mode,
         )  # fmt: skip
         noise = (FREE_NOISE if learned else NOISE) if noise is None else noise
-        self.basis = AnchorBasis(anchors, noise=noise, learned=learned).to(conv.weight.device)
+        own = [frequency(len(anchors), math.prod(_sides(conv)))] * 2
+        self.basis = AnchorBasis(anchors, frequencies=own, noise=noise, learned=learned).to(conv.weight.device)
         points = pixel_grid(_sides(conv)).double().to(conv.weight.device)
         self.values = nn.Parameter(refit(self.basis, points, conv.weight.flatten(2)))
         self.bias = conv.bias

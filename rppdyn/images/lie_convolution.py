@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.images.anchors import FREE_NOISE, NOISE, AnchorBasis, Kind, spread
+from rppdyn.images.anchors import FREE_NOISE, NOISE, AnchorBasis, Kind, frequency, spread
 from rppdyn.images.bases import pixel_grid
 from rppdyn.images.filter_settings import FilterSettings
 from rppdyn.images.lie_groups import GROUPS, PlaneGroup
@@ -47,7 +47,7 @@ class LieConvolution(ImagePathway):
         group: one of :data:`~rppdyn.images.lie_groups.GROUPS`, by name.
         orientations: N of input and output.
         share: anchors P for each pixel of the kernel, rounded up; those of a function on G are spread over it.
-        frequencies: :math:`\omega` of rows, columns and H; by default 1.
+        frequencies: :math:`\omega` of rows, columns and H; by default 1, and less of few anchors in the plane.
         learned: whether anchors move.
         kernel_size, pooled, gain: as of :class:`~rppdyn.images.pathways.Convolution`.
     Raises:
@@ -84,15 +84,19 @@ class LieConvolution(ImagePathway):
         places = anchor_places(self.group, kernel_size, regular)
         if not 0 < share * kernel_size**2 <= len(places) + kernel_size**2:
             raise ValueError(f"share={share} of anchors: give more than 0, at most {len(places) // kernel_size**2}")
-        count, own = math.ceil(share * kernel_size**2 - 1e-9), frequencies[: len(kinds)]
-        anchors = spread(places, min(count, len(places)), kinds, own)
+        count = min(math.ceil(share * kernel_size**2 - 1e-9), len(places))
+        wide = frequency(count, len(places)) if len(kinds) == 2 else 1.0
+        own = [wide * omega for omega in frequencies[:2]] + list(frequencies[2 : len(kinds)])
+        anchors = spread(places, count, kinds, own)
         self.basis = AnchorBasis(anchors, kinds, frequencies=own, noise=noise, learned=learned)
         self.register_exact("offset", torch.tensor(self.usual_offset), working_copy=False)
         self.is_fixed = not learned
         self._prepare()
         self._sample()
         rows = self.sampled().detach()
-        power = max(float(rows.square().sum((1, 2, 3)).mean()), 1e-12)
+        # smooth filters see what is alike at all taps and elements, as of images and rectified maps, more than noise
+        noise_power, power = rows.square().sum((1, 2, 3)).mean(), rows.sum((1, 2)).square().sum(-1).mean()
+        power = max(float(noise_power), float(power), 1e-12)
         shape = (fields_out, fields_in, rows.shape[-1])
         self.u = self.draw(*shape, std=gain / math.sqrt(fields_in * power), generator=generator)
 

@@ -13,7 +13,7 @@ from rppdyn.images.lie_convolution import LieConvolution
 from rppdyn.images.pathways import circular_pad
 from rppdyn.images.subsampling import OrientationPooling
 
-__all__ = ["LieResNet18"]
+__all__ = ["FieldNorm", "LieResNet18"]
 
 STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
 """Fields and stride."""
@@ -32,7 +32,7 @@ class _Convolution(nn.Module):
         return F.conv2d(circular_pad(x, self.conv.kernel_size), self.conv.filters(), stride=self.stride)
 
 
-class _FieldNorm(nn.BatchNorm2d):
+class FieldNorm(nn.BatchNorm2d):
     """Batch normalisation with one mean, variance, scale and offset for all elements of a field."""
 
     def __init__(self, fields: int, elements: int):
@@ -51,13 +51,13 @@ class _Block(nn.Module):
         super().__init__()
         pair = (elements, elements)
         self.conv1 = _Convolution(fields_in, fields_out, pair, stride, kernel_size=3, **options)
-        self.norm1 = _FieldNorm(fields_out, elements)
+        self.norm1 = FieldNorm(fields_out, elements)
         self.conv2 = _Convolution(fields_out, fields_out, pair, 1, kernel_size=3, **options)
-        self.norm2 = _FieldNorm(fields_out, elements)
+        self.norm2 = FieldNorm(fields_out, elements)
         self.shortcut = nn.Sequential()
         if stride > 1 or fields_in != fields_out:
             pointwise = _Convolution(fields_in, fields_out, pair, stride, kernel_size=1, **options)
-            self.shortcut = nn.Sequential(pointwise, _FieldNorm(fields_out, elements))
+            self.shortcut = nn.Sequential(pointwise, FieldNorm(fields_out, elements))
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
         y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
@@ -95,7 +95,7 @@ class LieResNet18(nn.Module):
         options: dict[str, Any] = dict(group=group, variance=1e3, generator=generator)
         first = stages[0][0]
         self.stem = _Convolution(in_channels, first, (1, elements), 2, kernel_size=7, share=1.0, **options)
-        self.norm, blocks, before = _FieldNorm(first, elements), [], first
+        self.norm, blocks, before = FieldNorm(first, elements), [], first
         for fields, stride in stages:
             blocks += [
                 _Block(before, fields, elements, stride, **options),
