@@ -21,10 +21,21 @@ from torch.nn import functional as F
 
 from rppdyn.envs.tasks import image_data
 from rppdyn.envs.tasks.images import ImageData
-from rppdyn.images import RelaxedImageLayer, anchored, draw_elements, implied_omega, learn_omega, omega_penalty, sampled
+from rppdyn.images import (
+    AnchoredConv2d,
+    RelaxedImageLayer,
+    anchored,
+    draw_elements,
+    implied_omega,
+    learn_omega,
+    omega_penalty,
+    sampled,
+)
+from rppdyn.images.bases import pixel_grid
 from rppdyn.images.filter_settings import FilterSettings
 from rppdyn.images.layer import rotations_of
 from rppdyn.images.lie_convolution import set_elements
+from rppdyn.images.lie_groups import GROUPS
 from rppdyn.images.lie_relaxed import amplitudes, relaxed
 from rppdyn.images.lie_resnet import FieldNorm
 from rppdyn.images.subsampling import OrientationPooling
@@ -257,13 +268,49 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def figure(path: Path) -> None:
+    """A filter of 5 x 5 pixels between its pixels, by fewer anchors, and an SE(2) filter at its elements."""
+    from matplotlib.figure import Figure
+
+    conv = nn.Conv2d(1, 1, 5)
+    rows = pixel_grid((5, 5))
+    with torch.no_grad():  # an oriented edge
+        conv.weight.copy_((torch.exp(-(rows**2).sum(1) / 4) * (rows[:, 1] + 0.6 * rows[:, 0])).view(1, 1, 5, 5))
+    fine = (pixel_grid((61, 61)) / 12).double()
+    shown = Figure((11, 3.9), layout="constrained")
+    axes = shown.subplots(2, 8)
+    limit = float(conv.weight.detach().abs().max())
+    look: dict[str, Any] = dict(cmap="RdBu_r", vmin=-limit, vmax=limit, extent=(-2.5, 2.5, 2.5, -2.5))
+    axes[0, 0].imshow(conv.weight.detach()[0, 0], **look)
+    axes[0, 0].set_title("Conv2d, 5 x 5", fontsize=8)
+    for ax, count in zip(axes[0, 1:], (25, 20, 13, 8, 5, 3, 1), strict=True):
+        f = AnchoredConv2d.of(conv, count)
+        ax.imshow((f.basis(fine) @ f.values.detach()[0, 0].double()).view(61, 61), **look)
+        ax.plot(f.basis.anchors[:, 1], f.basis.anchors[:, 0], "k.", markersize=3)
+        ax.set_title(f"{count} anchors", fontsize=8)
+    f = AnchoredConv2d.of(conv)
+    angles = GROUPS["se2"].coordinates(8, torch.tensor(0.0, dtype=torch.float64))
+    for ax, t, turn in zip(axes[1], angles, GROUPS["se2"].matrices(angles), strict=True):
+        points = pixel_grid((5, 5)).double() @ turn  # turned back
+        seen = (f.basis(points) @ f.values.detach()[0, 0].double()) * (pixel_grid((5, 5)).norm(dim=1) <= 2.5)
+        ax.imshow(seen.view(5, 5), **look)
+        ax.set_title(f"SE(2), {180 * float(t):.0f} degrees", fontsize=8)
+    for ax in axes.flat:
+        ax.set_xticks([])
+        ax.set_yticks([])
+    shown.savefig(path, dpi=90)
+
+
 def main() -> None:
     """Run what is not there yet, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=PARTS, nargs="?")
     parser.add_argument("--seeds", type=int, nargs="*", default=[])
     parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--figure", type=Path, help="where to draw filters")
     arguments = parser.parse_args()
+    if arguments.figure is not None:
+        figure(arguments.figure)
     rows: list[Row] = json.loads(arguments.json.read_text()) if arguments.json.exists() else []
     for seed in arguments.seeds:
         if any(row["part"] == arguments.part and row["seed"] == seed for row in rows):
