@@ -1,7 +1,7 @@
 """Lie-group filters: `python docs/evidence/filters.py PART --seeds 1200 1201 1202 --json FILE`; without seeds, tables.
 
-PART is `sparse` (fewer anchors before and after training), `relax` (how much rotations are relaxed) or `rotated` (SE(2) beside
-plain convolutions). Runs that the file holds are passed over. A section of `protocol.md` says what is claimed.
+PART is `sparse` (fewer anchors before and after training), `relax` or `partial` (how much rotations are relaxed, of upright images
+or of few that are turned a little) or `rotated` (SE(2) beside plain convolutions). Runs that the file holds are passed over. A section of `protocol.md` says what is claimed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.ndimage import rotate
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -196,22 +198,39 @@ def omegas(net: nn.Module) -> list[float]:
     return result
 
 
-def relax(seed: int, arms: tuple[Any, ...] = (*OMEGAS, *LEARNED_BY)) -> list[Row]:
+def relax(seed: int) -> list[Row]:
     data = cut(image_data("digits", "upright", seed, validation=237), 400)
+    return relaxations(data, seed, epochs=35, batch=32)
+
+
+def partial(seed: int) -> list[Row]:
+    """Few images, all of them turned by up to 45 degrees either way."""
+    data = cut(image_data("digits", "upright", seed, validation=237), 150)
+    generator = torch.Generator().manual_seed(seed)
+    for part in (data.train, data.validation, data.test):
+        angles = (90 * torch.rand(len(part), generator=generator) - 45).tolist()
+        turned = [rotate(x, a, (-2, -1), reshape=False, order=1) for x, a in zip(part.x.numpy(), angles, strict=True)]
+        object.__setattr__(part, "x", torch.from_numpy(np.stack(turned)))
+    return relaxations(data, seed, epochs=100, batch=16)
+
+
+def relaxations(data: ImageData, seed: int, epochs: int, batch: int) -> list[Row]:
+    """All arms of relaxation, by the same data."""
+    arms: tuple[Any, ...] = (*OMEGAS, *LEARNED_BY)
     rows = []
     for arm in arms:
         learned = isinstance(arm, str)
         settings = FilterSettings(omega=0.1 if arm == "penalty" else 1.0 if learned else arm)
         pathways = {"se2": 1.0} | ({"se2_relaxed": 1.0} if arm else {})
         net = Network(seed, 4, data.size, pathways, settings)
-        every = ByEvidence(net, data) if arm == "evidence" else None
+        every = ByEvidence(net, data, every=max(10, epochs // 4)) if arm == "evidence" else None
         if arm == "penalty":
             learn_omega(net, 0.1)
         prior = lambda net=net: negative_log_prior(net).float() / len(data.train)  # noqa: E731
         penalty = (
             (lambda prior=prior, net=net: prior() + omega_penalty(net, 1e-2).float()) if arm == "penalty" else prior
         )
-        row = {"arm": str(arm), **fitted(net, data, 35, 2e-2, seed, batch=32, penalty=penalty, every=every)}
+        row = {"arm": str(arm), **fitted(net, data, epochs, 2e-2, seed, batch=batch, penalty=penalty, every=every)}
         if arm == "penalty":
             row["omega"] = [float(p.omega.detach()) for p in relaxed(net)]
         if arm == "evidence":
@@ -246,7 +265,12 @@ def rotated(seed: int) -> list[Row]:
     return rows
 
 
-PARTS: dict[str, Callable[[int], list[Row]]] = {"sparse": sparse, "relax": relax, "rotated": rotated}
+PARTS: dict[str, Callable[[int], list[Row]]] = {
+    "sparse": sparse,
+    "relax": relax,
+    "partial": partial,
+    "rotated": rotated,
+}
 
 
 def table(rows: list[Row]) -> str:

@@ -95,8 +95,8 @@ class LieConvolution(ImagePathway):
         self._sample()
         rows = self.sampled().detach()
         # smooth filters see what is alike at all taps and elements, as of images and rectified maps, more than noise
-        noise_power, power = rows.square().sum((1, 2, 3)).mean(), rows.sum((1, 2)).square().sum(-1).mean()
-        power = max(float(noise_power), float(power), 1e-12)
+        powers = rows.square().sum((1, 2, 3)).mean(), rows.sum((1, 2)).square().sum(-1).mean()
+        power = max(*map(float, powers), 1e-12)
         shape = (fields_out, fields_in, rows.shape[-1])
         self.u = self.draw(*shape, std=gain / math.sqrt(fields_in * power), generator=generator)
 
