@@ -1,7 +1,8 @@
 """Lie-group filters: `python docs/evidence/filters.py PART --seeds 1200 1201 1202 --json FILE`; without seeds, tables.
 
-PART is `sparse` (fewer anchors before and after training), `relax` or `partial` (how much rotations are relaxed, of upright images
-or of few that are turned a little) or `rotated` (SE(2) beside plain convolutions). Runs that the file holds are passed over. A section of `protocol.md` says what is claimed.
+PART is `sparse` (fewer anchors before and after training), `relax` or `partial` (how much rotations are relaxed, of upright
+images or of few that are turned a little) or `rotated` (SE(2) beside plain convolutions). Runs that the file holds are passed
+over. A section of `protocol.md` says what is claimed.
 """
 
 from __future__ import annotations
