@@ -17,7 +17,7 @@ from rppdyn.envs import CompiledTerms, Space, compiled_terms
 from rppdyn.envs.terms.certification import judge, witnesses
 from rppdyn.runs import provenance
 
-STATES, SEED, MUTANTS = 40, 2000, 1000
+STATES, SEED, MUTANTS = 40, 2010, 1000
 KINDS = ("sign", "index", "leg", "history", "grid")
 ANT_FEET = [f"{leg}_ankle_geom" for leg in ("left", "right", "third", "fourth")]
 
@@ -38,7 +38,8 @@ def robots() -> dict[str, CompiledTerms]:
     def terms(model: mujoco.MjModel, feet: list[str], offsets: list[float], symmetry: str) -> CompiledTerms:
         actor = [
             "base_angular_velocity", "projected_gravity", "commands", {"term": "joint_positions", "scale": 0.5},
-            {"term": "joint_velocities", "scale": 0.05}, "last_action", {"term": "gait_phase", "feet": feet, "offsets": offsets},
+            {"term": "joint_velocities", "scale": 0.05}, "last_action",
+            {"term": "gait_phase", "feet": feet, "offsets": offsets},
         ]  # fmt: skip
         critic = [
             "base_linear_velocity", "euler_angles", {"term": "foot_contacts", "feet": feet},

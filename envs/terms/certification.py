@@ -216,7 +216,25 @@ class _Rollouts:
             yaw = np.array([np.cos(turn / 2), 0, 0, np.sin(turn / 2)])
             lean = np.r_[1.0, tilt / 2]
             mujoco.mju_mulQuat(qpos[adr + 3 : adr + 7], yaw, lean / np.linalg.norm(lean))
+        if rng.uniform() < 0.5:
+            self._touch_down(qpos)
         return qpos, rng.normal(scale=0.5, size=model.nv)
+
+    def _touch_down(self, qpos: np.ndarray) -> None:
+        """Lower the free bodies until something touches, or raise them until little does."""
+        model, data = self.model, mujoco.MjData(self.model)
+        heights = [int(model.jnt_qposadr[j]) + 2 for j in np.flatnonzero(model.jnt_type == FREE)]
+        low, high = -2.0, 2.0
+        for _ in range(12 if heights else 0):
+            middle = (low + high) / 2
+            data.qpos = qpos
+            data.qpos[heights] += middle
+            mujoco.mj_kinematics(model, data)
+            mujoco.mj_collision(model, data)
+            own = sum(data.contact[i].geom.min() >= 0 and 0 in model.body_weldid[model.geom_bodyid[data.contact[i].geom]]
+                      for i in range(data.ncon))  # fmt: skip
+            low, high = (middle, high) if own else (low, middle)
+        qpos[heights] += low
 
     @property
     def _scalars(self) -> np.ndarray:
@@ -279,20 +297,21 @@ class _Rollouts:
         model, compiled = self.model, self.compiled
         data = mujoco.MjData(model)
         data.qpos, data.qvel = state
-        goal = None
-        if any(isinstance(term, Commands) for term in self.terms):
-            goal = mujoco.MjData(model)
-            goal.qpos, goal.qvel = task["goal"]
-            mujoco.mj_forward(model, goal)
+        goal = mujoco.MjData(model) if any(isinstance(term, Commands) for term in self.terms) else None
         kept = {name: deque[list[np.ndarray]]() for name in compiled.groups}
         for k in range(compiled.history):
             self._act(data, task["action"][k])
             for _ in range(2):
                 mujoco.mj_step(model, data)
             mujoco.mj_forward(model, data)
+            growth = 1 + 0.1 * k  # what the task gives changes from step to step, too
+            if goal is not None:
+                goal.qpos, goal.qvel = task["goal"][0], growth * task["goal"][1]
+                mujoco.mj_forward(model, goal)
+            given = {title: growth * value for title, value in task["given"].items()}
             scene = Scene(
                 self.robot, data, task["action"][k], goal, (task["phase"] + 0.03 * k) % 1.0, task["feet"],
-                task["terrain"], task["given"],
+                task["terrain"], given,
             )  # fmt: skip
             for name, group in compiled.groups.items():
                 kept[name].append(group.read_step(scene))

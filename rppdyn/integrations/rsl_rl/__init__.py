@@ -1,0 +1,26 @@
+"""rsl_rl (`pip install rsl-rl-lib`, 5.x): mirrored batches, and relaxed equivariant actors and critics.
+
+    train_cfg["algorithm"]["symmetry_cfg"] = {"data_augmentation_func": data_augmentation(spec), "use_data_augmentation": True}
+    train_cfg["actor"]["class_name"] = "rppdyn.integrations.rsl_rl:RelaxedMLPModel"      # with spec=spec.to_dict()
+
+The models are imported when they are asked for: the augmentation needs no rsl_rl.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rppdyn.integrations.augmentation import data_augmentation
+
+if TYPE_CHECKING:
+    from rppdyn.integrations.rsl_rl.models import RelaxedMLPModel, RelaxedRNNModel
+
+__all__ = ["RelaxedMLPModel", "RelaxedRNNModel", "data_augmentation"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("RelaxedMLPModel", "RelaxedRNNModel"):
+        from rppdyn.integrations.rsl_rl import models
+
+        return getattr(models, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

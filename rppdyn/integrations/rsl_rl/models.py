@@ -1,0 +1,248 @@
+"""Relaxed equivariant actors and critics as rsl_rl's `class_name` models: multilayer perceptron and gated recurrent unit."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+try:
+    from rsl_rl.models import MLPModel, RNNModel
+except ImportError as error:
+    raise ValueError(f"rsl_rl is missing ({error}): pip install 'rppdyn[rsl_rl]'") from None
+
+from rppdyn.envs.spec import Space, SymmetrySpec
+from rppdyn.integrations.augmentation import group_elements, representation, space_of_groups
+from rppdyn.integrations.rsl_rl.parts import Assembled, PooledNormalization, RelaxedGRU, Tied, add_prior, orbits
+from rppdyn.nn import RPPEMLP, merge
+from rppdyn.nn.hidden import regular_hidden
+from rppdyn.reps import Rep, Scalar
+
+__all__ = ["RelaxedMLPModel", "RelaxedRNNModel"]
+
+
+class _Relaxed:
+    """What both models have: features, networks, statistics and standard deviations over one spec."""
+
+    spec: SymmetrySpec
+    _space: Space
+    _rep_in: Rep
+    _rep_out: Rep
+    _origin: tuple[float, ...] | None
+    _variances: tuple[float, float]
+    _generator: torch.Generator
+
+    def _prepare(
+        self, obs_groups: Mapping[str, Sequence[str]], obs_set: str, output_dim: int, spec: Any,
+        groups: Mapping[str, str] | None, equivariant_variance: float, free_variance: float, seed: int,
+    ) -> None:  # fmt: skip
+        spec = spec if isinstance(spec, SymmetrySpec) else SymmetrySpec.from_dict(dict(spec))
+        names = [dict(groups or {}).get(name, name) for name in obs_groups[obs_set]]
+        object.__setattr__(self, "spec", spec)
+        object.__setattr__(self, "_space", space_of_groups(spec, names))
+        acts = obs_set in ("actor", "student", "teacher")
+        if acts and output_dim != spec.action.dim:
+            raise ValueError(
+                f"the environment has {output_dim} actions, the spec {spec.action.dim}; list the joints that move"
+            )
+        if acts and not spec.action_rep.is_signed_permutation:
+            raise ValueError(
+                f"{spec.action_rep} is no signed permutation, which a diagonal Gaussian needs; choose a subgroup"
+            )
+        object.__setattr__(self, "_rep_in", representation(spec.group, self._space, f"{obs_set} observation"))
+        object.__setattr__(self, "_rep_out", spec.action_rep if acts else output_dim * Scalar(spec.group))
+        object.__setattr__(self, "_origin", spec.action.origin if acts and not spec.action.is_centred else None)
+        object.__setattr__(self, "_variances", (equivariant_variance, free_variance))
+        object.__setattr__(self, "_generator", torch.Generator().manual_seed(seed))
+
+    def _network(self, rep_in: Rep, hidden_dims: Sequence[int], output_scale: float) -> RPPEMLP:
+        equivariant, free = self._variances
+        return RPPEMLP(
+            rep_in, self._rep_out, self.spec.group, hidden=list(hidden_dims), equivariant_variance=equivariant,
+            free_variance=free, output_scale=output_scale, generator=self._generator,
+        )  # fmt: skip
+
+    def _finish(self, model: Any, obs_normalization: bool, networks: Sequence[nn.Module], transitions: int) -> None:
+        """Statistics and standard deviations that transform, and the prior's gradient."""
+        elements = group_elements(self.spec.group)
+        if obs_normalization:
+            model.obs_normalizer = PooledNormalization(self._rep_in, elements)
+        distribution = model.distribution
+        if distribution is not None:
+            if distribution.input_dim != self._rep_out.dim:
+                raise ValueError(
+                    f"{type(distribution).__name__} takes {distribution.input_dim} numbers of the network, which gives the "
+                    f"{self._rep_out.dim} means; use GaussianDistribution"
+                )
+            for name in ("std_param", "log_std_param"):
+                if hasattr(distribution, name):
+                    parametrize.register_parametrization(distribution, name, Tied(orbits(self._rep_out.rho(elements))))
+        origin = torch.zeros(self._rep_out.dim) if self._origin is None else torch.tensor(self._origin)
+        model.register_buffer("output_origin", origin.float(), persistent=False)
+        if transitions:
+            add_prior(networks, transitions)
+
+
+class _Head(nn.Module):
+    """The network, about the fixed point of the action."""
+
+    def __init__(self, network: RPPEMLP, origin: Sequence[float] | None):
+        super().__init__()
+        self._assembled = Assembled()
+        self.network = network
+        self.origin: Tensor | None
+        self.register_buffer("origin", None if origin is None else torch.tensor(origin, dtype=torch.float32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        network = self.network
+        y = network.apply(x, self._assembled(network, network.assemble))
+        return y if self.origin is None else y + self.origin
+
+
+class RelaxedMLPModel(_Relaxed, MLPModel):
+    """rsl_rl's MLP model with a relaxed equivariant network: equivariant pathways with a wide prior, free ones with a narrow.
+
+    Hidden layers are copies of the regular representation with swish. Statistics of observations and the standard deviation
+    are shared by entries that the symmetry mixes, so that with `free_variance=0` the whole policy transforms exactly.
+
+    Args:
+        obs, obs_groups, obs_set, output_dim, hidden_dims, obs_normalization, distribution_cfg: as rsl_rl's own.
+        activation: accepted and not used: layers have swish, scaled to keep the size of features.
+        spec: the symmetry, or what its `to_dict` returns; its observation groups are those of the environment.
+        groups: the spec's name of groups that the environment calls otherwise.
+        equivariant_variance, free_variance: prior variances of the pathways; 0 removes one.
+        transitions: how many transitions the prior is weighed against, those of an iteration; 0 leaves the prior out.
+        output_scale: initial size of the output.
+        seed: of the initial weights.
+    Raises:
+        ValueError: groups or sizes that the spec does not have, or an action representation that a Gaussian doesn't fit.
+    """
+
+    def __init__(
+        self, obs: Any, obs_groups: dict[str, list[str]], obs_set: str, output_dim: int,
+        hidden_dims: Sequence[int] = (256, 256, 256), activation: str = "swish", obs_normalization: bool = False,
+        distribution_cfg: dict | None = None, *, spec: SymmetrySpec | Mapping[str, Any],
+        groups: Mapping[str, str] | None = None, equivariant_variance: float = 1e5, free_variance: float = 1.0,
+        transitions: int = 100_000, output_scale: float = 0.1, seed: int = 0,
+    ) -> None:  # fmt: skip
+        self._prepare(obs_groups, obs_set, output_dim, spec, groups, equivariant_variance, free_variance, seed)
+        MLPModel.__init__(self, obs, obs_groups, obs_set, output_dim, (1,), "elu", False, _copied(distribution_cfg))
+        _check_size(self)
+        self.obs_normalization = obs_normalization
+        network = self._network(self._rep_in, hidden_dims, output_scale)
+        self.mlp = _Head(network, self._origin)
+        self._finish(self, obs_normalization, [network], transitions)
+
+    def get_latent(self, obs: Any, masks: Tensor | None = None, hidden_state: Any = None) -> Tensor:
+        """Normalised features (..., f) of the observation groups."""
+        return self.obs_normalizer(self._features(obs))
+
+    def _features(self, obs: Any) -> Tensor:
+        return self._space.encode(torch.cat([obs[group] for group in self.obs_groups], dim=-1))
+
+    def update_normalization(self, obs: Any) -> None:
+        """Take a batch into the statistics of features."""
+        if self.obs_normalization:
+            self.obs_normalizer.update(self._features(obs).flatten(0, -2))
+
+    def merged(self) -> nn.Module:
+        """The deterministic policy as a plain module: raw observation groups, concatenated, to the mean action."""
+        return _Deployed(self._space, self.obs_normalizer, _Head(_merged(self.mlp.network), self._origin))
+
+
+class RelaxedRNNModel(_Relaxed, RNNModel):
+    """rsl_rl's recurrent model with a relaxed gated recurrent unit, whose hidden state transforms with the observation.
+
+    Args:
+        rnn_hidden_dim: size of the hidden state, in copies of the regular representation.
+        rnn_num_layers: how many units are stacked.
+        rnn_type: "gru".
+        others: as `RelaxedMLPModel`.
+    Raises:
+        ValueError: another kind of unit, or what `RelaxedMLPModel` refuses.
+    """
+
+    def __init__(
+        self, obs: Any, obs_groups: dict[str, list[str]], obs_set: str, output_dim: int,
+        hidden_dims: Sequence[int] = (256, 256, 256), activation: str = "swish", obs_normalization: bool = False,
+        distribution_cfg: dict | None = None, rnn_type: str = "gru", rnn_hidden_dim: int = 256, rnn_num_layers: int = 1, *,
+        spec: SymmetrySpec | Mapping[str, Any], groups: Mapping[str, str] | None = None, equivariant_variance: float = 1e5,
+        free_variance: float = 1.0, transitions: int = 100_000, output_scale: float = 0.1, seed: int = 0,
+    ) -> None:  # fmt: skip
+        if rnn_type.lower() != "gru":
+            raise ValueError(f"rnn_type={rnn_type!r}: a relaxed recurrent model is a gru")
+        self._prepare(obs_groups, obs_set, output_dim, spec, groups, equivariant_variance, free_variance, seed)
+        RNNModel.__init__(
+            self, obs, obs_groups, obs_set, output_dim, (1,), "elu", False, _copied(distribution_cfg), "gru", 1
+        )
+        _check_size(self)
+        self.obs_normalization = obs_normalization
+        rep_hidden = regular_hidden(rnn_hidden_dim, self.spec.group)
+        self.latent_dim = rnn_hidden_dim
+        self.rnn.rnn = RelaxedGRU(self._rep_in, rep_hidden, rnn_num_layers, self._variances, self._generator)
+        network = self._network(rep_hidden, hidden_dims, output_scale)
+        self.mlp = _Head(network, self._origin)
+        self._finish(self, obs_normalization, [network, self.rnn.rnn], transitions)
+
+    update_normalization = RelaxedMLPModel.update_normalization
+    _features = RelaxedMLPModel._features
+
+    def get_latent(self, obs: Any, masks: Tensor | None = None, hidden_state: Any = None) -> Tensor:
+        """Hidden state of the unit after the observation, (..., h)."""
+        latent = self.obs_normalizer(self._features(obs))
+        return self.rnn(latent, masks, hidden_state).squeeze(0)
+
+    def transform_hidden_state(self, g: Tensor, hidden_state: Tensor) -> Tensor:
+        """The image of a hidden state (layers, batch, h) under an element of the group."""
+        rho = self.rnn.rnn.rep_hidden.rho(torch.as_tensor(g))
+        return hidden_state @ rho.to(hidden_state).mT
+
+    def merged(self) -> nn.Module:
+        """The deterministic policy as a plain module: features and hidden state to mean action and hidden state."""
+        head = _Head(_merged(self.mlp.network), self._origin)
+        return _DeployedRecurrent(self._space, self.obs_normalizer, self.rnn.rnn.merged(), head)
+
+
+class _Deployed(nn.Module):
+    """Encode, normalise, network."""
+
+    def __init__(self, space: Any, normalizer: nn.Module, head: nn.Module):
+        super().__init__()
+        self.space, self.normalizer, self.head = space, copy.deepcopy(normalizer), head
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.normalizer(self.space.encode(x)))
+
+
+class _DeployedRecurrent(_Deployed):
+    def __init__(self, space: Any, normalizer: nn.Module, unit: nn.GRU, head: nn.Module):
+        super().__init__(space, normalizer, head)
+        self.unit = unit
+
+    def forward(self, x: Tensor, hidden_state: Tensor | None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        y, hidden_state = self.unit(self.normalizer(self.space.encode(x))[None], hidden_state)
+        return self.head(y[0]), hidden_state
+
+
+def _merged(network: RPPEMLP) -> RPPEMLP:
+    found = merge(network)
+    assert isinstance(found, RPPEMLP)
+    return found
+
+
+def _copied(config: dict | None) -> dict | None:
+    """rsl_rl takes entries out of the configurations that it is given."""
+    return None if config is None else dict(config)
+
+
+def _check_size(model: Any) -> None:
+    if model.obs_dim != model._space.dim:
+        raise ValueError(
+            f"observation groups {', '.join(model.obs_groups)} have {model.obs_dim} entries, the spec {model._space.dim}; "
+            "list the terms as the environment has them"
+        )

@@ -1,0 +1,176 @@
+"""Relaxed actors and critics in rsl_rl: exact where strict, recurrent too, trained by its own PPO, merged for deployment."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("rsl_rl")
+pytest.importorskip("tensordict")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
+
+from tensordict import TensorDict  # noqa: E402
+
+from rppdyn.integrations.augmentation import GroupImages  # noqa: E402
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "crawler_rsl_rl.py"
+
+
+@pytest.fixture(scope="module")
+def example():
+    found = importlib.util.spec_from_file_location("crawler_rsl_rl", EXAMPLE)
+    module = importlib.util.module_from_spec(found)
+    sys.modules["crawler_rsl_rl"] = module
+    found.loader.exec_module(module)
+    return module
+
+
+def batch(spec, n, seed=0) -> TensorDict:
+    generator = torch.Generator().manual_seed(seed)
+    parts = {name: torch.randn(n, size, generator=generator) for name, size in spec.observation_groups}
+    return TensorDict(parts, batch_size=[n])
+
+
+@cache
+def images(spec) -> dict[str, GroupImages]:
+    return {name: GroupImages(spec.observation_group(name).obs, spec.group) for name, _ in spec.observation_groups}
+
+
+def mirrored(spec, obs) -> TensorDict:
+    return TensorDict(
+        {name: images(spec)[name].image(value, 1) for name, value in obs.items()}, batch_size=obs.batch_size
+    )
+
+
+def model(example, kind, obs_set="actor", *, free_variance=0.0, **options):
+    from rppdyn.integrations import rsl_rl
+
+    spec = example.TERMS.spec
+    cfg = example.configuration("relaxed")[obs_set]
+    options = {
+        "obs_normalization": True,
+        "hidden_dims": [32, 32],
+        "distribution_cfg": cfg.get("distribution_cfg"),
+    } | options
+    size = spec.action.dim if obs_set == "actor" else 1
+    cls = getattr(rsl_rl, kind)
+    found = cls(
+        batch(spec, 3), {"actor": ["actor"], "critic": ["critic"]}, obs_set, size, spec=spec, free_variance=free_variance,
+        output_scale=1.0, **options,
+    )  # fmt: skip
+    for seed in range(2):
+        found.update_normalization(batch(spec, 50, seed + 10))
+    return found.eval()
+
+
+def relative(a, b) -> float:
+    return float((a - b).norm() / (a.norm() + b.norm()))
+
+
+@pytest.mark.parametrize("kind", ["RelaxedMLPModel", "RelaxedRNNModel"])
+def test_strict_models_transform_and_relaxed_ones_do_not(example, kind):
+    spec = example.TERMS.spec
+    obs, g = batch(spec, 20), spec.group.discrete_generators[0]
+    for free_variance, holds in ((0.0, True), (1.0, False)):
+        actor = model(example, kind, free_variance=free_variance)
+        actor(obs, stochastic_output=True)
+        mean, std = actor.output_mean, actor.output_std
+        actor.reset()
+        actor(mirrored(spec, obs), stochastic_output=True)
+        assert (relative(actor.output_mean, spec.transform_action(g, mean)) < 1e-6) is holds
+        torch.testing.assert_close(actor.output_std, std)
+        actor.reset()
+        critic = model(example, kind, "critic", free_variance=free_variance)
+        value = critic(obs)
+        critic.reset()
+        assert (relative(critic(mirrored(spec, obs)), value) < 1e-6) is holds
+        assert value.std() > 1e-3
+
+
+def test_a_recurrent_model_transforms_over_a_thousand_steps(example):
+    spec = example.TERMS.spec
+    g, acting = spec.group.discrete_generators[0], GroupImages(spec.action, spec.group)
+    one, two = model(example, "RelaxedRNNModel"), model(example, "RelaxedRNNModel")
+    worst = 0.0
+    with torch.no_grad():
+        for step in range(1000):
+            obs = batch(spec, 4, step)
+            a, b = one(obs), two(mirrored(spec, obs))
+            worst = max(worst, relative(b, acting.image(a, 1)))
+            if step == 500:
+                for each in (one, two):
+                    each.reset(torch.tensor([0, 1, 0, 0]))
+    assert worst < 1e-6
+    torch.testing.assert_close(
+        two.get_hidden_state(), one.transform_hidden_state(g, one.get_hidden_state()), atol=1e-5, rtol=0
+    )
+
+
+def test_the_standard_deviation_stays_shared_in_training(example):
+    actor = model(example, "RelaxedMLPModel").train()
+    optimiser = torch.optim.SGD(actor.parameters(), lr=0.1)
+    actor(batch(example.TERMS.spec, 5), stochastic_output=True)
+    actor.get_output_log_prob(torch.randn(5, 6)).sum().backward()
+    optimiser.step()
+    std = actor.distribution.std_param
+    image = example.TERMS.spec.action_rep.rho(example.TERMS.spec.group.discrete_generators[0]).abs().float() @ std
+    torch.testing.assert_close(image, std)
+    assert len(set(std.tolist())) == 3 and not torch.allclose(std, torch.full_like(std, 0.5))
+
+
+def test_the_prior_pulls_by_its_gradient(example):
+    from rppdyn.priors import negative_log_prior
+
+    actor = model(example, "RelaxedMLPModel", free_variance=0.5, transitions=40)
+    plain = model(example, "RelaxedMLPModel", free_variance=0.5, transitions=0)
+    plain.load_state_dict(actor.state_dict())
+    obs = batch(example.TERMS.spec, 5)
+    actor(obs).square().sum().backward()
+    (plain(obs).square().sum() + negative_log_prior(plain.mlp.network) / 40).backward()
+    for a, b in zip(actor.mlp.parameters(), plain.mlp.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+@pytest.mark.parametrize("kind", ["RelaxedMLPModel", "RelaxedRNNModel"])
+def test_merged_models_do_the_same(example, kind):
+    actor = model(example, kind, free_variance=1.0)
+    deployed, hidden = actor.merged(), None
+    assert "Relaxed" not in repr(deployed)
+    with torch.no_grad():
+        for step in range(3):
+            obs = batch(example.TERMS.spec, 4, step)
+            if kind == "RelaxedRNNModel":
+                found, hidden = deployed(obs["actor"], hidden)
+            else:
+                found = deployed(obs["actor"])
+            torch.testing.assert_close(found, actor(obs), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["augmented", "relaxed", "recurrent"])
+def test_ppo_trains_every_kind(example, kind, capsys):
+    runner = example.train(kind, iterations=2, num_envs=3, hidden=16)
+    capsys.readouterr()
+    obs = runner.env.get_observations()
+    assert torch.isfinite(runner.alg.actor(obs)).all()
+    state = runner.alg.actor.state_dict()
+    again = example.train(kind, iterations=0, num_envs=3, hidden=16).alg.actor
+    again.load_state_dict(state)
+    capsys.readouterr()
+    runner.alg.actor.reset()
+    torch.testing.assert_close(again(obs), runner.alg.actor(obs))
+
+
+def test_refusals(example):
+    with pytest.raises(ValueError, match="rnn_type='lstm'"):
+        model(example, "RelaxedRNNModel", rnn_type="lstm")
+    with pytest.raises(ValueError, match="use GaussianDistribution"):
+        model(example, "RelaxedMLPModel", distribution_cfg={"class_name": "HeteroscedasticGaussianDistribution"})
+    with pytest.raises(ValueError, match="no observation group 'policy'"):
+        model(example, "RelaxedMLPModel", groups={"actor": "policy"})
+    with pytest.raises(ValueError, match=r"have \d+ entries, the spec \d+"):
+        model(example, "RelaxedMLPModel", groups={"actor": "critic"})
