@@ -17,7 +17,7 @@ from rppdyn.envs import CompiledTerms, Space, compiled_terms
 from rppdyn.envs.terms.certification import judge, witnesses
 from rppdyn.runs import provenance
 
-STATES, SEED, MUTANTS = 40, 2010, 1000
+STATES, SEED, MUTANTS = 40, 2020, 1000
 KINDS = ("sign", "index", "leg", "history", "grid")
 ANT_FEET = [f"{leg}_ankle_geom" for leg in ("left", "right", "third", "fourth")]
 

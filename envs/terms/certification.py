@@ -216,12 +216,12 @@ class _Rollouts:
             yaw = np.array([np.cos(turn / 2), 0, 0, np.sin(turn / 2)])
             lean = np.r_[1.0, tilt / 2]
             mujoco.mju_mulQuat(qpos[adr + 3 : adr + 7], yaw, lean / np.linalg.norm(lean))
-        if rng.uniform() < 0.5:
+        if rng.uniform() < 0.7:
             self._touch_down(qpos)
         return qpos, rng.normal(scale=0.5, size=model.nv)
 
     def _touch_down(self, qpos: np.ndarray) -> None:
-        """Lower the free bodies until something touches, or raise them until little does."""
+        """Put the free bodies where the lowest thing is half a centimetre in the ground."""
         model, data = self.model, mujoco.MjData(self.model)
         heights = [int(model.jnt_qposadr[j]) + 2 for j in np.flatnonzero(model.jnt_type == FREE)]
         low, high = -2.0, 2.0
@@ -234,7 +234,7 @@ class _Rollouts:
             own = sum(data.contact[i].geom.min() >= 0 and 0 in model.body_weldid[model.geom_bodyid[data.contact[i].geom]]
                       for i in range(data.ncon))  # fmt: skip
             low, high = (middle, high) if own else (low, middle)
-        qpos[heights] += low
+        qpos[heights] += low - 0.005
 
     @property
     def _scalars(self) -> np.ndarray:

@@ -7,13 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from rsl_rl.models import MLPModel, RNNModel
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
-
-try:
-    from rsl_rl.models import MLPModel, RNNModel
-except ImportError as error:
-    raise ValueError(f"rsl_rl is missing ({error}): pip install 'rppdyn[rsl_rl]'") from None
 
 from rppdyn.envs.spec import Space, SymmetrySpec
 from rppdyn.integrations.augmentation import group_elements, representation, space_of_groups

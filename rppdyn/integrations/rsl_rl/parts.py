@@ -160,16 +160,20 @@ class RelaxedGRU(nn.Module):
         self.recurrent = nn.ModuleList(RelaxedLinear(rep_hidden, rep_hidden, **own) for _ in reps for _ in range(3))
         self._assembled = Assembled()
 
+    def _layers(self, side: str) -> list[RelaxedLinear]:
+        return list(getattr(self, side))
+
     def flat_weights(self) -> list[Tensor]:
         """Dense weights and biases in the order of PyTorch's kernel: input, hidden, and their biases, for each layer."""
         found: list[Tensor] = []
         for layer in range(self.num_layers):
             three = slice(3 * layer, 3 * layer + 3)
             sides = [
-                list(zip(*(part.assemble() for part in side[three]), strict=True))
-                for side in (self.inputs, self.recurrent)
+                [part.assemble() for part in side[three]]
+                for side in (self._layers("inputs"), self._layers("recurrent"))
             ]
-            found += [torch.cat(weights) for weights, _ in sides] + [torch.cat(biases) for _, biases in sides]
+            found += [torch.cat([weight for weight, _ in side]) for side in sides]
+            found += [torch.cat([bias for _, bias in side if bias is not None]) for side in sides]
         return found
 
     def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
