@@ -117,5 +117,5 @@ def test_refusals():
     with pytest.raises(ValueError, match="is infinite"):
         isaac_lab.data_augmentation(yaw)
     four = symmetry_spec(gym.make("Ant-v5").unwrapped.model, observation=["base_height"], symmetry="quarter turn")
-    with pytest.raises(ValueError, match="appends one image"):
+    with pytest.raises(ValueError, match="appends one mirror image"):
         SymmetryUtils(four)

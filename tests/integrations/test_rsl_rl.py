@@ -16,8 +16,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::U
 
 from tensordict import TensorDict  # noqa: E402
 
+from rppdyn.envs import compiled_terms  # noqa: E402
 from rppdyn.integrations.augmentation import GroupImages  # noqa: E402
 
+CRAWLER = Path(__file__).parents[2] / "docs" / "examples" / "crawler.xml"
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "crawler_rsl_rl.py"
 
 
@@ -92,17 +94,20 @@ def test_strict_models_transform_and_relaxed_ones_do_not(example, kind):
         assert value.std() > 1e-3
 
 
-def test_a_recurrent_model_transforms_over_a_thousand_steps(example):
+@pytest.mark.unchecked
+def test_a_recurrent_model_transforms_over_many_steps(example):
     spec = example.TERMS.spec
     g, acting = spec.group.discrete_generators[0], GroupImages(spec.action, spec.group)
+    own, size = images(spec)["actor"], dict(spec.observation_groups)["actor"]
+    generator = torch.Generator().manual_seed(0)
     one, two = model(example, "RelaxedRNNModel"), model(example, "RelaxedRNNModel")
     worst = 0.0
     with torch.no_grad():
-        for step in range(1000):
-            obs = batch(spec, 4, step)
-            a, b = one(obs), two(mirrored(spec, obs))
+        for step in range(100):
+            obs = {"actor": torch.randn(4, size, generator=generator)}
+            a, b = one(obs), two({"actor": own.image(obs["actor"], 1)})
             worst = max(worst, relative(b, acting.image(a, 1)))
-            if step == 500:
+            if step == 50:
                 for each in (one, two):
                     each.reset(torch.tensor([0, 1, 0, 0]))
     assert worst < 1e-6
@@ -153,16 +158,46 @@ def test_merged_models_do_the_same(example, kind):
 
 @pytest.mark.parametrize("kind", ["augmented", "relaxed", "recurrent"])
 def test_ppo_trains_every_kind(example, kind, capsys):
-    runner = example.train(kind, iterations=2, num_envs=3, hidden=16)
+    runner = example.train(kind, iterations=1, num_envs=2, hidden=16)
     capsys.readouterr()
     obs = runner.env.get_observations()
-    assert torch.isfinite(runner.alg.actor(obs)).all()
     state = runner.alg.actor.state_dict()
-    again = example.train(kind, iterations=0, num_envs=3, hidden=16).alg.actor
+    again = example.train(kind, iterations=0, num_envs=2, hidden=16).alg.actor
     again.load_state_dict(state)
     capsys.readouterr()
     runner.alg.actor.reset()
-    torch.testing.assert_close(again(obs), runner.alg.actor(obs))
+    with torch.no_grad():
+        found = runner.alg.actor(obs)
+        torch.testing.assert_close(again(obs), found)
+    assert torch.isfinite(found).all()
+
+
+def test_an_encoder_of_a_height_scan(example):
+    """Its latent state transforms by the regular representation, so that the whole is strict, and merges."""
+    from rppdyn.integrations.rsl_rl import RelaxedMLPModel
+
+    terms = compiled_terms(CRAWLER, {"actor": ["projected_gravity", {"term": "height_scan", "size": [0.4, 0.4]}]})
+    encoder = {"entries": "height_scan", "hidden_dims": [16], "latent_dim": 8}
+    obs = batch(terms.spec, 20)
+    build = lambda encoder: RelaxedMLPModel(  # noqa: E731
+        obs,
+        {"actor": ["actor"]},
+        "actor",
+        6,
+        [16],
+        spec=terms.spec,
+        free_variance=0.0,
+        output_scale=1.0,
+        encoder=encoder,
+    )
+    actor = build(encoder)
+    action = actor(obs)
+    image = GroupImages(terms.spec.action, terms.spec.group).image(action, 1)
+    assert relative(actor(mirrored(terms.spec, obs)), image) < 1e-6 and action.std() > 1e-3
+    torch.testing.assert_close(actor.merged()(obs["actor"]), action)
+    for wrong, message in (({"entries": "image"}, "names 0 of 28 entries"), ({"size": 3}, "no option 'size'")):
+        with pytest.raises(ValueError, match=message):
+            build(wrong)
 
 
 def test_refusals(example):

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from rsl_rl.models import MLPModel, RNNModel
 from torch import Tensor, nn
@@ -56,11 +57,35 @@ class _Relaxed:
         object.__setattr__(self, "_generator", torch.Generator().manual_seed(seed))
 
     def _network(self, rep_in: Rep, hidden_dims: Sequence[int], output_scale: float) -> RPPEMLP:
+        return self._between(rep_in, self._rep_out, hidden_dims, output_scale)
+
+    def _between(self, rep_in: Rep, rep_out: Rep, hidden_dims: Sequence[int], output_scale: float) -> RPPEMLP:
         equivariant, free = self._variances
         return RPPEMLP(
-            rep_in, self._rep_out, self.spec.group, hidden=list(hidden_dims), equivariant_variance=equivariant,
+            rep_in, rep_out, self.spec.group, hidden=list(hidden_dims), equivariant_variance=equivariant,
             free_variance=free, output_scale=output_scale, generator=self._generator,
         )  # fmt: skip
+
+    def _encoded(self, encoder: Mapping[str, Any], hidden_dims: Sequence[int], output_scale: float) -> EncodedNetwork:
+        """A network that sees some entries, a height scan's, by way of an encoder of their own."""
+        if unknown := set(encoder) - {"entries", "hidden_dims", "latent_dim"}:
+            raise ValueError(f"encoder has no option {min(unknown)!r}; known: entries, hidden_dims, latent_dim")
+        named = str(encoder.get("entries", "height_scan"))
+        chosen = torch.tensor([named in entry.name for entry in self._space.features])
+        if not chosen.any() or chosen.all():
+            raise ValueError(
+                f"encoder: entries={named!r} names {int(chosen.sum())} of {len(chosen)} entries; name some"
+            )
+        scan, rest = torch.nonzero(chosen).ravel(), torch.nonzero(~chosen).ravel()
+        matrices = torch.tensor(np.array(self._space.discrete_generators), dtype=torch.float64)
+        if matrices[:, rest][:, :, scan].any() or matrices[:, scan][:, :, rest].any():
+            raise ValueError(f"encoder: a symmetry mixes entries {named!r} with others; choose whole terms")
+        part = lambda own: Rep.from_generators(  # noqa: E731
+            self.spec.group, discrete_generators=matrices[:, own][:, :, own], name="entries"
+        )
+        latent = regular_hidden(int(encoder.get("latent_dim", 64)), self.spec.group)
+        first = self._between(part(scan), latent, encoder.get("hidden_dims", (128,)), 1.0)
+        return EncodedNetwork(first, self._network(part(rest) + latent, hidden_dims, output_scale), scan, rest)
 
     def _finish(self, model: Any, obs_normalization: bool, networks: Sequence[nn.Module], transitions: int) -> None:
         """Statistics and standard deviations that transform, and the prior's gradient."""
@@ -83,10 +108,38 @@ class _Relaxed:
             add_prior(networks, transitions)
 
 
+class EncodedNetwork(nn.Module):
+    """A network of some entries and of what an encoder makes of the others.
+
+    Args:
+        encoder: of the entries `scan`.
+        network: of the entries `rest`, and then the encoder's output.
+        scan, rest: indices of features.
+    """
+
+    scan: Tensor
+    rest: Tensor
+
+    def __init__(self, encoder: RPPEMLP, network: RPPEMLP, scan: Tensor, rest: Tensor):
+        super().__init__()
+        self.encoder, self.network = encoder, network
+        self.register_buffer("scan", scan)
+        self.register_buffer("rest", rest)
+
+    def assemble(self) -> tuple[Any, Any]:
+        """Weights of both."""
+        return self.encoder.assemble(), self.network.assemble()
+
+    def run(self, x: Tensor, weights: tuple[Any, Any]) -> Tensor:
+        """The output (..., m) of features (..., f)."""
+        latent = self.encoder.apply(x[..., self.scan], weights[0])
+        return self.network.apply(torch.cat([x[..., self.rest], nn.functional.silu(latent)], -1), weights[1])
+
+
 class _Head(nn.Module):
     """The network, about the fixed point of the action."""
 
-    def __init__(self, network: RPPEMLP, origin: Sequence[float] | None):
+    def __init__(self, network: RPPEMLP | EncodedNetwork, origin: Sequence[float] | None):
         super().__init__()
         self._assembled = Assembled()
         self.network = network
@@ -95,7 +148,8 @@ class _Head(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         network = self.network
-        y = network.apply(x, self._assembled(network, network.assemble))
+        weights = self._assembled(network, network.assemble)
+        y = network.run(x, weights) if isinstance(network, EncodedNetwork) else network.apply(x, weights)
         return y if self.origin is None else y + self.origin
 
 
@@ -114,8 +168,10 @@ class RelaxedMLPModel(_Relaxed, MLPModel):
         transitions: how many transitions the prior is weighed against, those of an iteration; 0 leaves the prior out.
         output_scale: initial size of the output.
         seed: of the initial weights.
+        encoder: of a height scan or image: `entries`, a part of their names ("height_scan"), `hidden_dims` and `latent_dim`.
     Raises:
-        ValueError: groups or sizes that the spec does not have, or an action representation that a Gaussian doesn't fit.
+        ValueError: groups or sizes that the spec does not have, entries that an encoder can't take alone, or an action
+            representation that a Gaussian doesn't fit.
     """
 
     def __init__(
@@ -123,13 +179,17 @@ class RelaxedMLPModel(_Relaxed, MLPModel):
         hidden_dims: Sequence[int] = (256, 256, 256), activation: str = "swish", obs_normalization: bool = False,
         distribution_cfg: dict | None = None, *, spec: SymmetrySpec | Mapping[str, Any],
         groups: Mapping[str, str] | None = None, equivariant_variance: float = 1e5, free_variance: float = 1.0,
-        transitions: int = 100_000, output_scale: float = 0.1, seed: int = 0,
+        transitions: int = 100_000, output_scale: float = 0.1, seed: int = 0, encoder: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self._prepare(obs_groups, obs_set, output_dim, spec, groups, equivariant_variance, free_variance, seed)
         MLPModel.__init__(self, obs, obs_groups, obs_set, output_dim, (1,), "elu", False, _copied(distribution_cfg))
         _check_size(self)
         self.obs_normalization = obs_normalization
-        network = self._network(self._rep_in, hidden_dims, output_scale)
+        network: RPPEMLP | EncodedNetwork
+        if encoder is None:
+            network = self._network(self._rep_in, hidden_dims, output_scale)
+        else:
+            network = self._encoded(encoder, hidden_dims, output_scale)
         self.mlp = _Head(network, self._origin)
         self._finish(self, obs_normalization, [network], transitions)
 
@@ -225,7 +285,13 @@ class _DeployedRecurrent(_Deployed):
         return self.head(y[0]), hidden_state
 
 
-def _merged(network: RPPEMLP) -> RPPEMLP:
+def _merged(network: RPPEMLP | EncodedNetwork) -> RPPEMLP | EncodedNetwork:
+    if isinstance(network, EncodedNetwork):
+        return EncodedNetwork(_one(network.encoder), _one(network.network), network.scan, network.rest)
+    return _one(network)
+
+
+def _one(network: RPPEMLP) -> RPPEMLP:
     found = merge(network)
     assert isinstance(found, RPPEMLP)
     return found
