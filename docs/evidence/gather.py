@@ -21,12 +21,13 @@ OWN_GROUPS = {"lorentz": "O(1,3)", "o5_invariant": "O(5)"}  # of tasks; that of 
 
 
 def arm_of(model: dict[str, Any]) -> str:
-    """Name a network: its kind and free variance; `control` where both pathways have the same."""
+    """Name a network: its kind and free variance, a number or a word; `control` where both pathways have the same."""
     if model["kind"] == "emlp":
         return "emlp"
     if model["kind"] == "rpp" and model["equivariant_variance"] == model["free_variance"]:
         return "control"
-    return f"{model['kind']}, {model['free_variance']:g}"
+    free = model["free_variance"]
+    return f"{model['kind']}, {free if isinstance(free, str) else format(free, 'g')}"
 
 
 def row_of(folder: RunFolder, note: str) -> Row:
@@ -36,7 +37,9 @@ def row_of(folder: RunFolder, note: str) -> Row:
         raise ValueError(f"{folder.path} is unfinished: leave it out, or let it go on with --resume")
     if config.get("env"):
         cell = f"{config['env']['id']}, {config['total_steps']} steps, width {config['model']['hidden']}"
+        cell += "".join(f", {name} {value:g}" for name, value in config["env"]["kwargs"].items())
         arm = arm_of(config["model"]) + (", mirrored replay" if config["agent"]["augment"] else "")
+        arm += ", mirror loss" if config["agent"]["mirror_loss"] else ""
         returns = series(read_metrics(folder.metrics.path), "eval/return_mean")[1][1:]
         seeds, values = [config["seed"]], [sum(returns) / len(returns)]
     else:
