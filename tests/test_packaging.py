@@ -38,6 +38,7 @@ FLOORS = {
     "images": 4,
     "envs": 5,
     "agents": 6,
+    "integrations": 6,
     "jobs": 7,
     "verbs": 8,
     "cli": 9,
