@@ -9,6 +9,8 @@ operation. Layers take turns, one step each per round, in one process; a ratio i
 An update estimates the curvature of all pathways and takes twenty steps along the gradient of the marginal likelihood, as
 `rppdyn fit-image task=digit objective=marginal_likelihood` does, from its default of 400 images and from 1,000; of several
 models unless the run is a quick one.
+
+Operators, whose bases want an odd size, are timed on 15 x 15 pixels beside the same peer: 16 channels, batch 64, on the CPU.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from measuring import Step, Timing, begin, command_line, interleave, report, wri
 from torch import nn
 
 from rppdyn.images import RelaxedImageLayer
+from rppdyn.images.operator_settings import OperatorSettings
 from rppdyn.jobs import fit_image
 from rppdyn.jobs.config import compose
 
@@ -33,14 +36,19 @@ LAYERS: dict[str, dict[str, float]] = {
     "gconv": {"gconv": 1.0},
 }
 TARGETS = {("cpu", "F-FC"): 0.5, ("cuda", "F-FC + conv"): 2.0}
+OPERATORS = {
+    "L-conv, 9 of rank 8": OperatorSettings(count=9, rank=8),
+    "5 powers of a rotation": OperatorSettings(form="powers"),
+    "9 powers of two shifts": OperatorSettings(form="powers", bases=["translation_x", "translation_y"], reach=1),
+}
 PEER = "torch's convolution"
 MODELS = ("f_fc+conv", "fc+conv", "f_fc+conv+gconv")
 
 
-def training_step(layer: nn.Module, channels: int, batch: int, device: str) -> Step:
+def training_step(layer: nn.Module, channels: int, batch: int, device: str, size: tuple[int, int] = SIZE) -> Step:
     """Forward and backward; on a GPU, until it is done."""
     generator = torch.Generator().manual_seed(0)
-    x, g = (torch.randn(batch, channels, *SIZE, generator=generator).to(device) for _ in range(2))
+    x, g = (torch.randn(batch, channels, *size, generator=generator).to(device) for _ in range(2))
     x.requires_grad_()
 
     def step() -> None:
@@ -68,6 +76,21 @@ def measure(device: str, rounds: int) -> list[Timing]:
     interleave(steps, timings, rounds)
     title = f"{channels} channels, {SIZE[0]} x {SIZE[1]} pixels, batch {batch}: forward and backward"
     report(title, list(timings.values()))
+    return list(timings.values())
+
+
+def measure_operators(rounds: int) -> list[Timing]:
+    """Time operator pathways and print their ratios."""
+    size, channels, batch = (15, 15), 16, 64
+    layers: dict[str, nn.Module] = {PEER: nn.Conv2d(channels, channels, 3, padding=1, bias=False)}
+    for name, settings in OPERATORS.items():
+        layers[name] = RelaxedImageLayer(
+            channels, channels, size, {"operators": 1.0}, bias_variance=0, settings={"operators": settings}
+        )
+    timings = {name: Timing(name, PEER) for name in layers}
+    steps = {name: training_step(layer, channels, batch, "cpu", size) for name, layer in layers.items()}
+    interleave(steps, timings, rounds)
+    report(f"operators: {channels} channels, {size[0]} x {size[1]} pixels, batch {batch}", list(timings.values()))
     return list(timings.values())
 
 
@@ -99,6 +122,8 @@ def main() -> None:
     if arguments.device == "cuda":
         where["device"] = torch.cuda.get_device_name()
     found = {arguments.device: measure(arguments.device, arguments.rounds)}
+    if arguments.device == "cpu":
+        found["operators"] = measure_operators(arguments.rounds)
     for model in MODELS[: 1 if arguments.quick else None]:
         found[f"learning, {model}"] = measure_learning(model, arguments.device, max(3, arguments.rounds // 4))
     write_times(arguments.json, where, found)

@@ -22,8 +22,28 @@ from rppdyn.images import (
     SparseConvolution,
     SparseFullyConnected,
 )
+from rppdyn.images.operators import (
+    DenseOperators,
+    FixedOperators,
+    LowRankOperators,
+    OperatorPathway,
+    Operators,
+    PowerOperators,
+    affine_base,
+    kernel_shifts,
+)
 
 IN, OUT, SIZE = 8, 8, (4, 4)
+
+
+def the_same() -> torch.Generator:
+    """Of matrices that are given: whatever the seed, as buffers are of which a stack has one."""
+    return generator(9)
+
+
+def operators(matrices: Operators, **options) -> OperatorPathway:
+    return OperatorPathway(IN, OUT, SIZE, matrices, **options)
+
 
 PATHWAYS: dict[str, Callable[..., ImagePathway]] = {
     "fc": lambda **k: FullyConnected(IN, OUT, SIZE, **k),
@@ -54,6 +74,18 @@ PATHWAYS: dict[str, Callable[..., ImagePathway]] = {
     "s_fc": lambda **k: SparseFullyConnected(IN, OUT, SIZE, **k),
     "s_fc to one pixel": lambda **k: SparseFullyConnected(IN, OUT, SIZE, out_size=(1, 1), **k),
     "s_fc, lengthscales": lambda **k: SparseFullyConnected(IN, OUT, SIZE, prior="lengthscales", **k),
+    "operators, low rank": lambda generator, **k: operators(LowRankOperators(4, 16, 3, generator=generator), **k),
+    "operators, dense": lambda generator, **k: operators(DenseOperators(3, 16, generator=generator), **k),
+    "operators, powers": lambda generator, **k: operators(
+        PowerOperators(affine_base(SIZE, "rotation", interpolation="bilinear")[None]), **k
+    ),
+    "operators, learned powers": lambda generator, **k: operators(
+        PowerOperators(affine_base(SIZE, "shear_x", interpolation="bilinear")[None], (0, 2), trained=True), **k
+    ),
+    "operators, shifts": lambda generator, **k: operators(FixedOperators(kernel_shifts(SIZE, 3)), **k),
+    "operators to one pixel": lambda generator, **k: OperatorPathway(
+        IN, OUT, SIZE, FixedOperators(torch.randn(3, 1, 16, generator=the_same())), out_size=(1, 1), **k
+    ),
     "bias": lambda generator=None, **k: SharedBias(OUT, SIZE, **k),
     "bias of orientations": lambda generator=None, **k: SharedBias(OUT, SIZE, orientations=4, **k),
     "pixel bias": lambda generator=None, **k: PixelBias(OUT, SIZE, **k),
@@ -80,19 +112,15 @@ def relative(a: Tensor, b: Tensor) -> float:
     return ((a - b).norm() / size).item()
 
 
-STATIONARY = {name for name in PATHWAYS if "conv" in name or name.startswith("bias")}
+STATIONARY = {name for name in PATHWAYS if "conv" in name or name.startswith("bias") or name.endswith("shifts")}
 """Those that commute with circular shifts."""
 
-EXACT = {name for name in PATHWAYS if "conv" not in name} | {
-    "conv, pooled",
-    "gconv, pooled",
-    "s_conv, lengthscales",
-    "conv of se2, pooled",
-}
+EXACT = {name for name in PATHWAYS if "conv" not in name and not name.startswith("operators,")}
+EXACT |= {"conv, pooled", "gconv, pooled", "s_conv, lengthscales", "conv of se2, pooled"}
 """Those whose blocks are exact for a single image."""
 
 
-SHARED = {name for name in STATIONARY - EXACT if "bias" not in name}
+SHARED = {name for name in set(PATHWAYS) - EXACT if "bias" not in name}
 """Those whose filters are used at several places."""
 
 

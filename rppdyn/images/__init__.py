@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rppdyn.images.lie_relaxed import RelaxedLieConvolution, implied_omega, learn_omega, omega_penalty, set_omega
     from rppdyn.images.lie_resnet import LieResNet18
     from rppdyn.images.models import ARCHITECTURES, ImageModel, LayerSpec, nine_layers, small, ten_layers, three_layers
+    from rppdyn.images.operators import OperatorPathway
     from rppdyn.images.pathways import Convolution, FullyConnected, ImagePathway, PixelBias, SharedBias
     from rppdyn.images.sparse import SparseConvolution, SparseFullyConnected
     from rppdyn.images.subsampling import MaxSubsampling, PolyphaseSubsampling
@@ -32,6 +33,7 @@ __all__ = [
     "LieConvolution",
     "LieResNet18",
     "MaxSubsampling",
+    "OperatorPathway",
     "PixelBias",
     "PolyphaseSubsampling",
     "RelaxedImageLayer",
@@ -62,6 +64,7 @@ _MODULES = {
     "lie_relaxed": ("RelaxedLieConvolution", "implied_omega", "learn_omega", "omega_penalty", "set_omega"),
     "lie_resnet": ("LieResNet18",),
     "models": ("ARCHITECTURES", "ImageModel", "LayerSpec", "nine_layers", "small", "ten_layers", "three_layers"),
+    "operators": ("OperatorPathway",),
     "pathways": ("Convolution", "FullyConnected", "ImagePathway", "PixelBias", "SharedBias"),
     "sparse": ("SparseConvolution", "SparseFullyConnected"),
     "subsampling": ("MaxSubsampling", "PolyphaseSubsampling"),

@@ -19,11 +19,24 @@ from rppdyn.images.registry import REGISTRY
 from rppdyn.images.subsampling import Flatten, MaxSubsampling, OrientationPooling, PolyphaseSubsampling, Subsampling
 from rppdyn.nn.assembling import ModuleList
 
-__all__ = ["ARCHITECTURES", "ImageModel", "LayerSpec", "nine_layers", "small", "ten_layers", "three_layers"]
+__all__ = [
+    "ARCHITECTURES",
+    "ImageModel",
+    "LayerSpec",
+    "nine_layers",
+    "one_layer",
+    "power_blocks",
+    "small",
+    "ten_layers",
+    "three_layers",
+]
 
 fx.wrap("check_maps")  # where a model is traced there is nothing to check
 
 RECTIFIER_GAIN = math.sqrt(2)
+NORMALISED_FLOOR = 1e-5
+"""Added to mean squares."""
+
 SUBSAMPLING: dict[str, type[Subsampling | Flatten]] = {
     "polyphase": PolyphaseSubsampling,
     "max": MaxSubsampling,
@@ -40,6 +53,10 @@ class LayerSpec:
         kernel_size: of convolutions.
         subsample: what comes after it. "polyphase" and "max" halve its maps; "flatten" makes a channel of every pixel, so that
             layers behind it are fully connected.
+        residual: how much of what the block was given is added to what comes out of it, after the rectifier: PowerNet's.
+        span: of a residual, how many layers it goes past: this one and those before it.
+        normalised: whether maps are divided, before the rectifier, by the root of their mean square over channels and pixels,
+            which commutes with whatever is orthogonal.
         lifted: whether the first layer of a model with rotations reads images as features whose orientations are all the same,
             with weights for each. It is the same function of that many times more weights, which published counts have.
     """
@@ -48,10 +65,17 @@ class LayerSpec:
     kernel_size: int = 3
     subsample: Literal["polyphase", "max", "flatten"] | None = None
     lifted: bool = False
+    residual: int | float = 0.0
+    span: int = 1
+    normalised: bool = False
 
     def __post_init__(self):
         if self.subsample is not None and self.subsample not in SUBSAMPLING:
             raise ValueError(f"subsample={self.subsample!r} is not one of {', '.join(SUBSAMPLING)}, or None")
+        if self.span < 1 or not math.isfinite(self.residual):
+            raise ValueError(
+                f"residual={self.residual} past span={self.span} layers: give finite numbers, of one layer or more"
+            )
 
 
 def ten_layers(width: int = 10) -> list[LayerSpec]:
@@ -100,10 +124,31 @@ def small(width: int = 10, subsample: Literal["polyphase", "max"] = "polyphase")
     ]
 
 
+def one_layer(width: int = 32) -> list[LayerSpec]:
+    """One hidden layer and a fully connected one behind it: L-conv's experiments (Dehmamy et al., Figure 2)."""
+    return [LayerSpec(width, subsample="flatten")]
+
+
+def power_blocks(width: int = 16, blocks: int = 4, layers: int = 2, residual: int | float = 1.0) -> list[LayerSpec]:
+    """PowerBlocks: blocks of layers on maps of one size with residual connections, and a mean over pixels in the end.
+
+    Source: PowerNet, 4.1 and 4.2 (whose batch normalisation is a division by the root mean square here, which depends on no
+    other sample).
+    """
+    layer = LayerSpec(width, normalised=True)
+    first = (
+        [replace(layer, residual=residual, span=layers - 1)] if layers > 1 else [layer]
+    )  # after images, of other channels
+    specs = [layer] * (layers - len(first)) + first
+    return specs + ([layer] * (layers - 1) + [replace(layer, residual=residual, span=layers)]) * (blocks - 1)
+
+
 ARCHITECTURES: dict[str, Callable[[int], list[LayerSpec]]] = {
     "ten_layers": ten_layers,
     "nine_layers": nine_layers,
     "three_layers": three_layers,
+    "one_layer": one_layer,
+    "power_blocks": power_blocks,
     "small": small,
     "small_max": functools.partial(small, subsample="max"),
 }
@@ -170,6 +215,7 @@ class ImageModel(nn.Module):
         before = fields if layers and layers[0].lifted else 1
         self.image_shape, self.copies = (in_channels, *size), before
         channels, gain = before * in_channels, 1.0
+        shapes, self.specs = [(channels, size)], tuple(layers)
         for spec in layers:
             self.blocks.append(
                 RelaxedImageLayer(
@@ -189,6 +235,12 @@ class ImageModel(nn.Module):
                 after.append(OrientationPooling(fields))
                 channels, before, fields = spec.channels, 1, 1
             self.subsampling.append(nn.Sequential(*after))
+            shapes.append((channels, size))
+            if spec.residual and (len(shapes) <= spec.span or shapes[-1 - spec.span] != shapes[-1]):
+                raise ValueError(
+                    f"residual={spec.residual} past {spec.span} layers: their input has other channels or another size than "
+                    "their output; leave it out"
+                )
         self.head = RelaxedImageLayer(
             channels, outputs, size, pathways_at(size, pathways), kernel_size=1, out_size=(1, 1),
             orientations=(before, 1), gain=gain * output_scale, **shared,
@@ -201,8 +253,15 @@ class ImageModel(nn.Module):
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N outputs"]:
         check_maps(x, self.image_shape)
         x = x.repeat_interleave(self.copies, 1)
-        for layer, subsample in zip(self.blocks, self.subsampling, strict=True):
-            x = F.relu(subsample(layer(x)))
+        before = [x]  # what each layer is given
+        for layer, subsample, spec in zip(self.blocks, self.subsampling, self.specs, strict=True):
+            x = subsample(layer(x))
+            if spec.normalised:
+                x = x * (x.square().mean((1, 2, 3), keepdim=True) + NORMALISED_FLOOR).rsqrt()
+            x = F.relu(x)
+            if spec.residual:
+                x = x + spec.residual * before[-spec.span]
+            before.append(x)
         return self.head(x).flatten(1)
 
 

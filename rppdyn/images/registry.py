@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rppdyn.images.filter_settings import FilterSettings, elements
+from rppdyn.images.operator_settings import OperatorSettings
 
 if TYPE_CHECKING:
     import torch
@@ -113,6 +114,10 @@ _KINDS = (
     PathwayKind("s_fc_lengthscales", f"{_SPARSE}SparseFullyConnected", arguments={"prior": "lengthscales"}),
     PathwayKind("f_fc", "rppdyn.images.factored:FactoredFullyConnected"),
     PathwayKind("fc", f"{_CONV}FullyConnected"),
+    PathwayKind(
+        "operators", "rppdyn.images.operators:OperatorPathway", within=("fc",), settings=("operators", OperatorSettings),
+        later=True,
+    ),
     PathwayKind("pixel_bias", f"{_CONV}PixelBias", is_map=False),
 )  # fmt: skip
 REGISTRY: dict[str, PathwayKind] = {kind.name: kind for kind in _KINDS}

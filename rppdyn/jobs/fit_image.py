@@ -19,6 +19,7 @@ from rppdyn.images import ImageModel
 from rppdyn.images.layer import STATIONARY
 from rppdyn.images.lie_convolution import draw_elements, set_elements
 from rppdyn.images.models import ARCHITECTURES
+from rppdyn.images.operators import penalty
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.image import FitImageConfig
@@ -117,6 +118,12 @@ class ImageFit(StackFit):
             moved.append(x)
         return torch.stack(moved), targets
 
+    def _backward(self, inputs: Tensor, targets: Tensor) -> Float[Tensor, " members"]:
+        errors = super()._backward(inputs, targets)
+        if any(own.closure or own.orthogonality for own in self.config.model.settings.values()):
+            self.stack.per_member(penalty).sum().backward()
+        return errors
+
     def _images(self, seed: int) -> ImageData:
         task = self.config.task
         try:
@@ -166,6 +173,8 @@ class ImageFit(StackFit):
                 generator=torch.Generator().manual_seed(seed),
             )
         except ValueError as error:
+            if _fits(model.architecture, data.size):  # it is a pathway that these images don't suit
+                raise ConfigError(f"model={model.name} on images of {data.size}: {error}") from error
             fitting = [name for name in ARCHITECTURES if name != model.architecture and _fits(name, data.size)]
             other = f"model.architecture={' or '.join(fitting)}, or " if fitting else ""
             halved = 2 ** sum(spec.subsample in ("polyphase", "max") for spec in layers)

@@ -10,6 +10,7 @@ from torchvision_files import torchvision, write_idx  # noqa: F401 (a fixture)
 
 from rppdyn.cli import main
 from rppdyn.envs.tasks.images import translated
+from rppdyn.equivariance.lie_algebra import algebra_penalties
 from rppdyn.jobs import fit_image
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
@@ -229,3 +230,24 @@ def test_bad_input(words, said, tmp_path):
         fit_image.run(compose.composed("fit_image", [f"run_dir={tmp_path / 'run'}", *words]))
     assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
     assert isinstance(error.value, ConfigError | ValueError)
+
+
+def test_penalties_on_operators_are_trained_and_bad_operators_are_refused_in_a_line(tmp_path):
+    """With a large penalty the learned generators are closer to a Lie algebra than without one."""
+    words = ["task=rotated_odd", "model=l_conv", "task.canvas=9", "model.width=2", "model.operators.count=3"]
+    words += ["model.operators.rank=1", "optimiser.epochs=3"]
+    shares = []
+    for factor in (0, 100):
+        folder = tmp_path / str(factor)
+        config = configured(folder, *words, f"model.operators.closure={factor}")
+        fit_image.run(config)
+        _, (model,) = fit_image.load_image_models(config, RunFolder.open(folder))
+        shares.append(algebra_penalties(model.blocks[0].operators.operators.generators)[0].item())
+    assert shares[1] < 0.8 * shares[0]
+    for given, said in (
+        (["task=digit", "model=powernet"], r"^model=powernet on images of \(16, 16\): n=16 pixels: at even sizes"),
+        (["task=rotated_odd", "model=powernet", "model.operators.bases=[turn]"], r"velocity='turn': choose one of"),
+    ):
+        with pytest.raises(ConfigError, match=said) as caught:
+            fit_image.run(configured(tmp_path / "bad", *given))
+        assert "\n" not in str(caught.value)

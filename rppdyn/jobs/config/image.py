@@ -13,7 +13,7 @@ from rppdyn.jobs.config.fit import FitConfig
 from rppdyn.jobs.config.run import without
 
 AUGMENTS = ("augment_shift", "augment_flip", "augment_turn")
-ARCHITECTURES = ("small", "small_max", "three_layers", "nine_layers", "ten_layers")
+ARCHITECTURES = ("small", "small_max", "one_layer", "three_layers", "power_blocks", "nine_layers", "ten_layers")
 
 
 @dataclass

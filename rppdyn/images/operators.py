@@ -1,0 +1,350 @@
+r"""Operator pathways: :math:`y = \sum_i M_i x W^i`, matrices on pixels times weights between channels.
+
+One pathway is L-conv (learned generators, of low rank), PowerNet (powers of bases) and what they contain: with shifts a
+convolution, with an adjacency matrix a graph convolution, with one-hot matrices a fully connected layer.
+
+A layer commutes with a matrix B on pixels, whatever its weights are, exactly if B commutes with every :math:`M_i`. It is
+equivariant to the *centraliser* of its operators (:func:`rppdyn.equivariance.lie_algebra.centraliser`), not to the group that
+they generate: of the generators of so(3) that is the multiples of the identity. Operators that commute with each other, as
+powers of one base do, are in their own centraliser. Weights mix with operators by any invertible matrix, so a learned
+operator is no symmetry by itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rppdyn.equivariance.lie_algebra import algebra_penalties, check_independent
+from rppdyn.equivariance.pixels import Interpolation, affine_generator, exponential, shift
+from rppdyn.images.operator_settings import OperatorSettings
+from rppdyn.images.pathways import ImagePathway, Size, check_maps, check_size
+from rppdyn.images.registry import Place
+from rppdyn.nn.buffers import ExactBuffers
+from rppdyn.nn.curvature import Kronecker, of_linear
+
+__all__ = [
+    "DenseOperators",
+    "FixedOperators",
+    "LowRankOperators",
+    "OperatorPathway",
+    "Operators",
+    "PowerOperators",
+    "affine_base",
+    "kernel_shifts",
+    "one_hot",
+    "operators_of",
+    "penalty",
+]
+
+
+class Operators(ExactBuffers):
+    """n matrices of P' x P on flattened maps.
+
+    Attributes:
+        count, outputs, inputs: n, P' and P.
+        generators: of them, those that penalties are of: not the identity.
+    """
+
+    count: int
+    outputs: int
+    inputs: int
+
+    @abstractmethod
+    def matrices(self) -> Float[Tensor, "n Q P"]:
+        """All of them."""
+
+    def keep(self, name: str, drawn: Tensor, trained: bool) -> None:
+        """Keep what was drawn, as a parameter or as a buffer, which is not learned."""
+        if trained:
+            self.register_parameter(name, nn.Parameter(drawn))
+        else:
+            self.register_exact(name, drawn)
+
+    def forward(self, x: Float[Tensor, "N C P"]) -> Float[Tensor, "N n C Q"]:
+        """What each makes of each channel."""
+        stacked = self.matrices().flatten(0, 1)  # one product for all
+        return (x @ stacked.mT).unflatten(-1, (self.count, self.outputs)).transpose(1, 2)
+
+    @property
+    def generators(self) -> Float[Tensor, "k Q P"]:
+        return self.matrices()
+
+    def extra_repr(self) -> str:
+        return f"{self.count} operators, {self.inputs} -> {self.outputs} pixels"
+
+
+class FixedOperators(Operators):
+    """Given matrices: shifts, an adjacency matrix, one-hot matrices, generators."""
+
+    fixed: Tensor
+
+    def __init__(self, matrices: Float[Tensor, "n Q P"]):
+        super().__init__()
+        if not matrices.isfinite().all():
+            raise ValueError(f"{len(matrices)} operators have entries that are no finite numbers: give others")
+        self.count, self.outputs, self.inputs = matrices.shape
+        self.register_exact("fixed", matrices)
+
+    def matrices(self) -> Float[Tensor, "n Q P"]:
+        return self.fixed
+
+
+class DenseOperators(Operators):
+    """The identity and n - 1 learned matrices.
+
+    Args:
+        count: n.
+        trained: whether they are learned; otherwise they stay as they are drawn.
+    """
+
+    L: Tensor
+
+    def __init__(self, count: int, pixels: int, *, trained: bool = True, generator: torch.Generator | None = None):
+        super().__init__()
+        self.count, self.outputs, self.inputs = count, pixels, pixels
+        drawn = torch.randn(count - 1, pixels, pixels, generator=generator) / math.sqrt(pixels)
+        self.keep("L", drawn, trained)
+
+    def matrices(self) -> Float[Tensor, "n P P"]:
+        return torch.cat([torch.eye(self.inputs, dtype=self.L.dtype, device=self.L.device)[None], self.L])
+
+    @property
+    def generators(self) -> Float[Tensor, "k P P"]:
+        return self.L
+
+
+class LowRankOperators(Operators):
+    r"""The identity and n - 1 learned matrices :math:`L_i = U_i V_i` of a low rank; L-conv's.
+
+    Args:
+        count: n.
+        rank: of each.
+        trained: whether they are learned; otherwise they stay as they are drawn.
+    """
+
+    U: Tensor
+    V: Tensor
+
+    def __init__(
+        self, count: int, pixels: int, rank: int, *, trained: bool = True, generator: torch.Generator | None = None
+    ):
+        super().__init__()
+        self.count, self.outputs, self.inputs = count, pixels, pixels
+        U = torch.randn(count - 1, pixels, rank, generator=generator)
+        V = torch.randn(count - 1, rank, pixels, generator=generator)
+        self.keep("U", U / math.sqrt(rank), trained)
+        self.keep("V", V / math.sqrt(pixels), trained)
+
+    def matrices(self) -> Float[Tensor, "n P P"]:
+        one = torch.eye(self.inputs, dtype=self.U.dtype, device=self.U.device)
+        return torch.cat([one[None], self.generators])
+
+    @property
+    def generators(self) -> Float[Tensor, "k P P"]:
+        return self.U @ self.V
+
+    def forward(self, x: Float[Tensor, "N C P"]) -> Float[Tensor, "N n C P"]:
+        hidden = (x @ self.V.flatten(0, 1).mT).unflatten(-1, (self.count - 1, -1))  # (N, C, n - 1, rank)
+        return torch.cat([x[:, None], torch.einsum("ncir,ipr->nicp", hidden, self.U)], 1)
+
+
+class PowerOperators(Operators):
+    r"""Products of powers of bases, :math:`A^{D i} B^{D j} \cdots` with i, j from -K to K; PowerNet's.
+
+    Each is divided by its Frobenius norm over the square root of the number of pixels, which is 1 of orthogonal ones: so all
+    make numbers of one size of white noise. (A scaling's fourth power has singular values from 1e-4 to 1e4.)
+
+    Args:
+        bases: invertible matrices. Of one base, or of bases that commute, a layer is equivariant to them.
+        reach: K; a pair gives the least and the largest power.
+        dilation: D.
+        trained: whether bases are learned from where they start.
+    Raises:
+        ValueError: a singular base with negative powers, or powers that are dependent.
+    """
+
+    bases: Tensor
+
+    def __init__(
+        self,
+        bases: Float[Tensor, "b P P"],
+        reach: int | tuple[int, int] = 2,
+        *,
+        dilation: int = 1,
+        trained: bool = False,
+    ):
+        super().__init__()
+        least, most = (-reach, reach) if isinstance(reach, int) else reach
+        if dilation < 1 or least > most:
+            raise ValueError(
+                f"dilation={dilation}, powers from {least} to {most}: give a positive dilation and some powers"
+            )
+        self.powers = tuple(dilation * power for power in range(least, most + 1))
+        self.count, self.outputs, self.inputs = len(self.powers) ** len(bases), bases.shape[-1], bases.shape[-1]
+        if least < 0:
+            for number, base in enumerate(bases.double()):
+                values = torch.linalg.svdvals(base)
+                if values[-1] <= values[0] * len(base) * torch.finfo(torch.float64).eps:
+                    raise ValueError(
+                        f"base {number} is singular (its smallest singular value is {values[-1]:.1e}, its largest "
+                        f"{values[0]:.1e}): powers below 0 need its inverse; give powers from 0 on, or another base"
+                    )
+        matrices = self._products(bases.double())
+        if not matrices.isfinite().all():
+            raise ValueError(
+                f"powers of bases from {least * dilation} to {most * dilation} overflow: give a smaller reach or step"
+            )
+        check_independent(matrices, "powers of bases")
+        self.trained = trained
+        if trained:
+            self.bases = nn.Parameter(bases.to(torch.get_default_dtype()))
+        else:
+            self.register_exact("bases", bases, working_copy=False)
+            self.register_exact("fixed", matrices)
+
+    def _products(self, bases: Float[Tensor, "b P P"]) -> Float[Tensor, "n P P"]:
+        powers = [_powers(base, self.powers) for base in bases]
+        products = []
+        for chosen in itertools.product(range(len(self.powers)), repeat=len(bases)):
+            product = powers[0][chosen[0]]
+            for own, index in zip(powers[1:], chosen[1:], strict=True):
+                product = product @ own[index]
+            products.append(product * (math.sqrt(len(product)) / product.norm()))
+        return torch.stack(products)
+
+    def matrices(self) -> Float[Tensor, "n P P"]:
+        return self._products(self.bases) if self.trained else self.get_buffer("fixed")
+
+    @property
+    def generators(self) -> Float[Tensor, "b P P"]:
+        return self.bases
+
+
+def _powers(base: Float[Tensor, "P P"], powers: Sequence[int]) -> list[Tensor]:
+    """Powers in ascending order of a common step, those below 0 of the inverse."""
+    inverse = torch.linalg.inv(base) if powers[0] < 0 else base
+    return [torch.linalg.matrix_power(base if power >= 0 else inverse, abs(power)) for power in powers]
+
+
+def affine_base(
+    size: Size, name: str, step: float = 1.0, interpolation: Interpolation = "shannon_whittaker"
+) -> Float[Tensor, "P P"]:
+    """exp(t D) of a generator of :data:`~rppdyn.equivariance.pixels.AFFINE`; t moves the middle of an edge by ``step`` pixels.
+
+    Raises:
+        ValueError: an unknown name, or an even size with Shannon-Whittaker interpolation.
+    """
+    t = step if name.startswith("translation") else 2 * step / max(1, max(size) - 1)
+    return exponential(affine_generator(size, name, interpolation), t)
+
+
+def kernel_shifts(size: Size, kernel_size: int) -> Float[Tensor, "kk P P"]:
+    """The shifts that a circular convolution's taps read at, in their order: with them an operator pathway is one."""
+    reach = kernel_size // 2
+    taps = range(-reach, reach + 1)
+    return torch.stack([shift(size, (-i, -j)) for i in taps for j in taps])
+
+
+def one_hot(outputs: int, inputs: int) -> Float[Tensor, "n Q P"]:
+    """One matrix for each entry: with them an operator pathway is fully connected."""
+    return torch.eye(outputs * inputs, dtype=torch.float64).view(-1, outputs, inputs)
+
+
+def operators_of(settings: OperatorSettings, size: Size, generator: torch.Generator | None = None) -> Operators:
+    """The configured operators on maps of a size.
+
+    Raises:
+        ValueError: an unknown base, an even size with Shannon-Whittaker interpolation, or what the operators refuse.
+    """
+    pixels = check_size(size)
+    if not settings.trained:  # the same in all members of a stack, which share buffers
+        generator = torch.Generator().manual_seed(settings.drawn)
+    match settings.form:
+        case "low_rank":
+            return LowRankOperators(
+                settings.count, pixels, settings.rank, trained=settings.trained, generator=generator
+            )
+        case "dense":
+            return DenseOperators(settings.count, pixels, trained=settings.trained, generator=generator)
+        case "shifts":
+            return FixedOperators(kernel_shifts(size, 2 * settings.reach + 1))
+        case _:
+            kind = cast(Interpolation, settings.interpolation)  # which the settings have checked
+            bases = [affine_base(size, name, settings.step, kind) for name in settings.bases]
+            return PowerOperators(torch.stack(bases), settings.reach, dilation=settings.dilation)
+
+
+class OperatorPathway(ImagePathway):
+    r""":math:`y(c', p') = \sum_{i, c} W(c', i, c) (M_i x(c))(p')`: ``n C C'`` weights beside those of the operators.
+
+    The prior is on the weights W; learned operators have none. To output maps of one pixel, the operators are one: the mean.
+
+    Args:
+        operators: the matrices M.
+        closure, orthogonality: factors of penalties on learned operators, :meth:`penalty`.
+        gain: output standard deviation at initialisation for inputs of unit mean square.
+    Raises:
+        ValueError: operators on another number of pixels.
+    Source: Dehmamy et al., Eq. 6; PowerNet, 3.2 (whose formula leaves out the sum over input channels, and whose bias for
+        each pixel breaks equivariance: biases are pathways of their own here).
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, size: Size, operators: Operators, variance: int | float = 1.0,
+                 *, out_size: Size | None = None, closure: float = 0.0, orthogonality: float = 0.0,
+                 gain: int | float = 1.0, generator: torch.Generator | None = None):  # fmt: skip
+        super().__init__(variance)
+        self.in_shape, self.out_size = (in_channels, *size), size if out_size is None else out_size
+        if (operators.inputs, operators.outputs) != (check_size(size), check_size(self.out_size)):
+            raise ValueError(
+                f"operators on {operators.inputs} -> {operators.outputs} pixels for maps of {size} -> {self.out_size}: give "
+                f"matrices of {check_size(self.out_size)} x {check_size(size)}"
+            )
+        self.operators, self.closure, self.orthogonality = operators, closure, orthogonality
+        count = operators.count * in_channels
+        self.weight = self.draw(out_channels, count, std=gain / math.sqrt(count), generator=generator)
+
+    @classmethod
+    def at(cls, place: Place, variance: int | float) -> OperatorPathway:
+        settings = place.settings or OperatorSettings()
+        if place.pooled:
+            pixels = check_size(place.size)
+            mean = FixedOperators(torch.full((1, 1, pixels), 1 / pixels, dtype=torch.float64))
+            return cls(*place[:3], mean, variance, out_size=place.out_size, gain=place.gain, generator=place.generator)
+        return cls(
+            *place[:3], operators_of(settings, place.size, place.generator), variance, closure=settings.closure,
+            orthogonality=settings.orthogonality, gain=place.gain, generator=place.generator,
+        )  # fmt: skip
+
+    def coefficients(self) -> tuple[Tensor, ...]:
+        return (self.weight,)
+
+    def stacked(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N nC Q"]:
+        """s: what all operators make of all channels."""
+        check_maps(x, self.in_shape)
+        return self.operators(x.flatten(2)).flatten(1, 2)
+
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
+        return (self.weight @ self.stacked(x)).unflatten(-1, self.out_size)
+
+    def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
+        r""":math:`A = \sum_{n, p} s(p) s(p)^T`, G a mean over places."""
+        return [of_linear(self.stacked(x).mT, g.flatten(3).mT)]
+
+    def penalty(self) -> Float[Tensor, ""]:
+        """The factors times the shares of commutators that leave the span, and of the Killing form off its diagonal."""
+        left, off_diagonal = algebra_penalties(self.operators.generators)
+        return self.closure * left + self.orthogonality * off_diagonal
+
+
+def penalty(module: nn.Module) -> Float[Tensor, ""] | None:
+    """The sum of the penalties of a module's operator pathways that have one; None where none has."""
+    own = [p for p in module.modules() if isinstance(p, OperatorPathway) and (p.closure or p.orthogonality)]
+    return sum((p.penalty() for p in own[1:]), own[0].penalty()) if own else None
