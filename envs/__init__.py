@@ -19,6 +19,7 @@ if __name__ != "rppdyn.envs":
 import gymnasium as gym
 
 from rppdyn.envs.approximate import CURRENT_SWIMMER, KNOBS, TILTED_REACHER, CurrentSwimmer, TiltedReacher
+from rppdyn.envs.candidates import Candidate, Candidates, symmetry_candidates
 from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, compiled_terms, symmetry_choices, symmetry_spec
 from rppdyn.envs.certification.certificate import Certificate, Defect, GeneratorReport, Support
 from rppdyn.envs.certification.certify import certify
@@ -47,6 +48,8 @@ __all__ = [
     "CURRENT_SWIMMER",
     "KNOBS",
     "KNOWN_ENVIRONMENTS",
+    "Candidate",
+    "Candidates",
     "Certificate",
     "CertifiedShare",
     "CompiledTerms",
@@ -85,6 +88,7 @@ __all__ = [
     "restore_state",
     "save_certificate",
     "share_of",
+    "symmetry_candidates",
     "symmetry_choices",
     "symmetry_spec",
     "termination",

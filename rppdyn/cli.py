@@ -103,7 +103,7 @@ VERBS: dict[str, Verb] = {
         "measure how equivariant an agent, a fit or any function is", flags.equivariance_arguments, flags.equivariance
     ),
     "discover": Verb(
-        "find the continuous symmetry of a fit or of any function", flags.discover_arguments, flags.discover
+        "find the symmetry of a fit, of any function or of a robot", flags.discover_arguments, flags.discover
     ),
     "collect": Verb(
         "write episodes of an agent, or of random actions, as a dataset", flags.collect_arguments, flags.collect

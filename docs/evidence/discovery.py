@@ -1,8 +1,9 @@
 """Symmetries that are found: `python docs/evidence/discovery.py PART --seeds 1000 ... 1009 --json FILE`; without seeds, tables.
 
-PART is `fields` (plain networks of the field, trained for longer and longer: what error discovery stands), `evidence` (axis
-and strength learned with the Hamiltonian from 30 and 100 noisy states) or `frame` (a network in a learned frame). Runs that
-the file holds are passed over. A section of `protocol.md` says what is claimed.
+PART is `exact` (the field itself, in gl(3)), `fields` (plain Hamiltonian networks, trained for longer and longer: what error
+discovery stands), `evidence` (axis and strength learned with the Hamiltonian from 30 and 100 noisy states), `frame` (a network
+in a learned frame) or `robots` (permutations of joints, from random steps). Runs that the file holds are passed over. Sections
+8 and 13 of `protocol.md` say what is claimed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +21,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rppdyn.agents import played_episodes, random_policy
 from rppdyn.dynamics import learn_symmetry
+from rppdyn.envs import certify, make_env, symmetry_candidates
 from rppdyn.envs.tasks import Pendulum
 from rppdyn.equivariance import discover
 from rppdyn.equivariance.error import geometric_mean, relative_difference
-from rppdyn.groups import SO, O2eR3
+from rppdyn.groups import GL, SO, O2eR3
 from rppdyn.nn import EMLP, MLP, LearnedFrame
 from rppdyn.reps import Scalar, T, V
 from rppdyn.runs.files import write_json
 from rppdyn.runs.statistics import paired_ratio
 
 VERTICAL = torch.tensor([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
+FRAME_STEPS = 500
+ROBOTS: dict[str, dict[str, Any]] = {
+    "Walker2d-v5": {}, "Swimmer-v5": {}, "Ant-v5": {"include_cfrc_ext_in_observation": False},
+}  # fmt: skip
 Row = dict[str, Any]
 
 
@@ -52,33 +61,30 @@ def error(found: Tensor, truth: Tensor) -> float:
     return float(geometric_mean(relative_difference(found, truth)))
 
 
-def fitted(net: torch.nn.Module, x: Tensor, y: Tensor, steps: int, rate: float = 1e-2) -> None:
-    """Least squares on all data, by Adam at a rate that falls on a cosine."""
-    optimiser = torch.optim.Adam(net.parameters(), lr=rate)
-    for step in range(steps):
-        optimiser.param_groups[0]["lr"] = rate * 0.5 * (1 + math.cos(math.pi * step / steps))
-        optimiser.zero_grad()
-        (net(x) - y).square().mean().backward()
-        optimiser.step()
-
-
 def fields(seed: int) -> Row:
-    """Plain networks of the field in wind 0.1 from 1,000 states, after more and more steps: their error, and what is found."""
+    """Plain Hamiltonian networks in wind 0.1, from 1,000 states along trajectories, after more and more steps.
+
+    Their fields' error, and what is found in them.
+    """
     wind, generator = 0.1, torch.Generator().manual_seed(seed)
     pendulum = Pendulum(wind=wind)
     z, test = states(pendulum, 1000, generator), states(pendulum, 300, generator)
     rows: Row = {}
     for steps in (30, 100, 300, 1000):
         rep = pendulum.rep(SO(3))
-        net = MLP(rep, rep, SO(3), hidden=128, generator=torch.Generator().manual_seed(seed))
-        fitted(net, z.float(), pendulum.vector_field(z).float(), steps)
-        with torch.no_grad():
-            off = error(net(test.float()), pendulum.vector_field(test).float())
-        found = discover(net, rep, rep, test.float())
+        net = MLP(rep, Scalar(SO(3)), SO(3), hidden=128, generator=torch.Generator().manual_seed(seed))
+        x, y = z.float(), pendulum.vector_field(z).float()
+        optimiser = torch.optim.Adam(net.parameters(), lr=1e-2)
+        for step in range(steps):
+            optimiser.param_groups[0]["lr"] = 1e-2 * 0.5 * (1 + math.cos(math.pi * step / steps))
+            optimiser.zero_grad()
+            (rates_of(net, x, train=True) - y).square().mean().backward()
+            optimiser.step()
+        off = error(rates_of(net, test.float(), train=False), pendulum.vector_field(test).float())
+        found = discover(net, rep, Scalar(SO(3)), test.float())
         axis = off_axis(found.generators[0], wind) if len(found.generators) == 1 else None
-        smallest = found.coefficients[0] if len(found.coefficients) else None
         rows[str(steps)] = {"error": off, "verdict": found.verdict, "count": len(found.generators), "axis": axis,
-                            "defects": found.spectrum.tolist(), "seen": smallest is not None}  # fmt: skip
+                            "defects": found.spectrum.tolist()}  # fmt: skip
     return rows
 
 
@@ -119,7 +125,7 @@ def frame(seed: int) -> Row:
     pendulum = Pendulum(wind=wind)
     z, test = states(pendulum, 300, generator).float(), states(pendulum, 300, generator).float()
     y, truth = pendulum.vector_field(z), pendulum.vector_field(test)
-    hidden = [(64 * T(0) + 16 * T(1))(O2eR3()), (112 * T(0))(O2eR3()), (112 * T(0))(O2eR3())]
+    hidden = [(64 * T(0) + 16 * T(1))(O2eR3())] * 2
     rows: Row = {}
     for arm in ("learned", "vertical", "none"):
         draws = torch.Generator().manual_seed(seed)
@@ -129,9 +135,12 @@ def frame(seed: int) -> Row:
             net = EMLP(4 * V, Scalar, O2eR3(), hidden, generator=draws, bilinear="published")
         if arm == "learned":
             net = LearnedFrame(net, (4 * V)(SO(3)), Scalar(SO(3)))
-        optimiser = torch.optim.Adam(net.parameters(), lr=1e-2)
-        for step in range(600):
-            optimiser.param_groups[0]["lr"] = 1e-2 * 0.5 * (1 + math.cos(math.pi * step / 600))
+        frames = [p for name, p in net.named_parameters() if name == "coefficients"]
+        others = [p for name, p in net.named_parameters() if name != "coefficients"]
+        optimiser = torch.optim.Adam([{"params": others, "base": 1e-2}, {"params": frames, "base": 3e-2}])
+        for step in range(FRAME_STEPS):
+            for group in optimiser.param_groups:
+                group["lr"] = group["base"] * 0.5 * (1 + math.cos(math.pi * step / FRAME_STEPS))
             optimiser.zero_grad()
             (rates_of(net, z, train=True) - y).square().mean().backward()
             optimiser.step()
@@ -139,6 +148,44 @@ def frame(seed: int) -> Row:
         if isinstance(net, LearnedFrame):
             R = net.element().detach().double()
             rows[arm]["axis"] = off_axis(R @ VERTICAL @ R.mT, wind)
+    return rows
+
+
+def exact(seed: int) -> Row:
+    """The exact field in wind, with equal masses and not; from rates along trajectories; and what discovery costs."""
+    rows: Row = {}
+    family = GL(3)
+    for name, options in {"equal": {}, "m2 = 2": {"m2": 2}}.items():
+        for wind in (0.01, 0.1):
+            generator = torch.Generator().manual_seed(seed)
+            pendulum = Pendulum(wind=wind, **options)
+            rep = pendulum.rep(family)
+            z = states(pendulum, 500, generator)
+            start = time.process_time()
+            found = discover(pendulum.vector_field, rep, rep, z)
+            spent = time.process_time() - start
+            rows[f"{name},{wind:g}"] = {"verdict": found.verdict, "count": len(found.generators), "seconds": spent,
+                "defects": found.spectrum.tolist(),
+                "axis": off_axis(found.generators[0], wind) if len(found.generators) == 1 else None}  # fmt: skip
+    return rows
+
+
+def robots(seed: int) -> Row:
+    """Candidates of three robots from 6,000 random steps, with and without signs; the first three are certified."""
+    rows: Row = {}
+    for env_id, options in ROBOTS.items():
+        with closing(make_env(env_id, monitor=False, **options)) as env:
+            episodes = list(played_episodes(env, random_policy(env.action_space, seed), steps=6000, seed=seed))
+            for signs in (False, True):
+                start = time.process_time()
+                ranked = symmetry_candidates(env, episodes, signs=signs, top=8)
+                spent = time.process_time() - start
+                row: Row = {"candidates": len(ranked.scores), "residual": ranked.residual, "seconds": spent, "best": []}
+                for i, one in enumerate(ranked.best):
+                    certificate = certify(env, one.spec, n_states=50, n_resets=50) if i < 3 else None
+                    row["best"].append({"name": one.name, "score": one.score,
+                        "verdict": certificate and certificate.dynamics_verdict})  # fmt: skip
+                rows[f"{env_id},{'signs' if signs else 'permutations'}"] = row
     return rows
 
 
@@ -158,6 +205,35 @@ def table(part: str, runs: dict[str, Row]) -> None:
                 f"| {steps} | {np.median([one['error'] for one in own]):.3f} | {words} | {shown} | {first:.2f}, {second:.2f} |"
             )
         return
+    if part == "exact":
+        print(
+            "| masses, wind | verdict | degrees off, largest | smallest defect, largest | next, smallest | seconds, median |"
+        )
+        print("| --- | --- | ---: | ---: | ---: | ---: |")
+        for cell in rows[0]:
+            own = [row[cell] for row in rows]
+            words = ", ".join(sorted({f"{one['verdict']} ({one['count']})" for one in own}))
+            axes = [one["axis"] for one in own if one["axis"] is not None]
+            low, high = min(one["defects"][0] for one in own), max(one["defects"][0] for one in own)
+            following = min(one["defects"][1] for one in own)
+            seconds = np.median([one["seconds"] for one in own])
+            shown = f"{max(axes):.1e}" if axes else ""
+            print(f"| {cell} | {words} | {shown} | {low:.1e} to {high:.1e} | {following:.2f} | {seconds:.2f} |")
+        return
+    if part == "robots":
+        print("| robot | candidates | residual | first, with its score and verdict on each seed | second |")
+        print("| --- | ---: | ---: | --- | --- |")
+        for cell in rows[0]:
+            own = [row[cell] for row in rows]
+            first, second = (
+                "; ".join(
+                    f"{one['best'][i]['name']}: {one['best'][i]['score']:.3f}, {one['best'][i]['verdict']}"
+                    for one in own
+                )
+                for i in (0, 1)
+            )
+            print(f"| {cell} | {own[0]['candidates']} | {own[0]['residual']:.2f} | {first} | {second} |")
+        return
     cells = rows[0] if part == "evidence" else {"0.1,300": rows[0]}
     print("| wind, states | degrees off, largest | learned | vertical | none | learned / vertical | learned / none |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
@@ -170,7 +246,9 @@ def table(part: str, runs: dict[str, Row]) -> None:
         print(f"| {cell} | {max(one['learned']['axis'] for one in own):.2f} | {means} | {shown} |")
 
 
-PARTS: dict[str, Callable[[int], Row]] = {"fields": fields, "evidence": evidence, "frame": frame}
+PARTS: dict[str, Callable[[int], Row]] = {
+    "exact": exact, "fields": fields, "evidence": evidence, "frame": frame, "robots": robots,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -1,13 +1,20 @@
-"""`rppdyn discover`: the continuous symmetry of a fitted model or of any function, found in a family of generators."""
+"""`rppdyn discover`: the symmetry of a fitted model, of any function, or of a robot.
+
+Of models and functions it is continuous, found in a family of generators; of a robot permutations of its joints are ranked by
+its data, and certified in the simulator.
+"""
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from rppdyn.agents import played_episodes, random_policy
+from rppdyn.envs import certify, make_env, read_episodes, symmetry_candidates
 from rppdyn.envs.spec import align
 from rppdyn.equivariance import Discovery, discover
 from rppdyn.jobs.config import compose, notation
@@ -20,6 +27,8 @@ from rppdyn.runs import RunFolder, provenance
 from rppdyn.runs.files import write_json, write_measured
 
 FITS = ("fit_regression", "fit_dynamics")
+CERTIFIED = 3  # candidates of a robot, the best ones
+STATES = 100  # from which they are certified
 SHOWN = 8  # defects in the table; the JSON has all
 
 
@@ -57,14 +66,54 @@ class DiscoverResult:
     provenance: dict[str, object] = field(default_factory=provenance)
 
 
-def run(config: DiscoverConfig) -> DiscoverResult:
-    """Find the symmetry of the members of a fit, or of a function; writes it as JSON.
+@dataclass(frozen=True)
+class RankedCandidate:
+    """A signed permutation of joints: its score by the linear model, and what the simulator says of it.
+
+    Attributes:
+        dynamics, reward: verdicts, see `rppdyn.envs.certify`.
+        defect: 95th percentile of the relative defect of one step.
+    """
+
+    name: str
+    score: float
+    dynamics: str
+    reward: str
+    defect: float
+
+
+@dataclass(frozen=True)
+class RobotResult:
+    """A robot's candidates.
+
+    Attributes:
+        candidates: how many were ranked.
+        residual: share of the variance of changes that the linear model leaves.
+        best: the first, certified.
+        scores: the smallest twenty.
+    """
+
+    what: str
+    env: str
+    steps: int
+    candidates: int
+    residual: float
+    best: list[RankedCandidate]
+    scores: list[float]
+    json: str
+    provenance: dict[str, object] = field(default_factory=provenance)
+
+
+def run(config: DiscoverConfig) -> DiscoverResult | RobotResult:
+    """Find the symmetry of the members of a fit, of a function, or of a robot; writes it as JSON.
 
     Raises:
         RunFolderError, CheckpointError: there is no such run, or its files are damaged.
         ConfigError, ValueError: there is nothing to look at, or the family does not act on it.
         UnwrittenError: the file can't be written; it has the result.
     """
+    if config.kind in ("dataset", "environment"):
+        return _of_robot(config)
     found = []
     if config.kind == "run":
         folder = RunFolder.open(config.what)
@@ -108,6 +157,40 @@ def run(config: DiscoverConfig) -> DiscoverResult:
     return result
 
 
+def _of_robot(config: DiscoverConfig) -> RobotResult:
+    """Candidates from a dataset, or from random actions in an environment."""
+    if config.kind == "dataset":
+        dataset = read_episodes(config.what, trust=config.trust)
+        env, episodes = dataset.env(), dataset.episodes
+    else:
+        env = make_env(config.what, monitor=False)
+        episodes = tuple(
+            played_episodes(env, random_policy(env.action_space, config.seed), steps=config.steps, seed=config.seed)
+        )
+    with closing(env):
+        ranked = symmetry_candidates(env, episodes, signs=config.signs, top=CERTIFIED)
+        best = []
+        for one in ranked.best:
+            certificate = certify(env, one.spec, n_states=STATES, n_resets=STATES, seed=config.seed)
+            best.append(
+                RankedCandidate(
+                    one.name,
+                    one.score,
+                    certificate.dynamics_verdict,
+                    certificate.reward_verdict,
+                    certificate.generators[0].state.p95,
+                )
+            )
+        name = ranked.best[0].spec.env_id
+    json = config.json or config.what.strip("/").replace("/", ".") + ".discover.json"
+    result = RobotResult(
+        config.what, name, ranked.steps, len(ranked.scores), ranked.residual, best, ranked.scores[:20].tolist(), json
+    )
+    content = asdict(result)
+    write_measured(result, {result.json: lambda path: write_json(path, content)})
+    return result
+
+
 def _found(name: str, discovery: Discovery) -> Found:
     return Found(
         name,
@@ -119,8 +202,21 @@ def _found(name: str, discovery: Discovery) -> Found:
     )
 
 
-def table(result: DiscoverResult, written: bool = True) -> str:
-    """Each function's verdict, defects and generators; where the file is, if it was written."""
+def table(result: DiscoverResult | RobotResult, written: bool = True) -> str:
+    """Each function's verdict, defects and generators, or a robot's candidates; where the file is, if it was written."""
+    if isinstance(result, RobotResult):
+        lines = [
+            f"{result.env}: {result.candidates} permutations of joints, ranked by a linear model of {result.steps} steps "
+            f"that leaves {result.residual:.0%} of the changes",
+        ]
+        for one in result.best:
+            lines += [
+                "",
+                one.name,
+                f"  score {one.score:.3f}; in the simulator {one.dynamics}, relative defect {one.defect:.1e}; "
+                f"reward {one.reward}",
+            ]
+        return "\n".join([*lines, "", f"written: {result.json}"] if written else lines)
     lines = [
         f"{result.what}: in {result.family}, {result.representations}",
         f"{result.states} states: {result.states_from}",

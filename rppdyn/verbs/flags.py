@@ -163,7 +163,11 @@ def equivariance(arguments: argparse.Namespace) -> int:
 
 
 def discover_arguments(parser: Parser) -> None:
-    parser.add_argument("what", metavar="WHAT", help="a run of fit-dynamics or fit-regression, or module:function")
+    parser.add_argument(
+        "what",
+        metavar="WHAT",
+        help="a run of fit-dynamics or fit-regression, module:function, a Minari dataset, or an environment's id",
+    )
     parser.add_argument(
         "--family", metavar="GROUP", help='whose generators are searched, for example "GL(3)" (of a run GL(n))'
     )
@@ -179,7 +183,12 @@ def discover_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--states", type=int, default=500, help="how many at most (500)")
     parser.add_argument("--seed", type=int, default=0, help="of normal states (0)")
+    parser.add_argument("--steps", type=int, default=6000, help="of random actions in an environment (6000)")
+    parser.add_argument(
+        "--no-signs", dest="signs", action="store_false", help="exchange a robot's joints only; none changes direction"
+    )
     parser.add_argument("--json", metavar="FILE", help="where the result is written (RUN/discover.json)")
+    trust_argument(parser)
 
 
 def discover(arguments: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -184,7 +185,7 @@ class EquivarianceConfig:
 class DiscoverConfig:
     """`rppdyn discover`."""
 
-    what: str  # a run's folder, or module:function
+    what: str  # a run's folder, module:function, a dataset, or an environment's id
     family: str | None = None  # a group whose generators are searched; of a run GL(n), n the dimension of its group
     rep_in: str | None = None
     rep_out: str | None = None
@@ -192,12 +193,23 @@ class DiscoverConfig:
     states: int = 500
     seed: int = 0
     json: str | None = None
+    steps: int = 6000  # of random actions, in an environment
+    signs: bool = True  # whether a robot's joints may change their direction
+    trust: bool = False  # of a module that a dataset names
 
     def __post_init__(self) -> None:
         flag("--states", self.states, 1)
         flag("--seed", self.seed, 0)
+        flag("--steps", self.steps, 1)
         file("--json", self.json)
         given = {"--rep-in": self.rep_in, "--rep-out": self.rep_out}
+        if self.kind in ("dataset", "environment"):
+            for name, value in {"--family": self.family, "--from": self.states_from, **given}.items():
+                if value is not None:
+                    raise ConfigError(
+                        f"{name} {value}: of a robot permutations of joints are ranked, not generators; leave it out"
+                    )
+            return
         if self.kind == "run":
             for name, value in given.items():
                 if value is not None:
@@ -209,10 +221,15 @@ class DiscoverConfig:
 
     @property
     def kind(self) -> str:
-        """What `what` names: "run" or "function"."""
+        """What `what` names: "run", "function", "dataset" or "environment"."""
+        if (folder := Path(self.what)).is_dir():
+            return "dataset" if (folder / "data").is_dir() and not (folder / "config.yaml").exists() else "run"
         module, colon, name = self.what.partition(":")
-        is_function = not Path(self.what).is_dir() and colon and module and name.isidentifier()
-        return "function" if is_function else "run"
+        if colon and module and name.isidentifier():
+            return "function"
+        if not re.search(r"-v\d+$", self.what):
+            return "run"
+        return "dataset" if "/" in self.what and not colon else "environment"
 
     @property
     def representations(self) -> tuple[str, tuple[str, str]]:
