@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor
 
 from rppdyn.agents import played_episodes, random_policy
 from rppdyn.dynamics import learn_symmetry
 from rppdyn.envs import certify, make_env, symmetry_candidates
 from rppdyn.envs.tasks import Pendulum
-from rppdyn.equivariance import discover
+from rppdyn.equivariance import discover, discover_affine
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.groups import GL, SO, O2eR3
 from rppdyn.nn import EMLP, MLP, LearnedFrame
@@ -35,6 +36,8 @@ from rppdyn.runs.statistics import paired_ratio
 
 VERTICAL = torch.tensor([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
 FRAME_STEPS = 500
+IMAGE_STEPS = 800
+MOTIONS = {"shift along x": (0.0, 0, 1, 0, 0, 0), "along y": (0.0, 0, 0, 0, 0, 1), "rotation": (0.0, -1, 0, 1, 0, 0)}
 ROBOTS: dict[str, dict[str, Any]] = {
     "Walker2d-v5": {}, "Swimmer-v5": {}, "Ant-v5": {"include_cfrc_ext_in_observation": False},
 }  # fmt: skip
@@ -189,6 +192,58 @@ def robots(seed: int) -> Row:
     return rows
 
 
+def placed(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Digits turned by any angle and shifted by up to two pixels."""
+    n = len(images)
+    angle = 2 * math.pi * torch.rand(n, generator=generator)
+    shift = (torch.rand(n, 2, generator=generator) - 0.5) * (8 / images.shape[-1])
+    cos, sin = angle.cos(), angle.sin()
+    theta = torch.stack([torch.stack([cos, -sin, shift[:, 0]], 1), torch.stack([sin, cos, shift[:, 1]], 1)], 1)
+    grid = torch.nn.functional.affine_grid(theta, list(images.shape), align_corners=False)
+    return torch.nn.functional.grid_sample(images, grid, align_corners=False)
+
+
+def images(seed: int) -> Row:
+    """Affine generators of classifiers of small digits, trained on turned and shifted ones or on upright ones."""
+    bunch = load_digits()
+    x = torch.nn.functional.pad(torch.as_tensor(bunch.images).float()[:, None] / 16, (3, 4, 3, 4))
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+    x, y = x[order], torch.as_tensor(bunch.target)[order]
+    rows: Row = {}
+    for arm in ("moved", "upright"):
+        draws = torch.Generator().manual_seed(seed)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            net = torch.nn.Sequential(
+                torch.nn.Conv2d(1, 16, 5, padding=2), torch.nn.Tanh(), torch.nn.AvgPool2d(2), torch.nn.Conv2d(16, 32, 3),
+                torch.nn.Tanh(), torch.nn.Flatten(), torch.nn.Linear(32 * 25, 64), torch.nn.Tanh(), torch.nn.Linear(64, 10),
+            )  # fmt: skip
+        optimiser = torch.optim.Adam(net.parameters(), lr=3e-3)
+        for step in range(IMAGE_STEPS):
+            optimiser.param_groups[0]["lr"] = 3e-3 * 0.5 * (1 + math.cos(math.pi * step / IMAGE_STEPS))
+            batch = torch.randint(1400, (64,), generator=draws)
+            shown = placed(x[batch], draws) if arm == "moved" else x[batch]
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(net(shown), y[batch]).backward()
+            optimiser.step()
+        test = placed(x[1400:], draws) if arm == "moved" else x[1400:]
+        with torch.no_grad():
+            accuracy = float((net(test).argmax(1) == y[1400:]).float().mean())
+        found = discover_affine(lambda x, net=net: net(x) - net(x).mean(1, keepdim=True), test)
+        rows[arm] = {"accuracy": accuracy, "verdict": found.verdict, "count": len(found.generators), "gap": found.gap,
+            "defects": found.spectrum.tolist(), "generators": found.generators.tolist(),
+            "angles": {name: outside(torch.tensor(v), found.coefficients) for name, v in MOTIONS.items()}
+                if len(found.generators) else None}  # fmt: skip
+    return rows
+
+
+def outside(direction: Tensor, coefficients: Tensor) -> float:
+    """Degrees between a direction and the span of those that were found."""
+    q, _ = torch.linalg.qr(coefficients.mT)
+    unit = torch.nn.functional.normalize(direction.double(), dim=0)
+    return math.degrees(math.acos(min(1.0, float((q.mT @ unit).norm()))))
+
+
 def table(part: str, runs: dict[str, Row]) -> None:
     """Print what was measured, as Markdown."""
     rows = list(runs.values())
@@ -220,6 +275,20 @@ def table(part: str, runs: dict[str, Row]) -> None:
             shown = f"{max(axes):.1e}" if axes else ""
             print(f"| {cell} | {words} | {shown} | {low:.1e} to {high:.1e} | {following:.2f} | {seconds:.2f} |")
         return
+    if part == "images":
+        print(
+            "| trained on digits | accuracy | verdicts (generators) | median defects | largest angle of shifts, of rotation |"
+        )
+        print("| --- | ---: | --- | --- | ---: |")
+        for arm in rows[0]:
+            own = [row[arm] for row in rows]
+            words = ", ".join(f"{one['verdict']} ({one['count']})" for one in own)
+            shown = ", ".join(f"{x:.2f}" for x in np.median([one["defects"] for one in own], axis=0))
+            angles = [one["angles"] for one in own if one["angles"]]
+            worst = [max((a[name] for a in angles), default=math.nan) for name in MOTIONS]
+            accuracy = np.mean([one["accuracy"] for one in own])
+            print(f"| {arm} | {accuracy:.3f} | {words} | {shown} | {max(worst[:2]):.1f}, {worst[2]:.1f} |")
+        return
     if part == "robots":
         print("| robot | candidates | residual | first, with its score and verdict on each seed | second |")
         print("| --- | ---: | ---: | --- | --- |")
@@ -247,7 +316,7 @@ def table(part: str, runs: dict[str, Row]) -> None:
 
 
 PARTS: dict[str, Callable[[int], Row]] = {
-    "exact": exact, "fields": fields, "evidence": evidence, "frame": frame, "robots": robots,
+    "exact": exact, "fields": fields, "evidence": evidence, "frame": frame, "robots": robots, "images": images,
 }  # fmt: skip
 
 

@@ -12,7 +12,8 @@ from rppdyn.equivariance.alternatives import (
     eq_t_frac,
     expected_group_sample,
 )
-from rppdyn.equivariance.discover import Discovery, discover
+from rppdyn.equivariance.discover import Discovery, block_family, discover
+from rppdyn.equivariance.discover_affine import affine_family, discover_affine
 from rppdyn.equivariance.entries import error_by_input, error_by_output
 from rppdyn.equivariance.error import EquivarianceError, Summary, equivariance_error, relative_difference, summarise
 from rppdyn.equivariance.layers import Layer, layers_of
@@ -35,7 +36,10 @@ __all__ = [
     "TrivialFlow",
     "aliasing_error",
     "aliasing_lie_derivative",
+    "affine_family",
+    "block_family",
     "discover",
+    "discover_affine",
     "discrete_inconsistency",
     "eq_t",
     "eq_t_frac",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Inexact
@@ -14,7 +14,7 @@ from rppdyn.equivariance.lie import derivative
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
 
-__all__ = ["Discovery", "discover"]
+__all__ = ["Discovery", "block_family", "discover"]
 
 GAP = 2.0  # how many times as large the first defect outside of the symmetry is, at least, as the last one inside
 LARGEST = 0.4  # the largest relative defect of a symmetry that is called approximate
@@ -35,6 +35,8 @@ class Discovery:
             rotation, :math:`\\sqrt 2`.
         coefficients: what they are in the family's basis, ``(k, D)``.
         verdict: "exact", "approximate" or "none".
+        unfelt: how many of the generators change nothing that the function depends on. They are its symmetries, too, and say
+            only that it leaves out some of its inputs.
         closure: how far commutators of the generators leave their span, relative to their size; 0 is a Lie algebra.
     """
 
@@ -45,6 +47,7 @@ class Discovery:
     coefficients: Float[Tensor, "k D"]
     verdict: str
     closure: float
+    unfelt: int = 0
 
     @property
     def defect(self) -> float:
@@ -76,6 +79,10 @@ class Discovery:
             "approximate": f"an approximate symmetry of dimension {len(self.generators)} in {self.family}, "
             f"relative defect {self.defect:.2g}",
         }[self.verdict]
+        if len(self.generators) == len(self.spectrum):
+            found += ", which is all of it"
+        if self.unfelt:
+            found += f", {self.unfelt} of which change nothing that the function depends on"
         return f"{found}; relative defects {shown}; gap {self.gap:.2g}"
 
 
@@ -105,8 +112,9 @@ def discover(
             ``4 * V(GL(3))``.
         x: states, ``(batch, dim_in)``; in double precision defects of exact symmetries are near 1e-15.
     Raises:
-        ValueError: the family has no continuous generators or does not act on the states, there are fewer states than
-            unknowns, or f is constant, of which everything is a symmetry.
+        ValueError: the family has no continuous generators, or ones that depend on one another, or does not act on the
+            states; there are fewer states than unknowns; or f is constant, or does not depend on what the family moves: of
+            such functions everything is a symmetry.
 
     >>> from rppdyn.groups import GL
     >>> from rppdyn.reps import Scalar, V
@@ -119,10 +127,15 @@ def discover(
     family, count = rep_in.G, len(rep_in.G.lie_algebra)
     if not count:
         raise ValueError(f"{family} has no continuous generators to choose from: give a larger family, such as GL(3)")
+    rank = int(torch.linalg.matrix_rank(family.lie_algebra.flatten(1)))
+    if rank < count:
+        raise ValueError(
+            f"{count - rank} of the {count} generators of {family} are sums of others: leave them out, a basis is needed"
+        )
     if family.is_complex:
         raise ValueError(f"{family} is complex: discovery is in real families")
     moved = torch.stack([v.flatten() for v in tangents(rep_in, x)])
-    unseen = count - int(torch.linalg.matrix_rank(moved, rtol=_rounding(x)))
+    unseen = count - int(torch.linalg.matrix_rank(moved, rtol=rounding(x)))
     if len(x) * x.shape[-1] < count or (unseen and not len(x) > count):
         raise ValueError(f"{len(x)} states are too few for {count} generators of {family}: give {count + 1} or more")
     if unseen:
@@ -141,26 +154,75 @@ def discover(
     both = torch.cat([first, second], 1)  # (D, 2 n m), whose product with itself is N
     left, sizes, _ = torch.linalg.svd(both, full_matrices=False)
     variation = float((values - values.mean(0)).norm())
-    if variation <= _rounding(x) * float(values.norm()):
+    if variation <= rounding(x) * float(values.norm()):
         raise ValueError(
             "f is constant on these states, so everything is a symmetry of it: give states that it tells apart"
         )
-    seen = sizes > _rounding(x) * max(
+    seen = sizes > rounding(x) * max(
         float(sizes[0]), variation
     )  # the others change nothing in f's arguments that f feels
+    if not bool(seen.any()):
+        raise ValueError(
+            f"f does not depend on what {family} moves, so everything is a symmetry of it: give a family that acts on its "
+            "arguments, or leave those out that it does not move"
+        )
     white = left[:, seen] / sizes[seen]  # directions in which N is the identity
     directions, defects, _ = torch.linalg.svd(white.mT @ (first - second), full_matrices=False)
     coefficients = torch.cat([left[:, ~seen], (white @ directions).flip(1)], 1).mT.double()  # f does not feel the first
     spectrum = torch.cat([defects.new_zeros(int((~seen).sum())), defects.flip(0)]).double()
-    return _judged(family, spectrum, coefficients, _rounding(x), gap, largest)
+    found = judged(family, spectrum, coefficients, rounding(x), gap, largest)
+    return replace(found, unfelt=min(int((~seen).sum()), len(found.generators)))
 
 
-def _rounding(x: Tensor) -> float:
+def block_family(parts: Mapping[str, int], *together: Sequence[str]) -> Rep:
+    """The family that acts on named blocks of a vector: by one gl(n) on each list of blocks, alike on all of them.
+
+    Args:
+        parts: the blocks' names and sizes, in order (``Pendulum.parts``).
+        together: lists of names; blocks in one list are moved by the same matrix, those in none are left alone.
+    Raises:
+        ValueError: no list, an unknown name, one in two lists, or blocks of different sizes in a list.
+
+    >>> rep = block_family({"x_1": 3, "x_2": 3, "t": 1}, ["x_1", "x_2"])
+    >>> rep.dim, len(rep.G.lie_algebra)
+    (7, 9)
+    """
+    names = [name for own in together for name in own]
+    if not names:
+        raise ValueError(f"no block is moved: name some of {', '.join(parts)}")
+    for name in names:
+        if name not in parts:
+            raise ValueError(f"there is no block {name!r}: choose of {', '.join(parts)}")
+        if names.count(name) > 1:
+            raise ValueError(f"block {name!r} is named twice: it can be moved by one matrix only")
+    starts = dict(zip(parts, torch.tensor([0, *parts.values()]).cumsum(0).tolist(), strict=False))
+    sizes = []
+    for own in together:
+        if len({parts[name] for name in own}) != 1:
+            shown = ", ".join(f"{name} has {parts[name]}" for name in own)
+            raise ValueError(f"blocks of different sizes can't be moved by one matrix: {shown} entries")
+        sizes.append(parts[own[0]])
+    small, large, first = [], [], 0
+    for own, n in zip(together, sizes, strict=True):
+        for i in range(n):
+            for j in range(n):
+                A, B = (torch.zeros(d, d, dtype=torch.float64) for d in (sum(sizes), sum(parts.values())))
+                A[first + i, first + j] = 1
+                for name in own:
+                    B[starts[name] + i, starts[name] + j] = 1
+                small.append(A)
+                large.append(B)
+        first += n
+    group = Group(" x ".join(f"GL({n})" for n in sizes), lie_algebra=torch.stack(small))
+    return Rep.from_generators(group, lie_algebra=torch.stack(large))
+
+
+def rounding(x: Tensor) -> float:
     """The relative size of rounding, with a margin."""
     return ROUNDING * torch.finfo(x.dtype).eps
 
 
-def _judged(
+def judged(
     family: Group, spectrum: Tensor, coefficients: Tensor, rounding: float, gap: float, largest: float
 ) -> Discovery:
     """Where the spectrum has its gap."""

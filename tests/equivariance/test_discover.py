@@ -11,8 +11,8 @@ import torch
 from registry import generator
 
 from rppdyn.envs.tasks import Pendulum
-from rppdyn.equivariance import discover, lie_derivative
-from rppdyn.groups import GL, SO, U, Z
+from rppdyn.equivariance import block_family, discover, lie_derivative
+from rppdyn.groups import GL, SO, Group, U, Z
 from rppdyn.nn import EMLP
 from rppdyn.reps import Scalar, T, V
 
@@ -69,7 +69,47 @@ def test_a_whole_algebra():
 def test_all_of_a_family():
     x = torch.randn(60, 3, dtype=torch.float64, generator=generator())
     found = discover(lambda x: 2 * x, V(GL(3)), V(GL(3)), x)
-    assert found.verdict == "exact" and len(found.generators) == 9
+    assert found.verdict == "exact" and len(found.generators) == 9 and found.unfelt == 0
+    assert "which is all of it" in str(found)
+
+
+def test_what_f_leaves_out_is_said():
+    """Of the length in a plane, turns about z are a symmetry; what changes z alone only says that z is left out."""
+    x = torch.randn(60, 3, dtype=torch.float64, generator=generator())
+    found = discover(lambda x: x[:, :2].norm(dim=1, keepdim=True), V(GL(3)), Scalar(GL(3)), x)
+    assert len(found.generators) == 4 and found.unfelt == 3
+    assert "3 of which change nothing that the function depends on" in str(found)
+
+
+def test_inputs_that_the_family_does_not_move_are_no_discovery():
+    """A function of scalars alone has all symmetries; beside a part that has none, they don't make one up."""
+    x = torch.randn(60, 5, dtype=torch.float64, generator=generator())
+    rep = V(GL(3)) + 2 * Scalar(GL(3))
+    with pytest.raises(ValueError, match=r"does not depend on what GL\(3\) moves, so everything is a symmetry"):
+        discover(lambda x: x[:, 3:].sin(), rep, (2 * Scalar)(GL(3)), x)
+    mixing = torch.randn(3, 20, dtype=torch.float64, generator=generator())
+    rough = lambda x: torch.cat([(x[:, :3] @ mixing).tanh() @ mixing.mT, 100 * x[:, 3:]], 1)  # noqa: E731
+    assert discover(rough, rep, rep, x).verdict == "none"
+
+
+def test_blocks_by_names():
+    """Turns of the positions and of the momenta, each by their own matrix, or by one; the pendulum has the latter."""
+    pendulum = Pendulum(wind=0.1)
+    z = pendulum.initial_state(200, generator())
+    rep = block_family(pendulum.parts, list(pendulum.parts))
+    found = discover(pendulum.vector_field, rep, rep, z)
+    assert found.verdict == "exact" and len(found.generators) == 1
+    own = block_family(pendulum.parts, ["x_1", "x_2"], ["p_1", "p_2"])
+    found = discover(pendulum.vector_field, own, own, z)
+    (A,) = found.generators
+    assert found.verdict == "exact" and torch.allclose(A[:3, :3], A[3:, 3:], atol=1e-9)
+    assert A[:3, 3:].abs().max() == 0 and own.G.d == 6
+    for lists, words in [([], "no block is moved"), ([["y"]], "there is no block 'y'"),
+                         ([["x_1"], ["x_1"]], "named twice")]:  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            block_family(pendulum.parts, *lists)
+    with pytest.raises(ValueError, match="a has 1, b has 2 entries"):
+        block_family({"a": 1, "b": 2}, ["a", "b"])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -117,6 +157,13 @@ BAD = {
         (3 * Scalar)(SO(3)),
         (9, 3),
         "move none of the states",
+    ),
+    "dependent generators": (
+        lambda x: x,
+        V(Group("twice", lie_algebra=[[[0, 1.0], [-1, 0]], [[0, 2.0], [-2, 0]]])),
+        V(Group("twice", lie_algebra=[[[0, 1.0], [-1, 0]], [[0, 2.0], [-2, 0]]])),
+        (9, 2),
+        "1 of the 2 generators of twice are sums of others",
     ),
     "another group": (lambda x: x, V(GL(3)), V(SO(3)), (9, 3), "belongs to"),
     "sizes": (lambda x: x, V(GL(3)), V(GL(3)), (9, 4), "has 4 components"),
