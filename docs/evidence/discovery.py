@@ -37,6 +37,7 @@ from rppdyn.runs.statistics import paired_ratio
 VERTICAL = torch.tensor([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
 FRAME_STEPS = 500
 IMAGE_STEPS = 800
+LEGS = ("thigh", "leg", "foot")
 MOTIONS = {"shift along x": (0.0, 0, 1, 0, 0, 0), "along y": (0.0, 0, 0, 0, 0, 1), "rotation": (0.0, -1, 0, 1, 0, 0)}
 ROBOTS: dict[str, dict[str, Any]] = {
     "Walker2d-v5": {}, "Swimmer-v5": {}, "Ant-v5": {"include_cfrc_ext_in_observation": False},
@@ -315,6 +316,40 @@ def table(part: str, runs: dict[str, Row]) -> None:
         print(f"| {cell} | {max(one['learned']['axis'] for one in own):.2f} | {means} | {shown} |")
 
 
+def draw(whole: dict[str, dict[str, Row]], path: Path) -> None:
+    """Defects of the exact field, defects of networks by their error, and scores of Walker2d's permutations."""
+    import matplotlib.pyplot as plt
+
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.3), layout="constrained")
+    for k, (name, label) in enumerate({"equal": "equal masses", "m2 = 2": "masses 2 to 1"}.items()):
+        for row in whole["exact"].values():
+            left.semilogy(range(1, 10), np.maximum(row[f"{name},0.1"]["defects"], 1e-16), "os"[k] + "-", color=f"C{k}",
+                          ms=4, lw=0.6, label=label)  # fmt: skip
+            label = "_"
+    left.set(title="exact field, wind 0.1, in gl(3)", xlabel="direction of the family", ylabel="relative defect",
+             xticks=range(1, 10))  # fmt: skip
+    left.legend(frameon=False, loc="lower right")
+    for k, kind in enumerate(("smallest", "next")):
+        points = np.array(
+            [(one["error"], one["defects"][k]) for row in whole["fields"].values() for one in row.values()]
+        )
+        middle.loglog(*points.T, "os"[k], color=f"C{k}", ms=4, alpha=0.7, label=f"{kind} defect")
+    middle.set(title="networks of that field, in so(3)", xlabel="error of the network's field")
+    middle.legend(frameon=False)
+    for k, (seed, row) in enumerate(whole["robots"].items()):
+        scores = [one["score"] for one in row["Walker2d-v5,permutations"]["best"]]
+        right.plot(range(1, len(scores) + 1), scores, "o-", color=f"C{k}", ms=4, lw=0.8, label=f"seed {seed}")
+        for i, one in enumerate(row["Walker2d-v5,permutations"]["best"]):
+            if one["name"].count("<->") == 3 and all(f"{j}_joint <-> {j}_left_joint" in one["name"] for j in LEGS):
+                right.plot(i + 1, scores[i], "o", color=f"C{k}", ms=11, mfc="none")
+    right.set(
+        title="Walker2d: the leg swap (ringed) of 719", xlabel="rank of the permutation", ylabel="score", ylim=(0, None)
+    )
+    right.legend(frameon=False, loc="lower right")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
 PARTS: dict[str, Callable[[int], Row]] = {
     "exact": exact, "fields": fields, "evidence": evidence, "frame": frame, "robots": robots, "images": images,
 }  # fmt: skip
@@ -326,6 +361,7 @@ def main() -> None:
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[])
     parser.add_argument("--json", metavar="FILE", type=Path, required=True)
+    parser.add_argument("--figure", metavar="FILE", type=Path)
     arguments = parser.parse_args()
     whole = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
     runs = whole.setdefault(arguments.part, {})
@@ -334,6 +370,8 @@ def main() -> None:
             runs[str(seed)] = PARTS[arguments.part](seed)
             write_json(arguments.json, whole)
     table(arguments.part, runs)
+    if arguments.figure is not None:
+        draw(whole, arguments.figure)
 
 
 if __name__ == "__main__":

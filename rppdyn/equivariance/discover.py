@@ -35,8 +35,8 @@ class Discovery:
             rotation, :math:`\\sqrt 2`.
         coefficients: what they are in the family's basis, ``(k, D)``.
         verdict: "exact", "approximate" or "none".
-        unfelt: how many of the generators change nothing that the function depends on. They are its symmetries, too, and say
-            only that it leaves out some of its inputs.
+        unfelt: how many of the generators change only entries that the function does not depend on. They are its symmetries,
+            too, and say no more than that it leaves out some of its inputs.
         closure: how far commutators of the generators leave their span, relative to their size; 0 is a Lie algebra.
     """
 
@@ -161,7 +161,8 @@ def discover(
     seen = sizes > rounding(x) * max(
         float(sizes[0]), variation
     )  # the others change nothing in f's arguments that f feels
-    if not bool(seen.any()):
+    unfelt = _unfelt(f, x, rep_in, left[:, ~seen])
+    if unfelt == count:
         raise ValueError(
             f"f does not depend on what {family} moves, so everything is a symmetry of it: give a family that acts on its "
             "arguments, or leave those out that it does not move"
@@ -171,7 +172,21 @@ def discover(
     coefficients = torch.cat([left[:, ~seen], (white @ directions).flip(1)], 1).mT.double()  # f does not feel the first
     spectrum = torch.cat([defects.new_zeros(int((~seen).sum())), defects.flip(0)]).double()
     found = judged(family, spectrum, coefficients, rounding(x), gap, largest)
-    return replace(found, unfelt=min(int((~seen).sum()), len(found.generators)))
+    return replace(found, unfelt=min(unfelt, len(found.generators)))
+
+
+def _unfelt(f: Callable[[Tensor], Tensor], x: Tensor, rep_in: Rep, directions: Tensor) -> int:
+    """How many of the directions, columns in the family's basis, change only entries of x that f does not depend on."""
+    if not directions.shape[1]:
+        return 0
+    slopes = []
+    for c in range(x.shape[1]):
+        one = torch.zeros_like(x)
+        one[:, c] = 1
+        slopes.append(derivative(f, x, one)[1].detach().flatten(1).norm(dim=1))
+    felt = torch.stack([(torch.stack(slopes, 1) * v).flatten() for v in tangents(rep_in, x)])
+    sizes = torch.linalg.svdvals(directions.mT @ felt)
+    return directions.shape[1] - int((sizes > rounding(x) * torch.linalg.matrix_norm(felt)).sum())
 
 
 def block_family(parts: Mapping[str, int], *together: Sequence[str]) -> Rep:

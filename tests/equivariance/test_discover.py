@@ -73,6 +73,12 @@ def test_all_of_a_family():
     assert "which is all of it" in str(found)
 
 
+def test_invariants_of_a_whole_family():
+    x = torch.randn(60, 3, dtype=torch.float64, generator=generator())
+    found = discover(lambda x: x.square().sum(1, keepdim=True), V(SO(3)), Scalar(SO(3)), x)
+    assert found.verdict == "exact" and len(found.generators) == 3 and found.unfelt == 0
+
+
 def test_what_f_leaves_out_is_said():
     """Of the length in a plane, turns about z are a symmetry; what changes z alone only says that z is left out."""
     x = torch.randn(60, 3, dtype=torch.float64, generator=generator())

@@ -73,6 +73,28 @@ def test_a_fit(code):
     assert torch.allclose(torch.tensor(found.generators[0]).flatten().abs(), turn.abs(), atol=1e-6)
 
 
+def test_a_robot(code, capsys):
+    assert main(["discover", "Swimmer-v5", "--steps", "1500", "--json", "swimmer.json"]) == 0
+    out = capsys.readouterr().out
+    assert "Swimmer-v5: 126 permutations of joints" in out and "in the simulator exact" in out
+    stored = json.loads((code / "swimmer.json").read_text())
+    (mirror,) = [one for one in stored["best"] if one["dynamics"] == "exact"]
+    assert mirror["name"] == "signs of slider2, free_body_rot, motor1_rot, motor2_rot"
+    assert stored["steps"] >= 1500 and stored["scores"][0] == stored["best"][0]["score"]
+
+
+def test_kinds(code):
+    (code / "set" / "data").mkdir(parents=True)
+    for what, kind in [("set", "dataset"), ("rppdyn/Swimmer-v5/random-seed0-v0", "dataset"), ("Swimmer-v5", "environment"),
+                       ("mine:Robot-v0", "environment"), ("found_in:rough", "function"), ("runs/some", "run")]:  # fmt: skip
+        assert (
+            DiscoverConfig(what, **(dict(family="SO(3)", rep_in="V", rep_out="V") if kind == "function" else {})).kind
+            == kind
+        )
+    with pytest.raises(ConfigError, match="permutations of joints are ranked, not generators"):
+        DiscoverConfig("Swimmer-v5", family="SO(3)")
+
+
 def test_bad_input(code):
     for options, words in [
         (dict(family="Z(3)", rep_in="V", rep_out="V"), "no continuous generators"),
