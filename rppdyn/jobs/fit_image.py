@@ -120,7 +120,8 @@ class ImageFit(StackFit):
 
     def _backward(self, inputs: Tensor, targets: Tensor) -> Float[Tensor, " members"]:
         errors = super()._backward(inputs, targets)
-        if any(own.closure or own.orthogonality for own in self.config.model.settings.values()):
+        own = self.config.model.settings.get("operators")
+        if own is not None and (own.closure or own.orthogonality):
             self.stack.per_member(penalty).sum().backward()
         return errors
 
