@@ -82,9 +82,9 @@ def test_every_kind_of_term_is_certified_or_is_an_action():
 
 def test_crawler_is_certified_and_its_mutants_are_caught():
     compiled = crawler()
-    found = list(witnesses(compiled, states=12))
+    found = list(witnesses(compiled, states=24))
     space = compiled.spec.check().obs
-    certificate = judge(found, space, 12)
+    certificate = judge(found, space, 24)
     assert certificate.is_certified, str(certificate)
     assert not [name for name in certificate.constant if "image" not in name]
     for mutant in mutants(space, np.random.default_rng(0), 40):
@@ -92,7 +92,7 @@ def test_crawler_is_certified_and_its_mutants_are_caught():
         constant = {e for e in certificate.constant}
         rows = np.flatnonzero((mutant.generator(0) != space.generator(0)).any(1))
         unseen = all(space.features[i].name in constant for i in rows)
-        assert judge(found, mutant, 12).is_certified == (without_effect or unseen)
+        assert judge(found, mutant, 24).is_certified == (without_effect or unseen)
 
 
 def test_actions_of_witnesses_transform_as_the_spec_says():
