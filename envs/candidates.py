@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import permutations, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import mujoco
@@ -215,7 +215,8 @@ class _Robot:
 
     def _keys(self, space: Space) -> list[tuple[str, str, int]]:
         """Of each feature the joint, what it is of the joint, and which of several alike."""
-        found, seen = [], defaultdict(int)
+        seen: dict[tuple[str, str], int] = defaultdict(int)
+        found = []
         for entry in space.features:
             kind = entry.name.replace(entry.joint, "", 1).strip() if entry.joint in self.joints else entry.name
             found.append((entry.joint, kind, seen[entry.joint, kind]))
@@ -308,24 +309,24 @@ class _Robot:
             for own in (k for k in keys if k[0] == joint):
                 p[index[own]] = index[self.joints[image.joints[j]], own[1], own[2]]
                 sign[index[own]] = image.signs[j]
-        vectors = defaultdict(dict)
+        vectors: dict[str, dict[str, int]] = defaultdict(dict)
         for i, (joint, kind, _) in enumerate(keys):
             if joint == self.root and self.root is not None:
                 name, _, axis = kind.rpartition(" ")
                 vectors[name][axis] = i
         turned = np.kron(image.world, image.body)
-        for name, own in vectors.items():
-            if len(own) == 9:
+        for name, parts in vectors.items():
+            if len(parts) == 9:
                 matrix = turned
             else:  # what is observed of x, y and z
                 matrix = np.linalg.det(image.body) * image.body if name.endswith("angular velocity") else image.world
-                rows = [int(np.flatnonzero(matrix["xyz".index(axis)])[0]) for axis in own]
-                if any("xyz"[row] not in own for row in rows):
+                rows = [int(np.flatnonzero(matrix["xyz".index(axis)])[0]) for axis in parts]
+                if any("xyz"[row] not in parts for row in rows):
                     raise ValueError(f"{self.name} observes {name} in part, and its quarter turn mixes the parts")
-                for axis, row in zip(own, rows, strict=True):
-                    p[own[axis]], sign[own[axis]] = own["xyz"[row]], matrix["xyz".index(axis), row]
+                for axis, row in zip(parts, rows, strict=True):
+                    p[parts[axis]], sign[parts[axis]] = parts["xyz"[row]], matrix["xyz".index(axis), row]
                 continue
-            indices = list(own.values())
+            indices = list(parts.values())
             for i, row in zip(indices, matrix, strict=True):
                 k = int(np.flatnonzero(row)[0])
                 p[i], sign[i] = indices[k], row[k]
@@ -355,7 +356,7 @@ class _Robot:
     def spec(self, image: _Image) -> SymmetrySpec:
         """How it acts on observations, actions and the simulator's state; entries of no joint are left free."""
         known = {*self.joints, self.root}
-        spaces = {}
+        spaces: dict[str, Any] = {}
         for key, space in self.spaces.items():
             p, sign = self._of(key, image)
             matrix = np.zeros((len(p), len(p)))

@@ -106,6 +106,9 @@ def discover(
     to rounding. The symmetry is what lies below the spectrum's largest gap, if that is at least `gap` and the defects
     below it are at most `largest`; a family all of whose directions are symmetries has its gap at the end, to 1.
 
+    Of an invariant function, whose output is not moved, only one term is left, and a defect is 0 or 1: its symmetries are found
+    where they are exact. Give the field of a learned energy, not the energy.
+
     Args:
         f: maps ``(batch, dim_in)`` to ``(batch, dim_out)``; a vector field, a model, a policy.
         rep_in, rep_out: representations of the family, a group that is taken as large as the symmetry may be:

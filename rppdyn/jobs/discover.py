@@ -209,12 +209,12 @@ def table(result: DiscoverResult | RobotResult, written: bool = True) -> str:
             f"{result.env}: {result.candidates} permutations of joints, ranked by a linear model of {result.steps} steps "
             f"that leaves {result.residual:.0%} of the changes",
         ]
-        for one in result.best:
+        for ranked in result.best:
             lines += [
                 "",
-                one.name,
-                f"  score {one.score:.3f}; in the simulator {one.dynamics}, relative defect {one.defect:.1e}; "
-                f"reward {one.reward}",
+                ranked.name,
+                f"  score {ranked.score:.3f}; in the simulator {ranked.dynamics}, relative defect {ranked.defect:.1e}; "
+                f"reward {ranked.reward}",
             ]
         return "\n".join([*lines, "", f"written: {result.json}"] if written else lines)
     lines = [
