@@ -22,12 +22,13 @@ OWN_GROUPS = {"lorentz": "O(1,3)", "o5_invariant": "O(5)"}  # of tasks; that of 
 
 def arm_of(model: dict[str, Any]) -> str:
     """Name a network: its kind and free variance, a number or a word; `control` where both pathways have the same."""
+    form = ", channel-wise" if model.get("bilinear") == "channelwise" else ""
     if model["kind"] == "emlp":
-        return "emlp"
+        return "emlp" + form
     if model["kind"] == "rpp" and model["equivariant_variance"] == model["free_variance"]:
         return "control"
     free = model["free_variance"]
-    return f"{model['kind']}, {free if isinstance(free, str) else format(free, 'g')}"
+    return f"{model['kind']}, {free if isinstance(free, str) else format(free, 'g')}" + form
 
 
 def row_of(folder: RunFolder, note: str) -> Row:
@@ -49,7 +50,6 @@ def row_of(folder: RunFolder, note: str) -> Row:
         group = (task.get("group") or OWN_GROUPS.get(name, "O(3)")).replace("2eR3()", "(2)")
         cell = f"{name}, {group}" + (wind or f", {task['train']} data")
         arm = arm_of(config["model"]) + (", augmented" if task.get("augment") else "")
-        arm += ", channel-wise" if config["model"].get("bilinear") == "channelwise" else ""
         seeds, values = result["seeds"], result["test"]["test/error"]
     provenance = result["provenance"]
     command = " ".join(["rppdyn", *(word for word in provenance["command"][1:] if word != "--resume")])
