@@ -17,6 +17,8 @@ image of a state has the legs mirrored and the arms as they were, so the legs' d
 
 from __future__ import annotations
 
+from typing import Any
+
 import mujoco
 import numpy as np
 
@@ -41,7 +43,8 @@ def without(spec: SymmetrySpec, *names: str, model: mujoco.MjModel | None = None
     """
     joints, bodies = _below(model, names) if model is not None else (set(names), set(names))
     joints |= set(names)
-    spaces, found = {}, set()
+    spaces: dict[str, Any] = {}
+    found = set()
     for key in SPACES:
         if (space := getattr(spec, key)) is None:
             continue

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -91,7 +92,7 @@ def published_spec(spec: SymmetrySpec, task: str) -> SymmetrySpec:
     whole = np.zeros((len(features), len(features)))
     n = len(state["qpos"])
     whole[:n, :n], whole[n:, n:] = state["qpos"], state["qvel"]
-    spaces = {key: _with_generator(getattr(spec, key), matrix) for key, matrix in state.items()}
+    spaces: dict[str, Any] = {key: _with_generator(getattr(spec, key), matrix) for key, matrix in state.items()}
     spaces["obs"] = _with_generator(spec.obs, _restricted(whole, features, spec.obs.features))
     symmetry = Symmetry(published.name, note="As published with the residual-pathway work.")
     return SymmetrySpec(spec.env_id, published.group, act=spec.act, symmetries=(symmetry,), **spaces)

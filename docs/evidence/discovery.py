@@ -135,24 +135,33 @@ def rates_of(energy: torch.nn.Module, z: Tensor, *, train: bool) -> Tensor:
 
 
 def frame(seed: int) -> Row:
-    """Hamiltonian networks in wind 0.1 from 300 states: in a learned frame, in the vertical one, and without symmetry."""
+    """Hamiltonian networks in wind 0.1 from 300 states: without symmetry, in the vertical frame, and in learned ones.
+
+    Of the learned ones the first starts from the vertical frame, the second from the axis that `discover` finds in the network
+    without symmetry.
+    """
     wind, generator = 0.1, torch.Generator().manual_seed(seed)
     pendulum = Pendulum(wind=wind)
     z, test = states(pendulum, 300, generator).float(), states(pendulum, 300, generator).float()
     y, truth = pendulum.vector_field(z), pendulum.vector_field(test)
     hidden = [(64 * T(0) + 16 * T(1))(O2eR3())] * 2
     rows: Row = {}
-    for arm in ("learned", "vertical", "none"):
+    start = torch.zeros(3)
+    for arm in ("none", "vertical", "learned", "discovered"):
         draws = torch.Generator().manual_seed(seed)
         if arm == "none":
             net: torch.nn.Module = MLP(4 * V, Scalar, O2eR3(), hidden=128, generator=draws)
         else:
             net = EMLP(4 * V, Scalar, O2eR3(), hidden, generator=draws, bilinear="published")
-        if arm == "learned":
+        if arm in ("learned", "discovered"):
             net = LearnedFrame(net, (4 * V)(SO(3)), Scalar(SO(3)))
+        if isinstance(net, LearnedFrame) and arm == "discovered":
+            with torch.no_grad():
+                net.coefficients.copy_(start)
         frames = [p for name, p in net.named_parameters() if name == "coefficients"]
         others = [p for name, p in net.named_parameters() if name != "coefficients"]
-        optimiser = torch.optim.Adam([{"params": others, "base": 1e-2}, {"params": frames, "base": 3e-2}])
+        rate = 1e-2 if arm == "discovered" else 3e-2
+        optimiser = torch.optim.Adam([{"params": others, "base": 1e-2}, {"params": frames, "base": rate}])
         for step in range(FRAME_STEPS):
             for group in optimiser.param_groups:
                 group["lr"] = group["base"] * 0.5 * (1 + math.cos(math.pi * step / FRAME_STEPS))
@@ -160,10 +169,26 @@ def frame(seed: int) -> Row:
             (rates_of(net, z, train=True) - y).square().mean().backward()
             optimiser.step()
         rows[arm] = {"error": error(rates_of(net, test, train=False), truth)}
+        if arm == "none":
+            start, rows[arm]["axis"] = frame_of(net, z, wind)
         if isinstance(net, LearnedFrame):
             R = net.element().detach().double()
             rows[arm]["axis"] = off_axis(R @ VERTICAL @ R.mT, wind)
     return rows
+
+
+def frame_of(net: torch.nn.Module, z: torch.Tensor, wind: float) -> tuple[torch.Tensor, float]:
+    """Coefficients of the turn from the vertical to the axis of a network's field, and how far off that is, in degrees."""
+    family = SO(3)
+    rep = (4 * V)(family)
+    A = discover(lambda x: rates_of(net, x.float(), train=False).to(x.dtype), rep, rep, z.double()).generators[0]
+    axis = torch.stack([A[2, 1], A[0, 2], A[1, 0]])
+    axis = axis / axis.norm() * axis[2].sign()
+    across = torch.linalg.cross(axis.new_tensor([0.0, 0.0, 1.0]), axis)
+    x, y, _ = across / across.norm() * torch.atan2(across.norm(), axis[2])
+    turn = torch.stack([*(x * 0, x * 0, y), *(x * 0, x * 0, -x), *(-y, x, x * 0)]).view(3, 3)
+    coefficients = torch.linalg.lstsq(family.lie_algebra.double().flatten(1).mT, turn.flatten()[:, None]).solution
+    return coefficients[:, 0].float(), off_axis(A, wind)
 
 
 def exact(seed: int) -> Row:
