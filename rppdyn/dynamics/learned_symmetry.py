@@ -186,7 +186,13 @@ class _Evidence:
             )
         precise = (-self.log_noise).exp()
         posterior = prior + torch.einsum("k,kfg->fg", precise, self.grams)
-        lower, upper = torch.linalg.cholesky(prior), torch.linalg.cholesky(posterior)
+        try:
+            lower, upper = torch.linalg.cholesky(prior), torch.linalg.cholesky(posterior)
+        except torch.linalg.LinAlgError as error:
+            raise ValueError(
+                "the evidence can't be computed: the rates seem to have no noise, whose variance has fallen to "
+                f"{float(self.log_noise.exp().min()):.1e}; give noisy rates, or look for the symmetry by discover"
+            ) from error
         half = torch.linalg.solve_triangular(upper, (precise @ self.moments)[:, None], upper=False)
         determinants = lower.diagonal().log().sum() - upper.diagonal().log().sum()
         noise = self.count * (math.log(2 * math.pi) + self.log_noise).sum()

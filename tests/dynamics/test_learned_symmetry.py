@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from refusals import refused
 from registry import generator
 
 from rppdyn.dynamics import learn_symmetry
@@ -64,3 +65,6 @@ def test_bad_input():
     ]:
         with pytest.raises(ValueError, match=words):
             learn_symmetry(states, rates, rep, generator=generator())
+    pendulum, z, rates = data(wind=0.1, noise=0.0)
+    with refused("the rates seem to have no noise", "discover"):
+        learn_symmetry(z, rates, pendulum.rep(SO(3)), generator=generator(1), features=20)
