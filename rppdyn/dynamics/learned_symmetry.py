@@ -191,7 +191,7 @@ class _Evidence:
         except torch.linalg.LinAlgError as error:
             raise ValueError(
                 "the evidence can't be computed: the rates seem to have no noise, whose variance has fallen to "
-                f"{float(self.log_noise.exp().min()):.1e}; give noisy rates, or look for the symmetry by discover"
+                f"{float(self.log_noise.detach().exp().min()):.1e}; give noisy rates, or look for the symmetry by discover"
             ) from error
         half = torch.linalg.solve_triangular(upper, (precise @ self.moments)[:, None], upper=False)
         determinants = lower.diagonal().log().sum() - upper.diagonal().log().sum()
