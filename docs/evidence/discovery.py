@@ -36,7 +36,7 @@ from rppdyn.runs.statistics import paired_ratio
 
 VERTICAL = torch.tensor([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
 FRAME_STEPS = 500
-IMAGE_STEPS = 800
+IMAGE_STEPS = 1500
 LEGS = ("thigh", "leg", "foot")
 MOTIONS = {"shift along x": (0.0, 0, 1, 0, 0, 0), "along y": (0.0, 0, 0, 0, 0, 1), "rotation": (0.0, -1, 0, 1, 0, 0)}
 ROBOTS: dict[str, dict[str, Any]] = {
@@ -251,9 +251,10 @@ def images(seed: int) -> Row:
         draws = torch.Generator().manual_seed(seed)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
+            conv, act = torch.nn.Conv2d, torch.nn.ReLU
             net = torch.nn.Sequential(
-                torch.nn.Conv2d(1, 16, 5, padding=2), torch.nn.Tanh(), torch.nn.AvgPool2d(2), torch.nn.Conv2d(16, 32, 3),
-                torch.nn.Tanh(), torch.nn.Flatten(), torch.nn.Linear(32 * 25, 64), torch.nn.Tanh(), torch.nn.Linear(64, 10),
+                conv(1, 32, 5, padding=2), act(), torch.nn.AvgPool2d(2), conv(32, 64, 3, padding=1), act(), torch.nn.AvgPool2d(2),
+                conv(64, 64, 3), act(), torch.nn.Flatten(), torch.nn.Linear(64, 64), act(), torch.nn.Linear(64, 10),
             )  # fmt: skip
         optimiser = torch.optim.Adam(net.parameters(), lr=3e-3)
         for step in range(IMAGE_STEPS):
