@@ -254,7 +254,8 @@ def images(seed: int) -> Row:
             conv, act = torch.nn.Conv2d, torch.nn.ReLU
             net = torch.nn.Sequential(
                 conv(1, 32, 5, padding=2), act(), torch.nn.AvgPool2d(2),
-                conv(32, 64, 3, padding=1), act(), torch.nn.AvgPool2d(2), conv(64, 64, 3), act(), torch.nn.Flatten(), torch.nn.Linear(64, 64), act(), torch.nn.Linear(64, 10),
+                conv(32, 64, 3, padding=1), act(), torch.nn.AvgPool2d(2), conv(64, 64, 3), act(),
+                torch.nn.Flatten(), torch.nn.Linear(64, 64), act(), torch.nn.Linear(64, 10),
             )  # fmt: skip
         optimiser = torch.optim.Adam(net.parameters(), lr=3e-3)
         for step in range(IMAGE_STEPS):
