@@ -203,7 +203,7 @@ def test_a_sum_of_one_pathway_is_refused(name):
         RelaxedLinear(V, V, Z(4), parametrisation="dense", **{name: 0})
     for cls in (EMLP, MLP):
         with pytest.raises(ValueError, match="the prior of a sum needs both pathways"):
-            nets(Z(4), cls)
+            nets(Z(4), cls, bilinear="auto")
 
 
 def test_variances_that_can_not_be_told_apart_are_not_learned():
