@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 TOLERANCE = 1e-5
-"""Of the action's range: by more an exported policy must not differ from the one that it was made of."""
+"""Largest difference of an exported policy from the one that it was made of, as a share of half the action's range."""
 
 INPUT, OUTPUT = "observation", "action"
 

@@ -55,7 +55,7 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """What was ranked.
+    """The ranked permutations of a robot's joints.
 
     Attributes:
         best: candidates of the smallest scores, ascending.
@@ -214,7 +214,7 @@ class _Robot:
         self.owners = [number.get(key[0], len(self.joints)) for key in self.keys["obs"] + self.keys["action"]]
 
     def _keys(self, space: Space) -> list[tuple[str, str, int]]:
-        """Of each feature the joint, what it is of the joint, and which of several alike."""
+        """Joint of each feature, what it is of the joint, and which of several alike."""
         seen: dict[tuple[str, str], int] = defaultdict(int)
         found = []
         for entry in space.features:

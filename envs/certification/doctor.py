@@ -1,4 +1,4 @@
-r"""Which of a model's deviations break a symmetry in motion: each is repaired by itself, and the step measured again.
+r"""Ranking of a model's deviations by their effect on motion: each is repaired by itself, and the step measured again.
 
 With d(s) the defect of a step (:func:`rppdyn.envs.certify`) from state s of the model as it is, and d_k(s) of the model in
 which deviation k alone is averaged over its two elements, the share of the deviation is
@@ -42,7 +42,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What breaks one symmetry of a model.
+    """The deviations that break one symmetry of a model, ranked.
 
     Attributes:
         symmetry: its name.

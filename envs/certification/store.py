@@ -142,7 +142,7 @@ def certificate_for(env: gym.Env | mujoco.MjModel, spec: SymmetrySpec) -> tuple[
 
 
 def simulated(env: gym.Env | mujoco.MjModel) -> mujoco.MjModel | gym.Env | None:
-    """What a certificate is found by: a model, an environment that says its state, or None."""
+    """The key that a certificate is stored under: a model, an environment that says its state, or None."""
     if isinstance(env, mujoco.MjModel):
         return env
     model = getattr(env.unwrapped, "model", None)

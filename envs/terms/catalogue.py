@@ -30,6 +30,7 @@ M is the map of the base's frame and R that of the world (`rppdyn.envs.model_sym
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -116,8 +117,8 @@ class _BaseVector(Term):
         found = _vector(robot, self.title, *self._meaning(robot, thing))
         return found, _axes(self.axes, self.title)
 
-    def _meaning(self, robot: Robot, thing: Thing) -> tuple:
-        raise NotImplementedError
+    @abstractmethod
+    def _meaning(self, robot: Robot, thing: Thing) -> tuple: ...
 
 
 @register("base_linear_velocity")

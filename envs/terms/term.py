@@ -9,6 +9,7 @@ Terms that show the same quantity are images of each other: left joints in one, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
@@ -51,7 +52,7 @@ class Quantity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Term:
+class Term(ABC):
     """One block of an observation: x = (v - offset) scale of a quantity's numbers v.
 
     Args:
@@ -77,13 +78,13 @@ class Term:
         """What messages call it."""
         return self.label or self.kind
 
+    @abstractmethod
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> tuple[Quantity, Sequence[int]]:
         """The quantity, and which of its numbers the term shows, in order.
 
         Raises:
             ValueError: the robot lacks something that the term names.
         """
-        raise NotImplementedError
 
 
 def register(kind: str) -> Callable[[type[Term]], type[Term]]:
