@@ -20,7 +20,7 @@ import gymnasium as gym
 
 from rppdyn.envs.approximate import CURRENT_SWIMMER, KNOBS, TILTED_REACHER, CurrentSwimmer, TiltedReacher
 from rppdyn.envs.candidates import Candidate, Candidates, symmetry_candidates
-from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, compiled_terms, symmetry_choices, symmetry_spec
+from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, compiled_terms, symmetry_choices, symmetry_spec, terms_spec
 from rppdyn.envs.certification.certificate import Certificate, Defect, GeneratorReport, Support
 from rppdyn.envs.certification.certify import certify
 from rppdyn.envs.certification.doctor import Diagnosis, Finding, diagnose
@@ -92,6 +92,7 @@ __all__ = [
     "symmetry_choices",
     "symmetry_spec",
     "termination",
+    "terms_spec",
     "without",
     "write_episodes",
 ]

@@ -30,7 +30,7 @@ from rppdyn.envs.observation.action import notes, space_of
 from rppdyn.envs.observation.recognition import observation_of, recognise
 from rppdyn.envs.published import published_spec
 from rppdyn.envs.spec import Space, Symmetry, SymmetrySpec
-from rppdyn.envs.terms.compiled import CompiledTerms, compile_terms
+from rppdyn.envs.terms.compiled import CompiledTerms, compile_terms, read_terms
 from rppdyn.envs.terms.robot import Pose
 from rppdyn.envs.wrappers import step_wrappers
 
@@ -46,6 +46,7 @@ __all__ = [
     "symmetry_choices",
     "symmetry_spec",
     "symmetry_specs",
+    "terms_spec",
 ]
 
 VARIANTS = ("derived", "published")
@@ -161,6 +162,37 @@ def compiled_terms(
     names = symmetry if symmetry is None or isinstance(symmetry, str) else "+".join(symmetry)
     choice = _choose({}, derivation, names, name)
     return compile_terms(model, derivation, choice, observation, action, base, default_pose, name)
+
+
+def terms_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] | None = None) -> SymmetrySpec:
+    """The symmetry of a MuJoCo environment whose observation is the list of terms in a YAML file.
+
+    Groups of the observation stand one after the other. `certify` tells whether the environment observes what the file says.
+
+    Args:
+        env: the environment, wrapped or not.
+        path: of the file, as `rppdyn.envs.terms.read_terms` reads it.
+        symmetry: which one, in place of the file's own.
+    Raises:
+        ValueError: the file can't be used, or its observation or action has another size than the environment's.
+    """
+    terms = read_terms(path)
+    if symmetry is not None:
+        terms["symmetry"] = symmetry
+    try:
+        spec = compiled_terms(env, **terms).spec
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    for what, space, own in (
+        ("observation", env.observation_space, spec.obs),
+        ("action", env.action_space, spec.action),
+    ):
+        if space.shape != (own.dim,):
+            raise ValueError(
+                f"{path} lists {own.dim} entries of {what}, and {env_name(env)} has {space.shape or space}: list the terms "
+                f"that its {what} consists of, in its order"
+            )
+    return _with_verdicts(spec, None if step_wrappers(env) else simulated(env))
 
 
 def symmetry_specs(source: str | Path | gym.Env | mujoco.MjModel) -> tuple[list[SymmetrySpec], list[str]]:

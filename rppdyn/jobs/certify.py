@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
-from rppdyn.envs import Certificate, Diagnosis, certify, diagnose, save_certificate, symmetry_spec
+from rppdyn.envs import Certificate, Diagnosis, certify, diagnose, save_certificate, symmetry_spec, terms_spec
 from rppdyn.envs.certification.figure import picture_format
+from rppdyn.envs.making import stock_env
 from rppdyn.jobs.config.command import CertifyConfig
 from rppdyn.runs.files import write_json, write_measured
 
@@ -24,7 +26,10 @@ def run(config: CertifyConfig, progress: bool = False) -> Certificate:
     if config.figure is not None:
         picture_format(Path(config.figure))  # before the work
     spec = None  # every symmetry that is found
-    if config.symmetry is not None or config.variant != "derived":
+    if config.spec is not None:
+        with closing(stock_env(config.what, disable_env_checker=True)) as env:
+            spec = terms_spec(env, config.spec, symmetry=config.symmetry)
+    elif config.symmetry is not None or config.variant != "derived":
         spec = symmetry_spec(config.what, symmetry=config.symmetry, variant=config.variant)
     certificate = certify(
         config.what, spec, n_states=config.states, seed=config.seed, solver=config.solver, progress=progress

@@ -16,7 +16,7 @@ from torch import Tensor
 from rppdyn.agents.images import GroupImages, refuse_changed_rewards
 from rppdyn.dynamics import Step, TransitionModel
 from rppdyn.dynamics.transition import INITIAL_SCALE
-from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec
+from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec, terms_spec
 from rppdyn.envs.tasks import draw_chunks, transition_data
 from rppdyn.envs.tasks.transitions import Stretches
 from rppdyn.equivariance.error import geometric_mean, relative_difference
@@ -76,7 +76,10 @@ class Transition(StackFit):
         task = config.task
         dataset = read_episodes(config.dataset or "", trust=trust)
         with closing(dataset.env()) as env:
-            self.spec = symmetry_spec(env, symmetry=config.symmetry, variant=config.variant)
+            if config.spec is not None:
+                self.spec = terms_spec(env, config.spec, symmetry=config.symmetry)
+            else:
+                self.spec = symmetry_spec(env, symmetry=config.symmetry, variant=config.variant)
             width = widest(config.model.hidden, self.spec.group)
             certify_variance(
                 config.model, RunFolder(config.folder()), env, self.spec, width, reward=config.model.reward

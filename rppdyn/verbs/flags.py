@@ -299,6 +299,7 @@ def certify_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--variant", choices=("derived", "published"), default="derived", help="published: as the papers have it"
     )
+    parser.add_argument("--spec", metavar="FILE", help="a YAML file of the terms that the environment observes")
     parser.add_argument("--states", type=int, default=400, help="how many are mirrored, stepped and compared (400)")
     parser.add_argument("--seed", type=int, default=0, help="of the states and actions that are compared (0)")
     parser.add_argument(
@@ -317,7 +318,7 @@ def certify(arguments: argparse.Namespace) -> int:
     from rppdyn.jobs.config.command import CertifyConfig
 
     config = CertifyConfig(**vars(arguments))
-    if not config.what.lower().endswith((".xml", ".mjcf", ".urdf")):
+    if not config.is_model_file:
         from rppdyn.jobs.config.compose import require_environment
 
         require_environment(config.what)

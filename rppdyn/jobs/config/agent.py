@@ -44,6 +44,9 @@ class EnvConfig:
     id: str = MISSING
     symmetry: str | None = None  # a choice of the task ("D4"), or derived symmetries joined by "+"; null: its default
     variant: str = "derived"  # or published, the representation of the residual-pathway papers, right or wrong
+    spec: str | None = (
+        None  # a YAML file of the terms that the observation consists of; null: read off the observation itself
+    )
     total_steps: int = 1_000_000  # what total_steps stands at unless it is given
     learning_rate: float = 3e-4  # what agent.learning_rate stands at unless it is given
     learning_rate_end: float | None = None  # what agent.learning_rate_end stands at unless it is given
@@ -61,6 +64,8 @@ class EnvConfig:
         betas("env.betas", self.betas)
         require("env.tau", self.tau, 0 < self.tau <= 1, "in (0, 1]")
         require("env.variant", self.variant, self.variant in VARIANTS, " or ".join(VARIANTS))
+        if self.spec is not None and self.variant != "derived":
+            raise ConfigError(f"env.variant={self.variant} and env.spec={self.spec} are two symmetries: leave out one")
         if self.kwargs.get("render_mode") == "human":
             raise ConfigError(
                 "env.kwargs.render_mode=human: nothing is shown in training; leave it out (rppdyn evaluate-agent --video films)"
@@ -291,5 +296,5 @@ class TrainAgentConfig(RunConfig):
     def identity(self) -> dict[str, Any]:
         later = ("imagination", "matmul_precision", "compile")  # null, as before there were such keys
         unused = [f"agent.{key}" for key in later if getattr(self.agent, key) is None]
-        unused += ["agent.num_envs"] * (self.agent.num_envs == 1)
+        unused += ["agent.num_envs"] * (self.agent.num_envs == 1) + ["env.spec"] * (self.env.spec is None)
         return without(super().identity(), unused)

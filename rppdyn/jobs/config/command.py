@@ -339,6 +339,7 @@ class CertifyConfig:
     solver: str = "stock"
     symmetry: str | None = None  # None: the default of `symmetry_spec`
     variant: str = "derived"
+    spec: str | None = None  # a YAML file of the terms that an environment's observation consists of
     json: str | None = None
     figure: str | None = None
     rank: bool = False  # say which of the model's deviations break it in motion
@@ -346,6 +347,15 @@ class CertifyConfig:
     def __post_init__(self) -> None:
         flag("--states", self.states, 20)
         flag("--seed", self.seed, 0)
+        if self.spec is not None and self.variant != "derived":
+            raise ConfigError(f"--variant {self.variant} and --spec {self.spec} are two symmetries: leave out one")
+        if self.spec is not None and self.is_model_file:
+            raise ConfigError(f"--spec {self.spec}: {self.what} is a model without an observation; give an environment")
         file("--json", self.json)
         figure("--figure", self.figure)
         different_files(json=self.json, figure=self.figure)
+
+    @property
+    def is_model_file(self) -> bool:
+        """Whether a model's file is certified, not an environment."""
+        return self.what.lower().endswith((".xml", ".mjcf", ".urdf"))

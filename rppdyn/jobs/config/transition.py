@@ -12,6 +12,7 @@ from omegaconf import MISSING
 from rppdyn.jobs.config.agent import VARIANTS
 from rppdyn.jobs.config.checks import CERTIFIED, LEARNED, ConfigError, at_least, free_variance_number, require
 from rppdyn.jobs.config.fit import FitConfig, FitEvaluationConfig, NetworkConfig
+from rppdyn.jobs.config.run import without
 
 PROTOCOLS = ("standard", "published")
 
@@ -74,6 +75,9 @@ class FitTransitionConfig(FitConfig):
     dataset: str | None = None  # a Minari dataset: its id, or its folder
     symmetry: str | None = None  # a choice of the task ("D4"), or derived symmetries joined by "+"; null: its default
     variant: str = "derived"  # or published, the representation of the residual-pathway papers, right or wrong
+    spec: str | None = (
+        None  # a YAML file of the terms that the observation consists of; null: read off the observation itself
+    )
     task: TransitionTaskConfig = field(default_factory=TransitionTaskConfig)
     model: TransitionModelConfig = MISSING
     evaluation: TransitionEvaluationConfig = MISSING
@@ -91,6 +95,11 @@ class FitTransitionConfig(FitConfig):
                 "objective=marginal_likelihood (model.free_variance=learned) with model.gaussian=true: leave one of them out"
             )
         require("variant", self.variant, self.variant in VARIANTS, " or ".join(VARIANTS))
+        if self.spec is not None and self.variant != "derived":
+            raise ConfigError(f"variant={self.variant} and spec={self.spec} are two symmetries: leave out one")
+
+    def identity(self) -> dict[str, Any]:
+        return without(super().identity(), ["spec"] * (self.spec is None))
 
     @property
     def steps_per_epoch(self) -> int:

@@ -12,7 +12,7 @@ import torch
 from stable_baselines3.common.utils import LinearSchedule
 
 from rppdyn.agents import RPPMBPO, RPPSAC
-from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec
+from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec, terms_spec
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import ImaginationConfig, ModelConfig, TrainAgentConfig
 from rppdyn.jobs.config.devices import device_of
@@ -42,8 +42,11 @@ def spec_of(config: TrainAgentConfig, folder: RunFolder, env: Any) -> SymmetrySp
         ValueError: the environment has no such symmetry, or none that can be derived.
         RunFolderError: the run's own is damaged.
     """
-    stored = agent_files.load_spec(folder)
-    return stored or symmetry_spec(env, symmetry=config.env.symmetry, variant=config.env.variant)
+    if (stored := agent_files.load_spec(folder)) is not None:
+        return stored
+    if config.env.spec is not None:
+        return terms_spec(env, config.env.spec, symmetry=config.env.symmetry)
+    return symmetry_spec(env, symmetry=config.env.symmetry, variant=config.env.variant)
 
 
 def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **options: Any) -> RPPSAC:
