@@ -29,6 +29,7 @@ from rppdyn.agents.networks import (
 )
 from rppdyn.envs import SymmetrySpec, certified_share
 from rppdyn.nn import EMLP, MLP, RPPEMLP, RelaxedLinear
+from rppdyn.nn.pathways import prior_unit
 from rppdyn.priors import free_share, free_variance
 from rppdyn.reps import Rep
 
@@ -130,7 +131,8 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         n_critics: number of critics, of which targets take the minimum.
         optimizer_kwargs: Adam's `betas` and `eps`; betas default to (0.5, 0.999).
         network_kwargs: further arguments of the networks (see `rppdyn.nn.RPPEMLP`), such as their architecture or
-            their parametrisation.
+            their parametrisation. Here `free_scale="prior"` starts free pathways at the size that their prior has in a layer
+            with as many inputs as it is wide.
         use_sde: accepted because stable-baselines3 passes it; must be False.
     Raises:
         ValueError: an unknown model, a negative variance, an unknown option of Adam, or spaces that the spec doesn't fit.
@@ -350,8 +352,11 @@ def network_builder(
     if network is not RPPEMLP:  # one pathway has one variance
         variances.pop("free_variance" if network is EMLP else "equivariant_variance")
     options: dict[str, Any] = variances | dict(arguments["network_kwargs"])
-    if network is not RPPEMLP:  # one pathway has one parametrisation
+    if network is not RPPEMLP:  # one pathway has one parametrisation, and is of full size
         options.pop("parametrisation", None)
+        options.pop("free_scale", None)
+    elif options.get("free_scale") == "prior":
+        options["free_scale"] = prior_unit(variances["free_variance"], arguments["hidden"])
 
     def build(rep_in: Rep, rep_out: Rep, **kwargs: Any) -> RPPEMLP:
         return network(

@@ -178,6 +178,12 @@ BAD = {
         ["train-agent", "model.free_variance=cretified"],
         ["model.free_variance=cretified", "did you mean 'certified'", "or learned"],
     ),
+    "scale of a pathway that is alone": (
+        ["train-agent", "model=emlp", "model.free_scale=prior"],
+        ["model.free_scale=prior with model=emlp", "one pathway", "model=rpp"],
+    ),
+    "scale of no size": (["train-agent", "model.free_scale=-1"], ["model.free_scale=-1", "or prior"]),
+    "scale by another word": (["train-agent", "model.free_scale=usual"], ["model.free_scale=usual", "or prior"]),
     "certified variance of a plain network": (
         ["train-agent", "model=mlp", "model.free_variance=certified"],
         ["model.free_variance=certified with model=mlp", "believes no symmetry", "model=rpp"],

@@ -54,6 +54,15 @@ def test_strict_networks_are_equivariant_before_during_and_in_double_precision(m
     assert max(errors(agent)) < 1e-12
 
 
+@pytest.mark.parametrize("scale, expected", [(0.02, 0.02), ("prior", 0.3)])
+def test_free_pathways_start_at_a_size(make_agent, scale, expected):
+    kwargs = dict(hidden=16, free_variance=0.09 / 16, network_kwargs=dict(free_scale=scale))
+    agent = make_agent("rpp", WALKER, policy_kwargs=kwargs)
+    alone = make_agent("rpp", WALKER, policy_kwargs=kwargs | dict(network_kwargs=dict(free_scale=1.0)))
+    norms = [one.policy.pathway_statistics()["critic_free_norm"] for one in (agent, alone)]
+    assert norms[0] == pytest.approx(expected * norms[1], rel=1e-5)
+
+
 @pytest.mark.parametrize("env", [WALKER, PENDULUM])
 def test_a_plain_network_is_not_equivariant(make_agent, env):
     agent = make_agent("mlp", env)

@@ -93,6 +93,7 @@ class ModelConfig:
     free_variance: Any = MISSING
     critic_equivariant_variance: float | None = None  # null: as the actor's
     critic_free_variance: float | None = None
+    free_scale: Any = None  # initial size of free pathways, of a layer's own; prior: as their prior has it; null: 1e-3
     architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
     bilinear: Any = "auto"  # channelwise for infinite groups; published (true), channelwise, false; null: published
     parametrisation: str = "pathways"  # of relaxed layers: side by side, or dense, one weight for their sum
@@ -122,6 +123,8 @@ class ModelConfig:
             variance("model.critic_equivariant_variance", self.critic_equivariant_variance)
         if self.critic_free_variance is not None:
             variance("model.critic_free_variance", self.critic_free_variance)
+        if self.free_scale is not None:
+            self.free_scale = self._free_scale()
         self._require_pathways("actor", "", self.kind.startswith("rpp"))
         self._require_pathways("critics", "critic_", self.kind == "rpp")
         of = ("", "critic_") if self.kind == "rpp" else ("",)
@@ -137,6 +140,18 @@ class ModelConfig:
     def free(self) -> float:
         """The prior variance of the free pathway that networks are built with."""
         return free_variance_number(self.free_variance, self.certified_variance)
+
+    def _free_scale(self) -> float | str:
+        if not self.kind.startswith("rpp"):
+            raise ConfigError(
+                f"model.free_scale={self.free_scale} with model={self.kind}, which has one pathway, of full size: use "
+                "model=rpp, or leave it out"
+            )
+        if self.free_scale == "prior":
+            return "prior"
+        scale = number("model.free_scale", self.free_scale, "a number, or prior")
+        require("model.free_scale", scale, 0 <= scale < math.inf, "zero or positive, or prior")
+        return scale
 
     def _require_pathways(self, who: str, prefix: str, relaxed: bool) -> None:
         """Refuse networks of which no pathway is left; those with one pathway have the variance that is called equivariant."""

@@ -98,7 +98,9 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **option
 
 def _network(model: ModelConfig) -> dict[str, Any]:
     """Further arguments of the networks; the usual parametrisation goes without saying, as in older checkpoints."""
-    options = dict(architecture=model.architecture, bilinear=model.bilinear)
+    options: dict[str, Any] = dict(architecture=model.architecture, bilinear=model.bilinear)
+    if model.free_scale is not None:
+        options["free_scale"] = model.free_scale
     return options if model.parametrisation == "pathways" else options | dict(parametrisation=model.parametrisation)
 
 
