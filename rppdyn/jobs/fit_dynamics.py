@@ -25,8 +25,9 @@ from rppdyn.dynamics import (
     rollout_error,
 )
 from rppdyn.envs.tasks import OtherParametersError, Pendulum, TrajectoryData, load_trajectories
-from rppdyn.equivariance.error import geometric_mean
-from rppdyn.groups import SO2eR3
+from rppdyn.equivariance.discover import discover
+from rppdyn.equivariance.error import equivariance_error, geometric_mean
+from rppdyn.groups import SO, SO2eR3
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.fit import FitDynamicsConfig, PendulumTaskConfig, RolloutConfig
@@ -56,6 +57,8 @@ LONGEST = 10.0
 """Times its running mean that a gradient may be long: one trajectory that all but diverges has one 1e8 times as long."""
 INITIAL_SCALE = 0.1
 """Of the last layer's weights: at full size some networks, cubic in their inputs, throw first rollouts out of all bounds."""
+EXACT = 1e-6
+"""Relative defect below which a field's symmetry is called exact."""
 PAYS = 500
 """Steps from which on ``torch.compile`` saves a relaxed network's fit as much time as it takes where nothing is cached."""
 
@@ -75,6 +78,8 @@ def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = Fal
 
     def build() -> Dynamics:
         dynamics = Dynamics(config, progress, workers=True)
+        if config.task.wind:
+            logger.info("%s", dynamics.symmetry())
         if config.compile or (config.compile is None and dynamics.gains_by_compiling()):
             dynamics.compile()
         return dynamics
@@ -97,7 +102,7 @@ class Dynamics(StackFit):
         self.workers = [Worker() for _ in range(_processes(config))] if workers else []
         self.parts: Parts | None = None
         task = config.task
-        self.pendulum = Pendulum(k2=task.k2, wind=task.wind)
+        self.pendulum = _pendulum(task)
         self.rep = under_group(task.group, self.pendulum.rep)
         self.dtype, self.device = getattr(torch, config.dtype), device_of(config.device)
         self.data = list(self._in_turn(self._trajectories(), "data"))
@@ -165,6 +170,15 @@ class Dynamics(StackFit):
             raise
         except ValueError as error:
             raise ConfigError(f"{'task' if task.file is None else f'task.file={task.file}'}: {error}") from error
+
+    def symmetry(self) -> str:
+        """Say how far the true field is from its symmetry under the group, and under turns about any axis."""
+        z = self.pendulum.initial_state(200, torch.Generator().manual_seed(0))
+        error = equivariance_error(self.pendulum.vector_field, self.rep, self.rep, z).mean
+        turns = self.pendulum.rep(SO(3))
+        defect = float(discover(self.pendulum.vector_field, turns, turns, z).spectrum[0])
+        axis = "exactly" if defect < EXACT else f"but for {defect:.2g} of it"
+        return f"The pendulum's field is off {self.rep.G} by {error:.2g}; about its best axis it is symmetric {axis}."
 
     def predict(self, inputs: Tensor) -> Tensor:
         return _rollout(self.config, self.chunk_times, self.trained, self.trained.assemble(), inputs)
@@ -298,9 +312,14 @@ class _PartFit:
         return backward(self.stack, prediction, targets, GAUSSIAN, prior_scale)
 
 
+def _pendulum(task: PendulumTaskConfig) -> Pendulum:
+    first, second = task.masses
+    return Pendulum(k2=task.k2, wind=task.wind, m1=first, m2=second)
+
+
 def _load(task: PendulumTaskConfig, seed: int) -> TrajectoryData:
     return load_trajectories(
-        Pendulum(k2=task.k2, wind=task.wind),
+        _pendulum(task),
         n_train=task.train,
         n_validation=task.validation,
         n_test=task.test,

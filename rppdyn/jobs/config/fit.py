@@ -234,7 +234,10 @@ class PendulumTaskConfig:
     name: str = MISSING
     group: str = "O2eR3()"
     k2: float = 1.0  # of the second spring; 2 is what the published code computes
-    wind: float = 0.0  # eps, the wind's strength
+    wind: float = (
+        0.0  # eps, the wind's strength; with equal masses it tilts the axis of the symmetry and breaks nothing
+    )
+    masses: list[float] = field(default_factory=lambda: [1.0, 1.0])  # kg; unequal ones in wind leave no axis
     train: int = 500
     validation: int = 500
     test: int = 500
@@ -247,6 +250,8 @@ class PendulumTaskConfig:
         one_of("task.name", self.name, PENDULUMS)
         positive("task.k2", self.k2)
         require("task.wind", self.wind, math.isfinite(self.wind), "a number")
+        proper = len(self.masses) == 2 and all(0 < mass < math.inf for mass in self.masses)
+        require("task.masses", self.masses, proper, "two numbers above 0, such as [1,2]")
         for name in ("train", "validation", "test", "chunk"):
             at_least(f"task.{name}", getattr(self, name), 1)
         positive("task.time_step", self.time_step)
@@ -419,7 +424,8 @@ class FitDynamicsConfig(FitConfig):
             )
 
     def identity(self) -> dict[str, Any]:
-        return without(super().identity(), [] if self.compile else ["compile"])  # as before there was such a key
+        later = ["compile"] * (not self.compile) + ["task.masses"] * (self.task.masses == [1, 1])
+        return without(super().identity(), later)  # as before there were such keys
 
     @property
     def model_name(self) -> str:

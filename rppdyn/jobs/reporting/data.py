@@ -27,7 +27,7 @@ PALETTE = tuple(colour for colour in COLOURS if colour != "#000000")  # black ca
 LONGEST_NAME = 40
 TRUTH = {
     "fit-regression": ("task.strength",),
-    "fit-dynamics": ("task.k2", "task.wind", "task.time_step", "task.horizon", "task.chunk"),
+    "fit-dynamics": ("task.k2", "task.wind", "task.masses", "task.time_step", "task.horizon", "task.chunk"),
     "fit-transition": ("task.length", "task.trajectories", "task.held_out", "evaluation.protocol"),
 }
 """Keys that say what there is to be learned, or on what that is measured, and not how it is learned."""

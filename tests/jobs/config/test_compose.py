@@ -264,3 +264,13 @@ def test_that_a_key_may_be_null_is_said_where_it_is_refused(word):
 def test_suggestions():
     assert did_you_mean("Walker-v5", KNOWN_ENVIRONMENTS) == " (did you mean 'Walker2d-v5'?)"
     assert did_you_mean("zzz", KNOWN_ENVIRONMENTS) == ""
+
+
+def test_masses_of_the_pendulum_count_where_they_are_unequal():
+    usual = compose.composed("fit_dynamics", ["task=windy_pendulum"])
+    heavy = compose.composed("fit_dynamics", ["task=windy_pendulum", "task.masses=[1,2]"])
+    assert "masses" not in usual.identity()["task"]  # as before there was such a key
+    assert heavy.identity()["task"]["masses"] == [1, 2] and heavy.folder() != usual.folder()
+    for word in ("task.masses=[1]", "task.masses=[1,0]"):
+        with pytest.raises(ConfigError, match=r"task\.masses=.*two numbers above 0"):
+            compose.composed("fit_dynamics", [word])
