@@ -1,20 +1,25 @@
-"""Learning curves of agents on tasks whose symmetry is broken by degrees: `python docs/evidence/approximate.py RUNS...`.
+"""Agents on a task whose symmetry is broken by degrees: `python docs/evidence/approximate.py RUNS...`.
 
-Reads the folders of single seeds, finished or not, and writes `approximate.json` (a row for each cell and arm, with every
-seed's return at every evaluation) and the figure `approximate.png`. Section 10 of `protocol.md` says how the runs are made.
+Reads the folders of single seeds and writes `approximate.json` (a row for each cell and arm: every seed's mean return over
+training, its returns at all evaluations, and free pathways' shares), the figure `approximate.png` and the table of
+`approximate.md`. Without RUNS it reads the file and does the rest again. Arms of which a seed is unfinished are left out.
+Section 10 of `protocol.md` says how the runs are made and what is tested.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gather import arm_of
+from evidence import holm
+from gather import arm_of, write_rows
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from scipy import stats
 
 from rppdyn.runs import RunFolder
 from rppdyn.runs.figures import COLOURS, save
@@ -22,6 +27,8 @@ from rppdyn.runs.files import write_text
 from rppdyn.runs.metrics import read_metrics, series
 
 HERE = Path(__file__).parent
+DATA, PAGE = HERE / "approximate.json", HERE / "approximate.md"
+MARK = "<!-- table: made by `approximate.py` -->"
 NAMES = {
     "emlp": "strict",
     "mlp, 1e-07": "plain",
@@ -29,67 +36,128 @@ NAMES = {
     "rpp, certified": "certified",
     "rpp, learned": "learned",
 }
-SHOWN = {
-    "returns": "eval/return_mean",
-    "policy_error": "equivariance/policy",
-    "actor_free_share": "pathway/actor_free_share",
-    "critic_free_share": "pathway/critic_free_share",
-}
+STRICT, PLAIN, UNRELAXED = "strict", "plain", ("strict", "plain", "plain, mirrored replay", "plain, mirror loss")
+MARGIN = 0.95  # of the best arm's mean return: as good as it
+SHARES = ("actor_free_share", "critic_free_share")
 Row = dict[str, Any]
 
 
+def name_of(config: dict[str, Any]) -> str:
+    """Name an arm by its networks and by what is not usual in it."""
+    model, agent = config["model"], config["agent"]
+    arm = arm_of(model)
+    parts = [NAMES.get(arm, arm)]
+    parts += ["mirrored replay"] * bool(agent["augment"]) + ["mirror loss"] * bool(agent["mirror_loss"])
+    if (scale := model.get("free_scale")) is not None:
+        parts.append("starts at its share" if scale == "prior" else f"starts at {scale:g}")
+    if agent["noise_variance"] != 1:
+        parts.append(f"noise {agent['noise_variance']:g}")
+    if (critic := model["critic_free_variance"]) is not None:
+        parts.append("critic strict" if critic == 0 else f"critic {critic:g}")
+    return ", ".join(parts)
+
+
 def rows_of(paths: list[Path]) -> list[Row]:
-    """Group runs by cell and arm; steps are those that every seed has reached."""
-    groups: dict[tuple[str, str], list[tuple[int, Path]]] = {}
+    """Group finished runs by cell and arm; a value is the mean return over training, of evaluations after the first."""
+    groups: dict[tuple[str, str], list[RunFolder]] = {}
     for path in paths:
-        config = RunFolder.open(path).config()
-        cell = ", ".join([config["env"]["id"], *(f"{k} {v:g}" for k, v in config["env"]["kwargs"].items())])
-        arm = arm_of(config["model"])
-        arm = NAMES.get(arm, arm) + (", mirrored replay" if config["agent"]["augment"] else "")
-        arm += ", mirror loss" if config["agent"]["mirror_loss"] else ""
-        groups.setdefault((cell, arm), []).append((config["seed"], path))
+        folder = RunFolder.open(path)
+        config = folder.config()
+        cell = f"{config['env']['id']}, {config['env']['symmetry']}, wind {config['env']['kwargs']['wind']:g}"
+        groups.setdefault((cell, name_of(config)), []).append(folder)
     rows = []
-    for (cell, arm), runs in groups.items():
-        curves = [
-            series(read_metrics(RunFolder.open(path).metrics.path), "eval/return_mean") for _, path in sorted(runs)
-        ]
-        n = min(len(steps) for steps, _ in curves)
-        returns = [[round(float(value), 2) for value in values[:n]] for _, values in curves]
-        rows.append({"cell": cell, "arm": arm, "seeds": [seed for seed, _ in sorted(runs)],
-                     "steps": [int(step) for step in curves[0][0][:n]], "returns": returns})  # fmt: skip
+    for (cell, arm), folders in sorted(groups.items()):
+        results = [folder.result() for folder in folders]
+        if None in results:
+            print(f"{cell} | {arm}: {results.count(None)} of {len(folders)} seeds are unfinished; left out")
+            continue
+        folders.sort(key=lambda folder: folder.config()["seed"])
+        records = [read_metrics(folder.metrics.path) for folder in folders]
+        steps, _ = series(records[0], "eval/return_mean")
+        curves = np.array([series(record, "eval/return_mean")[1] for record in records])
+        shares = {
+            name: [float(f"{v:.2g}") for v in np.mean([series(r, f"pathway/{name}")[1] for r in records], 0)]
+            for name in SHARES
+        }
+        first = results[0] or {}
+        rows.append({
+            "cell": cell, "arm": arm, "seeds": [folder.config()["seed"] for folder in folders],
+            "values": [float(f"{value:.5g}") for value in curves[:, 1:].mean(1)],
+            "steps": [int(step) for step in steps], "returns": curves.round(1).tolist(), **shares,
+            "commit": (first["provenance"]["commit"] or "")[:7],
+        })  # fmt: skip
     return rows
+
+
+def tested(rows: list[Row]) -> list[Row]:
+    """Add to each row its ratio to the cell's best arm, and rank tests against strict and plain.
+
+    p-values are two-sided, exact, and corrected by Holm over the relaxed arms of a cell.
+    """
+    out = []
+    for cell in dict.fromkeys(row["cell"] for row in rows):
+        here = {row["arm"]: dict(row) for row in rows if row["cell"] == cell}
+        best = max(np.mean(row["values"]) for row in here.values())
+        relaxed = [arm for arm in here if arm not in UNRELAXED]
+        for row in here.values():
+            row["to_best"] = float(np.mean(row["values"]) / best)
+        for other in (STRICT, PLAIN):
+            if other in here:
+                ps = [
+                    float(stats.mannwhitneyu(here[arm]["values"], here[other]["values"], method="exact").pvalue)
+                    for arm in relaxed
+                ]
+                for arm, p in zip(relaxed, holm(ps), strict=True):
+                    here[arm][f"p_{other}"] = p
+        out += here.values()
+    return out
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as Markdown, a cell after the other, the best arm first."""
+    lines = [
+        "| wind | arm | mean return over training | of the best | last | free share, actor, critic | p, strict | p, plain |",
+        "| --- | --- | ---: | ---: | ---: | --- | ---: | ---: |",
+    ]
+    for row in sorted(rows, key=lambda row: (float(row["cell"].split()[-1]), -row["to_best"])):
+        values, last = np.array(row["values"]), np.array(row["returns"])[:, -1]
+        shares = ", ".join(f"{row[name][-1]:.1g}" for name in SHARES) if row["arm"] not in UNRELAXED else "–"
+        ps = [f"{row[key]:.2g}" if (key := f"p_{other}") in row else "–" for other in (STRICT, PLAIN)]
+        cells = [row["cell"].split()[-1], row["arm"], f"{values.mean():.1f} ± {values.std(ddof=1):.1f}",
+                 f"{row['to_best']:.2f}", f"{last.mean():.0f}", shares, *ps]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def draw(rows: list[Row], path: Path) -> None:
     """Draw a panel for each cell: every seed as a thin line, the mean of each arm as a thick one."""
-    cells = list(dict.fromkeys(row["cell"] for row in rows))
-    arms = list(dict.fromkeys(row["arm"] for row in rows))
-    figure = Figure(figsize=(5.2 * len(cells), 3.6), layout="constrained")
+    cells = sorted({row["cell"] for row in rows}, key=lambda cell: float(cell.split()[-1]))
+    arms = sorted({row["arm"] for row in rows}, key=lambda arm: (arm not in UNRELAXED, arm))
+    colours = dict(zip(arms, cycle(COLOURS), strict=False))
+    figure = Figure(figsize=(5.2 * len(cells), 3.8), layout="constrained")
     FigureCanvasAgg(figure)
-    for axes, cell in zip(figure.subplots(1, len(cells), squeeze=False)[0], cells, strict=True):
+    for axes, cell in zip(figure.subplots(1, len(cells), squeeze=False, sharey=True)[0], cells, strict=True):
         for row in (row for row in rows if row["cell"] == cell):
-            colour = COLOURS[arms.index(row["arm"])]
-            returns = np.array(row["returns"])
-            axes.plot(row["steps"], returns.T, color=colour, linewidth=0.6, alpha=0.5)
-            axes.plot(
-                row["steps"], returns.mean(0), color=colour, linewidth=2, label=f"{row['arm']} ({len(returns)} seeds)"
-            )
-        axes.set(title=cell.removeprefix("rppdyn/"), xlabel="environment steps", ylabel="return")
-        axes.legend(frameon=False)
+            returns, colour = np.array(row["returns"]), colours[row["arm"]]
+            axes.plot(row["steps"], returns.T, color=colour, linewidth=0.4, alpha=0.25)
+            axes.plot(row["steps"], returns.mean(0), color=colour, linewidth=2)
+        axes.set(title=f"wind {cell.split()[-1]}", xlabel="environment steps", ylabel="return")
+    handles = [axes.plot([], [], color=colours[arm], linewidth=2, label=arm)[0] for arm in arms]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(arms), 4), frameon=False)
     save(figure, path)
 
 
 def main() -> None:
-    """Read the runs, write the file and the figure, and print returns at the last common evaluation."""
+    """Read the runs, and write the file, the figure and the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS")
-    rows = rows_of(parser.parse_args().runs)
-    write_text(HERE / "approximate.json", "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUNS")
+    if runs := parser.parse_args().runs:
+        write_rows(DATA, rows_of(runs))
+    rows = tested(json.loads(DATA.read_text(encoding="utf-8")))
     draw(rows, HERE / "approximate.png")
-    for row in rows:
-        returns = np.array(row["returns"])
-        print(f"{row['cell']} | {row['arm']} | {row['steps'][-1]} steps: {returns[:, -1].round(1).tolist()}, "
-              f"mean over training {returns[:, 1:].mean():.1f}")  # fmt: skip
+    before, _, after = PAGE.read_text(encoding="utf-8").split(MARK)
+    write_text(PAGE, f"{before}{MARK}\n\n{table(rows)}\n\n{MARK}{after}")
+    print(table(rows))
 
 
 if __name__ == "__main__":
