@@ -25,7 +25,7 @@ from rppdyn.agents.equivariance import (
 from rppdyn.agents.export import DeployedPolicy, export_onnx, export_torch
 from rppdyn.agents.model_based import RPPMBPO
 from rppdyn.agents.policy import MODELS, RPPPolicy
-from rppdyn.agents.ppo import RPPActorCriticPolicy
+from rppdyn.agents.ppo import RPPPPO, Agent, RPPActorCriticPolicy
 from rppdyn.agents.trainees import train_many
 from rppdyn.agents.update import UpdateConfig, update
 from rppdyn.agents.variances import LearnVariances
@@ -33,7 +33,9 @@ from rppdyn.agents.variances import LearnVariances
 __all__ = [
     "MODELS",
     "RPPMBPO",
+    "RPPPPO",
     "RPPSAC",
+    "Agent",
     "AgentEquivarianceError",
     "DeployedPolicy",
     "LearnVariances",

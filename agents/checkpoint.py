@@ -19,6 +19,7 @@ from rppdyn.runs.streams import GlobalStates
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
+    from rppdyn.agents.ppo import RPPPPO
 
 FORMAT = 1
 COUNTERS = (
@@ -41,75 +42,103 @@ def capture(agent: RPPSAC) -> dict[str, Any]:
     if agent.action_noise is not None and not isinstance(agent.action_noise, NormalActionNoise):
         raise ValueError(f"the state of {agent.action_noise!r} can't be captured; use NormalActionNoise or none")
     _, variables = agent._get_torch_save_params()
-    data = {
+    data = capture_common(agent)
+    data["variables"] = {name: getattr(agent, name).detach().clone() for name in variables}
+    data["replay"] = replay.capture(agent.replay_buffer)
+    generators = {"update": agent.batches.generator.get_state(), "actor": agent.actor.generator.get_state()}
+    data["random"] = generators | data["random"]
+    check_finite(agent, {name: data[name] for name in LEARNED})
+    return data
+
+
+def capture_common(agent: RPPSAC | RPPPPO) -> dict[str, Any]:
+    """What every agent's state has: parameters, counters, the last observation, random states, environments."""
+    return {
         "format": FORMAT,
-        "identity": identity(agent),
+        "identity": agent.identity(),
         "parameters": _plain(agent.get_parameters()),
-        "variables": {name: getattr(agent, name).detach().clone() for name in variables},
-        "counters": {name: getattr(agent, name) for name in COUNTERS},
+        "counters": {name: getattr(agent, name) for name in COUNTERS if hasattr(agent, name)},
         "observed": {name: _plain(getattr(agent, name)) for name in OBSERVED},
         "episodes": {name: _plain(getattr(agent, name)) for name in ("ep_info_buffer", "ep_success_buffer")},
-        "replay": replay.capture(agent.replay_buffer),
         "random": {
-            "update": agent.batches.generator.get_state(),
-            "actor": agent.actor.generator.get_state(),
             **{name: _plain(state) for name, state in GlobalStates.now()._asdict().items()},
             "action_space": _plain(agent.action_space.np_random.bit_generator.state),
         },
         "log": _unwritten_log(agent),
         "envs": None if agent.env is None else _in_one_place(_plain(capture_state(agent.env))),
     }
-    check_finite(agent, {name: data[name] for name in LEARNED})
-    return data
 
 
 def restore(agent: RPPSAC, data: dict[str, Any]) -> None:
     """What `RPPSAC.restore` does."""
-    if data.get("format") != FORMAT:
-        raise ValueError(f"the agent's state has format {data.get('format')!r}, this version reads {FORMAT}")
-    if (data["envs"] is None) != (agent.env is None):
-        raise ValueError("one of the captured and this agent has an environment and the other none; build both alike")
-    for key, here in identity(agent).items():
-        if (there := data["identity"].get(key)) != here:
-            raise ValueError(f"the state was captured from an agent with {key}={there}, this one has {here}")
+    _check_alike(agent, data)
     if set(data["variables"]) != set(agent._get_torch_save_params()[1]):
         there, here = ("learned", "fixed") if agent.log_ent_coef is None else ("fixed", "learned")
         raise ValueError(
             f"the state was captured from an agent with a {there} temperature, this one's is {here} (ent_coef)"
         )
-    here = dict(agent.policy.named_parameters()) | {name: getattr(agent, name) for name in data["variables"]}
-    there = data["parameters"]["policy"] | data["variables"]
-    for name, value in here.items():
+    _check_precision(agent, data, {name: getattr(agent, name) for name in data["variables"]})
+    with torch.no_grad():
+        for name, value in data["variables"].items():
+            getattr(agent, name).copy_(value)
+    replay.restore(agent.replay_buffer, data["replay"])
+    states = data["random"]
+    agent.batches.generator.set_state(states["update"])
+    agent.actor.generator.set_state(states["actor"])
+    _restore_common(agent, data)
+
+
+def restore_common(agent: RPPPPO, data: dict[str, Any]) -> None:
+    """Put what :func:`capture_common` returned in place.
+
+    Raises:
+        ValueError: the data is of another agent.
+    """
+    _check_alike(agent, data)
+    _check_precision(agent, data, {})
+    _restore_common(agent, data)
+
+
+def _check_alike(agent: RPPSAC | RPPPPO, data: dict[str, Any]) -> None:
+    if data.get("format") != FORMAT:
+        raise ValueError(f"the agent's state has format {data.get('format')!r}, this version reads {FORMAT}")
+    if (data["envs"] is None) != (agent.env is None):
+        raise ValueError("one of the captured and this agent has an environment and the other none; build both alike")
+    for key, here in agent.identity().items():
+        if (there := data["identity"].get(key)) != here:
+            raise ValueError(f"the state was captured from an agent with {key}={there}, this one has {here}")
+
+
+def _check_precision(agent: RPPSAC | RPPPPO, data: dict[str, Any], variables: dict[str, Tensor]) -> None:
+    there = data["parameters"]["policy"] | data.get("variables", {})
+    for name, value in (dict(agent.policy.named_parameters()) | variables).items():
         if there[name].dtype != value.dtype:
             raise ValueError(
                 f"the state was captured from an agent with {name} in {there[name].dtype}, this one's is in {value.dtype}: "
                 "cast agent.policy and agent.log_ent_coef.data before restore"
             )
+
+
+def _restore_common(agent: RPPSAC | RPPPPO, data: dict[str, Any]) -> None:
     agent.set_parameters(copy.deepcopy(data["parameters"]), exact_match=True, device=agent.device)
-    with torch.no_grad():
-        for name, value in data["variables"].items():
-            getattr(agent, name).copy_(value)
     for name, value in data["counters"].items():
         setattr(agent, name, value)
     for name, value in data["observed"].items():
         setattr(agent, name, _arrays(value))
     for name, value in data["episodes"].items():
         setattr(agent, name, None if value is None else deque(value, maxlen=agent._stats_window_size))
-    replay.restore(agent.replay_buffer, data["replay"])
     agent._pending_log = dict(data["log"])
     if agent.env is not None:
         restore_state(agent.env, _arrays(data["envs"]))
         agent.env._reset_seeds()  # given at construction for the first reset, which is past
         agent.env._reset_options()
     states = data["random"]
-    agent.batches.generator.set_state(states["update"])
-    agent.actor.generator.set_state(states["actor"])
     agent.action_space.np_random.bit_generator.state = _arrays(states["action_space"])
     version, internal, gauss = states["python"]
     GlobalStates((version, tuple(internal), gauss), _arrays(states["numpy"]), states["torch"]).put()
 
 
-def replay_log(agent: RPPSAC) -> None:
+def replay_log(agent: RPPSAC | RPPPPO) -> None:
     """Put the entries that were waiting to be written when the agent was captured back into its logger."""
     for name, (value, exclude) in agent._pending_log.items():
         agent.logger.record(name, value, exclude=tuple(exclude))
@@ -118,11 +147,8 @@ def replay_log(agent: RPPSAC) -> None:
 
 def identity(agent: RPPSAC) -> dict[str, Any]:
     """What `RPPSAC.identity` returns."""
-    policy = {key: value for key, value in agent.policy._arguments.items() if key != "spec"}
     return {
-        "spec": agent.spec.digest,
-        "policy_kwargs": json.dumps(policy, sort_keys=True, default=str),
-        "n_envs": agent.n_envs,
+        **common_identity(agent),
         "buffer_size": agent.replay_buffer.buffer_size,
         "replay_buffer": "ReplayBuffer"
         if isinstance(agent.replay_buffer, replay.Rows)
@@ -131,7 +157,17 @@ def identity(agent: RPPSAC) -> dict[str, Any]:
     }
 
 
-def _unwritten_log(agent: RPPSAC) -> dict[str, list]:
+def common_identity(agent: RPPSAC | RPPPPO) -> dict[str, Any]:
+    """Symmetry, networks and number of environments."""
+    policy = {key: value for key, value in agent.policy._arguments.items() if key != "spec"}
+    return {
+        "spec": agent.spec.digest,
+        "policy_kwargs": json.dumps(policy, sort_keys=True, default=str),
+        "n_envs": agent.n_envs,
+    }
+
+
+def _unwritten_log(agent: RPPSAC | RPPPPO) -> dict[str, list]:
     logger = getattr(agent, "_logger", None)
     if logger is None:
         return dict(agent._pending_log)

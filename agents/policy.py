@@ -65,6 +65,15 @@ class SymmetricPolicy(BasePolicy):
     action_space: spaces.Box
     features_extractor: SymmetricFeatures
 
+    @property
+    @abstractmethod
+    def networks(self) -> dict[str, Sequence[RPPEMLP]]:
+        """What is relaxed: the "actor" and the "critic", all networks of each."""
+
+    def pathway_statistics(self) -> dict[str, float]:
+        """Norms of the pathways of actor and critics, and shares of the free ones; see `pathway_statistics`."""
+        return pathway_statistics(self.networks)
+
     @abstractmethod
     def action_function(self, dtype: torch.dtype | None) -> Callable[[Tensor], Tensor]:
         """Raw observations to deterministic actions in the environment's units, by networks in a precision; for measures."""
@@ -239,9 +248,10 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
 
         return q
 
-    def pathway_statistics(self) -> dict[str, float]:
-        """Norms of the pathways of actor and critics, and shares of the free ones; see `pathway_statistics`."""
-        return pathway_statistics({"actor": [self.actor.net], "critic": self.critic.function.nets})
+    @property
+    def networks(self) -> dict[str, Sequence[RPPEMLP]]:
+        """The actor's, and those of the critics."""
+        return {"actor": [self.actor.net], "critic": self.critic.function.nets}
 
 
 def pathway_statistics(networks: Mapping[str, Sequence[RPPEMLP]]) -> dict[str, float]:

@@ -1,28 +1,34 @@
-"""RPPActorCriticPolicy: relaxed equivariant networks with their priors for stable-baselines3's PPO and A2C.
+"""Relaxed equivariant networks with their priors for stable-baselines3's PPO and A2C: RPPActorCriticPolicy, and RPPPPO.
 
     spec = symmetry_spec("Walker2d-v5")
     model = PPO(RPPActorCriticPolicy, "Walker2d-v5", policy_kwargs=dict(spec=spec, model="rpp")).learn(100_000)
 
-PPO stays stock. What it has no hook for, the policy does: the prior's gradient is added when the optimiser steps, and the
-normalisation of observations moves between an update and the next rollout.
+or `RPPPPO("RPPPolicy", "Walker2d-v5")`, which finds the spec and can be captured. PPO stays stock. What it has no hook for,
+the policy does: the prior's gradient is added when the optimiser steps, and the normalisation of observations moves between an
+update and the next rollout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.type_aliases import Schedule
+from numpy.typing import NDArray
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from torch import Tensor, nn
 
-from rppdyn.agents import defaults
+from rppdyn.agents import checkpoint, defaults, refusals
+from rppdyn.agents.algorithm import RPPSAC
+from rppdyn.agents.equivariance import AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
 from rppdyn.agents.networks import SymmetricFeatures, in_precision, new_generator
-from rppdyn.agents.policy import MODELS, SymmetricPolicy, network_builder, pathway_statistics, pathway_variances
+from rppdyn.agents.policy import MODELS, SymmetricPolicy, certified_arguments, network_builder, pathway_variances
 from rppdyn.agents.refusals import check_observations
-from rppdyn.envs import SymmetrySpec
+from rppdyn.envs import SymmetrySpec, symmetry_spec
 from rppdyn.nn import RPPEMLP, RelaxedLinear
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Scalar
@@ -112,7 +118,7 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
                 "a subgroup that permutes and flips the actions"
             )
         self._rollout: list[Tensor] = []  # observations since the last update
-        self._trained_on: Tensor | None = None  # those of the last update, until the statistics have moved
+        self.trained_on: Tensor | None = None  # those of the last update, until the statistics have moved
         super().__init__(
             observation_space,
             action_space,
@@ -165,9 +171,9 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         Raises:
             ValueError: an observation that is not finite, naming entry, value and step.
         """
-        if self._trained_on is not None:
-            self.features_extractor.observe(self._trained_on)
-            self._trained_on = None
+        if self.trained_on is not None:
+            self.features_extractor.observe(self.trained_on)
+            self.trained_on = None
         step = len(self._rollout)
         check_observations(
             obs.cpu().numpy(),
@@ -177,10 +183,15 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         self._rollout.append(obs.detach().clone())
         return super().forward(obs, deterministic)
 
+    @property
+    def rollout_length(self) -> int:
+        """Steps of the rollout that is under way."""
+        return len(self._rollout)
+
     def set_training_mode(self, mode: bool) -> None:
         """Begin or end training, on the rollout since the last one."""
         if mode and self._rollout:
-            self._trained_on, self._rollout = torch.cat(self._rollout), []
+            self.trained_on, self._rollout = torch.cat(self._rollout), []
         super().set_training_mode(mode)
 
     def negative_log_prior(self) -> Tensor:
@@ -198,7 +209,7 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
                 f"training diverged: the gradient of the loss is {'not finite' if lost else 'clipped to 0'}; see that the "
                 "environment's rewards are finite, and scale large ones (VecNormalize), or give a smaller learning_rate"
             )
-        transitions = 1 if self._trained_on is None else len(self._trained_on)
+        transitions = 1 if self.trained_on is None else len(self.trained_on)
         with torch.enable_grad():
             of_prior = torch.autograd.grad(self.negative_log_prior() / transitions, list(gradients))
         for gradient, added in zip(gradients.values(), of_prior, strict=True):
@@ -215,6 +226,154 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         net = in_precision(nn.Sequential(self.features_extractor, self.value_net), dtype)
         return lambda obs, actions: net(obs.to(self.device)).double().cpu().mT
 
+    @property
+    def networks(self) -> dict[str, Sequence[RPPEMLP]]:
+        """The mean's, and the value's as critic."""
+        return {"actor": [self.action_net], "critic": [self.value_net]}
+
+
+class RPPPPO(PPO):
+    """Proximal policy optimisation with residual pathway priors: stable-baselines3's own loop, with an RPPActorCriticPolicy.
+
+        model = RPPPPO("RPPPolicy", "Walker2d-v5", seed=0).learn(100_000)
+
+    Beside stable-baselines3's it finds the symmetry itself, and `capture` holds all that an exact continuation needs.
+
+    Args:
+        policy: "RPPPolicy", which is RPPActorCriticPolicy, or a subclass of that.
+        env: an environment, its id, or a VecEnv.
+        spec: the environment's symmetry; None looks it up (`rppdyn.envs.symmetry_spec`).
+        policy_kwargs: RPPActorCriticPolicy's arguments: model, hidden, num_layers, variances.
+        **kwargs: stable-baselines3's own, with its defaults.
+    Raises:
+        ValueError: a policy that is none of these, no spec for the environment, or spaces that the symmetry doesn't preserve.
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"RPPPolicy": RPPActorCriticPolicy}
+    policy: RPPActorCriticPolicy
+    action_space: spaces.Box
+    compiles = False
+
+    def __init__(
+        self,
+        policy: str | type[RPPActorCriticPolicy],
+        env: GymEnv | str | None,
+        spec: SymmetrySpec | None = None,
+        *,
+        policy_kwargs: dict[str, Any] | None = None,
+        _init_setup_model: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        refusals.check_policy(policy, self.policy_aliases, policy_kwargs or {})
+        super().__init__(policy, env, policy_kwargs=dict(policy_kwargs or {}), _init_setup_model=False, **kwargs)  # type: ignore[arg-type]
+        self._pending_log: dict[str, Any] = {}  # log entries of a restored run that were not written yet
+        if spec is not None:
+            self.policy_kwargs["spec"] = spec.to_dict()
+        if _init_setup_model:  # load() sets up later, with the saved policy_kwargs
+            refusals.check_wrapper(self._vec_normalize_env)
+            if "spec" not in self.policy_kwargs:
+                derived = symmetry_spec(self.env)
+                assert self.env is not None
+                refusals.check_wrappers(self.env, derived)
+                self.policy_kwargs["spec"] = derived.to_dict()
+            own = self.policy_kwargs["spec"]
+            own = own if isinstance(own, SymmetrySpec) else SymmetrySpec.from_dict(dict(own))
+            self.policy_kwargs = certified_arguments(self.policy_kwargs | {"spec": own.to_dict()}, self.env, own)
+            self._setup_model()
+
+    @property
+    def spec(self) -> SymmetrySpec:
+        """The symmetry that the networks were built for."""
+        return self.policy.spec
+
+    @property
+    def parts(self) -> dict[str, nn.Module]:
+        """What is trained, by name."""
+        return {"policy": self.policy}
+
     def pathway_statistics(self) -> dict[str, float]:
-        """As `RPPPolicy.pathway_statistics`, the value function as critic."""
-        return pathway_statistics({"actor": [self.action_net], "critic": [self.value_net]})
+        """Norms of the pathways of mean and value, and shares of the free ones."""
+        return self.policy.pathway_statistics()
+
+    def equivariance_errors(self, observations: NDArray, actions: NDArray) -> dict[str, AgentEquivarianceError]:
+        """Those of the "policy" and of the value, the "critic", at raw observations (n, entries) and raw actions."""
+        return {
+            "policy": policy_equivariance_error(self, observations),
+            "critic": critic_equivariance_error(self, observations, actions),
+        }
+
+    def train(self) -> None:
+        """Update on the last rollout, and record metrics."""
+        super().train()
+        count = self.n_steps * self.n_envs
+        with torch.no_grad():
+            policy = self.policy
+            actor = negative_log_prior(policy.action_net) + negative_log_prior(policy.log_std_layer)
+            self.logger.record("prior/actor_penalty", float(actor) / count)
+            self.logger.record("prior/critic_penalty", float(negative_log_prior(policy.value_net)) / count)
+
+    def record_updates(self) -> None:
+        """Nothing: metrics of updates are recorded as they end."""
+
+    def check_finite(self) -> None:
+        """Refuse to go on where weights, statistics or the optimiser's state are no numbers any more.
+
+        Raises:
+            DivergedError: naming what is not finite, and the step.
+        """
+        refusals.check_finite(self, self.get_parameters())
+
+    def learn(self, *args: Any, **kwargs: Any) -> RPPPPO:
+        """Train; arguments as in stable-baselines3.
+
+        Raises:
+            ValueError: an observation that is not finite.
+            DivergedError: gradients, weights or the optimiser's state that are not finite.
+        """
+        super().learn(*args, **kwargs)
+        self.check_finite()
+        return self
+
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        result = super()._setup_learn(*args, **kwargs)
+        checkpoint.replay_log(self)
+        return result
+
+    def identity(self) -> dict[str, Any]:
+        """What must agree between a captured agent and one that continues it."""
+        return checkpoint.common_identity(self) | {"n_steps": self.n_steps}
+
+    def capture(self) -> dict[str, Any]:
+        """Everything that an exact continuation needs, as `RPPSAC.capture`; taken between rollouts.
+
+        Raises:
+            ValueError: a rollout is under way, or the state of an environment can't be captured.
+            DivergedError: weights that are not finite.
+        """
+        if self.policy.rollout_length:
+            raise ValueError(
+                f"a rollout is under way ({self.policy.rollout_length} steps of {self.n_steps}): capture between two, in a "
+                "callback's on_rollout_start"
+            )
+        data = checkpoint.capture_common(self)
+        trained_on = self.policy.trained_on
+        data["trained_on"] = None if trained_on is None else trained_on.cpu().clone()
+        refusals.check_finite(self, {name: data[name] for name in ("parameters", "observed")})
+        return data
+
+    def restore(self, data: dict[str, Any]) -> None:
+        """Continue from what `capture` returned, in an agent built with the same arguments and environment.
+
+        Raises:
+            ValueError: the data is of another agent.
+        """
+        checkpoint.restore_common(self, data)
+        trained_on = data["trained_on"]
+        self.policy.trained_on = None if trained_on is None else trained_on.to(self.device)
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_pending_log"]
+
+
+Agent = RPPSAC | RPPPPO
+"""What a run trains."""

@@ -34,6 +34,7 @@ from rppdyn.runs.finite import DivergedError, not_finite
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
+    from rppdyn.agents.ppo import RPPPPO
 
 LARGEST = float(np.finfo(np.float32).max)
 """Entries of observations, which networks take in single precision."""
@@ -84,7 +85,7 @@ def check_policy(policy: str | type, aliases: Mapping[str, type], arguments: Map
             raise ValueError(f"policy_kwargs has {name}, which {kind.__name__} hasn't: it has {there}")
 
 
-def warn_of_another_robot(agent: RPPSAC) -> None:
+def warn_of_another_robot(agent: RPPSAC | RPPPPO) -> None:
     """Warn where an agent that was made for one environment is given another, which stable-baselines3 tells by spaces alone."""
     for stock in agent.env.get_attr("spec") if agent.env is not None else ():
         if stock is not None and not agent.spec.is_of(stock.id):
@@ -140,13 +141,13 @@ def check_actions_chosen(agent: RPPSAC, actions: NDArray) -> None:
     raise DivergedError(f"training diverged: {where(agent, which)}, action {name!r} is {value:g}; {SMALLER}")
 
 
-def where(agent: RPPSAC, env: int) -> str:
+def where(agent: RPPSAC | RPPPPO, env: int) -> str:
     """The environment of an index, and the step that it is at."""
     which = f", environment {env}" if agent.n_envs > 1 else ""
     return f"{agent.spec.env_id}{which} at step {agent.num_timesteps}"
 
 
-def check_finite(agent: RPPSAC, data: Any, what: str = "") -> None:
+def check_finite(agent: RPPSAC | RPPPPO, data: Any, what: str = "") -> None:
     """Refuse to go on with, or to keep, what has diverged.
 
     Args:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import gymnasium
 
-from rppdyn.agents import played_episodes, random_policy, replay_episodes, spread_episodes
+from rppdyn.agents import RPPSAC, played_episodes, random_policy, replay_episodes, spread_episodes
 from rppdyn.envs import Episode, make_env, write_episodes
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import EnvConfig, TrainAgentConfig
@@ -150,6 +150,8 @@ def _of_run(config: CollectConfig) -> Iterator[_Source]:
                 words = f"{config.play} {weights} of {trained.model.kind}"
                 yield _Source(env, episodes, config.steps or STEPS, f"{who}-{config.play}", words)
             return
+        if not isinstance(agent, RPPSAC):
+            raise ConfigError(f"{folder.path} is a run of agent=ppo, which keeps no transitions: add --play exploring")
         step = agent_files.load_checkpoint(agent, folder).step
         held = replay_episodes(agent)
         if config.steps is not None:

@@ -15,12 +15,13 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from rppdyn.agents import RPPSAC, LearnVariances
+from rppdyn.agents import RPPSAC, Agent, LearnVariances
 from rppdyn.agents.policy import prior_share
 from rppdyn.agents.trainees import LOG_INTERVAL, Trainee, train_together
 from rppdyn.agents.workers import WorkerEnv
 from rppdyn.envs import SymmetrySpec, certificate_for, require_capturable, share_of, termination
 from rppdyn.envs.spec import VERDICTS
+from rppdyn.errors import by_user, one_line
 from rppdyn.jobs.config.agent import ModelConfig, TrainAgentConfig
 from rppdyn.jobs.config.checks import CERTIFIED, LEARNED
 from rppdyn.jobs.config.preflight import preflight
@@ -74,14 +75,7 @@ def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = Fals
         run = stack.enter_context(_begun(config))
         stop = stack.enter_context(stop_on_signals())
         bar = stack.enter_context(_bar(config, 1, run.state.step, progress))
-        recorder = run.recorder(stop, bar)
-        if run.missing > 0:
-            agent, is_new = run.agent, run.state.step == 0
-            interval = LOG_INTERVAL * agent.n_envs
-            agent.learn(
-                run.missing, callback=run.callbacks(recorder), reset_num_timesteps=is_new, log_interval=interval
-            )
-        return run.finish()
+        return run.train(stop, bar)
 
 
 def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool = False) -> TrainManyResult:
@@ -128,13 +122,17 @@ def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool =
 
 def _train_seeds(waiting: Seeds, threads: int, stop: StopRequest, bar_from: Callable[[int], Shown]) -> TrainManyResult:
     """Train seeds in this process; the bar shows steps from that on at which the last one begins."""
+    if waiting and waiting[0].agent.ppo is not None:
+        return _train_in_turn(waiting, threads, stop, bar_from)
     runs: dict[int, _Run] = {}
     found: list[TrainAgentResult] = []
     with process_state(threads), ExitStack() as stack:
 
         def build(own: TrainAgentConfig) -> RPPSAC:
             runs[own.seed] = stack.enter_context(_begun(own))
-            return runs[own.seed].agent
+            agent = runs[own.seed].agent
+            assert isinstance(agent, RPPSAC)
+            return agent
 
         trainees = {own.seed: Trainee(partial(build, own), name=f"seed {own.seed}") for own in waiting}
         if runs:
@@ -147,6 +145,25 @@ def _train_seeds(waiting: Seeds, threads: int, stop: StopRequest, bar_from: Call
                     with trainees[seed].guarded():
                         found.append(run.finish())
     errors = {seed: trainee.error for seed, trainee in trainees.items() if trainee.error is not None}
+    return TrainManyResult(found, errors)
+
+
+def _train_in_turn(
+    waiting: Seeds, threads: int, stop: StopRequest, bar_from: Callable[[int], Shown]
+) -> TrainManyResult:
+    """Train seeds one after the other: updates of PPO are not done as one."""
+    found: list[TrainAgentResult] = []
+    errors: dict[int, Exception] = {}
+    with process_state(threads), bar_from(0) as bar:
+        for own in waiting:
+            if stop:
+                break
+            try:
+                with _begun(own) as run:
+                    found.append(run.train(stop, bar))
+            except Exception as error:
+                errors[own.seed] = error
+                logger.warning("seed %d: %s", own.seed, one_line(error), exc_info=None if by_user(error) else error)
     return TrainManyResult(found, errors)
 
 
@@ -163,11 +180,22 @@ class _Run:
     """
 
     def __init__(
-        self, config: TrainAgentConfig, folder: RunFolder, agent: RPPSAC, state: RunState, evaluations: Evaluations
+        self, config: TrainAgentConfig, folder: RunFolder, agent: Agent, state: RunState, evaluations: Evaluations
     ):
         self.config, self.folder, self.agent, self.state, self.evaluations = config, folder, agent, state, evaluations
         self.missing = config.total_steps - state.step
         self._start, self._provenance = time.monotonic(), provenance()  # a checkout may have moved on when the run ends
+
+    def train(self, stop: StopRequest, bar: Shown) -> TrainAgentResult:
+        """Train for the steps that are left, and finish."""
+        recorder = self.recorder(stop, bar)
+        if self.missing > 0:
+            agent, is_new = self.agent, self.state.step == 0
+            interval = LOG_INTERVAL * agent.n_envs if isinstance(agent, RPPSAC) else 1  # episodes, or rollouts
+            agent.learn(
+                self.missing, callback=self.callbacks(recorder), reset_num_timesteps=is_new, log_interval=interval
+            )
+        return self.finish()
 
     def recorder(self, stop: StopRequest, bar: Shown) -> Recorder:
         """The callback that evaluates and saves."""
@@ -235,7 +263,7 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
             )
         if is_new and folder.metrics.last():
             logger.warning("%s has records and no checkpoint yet: training begins anew", folder.path)
-        if state.step >= config.total_steps + config.agent.train_freq * count:  # a last rollout may end a little later
+        if state.step >= config.total_steps + config.agent.rollout:  # a last rollout may end a little later
             raise RunFolderError(
                 f"total_steps={config.total_steps}: the run in {folder.path} has {state.step} already; "
                 "give at least as many, or another run_dir="
@@ -265,13 +293,12 @@ def _bar(config: TrainAgentConfig, count: int, initial: int, enabled: bool) -> P
     return Progress(config.total_steps, initial=initial, description=label, enabled=enabled)
 
 
-def _prior(model: ModelConfig, agent: RPPSAC) -> str:
+def _prior(model: ModelConfig, agent: Agent) -> str:
     """What part of the prior is the free pathways', in words; "" of networks that have one pathway by their kind."""
     if not model.kind.startswith("rpp"):
         return ""
-    shares = {"actor": prior_share([agent.actor.net])}
-    if model.kind == "rpp":
-        shares["critic"] = prior_share(agent.critic.function.nets)
+    networks = agent.policy.networks
+    shares = {who: prior_share(networks[who]) for who in (("actor", "critic") if model.kind == "rpp" else ("actor",))}
     how = "learned" if model.free_variance == LEARNED else f"free variance {model.free:.3g}"
     how += " (certified)" if model.free_variance == CERTIFIED else ""
     if not any(shares.values()):
@@ -280,7 +307,7 @@ def _prior(model: ModelConfig, agent: RPPSAC) -> str:
     return f"{each}; {how}" + (": strict in all but name" if max(shares.values()) < NARROW_SHARE else "")
 
 
-def _describe_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any, agent: RPPSAC) -> None:
+def _describe_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any, agent: Agent) -> None:
     """Write the spec the networks were built for, and what stepping the simulator found of it; warn where that is little.
 
     A certificate is one of this spec for this very model, weakened actuators included. Where the user has none, what the
@@ -288,11 +315,8 @@ def _describe_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any, agent: R
     """
     agent_files.save_spec(folder, spec)
     certificate, reason = certificate_for(env, spec)
-    narrow = (
-        max(prior_share([agent.actor.net]), prior_share(agent.critic.function.nets))
-        if agent.policy.model == "rpp"
-        else 1.0
-    )
+    networks = agent.policy.networks.values()
+    narrow = max(map(prior_share, networks)) if agent.policy.model == "rpp" else 1.0
     if certificate is not None:
         write_json(folder.path / "certificate.json", certificate.to_dict())
         found = share_of(certificate)

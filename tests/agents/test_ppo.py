@@ -77,7 +77,7 @@ def test_the_ratio_starts_at_one_and_statistics_move_between_updates_and_rollout
         data = next(agent.rollout_buffer.get())
         _, log_prob, _ = policy.evaluate_actions(data.observations, data.actions)
         ratios.append((log_prob - data.old_log_prob).abs().max().item())
-        counts.append((len(policy._trained_on), normaliser.count.item()))
+        counts.append((len(policy.trained_on), normaliser.count.item()))
 
     ratios: list[float] = []
     handle = policy.optimizer.register_step_pre_hook(
@@ -96,7 +96,7 @@ def test_the_prior_is_part_of_what_each_step_minimises():
     agent = make("rpp", policy_kwargs=dict(free_variance=1e-2, optimizer_class=torch.optim.SGD))
     agent.learn(64)
     policy = agent.policy
-    assert len(policy._trained_on) == 64
+    assert len(policy.trained_on) == 64
     for p in policy.parameters():
         p.grad = torch.full_like(p, 0.25)
     before = [p.detach().clone() for p in policy.parameters()]

@@ -201,8 +201,42 @@ class ImaginationConfig:
 
 
 @dataclass
+class PPOConfig:
+    """What `agent=ppo` alone has; names and defaults are stable-baselines3's."""
+
+    n_steps: int = 2048  # of each environment between updates
+    n_epochs: int = 10  # passes over a rollout
+    gae_lambda: float = 0.95
+    clip_range: float = 0.2
+    clip_range_vf: float | None = None  # of the value; null: none
+    normalize_advantage: bool = True  # of each batch
+    ent_coef: float = 0.0
+    vf_coef: float = 0.5  # 0.5: the value's part is a Gaussian likelihood of variance 1
+    target_kl: float | None = None  # a pass ends above one and a half times this; null: none does
+
+    def __post_init__(self) -> None:
+        at_least("agent.ppo.n_steps", self.n_steps, 1)
+        at_least("agent.ppo.n_epochs", self.n_epochs, 1)
+        require("agent.ppo.gae_lambda", self.gae_lambda, 0 <= self.gae_lambda <= 1, "in [0, 1]")
+        positive("agent.ppo.clip_range", self.clip_range)
+        for name in ("ent_coef", "vf_coef"):
+            value = getattr(self, name)
+            require(f"agent.ppo.{name}", value, math.isfinite(value) and value >= 0, "zero or positive")
+        for name in ("clip_range_vf", "target_kl"):
+            if (value := getattr(self, name)) is not None:
+                positive(f"agent.ppo.{name}", value)
+
+
+SAC_ONLY = (
+    "buffer_size", "learning_starts", "tau", "train_freq", "gradient_steps", "target_entropy", "noise_variance", "augment",
+    "mirror_loss", "matmul_precision", "compile",
+)  # fmt: skip
+"""Keys of an agent that `agent=ppo` has no use for."""
+
+
+@dataclass
 class AgentConfig:
-    """Soft actor-critic, on its own or on rollouts of a model."""
+    """Soft actor-critic, on its own or on rollouts of a model; or proximal policy optimisation."""
 
     learning_rate: float = MISSING
     learning_rate_end: float | None = None  # reached on a straight line at total_steps; null: constant
@@ -225,6 +259,7 @@ class AgentConfig:
         None  # updates, and actions in training, by torch.compile; null: in long runs, where it works
     )
     imagination: ImaginationConfig | None = None  # of agent=mbpo
+    ppo: PPOConfig | None = None  # of agent=ppo
 
     def __post_init__(self) -> None:
         positive("agent.learning_rate", self.learning_rate)
@@ -250,6 +285,33 @@ class AgentConfig:
         require("agent.mirror_loss", self.mirror_loss, mirror, "zero (none) or positive")
         if self.matmul_precision is not None:
             one_of("agent.matmul_precision", self.matmul_precision, PRECISIONS)
+        if self.ppo is not None:
+            self._check_ppo(self.ppo)
+
+    def _check_ppo(self, ppo: PPOConfig) -> None:
+        if self.imagination is not None:
+            raise ConfigError("agent.imagination and agent.ppo are two agents: leave out one")
+        for name in ("augment", "mirror_loss", "compile", "matmul_precision"):
+            if value := getattr(self, name):
+                raise ConfigError(
+                    f"agent.{name}={value}: agent=ppo has no such setting; leave it out, or use agent=sac"
+                )
+        at_least("agent.batch_size", self.batch_size, 2)
+        if (count := ppo.n_steps * self.num_envs) % self.batch_size:
+            raise ConfigError(
+                f"agent.batch_size={self.batch_size} does not divide the {count} transitions of a rollout (agent.ppo.n_steps "
+                "times agent.num_envs); give one that does"
+            )
+
+    @property
+    def name(self) -> str:
+        """As `agent=` chooses it."""
+        return "ppo" if self.ppo is not None else "sac" if self.imagination is None else "mbpo"
+
+    @property
+    def rollout(self) -> int:
+        """Steps of all environments between updates."""
+        return (self.train_freq if self.ppo is None else self.ppo.n_steps) * self.num_envs
 
 
 @dataclass
@@ -288,6 +350,14 @@ class TrainAgentConfig(RunConfig):
         super().__post_init__()
         at_least("total_steps", self.total_steps, 1)
         at_least("seeds", self.seeds, 1)
+        if self.agent.ppo is not None and self.workers:
+            raise ConfigError(
+                "workers=true: it is of agent=sac and agent=mbpo; leave it out, agent.num_envs=N steps several"
+            )
+        if self.agent.ppo is not None and self.model.free_variance == LEARNED:
+            raise ConfigError(
+                f"model.free_variance={LEARNED}: it is learned by the critics of agent=sac; give a number, or {CERTIFIED}"
+            )
 
     def each(self) -> list[TrainAgentConfig]:
         """The configurations of the seeds' own runs; where there is a `run_dir`, in folders `seed0`, ... of it."""
@@ -305,11 +375,11 @@ class TrainAgentConfig(RunConfig):
 
     @property
     def place(self) -> tuple[str, ...]:
-        name = self.model.kind if self.agent.imagination is None else f"{self.model.kind}_mbpo"
+        name = self.model.kind if self.agent.name == "sac" else f"{self.model.kind}_{self.agent.name}"
         return self.env.id.replace("/", "_").replace(":", "_"), name, f"seed{self.seed}"
 
     def identity(self) -> dict[str, Any]:
-        later = ("imagination", "matmul_precision", "compile")  # null, as before there were such keys
+        later = ("imagination", "matmul_precision", "compile", "ppo")  # null, as before there were such keys
         unused = [f"agent.{key}" for key in later if getattr(self.agent, key) is None]
         unused += ["agent.num_envs"] * (self.agent.num_envs == 1) + ["env.spec"] * (self.env.spec is None)
         return without(super().identity(), unused)

@@ -17,7 +17,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from rppdyn.jobs.config.agent import EnvConfig
+from rppdyn.jobs.config.agent import SAC_ONLY, EnvConfig
 from rppdyn.jobs.config.checks import ConfigError, did_you_mean
 from rppdyn.jobs.config.explaining import one_line, unknown_key
 from rppdyn.jobs.config.schemas import CONFIGS, SCHEMAS, choices, groups, is_section, kinds_of, known_keys, open_keys
@@ -206,8 +206,22 @@ def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
             raise ConfigError(
                 f"{override}: set its keys one by one, as agent.imagination.members=3; agent=sac imagines nothing"
             )
+        _check_agent(
+            override, key, next((word for word in reversed(overrides) if word.startswith("agent=")), "agent=sac")
+        )
     with initialize_config_module(CONFIGS[name], version_base="1.3", job_name=name.replace("_", "-")):
         yield [_prepared(SCHEMAS[name], override) for override in overrides]
+
+
+def _check_agent(override: str, key: str, chosen: str) -> None:
+    """Refuse what is PPO's of another agent, and what PPO has no use for."""
+    agents = re.split(r"[=,]", chosen)[1:]
+    if key.startswith("agent.ppo") and "ppo" not in agents:
+        raise ConfigError(f"{override}: it is of agent=ppo alone; add that")
+    if key == "agent.ppo":
+        raise ConfigError(f"{override}: set its keys one by one, as agent.ppo.n_steps=512; agent=sac has none")
+    if agents == ["ppo"] and key.removeprefix("agent.") in SAC_ONLY and key.startswith("agent."):
+        raise ConfigError(f"{override}: agent=ppo has no such setting; leave it out, or use agent=sac")
 
 
 def _quoted(override: str) -> str:

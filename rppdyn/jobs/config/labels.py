@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["MODEL", "flattened", "model_of", "setting", "value_of"]
+__all__ = ["AGENTS", "MODEL", "agent_of", "flattened", "model_of", "setting", "value_of"]
 
 MODEL = "agent.imagination"
 """An agent's model of its environment; null where it has none."""
+AGENTS = {"mbpo": MODEL, "ppo": "agent.ppo"}
+"""What agents other than soft actor-critic have of their own."""
 IGNORED = (
     "seed",
     "seeds",
@@ -44,6 +46,11 @@ def model_of(config: Mapping[str, Any]) -> str:
     published = ", published" if "published" in (config.get("variant"), config.get("env.variant")) else ""
     augmented = ", augmented" if config.get("agent.augment") or config.get("task.augment") else ""
     return f"{config.get('model.kind')}{published}{augmented}"
+
+
+def agent_of(config: Mapping[str, Any]) -> str:
+    """The agent of a flattened configuration: "sac", "mbpo" or "ppo"."""
+    return next((name for name, part in AGENTS.items() if any(key.startswith(f"{part}.") for key in config)), "sac")
 
 
 def setting(key: str, value: Any) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from torch import Tensor
 
-from rppdyn.agents import RPPMBPO, RPPSAC
+from rppdyn.agents import RPPMBPO, Agent
 from rppdyn.agents.networks import in_precision
 from rppdyn.agents.policy import SymmetricPolicy
 from rppdyn.envs import Space, SymmetrySpec
@@ -76,7 +76,7 @@ class Subject:
 
     source: str
     policy: Any = None
-    agent: RPPSAC | None = None
+    agent: Agent | None = None
     call: Callable[[Tensor], Tensor] | None = None
     evaluator: Callable[[], Evaluator] | None = None
     spec: SymmetrySpec | None = None

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from rppdyn.agents import RPPSAC
+from rppdyn.agents import Agent
 from rppdyn.envs import SymmetrySpec
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError
 from rppdyn.runs.files import read_tensors, replacing, write_json, write_tensors
@@ -31,7 +31,7 @@ class RunState:
     evaluated: int = -1  # the step of the last evaluation
 
 
-def write_checkpoint(agent: RPPSAC, folder: RunFolder, state: RunState) -> None:
+def write_checkpoint(agent: Agent, folder: RunFolder, state: RunState) -> None:
     """Everything an exact continuation needs: model, optimisers, replay buffer, random states, simulator, counters."""
 
     def write(target: Path) -> None:
@@ -41,7 +41,7 @@ def write_checkpoint(agent: RPPSAC, folder: RunFolder, state: RunState) -> None:
     folder.checkpoints.save(state.step, write)
 
 
-def restore_latest(agent: RPPSAC, folder: RunFolder) -> RunState:
+def restore_latest(agent: Agent, folder: RunFolder) -> RunState:
     """Put an agent where the folder's last checkpoint left it; at the beginning, where there is none.
 
     Newer, damaged checkpoints are removed.
@@ -57,7 +57,7 @@ def restore_latest(agent: RPPSAC, folder: RunFolder) -> RunState:
     return state
 
 
-def save_model(agent: RPPSAC, folder: RunFolder) -> None:
+def save_model(agent: Agent, folder: RunFolder) -> None:
     """The final agent, twice: its parts (`policy.pt`), tensors that this package loads, and stable-baselines3's `model.zip`.
 
     The second is for `RPPSAC.load`; stable-baselines3 writes parts of it as pickles, so load it from people you trust.
@@ -68,7 +68,7 @@ def save_model(agent: RPPSAC, folder: RunFolder) -> None:
         agent.save(path)
 
 
-def _parts(agent: RPPSAC, folder: RunFolder) -> dict[Path, torch.nn.Module]:
+def _parts(agent: Agent, folder: RunFolder) -> dict[Path, torch.nn.Module]:
     """`policy.pt`, and `dynamics.pt` of an agent that learns a model of them."""
     return {folder.path / f"{name}.pt": part for name, part in agent.parts.items()}
 
@@ -93,7 +93,7 @@ def load_spec(folder: RunFolder) -> SymmetrySpec | None:
         raise RunFolderError(f"{path} can't be read ({error}): delete it, and the symmetry is derived anew") from error
 
 
-def load_policy(agent: RPPSAC, folder: RunFolder, *, whole: bool = False) -> str:
+def load_policy(agent: Agent, folder: RunFolder, *, whole: bool = False) -> str:
     """Give an agent the weights of a run: those of its end, or else of its last checkpoint; says which.
 
     Args:
@@ -122,7 +122,7 @@ def final_policy(result: Mapping[str, Any]) -> str:
     return f"final policy, after {result['steps']} steps"
 
 
-def load_checkpoint(agent: RPPSAC, folder: RunFolder) -> RunState:
+def load_checkpoint(agent: Agent, folder: RunFolder) -> RunState:
     """Give an agent all that a run's last checkpoint holds, its replay buffer included; the run stays as it is.
 
     Raises:
@@ -153,7 +153,7 @@ def kept_random_state() -> Iterator[None]:
         states.put()
 
 
-def _restore(agent: RPPSAC, folder: RunFolder) -> RunState | None:
+def _restore(agent: Agent, folder: RunFolder) -> RunState | None:
     checkpoint = folder.checkpoints.latest()
     if checkpoint is None:
         return None

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 import torch
 from stable_baselines3.common.utils import LinearSchedule
 
-from rppdyn.agents import RPPMBPO, RPPSAC
+from rppdyn.agents import RPPMBPO, RPPPPO, RPPSAC, Agent
 from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec, terms_spec
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import ImaginationConfig, ModelConfig, TrainAgentConfig
@@ -49,7 +50,7 @@ def spec_of(config: TrainAgentConfig, folder: RunFolder, env: Any) -> SymmetrySp
     return symmetry_spec(env, symmetry=config.env.symmetry, variant=config.env.variant)
 
 
-def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **options: Any) -> RPPSAC:
+def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **options: Any) -> Agent:
     """The configured agent, untrained.
 
     Args:
@@ -60,6 +61,20 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **option
     learning_rate: float | LinearSchedule = agent.learning_rate
     if agent.learning_rate_end is not None:
         learning_rate = LinearSchedule(agent.learning_rate, agent.learning_rate_end, 1.0)
+    if agent.ppo is not None:
+        return RPPPPO(
+            "RPPPolicy",
+            env,
+            spec=spec,
+            learning_rate=learning_rate,
+            batch_size=agent.batch_size,
+            gamma=agent.gamma,
+            max_grad_norm=math.inf if agent.max_gradient_norm is None else agent.max_gradient_norm,
+            **asdict(agent.ppo),
+            seed=config.seed,
+            device=device,
+            policy_kwargs=_networks(model) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas), eps=1e-5)),
+        )
     return _algorithm(agent.imagination)(
         "RPPPolicy",
         env,
@@ -81,18 +96,22 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **option
         compile=agent.compile,
         seed=config.seed,
         device=device,
-        policy_kwargs=dict(
-            model=model.kind,
-            hidden=model.hidden,
-            num_layers=model.num_layers,
-            equivariant_variance=model.equivariant_variance,
-            free_variance=model.free,
-            critic_equivariant_variance=model.critic_equivariant_variance,
-            critic_free_variance=model.critic_free_variance,
-            optimizer_kwargs=dict(betas=tuple(agent.betas)),
-            network_kwargs=_network(model),
-        ),
+        policy_kwargs=_networks(model) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas))),
         **options,
+    )
+
+
+def _networks(model: ModelConfig) -> dict[str, Any]:
+    """Arguments of policies that say what their networks are."""
+    return dict(
+        model=model.kind,
+        hidden=model.hidden,
+        num_layers=model.num_layers,
+        equivariant_variance=model.equivariant_variance,
+        free_variance=model.free,
+        critic_equivariant_variance=model.critic_equivariant_variance,
+        critic_free_variance=model.critic_free_variance,
+        network_kwargs=_network(model),
     )
 
 
@@ -126,7 +145,7 @@ def _algorithm(imagination: ImaginationConfig | None) -> Callable[..., RPPSAC]:
 @contextmanager
 def agent_of(
     run: str, episodes: int, seed: int, *, whole: bool = False, trust: bool = False
-) -> Iterator[tuple[RPPSAC, str, Evaluator]]:
+) -> Iterator[tuple[Agent, str, Evaluator]]:
     """The agent of a run, or its policy alone, where its weights come from, and an evaluator to play episodes with.
 
     Args:

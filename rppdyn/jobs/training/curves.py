@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rppdyn.jobs.config.labels import MODEL, flattened, model_of, setting, value_of
+from rppdyn.jobs.config.labels import AGENTS, agent_of, flattened, model_of, setting, value_of
 from rppdyn.runs.figures import (
     curve,
     draw_several,
@@ -130,15 +130,20 @@ def grouped(runs: Sequence[str | os.PathLike[str]]) -> dict[str, Group]:
 def _varied(configs: Sequence[dict[str, Any]]) -> set[str]:
     """The keys in which configurations differ.
 
-    Where some agents have a model of the environment and others none, that is one key, "agent", beside what differs between
-    the models.
+    Where there are several agents, that is one key, "agent", beside what differs between those of each.
     """
-    varied = {key for config in configs for key, _, _ in differences(configs[0], config)}
-    if MODEL not in varied:  # null in the configuration of those without
+    varied = _different(configs)
+    agents = {agent_of(config) for config in configs}
+    if len(agents) == 1:
         return varied
-    models = [config for config in configs if MODEL not in config]
-    own = {key for config in models for key, _, _ in differences(models[0], config)}
-    return {key for key in varied if not key.startswith(MODEL) or key in own} | {"agent"}
+    for name, part in AGENTS.items():
+        own = _different([config for config in configs if agent_of(config) == name])
+        varied -= {key for key in varied if key == part or (key.startswith(f"{part}.") and key not in own)}
+    return varied | {"agent"}
+
+
+def _different(configs: Sequence[dict[str, Any]]) -> set[str]:
+    return {key for config in configs for key, _, _ in differences(configs[0], config)}
 
 
 def _draw(axes: Axes, panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], colour: str, label: str) -> set[str]:
@@ -170,14 +175,15 @@ def _dress(axes: Axes, panel: Panel, drawn: set[str]) -> None:
 
 
 def _label(config: Mapping[str, Any], varied: set[str]) -> str:
-    """Environment (where it varies) and model, mbpo or sac where both are there, and whatever else varies between the runs."""
-    if MODEL in config:  # it has none
-        varied = {key for key in varied if not key.startswith(f"{MODEL}.")}
+    """Environment (where it varies) and model, the agent where there are several, and whatever else varies between the runs."""
+    agent = agent_of(config)
+    others = tuple(f"{part}." for name, part in AGENTS.items() if name != agent)
+    varied = {key for key in varied if not key.startswith(others)}
     parts = [str(config.get("env.id"))] if "env.id" in varied or not varied else []
     switches = all(isinstance(config.get(key), bool) for key in varied)
     if "model.kind" in varied or switches:
         parts.append(str(config.get("model.kind")))
     if "agent" in varied:
-        parts.append("sac" if MODEL in config else "mbpo")
+        parts.append(agent)
     parts += [setting(key, value_of(config, key)) for key in sorted(varied - {"env.id", "model.kind", "agent"})]
     return " ".join(filter(None, parts))

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from rppdyn.agents import RPPSAC, AgentEquivarianceError
+from rppdyn.agents import Agent, AgentEquivarianceError
 from rppdyn.envs import SymmetrySpec
 from rppdyn.jobs.config.agent import EVALUATION_SEED, TrainAgentConfig
 from rppdyn.jobs.training.agent_files import kept_random_state
@@ -28,7 +28,7 @@ class Evaluations(ABC):
     """Measures an agent as it is, always on the same initial states; one at a time."""
 
     @abstractmethod
-    def begin(self, agent: RPPSAC) -> None:
+    def begin(self, agent: Agent) -> None:
         """Measure the agent as it is now."""
 
     @abstractmethod
@@ -48,14 +48,14 @@ class Here(Evaluations):
         self.evaluator = Evaluator(lambda: build_env(config), config.evaluation.episodes, EVALUATION_SEED)
         self._found: Measured | None = None
 
-    def measured(self, agent: RPPSAC) -> Measured:
+    def measured(self, agent: Agent) -> Measured:
         """Of the agent as it is now."""
         start = time.monotonic()
         with kept_random_state():
             values = measure(agent, self.evaluator, self.states)
         return values, time.monotonic() - start
 
-    def begin(self, agent: RPPSAC) -> None:
+    def begin(self, agent: Agent) -> None:
         self._found = self.measured(agent)
 
     def found(self, wait: bool) -> Measured | None:
@@ -81,7 +81,7 @@ class Aside(Evaluations):
         self._pool = ThreadPoolExecutor(1)
         self._answer: Future[Measured] | None = None
 
-    def begin(self, agent: RPPSAC) -> None:
+    def begin(self, agent: Agent) -> None:
         weights = io.BytesIO()
         # copies: agents that are trained together have views of what all share, which would be saved whole
         copied = {
@@ -103,7 +103,7 @@ class Aside(Evaluations):
         self._pool.shutdown()
 
 
-_there: tuple[RPPSAC, Here] | None = None
+_there: tuple[Agent, Here] | None = None
 
 
 def measure_there(config: TrainAgentConfig, spec: SymmetrySpec, weights: bytes) -> Measured:
@@ -118,7 +118,7 @@ def measure_there(config: TrainAgentConfig, spec: SymmetrySpec, weights: bytes) 
     return here.measured(agent)
 
 
-def measure(agent: RPPSAC, evaluator: Evaluator, states: int) -> dict[str, Any]:
+def measure(agent: Agent, evaluator: Evaluator, states: int) -> dict[str, Any]:
     """Returns, equivariance errors and pathways of an agent, by the names that `docs/metrics.md` defines."""
     # one step's actions are too little for a GPU to be faster at
     player = agent.policy if agent.device.type == "cpu" else copy.deepcopy(agent.policy).to("cpu")

@@ -12,7 +12,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import TensorBoardOutputFormat
 from torch.utils.tensorboard import SummaryWriter
 
-from rppdyn.agents import RPPSAC
+from rppdyn.agents import Agent
 from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.training.agent_files import RunState, write_checkpoint
 from rppdyn.jobs.training.evaluations import Evaluations
@@ -80,13 +80,12 @@ class Recorder(BaseCallback):
     def _on_step(self) -> bool:
         agent: Any = self.model
         self.progress.update(min(agent.num_timesteps, self.config.total_steps))
-        if self._is_first and agent.num_timesteps >= agent.learning_starts:
+        if self._is_first and agent.compiles and agent.num_timesteps >= agent.learning_starts:
             self._is_first = False
-            if agent.compiles:
-                self.progress.say("compiling")
+            self.progress.say("compiling")
         return not self.stopped
 
-    def finish(self, agent: RPPSAC) -> None:
+    def finish(self, agent: Agent) -> None:
         """The last evaluation and the last checkpoint, where they are not there already."""
         self.state.step = agent.num_timesteps
         self._evaluate_at_end(agent)
@@ -94,7 +93,7 @@ class Recorder(BaseCallback):
         if self.saved < self.state.step:
             self._save(agent)
 
-    def _evaluate_at_end(self, agent: RPPSAC) -> None:
+    def _evaluate_at_end(self, agent: Agent) -> None:
         if self._begun < self.state.step:
             self._evaluate(agent)
 
@@ -103,16 +102,16 @@ class Recorder(BaseCallback):
         """The step of the evaluation that was begun last."""
         return self.state.evaluated if self._pending is None else self._pending.step
 
-    def _check(self, agent: RPPSAC) -> None:
+    def _check(self, agent: Agent) -> None:
         """Stop a run that has diverged before it evaluates nothing."""
         agent.record_updates()
         agent.check_finite()
 
-    def _save(self, agent: RPPSAC) -> None:
+    def _save(self, agent: Agent) -> None:
         write_checkpoint(agent, self.folder, self.state)
         self.saved = self.state.step
 
-    def _evaluate(self, agent: RPPSAC) -> None:
+    def _evaluate(self, agent: Agent) -> None:
         self._check(agent)
         self._record(agent, wait=True)
         step, now = self.state.step, time.monotonic()
@@ -124,7 +123,7 @@ class Recorder(BaseCallback):
         self._clock = time.monotonic()
         self._record(agent, wait=False)
 
-    def _record(self, agent: RPPSAC, wait: bool) -> None:
+    def _record(self, agent: Agent, wait: bool) -> None:
         """Record the evaluation that was begun last, once."""
         pending = self._pending
         if pending is None:
@@ -164,7 +163,7 @@ class _Pending(NamedTuple):
     steps_per_second: float
 
 
-def _training_metrics(agent: RPPSAC) -> dict[str, Any]:
+def _training_metrics(agent: Agent) -> dict[str, Any]:
     """What the agent last recorded of its updates, and the mean return of its last training episodes."""
     agent.record_updates()
     recorded: Mapping[str, Any] = agent.logger.name_to_value
