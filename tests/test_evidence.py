@@ -48,6 +48,7 @@ def claim(ours, others, **changes):
     [
         ([0.5] * 9 + [0.6], {"control": [1.0] * 10}, {}, "decided"),
         ([0.5] * 9 + [0.6], {"mlp": [1.0] * 10}, {}, "suggestive"),  # without the control nothing is decided
+        ([0.5] * 9 + [0.6], {"mlp": [1.0] * 10}, {"control": "mlp"}, "decided"),
         ([0.5, 0.6, 0.5], {"control": [1.0] * 3}, {}, "suggestive"),
         ([1.5] * 9 + [1.6], {"control": [1.0] * 10}, {}, "contradicted"),
         ([0.9] * 9 + [0.8], {"control": [1.0] * 10, "emlp": [0.5] * 10}, {}, "contradicted"),  # the best other counts

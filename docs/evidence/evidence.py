@@ -31,7 +31,7 @@ DECIDED_FROM = 10  # seeds
 INTERVAL_FROM = 5  # seeds
 LEVEL_MARGIN = 1.1  # an arm is level with another if the ratio's upper end is below this
 SAME_MARGIN = 1.02  # and changes nothing if the interval lies between the inverse of this and this
-CONTROL = "control"  # the arm of the same layers without preference
+CONTROL = "control"  # the arm of the same layers without preference, unless a claim names another
 MODEL_COLOUR, RETURN_COLOUR = COLOURS[0], COLOURS[1]
 Claim = dict[str, Any]
 
@@ -102,7 +102,8 @@ def measure(claim: Claim) -> dict[str, Any]:
 def verdict(claim: Claim, measured: dict[str, Any], p: float | None) -> str:
     """One word, by the protocol: decided, suggestive, open or contradicted.
 
-    That an arm is ahead is decided only beside the control without preference.
+    That an arm is ahead is decided only beside the control without preference. It is the claim's `control`, if it has one: with
+    point-wise activations the plain network has the relaxed one's layers.
 
     Args:
         p: of returns, the p-value corrected by Holm over the claims on returns.
@@ -116,7 +117,7 @@ def verdict(claim: Claim, measured: dict[str, Any], p: float | None) -> str:
             supported, refuted = p < 0.05 and ratio < 1, p < 0.05 and ratio > 1
         if refuted:
             return "contradicted"
-        if supported and (not ahead or CONTROL in claim["against"]):
+        if supported and (not ahead or claim.get("control", CONTROL) in claim["against"]):
             return "decided"
     return "suggestive" if above < ratio < below and measured["seeds"] > 1 else "open"
 
