@@ -28,7 +28,7 @@ from rppdyn.agents.policy import MODELS, RPPPolicy
 from rppdyn.agents.ppo import RPPPPO, Agent, RPPActorCriticPolicy
 from rppdyn.agents.trainees import train_many
 from rppdyn.agents.update import UpdateConfig, update
-from rppdyn.agents.variances import LearnVariances
+from rppdyn.agents.variances import LearnVariances, WidenVariances
 
 __all__ = [
     "MODELS",
@@ -42,6 +42,7 @@ __all__ = [
     "RPPActorCriticPolicy",
     "RPPPolicy",
     "UpdateConfig",
+    "WidenVariances",
     "critic_equivariance_error",
     "dynamics_equivariance_error",
     "export_onnx",

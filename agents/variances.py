@@ -17,7 +17,10 @@ from rppdyn.priors import Gaussian, free_share, free_variance, joint_evidence
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC
 
-__all__ = ["LearnVariances"]
+__all__ = ["LearnVariances", "WidenVariances"]
+
+NARROW = 1e-7
+"""Where free variances begin to widen: strict in all but name."""
 
 
 class LearnVariances(BaseCallback):
@@ -113,6 +116,61 @@ class LearnVariances(BaseCallback):
             found[f"{one.layer}.{one.name}"] = float(pathway.log_variance) / 2.302585092994046
             found[f"{one.layer}.{one.name}.effective"] = effective
         return found
+
+
+class WidenVariances(BaseCallback):
+    r"""Widen the free pathways' prior variances from narrow ones to the policy's, on a straight line of their logarithms.
+
+        agent.learn(100_000, callback=WidenVariances(50_000))
+
+    At step t of T, :math:`\log\sigma_b^2(t) = \log\sigma_0^2 + \min(t / T, 1)\,(\log\sigma_b^2 - \log\sigma_0^2)`, with
+    :math:`\sigma_b^2` what actor and critics were given. A network is then strict in all but name where data are few, and
+    departs from the symmetry later. Free pathways are stored in the unit of the variance, as where it is learned.
+
+    Args:
+        steps: T, of the environment.
+        start: the narrow variance; a policy's that is narrower stays as it is.
+        every: environment steps between changes.
+    Raises:
+        ValueError: a number that is not positive.
+    """
+
+    model: RPPSAC
+
+    def __init__(self, steps: int, start: float = NARROW, every: int = 250):
+        super().__init__()
+        for name, value in (("steps", steps), ("start", start), ("every", every)):
+            if not value > 0:
+                raise ValueError(f"{name}={value} must be positive")
+        self.steps, self.start, self.every = steps, start, every
+
+    def _on_training_start(self) -> None:
+        self.update()
+
+    def _on_step(self) -> bool:
+        before = self.num_timesteps - self.training_env.num_envs
+        if self.num_timesteps // self.every > before // self.every:
+            self.update()
+        return True
+
+    def update(self) -> None:
+        """Give free pathways the variances of this step, which the last multiple of `every` decides."""
+        agent, given = self.model, self.model.policy._arguments
+        share = min(agent.num_timesteps // self.every * self.every / self.steps, 1.0)
+        own = given["critic_free_variance"]
+        critic = given["free_variance"] if own is None else own
+        optimiser = agent.critic.optimizer
+        for net in agent.critic.function.nets:
+            self._widen(net, critic, share, optimiser)
+        for net in agent.critic_target.function.nets:
+            self._widen(net, critic, share, None)
+        self._widen(agent.actor.net, given["free_variance"], share, agent.actor.optimizer)
+
+    def _widen(self, net: RPPEMLP, last: float, share: float, optimiser: torch.optim.Optimizer | None) -> None:
+        for free in (pathway for *_, pathway in named_pathways(net) if pathway.is_free):
+            first = math.log(min(self.start, last))
+            free.log_variance.fill_(first + share * (math.log(last) - first))
+            free.follow_variance(optimiser)
 
 
 def _shared(net: RPPEMLP) -> dict[str, tuple[Pathway, Pathway, int]]:

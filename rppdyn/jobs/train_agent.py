@@ -15,7 +15,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from rppdyn.agents import RPPSAC, Agent, LearnVariances
+from rppdyn.agents import RPPSAC, Agent, LearnVariances, WidenVariances
 from rppdyn.agents.policy import prior_share
 from rppdyn.agents.trainees import LOG_INTERVAL, Trainee, train_together
 from rppdyn.agents.workers import WorkerEnv
@@ -203,8 +203,10 @@ class _Run:
         return self._recorder
 
     def callbacks(self, recorder: Recorder) -> BaseCallback | list[BaseCallback]:
-        """What is called at each step: the recorder, and before it what learns variances where they are learned."""
+        """What is called at each step: the recorder, and before it what moves variances where they move."""
         model = self.config.model
+        if model.widen is not None:
+            return [WidenVariances(model.widen), recorder]
         return [LearnVariances(model.learn_every), recorder] if model.free_variance == LEARNED else recorder
 
     def finish(self) -> TrainAgentResult:

@@ -182,6 +182,10 @@ BAD = {
         ["train-agent", "model=emlp", "model.free_scale=prior"],
         ["model.free_scale=prior with model=emlp", "one pathway", "model=rpp"],
     ),
+    "variances that are learned and widened": (
+        ["train-agent", "model.free_variance=learned", "model.widen=100"],
+        ["model.widen=100 with model.free_variance=learned", "leave one of the two out"],
+    ),
     "scale of no size": (["train-agent", "model.free_scale=-1"], ["model.free_scale=-1", "or prior"]),
     "scale by another word": (["train-agent", "model.free_scale=usual"], ["model.free_scale=usual", "or prior"]),
     "certified variance of a plain network": (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rppdyn.agents import RPPSAC, LearnVariances
+from rppdyn.agents import RPPSAC, LearnVariances, WidenVariances
 from rppdyn.envs import certify, make_env, save_certificate, share_of, symmetry_spec
 from rppdyn.nn.compiling import can_compile
 from rppdyn.nn.pathways import FreePathway, named_pathways, prior_unit
@@ -59,6 +59,23 @@ def test_variances_move_during_training_and_go_on_after_a_checkpoint():
     for a, b in zip(model.policy.state_dict().values(), again.policy.state_dict().values(), strict=True):
         assert torch.equal(a, b)
     assert model.critic.q_networks[0].pathway_variances() != at_80
+
+
+def test_variances_widen_on_a_straight_line_of_their_logarithms_and_go_on_after_a_checkpoint():
+    again, model = agent(1e-3), agent(1e-3)
+    widen = dict(steps=120, start=1e-7, every=20)
+    model.learn(70, callback=WidenVariances(**widen))  # gradient steps from 60 on
+    expected = 10 ** (-7 + 4 * 60 / 120)
+    nets = [model.actor.net, *model.critic.q_networks, *model.critic_target.q_networks]
+    assert [net.pathway_variances()["head"]["free"] for net in nets] == pytest.approx([expected] * len(nets))
+    assert float(model.actor.net.head.free.unit) == pytest.approx(prior_unit(expected, 16))
+    captured = model.capture()
+    model.learn(60, callback=WidenVariances(**widen), reset_num_timesteps=False)
+    again.restore(captured)
+    again.learn(60, callback=WidenVariances(**widen), reset_num_timesteps=False)
+    assert model.actor.net.pathway_variances()["head"]["free"] == pytest.approx(1e-3)
+    for a, b in zip(model.policy.state_dict().values(), again.policy.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
 
 
 def test_the_actor_has_the_shares_of_its_critics_and_acts_as_before():

@@ -94,6 +94,7 @@ class ModelConfig:
     critic_equivariant_variance: float | None = None  # null: as the actor's
     critic_free_variance: float | None = None
     free_scale: Any = None  # initial size of free pathways, of a layer's own; prior: as their prior has it; null: 1e-3
+    widen: int | None = None  # steps in which free variances widen from 1e-7 to what they are; null: they don't
     architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
     bilinear: Any = "auto"  # channelwise for infinite groups; published (true), channelwise, false; null: published
     parametrisation: str = "pathways"  # of relaxed layers: side by side, or dense, one weight for their sum
@@ -123,6 +124,8 @@ class ModelConfig:
             variance("model.critic_equivariant_variance", self.critic_equivariant_variance)
         if self.critic_free_variance is not None:
             variance("model.critic_free_variance", self.critic_free_variance)
+        if self.widen is not None:
+            self._check_widen()
         if self.free_scale is not None:
             self.free_scale = self._free_scale()
         self._require_pathways("actor", "", self.kind.startswith("rpp"))
@@ -140,6 +143,18 @@ class ModelConfig:
     def free(self) -> float:
         """The prior variance of the free pathway that networks are built with."""
         return free_variance_number(self.free_variance, self.certified_variance)
+
+    def _check_widen(self) -> None:
+        at_least("model.widen", self.widen or 0, 1)
+        others = {f"model={self.kind}": not self.kind.startswith("rpp"),
+                  "model.free_variance=learned": self.free_variance == LEARNED,
+                  "model.parametrisation=dense": self.parametrisation == "dense"}  # fmt: skip
+        for other, is_so in others.items():
+            if is_so:
+                raise ConfigError(
+                    f"model.widen={self.widen} with {other}: it is the variances of free pathways beside equivariant ones that "
+                    "widen, by a schedule alone; leave one of the two out"
+                )
 
     def _free_scale(self) -> float | str:
         if not self.kind.startswith("rpp"):

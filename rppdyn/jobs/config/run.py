@@ -80,7 +80,7 @@ class RunConfig(ABC):
         content = without(asdict(self), self.resumable)
         content["threads"] = content["threads"] or 1  # as before there was null
         usual: dict[str, Any] = {"parametrisation": "pathways", "learn_every": 2000}
-        usual |= dict.fromkeys(("bilinear_maps", "groups", "variances", "free_scale"))
+        usual |= dict.fromkeys(("bilinear_maps", "groups", "variances", "free_scale", "widen"))
         for key, value in usual.items():  # as before there was such a key
             if content["model"].get(key, value) == value:
                 content["model"].pop(key, None)
