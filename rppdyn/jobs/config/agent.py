@@ -369,6 +369,10 @@ class TrainAgentConfig(RunConfig):
             raise ConfigError(
                 "workers=true: it is of agent=sac and agent=mbpo; leave it out, agent.num_envs=N steps several"
             )
+        if self.agent.ppo is not None and self.model.widen is not None:
+            raise ConfigError(
+                f"model.widen={self.model.widen}: variances widen in agent=sac; leave it out, or use agent=sac"
+            )
         if self.agent.ppo is not None and self.model.free_variance == LEARNED:
             raise ConfigError(
                 f"model.free_variance={LEARNED}: it is learned by the critics of agent=sac; give a number, or {CERTIFIED}"
