@@ -1,9 +1,10 @@
-"""Does what is learned follow the wind? `python docs/evidence/wind.py --seeds 400 ... 409 --json FILE`; without seeds, a table.
+"""Does what is learned follow the wind? `python docs/evidence/wind.py --seeds 400 ... 409 --json FILE`; without seeds, tables.
 
 Networks of the forces on the double pendulum's masses, from noisy values of them, under O(2) about the vertical, which the
-wind breaks. Variances of all pathways and of the noise are learned by joint evidence from the training data; beside them are
-networks with a given free variance of a grid, the one that validation favours. Each seed at each strength is written when it
-is measured, and one that the file holds is passed over, so that a run that was stopped goes on (docs/evidence/protocol.md).
+wind breaks. Variances of all pathways are learned by joint evidence from the training data, that of the noise too (arm
+`learned`) or kept at its true value (`fixed`); beside them are networks with a given free variance of a grid, the one that
+validation favours. Each arm of each seed at each strength is written when it is measured, and one that the file holds is passed
+over, so that a run that was stopped goes on (docs/evidence/protocol.md).
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ GRID = (0.0, 1e-6, 1e-4, 1e-2, 1.0)  # of free variances; 0 is the strict networ
 NOISE = 0.1  # standard deviation of the noise of training and validation data, in units of the forces
 TRAIN, VALIDATION, TEST = 100, 200, 500
 STEPS, RATE = 800, 1e-2  # of Adam, of all data at each step, at a rate that falls on a cosine
-BURN_IN, EVERY = 50, 25  # steps before the first update of the variances, and between updates
+BURN_IN = 50  # steps before the first update of the variances
+EVERY = {"learned": 25, "fixed": 50}  # steps between updates
+ARMS = ("learned", "fixed", "grid")
 START = 1e-4  # the free variance that learning begins with, beside an equivariant one of 1
 
 
@@ -55,14 +58,25 @@ def network(equivariant_variance: float, free_variance: float, seed: int) -> RPP
     return RPPEMLP(rep, (2 * V)(rep.G), rep.G, [hidden, hidden], output_scale=0.1, generator=generator, **variances)
 
 
-def trained(nets: list[RPPEMLP], x: Tensor, y: Tensor, noise: Tensor, seeds: list[int], learns: bool) -> Any:
+def trained(nets: list[RPPEMLP], x: Tensor, y: Tensor, noise: Tensor, seeds: list[int], arm: str) -> Any:
     """A stack by MAP, with its learning of variances."""
+    learns = arm != "grid"
     if learns:
         for net in nets:
             learn_variances(net)
     stack = Stack(nets)
     learning = (
-        VarianceLearning(stack, x, y, noise=noise, data=TRAIN, sampled=False, steps=20, learning_rate=0.2)
+        VarianceLearning(
+            stack,
+            x,
+            y,
+            noise=noise,
+            learn_noise=arm == "learned",
+            data=TRAIN,
+            sampled=False,
+            steps=20,
+            learning_rate=0.2,
+        )
         if learns
         else None
     )
@@ -70,7 +84,7 @@ def trained(nets: list[RPPEMLP], x: Tensor, y: Tensor, noise: Tensor, seeds: lis
     streams = lambda step: [torch.Generator().manual_seed(1000 * seed + step) for seed in seeds]  # noqa: E731
     for step in range(STEPS):
         falling = 0.5 * (1 + math.cos(math.pi * step / STEPS))
-        if learning is not None and step >= BURN_IN and (step - BURN_IN) % EVERY == 0:
+        if learning is not None and step >= BURN_IN and (step - BURN_IN) % EVERY[arm] == 0:
             learning.update(optimiser, rate=falling, generators=streams(step))
         optimiser.param_groups[0]["lr"] = RATE * falling
         errors = (stack(x) - y).square().sum((1, 2)) / (2 * noise.detach().exp())
@@ -81,8 +95,8 @@ def trained(nets: list[RPPEMLP], x: Tensor, y: Tensor, noise: Tensor, seeds: lis
     return stack, found
 
 
-def measured(strength: float, seeds: list[int]) -> list[dict[str, Any]]:
-    """All arms, for each seed."""
+def measured(strength: float, seeds: list[int], arm: str) -> list[dict[str, Any]]:
+    """What an arm is worth, for each seed; of the grid, for each of its variances."""
     parts: dict[str, list[tuple[Tensor, Tensor]]] = {"train": [], "validation": [], "test": []}
     for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
@@ -92,12 +106,11 @@ def measured(strength: float, seeds: list[int]) -> list[dict[str, Any]]:
             parts[name].append((z, field if name == "test" else field + noise))
     data = {name: tuple(torch.stack(values) for values in zip(*own, strict=True)) for name, own in parts.items()}
     x, y = data["train"]
-    rows: list[dict[str, Any]] = [{"grid": {}} for _ in seeds]
-    for variance in (None, *GRID):
-        learns = variance is None
-        noise = torch.full((len(seeds),), 0.0 if learns else 2 * math.log(NOISE))
+    rows: list[dict[str, Any]] = [{} for _ in seeds]
+    for variance in GRID if arm == "grid" else (None,):
+        noise = torch.full((len(seeds),), 0.0 if arm == "learned" else 2 * math.log(NOISE))
         nets = [network(1.0, START, seed) if variance is None else network(1e5, variance, seed) for seed in seeds]
-        stack, found = trained(nets, x, y, noise, seeds, learns)
+        stack, found = trained(nets, x, y, noise, seeds, arm)
         with torch.no_grad():
             validation = (stack(data["validation"][0]) - data["validation"][1]).square().mean((1, 2)).tolist()
             outputs = stack(data["test"][0])
@@ -106,28 +119,31 @@ def measured(strength: float, seeds: list[int]) -> list[dict[str, Any]]:
         ]
         for row, one, own, error, log in zip(rows, found, validation, errors, noise.tolist(), strict=True):
             values = {"validation": own, "error": error}
-            if not learns:
-                row["grid"][str(variance)] = values
+            if variance is not None:
+                row[str(variance)] = values
             elif one is not None:
                 effective = {
                     f"{p.layer}.{p.name}": float(v) for p, v in zip(one.pathways, one.effective(), strict=True)
                 }
                 free = sum(v for name, v in effective.items() if name.endswith(".free"))
-                row["learned"] = values | {"noise": math.exp(log / 2), "free": free, "effective": effective}
+                row |= values | {"noise": math.exp(log / 2), "free": free, "effective": effective}
     return rows
 
 
-def table(runs: dict[str, Any]) -> None:
+def table(runs: dict[str, Any], arm: str) -> None:
     """Interquartile means over seeds, as Markdown, and the rank correlation."""
     own: dict[float, list[dict[str, Any]]] = {}
     for key, row in runs.items():
-        own.setdefault(float(key.split(",")[1]), []).append(row)
-    print("| strength | effective free parameters | noise | error, learned | grid, by validation | ratio | seeds |")
+        if row.get(arm) and row.get("grid"):
+            own.setdefault(float(key.split(",")[1]), []).append(row)
+    if not own:
+        return
+    print(f"\n| strength | effective free parameters | noise | error, {arm} | grid, by validation | ratio | seeds |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     centres = []
     for strength, rows in sorted(own.items()):
         best = [min(row["grid"].values(), key=lambda one: one["validation"])["error"] for row in rows]
-        learned = [row["learned"] for row in rows]
+        learned = [row[arm] for row in rows]
         errors = [one["error"] for one in learned]
         centres.append(float(iqm([one["free"] for one in learned])))
         ratio, (low, high) = paired_ratio(errors, best)
@@ -136,9 +152,9 @@ def table(runs: dict[str, Any]) -> None:
         print(f"| {strength:g} | {cells} | {ratio:.2f} [{low:.2f}, {high:.2f}] | {len(rows)} |")
     if len(own) > 2:
         print(f"\nrank correlation of the centres with the strength: {spearmanr(sorted(own), centres).statistic:.2f}")
-        seeds = {key.split(",")[0] for key in runs}
+        seeds = sorted({key.split(",")[0] for key in runs})
         each = {
-            seed: [runs[f"{seed},{s:g}"]["learned"]["free"] for s in sorted(own) if f"{seed},{s:g}" in runs]
+            seed: [row[arm]["free"] for s in sorted(own) if (row := runs.get(f"{seed},{s:g}", {})).get(arm)]
             for seed in seeds
         }
         whole = [values for values in each.values() if len(values) == len(own)]
@@ -146,24 +162,30 @@ def table(runs: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Measure what the file does not hold; print the table."""
+    """Measure what the file does not hold; print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[])
     parser.add_argument("--strengths", type=float, nargs="+", default=STRENGTHS)
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=["learned", "grid"])
     parser.add_argument("--block", type=int, default=2, help="how many seeds are trained as one")
     parser.add_argument("--json", metavar="FILE", type=Path, required=True)
     arguments = parser.parse_args()
     runs = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
-    for start in range(0, len(arguments.seeds), arguments.block):
-        for strength in arguments.strengths:
-            seeds = [
-                seed for seed in arguments.seeds[start : start + arguments.block] if f"{seed},{strength:g}" not in runs
-            ]
-            if seeds:
-                found = zip(seeds, measured(strength, seeds), strict=True)
-                runs |= {f"{seed},{strength:g}": row for seed, row in found}
-                write_json(arguments.json, runs)
-    table(runs)
+    for arm in arguments.arms:
+        for start in range(0, len(arguments.seeds), arguments.block):
+            for strength in arguments.strengths:
+                seeds = [
+                    seed
+                    for seed in arguments.seeds[start : start + arguments.block]
+                    if arm not in runs.get(f"{seed},{strength:g}", {})
+                ]
+                if seeds:
+                    found = zip(seeds, measured(strength, seeds, arm), strict=True)
+                    for seed, row in found:
+                        runs.setdefault(f"{seed},{strength:g}", {})[arm] = row
+                    write_json(arguments.json, runs)
+    for arm in ("learned", "fixed"):
+        table(runs, arm)
 
 
 if __name__ == "__main__":
