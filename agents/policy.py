@@ -28,7 +28,9 @@ from rppdyn.agents.networks import (
     new_generator,
 )
 from rppdyn.envs import SymmetrySpec, certified_share
+from rppdyn.groups import Group
 from rppdyn.nn import EMLP, MLP, RPPEMLP, RelaxedLinear
+from rppdyn.nn.chains import check_chain
 from rppdyn.nn.pathways import prior_unit
 from rppdyn.priors import free_share, free_variance
 from rppdyn.reps import Rep
@@ -36,7 +38,8 @@ from rppdyn.reps import Rep
 logger = logging.getLogger(__name__)
 
 GIVEN = (
-    "rep_in", "rep_out", "group", "hidden", "num_layers", "equivariant_variance", "free_variance", "output_scale", "generator"
+    "rep_in", "rep_out", "group", "hidden", "num_layers", "equivariant_variance", "free_variance", "output_scale", "generator",
+    "groups", "variances",
 )  # fmt: skip
 """Arguments of networks that follow from the spec, or are the policy's own."""
 
@@ -142,9 +145,13 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         network_kwargs: further arguments of the networks (see `rppdyn.nn.RPPEMLP`), such as their architecture or
             their parametrisation. Here `free_scale="prior"` starts free pathways at the size that their prior has in a layer
             with as many inputs as it is wide.
+        groups: a chain of groups, the spec's first, each a subgroup of the one before, given by the matrices by which it acts
+            in that; of "rpp", and of the actor of "rpp_policy_only". A spec's representations are restricted to them.
+        variances: with `groups`, one for each of them and the free pathway's last, in the place of all other variances.
         use_sde: accepted because stable-baselines3 passes it; must be False.
     Raises:
-        ValueError: an unknown model, a negative variance, an unknown option of Adam, or spaces that the spec doesn't fit.
+        ValueError: an unknown model, a negative variance, an unknown option of Adam, spaces that the spec doesn't fit, or
+            groups that are no chain, begin with another group than the spec's, or are of a network with one pathway.
 
     Networks are drawn, and exploration noise is seeded, from torch's global generator, which stable-baselines3 seeds
     with the agent's `seed`.
@@ -171,6 +178,8 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         n_critics: int = 2,
         optimizer_kwargs: Mapping[str, Any] | None = None,
         network_kwargs: Mapping[str, Any] | None = None,
+        groups: Sequence[Group | Mapping[str, Any]] | None = None,
+        variances: Sequence[int | float] | None = None,
         use_sde: bool = False,
     ) -> None:
         if n_critics < 1:
@@ -194,6 +203,7 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
             optimizer_kwargs=optimizer_kwargs,
             network_kwargs=network_kwargs,
             use_sde=use_sde,
+            **_chain(groups, variances),
         )
         super(SACPolicy, self).__init__(
             observation_space,
@@ -275,13 +285,16 @@ def pathway_statistics(networks: Mapping[str, Sequence[RPPEMLP]]) -> dict[str, f
 
 
 def prior_share(networks: Sequence[RPPEMLP]) -> float:
-    """The free pathway's share of the prior (:func:`rppdyn.priors.free_share`), the mean over all layers of some networks."""
+    """The free pathway's share of the prior (:func:`rppdyn.priors.free_share`), the mean over all layers of some networks.
+
+    Of a chain it is that of all but the largest group's.
+    """
     shares = []
     for net in networks:
         for layer, own in net.pathway_variances().items():
             if isinstance(module := net.get_submodule(layer), RelaxedLinear):
-                free, equivariant = own.get("free", 0.0), own.get("equivariant", 0.0)
-                shares.append(free_share(free, equivariant, module.rep_in.dim))
+                equivariant = own.pop("equivariant", 0.0)
+                shares.append(free_share(sum(own.values()), equivariant, module.rep_in.dim))
     return sum(shares) / len(shares)
 
 
@@ -293,6 +306,10 @@ def certified_arguments(arguments: Mapping[str, Any], env: Any, spec: SymmetrySp
     """
     if arguments.get("free_variance") != "certified":
         return dict(arguments)
+    if arguments.get("groups") is not None:
+        raise ValueError(
+            "free_variance='certified' with groups: variances has the free pathway's, too; leave out one of the two"
+        )
     kind, wide = arguments.get("model", "rpp"), arguments.get("equivariant_variance", defaults.EQUIVARIANT_VARIANCE)
     if MODELS.get(kind, MODELS["rpp"]).actor is not RPPEMLP:
         raise ValueError(
@@ -337,6 +354,47 @@ def pathway_variances(network: type[RPPEMLP], arguments: Mapping[str, Any], pref
     return variances | {"free_variance": 0.0} if network is EMLP else variances
 
 
+def _chain(
+    groups: Sequence[Group | Mapping[str, Any]] | None, variances: Sequence[int | float] | None
+) -> dict[str, Any]:
+    """A chain as the plain data that a saved policy is built from again; nothing without one, as in older policies."""
+    if groups is None and variances is None:
+        return {}
+    if groups is not None and not isinstance(groups, Group):
+        groups = [_group(G) if isinstance(G, Mapping) else G for G in groups]
+    check_chain(groups, variances)  # type: ignore[arg-type]  # which refuses what is none
+    own = [
+        dict(name=G.name, lie_algebra=G.lie_algebra.tolist(), discrete_generators=G.discrete_generators.tolist())
+        for G in groups or ()
+    ]
+    return dict(groups=own, variances=list(variances or ()))
+
+
+def _group(data: Mapping[str, Any]) -> Group:
+    return Group(data["name"], **{key: data[key] or None for key in ("lie_algebra", "discrete_generators")})
+
+
+def _chained(spec: SymmetrySpec, arguments: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Arguments of a network that has a chain of groups.
+
+    Raises:
+        ValueError: it begins with another group than the spec's, or another variance is given.
+    """
+    groups = [_group(data) for data in arguments["groups"]]
+    if groups[0] != spec.group:
+        raise ValueError(
+            f"groups={groups}: begins with {groups[0]}, and the symmetry of {spec.env_id} is {spec.group}: begin with spec.group"
+        )
+    usual = (None, None) if prefix else (defaults.EQUIVARIANT_VARIANCE, defaults.FREE_VARIANCE)
+    for key, value in zip(("equivariant_variance", "free_variance"), usual, strict=True):
+        if arguments[prefix + key] != value:
+            raise ValueError(
+                f"{prefix + key}={arguments[prefix + key]} with groups: variances has them all, the free pathway's last; leave "
+                "it out"
+            )
+    return dict(groups=groups, variances=arguments["variances"])
+
+
 def network_builder(
     network: type[RPPEMLP],
     spec: SymmetrySpec,
@@ -349,6 +407,16 @@ def network_builder(
     Raises:
         ValueError: no pathway is left; a variance is given of one that the network hasn't.
     """
+    if "groups" in arguments:
+        if MODELS[arguments["model"]].actor is not RPPEMLP:
+            raise ValueError(
+                f"groups with model={arguments['model']!r}, which has one pathway: use model='rpp', or leave them out"
+            )
+        if network is RPPEMLP:
+            chained = _chained(spec, arguments, prefix) | dict(arguments["network_kwargs"])
+            if chained.get("free_scale") == "prior":
+                chained["free_scale"] = prior_unit(max(chained["variances"][1:]), arguments["hidden"])
+            return _builder(network, None, arguments, generator, chained)
     variances = pathway_variances(network, arguments, prefix)
     key, usual = f"{prefix}free_variance", None if prefix else defaults.FREE_VARIANCE
     if network is MLP and arguments[key] != usual:
@@ -367,12 +435,21 @@ def network_builder(
         options.pop("free_scale", None)
     elif options.get("free_scale") == "prior":
         options["free_scale"] = prior_unit(variances["free_variance"], arguments["hidden"])
+    return _builder(network, spec.group, arguments, generator, options)
 
+
+def _builder(
+    network: type[RPPEMLP],
+    group: Group | None,
+    arguments: Mapping[str, Any],
+    generator: torch.Generator,
+    options: Mapping[str, Any],
+) -> BuildNetwork:
     def build(rep_in: Rep, rep_out: Rep, **kwargs: Any) -> RPPEMLP:
         return network(
             rep_in,
             rep_out,
-            spec.group,
+            group,
             hidden=arguments["hidden"],
             num_layers=arguments["num_layers"],
             generator=generator,

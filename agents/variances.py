@@ -38,7 +38,7 @@ class LearnVariances(BaseCallback):
     Adam's steps keep their share of the prior. The likelihood is that of the critics' loss,
     with `noise_variance` and as many data as the priors are shared out over. The actor, whose loss is no likelihood, follows:
     in each layer its free pathway gets the share s of the prior that its critics' have there, in the geometric mean of
-    s / (1 - s) (:func:`rppdyn.priors.free_share`). **An experiment**: targets move, transitions are
+    s / (1 - s) (:func:`rppdyn.priors.free_share`); of a chain of groups each pathway but the largest group's. **An experiment**: targets move, transitions are
     correlated, and what the data are changes with the policy, so it is no marginal likelihood of anything fixed.
 
     Args:
@@ -88,17 +88,17 @@ class LearnVariances(BaseCallback):
         """Give the actor's free pathways the shares that those of the critics have."""
         odds: dict[str, list[float]] = defaultdict(list)
         for net in self.model.critic.function.nets:
-            for layer, (wide, free, inputs) in _shared(net).items():
+            for name, (wide, free, inputs) in _shared(net).items():
                 share = free_share(float(free.variance), float(wide.variance), inputs)
-                odds[layer].append(math.log(share) - math.log(max(1 - share, 1e-15)))
+                odds[name].append(math.log(share) - math.log(max(1 - share, 1e-15)))
         moved = {}
-        for layer, (wide, free, inputs) in _shared(self.model.actor.net).items():
-            if layer in odds:
-                share = 1 / (1 + math.exp(-statistics.fmean(odds[layer])))
+        for name, (wide, free, inputs) in _shared(self.model.actor.net).items():
+            if name in odds:
+                share = 1 / (1 + math.exp(-statistics.fmean(odds[name])))
                 variance = free_variance(min(share, 1 - 1e-15), float(wide.variance), inputs)
                 free.log_variance.fill_(math.log(variance))
                 free.follow_variance(self.model.actor.optimizer)
-                moved[f"{layer}.free"] = math.log10(variance)
+                moved[name] = math.log10(variance)
         return moved
 
     def _move(self, net: RPPEMLP, target_net: RPPEMLP, x: torch.Tensor, transitions: int) -> dict[str, float]:
@@ -156,6 +156,10 @@ class WidenVariances(BaseCallback):
     def update(self) -> None:
         """Give free pathways the variances of this step, which the last multiple of `every` decides."""
         agent, given = self.model, self.model.policy._arguments
+        if "groups" in given:
+            raise ValueError(
+                "WidenVariances with groups: their variances are given one by one; use LearnVariances, or neither"
+            )
         share = min(agent.num_timesteps // self.every * self.every / self.steps, 1.0)
         own = given["critic_free_variance"]
         critic = given["free_variance"] if own is None else own
@@ -174,10 +178,11 @@ class WidenVariances(BaseCallback):
 
 
 def _shared(net: RPPEMLP) -> dict[str, tuple[Pathway, Pathway, int]]:
-    """The layers that have both pathways: the equivariant one, the free one, and how many inputs they have."""
+    """By layer and name, each pathway that shares with the largest group's: the latter, it, and the layer's inputs."""
     layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, RelaxedLinear)}
     return {
-        name: (layer.equivariant, layer.free, layer.rep_in.dim)
-        for name, layer in layers.items()
-        if layer.equivariant is not None and layer.free is not None
+        f"{layer}.{name}": (own.equivariant, pathway, own.rep_in.dim)
+        for layer, own in layers.items()
+        for name in own.pathway_names[1:]
+        if own.equivariant is not None and (pathway := getattr(own, name)) is not None
     }

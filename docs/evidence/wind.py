@@ -2,9 +2,9 @@
 
 Networks of the forces on the double pendulum's masses, from noisy values of them, under O(2) about the vertical, which the
 wind breaks. Variances of all pathways are learned by joint evidence from the training data, that of the noise too (arm
-`learned`) or kept at its true value (`fixed`); beside them are networks with a given free variance of a grid, the one that
-validation favours. Each arm of each seed at each strength is written when it is measured, and one that the file holds is passed
-over, so that a run that was stopped goes on (docs/evidence/protocol.md).
+`learned`) or given, falling to its true value (`fixed`); beside them are networks with a given free variance of a grid, the
+one that validation favours. Each arm of each seed at each strength is written when it is measured, and one that the file
+holds is passed over, so that a run that was stopped goes on (docs/evidence/protocol.md).
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ NOISE = 0.1  # standard deviation of the noise of training and validation data, 
 TRAIN, VALIDATION, TEST = 100, 200, 500
 STEPS, RATE = 800, 1e-2  # of Adam, of all data at each step, at a rate that falls on a cosine
 BURN_IN = 50  # steps before the first update of the variances
-EVERY = {"learned": 25, "fixed": 50}  # steps between updates
+EVERY = {"learned": 25, "fixed": 100}  # steps between updates
+INNER = {"learned": (20, 0.2), "fixed": (10, 0.4)}  # of Adam on the logarithms of the variances: steps, rate
+ANNEALED = 400  # steps in which the noise that data are taken to have falls from 1 to its known value
 ARMS = ("learned", "fixed", "grid")
 START = 1e-4  # the free variance that learning begins with, beside an equivariant one of 1
 
@@ -74,8 +76,8 @@ def trained(nets: list[RPPEMLP], x: Tensor, y: Tensor, noise: Tensor, seeds: lis
             learn_noise=arm == "learned",
             data=TRAIN,
             sampled=False,
-            steps=20,
-            learning_rate=0.2,
+            steps=INNER[arm][0],
+            learning_rate=INNER[arm][1],
         )
         if learns
         else None
@@ -83,6 +85,8 @@ def trained(nets: list[RPPEMLP], x: Tensor, y: Tensor, noise: Tensor, seeds: lis
     optimiser = torch.optim.Adam(weights_of(stack), lr=RATE)
     streams = lambda step: [torch.Generator().manual_seed(1000 * seed + step) for seed in seeds]  # noqa: E731
     for step in range(STEPS):
+        if arm == "fixed":
+            noise.fill_(2 * math.log(NOISE) * min(1.0, step / ANNEALED))
         falling = 0.5 * (1 + math.cos(math.pi * step / STEPS))
         if learning is not None and step >= BURN_IN and (step - BURN_IN) % EVERY[arm] == 0:
             learning.update(optimiser, rate=falling, generators=streams(step))

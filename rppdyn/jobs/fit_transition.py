@@ -306,7 +306,7 @@ def build_networks(config: FitTransitionConfig, spec: SymmetrySpec) -> Stack:
     """The configured model's networks, one with each seed."""
     rep_in = TransitionModel.rep_in(spec.obs_rep, spec.action_rep)
     rep_out = TransitionModel.rep_out(spec.obs_rep, config.model.gaussian, config.model.reward)
-    return build_stack(config, rep_in, rep_out, INITIAL_SCALE)
+    return build_stack(config, rep_in, rep_out, INITIAL_SCALE, spec.generator_names)
 
 
 def build_model(config: FitTransitionConfig, spec: SymmetrySpec, net: Any) -> TransitionModel:

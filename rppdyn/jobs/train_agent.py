@@ -302,6 +302,8 @@ def _prior(model: ModelConfig, agent: Agent) -> str:
     networks = agent.policy.networks
     shares = {who: prior_share(networks[who]) for who in (("actor", "critic") if model.kind == "rpp" else ("actor",))}
     how = "learned" if model.free_variance == LEARNED else f"free variance {model.free:.3g}"
+    if model.groups is not None and model.free_variance != LEARNED:
+        how = f"variances {', '.join(f'{v:g}' for v in model.variances)} of {' > '.join(model.groups)} > 1"
     how += " (certified)" if model.free_variance == CERTIFIED else ""
     if not any(shares.values()):
         return f"{how}: strict, without a free pathway"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -16,8 +18,9 @@ from rppdyn.agents import (
     policy_equivariance_error,
 )
 from rppdyn.envs import SymmetrySpec, mirror_spec, symmetry_spec
+from rppdyn.groups import DkeR3, Group, O2eR3, Z
 
-WALKER, PENDULUM = "Walker2d-v5", "InvertedPendulum-v5"
+WALKER, PENDULUM, WINDY = "Walker2d-v5", "InvertedPendulum-v5", "rppdyn/WindyPendulum-v0"
 
 
 def states(agent: RPPSAC, n: int = 64):
@@ -238,3 +241,43 @@ def test_the_folder_is_imported_under_its_package(monkeypatch):
     location = importlib.util.spec_from_file_location("agents", rppdyn.agents.__file__)
     with pytest.raises(ImportError, match=r"import rppdyn\.agents"):
         location.loader.exec_module(importlib.util.module_from_spec(location))
+
+
+def chain(spec: SymmetrySpec, **kwargs) -> dict:
+    mirror = Group("mirror", discrete_generators=spec.group.discrete_generators[1:])
+    return dict(groups=[spec.group, mirror], variances=[1e5, 1e-2, 0.0], hidden=16) | kwargs
+
+
+def test_a_chain_keeps_the_subgroup_through_training_and_saving(tmp_path):
+    spec = symmetry_spec(WINDY, symmetry="D4")
+    options = dict(seed=0, device="cpu", learning_starts=20, batch_size=16, buffer_size=100, learning_rate=3e-3)
+    agent = RPPSAC("RPPPolicy", WINDY, spec=spec, policy_kwargs=chain(spec), **options)
+    agent.learn(40)
+    agent.save(tmp_path / "agent")
+    loaded = RPPSAC.load(tmp_path / "agent", device="cpu")
+    assert loaded.actor.net.groups == agent.actor.net.groups and len(agent.actor.net.groups) == 2
+    observations, actions = states(loaded)
+    for measure in (
+        policy_equivariance_error(loaded, observations, dtype=torch.float64),
+        critic_equivariance_error(loaded, observations, actions, dtype=torch.float64),
+    ):
+        assert measure.per_generator["left-right"] < 1e-10 < 1e-4 < measure.per_generator["quarter turn"]
+
+
+@pytest.mark.parametrize("changed, parts", [
+    (dict(model="emlp"), "groups with model='emlp', which has one pathway"),
+    (dict(model="mlp"), "groups with model='mlp', which has one pathway"),
+    (dict(free_variance=1.0), "free_variance=1.0 with groups"),
+    (dict(free_variance="certified"), "free_variance='certified' with groups"),
+    (dict(critic_free_variance=1.0), "critic_free_variance=1.0 with groups"),
+    (dict(network_kwargs=dict(parametrisation="dense")), "parametrisation='dense' with 2 groups"),
+    (dict(variances=[1.0, 1.0]), "give 3 variances"),
+    (dict(groups=None), "groups=None"),
+    (dict(groups=[Z(2), Z(2)]), "Z(2) is given twice"),
+    (dict(groups=[O2eR3(), DkeR3(4)]), "begins with O2eR3, and the symmetry of rppdyn/WindyPendulum-v0 is DkeR3(4)"),
+])  # fmt: skip
+def test_chains_that_have_no_meaning_are_refused_in_one_line(changed, parts):
+    spec = symmetry_spec(WINDY, symmetry="D4")
+    with pytest.raises(ValueError, match=re.escape(parts)) as caught:
+        RPPSAC("RPPPolicy", WINDY, spec=spec, policy_kwargs=chain(spec, **changed), device="cpu")
+    assert len(str(caught.value).splitlines()) == 1

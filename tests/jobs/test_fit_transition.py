@@ -313,3 +313,46 @@ def test_variances_of_both_pathways_are_learned_and_the_noise_with_them(tmp_path
     assert 0.4 < 10**noise / (2 * l1**2) < 2.5  # a Laplace distribution's variance; it began at an eighth of that
     again = fit_transition.run(configured(tmp_path / "run", *words), resume=True)
     assert again.test == result.test and again.pathways == result.pathways
+
+
+@pytest.fixture(scope="module")
+def pendulum():
+    name = "test/WindyPendulum/noise-v0"
+    env = make_env("rppdyn/WindyPendulum-v0", monitor=False)
+    write_episodes(name, play(env, 8, 60), env=env)
+    env.close()
+    return name
+
+
+CHAIN = ('model.groups=["DkeR3(4)","left-right"]', "model.variances=[1,1,0]", "symmetry=D4")
+
+
+def test_a_chain_of_groups_has_the_equivariance_of_the_last(tmp_path, pendulum):
+    words = (f"dataset={pendulum}", *CHAIN, "model=rpp", "task.train=200", "optimiser.epochs=20", "task.length=20")
+    fit_transition.run(configured(tmp_path / "run", *words, "evaluation.every=20"))
+    model, spec = fit_transition.load_transition_model(tmp_path / "run")
+    net = model.net.member(0).double()
+    assert list(net.pathway_variances()["head"]) == ["equivariant", "equivariant_2"]
+    x = torch.randn(30, net.rep_in.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    turn, mirror = (
+        relative_difference(net(x @ a.mT), net(x) @ b.mT).mean()
+        for a, b in zip(net.rep_in.discrete_generators, net.rep_out.discrete_generators, strict=True)
+    )
+    assert mirror < 1e-9 < 1e-3 < turn
+    assert spec.generator_names == ("quarter turn", "left-right")
+
+
+@pytest.mark.parametrize("words, parts", [
+    (("model=emlp",), "model=emlp has one pathway"),
+    (("model.free_variance=certified",), "model.free_variance=certified with model.groups"),
+    (("model.free_variance=learned",), "model.free_variance=learned with model.groups"),
+    (("model.parametrisation=dense",), "parametrisation=dense"),
+    (('model.groups=["DkeR3(4)","O(3)"]',), "O(3) is no subgroup of DkeR3(4)"),
+    (('model.groups=["DkeR3(4)","SO(2)"]',), "SO(2) is given by 2 x 2 matrices and DkeR3(4) by 3 x 3"),
+    (('model.groups=["SO(3)","left-right"]',), "begins with SO(3), and the task's representations are of DkeR3(4)"),
+])  # fmt: skip
+def test_what_is_no_chain_is_refused_in_one_line(tmp_path, pendulum, words, parts):
+    own = (f"dataset={pendulum}", *CHAIN, "task.train=200", "task.length=20", *words)
+    with pytest.raises(ValueError, match=re.escape(parts)) as caught:
+        fit_transition.run(configured(tmp_path / "run", *own))
+    assert len(str(caught.value).splitlines()) == 1 and not (tmp_path / "run").exists()

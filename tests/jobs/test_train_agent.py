@@ -19,10 +19,10 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from rppdyn.agents import RPPSAC
 from rppdyn.cli import main
 from rppdyn.envs import certify, save_certificate, share_of, symmetry_spec
-from rppdyn.jobs import evaluate_agent, train_agent
+from rppdyn.jobs import evaluate_agent, report, train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.command import EvaluateAgentConfig
+from rppdyn.jobs.config.command import EvaluateAgentConfig, ReportConfig
 from rppdyn.jobs.training import agent_files, building
 from rppdyn.jobs.training.result import TrainManyResult, summary
 from rppdyn.priors import free_variance
@@ -465,6 +465,59 @@ def test_several_seeds_move_variances_as_each_would_alone(tmp_path, monkeypatch,
     )
     for key, value in alone.items():
         torch.testing.assert_close(both[key], value, rtol=1e-2, atol=1e-4, msg=key)
+
+
+WINDY = ("env=rppdyn/WindyPendulum-v0", "env.symmetry=D4")
+CHAIN = (*WINDY, 'model.groups=["DkeR3(4)","left-right"]', "model.variances=[1e5,1e-2,1e-6]")
+
+
+def test_a_chain_of_groups_is_trained_learned_and_built_again(tmp_path):
+    words = [*WORDS, *CHAIN, "model.free_variance=learned", "model.learn_every=30", f"run_dir={tmp_path / 'run'}"]
+    config = compose.composed("train_agent", words)
+    result = train_agent.run(config)
+    assert {"pathway/actor_equivariant_2_norm", "pathway/critic_equivariant_2_norm"} <= result.metrics.keys()
+    folder = RunFolder.open(tmp_path / "run")
+    spec = agent_files.load_spec(folder)
+    with closing(building.build_env(config)) as env:
+        agent = building.build_agent(config, env, spec)
+    agent_files.load_policy(agent, folder)
+    for net in (agent.actor.net, *agent.critic.function.nets):
+        assert net.groups[0] == spec.group
+        assert torch.equal(net.groups[1].discrete_generators, spec.group.discrete_generators[1:])
+        assert torch.equal(  # as it acts on observations
+            net.rep_in.restrict(net.groups[1]).discrete_generators[0], net.rep_in.discrete_generators[1]
+        )
+        found = net.pathway_variances()["head"]
+        assert list(found) == ["equivariant", "equivariant_2", "free"]
+        assert found["equivariant_2"] != pytest.approx(1e-2) and found["free"] != pytest.approx(1e-6)  # learned
+    assert torch.equal(
+        agent.policy.state_dict()["actor.net.head.equivariant_2.log_variance"],
+        torch.load(folder.policy_file, weights_only=True)["actor.net.head.equivariant_2.log_variance"],
+    )
+    report.run(ReportConfig(runs=[str(folder.path)], out=str(tmp_path / "report.html")))
+    assert "equivariant_2" in (tmp_path / "report.html").read_text()
+    again = compose.composed("train_agent", [*WORDS, *WINDY])
+    assert not {"groups", "variances"} & again.identity()["model"].keys()  # folders are where they were
+
+
+@pytest.mark.parametrize("words, parts", [
+    ((*CHAIN, "model=emlp"), "model=emlp has one pathway"),
+    ((*CHAIN, "model=mlp"), "model=mlp has one pathway"),
+    ((*CHAIN, "model.parametrisation=dense"), "parametrisation=dense"),
+    ((*CHAIN, "model.widen=100"), "model.widen=100 with model.groups"),
+    ((*CHAIN, "agent=ppo"), "chains are of agent=sac"),
+    ((*CHAIN, "model.free_variance=certified"), "model.free_variance=certified with model.groups"),
+    ((*CHAIN, "model.critic_free_variance=1"), "model.critic_free_variance=1 with model.groups"),
+    (CHAIN[:3], "model.variances=None with 2 groups: give 3"),
+    ((*CHAIN[:3], "model.variances=[0,0,0]"), "no pathway is left"),
+    ((*WINDY, 'model.groups=["left-right","DkeR3(4)"]', CHAIN[3]), "begins with left-right"),
+    ((*WINDY, 'model.groups=["DkeR3(4)","O(2)"]', CHAIN[3]), "O(2) is given by 2 x 2 matrices and DkeR3(4) by 3 x 3"),
+    ((*WINDY, 'model.groups=["DkeR3(4)","SO(3)"]', CHAIN[3]), "SO(3) is no subgroup of DkeR3(4)"),
+])  # fmt: skip
+def test_what_is_no_chain_is_refused_in_one_line_before_there_is_a_folder(tmp_path, words, parts):
+    with pytest.raises(ValueError, match=re.escape(parts)) as caught:
+        train_agent.run(compose.composed("train_agent", [*WORDS, *words, f"run_dir={tmp_path / 'run'}"]))
+    assert len(str(caught.value).splitlines()) == 1 and not (tmp_path / "run").exists()
 
 
 def test_an_episode_is_filmed(config, result, tmp_path):

@@ -17,6 +17,7 @@ from rppdyn.jobs.config.checks import (
     at_least,
     betas,
     bilinear,
+    chain,
     did_you_mean,
     free_variance,
     free_variance_number,
@@ -100,6 +101,10 @@ class ModelConfig:
     parametrisation: str = "pathways"  # of relaxed layers: side by side, or dense, one weight for their sum
     certified_variance: float | None = None  # what free_variance=certified came to; written by the run
     learn_every: int = 2000  # steps of the environment between updates of learned variances
+    groups: Any = None  # a chain in the place of the symmetry's group, which it begins with: ["D(4)","left-right"]
+    variances: Any = (
+        None  # with groups, in the place of all other variances: one for each group, and the free pathway's last
+    )
 
     def __post_init__(self) -> None:
         if self.kind not in MODELS:
@@ -133,6 +138,14 @@ class ModelConfig:
         of = ("", "critic_") if self.kind == "rpp" else ("",)
         names = [f"{who}{name}_variance" for who in of for name in ("equivariant", "free")]
         parametrisation(self.parametrisation, self.kind, {name: getattr(self, name) for name in names})
+        chain(self.groups, self.variances, self.kind, self.free_variance, self.parametrisation, words=(LEARNED,))
+        critics = ("critic_equivariant_variance", "critic_free_variance")
+        own = [name for name in critics if getattr(self, name) is not None]
+        if self.groups is not None and self.kind == "rpp" and own:
+            raise ConfigError(
+                f"model.{own[0]}={getattr(self, own[0]):g} with model.groups: model.variances are the critics', too; leave it "
+                "out"
+            )
         if self.free_variance == LEARNED and self.parametrisation == "dense":
             raise ConfigError(
                 "model.free_variance=learned with model.parametrisation=dense: one weight has no pathways whose variances "
@@ -148,6 +161,7 @@ class ModelConfig:
         at_least("model.widen", self.widen or 0, 1)
         others = {f"model={self.kind}": not self.kind.startswith("rpp"),
                   "model.free_variance=learned": self.free_variance == LEARNED,
+                  "model.groups": self.groups is not None,
                   "model.parametrisation=dense": self.parametrisation == "dense"}  # fmt: skip
         for other, is_so in others.items():
             if is_so:
@@ -368,6 +382,10 @@ class TrainAgentConfig(RunConfig):
         if self.agent.ppo is not None and self.workers:
             raise ConfigError(
                 "workers=true: it is of agent=sac and agent=mbpo; leave it out, agent.num_envs=N steps several"
+            )
+        if self.agent.ppo is not None and self.model.groups is not None:
+            raise ConfigError(
+                f"model.groups={self.model.groups}: chains are of agent=sac and mbpo; leave them out, or use agent=sac"
             )
         if self.agent.ppo is not None and self.model.widen is not None:
             raise ConfigError(

@@ -195,3 +195,44 @@ def bilinear(key: str, value: object) -> None:
     """Refuse what names no bilinear layer."""
     known = value is None or isinstance(value, bool) or value in BILINEAR
     require(key, value, known, f"one of {', '.join(BILINEAR)}, true, false, null")
+
+
+def chain(
+    groups: Any, variances: Any, kind: str, free: float | str, parametrisation: str, words: Sequence[str]
+) -> None:
+    """Of `model.groups` and `model.variances`, which become numbers in place: a chain is of networks with its pathways.
+
+    Args:
+        free: `model.free_variance`.
+        words: that it may be beside a chain.
+    """
+    if groups is None and variances is None:
+        return
+    if not isinstance(groups, list) or not groups or not all(isinstance(text, str) for text in groups):
+        raise ConfigError(
+            f"model.groups={groups} with model.variances={variances}: give a list of groups, the largest first, such as "
+            'model.groups=["O(3)","O2eR3()"]; or neither'
+        )
+    if not kind.startswith("rpp"):
+        raise ConfigError(f"model.groups={groups}: model={kind} has one pathway; give model=rpp, or leave it out")
+    if not isinstance(variances, list) or len(variances) != len(groups) + 1:
+        raise ConfigError(
+            f"model.variances={variances} with {len(groups)} groups: give {len(groups) + 1}, one for each group and the "
+            "free pathway's last"
+        )
+    for place, each in enumerate(variances):
+        value = number(f"model.variances[{place}]", each, "a variance")
+        variance(f"model.variances[{place}]", value)
+        variances[place] = value
+    if not any(variances):
+        raise ConfigError(f"model.variances={variances}: no pathway is left; make one positive")
+    if isinstance(free, str) and free not in words:
+        remedy = "" if free == CERTIFIED else " (objective=marginal_likelihood learns them all)"
+        raise ConfigError(
+            f"model.free_variance={free} with model.groups: model.variances has the free pathway's, too: leave out one of the "
+            f"two{remedy}"
+        )
+    if parametrisation == "dense":
+        raise ConfigError(
+            "model.groups with model.parametrisation=dense: one weight stands for two pathways; leave one out"
+        )

@@ -15,6 +15,7 @@ from rppdyn.jobs.config.checks import (
     ConfigError,
     at_least,
     bilinear,
+    chain,
     free_variance,
     free_variance_number,
     number,
@@ -84,41 +85,7 @@ class NetworkConfig:
             raise ConfigError(f"model.{used[0]}_variance=0: no pathway is left of model {self.kind}; make it positive")
         variances = {name: getattr(self, name) for name in ("equivariant_variance", "free_variance")}
         parametrisation(self.parametrisation, self.kind, variances)
-        self._check_chain()
-
-    def _check_chain(self) -> None:
-        if self.groups is None and self.variances is None:
-            return
-        groups, variances = self.groups, self.variances
-        if not isinstance(groups, list) or not groups or not all(isinstance(text, str) for text in groups):
-            raise ConfigError(
-                f"model.groups={groups} with model.variances={variances}: give a list of groups, the largest first, such as "
-                'model.groups=["O(3)","O2eR3()"]; or neither'
-            )
-        if self.kind != "rpp":
-            raise ConfigError(
-                f"model.groups={groups}: model={self.kind} has one pathway; give model=rpp, or leave it out"
-            )
-        if not isinstance(variances, list) or len(variances) != len(groups) + 1:
-            raise ConfigError(
-                f"model.variances={variances} with {len(groups)} groups: give {len(groups) + 1}, one for each group and the "
-                "free pathway's last"
-            )
-        for place, each in enumerate(variances):
-            value = number(f"model.variances[{place}]", each, "a variance")
-            variance(f"model.variances[{place}]", value)
-            variances[place] = value
-        if not any(variances):
-            raise ConfigError(f"model.variances={variances}: no pathway is left; make one positive")
-        if isinstance(self.free_variance, str):
-            raise ConfigError(
-                f"model.free_variance={self.free_variance} with model.groups: model.variances has the free pathway's, too: "
-                "leave out one of the two (objective=marginal_likelihood learns them all)"
-            )
-        if self.parametrisation == "dense":
-            raise ConfigError(
-                "model.groups with model.parametrisation=dense: one weight stands for two pathways; leave one out"
-            )
+        chain(self.groups, self.variances, self.kind, self.free_variance, self.parametrisation, words=())
 
     @property
     def free(self) -> float:

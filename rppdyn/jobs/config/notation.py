@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rppdyn import groups, reps
@@ -35,6 +35,39 @@ def group(text: str, flag: str = "--group") -> Group:
     if not isinstance(found, Group):
         raise ConfigError(f"{flag} {text}: no group; write for example SO(3), and SO13p() with its brackets")
     return found
+
+
+def chain(texts: Sequence[str], G: Group, symmetries: Sequence[str] = (), remedy: str = "") -> list[Group]:
+    """The groups that `model.groups` describes, which begin with the one that the task's representations are of.
+
+    Args:
+        symmetries: names of G's generators, the discrete ones first; one, or several joined by `+`, name the subgroup that they
+            generate.
+        remedy: how else the first may become the task's.
+    Raises:
+        ConfigError: a text is no group, or the first is not the task's.
+    """
+    groups = [
+        G if text.strip() == str(G) else _named(text, G, symmetries) or group(text, "model.groups") for text in texts
+    ]
+    if groups[0] != G:
+        raise ConfigError(
+            f"model.groups={list(texts)}: begins with {groups[0]}, and the task's representations are of {G}: begin with the "
+            f"task's group{remedy}"
+        )
+    return groups
+
+
+def _named(text: str, G: Group, symmetries: Sequence[str]) -> Group | None:
+    names = [name.strip() for name in text.split("+")]
+    if not all(name in symmetries for name in names):
+        return None
+    places, discrete = [symmetries.index(name) for name in names], len(G.discrete_generators)
+    return Group(
+        text,
+        discrete_generators=G.discrete_generators[[place for place in places if place < discrete]],
+        lie_algebra=G.lie_algebra[[place - discrete for place in places if place >= discrete]],
+    )
 
 
 def representation(flag: str, text: str, G: Group) -> Rep:

@@ -35,8 +35,20 @@ def under_group(text: str | None, make: Callable[[Group | None], Made]) -> Made:
         raise ConfigError(f"task.{error}") from error
 
 
-def build_network(config: NetworkConfig, rep_in: Rep, rep_out: Rep, seed: int, output_scale: float = 1.0) -> RPPEMLP:
-    """The configured network with initial weights of a seed; those of the last layer times ``output_scale``."""
+def build_network(
+    config: NetworkConfig,
+    rep_in: Rep,
+    rep_out: Rep,
+    seed: int,
+    output_scale: float = 1.0,
+    symmetries: Sequence[str] | None = None,
+) -> RPPEMLP:
+    """The configured network with initial weights of a seed.
+
+    Args:
+        output_scale: multiplies those of the last layer.
+        symmetries: names of the generators of a symmetry spec's group, which a chain may be written in.
+    """
     options: dict[str, Any] = dict(
         output_scale=output_scale,
         hidden=_hidden(config.hidden, rep_in.G),
@@ -53,21 +65,12 @@ def build_network(config: NetworkConfig, rep_in: Rep, rep_out: Rep, seed: int, o
         return EMLP(rep_in, rep_out, rep_in.G, **options)
     if config.groups is not None:
         options.pop("equivariant_variance")
-        options |= dict(groups=_chain(config.groups, rep_in.G), variances=config.variances)
+        remedy = ", or give task.group the chain's first" if symmetries is None else ""
+        groups = notation.chain(config.groups, rep_in.G, symmetries or (), remedy)
+        options |= dict(groups=groups, variances=config.variances)
         return RPPEMLP(rep_in, rep_out, **options)
     options |= dict(free_variance=config.free, parametrisation=config.parametrisation)
     return RPPEMLP(rep_in, rep_out, rep_in.G, **options)
-
-
-def _chain(texts: list[str], G: Group) -> list[Group]:
-    """The groups of `model.groups`, which begin with the one that the task's representations are of."""
-    groups = [notation.group(text, "model.groups") for text in texts]
-    if groups[0] != G:
-        raise ConfigError(
-            f"model.groups={texts}: begins with {groups[0]}, and the task's representations are of {G}: begin with the task's "
-            "group, or give task.group the chain's first"
-        )
-    return groups
 
 
 def _hidden(hidden: int | str | list, G: Group) -> Any:
@@ -84,14 +87,18 @@ def widest(hidden: int | str | list, G: Group) -> int:
     return max(layer if isinstance(layer, int) else layer.dim for layer in layers)
 
 
-def build_stack(config: FitConfig, rep_in: Rep, rep_out: Rep, output_scale: float = 1.0) -> Stack:
-    """A member for each seed.
+def build_stack(
+    config: FitConfig, rep_in: Rep, rep_out: Rep, output_scale: float = 1.0, symmetries: Sequence[str] | None = None
+) -> Stack:
+    """A member for each seed; other arguments are those of :func:`build_network`.
 
     Raises:
         ConfigError: their weights don't fit in memory.
     """
     try:
-        nets = [build_network(config.model, rep_in, rep_out, seed, output_scale) for seed in config.all_seeds]
+        nets = [
+            build_network(config.model, rep_in, rep_out, seed, output_scale, symmetries) for seed in config.all_seeds
+        ]
         return stack_of(config, nets)
     except RuntimeError as error:
         if not is_out_of_memory(error):

@@ -26,6 +26,8 @@ from rppdyn.jobs.reporting.words import (
     reached,
     scientific,
 )
+from rppdyn.nn import RPPEMLP
+from rppdyn.nn.chains import equivariant_name
 
 RETURN = "eval/return_mean"
 WHO = {"policy": "policy", "critic": "critics", "dynamics": "dynamics"}
@@ -157,7 +159,7 @@ def _pathways(groups: Sequence[RunGroup]) -> Markup:
         panels = [
             (f"{who}, {pathway}", members, f"pathway/{who}_{pathway}_norm")
             for who in ("actor", "critic", *(["dynamics"] if "dynamics" in _who(members) else []))
-            for pathway in ("equivariant", "free")
+            for pathway in _names(members)
         ]
         parts.append(_heading(env, groups))
         parts.append(
@@ -172,8 +174,8 @@ def _pathways(groups: Sequence[RunGroup]) -> Markup:
     rows = []
     for group in groups:
         for who, variances in _variances(group).items():
-            for pathway in ("equivariant", "free"):
-                variance = variances[f"{pathway}_variance"]
+            for name, variance in variances.items():
+                pathway = name.removesuffix("_variance")
                 norm = group.final(f"pathway/{who}_{pathway}_norm")
                 prior = scientific(variance) if variance else tag("span", "no such pathway", class_="note")
                 rows.append([labelled(group), who, pathway, prior, estimate(norm, plain) if variance else MISSING])
@@ -186,17 +188,31 @@ def _variances(group: RunGroup) -> dict[str, dict[str, float]]:
     """The prior variances of each network of an agent, 0 where it has no such pathway."""
     run = group.runs[0]
     model = dict(run.model) | {"free_variance": begun_with(run.model)}
+    networks = dict(zip(("actor", "critic"), MODELS[run.model["kind"]], strict=True))
     found = {
-        who: pathway_variances(network, model, "critic_" if who == "critic" else "")
-        for who, network in zip(("actor", "critic"), MODELS[run.model["kind"]], strict=True)
+        who: dict(zip(map("{}_variance".format, _chain(run.model)), run.model["variances"], strict=True))
+        if run.model.get("groups") and network is RPPEMLP
+        else pathway_variances(network, model, "critic_" if who == "critic" else "")
+        for who, network in networks.items()
     }
     learned = {
         key.rpartition(".")[2]: value for key, value in run.config.items() if key.startswith("agent.imagination.")
     }
     if learned:
         without = {"emlp": "free_variance", "mlp": "equivariant_variance"}.get(learned["kind"])
-        found["dynamics"] = {key: 0.0 if key == without else learned[key] for key in found["actor"]}
+        found["dynamics"] = {f"{p}_variance": learned[f"{p}_variance"] for p in ("equivariant", "free")}
+        found["dynamics"] |= {without: 0.0} if without else {}
     return found
+
+
+def _chain(model: Mapping[str, Any]) -> list[str]:
+    """The pathways of linear layers, by name."""
+    return [*map(equivariant_name, range(len(model.get("groups") or [""]))), "free"]
+
+
+def _names(groups: Sequence[RunGroup]) -> list[str]:
+    """Those of the longest chain."""
+    return max((_chain(group.runs[0].model) for group in groups), key=len)
 
 
 def begun_with(model: Mapping[str, Any]) -> float:

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from stable_baselines3.common.utils import LinearSchedule
 
-from rppdyn.agents import RPPMBPO, RPPPPO, RPPSAC, Agent
+from rppdyn.agents import RPPMBPO, RPPPPO, RPPSAC, Agent, defaults
 from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec, terms_spec
-from rppdyn.jobs.config import compose
+from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.agent import ImaginationConfig, ModelConfig, TrainAgentConfig
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.training import agent_files
@@ -96,7 +96,7 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **option
         compile=agent.compile,
         seed=config.seed,
         device=device,
-        policy_kwargs=_networks(model) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas))),
+        policy_kwargs=_networks(model) | _chain(model, spec) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas))),
         **options,
     )
 
@@ -108,7 +108,7 @@ def _networks(model: ModelConfig) -> dict[str, Any]:
         hidden=model.hidden,
         num_layers=model.num_layers,
         equivariant_variance=model.equivariant_variance,
-        free_variance=model.free,
+        free_variance=defaults.FREE_VARIANCE if model.groups else model.free,
         critic_equivariant_variance=model.critic_equivariant_variance,
         critic_free_variance=model.critic_free_variance,
         network_kwargs=_network(model),
@@ -121,6 +121,13 @@ def _network(model: ModelConfig) -> dict[str, Any]:
     if model.free_scale is not None:
         options["free_scale"] = model.free_scale
     return options if model.parametrisation == "pathways" else options | dict(parametrisation=model.parametrisation)
+
+
+def _chain(model: ModelConfig, spec: SymmetrySpec) -> dict[str, Any]:
+    """Arguments of a policy whose networks have a chain of groups; none without, as in older checkpoints."""
+    if model.groups is None:
+        return {}
+    return dict(groups=notation.chain(model.groups, spec.group, spec.generator_names), variances=model.variances)
 
 
 def _algorithm(imagination: ImaginationConfig | None) -> Callable[..., RPPSAC]:
