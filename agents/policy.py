@@ -383,7 +383,8 @@ def _chained(spec: SymmetrySpec, arguments: Mapping[str, Any], prefix: str) -> d
     groups = [_group(data) for data in arguments["groups"]]
     if groups[0] != spec.group:
         raise ValueError(
-            f"groups={groups}: begins with {groups[0]}, and the symmetry of {spec.env_id} is {spec.group}: begin with spec.group"
+            f"groups={groups}: begins with {groups[0]}, and the symmetry of {spec.env_id} is {spec.group}: begin with "
+            "spec.group"
         )
     usual = (None, None) if prefix else (defaults.EQUIVARIANT_VARIANCE, defaults.FREE_VARIANCE)
     for key, value in zip(("equivariant_variance", "free_variance"), usual, strict=True):

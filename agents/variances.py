@@ -38,8 +38,9 @@ class LearnVariances(BaseCallback):
     Adam's steps keep their share of the prior. The likelihood is that of the critics' loss,
     with `noise_variance` and as many data as the priors are shared out over. The actor, whose loss is no likelihood, follows:
     in each layer its free pathway gets the share s of the prior that its critics' have there, in the geometric mean of
-    s / (1 - s) (:func:`rppdyn.priors.free_share`); of a chain of groups each pathway but the largest group's. **An experiment**: targets move, transitions are
-    correlated, and what the data are changes with the policy, so it is no marginal likelihood of anything fixed.
+    s / (1 - s) (:func:`rppdyn.priors.free_share`); of a chain of groups each pathway but the largest group's.
+    **An experiment**: targets move, transitions are correlated, and what the data are changes with the policy, so it is no
+    marginal likelihood of anything fixed.
 
     Args:
         every: environment steps between updates; none before the first gradient step.

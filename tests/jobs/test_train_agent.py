@@ -505,7 +505,6 @@ def test_a_chain_of_groups_is_trained_learned_and_built_again(tmp_path):
     ((*CHAIN, "model=mlp"), "model=mlp has one pathway"),
     ((*CHAIN, "model.parametrisation=dense"), "parametrisation=dense"),
     ((*CHAIN, "model.widen=100"), "model.widen=100 with model.groups"),
-    ((*CHAIN, "agent=ppo"), "chains are of agent=sac"),
     ((*CHAIN, "model.free_variance=certified"), "model.free_variance=certified with model.groups"),
     ((*CHAIN, "model.critic_free_variance=1"), "model.critic_free_variance=1 with model.groups"),
     (CHAIN[:3], "model.variances=None with 2 groups: give 3"),
@@ -518,6 +517,8 @@ def test_what_is_no_chain_is_refused_in_one_line_before_there_is_a_folder(tmp_pa
     with pytest.raises(ValueError, match=re.escape(parts)) as caught:
         train_agent.run(compose.composed("train_agent", [*WORDS, *words, f"run_dir={tmp_path / 'run'}"]))
     assert len(str(caught.value).splitlines()) == 1 and not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError, match="chains are of agent=sac"):
+        compose.composed("train_agent", [*CHAIN, "agent=ppo"])
 
 
 def test_an_episode_is_filmed(config, result, tmp_path):
