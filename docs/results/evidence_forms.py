@@ -1,5 +1,9 @@
 """Forms of the Laplace approximation against the exact one: `python docs/results/evidence_forms.py --json FILE`.
 
+With `--blocks` the first four networks alone, block by block: the effective numbers that the package gave before joint
+evidence (Kronecker factors, each pathway for itself), the exact ones of each pathway alone, those of joint evidence, and
+those of the dense Gauss-Newton matrix of all coefficients, which is built and factored here by itself.
+
 Small networks, trained by MAP for some hundred steps, whose joint evidence of all data and outputs is exact (the tests
 compare it with the dense matrix of all coefficients). Beside it each pathway as if it were alone, the Kronecker form, and the
 joint one from random targets or a subset: log-determinants as ratios to the exact one, and effective numbers of parameters.
@@ -20,6 +24,7 @@ from rppdyn.envs.tasks import regression_task
 from rppdyn.groups import Z
 from rppdyn.images import ImageModel, LayerSpec
 from rppdyn.nn import RPPEMLP, Chained
+from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import (
     Categorical,
     Evidence,
@@ -77,6 +82,7 @@ def images(pathways: dict[str, float], seed: int) -> Case:
 CASES: dict[str, Callable[[int], Case]] = {
     "Z(2), regular, variance 1": lambda seed: regular(1.0, seed),
     "Z(2), regular, variance 1e-4": lambda seed: regular(1e-4, seed),
+    "inertia, O(3), variance 1": lambda seed: inertia(1.0, seed),
     "inertia, O(3), variance 1e-4": lambda seed: inertia(1e-4, seed),
     "images, conv and fc": lambda seed: images({"conv": 1.0, "fc": 1e-2}, seed),
     "images, conv and f_fc": lambda seed: images({"conv": 1.0, "f_fc": 1e-1}, seed),
@@ -143,13 +149,88 @@ def measured(case: Case, steps: int, seed: int) -> dict[str, Any]:
     return found
 
 
+def before(net: nn.Module, x: Tensor, likelihood: Likelihood) -> tuple[float, dict[str, float]]:
+    """Log-determinant and effective numbers as they were: Kronecker factors, shared directions counted with each pathway.
+
+    Layers without factors have none.
+    """
+    found = kronecker_evidence(net, curvature(net, Chained(net), [x], likelihood))
+    value, effective = 0.0, {}
+    for p, own in zip(found.pathways, found.eigenvalues, strict=True):
+        scaled = float(p.log_variance.exp()) * own
+        value += float(scaled.log1p().sum())
+        effective[f"{p.layer}.{p.name}"] = float((scaled / (1 + scaled)).sum())
+    return value, effective
+
+
+def dense(net: nn.Module, x: Tensor, likelihood: Likelihood) -> tuple[float, dict[str, float], int]:
+    r"""The same of the matrix :math:`I + \Sigma^{1/2} J^T J \Sigma^{1/2}` of all P coefficients, and P."""
+    named = [(f"{layer}.{name}", pathway) for layer, name, pathway in named_pathways(net)]
+    scales, parameters = [], []
+    for _, pathway in named:
+        leaves = [pathway.get_parameter(leaf) for leaf in pathway.coefficient_names()]
+        total = torch.stack([c.sum() for c in pathway.coefficients()]).sum()
+        parameters.append(leaves)
+        scales.append([float(pathway.variance) ** 0.5 / unit for unit in torch.autograd.grad(total, leaves)])
+    flat = [p for leaves in parameters for p in leaves]
+    units = [scale for own in scales for scale in own]
+    outputs = net(x)
+    rows = []
+    for factor in likelihood.factors(outputs.detach()):
+        for n in range(len(x)):
+            found = torch.autograd.grad(outputs[n], flat, factor[n], retain_graph=True)
+            rows.append(torch.cat([(g * s).flatten() for g, s in zip(found, units, strict=True)]))
+    J = torch.stack(rows)
+    root = torch.linalg.cholesky(torch.eye(J.shape[1], dtype=J.dtype) + J.T @ J)
+    inverse = torch.cholesky_inverse(root).diagonal()
+    shares = (1 - inverse).split([sum(p.numel() for p in leaves) for leaves in parameters])
+    effective = {key: float(share.sum()) for (key, _), share in zip(named, shares, strict=True)}
+    return 2 * float(root.diagonal().log().sum()), effective, J.shape[1]
+
+
+def by_block(case: Case, steps: int) -> dict[str, Any]:
+    """All four, by block."""
+    net, x, y, likelihood = case
+    trained(net, x, y, likelihood, steps)
+    exact = joint_evidence(net, x, likelihood)
+    names = [f"{p.layer}.{p.name}" for p in exact.pathways]
+    value, each = alone(exact)
+    found = {"alone": (value, dict(zip(names, each.tolist(), strict=True)))}
+    found["before"] = before(net, x, likelihood)
+    joint = dict(zip(names, exact.effective().tolist(), strict=True))
+    found["joint"] = float(exact.log_determinant(exact.log_variances)), joint
+    *whole, size = dense(net, x, likelihood)
+    found["dense"] = (whole[0], whole[1])
+    return {"rows": len(exact.kernels[0]), "coefficients": size} | {
+        form: {"log_determinant": value, "effective": effective} for form, (value, effective) in found.items()
+    }
+
+
+def print_blocks(found: dict[str, dict[str, Any]]) -> None:
+    """As Markdown."""
+    forms = ("before", "alone", "joint", "dense")
+    print("| network | block | " + " | ".join(forms) + " |\n| --- | --- " + "| ---: " * len(forms) + "|")
+    for name, own in found.items():
+        print(f"| {name} | log det | " + " | ".join(f"{own[form]['log_determinant']:.1f}" for form in forms) + " |")
+        for block in own["joint"]["effective"]:
+            cells = [own[form]["effective"].get(block) for form in forms]
+            print(f"| | {block} | " + " | ".join("–" if v is None else f"{v:.2f}" for v in cells) + " |")
+
+
 def main() -> None:
     """Print the table, as Markdown; write the raw numbers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=300, help="of training")
+    parser.add_argument("--blocks", action="store_true")
     parser.add_argument("--json", metavar="FILE", type=Path)
     arguments = parser.parse_args()
+    if arguments.blocks:
+        blocks = {name: by_block(case(arguments.seeds[0]), arguments.steps) for name, case in list(CASES.items())[:4]}
+        print_blocks(blocks)
+        if arguments.json:
+            write_json(arguments.json, {"steps": arguments.steps, "seed": arguments.seeds[0], "networks": blocks})
+        return
     found = {
         name: [measured(case(seed), arguments.steps, seed) for seed in arguments.seeds] for name, case in CASES.items()
     }
