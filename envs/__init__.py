@@ -19,7 +19,13 @@ if __name__ != "rppdyn.envs":
 import gymnasium as gym
 
 from rppdyn.envs.approximate import CURRENT_SWIMMER, KNOBS, TILTED_REACHER, CurrentSwimmer, TiltedReacher
-from rppdyn.envs.candidates import Candidate, Candidates, symmetry_candidates
+from rppdyn.envs.candidates import (
+    Candidate,
+    Candidates,
+    policy_candidates,
+    step_candidates,
+    symmetry_candidates,
+)
 from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, compiled_terms, symmetry_choices, symmetry_spec, terms_spec
 from rppdyn.envs.certification.certificate import Certificate, Defect, GeneratorReport, Support
 from rppdyn.envs.certification.certify import certify
@@ -83,11 +89,13 @@ __all__ = [
     "find_certificate",
     "make_env",
     "mirror_spec",
+    "policy_candidates",
     "read_episodes",
     "require_capturable",
     "restore_state",
     "save_certificate",
     "share_of",
+    "step_candidates",
     "symmetry_candidates",
     "symmetry_choices",
     "symmetry_spec",

@@ -7,7 +7,7 @@ about their means. A signed permutation g of joints acts on both, and
 
 is 0 where the model has the symmetry and about 1 where nothing agrees; what moves nothing that the model sees has no score. A
 linear model cannot see all: it has every symmetry g together with -g, and it is only as good as the data.
-`rppdyn.envs.certify` decides, in the simulator.
+`rppdyn.envs.certify` decides, in the simulator. The same is asked of a policy, with the linear model :math:`u = M y`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rppdyn.envs.observation.recognition import observation_of
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
 from rppdyn.groups import Group
 
-__all__ = ["Candidate", "Candidates", "symmetry_candidates"]
+__all__ = ["Candidate", "Candidates", "policy_candidates", "step_candidates", "symmetry_candidates"]
 
 MOST = 10_000  # permutations and roots; with more, joints are exchanged by whole limbs only
 SIGNED = 14  # joints, of which all signs are tried
@@ -105,43 +105,84 @@ def symmetry_candidates(
     if isinstance(env, str):
         with closing(stock_env(env, disable_env_checker=True)) as made:
             return symmetry_candidates(made, episodes, signs=signs, top=top)
-    if not isinstance(env.unwrapped, MujocoEnv):
-        raise ValueError(
-            f"{env_name(env)} is no MuJoCo environment, whose joints are known: give one, or a dataset of one"
-        )
-    robot = _Robot(env)
-    if signs and len(robot.joints) > SIGNED:
-        raise ValueError(
-            f"{env_name(env)} has {len(robot.joints)} joints, whose signs are too many to try: give signs=False (--no-signs)"
-        )
-    y, u, change = robot.data(episodes)
-    classes = robot.classes()
-    limbs = math.prod(math.factorial(len(c)) for c in classes) * (len(list(robot.roots())) if signs else 1) > MOST
-    orders = list(robot.limb_orders() if limbs else _orders(classes, len(robot.joints)))
-    scale = robot.scales(np.concatenate([y, u], 1), classes)
+    robot = _Robot.of(env, signs)
+    robot.check(episodes)
+    before = np.concatenate([e.observations[:-1] for e in episodes])
+    after = np.concatenate([e.observations[1:] for e in episodes])
+    return _of_steps(robot, before, np.concatenate([e.actions for e in episodes]), after, signs, top)
+
+
+def step_candidates(
+    env: gym.Env,
+    observations: NDArray[np.float64],
+    actions: NDArray[np.float64],
+    after: NDArray[np.float64],
+    *,
+    signs: bool = True,
+    top: int = 5,
+) -> Candidates:
+    """The same of single steps, of a trained model's, say: ``(n, observations)``, ``(n, actions)``, ``(n, observations)``."""
+    return _of_steps(_Robot.of(env, signs), observations, actions, after, signs, top)
+
+
+def policy_candidates(
+    env: gym.Env, observations: NDArray[np.float64], actions: NDArray[np.float64], *, signs: bool = True, top: int = 5
+) -> Candidates:
+    """The same of a policy, by a linear model of its actions ``(n, actions)`` at observations ``(n, observations)``.
+
+    Raises:
+        ValueError: as of :func:`symmetry_candidates`; actions that are always the same.
+    """
+    robot = _Robot.of(env, signs)
+    y, u = robot.spaces["obs"].encode(observations), np.asarray(actions, float)
+    scale = robot.scales(np.concatenate([y, u], 1), robot.classes())
     n = y.shape[1]
+    _check_steps(len(y), n)
+    return _fitted(robot, (y - y.mean(0)) / scale[:n], (u - u.mean(0)) / scale[n:], _mean(y, u) / scale, n, signs, top)
+
+
+def _of_steps(robot: _Robot, before: NDArray, actions: NDArray, after: NDArray, signs: bool, top: int) -> Candidates:
+    """From a linear model of the changes of features."""
+    encode, classes = robot.spaces["obs"].encode, robot.classes()
+    y, u = encode(before), np.asarray(actions, float)
+    change, n = encode(after) - y, y.shape[1]
+    _check_steps(len(y), n + u.shape[1])
+    scale = robot.scales(np.concatenate([y, u], 1), classes)
     x = np.concatenate([y - y.mean(0), u - u.mean(0)], 1) / scale
     target = (change - change.mean(0)) / robot.scales(np.concatenate([change, u], 1), classes)[:n]
+    return _fitted(robot, x, target, _mean(y, u) / scale, 0, signs, top)
+
+
+def _check_steps(steps: int, inputs: int) -> None:
+    if steps <= inputs:
+        raise ValueError(f"{steps} steps are too few for a linear model of {inputs} inputs: give {inputs + 1} or more")
+
+
+def _mean(y: NDArray, u: NDArray) -> NDArray:
+    return np.concatenate([y.mean(0), u.mean(0)])
+
+
+def _fitted(robot: _Robot, x: NDArray, target: NDArray, mean: NDArray, first: int, signs: bool, top: int) -> Candidates:
+    """Rank candidates by a linear model from the first features and actions, to those from number `first` on."""
     gram = x.T @ x / len(x)
     M = np.linalg.solve(gram + RIDGE * np.eye(len(gram)), x.T @ target / len(x)).T
     total = np.square(target).sum()
     if not total > 0 or not M.any():
-        raise ValueError(
-            f"{env_name(env)}: nothing changes in these episodes, so everything is a symmetry: let it move"
-        )
+        what = "nothing changes in these episodes" if not first else "the actions are always the same"
+        raise ValueError(f"{robot.name}: {what}, so everything is a symmetry: let it move")
     residual = float(np.square(target - x @ M.T).sum() / total)
     M = M * np.sqrt(np.square(M).sum()) ** -1
-    mean = np.concatenate([y.mean(0), u.mean(0)]) / scale
-    found = _ranked(robot, M, mean, orders, signs)
+    orders, limbs = robot.orders(signs)
+    found = _ranked(robot, M, mean, orders, signs, first)
     if not found:
         raise ValueError(
-            f"{env_name(env)}: no candidate, as no joint has another to be exchanged with: use `rppdyn certify`"
+            f"{robot.name}: no candidate, as no joint has another to be exchanged with: use `rppdyn certify`"
         )
     scores = np.concatenate([part for part, _, _ in found])
-    first = np.argsort(scores, kind="stable")[:top]
+    best_first = np.argsort(scores, kind="stable")[:top]
     start = np.cumsum([0, *(len(part) for part, _, _ in found)])
     best = []
-    for i in first:
+    for i in best_first:
         k = int(np.searchsorted(start, i, side="right")) - 1
         _, image, kept = found[k]
         one = image._replace(signs=tuple(int(s) for s in kept[i - start[k]]))
@@ -160,13 +201,14 @@ def _orders(classes: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int,
 
 
 def _ranked(
-    robot: _Robot, M: NDArray, mean: NDArray, orders: Sequence[tuple[int, ...]], signs: bool
+    robot: _Robot, M: NDArray, mean: NDArray, orders: Sequence[tuple[int, ...]], signs: bool, first: int
 ) -> list[tuple[NDArray, _Image, NDArray]]:
     """Scores of each order and root, with the signs that they belong to.
 
     With the signs s of joints, :math:`|g M - M g|^2 = 2 |M|^2 - 2 s^T C s`, C summed over the entries of pairs of joints.
     """
-    count, n = len(robot.joints), len(M)
+    count = len(robot.joints)
+    rows, columns = slice(first, first + len(M)), slice(M.shape[1])
     S = np.array(list(product((1, -1), repeat=count)) if signs else [(1,) * count], dtype=float)
     S = np.concatenate([S, np.ones((len(S), 1))], 1)  # and what belongs to no joint
     owners, total = np.array(robot.owners), float(np.square(M).sum())
@@ -176,8 +218,10 @@ def _ranked(
         for order in orders:
             image = _Image(order, (1,) * count, body, world)
             p, sign = robot.permutation(image)
-            C = member[:n].T @ (M * sign[:n, None] * sign * M[np.ix_(p[:n], p)]) @ member
-            left = (M * sign[:n, None] * M[p[:n]]).sum(1) @ member[:n] + (M * sign * M[:, p]).sum(0) @ member
+            of, to = p[columns], p[rows] - first
+            C = member[rows].T @ (M * sign[rows, None] * sign[columns] * M[np.ix_(to, of)]) @ member[columns]
+            left = (M * sign[rows, None] * M[to]).sum(1) @ member[rows]
+            left = left + (M * sign[columns] * M[:, of]).sum(0) @ member[columns]
             numerator = 2 * total - 2 * np.einsum("ka,ab,kb->k", S, C, S, optimize=True)
             denominator = 4 * total - 2 * S @ left
             whole = S[:, owners] * sign
@@ -191,6 +235,21 @@ def _ranked(
 
 class _Robot:
     """The joints of an environment's model, and how their signed permutations act on all its spaces."""
+
+    @classmethod
+    def of(cls, env: gym.Env, signs: bool) -> _Robot:
+        """The robot of an environment, whose signs are few enough to try."""
+        if not isinstance(env.unwrapped, MujocoEnv):
+            raise ValueError(
+                f"{env_name(env)} is no MuJoCo environment, whose joints are known: give one, or a dataset of one"
+            )
+        robot = cls(env)
+        if signs and len(robot.joints) > SIGNED:
+            raise ValueError(
+                f"{robot.name} has {len(robot.joints)} joints, whose signs are too many to try: give signs=False "
+                "(--no-signs)"
+            )
+        return robot
 
     def __init__(self, env: gym.Env):
         model = env.unwrapped.model  # type: ignore[attr-defined]
@@ -223,8 +282,8 @@ class _Robot:
             seen[entry.joint, kind] += 1
         return found
 
-    def data(self, episodes: Sequence[Episode]) -> tuple[NDArray, NDArray, NDArray]:
-        """Features, actions, and changes of features in one step."""
+    def check(self, episodes: Sequence[Episode]) -> None:
+        """Refuse episodes of another robot."""
         obs, action = self.spaces["obs"], self.spaces["action"]
         for i, episode in enumerate(episodes):
             shape = episode.observations.shape[1], episode.actions.shape[1]
@@ -233,14 +292,12 @@ class _Robot:
                     f"episode {i} has {shape[0]} observations and {shape[1]} actions a step, {self.name} has {obs.dim} and "
                     f"{action.dim}: give episodes of it"
                 )
-        features = [obs.encode(episode.observations) for episode in episodes]
-        inputs = obs.feature_dim + action.dim
-        if (steps := sum(len(f) - 1 for f in features)) <= inputs:
-            raise ValueError(
-                f"{steps} steps are too few for a linear model of {inputs} inputs: give {inputs + 1} or more"
-            )
-        y = np.concatenate([f[:-1] for f in features])
-        return y, np.concatenate([e.actions for e in episodes]), np.concatenate([f[1:] for f in features]) - y
+
+    def orders(self, signs: bool) -> tuple[list[tuple[int, ...]], bool]:
+        """Permutations of joints, and whether they are of whole limbs only."""
+        classes = self.classes()
+        limbs = math.prod(math.factorial(len(c)) for c in classes) * (len(list(self.roots())) if signs else 1) > MOST
+        return list(self.limb_orders() if limbs else _orders(classes, len(self.joints))), limbs
 
     def classes(self) -> list[list[int]]:
         """Joints of one type that are observed and driven alike."""

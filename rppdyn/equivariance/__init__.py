@@ -12,7 +12,7 @@ from rppdyn.equivariance.alternatives import (
     eq_t_frac,
     expected_group_sample,
 )
-from rppdyn.equivariance.discover import Discovery, block_family, discover
+from rppdyn.equivariance.discover import Discovery, block_family, discover, index_families
 from rppdyn.equivariance.discover_affine import affine_family, discover_affine
 from rppdyn.equivariance.entries import error_by_input, error_by_output
 from rppdyn.equivariance.error import EquivarianceError, Summary, equivariance_error, relative_difference, summarise
@@ -50,6 +50,7 @@ __all__ = [
     "images",
     "layers_of",
     "layerwise_difference",
+    "index_families",
     "layerwise_lie_derivative",
     "lie_derivative",
     "local_equivariance_error",

@@ -14,7 +14,7 @@ from rppdyn.equivariance.lie import derivative
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
 
-__all__ = ["Discovery", "block_family", "discover"]
+__all__ = ["Discovery", "block_family", "discover", "index_families"]
 
 GAP = 2.0  # how many times as large the first defect outside of the symmetry is, at least, as the last one inside
 LARGEST = 0.4  # the largest relative defect of a symmetry that is called approximate
@@ -214,25 +214,41 @@ def block_family(parts: Mapping[str, int], *together: Sequence[str]) -> Rep:
         if names.count(name) > 1:
             raise ValueError(f"block {name!r} is named twice: it can be moved by one matrix only")
     starts = dict(zip(parts, torch.tensor([0, *parts.values()]).cumsum(0).tolist(), strict=False))
-    sizes = []
     for own in together:
         if len({parts[name] for name in own}) != 1:
             shown = ", ".join(f"{name} has {parts[name]}" for name in own)
             raise ValueError(f"blocks of different sizes can't be moved by one matrix: {shown} entries")
-        sizes.append(parts[own[0]])
-    small, large, first = [], [], 0
-    for own, n in zip(together, sizes, strict=True):
+    blocks = [[range(starts[name], starts[name] + parts[name]) for name in own] for own in together]
+    return index_families([parts[own[0]] for own in together], (sum(parts.values()), blocks))[0]
+
+
+def index_families(sizes: Sequence[int], *spaces: tuple[int, Sequence[Sequence[Sequence[int]]]]) -> tuple[Rep, ...]:
+    """One family on several spaces: a gl(n) for each list of blocks, which moves its blocks in every space alike.
+
+    Args:
+        sizes: n of each list.
+        spaces: of each its dimension and, for each list, its blocks: n indices each, in any order; none where the list moves
+            nothing there.
+
+    >>> states, actions = index_families([2], (4, [[(0, 2), (1, 3)]]), (3, [[(1, 2)]]))
+    >>> states.dim, actions.dim, states.G == actions.G, len(states.G.lie_algebra)
+    (4, 3, True, 4)
+    """
+    small, large, first = [], [[] for _ in spaces], 0  # type: ignore[var-annotated]
+    for number, n in enumerate(sizes):
         for i in range(n):
             for j in range(n):
-                A, B = (torch.zeros(d, d, dtype=torch.float64) for d in (sum(sizes), sum(parts.values())))
+                A = torch.zeros(sum(sizes), sum(sizes), dtype=torch.float64)
                 A[first + i, first + j] = 1
-                for name in own:
-                    B[starts[name] + i, starts[name] + j] = 1
                 small.append(A)
-                large.append(B)
+                for (dim, blocks), own in zip(spaces, large, strict=True):
+                    B = torch.zeros(dim, dim, dtype=torch.float64)
+                    for block in blocks[number]:
+                        B[block[i], block[j]] = 1
+                    own.append(B)
         first += n
     group = Group(" x ".join(f"GL({n})" for n in sizes), lie_algebra=torch.stack(small))
-    return Rep.from_generators(group, lie_algebra=torch.stack(large))
+    return tuple(Rep.from_generators(group, lie_algebra=torch.stack(own)) for own in large)
 
 
 def rounding(x: Tensor) -> float:

@@ -45,6 +45,7 @@ __all__ = [
     "anchored",
     "draw_elements",
     "implied_omega",
+    "implied_omegas",
     "learn_omega",
     "nine_layers",
     "omega_penalty",

@@ -17,16 +17,18 @@ class FilterSettings:
 
     elements: int = 8  # of SE(2) or of scalings, to stand for all
     redraw: bool = (
-        False  # draw elements anew for each training step, the same in all layers; evaluation has the usual ones
+        False  # draw elements anew for each training step, alike in all layers; evaluation has the usual ones
     )
     share: float = 1.0  # anchors for each pixel of a filter
     learned: bool = False  # whether anchors move
     omega: float = 1.0  # how much a relaxed pathway relaxes before its variance is learned; 0 is nothing
+    penalty: float = 0.0  # above 0 omega is learned with the weights, and this times its square is added to the loss
 
     def __post_init__(self) -> None:
         for name, value, low, high in (
             ("elements", self.elements, 2, 64),
             ("omega", self.omega, 0, 4),
+            ("penalty", self.penalty, 0, 1e6),
         ):
             if not low <= value <= high:
                 raise ValueError(f"filters.{name}={value}: give a number from {low} to {high}")

@@ -26,8 +26,17 @@ from torch import Tensor, nn
 
 from rppdyn.images.filter_settings import FilterSettings
 from rppdyn.images.lie_convolution import LieConvolution
+from rppdyn.nn.pathways import named_pathways
 
-__all__ = ["RelaxedLieConvolution", "amplitudes", "implied_omega", "learn_omega", "omega_penalty", "set_omega"]
+__all__ = [
+    "RelaxedLieConvolution",
+    "amplitudes",
+    "implied_omega",
+    "implied_omegas",
+    "learn_omega",
+    "omega_penalty",
+    "set_omega",
+]
 
 TERMS = 60
 """Of the series of Bessel functions: enough for omega up to 4, beyond which a filter is another one at every angle."""
@@ -154,6 +163,18 @@ def implied_omega(ratio: int | float) -> float:
         below = float(amplitudes(torch.tensor(middle, dtype=torch.float64), 1)[0]) ** 2 < ratio
         low, high = (middle, high) if below else (low, middle)
     return low
+
+
+def implied_omegas(net: nn.Module) -> dict[str, float]:
+    """By :func:`implied_omega`, of every layer that has a strict pathway beside the relaxed one: by the layer's name."""
+    own = {(layer, name): p for layer, name, p in named_pathways(net)}
+    found = {}
+    for (layer, name), p in own.items():
+        strict = own.get((layer, name.removesuffix("_relaxed")))
+        if isinstance(p, RelaxedLieConvolution) and strict is not None:
+            first = float(amplitudes(p.omega.detach(), 1)[0]) ** 2
+            found[layer] = implied_omega(first * float(p.variance) / float(strict.variance))
+    return found
 
 
 def relaxed(net: nn.Module) -> list[RelaxedLieConvolution]:

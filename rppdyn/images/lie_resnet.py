@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from rppdyn.images.lie_convolution import LieConvolution
 from rppdyn.images.pathways import circular_pad
-from rppdyn.images.subsampling import OrientationPooling
+from rppdyn.images.subsampling import FieldNorm, OrientationPooling
 
-__all__ = ["FieldNorm", "LieResNet18"]
+__all__ = ["LieResNet18"]
 
 STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
 """Fields and stride."""
@@ -30,18 +30,6 @@ class _Convolution(nn.Module):
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
         return F.conv2d(circular_pad(x, self.conv.kernel_size), self.conv.filters(), stride=self.stride)
-
-
-class FieldNorm(nn.BatchNorm2d):
-    """Batch normalisation with one mean, variance, scale and offset for all elements of a field."""
-
-    def __init__(self, fields: int, elements: int):
-        super().__init__(fields)
-        self.elements = elements
-
-    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C H W"]:
-        fields = x.unflatten(1, (-1, self.elements)).flatten(2, 3)  # elements as more rows
-        return super().forward(fields).unflatten(2, (self.elements, -1)).flatten(1, 2)
 
 
 class _Block(nn.Module):

@@ -16,7 +16,14 @@ from torch.nn import functional as F
 from rppdyn.images.layer import FREE_SCALE, MAPS, STATIONARY, RelaxedImageLayer, rotations_of
 from rppdyn.images.pathways import Size, check_maps
 from rppdyn.images.registry import REGISTRY
-from rppdyn.images.subsampling import Flatten, MaxSubsampling, OrientationPooling, PolyphaseSubsampling, Subsampling
+from rppdyn.images.subsampling import (
+    FieldNorm,
+    Flatten,
+    MaxSubsampling,
+    OrientationPooling,
+    PolyphaseSubsampling,
+    Subsampling,
+)
 from rppdyn.nn.assembling import ModuleList
 
 __all__ = [
@@ -174,6 +181,9 @@ class ImageModel(nn.Module):
         free_scale: initial size of all but the most symmetric pathways of a layer.
         output_scale: initial size of outputs. What images have in common makes them as large as ten after several poolings;
             where few channels have to take that back, all rectifiers of a layer may die in the first steps.
+        batch_norm: whether what a layer is given, after the first, is normalised over the batch, each field by itself, without
+            scale and offset. Rectified maps have much in common, and layers learn badly from it. In training a sample's output
+            depends on the others then; after ``model.eval()`` running means stand for them.
         settings: of pathways that have their own, by the pathway's name.
         generator: of the initial weights.
     Raises:
@@ -199,6 +209,7 @@ class ImageModel(nn.Module):
         bias_variance: int | float = 1.0,
         free_scale: int | float = FREE_SCALE,
         output_scale: int | float = 1.0,
+        batch_norm: bool = False,
         settings: Mapping[str, Any] | None = None,
         generator: torch.Generator | None = None,
     ):
@@ -208,6 +219,7 @@ class ImageModel(nn.Module):
             bias_variance=bias_variance, free_scale=free_scale, settings=settings, generator=generator
         )
         self.blocks, self.subsampling = ModuleList(), nn.ModuleList()
+        norms: list[nn.Module] = []  # of what each hidden layer gives
         if any(spec.lifted for spec in layers[1:]):
             raise ValueError("lifted=True of a layer that is not the first: only images are lifted; leave it out")
         if size == (1, 1):
@@ -235,12 +247,14 @@ class ImageModel(nn.Module):
                 after.append(OrientationPooling(fields))
                 channels, before, fields = spec.channels, 1, 1
             self.subsampling.append(nn.Sequential(*after))
+            norms.append(FieldNorm(channels // before, before, affine=False))
             shapes.append((channels, size))
             if spec.residual and (len(shapes) <= spec.span or shapes[-1 - spec.span] != shapes[-1]):
                 raise ValueError(
                     f"residual={spec.residual} past {spec.span} layers: their input has other channels or another size than "
                     "their output; leave it out"
                 )
+        self.norms = nn.ModuleList(norms) if batch_norm else None
         self.head = RelaxedImageLayer(
             channels, outputs, size, pathways_at(size, pathways), kernel_size=1, out_size=(1, 1),
             orientations=(before, 1), gain=gain * output_scale, **shared,
@@ -254,15 +268,19 @@ class ImageModel(nn.Module):
         check_maps(x, self.image_shape)
         x = x.repeat_interleave(self.copies, 1)
         before = [x]  # what each layer is given
-        for layer, subsample, spec in zip(self.blocks, self.subsampling, self.specs, strict=True):
-            x = subsample(layer(x))
+        for i, (layer, subsample, spec) in enumerate(zip(self.blocks, self.subsampling, self.specs, strict=True)):
+            x = subsample(layer(self._normalised(x, i - 1)))
             if spec.normalised:
                 x = x * (x.square().mean((1, 2, 3), keepdim=True) + NORMALISED_FLOOR).rsqrt()
             x = F.relu(x)
             if spec.residual:
                 x = x + spec.residual * before[-spec.span]
             before.append(x)
-        return self.head(x).flatten(1)
+        return self.head(self._normalised(x, len(self.specs) - 1)).flatten(1)
+
+    def _normalised(self, x: Tensor, index: int) -> Tensor:
+        """What hidden layer number `index` gives, for the next."""
+        return x if self.norms is None or index < 0 else self.norms[index](x)
 
 
 def pathways_at(size: Size, pathways: Mapping[str, int | float]) -> dict[str, int | float]:

@@ -1,4 +1,4 @@
-"""Subsampling that keeps the symmetry: of shifts on a torus, and of rotations by 90 degrees."""
+"""Subsampling and normalisation that keep the symmetry: of shifts on a torus, and of rotations by 90 degrees."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["Flatten", "MaxSubsampling", "OrientationPooling", "PolyphaseSubsampling", "Subsampling"]
+__all__ = ["FieldNorm", "Flatten", "MaxSubsampling", "OrientationPooling", "PolyphaseSubsampling", "Subsampling"]
 
 
 class Subsampling(nn.Module):
@@ -100,3 +100,21 @@ class OrientationPooling(nn.Module):
 
     def extra_repr(self) -> str:
         return f"orientations={self.orientations}"
+
+
+class FieldNorm(nn.BatchNorm2d):
+    """Batch normalisation with one mean and variance (scale and offset, where it has them) for all elements of a field.
+
+    Args:
+        fields: how many.
+        elements: of each; channels are ``(field, element)``.
+        affine: whether it has a scale and an offset, which are learned.
+    """
+
+    def __init__(self, fields: int, elements: int = 1, *, affine: bool = True):
+        super().__init__(fields, affine=affine)
+        self.elements = elements
+
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C H W"]:
+        fields = x.unflatten(1, (-1, self.elements)).flatten(2, 3)  # elements as more rows
+        return super().forward(fields).unflatten(2, (self.elements, -1)).flatten(1, 2)

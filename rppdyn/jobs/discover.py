@@ -1,32 +1,52 @@
-"""`rppdyn discover`: the symmetry of a fitted model, of any function, or of a robot.
+"""`rppdyn discover`: the symmetry of a fitted model, of an agent, of any function, or of a robot.
 
-Of models and functions it is continuous, found in a family of generators; of a robot permutations of its joints are ranked by
-its data, and certified in the simulator.
+Of models, policies and functions it is continuous, found in a family of generators. Of a robot permutations of its joints are
+ranked by its data, and certified in the simulator; of a transition model and of a policy by what these say.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from rppdyn.agents import played_episodes, random_policy
-from rppdyn.envs import certify, make_env, read_episodes, symmetry_candidates
+from rppdyn.envs import (
+    Candidates,
+    SymmetrySpec,
+    certify,
+    make_env,
+    policy_candidates,
+    read_episodes,
+    step_candidates,
+    symmetry_candidates,
+)
 from rppdyn.envs.spec import align
 from rppdyn.equivariance import Discovery, discover
+from rppdyn.equivariance.error import relative_difference
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.command import DiscoverConfig
-from rppdyn.jobs.measuring.fit_subjects import open_fit
+from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
+from rppdyn.jobs.equivariance import functions_of, subject_of
+from rppdyn.jobs.measuring.families import Family, family_of
+from rppdyn.jobs.measuring.fit_subjects import open_fit, open_transition, transition_fit
 from rppdyn.jobs.measuring.loading import load_function
-from rppdyn.jobs.measuring.states import evenly, inputs_of
+from rppdyn.jobs.measuring.states import evenly, inputs_of, states_of
+from rppdyn.jobs.measuring.subjects import check_policy
+from rppdyn.jobs.training.building import build_env, process_state
 from rppdyn.runs import RunFolder, provenance
 from rppdyn.runs.files import write_json, write_measured
 
 FITS = ("fit_regression", "fit_dynamics")
+SUBJECTS = (*FITS, "fit_transition", "train_agent")
 CERTIFIED = 3  # candidates of a robot, the best ones
 STATES = 100  # from which they are certified
 SHOWN = 8  # defects in the table; the JSON has all
@@ -38,6 +58,7 @@ class Found:
 
     Attributes:
         name: of the function, with the seed of a fit's member.
+        unfelt: how many of the generators change nothing that it depends on.
         verdict: "exact", "approximate" or "none".
         spectrum: relative defects of the family's directions, ascending.
         gap, closure: see :class:`rppdyn.equivariance.Discovery`.
@@ -50,20 +71,7 @@ class Found:
     gap: float
     closure: float
     generators: list[list[list[float]]]
-
-
-@dataclass(frozen=True)
-class DiscoverResult:
-    """What was looked at, in which family, and what was found in each function."""
-
-    what: str
-    family: str
-    representations: str
-    states: int
-    states_from: str
-    found: list[Found]
-    json: str
-    provenance: dict[str, object] = field(default_factory=provenance)
+    unfelt: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,7 @@ class RankedCandidate:
     Attributes:
         dynamics, reward: verdicts, see `rppdyn.envs.certify`.
         defect: 95th percentile of the relative defect of one step.
+        model: of a trained model or policy its own mean relative error under it, Eq. 3.3; None of a robot's data.
     """
 
     name: str
@@ -80,6 +89,50 @@ class RankedCandidate:
     dynamics: str
     reward: str
     defect: float
+    model: float | None = None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """A robot's candidates.
+
+    Attributes:
+        of: whose linear model ranks them.
+        steps: from which that was fitted.
+        candidates: how many were ranked.
+        residual: share of the variance that the linear model leaves.
+        best: the first, certified.
+        scores: the smallest twenty.
+    """
+
+    of: str
+    env: str
+    steps: int
+    candidates: int
+    residual: float
+    best: list[RankedCandidate]
+    scores: list[float]
+
+
+@dataclass(frozen=True)
+class DiscoverResult:
+    """What was looked at, in which family, and what was found in each function.
+
+    Attributes:
+        rankings: of a transition model or a policy, permutations of the robot's joints.
+        notes: what could not be looked for, and why.
+    """
+
+    what: str
+    family: str
+    representations: str
+    states: int
+    states_from: str
+    found: list[Found]
+    json: str
+    rankings: list[Ranking] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    provenance: dict[str, object] = field(default_factory=provenance)
 
 
 @dataclass(frozen=True)
@@ -114,47 +167,225 @@ def run(config: DiscoverConfig) -> DiscoverResult | RobotResult:
     """
     if config.kind in ("dataset", "environment"):
         return _of_robot(config)
-    found = []
-    if config.kind == "run":
+    if config.kind == "function":
+        result = _of_function(config)
+    else:
         folder = RunFolder.open(config.what)
-        if compose.name_of_run(folder) not in FITS:
+        name = compose.name_of_run(folder)
+        if name not in SUBJECTS:
             raise ConfigError(
-                f"{config.what} is a run of {compose.name_of_run(folder).replace('_', '-')}: give one of fit-dynamics or "
-                "fit-regression, or module:function; of a robot, `rppdyn certify` finds the symmetries in its model"
+                f"{config.what} is a run of {name.replace('_', '-')}: give one of train-agent, fit-dynamics, fit-regression or "
+                "fit-transition, or module:function"
             )
-        family = config.family or f"GL({open_fit(folder).rep_in.G.d})"
-        fit = open_fit(folder, family)
-        rep_in, rep_out, states, origin = fit.rep_in, fit.rep_out, 0, "inputs of the test data"
+        if name in FITS:
+            result = _of_fit(config, folder)
+        else:
+            result = _of_agent(config) if name == "train_agent" else _of_transition(config, folder)
+    content = asdict(result)
+    write_measured(result, {result.json: lambda path: write_json(path, content)})
+    return result
+
+
+def _of_function(config: DiscoverConfig) -> DiscoverResult:
+    family, rep_in, rep_out = _given(config)
+    inputs, origin = inputs_of(config, rep_in.dim)
+    found = discover(load_function(config.what), rep_in, rep_out, torch.as_tensor(inputs))
+    json = str(config.json or config.what.replace(":", ".") + ".discover.json")
+    words = f"{rep_in} to {rep_out}"
+    return DiscoverResult(config.what, family, words, len(inputs), origin, [_found(config.what, found)], json)
+
+
+def _of_fit(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
+    """Of the members of a fit to a task, which brings its representations."""
+    for name, value in {"--rep-in": config.rep_in, "--rep-out": config.rep_out, "--blocks": config.blocks}.items():
+        if value is not None:
+            raise ConfigError(f"{name} {value}: a run of a task brings its representations; leave it out")
+    family = config.family or f"GL({open_fit(folder).rep_in.G.d})"
+    fit, found, states, origin = open_fit(folder, family), [], 0, "inputs of the test data"
+    for member in fit.members:
+        if config.states_from in (None, "test"):
+            inputs = evenly(member.inputs.numpy(), config.states)
+        else:
+            inputs, origin = inputs_of(config, fit.rep_in.dim)
+        states = len(inputs)
+        discovery = discover(member.function.call, fit.rep_in, fit.rep_out, torch.as_tensor(inputs))
+        found.append(_found(f"{member.function.name}, seed {member.seed}", discovery))
+    words = f"{fit.rep_in} to {fit.rep_out}"
+    return DiscoverResult(config.what, family, words, states, origin, found, _file(config))
+
+
+def _of_transition(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
+    """Of the change that each member gives the features of a state, and of what all say together of the data's states.
+
+    The next state itself is mostly the one before, which has every symmetry.
+    """
+    own: Any = replace(compose.from_run("fit_transition", folder), device="cpu")
+    transition, models = open_transition(own, folder, trust=config.trust)
+    fit, spec = transition_fit(own, transition, models), transition.spec
+    names = [*spec.feature_names, *spec.action_names]
+    family, notes = _family(config, names, spec.feature_names)
+    states, origin, found = 0, "inputs of the test data", []
+    if family is not None:
         for member in fit.members:
             if config.states_from in (None, "test"):
                 inputs = evenly(member.inputs.numpy(), config.states)
             else:
-                inputs, origin = inputs_of(config, rep_in.dim)
+                inputs, origin = inputs_of(config, len(names))
             states = len(inputs)
-            discovery = discover(member.function.call, rep_in, rep_out, torch.as_tensor(inputs))
-            found.append(_found(f"{member.function.name}, seed {member.seed}", discovery))
-    else:
-        family, ends = config.representations
-        G = notation.group(family, "--family")
-        rep_in, rep_out = (
-            notation.representation(flag, text, G) for flag, text in zip(("--rep-in", "--rep-out"), ends, strict=True)
-        )
-        inputs, origin = inputs_of(config, rep_in.dim)
-        states = len(inputs)
-        found.append(
-            _found(config.what, discover(load_function(config.what), rep_in, rep_out, torch.as_tensor(inputs)))
-        )
-    name = (
-        Path(config.what, "discover.json")
-        if config.kind == "run"
-        else Path(config.what.replace(":", ".") + ".discover.json")
+            name = f"{member.function.name}, seed {member.seed}"
+            found += _searched(config, name, member.function.call, family, torch.as_tensor(inputs), notes)
+    dataset = read_episodes(own.dataset, trust=config.trust)
+    observations = evenly(np.concatenate([e.observations[:-1] for e in dataset.episodes]), config.steps)
+    actions = evenly(np.concatenate([e.actions for e in dataset.episodes]), config.steps)
+    weights = [model.assemble() for model in models]
+
+    @torch.no_grad()
+    def after(obs: NDArray, act: NDArray) -> NDArray:
+        """What the members say of the next state, the mean of their features."""
+        x, u = spec.encode(torch.as_tensor(obs)), spec.action.encode(torch.as_tensor(act))
+        mean = torch.stack([m.step(x, u, w).mean for m, w in zip(models, weights, strict=True)]).mean(0)
+        return spec.decode(models[0].project(mean)).numpy()
+
+    def error(one: SymmetrySpec) -> float:
+        g = one.group.discrete_generators[0]
+        moved, acted = one.transform_observation(g, observations), one.transform_action(g, actions)
+        changes = [one.encode(after(o, a)) - one.encode(o) for o, a in ((observations, actions), (moved, acted))]
+        return _relative(changes[0] @ one.obs.generator(0).T, changes[1])
+
+    with closing(dataset.env()) as env:
+        options: Any = dict(signs=config.signs, top=CERTIFIED)
+        rank = lambda: step_candidates(env, observations, actions, after(observations, actions), **options)  # noqa: E731
+        rankings = _rankings("the model's predictions", env, rank, error, config.seed, notes)
+    return _whole(config, family, states, origin, found, rankings, notes)
+
+
+def _of_agent(config: DiscoverConfig) -> DiscoverResult:
+    """Of an agent's mean action, and of the dynamics that it has learned, at states of its own episodes."""
+    own = EquivarianceConfig(
+        config.what, states_from=config.states_from, states=max(config.states, config.steps), episodes=config.episodes,
+        seed=config.seed, trust=config.trust,
+    )  # fmt: skip
+    if config.states_from in ("normal", "test"):
+        raise ConfigError(f"--from {config.states_from}: of an agent give rollouts, reset or a file of observations")
+    with process_state(threads=1), subject_of(own) as subject:
+        spec = subject.spec
+        assert spec is not None
+        check_policy(subject.policy, spec)
+        observations, actions, origin = states_of(own, subject, spec)
+        assert actions is not None
+        functions = [f for f in functions_of(subject, spec, observations) if f.name in ("policy", "dynamics")]
+        few = [evenly(part, config.states) for part in (observations, actions)]
+        found, notes, family = [], [], None
+        for function in functions:
+            names = spec.feature_names, spec.action_names
+            ends = names if function.name == "policy" else ((*names[0], *names[1]), names[0])
+            own_family, own_notes = _family(config, *ends)
+            notes += [note for note in own_notes if note not in notes]
+            if own_family is not None:
+                inputs = function.encode(*map(torch.as_tensor, few))
+                found += _searched(config, function.name, function.call, own_family, inputs, notes)
+                family = family or own_family
+        policy = functions[0].call
+
+        @torch.no_grad()
+        def act(obs: NDArray) -> NDArray:
+            return spec.action.decode(policy(spec.encode(torch.as_tensor(obs, dtype=torch.float64)))).numpy()
+
+        def error(one: SymmetrySpec) -> float:
+            g = one.group.discrete_generators[0]
+            moved = one.transform_observation(g, observations)
+            return _relative(one.transform_action(g, act(observations)), act(moved))
+
+        run: Any = compose.from_run("train_agent", RunFolder.open(config.what), trust=config.trust)
+        with closing(build_env(run)) as env:
+            rank = lambda: policy_candidates(env, observations, act(observations), signs=config.signs, top=CERTIFIED)  # noqa: E731
+            rankings = _rankings("the policy's actions", env, rank, error, config.seed, notes)
+    return _whole(config, family, len(few[0]), origin, found, rankings, notes)
+
+
+def _given(config: DiscoverConfig) -> tuple[str, Any, Any]:
+    """The family that was asked for and its representations."""
+    family, ends = config.representations
+    G = notation.group(family, "--family")
+    rep_in, rep_out = (
+        notation.representation(flag, text, G) for flag, text in zip(("--rep-in", "--rep-out"), ends, strict=True)
     )
-    result = DiscoverResult(
-        config.what, family, f"{rep_in} to {rep_out}", states, origin, found, str(config.json or name)
-    )
-    content = asdict(result)
-    write_measured(result, {result.json: lambda path: write_json(path, content)})
-    return result
+    return family, rep_in, rep_out
+
+
+def _family(config: DiscoverConfig, inputs: Sequence[str], outputs: Sequence[str]) -> tuple[Family | None, list[str]]:
+    """On entries of an observation; a note where there is none."""
+    if config.family is not None:
+        if config.rep_in is None or config.rep_out is None:
+            raise ConfigError(
+                f"--family {config.family}: how does it act on {len(inputs)} inputs and {len(outputs)} outputs? give --rep-in "
+                "and --rep-out, or --blocks in its place"
+            )
+        _, rep_in, rep_out = _given(config)
+        for flag, rep, count in (("--rep-in", rep_in, len(inputs)), ("--rep-out", rep_out, len(outputs))):
+            if rep.dim != count:
+                raise ConfigError(f"{flag} {rep}: acts on {rep.dim} numbers, and there are {count}")
+        return Family(rep_in, rep_out, f"{rep_in} to {rep_out}"), []
+    found = family_of(inputs, outputs, config.blocks)
+    return found, [] if found else [
+        "no entries are vectors (x, y and z): continuous symmetries need --blocks or --family"
+    ]
+
+
+def _searched(
+    config: DiscoverConfig, name: str, call: Callable[[Tensor], Tensor], family: Family, x: Tensor, notes: list[str]
+) -> list[Found]:
+    """What is found in a function; nothing, with a note, where the family was not asked for and does not suit it."""
+    try:
+        return [_found(name, discover(call, family.rep_in, family.rep_out, x))]
+    except ValueError as error:
+        if config.family is not None or config.blocks is not None:
+            raise
+        notes.append(f"{name}: {error}")
+        return []
+
+
+def _rankings(
+    of: str,
+    env: gym.Env,
+    rank: Callable[[], Candidates],
+    error: Callable[[SymmetrySpec], float],
+    seed: int,
+    notes: list[str],
+) -> list[Ranking]:
+    """Candidates with their certificates, and what the model or the policy itself makes of them; none of a robot without."""
+    try:
+        ranked = rank()
+    except ValueError as reason:
+        notes.append(f"no permutations of joints: {reason}")
+        return []
+    best = [
+        replace(one, model=error(c.spec)) for one, c in zip(_certified(env, ranked, seed), ranked.best, strict=True)
+    ]
+    return [_ranking(of, ranked, best)]
+
+
+def _relative(a: NDArray, b: NDArray) -> float:
+    return float(relative_difference(torch.as_tensor(a), torch.as_tensor(b)).mean())
+
+
+def _whole(
+    config: DiscoverConfig,
+    family: Family | None,
+    states: int,
+    origin: str,
+    found: list[Found],
+    rankings: list[Ranking],
+    notes: list[str],
+) -> DiscoverResult:
+    if not found and not rankings:
+        raise ConfigError(f"{config.what}: {'; '.join(notes)}")
+    name, words = ("", "") if family is None else (str(family.rep_in.G), family.words)
+    return DiscoverResult(config.what, name, words, states, origin, found, _file(config), rankings, notes)
+
+
+def _file(config: DiscoverConfig) -> str:
+    return str(config.json or Path(config.what, "discover.json"))
 
 
 def _of_robot(config: DiscoverConfig) -> RobotResult:
@@ -169,18 +400,7 @@ def _of_robot(config: DiscoverConfig) -> RobotResult:
         )
     with closing(env):
         ranked = symmetry_candidates(env, episodes, signs=config.signs, top=CERTIFIED)
-        best = []
-        for one in ranked.best:
-            certificate = certify(env, one.spec, n_states=STATES, n_resets=STATES, seed=config.seed)
-            best.append(
-                RankedCandidate(
-                    one.name,
-                    one.score,
-                    certificate.dynamics_verdict,
-                    certificate.reward_verdict,
-                    certificate.generators[0].state.p95,
-                )
-            )
+        best = _certified(env, ranked, config.seed)
         name = ranked.best[0].spec.env_id
     json = config.json or config.what.strip("/").replace("/", ".") + ".discover.json"
     result = RobotResult(
@@ -191,6 +411,21 @@ def _of_robot(config: DiscoverConfig) -> RobotResult:
     return result
 
 
+def _certified(env: gym.Env, ranked: Candidates, seed: int) -> list[RankedCandidate]:
+    """The best candidates in the simulator."""
+    best = []
+    for one in ranked.best:
+        certificate = certify(env, one.spec, n_states=STATES, n_resets=STATES, seed=seed)
+        verdicts = certificate.dynamics_verdict, certificate.reward_verdict
+        best.append(RankedCandidate(one.name, one.score, *verdicts, certificate.generators[0].state.p95))
+    return best
+
+
+def _ranking(of: str, ranked: Candidates, best: list[RankedCandidate]) -> Ranking:
+    env, scores = ranked.best[0].spec.env_id, ranked.scores[:20].tolist()
+    return Ranking(of, env, ranked.steps, len(ranked.scores), ranked.residual, best, scores)
+
+
 def _found(name: str, discovery: Discovery) -> Found:
     return Found(
         name,
@@ -199,28 +434,17 @@ def _found(name: str, discovery: Discovery) -> Found:
         discovery.gap,
         discovery.closure,
         discovery.generators.tolist(),
+        discovery.unfelt,
     )
 
 
 def table(result: DiscoverResult | RobotResult, written: bool = True) -> str:
     """Each function's verdict, defects and generators, or a robot's candidates; where the file is, if it was written."""
     if isinstance(result, RobotResult):
-        lines = [
-            f"{result.env}: {result.candidates} permutations of joints, ranked by a linear model of {result.steps} steps "
-            f"that leaves {result.residual:.0%} of the changes",
-        ]
-        for ranked in result.best:
-            lines += [
-                "",
-                ranked.name,
-                f"  score {ranked.score:.3f}; in the simulator {ranked.dynamics}, relative defect {ranked.defect:.1e}; "
-                f"reward {ranked.reward}",
-            ]
+        lines = _about(result)
         return "\n".join([*lines, "", f"written: {result.json}"] if written else lines)
-    lines = [
-        f"{result.what}: in {result.family}, {result.representations}",
-        f"{result.states} states: {result.states_from}",
-    ]
+    lines = [f"{result.what}: in {result.family}, {result.representations}"] if result.found else [result.what]
+    lines += [f"{result.states} states: {result.states_from}"] if result.found else []
     for one in result.found:
         shown = ", ".join(f"{value:.1e}" for value in one.spectrum[:SHOWN]) + (
             ", ..." if len(one.spectrum) > SHOWN else ""
@@ -231,9 +455,30 @@ def table(result: DiscoverResult | RobotResult, written: bool = True) -> str:
             lines += [f"generator {index}:", *(f"  {line}" for line in align(rows))]
         if len(one.generators) > 1:
             lines.append(f"their commutators leave their span by {one.closure:.1e} of their size")
+    for ranking in result.rankings:
+        lines += ["", *_about(ranking)]
+    if result.notes:
+        lines += ["", *result.notes]
     if written:
         lines += ["", f"written: {result.json}"]
     return "\n".join(lines)
+
+
+def _about(ranking: RobotResult | Ranking) -> list[str]:
+    """A robot's candidates."""
+    what = f"of {ranking.steps} steps that leaves {ranking.residual:.0%} of the changes"
+    if isinstance(ranking, Ranking):
+        what = f"of {ranking.of} at {ranking.steps} states that leaves {ranking.residual:.0%} of them"
+    lines = [f"{ranking.env}: {ranking.candidates} permutations of joints, ranked by a linear model {what}"]
+    for one in ranking.best:
+        own = "" if one.model is None else f"; its own error {one.model:.1e}"
+        lines += [
+            "",
+            one.name,
+            f"  score {one.score:.3f}{own}; in the simulator {one.dynamics}, relative defect {one.defect:.1e}; reward "
+            f"{one.reward}",
+        ]
+    return lines
 
 
 def _words(one: Found) -> str:

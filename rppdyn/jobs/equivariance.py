@@ -136,13 +136,15 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
 
 def _of_agent(config: EquivarianceConfig) -> EquivarianceResult:
     """Of a policy, or of a function from an environment's observations to its actions."""
-    with _subject(config) as subject:
+    with subject_of(config) as subject:
         spec = _spec(config, subject)
         if subject.policy is not None:
             subjects.check_policy(subject.policy, spec)
         observations, actions, origin = states_of(config, subject, spec)
         names = list(spec.generator_names)
-        functions = {f.name: measure(f, observations, actions, names) for f in _functions(subject, spec, observations)}
+        functions = {
+            f.name: measure(f, observations, actions, names) for f in functions_of(subject, spec, observations)
+        }
         whole = subject.agent or subject.policy
         pathways = whole.pathway_statistics() if hasattr(whole, "pathway_statistics") else {}
     return _result(config, subject.source, f"{spec.group} of {spec.env_id}", names, len(observations), origin, functions,
@@ -151,7 +153,7 @@ def _of_agent(config: EquivarianceConfig) -> EquivarianceResult:
 
 def _of_function(config: EquivarianceConfig, group: str, rep_in: str, rep_out: str) -> EquivarianceResult:
     """Of a function between representations."""
-    with _subject(config) as subject:
+    with subject_of(config) as subject:
         if subject.call is None:
             raise ConfigError(f"--group {group}: {config.what} is a policy, which is measured with --env")
         G = notation.group(group)
@@ -260,7 +262,8 @@ def _result(
 
 
 @contextmanager
-def _subject(config: EquivarianceConfig) -> Iterator[Subject]:
+def subject_of(config: EquivarianceConfig) -> Iterator[Subject]:
+    """What is to be measured, loaded: a run's agent, a file's policy or program, or a function."""
     if config.kind == "run":
         if config.env is not None:
             raise ConfigError(f"--env {config.env}: a run brings its environment; leave it out")
@@ -304,7 +307,8 @@ def _spec(config: EquivarianceConfig, subject: Subject) -> SymmetrySpec:
     return symmetry_spec(env_id, symmetry=config.symmetry)
 
 
-def _functions(subject: Subject, spec: SymmetrySpec, observations: NDArray) -> list[Function]:
+def functions_of(subject: Subject, spec: SymmetrySpec, observations: NDArray) -> list[Function]:
+    """The functions of an agent or a policy, under a symmetry; a callable is tried at some of the observations."""
     if subject.call is None:
         found = subjects.policy_functions(subject.policy, spec)
         if isinstance(subject.agent, RPPMBPO):

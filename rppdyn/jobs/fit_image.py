@@ -18,6 +18,7 @@ from rppdyn.equivariance.error import relative_difference
 from rppdyn.images import ImageModel
 from rppdyn.images.layer import STATIONARY
 from rppdyn.images.lie_convolution import draw_elements, set_elements
+from rppdyn.images.lie_relaxed import implied_omegas, learn_omega, omega_penalty
 from rppdyn.images.models import ARCHITECTURES
 from rppdyn.images.operators import penalty
 from rppdyn.jobs.config.checks import ConfigError
@@ -85,6 +86,7 @@ class ImageFit(StackFit):
             torch.stack([data.train.y for data in self.data]).to(self.device),
             likelihood=GAUSSIAN if self.data[0].regression else CATEGORICAL,
         )
+        self.stack.eval()  # but for steps of the weights: evidence and errors are of running means
 
     def predict(self, inputs: Float[Tensor, "members N C H W"]) -> Float[Tensor, "members N outputs"]:
         return self.stack.per_member(self.predict_one, inputs)
@@ -119,10 +121,14 @@ class ImageFit(StackFit):
         return torch.stack(moved), targets
 
     def _backward(self, inputs: Tensor, targets: Tensor) -> Float[Tensor, " members"]:
+        self.stack.train()
         errors = super()._backward(inputs, targets)
+        self.stack.eval()
         own = self.config.model.settings.get("operators")
         if own is not None and (own.closure or own.orthogonality):
             self.stack.per_member(penalty).sum().backward()
+        if self.config.model.penalises:
+            self.stack.per_member(lambda net: omega_penalty(net, self.config.model.filters.penalty)).sum().backward()
         return errors
 
     def _images(self, seed: int) -> ImageData:
@@ -161,7 +167,7 @@ class ImageFit(StackFit):
                 f"of {self.config.task.source} apart; give model.architecture=three_layers"
             )
         try:
-            return ImageModel(
+            made = ImageModel(
                 layers,
                 data.channels,
                 data.size,
@@ -170,9 +176,13 @@ class ImageFit(StackFit):
                 bias_variance=model.bias_variance,
                 free_scale=model.free_scale,
                 output_scale=model.output_scale,
+                batch_norm=model.batch_norm,
                 settings=model.settings,
                 generator=torch.Generator().manual_seed(seed),
             )
+            if model.penalises:
+                learn_omega(made, model.filters.omega)
+            return made
         except ValueError as error:
             if _fits(model.architecture, data.size):  # it is a pathway that these images don't suit
                 raise ConfigError(f"model={model.name} on images of {data.size}: {error}") from error
@@ -195,6 +205,8 @@ class ImageFit(StackFit):
         for split in ("validation", "test"):
             metrics |= {f"{split}/{name}": values for name, values in self._errors(split).items()}
         metrics["equivariance/error"] = self._shift_error()
+        omegas = [implied_omegas(self.stack.member(index)) for index in range(self.stack.members)]
+        metrics |= {f"omega/{layer}": [own[layer] for own in omegas] for layer in omegas[0]}
         return metrics
 
     def _errors(self, split: str) -> dict[str, list[float]]:

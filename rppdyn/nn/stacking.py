@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from rppdyn.nn.assembling import Network
 from rppdyn.nn.bilinear import Bilinear
@@ -24,7 +25,8 @@ class Stack(Network):
     optimiser that works element by element (Adam) trains all. Layers take the leading axis as it is; what is done to the
     networks themselves, as assembling their weights, is ``torch.vmap`` over it.
 
-    Everything else they share, bases and prior variances among it. What is drawn at construction besides parameters (the pairs
+    Everything else they share, bases and prior variances among it, but running means and variances of batch normalisation, of
+    which each has its own. What is drawn at construction besides parameters (the pairs
     that a bilinear layer contracts) is the first member's: with indices of their own the members could not share a gather.
 
     Args:
@@ -67,6 +69,9 @@ class Stack(Network):
             module, leaf = _owner(self.net, name)
             del module._parameters[leaf]
             module.register_buffer(leaf, torch.empty(0), persistent=False)
+        self.statistics = _statistics(nets[0])
+        for i, name in enumerate(self.statistics):
+            self.register_buffer(f"statistics_{i}", torch.stack([net.get_buffer(name) for net in nets]))
 
     def per_member(self, function: Callable[..., Any], *values: Float[Tensor, "members ..."]) -> Any:
         """What ``function`` makes of each member's network, and of its own values: tensors ``(members, ...)``.
@@ -75,9 +80,14 @@ class Stack(Network):
         >>> # stack.per_member(lambda net, x: net(x), x): (members, ...), of any module
         """
         call = _Call(self.net, function)
-        names = [f"net.{name}" for name in self.names]
+        names = [f"net.{name}" for name in (*self.names, *self.statistics)]
         one = lambda ps, *own: torch.func.functional_call(call, dict(zip(names, ps, strict=True)), own)  # noqa: E731
-        return torch.vmap(one)(tuple(self.stacked), *values)
+        return torch.vmap(one)((*self.stacked, *self._running), *values)
+
+    @property
+    def _running(self) -> list[Tensor]:
+        """Statistics of batch normalisation, ``(members, ...)``; training changes them in place."""
+        return [self.get_buffer(f"statistics_{i}") for i in range(len(self.statistics))]
 
     def assemble(self) -> Weights:
         """The weights of all members, ``(members, ...)`` each, beside the indices that they share; for :meth:`apply`."""
@@ -117,12 +127,16 @@ class Stack(Network):
             module, leaf = _owner(net, name)
             del module._buffers[leaf]
             module.register_parameter(leaf, nn.Parameter(parameters[index].detach().clone()))
+        for name, running in zip(self.statistics, self._running, strict=True):
+            net.get_buffer(name).copy_(running[index])
         return net
 
     def part(self, members: slice) -> Stack:
         """A stack of some of the members, with copies of their parameters; it shares what this one's members share."""
         part = copy.deepcopy(self)
         part.stacked = nn.ParameterList(p.detach()[members].clone() for p in self.stacked)
+        for i, running in enumerate(self._running):
+            part.register_buffer(f"statistics_{i}", running[members].clone())
         part.members = len(part.stacked[0])
         return part
 
@@ -132,6 +146,9 @@ class Stack(Network):
         part = copy.copy(self)
         part._modules = dict(self._modules)
         part.stacked = nn.ParameterList(p.detach().expand(count, *p.shape[1:]) for p in self.stacked)
+        part._buffers = dict(self._buffers)
+        for i, running in enumerate(self._running):
+            part.register_buffer(f"statistics_{i}", running.expand(count, *running.shape[1:]))
         part.members = count
         return part
 
@@ -151,13 +168,22 @@ class _Call(nn.Module):
 
 
 def _different_buffer(first: nn.Module, net: nn.Module) -> str | None:
-    """A buffer that two networks do not share, but for what is drawn at construction."""
+    """A buffer that two networks do not share, but for what is drawn at construction or each has of its own."""
     drawn = {f"{name}.maps" for name, module in first.named_modules() if isinstance(module, Bilinear)}
+    drawn |= set(_statistics(first))
     ours, theirs = dict(first.named_buffers()), dict(net.named_buffers())
     for name in sorted((ours.keys() | theirs.keys()) - drawn):
         if name not in ours or name not in theirs or not torch.equal(ours[name], theirs[name]):
             return name
     return None
+
+
+def _statistics(net: nn.Module) -> tuple[str, ...]:
+    """Names of the running means and variances of batch normalisation."""
+    norms = [
+        (name, own) for name, own in net.named_modules() if isinstance(own, _BatchNorm) and own.track_running_stats
+    ]
+    return tuple(f"{name}.{key}" for name, _ in norms for key in ("running_mean", "running_var"))
 
 
 def _owner(net: nn.Module, name: str) -> tuple[nn.Module, str]:

@@ -166,24 +166,34 @@ def discover_arguments(parser: Parser) -> None:
     parser.add_argument(
         "what",
         metavar="WHAT",
-        help="a run of fit-dynamics or fit-regression, module:function, a Minari dataset, or an environment's id",
+        help="a run (of an agent, fit-dynamics, fit-regression or fit-transition), module:function, a Minari dataset, or an "
+        "environment's id",
     )
     parser.add_argument(
         "--family", metavar="GROUP", help='whose generators are searched, for example "GL(3)" (of a run GL(n))'
     )
     parser.add_argument(
-        "--rep-in", metavar="REP", help='of a function: how the family acts on inputs, for example "4*V"'
+        "--rep-in", metavar="REP", help='how the family acts on inputs, for example "4*V"; a run of a task brings it'
     )
     parser.add_argument("--rep-out", metavar="REP", help="and on outputs")
+    parser.add_argument(
+        "--blocks",
+        metavar="NAMES",
+        help='of a transition model or an agent: vectors among its entries, "torso velocity, tau" by one matrix, those '
+        'behind a semicolon by another, entries joined by "+"; by default all with x, y and z',
+    )
     parser.add_argument(
         "--from",
         dest="states_from",
         metavar="STATES",
-        help="test (the default of a run), normal, or a .npy or .npz file",
+        help="test (the default of a fit), rollouts (of an agent), reset, normal, or a .npy or .npz file",
     )
+    parser.add_argument("--episodes", type=int, default=5, help="of an agent, that states are from (5)")
     parser.add_argument("--states", type=int, default=500, help="how many at most (500)")
     parser.add_argument("--seed", type=int, default=0, help="of normal states (0)")
-    parser.add_argument("--steps", type=int, default=6000, help="of random actions in an environment (6000)")
+    parser.add_argument(
+        "--steps", type=int, default=6000, help="of random actions in an environment, or of a run at most (6000)"
+    )
     parser.add_argument(
         "--no-signs", dest="signs", action="store_false", help="exchange a robot's joints only; none changes direction"
     )

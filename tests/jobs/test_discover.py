@@ -7,7 +7,9 @@ import json
 import pytest
 import torch
 
+from rppdyn.agents import played_episodes, random_policy
 from rppdyn.cli import main
+from rppdyn.envs import make_env, write_episodes
 from rppdyn.jobs import discover
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import DiscoverConfig
@@ -73,6 +75,73 @@ def test_a_fit(code):
     assert torch.allclose(torch.tensor(found.generators[0]).flatten().abs(), turn.abs(), atol=1e-6)
 
 
+@pytest.fixture
+def swimming(code, monkeypatch):
+    """Steps of Swimmer as a dataset."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(code / "minari"))
+    with make_env("Swimmer-v5", monitor=False) as env:
+        write_episodes(
+            "test/swim-v0", list(played_episodes(env, random_policy(env.action_space, 0), steps=3000, seed=0)), env=env
+        )
+    return "test/swim-v0"
+
+
+def test_a_transition_model(swimming, code, capsys):
+    """A strict one has the mirror image, in the simulator and in its own predictions; Swimmer has no vectors."""
+    words = [f"dataset={swimming}", "model=emlp", "model.hidden=16", "task.train=50", "task.trajectories=1"]
+    words += ["task.length=50", "optimiser.epochs=1", "device=cpu", "run_dir=model", "threads=1"]
+    assert main(["fit-transition", *words]) == 0
+    capsys.readouterr()
+    assert main(["discover", "model", "--steps", "800"]) == 0
+    out = capsys.readouterr().out
+    assert "a linear model of the model's predictions at 800 states" in out and "no entries are vectors" in out
+    stored = json.loads((code / "model" / "discover.json").read_text())
+    (ranking,) = stored["rankings"]
+    first, second = ranking["best"][:2]
+    assert first["name"] == "signs of slider2, free_body_rot, motor1_rot, motor2_rot"
+    assert first["dynamics"] == "exact" and first["model"] < 1e-12 < 0.05 < second["model"]
+    with pytest.raises(ConfigError, match="there is no 'torso' among the entries"):
+        discover.run(DiscoverConfig("model", blocks="torso"))
+    # slider velocities are a vector of the plane: named so, they are looked at
+    found = discover.run(DiscoverConfig("model", blocks="slider1 velocity+slider2 velocity", states=50)).found
+    assert [len(one.spectrum) for one in found] == [4]
+
+
+AGENT = ["model=emlp", "model.hidden=8", "agent.learning_starts=20", "agent.batch_size=8", "agent.buffer_size=100",
+         "evaluation.every=40", "evaluation.episodes=1", "evaluation.states=16", "total_steps=30", "device=cpu",
+         "agent.compile=false", "run_dir=agent"]  # fmt: skip
+
+
+def test_an_agent_with_vectors(code):
+    """A strict policy of the pendulum turns with its state about the vertical axis, in its own episodes."""
+    assert main(["train-agent", "env=rppdyn/WindyPendulum-v0", "env.symmetry='SO(2)'", *AGENT]) == 0
+    result = discover.run(DiscoverConfig("agent", episodes=1, states=100))
+    (found,) = result.found
+    assert result.representations == "x_1, x_2, p_1, p_2, tau" and found.spectrum[0] < 1e-12
+    axis = torch.tensor(found.generators[0])
+    turn = torch.tensor([[0.0, 1, 0], [-1, 0, 0], [0, 0, 0]])
+    assert found.verdict == "exact" and len(found.generators) == 1
+    assert torch.allclose(axis.abs(), turn.abs(), atol=1e-6)
+    assert "no permutations of joints: rppdyn/WindyPendulum-v0 is no MuJoCo environment" in discover.table(result)
+
+
+def test_an_agent_of_a_robot(code, capsys):
+    assert main(["train-agent", "env=Swimmer-v5", *AGENT]) == 0
+    capsys.readouterr()
+    assert main(["discover", "agent", "--episodes", "1"]) == 0
+    assert "a linear model of the policy's actions at 1000 states" in capsys.readouterr().out
+    (ranking,) = json.loads((code / "agent" / "discover.json").read_text())["rankings"]
+    exact = [one for one in ranking["best"] if one["model"] < 1e-12]
+    assert any(one["dynamics"] == "exact" for one in exact)
+    for options, words in [
+        (dict(states_from="normal"), "--from normal: of an agent give rollouts"),
+        (dict(family="SO(3)"), "how does it act on 8 inputs and 2 outputs"),
+        (dict(family="SO(3)", rep_in="V", rep_out="V"), "--rep-in T1: acts on 3 numbers, and there are 8"),
+    ]:
+        with pytest.raises(ConfigError, match=words):
+            discover.run(DiscoverConfig("agent", episodes=1, **options))
+
+
 def test_a_robot(code, capsys):
     assert main(["discover", "Swimmer-v5", "--steps", "1500", "--json", "swimmer.json"]) == 0
     out = capsys.readouterr().out
@@ -104,5 +173,9 @@ def test_bad_input(code):
     ]:
         with pytest.raises(ValueError, match=words):
             discover.run(config("found_in:tilted", **options))
+    with pytest.raises(ConfigError, match="--blocks x: of a run alone"):
+        DiscoverConfig("found_in:tilted", blocks="x")
+    with pytest.raises(ConfigError, match="give one of them"):
+        DiscoverConfig("runs/some", blocks="x", family="SO(3)")
     with pytest.raises(ConfigError, match="--family is missing"):
         DiscoverConfig("found_in:tilted")

@@ -186,35 +186,45 @@ class DiscoverConfig:
     """`rppdyn discover`."""
 
     what: str  # a run's folder, module:function, a dataset, or an environment's id
-    family: str | None = None  # a group whose generators are searched; of a run GL(n), n the dimension of its group
+    family: str | None = None  # a group whose generators are searched; of a fit GL(n), n the dimension of its group
+    blocks: str | None = None  # of a transition model or an agent: which entries are moved alike, in place of a family
     rep_in: str | None = None
     rep_out: str | None = None
-    states_from: str | None = None  # test (of a run), normal, or a file
+    states_from: str | None = None  # test (of a fit), rollouts or reset (of an agent), normal, or a file
     states: int = 500
+    episodes: int = 5  # of an agent
     seed: int = 0
     json: str | None = None
-    steps: int = 6000  # of random actions, in an environment
+    steps: int = 6000  # of random actions, in an environment; states, at most, that candidates of a run are ranked by
     signs: bool = True  # whether a robot's joints may change their direction
     trust: bool = False  # of a module that a dataset names
 
     def __post_init__(self) -> None:
         flag("--states", self.states, 1)
+        flag("--episodes", self.episodes, 1)
         flag("--seed", self.seed, 0)
         flag("--steps", self.steps, 1)
         file("--json", self.json)
         given = {"--rep-in": self.rep_in, "--rep-out": self.rep_out}
         if self.kind in ("dataset", "environment"):
-            for name, value in {"--family": self.family, "--from": self.states_from, **given}.items():
+            others = {"--family": self.family, "--blocks": self.blocks, "--from": self.states_from, **given}
+            for name, value in others.items():
                 if value is not None:
                     raise ConfigError(
                         f"{name} {value}: of a robot permutations of joints are ranked, not generators; leave it out"
                     )
             return
         if self.kind == "run":
+            if self.blocks is not None and self.family is not None:
+                raise ConfigError(f"--blocks {self.blocks} and --family {self.family}: give one of them")
             for name, value in given.items():
-                if value is not None:
-                    raise ConfigError(f"{name} {value}: a run brings its representations; leave it out")
+                if value is not None and self.family is None:
+                    raise ConfigError(f"{name} {value}: of which group? give --family, too, or leave it out")
             return
+        if self.blocks is not None:
+            raise ConfigError(
+                f"--blocks {self.blocks}: of a run alone; of a function give --family, --rep-in and --rep-out"
+            )
         for name, value in {"--family": self.family, **given}.items():
             if value is None:
                 raise ConfigError(f"{name} is missing: of a function give --family, --rep-in and --rep-out")

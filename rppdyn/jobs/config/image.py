@@ -82,6 +82,7 @@ class ImageModelConfig(_Settings):
     bias_variance: float = 1.0
     free_scale: float = 0.01  # initial size of all but the most symmetric pathways of a layer
     output_scale: float = 1.0  # initial size of outputs
+    batch_norm: bool = False  # what a layer is given is normalised over the batch, each field by itself
 
     def __post_init__(self) -> None:
         positive("model.free_scale", self.free_scale)
@@ -90,6 +91,11 @@ class ImageModelConfig(_Settings):
         variance("model.bias_variance", self.bias_variance)
         if self.width is not None:
             at_least("model.width", self.width, 1)
+        if self.penalises and not any(name.endswith("_relaxed") for name in self.pathways.present):
+            raise ConfigError(
+                f"model.filters.penalty={self.filters.penalty} of {self.name}, which has no relaxed pathway: leave it out, or "
+                "give model.pathways.se2_relaxed or p4_relaxed a variance"
+            )
         if not any(REGISTRY[name].is_map for name in self.pathways.present):
             raise ConfigError("model.pathways leave no map: give one a variance, for example model.pathways.conv=1")
 
@@ -101,6 +107,11 @@ class ImageModelConfig(_Settings):
             for name, kind in REGISTRY.items()
             if kind.settings is not None and name in self.pathways.present
         }
+
+    @property
+    def penalises(self) -> bool:
+        """Whether omega of relaxed pathways is learned with the weights, and penalised."""
+        return any(getattr(settings, "penalty", 0) > 0 for settings in self.settings.values())
 
     @property
     def redraws(self) -> bool:
@@ -120,6 +131,17 @@ class FitImageConfig(FitConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require("dtype", self.dtype, self.dtype == "float32", "float32: images are stored so")
+        if self.model.penalises and self.objective == "marginal_likelihood":
+            raise ConfigError(
+                f"model.filters.penalty={self.model.filters.penalty} with objective=marginal_likelihood: each of them learns "
+                "how much is relaxed; leave one of them out"
+            )
+        size, rest = self.optimiser.batch_size, self.task.train % self.optimiser.batch_size
+        if self.model.batch_norm and (size == 1 or rest == 1):
+            raise ConfigError(
+                f"model.batch_norm=true with task.train={self.task.train} and optimiser.batch_size={size}: a batch of one "
+                "image has no variance; give another size"
+            )
 
     def identity(self) -> dict[str, Any]:
         usual = [f"task.{name}" for name in AUGMENTS if f"task.{name}" not in self.task.augments]
@@ -127,9 +149,13 @@ class FitImageConfig(FitConfig):
             usual.append("task.resize")
         if self.model.output_scale == 1:
             usual.append("model.output_scale")
+        if not self.model.batch_norm:
+            usual.append("model.batch_norm")  # as before there was such a key
         present = {kind.settings[0] for name in self.model.settings if (kind := REGISTRY[name]).settings is not None}
         usual += [f"model.{name}" for name in _SECTIONS if name not in present]  # of pathways that are not there
         content = without(super().identity(), usual)  # as before there were such keys
+        if "filters" in content["model"] and not self.model.filters.penalty:
+            content["model"] = without(content["model"], ["filters.penalty"])  # later than the others
         pathways = content["model"]["pathways"]
         content["model"]["pathways"] = {
             name: value for name, value in pathways.items() if value or not REGISTRY[name].later

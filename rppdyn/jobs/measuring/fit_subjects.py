@@ -20,7 +20,7 @@ from rppdyn.jobs.config.fit import FitDynamicsConfig, FitRegressionConfig
 from rppdyn.jobs.config.transition import FitTransitionConfig
 from rppdyn.jobs.fit_dynamics import Dynamics, load_models, roll_out
 from rppdyn.jobs.fit_regression import Regressor, load_regressors
-from rppdyn.jobs.fit_transition import load_transitions
+from rppdyn.jobs.fit_transition import Transition, load_transitions
 from rppdyn.jobs.fitting.members import StackFit
 from rppdyn.jobs.measuring.subjects import Blocks, Function, Network, changes
 from rppdyn.nn import RPPEMLP
@@ -131,14 +131,26 @@ def _dynamics(config: FitDynamicsConfig, folder: RunFolder, group: str | None) -
     return Fit(f"{config.task.name}, {config.model_name}", rep, rep, members, dynamics.data[0].times)
 
 
+def open_transition(
+    config: FitTransitionConfig, folder: RunFolder, *, trust: bool = False
+) -> tuple[Transition, list[TransitionModel]]:
+    """A finished run's dataset and its members, in float64, which are what they were when it was fitted."""
+    transition, models = load_transitions(config, folder, trust=trust)
+    _check(transition, folder)
+    return transition, models
+
+
 def _transition(config: FitTransitionConfig, folder: RunFolder, group: str | None, trust: bool) -> Fit:
     if group is not None:
         raise ConfigError(
             f"--group {group}: a transition model is measured under its environment's symmetry; leave it out, or fit with "
             "another symmetry="
         )
-    transition, models = load_transitions(config, folder, trust=trust)
-    _check(transition, folder)
+    return transition_fit(config, *open_transition(config, folder, trust=trust))
+
+
+def transition_fit(config: FitTransitionConfig, transition: Transition, models: list[TransitionModel]) -> Fit:
+    """The members of a fit to transitions, each as the change of the state that it has learned."""
     spec, test = transition.spec, transition.data.test
     inputs = torch.cat([test.states[:, :-1], test.actions], -1).flatten(0, 1)
     rep_in, rep_out = TransitionModel.rep_in(spec.obs_rep, spec.action_rep), spec.obs_rep
