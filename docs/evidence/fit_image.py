@@ -1,4 +1,4 @@
-"""Models of continuous filters and operators by the command line: `python docs/evidence/fit_image.py --json FILE`; prints a table.
+"""Models of continuous filters and operators by the command line: `python docs/evidence/fit_image.py --json FILE`; a table.
 
 Each row is a command of `rppdyn fit-image`; runs are kept in a temporary folder, and what the file holds is passed over.
 """
@@ -18,10 +18,10 @@ import torch
 
 from rppdyn.jobs import fit_image
 from rppdyn.jobs.config import compose
-from rppdyn.runs import RunFolder
+from rppdyn.runs import RunFolder, provenance
 from rppdyn.runs.files import write_json
 
-COMMON = "optimiser.epochs=40 evaluation.every=40 seed=1300 seeds=3 device=cpu threads=1"
+COMMON = "optimiser.epochs=30 evaluation.every=30 seed=1300 seeds=3 device=cpu threads=1"
 COMMANDS = (
     "task=upright model=conv model.batch_norm=true",
     "task=upright model=anchored",
@@ -61,7 +61,7 @@ def measured(command: str, folder: Path) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in models[0].parameters()),
         "omega": {name: values for name, values in result.test.items() if name.startswith("omega/")},
         "seconds": time.process_time() - start,
-        "provenance": result.provenance,
+        "provenance": provenance(),
     }
 
 

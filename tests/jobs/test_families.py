@@ -28,7 +28,11 @@ def test_vectors_and_columns_turn_alike():
 
 def test_of_robots():
     assert vectors(symmetry_spec("rppdyn/WindyPendulum-v0").feature_names) == ["x_1", "x_2", "p_1", "p_2"]
-    assert vectors(symmetry_spec("Ant-v5").feature_names)[:3] == ["torso orientation", "torso velocity", "torso external torque"]
+    assert vectors(symmetry_spec("Ant-v5").feature_names)[:3] == [
+        "torso orientation",
+        "torso velocity",
+        "torso external torque",
+    ]
     assert family_of(["a", "b"], ["u x", "u y", "u z"]) is None
 
 
