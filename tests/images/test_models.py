@@ -22,6 +22,7 @@ from rppdyn.images import (
 from rppdyn.images.layer import MAPS, STATIONARY
 from rppdyn.images.pathways import Convolution
 from rppdyn.images.registry import REGISTRY
+from rppdyn.nn import Stack
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import Categorical, curvature, kronecker_evidence, negative_log_prior
 
@@ -219,6 +220,27 @@ def test_seeds_run_stacked(pathways):
         own.backward()
         for name, p in member.named_parameters():
             torch.testing.assert_close(gradients[name][i], p.grad, rtol=1e-10, atol=1e-12)
+
+
+def test_stacked_batch_norm_is_each_members_own():
+    """Outputs and running means of training, and outputs afterwards; then it turns with its images, and samples are apart."""
+    members = [ImageModel(TINY, 1, (8, 8), 5, {"p4": 1.0}, batch_norm=True, generator=generator(s)) for s in range(2)]
+    members = [member.double() for member in members]
+    stack, x = Stack(members), torch.stack([images(6, 1, seed, (8, 8)) for seed in (1, 2)])
+    for training in (True, False):
+        y = stack.train(training).per_member(lambda net, x: net(x), x)
+        for i, member in enumerate(members):
+            assert relative(member.train(training)(x[i]), y[i]) < 1e-13
+            own = stack.member(i)
+            assert relative(own.norms[0].running_mean, member.norms[0].running_mean) < 1e-13
+            assert own.norms[0].running_mean.abs().max() > 1e-3
+    model = members[0]
+    assert relative(model(torch.rot90(x[0], 1, (-2, -1))), model(x[0])) < 1e-12
+    assert relative(model(x[0])[4:], model(x[0][4:])) < 1e-13
+    part = stack.part(slice(1, 2))
+    assert relative(part.per_member(lambda net, x: net(x), x[1:]), y[1:]) < 1e-13
+    plain = ImageModel(TINY, 1, (8, 8), 5, {"p4": 1.0}, generator=generator(0))
+    assert set(plain.state_dict()) == {k for k in members[0].state_dict() if not k.startswith("norms")}
 
 
 def test_construction_is_seeded_and_a_state_dict_rebuilds():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -90,6 +91,38 @@ def test_elements_of_a_group_are_drawn_for_each_step_and_usual_when_a_model_is_j
     images.prepare(images.inputs, images.targets, 5)
     offsets = {float(m.offset) for m in images.stack.net.modules() if hasattr(m, "offset")}
     assert len(offsets) == 1 and offsets != {0.0}
+
+
+RELAXED = ("task=upright", "model=se2+relaxed", "model.width=1", "model.filters.elements=4", "optimiser.epochs=4",
+           "task.train=60", "optimiser.batch_size=20", "model.filters.omega=0.5")  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["fixed", "penalised", "joint"])
+def test_how_much_to_relax_is_given_penalised_or_learned(tmp_path, how):
+    """One omega for each layer and seed: 0.5 where it is given; a large penalty lowers it; the evidence moves it."""
+    words = {
+        "fixed": (),
+        "penalised": ("model.filters.penalty=100",),
+        "joint": (
+            "objective=marginal_likelihood",
+            "marginal_likelihood.curvature=joint",
+            "marginal_likelihood.data=20",
+        ),
+    }[how]
+    config = configured(tmp_path / "run", *RELAXED, "seeds=2", *words)
+    found = fit_image.run(config)
+    omegas = [found.test[f"omega/{layer}"] for layer in ("blocks.0", "blocks.1", "blocks.2", "blocks.3", "head")]
+    assert {len(each) for each in omegas} == {2}
+    if how == "fixed":
+        assert all(each == pytest.approx([0.5, 0.5], abs=1e-6) for each in omegas)
+        assert all(name in (Path(__file__).parents[2] / "docs/metrics.md").read_text() for name in ("`omega/LAYER`",))
+    elif how == "penalised":
+        assert all(max(each) < 0.495 for each in omegas)
+        _, models = fit_image.load_image_models(config, RunFolder.open(found.run))
+        assert float(models[1].blocks[0].se2_relaxed.omega.detach()) == pytest.approx(omegas[0][1], abs=1e-6)
+    else:
+        assert all(abs(value - 0.5) > 1e-3 for each in omegas for value in each)
+        assert {row["pathway"] for row in found.pathways} == {"se2", "se2_relaxed", "bias"}
 
 
 def test_augmented_images_are_moved_anew_for_each_batch(tmp_path):
@@ -221,6 +254,14 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
             r"model.architecture=ten_layers on images of .* a task.canvas that is a multiple of 32",
         ),
         (("task.resize=0",), "task.resize=0"),
+        (("model=se2", "model.filters.penalty=1"), "penalty=1.0 of se2, which has no relaxed pathway"),
+        (
+            ("model=se2+relaxed", "model.filters.penalty=1", "objective=marginal_likelihood"),
+            "penalty=1.0 with objective=marginal_likelihood: each of them learns",
+        ),
+        (("model=p4", "task.train=129"), "task.train=129 and optimiser.batch_size=128: a batch of one image has no"),
+        (("model=p4", "model.filters.elements=1"), "filters.elements=1: give a number from 2 to 64"),
+        (("model=anchored", "model.filters.share=0"), "filters.share=0.0: give a number above 0"),
         (("task.canvas=12",), r"task.canvas=12 has no four quadrants .*or task.resize=6"),
         (("task=wine", "model=fc", "task.resize=8"), "task.resize=8 of wine"),
     ],
