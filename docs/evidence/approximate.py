@@ -2,7 +2,7 @@
 
 Reads the folders of single seeds and writes `approximate.json` (a row for each cell and arm: every seed's mean return over
 training, its returns at all evaluations, and free pathways' shares), the figure `approximate.png` and the table of
-`approximate.md`. Without RUNS it reads the file and does the rest again. Arms of which a seed is unfinished are left out.
+`approximate.md`. Without RUNS it reads the file and does the rest again.
 Section 10 of `protocol.md` says how the runs are made and what is tested.
 """
 
@@ -37,7 +37,8 @@ NAMES = {
     "rpp, learned": "learned",
 }
 STRICT, PLAIN, UNRELAXED = "strict", "plain", ("strict", "plain", "plain, mirrored replay", "plain, mirror loss")
-MARGIN = 0.95  # of the best arm's mean return: as good as it
+NOISE = "noise"
+LENGTHS = (15_000, 21_000)  # steps; of the first result and of the second
 SHARES = ("actor_free_share", "critic_free_share")
 Row = dict[str, Any]
 
@@ -48,17 +49,21 @@ def name_of(config: dict[str, Any]) -> str:
     arm = arm_of(model)
     parts = [NAMES.get(arm, arm)]
     parts += ["mirrored replay"] * bool(agent["augment"]) + ["mirror loss"] * bool(agent["mirror_loss"])
+    parts += ["widens"] * (model.get("widen") is not None)
     if (scale := model.get("free_scale")) is not None:
         parts.append("starts at its share" if scale == "prior" else f"starts at {scale:g}")
     if agent["noise_variance"] != 1:
-        parts.append(f"noise {agent['noise_variance']:g}")
+        parts.append(f"{NOISE} {agent['noise_variance']:g}")
     if (critic := model["critic_free_variance"]) is not None:
         parts.append("critic strict" if critic == 0 else f"critic {critic:g}")
     return ", ".join(parts)
 
 
 def rows_of(paths: list[Path]) -> list[Row]:
-    """Group finished runs by cell and arm; a value is the mean return over training, of evaluations after the first."""
+    """Group runs by cell, length and arm; a value is the mean return over training, of evaluations after the first.
+
+    A length is taken of arms whose seeds have all come so far.
+    """
     groups: dict[tuple[str, str], list[RunFolder]] = {}
     for path in paths:
         folder = RunFolder.open(path)
@@ -67,26 +72,40 @@ def rows_of(paths: list[Path]) -> list[Row]:
         groups.setdefault((cell, name_of(config)), []).append(folder)
     rows = []
     for (cell, arm), folders in sorted(groups.items()):
-        results = [folder.result() for folder in folders]
-        if None in results:
-            print(f"{cell} | {arm}: {results.count(None)} of {len(folders)} seeds are unfinished; left out")
-            continue
         folders.sort(key=lambda folder: folder.config()["seed"])
         records = [read_metrics(folder.metrics.path) for folder in folders]
-        steps, _ = series(records[0], "eval/return_mean")
-        curves = np.array([series(record, "eval/return_mean")[1] for record in records])
-        shares = {
-            name: [float(f"{v:.2g}") for v in np.mean([series(r, f"pathway/{name}")[1] for r in records], 0)]
-            for name in SHARES
-        }
-        first = results[0] or {}
-        rows.append({
-            "cell": cell, "arm": arm, "seeds": [folder.config()["seed"] for folder in folders],
-            "values": [float(f"{value:.5g}") for value in curves[:, 1:].mean(1)],
-            "steps": [int(step) for step in steps], "returns": curves.round(1).tolist(), **shares,
-            "commit": (first["provenance"]["commit"] or "")[:7],
-        })  # fmt: skip
-    return rows
+        each = [series(record, "eval/return_mean") for record in records]
+        reached = min(steps[-1] for steps, _ in each)
+        commits = {(result["provenance"]["commit"] or "")[:7] for f in folders if (result := f.result())}
+        for length in LENGTHS:
+            if reached < length:
+                print(f"{cell} | {arm}: at step {reached} of {length}; left out")
+                continue
+            count = list(each[0][0]).index(length) + 1
+            curves = np.array([values[:count] for _, values in each])
+            shares = {
+                name: [
+                    float(f"{v:.2g}") for v in np.mean([series(r, f"pathway/{name}")[1][:count] for r in records], 0)
+                ]
+                for name in SHARES
+            }
+            rows.append({
+                "cell": f"{cell}, {length} steps", "arm": arm, "seeds": [folder.config()["seed"] for folder in folders],
+                "values": [float(f"{value:.5g}") for value in curves[:, 1:].mean(1)],
+                "steps": [int(step) for step in each[0][0][:count]], "returns": curves.round(1).tolist(), **shares,
+                "commit": " ".join(sorted(commits)),
+            })  # fmt: skip
+    return rows + same_as_strict(rows)
+
+
+def same_as_strict(rows: list[Row]) -> list[Row]:
+    """Rows of certified arms where the certificate is exact: they have no free pathway, and are strict to the last bit.
+
+    Not so with another noise, of which the strict arm was not run.
+    """
+    arms = {row["arm"]: None for row in rows if row["arm"].startswith("certified") and NOISE not in row["arm"]}
+    still = [row for row in rows if row["arm"] == STRICT and "wind 0," in row["cell"]]
+    return [row | {"arm": arm, "same_as": STRICT} for row in still for arm in arms]
 
 
 def tested(rows: list[Row]) -> list[Row]:
@@ -113,37 +132,46 @@ def tested(rows: list[Row]) -> list[Row]:
     return out
 
 
+def wind_of(row: Row) -> float:
+    """The strength of the wind in a row's cell."""
+    return float(row["cell"].split("wind ")[1].split(",")[0])
+
+
 def table(rows: list[Row]) -> str:
     """The rows as Markdown, a cell after the other, the best arm first."""
     lines = [
-        "| wind | arm | mean return over training | of the best | last | free share, actor, critic | p, strict | p, plain |",
-        "| --- | --- | ---: | ---: | ---: | --- | ---: | ---: |",
+        "| wind | steps | arm | mean over training | of the best | last | free share, actor, critic | p, strict | p, plain |",
+        "| --- | ---: | --- | ---: | ---: | ---: | --- | ---: | ---: |",
     ]
-    for row in sorted(rows, key=lambda row: (float(row["cell"].split()[-1]), -row["to_best"])):
+    for row in sorted(rows, key=lambda row: (wind_of(row), row["steps"][-1], -row["to_best"])):
         values, last = np.array(row["values"]), np.array(row["returns"])[:, -1]
         shares = ", ".join(f"{row[name][-1]:.1g}" for name in SHARES) if row["arm"] not in UNRELAXED else "–"
         ps = [f"{row[key]:.2g}" if (key := f"p_{other}") in row else "–" for other in (STRICT, PLAIN)]
-        cells = [row["cell"].split()[-1], row["arm"], f"{values.mean():.1f} ± {values.std(ddof=1):.1f}",
+        name = f"{row['arm']} (is {row['same_as']})" if "same_as" in row else row["arm"]
+        cells = [f"{wind_of(row):g}", str(row["steps"][-1]), name, f"{values.mean():.1f} ± {values.std(ddof=1):.1f}",
                  f"{row['to_best']:.2f}", f"{last.mean():.0f}", shares, *ps]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Draw a panel for each cell: every seed as a thin line, the mean of each arm as a thick one."""
-    cells = sorted({row["cell"] for row in rows}, key=lambda cell: float(cell.split()[-1]))
-    arms = sorted({row["arm"] for row in rows}, key=lambda arm: (arm not in UNRELAXED, arm))
-    colours = dict(zip(arms, cycle(COLOURS), strict=False))
-    figure = Figure(figsize=(5.2 * len(cells), 3.8), layout="constrained")
+    """Draw a panel for each wind: every seed as a thin line, the mean of each arm as a thick one, as far as it has come."""
+    longest: dict[tuple[float, str], Row] = {}
+    for row in sorted((row for row in rows if "same_as" not in row), key=lambda row: len(row["steps"])):
+        longest[wind_of(row), row["arm"]] = row
+    winds, arms = (sorted({key[place] for key in longest}) for place in (0, 1))
+    colours = dict(zip(sorted(arms, key=lambda arm: (arm not in UNRELAXED, arm)), cycle(COLOURS), strict=False))
+    figure = Figure(figsize=(5.6 * len(winds), 4), layout="constrained")
     FigureCanvasAgg(figure)
-    for axes, cell in zip(figure.subplots(1, len(cells), squeeze=False, sharey=True)[0], cells, strict=True):
-        for row in (row for row in rows if row["cell"] == cell):
-            returns, colour = np.array(row["returns"]), colours[row["arm"]]
-            axes.plot(row["steps"], returns.T, color=colour, linewidth=0.4, alpha=0.25)
-            axes.plot(row["steps"], returns.mean(0), color=colour, linewidth=2)
-        axes.set(title=f"wind {cell.split()[-1]}", xlabel="environment steps", ylabel="return")
-    handles = [axes.plot([], [], color=colours[arm], linewidth=2, label=arm)[0] for arm in arms]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(arms), 4), frameon=False)
+    for axes, wind in zip(figure.subplots(1, len(winds), squeeze=False, sharey=True)[0], winds, strict=True):
+        for (_, arm), row in ((key, row) for key, row in longest.items() if key[0] == wind):
+            returns = np.array(row["returns"])
+            axes.plot(row["steps"], returns.T, color=colours[arm], linewidth=0.4, alpha=0.3)
+            axes.plot(row["steps"], returns.mean(0), color=colours[arm], linewidth=2)
+        axes.set(title=f"wind {wind:g}", xlabel="environment steps", ylabel="return")
+        axes.spines[["top", "right"]].set_visible(False)
+    handles = [axes.plot([], [], color=colour, linewidth=2, label=arm)[0] for arm, colour in colours.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 5), frameon=False)
     save(figure, path)
 
 
