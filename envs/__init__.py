@@ -30,6 +30,7 @@ from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, compiled_terms, symmetry_c
 from rppdyn.envs.certification.certificate import Certificate, Defect, GeneratorReport, Support
 from rppdyn.envs.certification.certify import certify
 from rppdyn.envs.certification.doctor import Diagnosis, Finding, diagnose
+from rppdyn.envs.certification.faults import FaultReport, Suspect, find_fault
 from rppdyn.envs.certification.share import CertifiedShare, certified_share, share_of
 from rppdyn.envs.certification.store import certificate_for, find_certificate, save_certificate
 from rppdyn.envs.episodes import Episode, EpisodeDataset, read_episodes, write_episodes
@@ -51,6 +52,9 @@ for _id, _class, _steps in (
         gym.register(_id, f"rppdyn.envs.{_class}", max_episode_steps=_steps)
 
 __all__ = [
+    "FaultReport",
+    "Suspect",
+    "find_fault",
     "CURRENT_SWIMMER",
     "KNOBS",
     "KNOWN_ENVIRONMENTS",

@@ -1,0 +1,440 @@
+r"""Which part of a robot is at fault, from logged transitions and the model of the robot as it should be.
+
+The model steps from each logged state under the logged action. With r the difference of the logged velocities afterwards from
+the model's, in units of the spread of changes of each, and c_k its derivative by the k-th parameter of the model (the strength of a
+motor, the mass of a body, damping, friction, armature or stiffness of a joint), a single fault of size theta_k leaves
+
+.. math:: s_k = \mathrm{mean}_t\, \max(0, 1 - |r_t - c_{kt} \theta_k|^2 / |r_t|^2),
+
+the share of the residual that it explains: all of it for the part at fault, where nothing else is. theta_k minimises the sum of
+|r_t - c_kt theta| / |r_t|, nearly: it is the median of what fits each transition, with weights |c_kt| / |r_t|, since steps that
+begin or end a contact are off by orders of magnitude more. For the parts that explain most it is fitted again with the model
+itself in place of its derivative. Differences as large as those of the model from its own log, whose states lack the solver's
+warm start, count as none.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+from gymnasium.envs.mujoco import MujocoEnv
+from mujoco import rollout
+from numpy.typing import NDArray
+
+from rppdyn.envs.certification.certify import opened
+from rppdyn.envs.derivation.skeleton import name_of
+from rppdyn.envs.episodes import Episode
+from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Simulator
+from rppdyn.envs.spec import align
+
+__all__ = ["FaultReport", "Suspect", "find_fault"]
+
+STEP = 0.05  # relative size of the change by which derivatives are taken
+REFINED = 6  # parts whose size is fitted again with the model itself
+ITERATIONS = 4
+SMALLEST = 0.02  # relative change of a parameter that counts as a fault
+FALSE_ALARMS = 1e-3  # of the test that a change is not zero, over all parts
+PROBES = 12
+LOGGED = 200  # of the model's own transitions, by which it is judged how well a log gives its states
+STATE = mujoco.mjtState.mjSTATE_FULLPHYSICS
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A parameter of a part, and by how much it would be off if it alone were at fault.
+
+    Attributes:
+        part: "motor", "body" or "joint", and its name.
+        parameter: "gear", "mass", "damping", "friction", "armature" or "stiffness".
+        change: relative to the model's value; of friction, and of what is 0 in the model, in units of `unit`.
+        unit: what a change of 1 is, in the parameter's own units.
+        error: standard error of the change.
+        share: of the residual that it explains, from 0 to 1.
+    """
+
+    part: str
+    parameter: str
+    change: float
+    unit: float
+    error: float
+    share: float
+
+    @property
+    def name(self) -> str:
+        """Of the part, without its kind."""
+        return self.part.partition(" ")[2]
+
+
+@dataclass(frozen=True)
+class FaultReport:
+    """What logged transitions say of the parts of a robot.
+
+    Attributes:
+        name: of the robot.
+        transitions: how many were compared.
+        residual: median difference of a logged step from the model's, relative to a step.
+        floor: the same of the model's own log.
+        suspects: what explains most first; none where the log is as near to the model as its own.
+    """
+
+    name: str
+    transitions: int
+    residual: float
+    floor: float
+    suspects: tuple[Suspect, ...]
+
+    @property
+    def fault(self) -> Suspect | None:
+        """The part at fault, or None where no change of a single part is above 2 % beyond doubt."""
+        limit = NormalDist().inv_cdf(1 - FALSE_ALARMS / (2 * max(len(self.suspects), 1)))
+        for one in self.suspects[:1]:
+            if abs(one.change) >= SMALLEST and abs(one.change) > limit * one.error:
+                return one
+        return None
+
+    def table(self, shown: int = 6) -> str:
+        """The verdict, and what explains most."""
+        head = f"{self.name}: {self.transitions} transitions, off by {self.residual:.2g} of a step"
+        if (one := self.fault) is None:
+            return f"{head}; no part is at fault (the model's own log is off by {self.floor:.2g})"
+        lines = [f"{head}; at fault: {one.part}, {one.parameter} {100 * one.change:+.1f} %"]
+        rows = [
+            [f"{100 * s.share:.1f} %", s.part, s.parameter, f"{100 * s.change:+.1f} %", f"{100 * s.error:.1g} %"]
+            for s in self.suspects[:shown]
+        ]
+        return "\n".join([*lines, *align([["explains", "part", "parameter", "change", "error"], *rows])])
+
+
+def find_fault(
+    model: str | gym.Env | mujoco.MjModel, episodes: Sequence[Episode], *, n_states: int = 120, seed: int = 0
+) -> FaultReport:
+    """Name the part of a robot that is weaker, heavier or stiffer than its model says, from logged transitions.
+
+    Args:
+        model: the robot as it should be: an environment or its id, whose observation the log has; or a model, whose log has
+            positions, velocities and activations, and actions that are held as `certify` holds them.
+        episodes: the log; ten thousand transitions are plenty.
+        n_states: transitions that are compared, drawn from the log.
+        seed: of the draw.
+    Raises:
+        ValueError: observations or actions of another size, too few usable transitions, or an environment whose log does not
+            say its simulator's state, or whose step is not the simulator's alone.
+    """
+    with opened(model) as simulator:
+        if isinstance(simulator, ObservedSimulator):
+            raise ValueError(f"{simulator.name} has no MuJoCo model, whose parts could be told apart")
+        rng = np.random.default_rng(seed)
+        log = _Log.of(simulator)
+        floor_log = log.own(LOGGED, rng)
+        states, actions, after = log.read(episodes, n_states, rng)
+        nominal = _Stepper(simulator.model, log.substeps)
+        before = states[:, 1 + simulator.model.nq : 1 + simulator.model.nq + simulator.model.nv]
+        units = (after - before).std(0) + 1e-12 * np.abs(after).max() + 1e-300
+        own = (floor_log[2] - nominal(floor_log[0], floor_log[1])) / units
+        predicted = nominal(states, actions)
+        residual = (after - predicted) / units
+        usable = np.isfinite(residual).all(1)
+        size = np.linalg.norm(((after - before) / units)[usable], axis=1)
+        floor = float(np.quantile(np.linalg.norm(own[np.isfinite(own).all(1)], axis=1), 0.9)) + 1e-12
+        fit = _Fit(nominal, states[usable], actions[usable], after[usable], units, floor)
+        misses = float(np.median(np.linalg.norm(residual[usable], axis=1)))
+        suspects = fit.suspects(list(_parameters(simulator.model)), predicted[usable]) if misses > floor else []
+        return FaultReport(
+            simulator.name,
+            int(usable.sum()),
+            misses / float(np.median(size)),
+            float(np.median(np.linalg.norm(own, axis=1)) / np.median(size)),
+            tuple(suspects),
+        )
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    """A parameter of a part; `change` of it is relative, or in units where the model has none."""
+
+    part: str
+    name: str
+    field: str
+    index: tuple[int, ...]
+    unit: float
+
+    def changed(self, model: mujoco.MjModel, change: float) -> mujoco.MjModel:
+        """A copy of the model with the parameter off by so much."""
+        found = copy.deepcopy(model)
+        array = getattr(found, self.field)
+        if self.field == "body_mass":
+            array[self.index[0]] *= 1 + change
+            found.body_inertia[self.index[0]] *= 1 + change
+            mujoco.mj_setConst(found, mujoco.MjData(found))
+        elif self.field == "actuator_gear":
+            array[self.index[0]] *= 1 + change
+        else:
+            array[list(self.index)] += change * self.unit
+        return found
+
+
+def _parameters(model: mujoco.MjModel) -> Iterator[_Parameter]:
+    """Every parameter that may be at fault: of motors, bodies that move, and joints."""
+    for i in range(model.nu):
+        yield _Parameter(f"motor {name_of(model, 'actuator', i)}", "gear", "actuator_gear", (i,), 1.0)
+    for i in range(1, model.nbody):
+        if model.body_mass[i] > 0 and model.body_weldid[i]:
+            yield _Parameter(f"body {name_of(model, 'body', i)}", "mass", "body_mass", (i,), float(model.body_mass[i]))
+    torques = _torques(model)
+    for j in range(model.njnt):
+        if model.jnt_type[j] == mujoco.mjtJoint.mjJNT_FREE:
+            continue
+        first = int(model.jnt_dofadr[j])
+        dofs = tuple(range(first, first + (3 if model.jnt_type[j] == mujoco.mjtJoint.mjJNT_BALL else 1)))
+        part = f"joint {name_of(model, 'joint', j)}"
+        for name, field in (("damping", "dof_damping"), ("armature", "dof_armature")):
+            if value := float(getattr(model, field)[first]):
+                yield _Parameter(part, name, field, dofs, value)
+        if value := float(model.jnt_stiffness[j]):
+            yield _Parameter(part, "stiffness", "jnt_stiffness", (j,), value)
+        if torques[first]:
+            yield _Parameter(
+                part, "friction", "dof_frictionloss", dofs, float(model.dof_frictionloss[first] or torques[first])
+            )
+
+
+def _torques(model: mujoco.MjModel) -> NDArray[np.float64]:
+    """The largest torque of the motors on each degree of freedom, where they drive joints; a scale of friction."""
+    found = np.zeros(model.nv)
+    for i in range(model.nu):
+        if model.actuator_trntype[i] in (mujoco.mjtTrn.mjTRN_JOINT, mujoco.mjtTrn.mjTRN_JOINTINPARENT):
+            high = np.abs(model.actuator_ctrlrange[i]).max() or 1.0
+            gain = abs(model.actuator_gainprm[i, 0]) or 1.0
+            found[model.jnt_dofadr[model.actuator_trnid[i, 0]]] += abs(model.actuator_gear[i, 0]) * high * gain
+    return found
+
+
+class _Stepper:
+    """Velocities after one step of a model from each of several states; nan where it is unstable."""
+
+    def __init__(self, model: mujoco.MjModel, substeps: int):
+        self.model, self.substeps = model, substeps
+
+    def __call__(self, states: NDArray, actions: NDArray) -> NDArray[np.float64]:
+        model = self.model
+        control = np.repeat(actions[:, None], self.substeps, axis=1)
+        found, _ = rollout.rollout(
+            model, mujoco.MjData(model), np.ascontiguousarray(states), np.ascontiguousarray(control)
+        )
+        after = found[:, -1, 1 + model.nq : 1 + model.nq + model.nv]
+        return np.where(np.abs(after).max(1, keepdims=True) < 1e8, after, np.nan)
+
+    def of(self, model: mujoco.MjModel) -> _Stepper:
+        """The same of another model."""
+        return _Stepper(model, self.substeps)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Transitions, and how much of what the model misses a change of a parameter explains."""
+
+    nominal: _Stepper
+    states: NDArray[np.float64]
+    actions: NDArray[np.float64]
+    after: NDArray[np.float64]
+    units: NDArray[np.float64]
+    floor: float
+
+    def residual(self, parameter: _Parameter, change: float) -> NDArray[np.float64]:
+        model = parameter.changed(self.nominal.model, change)
+        return (self.after - self.nominal.of(model)(self.states, self.actions)) / self.units
+
+    def suspects(self, parameters: Sequence[_Parameter], predicted: NDArray) -> list[Suspect]:
+        """Of each parameter; those that explain most are fitted with the model itself."""
+        whole = (self.after - predicted) / self.units
+        slopes = {p: np.nan_to_num((whole - self.residual(p, STEP)) / STEP) for p in parameters}
+        found = {p: self._solved(whole, whole, slopes[p]) for p in parameters}
+        first = sorted(found, key=lambda p: -found[p][2])[:REFINED]
+        for p in first:
+            found[p] = self._refined(p, whole, slopes[p], found[p])
+        ranked = sorted(found, key=lambda p: (p not in first, -found[p][2]))
+        return [Suspect(p.part, p.name, found[p][0], p.unit, found[p][1], found[p][2]) for p in ranked]
+
+    def _solved(self, whole: NDArray, left: NDArray, slope: NDArray, change: float = 0.0) -> tuple[float, float, float]:
+        """Change, its standard error, and the share that it explains, from what is left at a change."""
+        square = (slope**2).sum(1)
+        weight = np.sqrt(square / ((whole**2).sum(1) + self.floor**2))
+        moved = square > 1e-16 * square.max(initial=0.0)
+        if moved.sum() < 20:
+            return change, np.inf, 0.0
+        each = (slope * left).sum(1)[moved] / square[moved]
+        step = _weighted_median(each, weight[moved])
+        spread = 1.4826 * _weighted_median(np.abs(each - step), weight[moved]) + self.floor / np.sqrt(
+            np.median(square[moved])
+        )
+        count = weight[moved].sum() ** 2 / (weight[moved] ** 2).sum()
+        return change + step, float(1.2533 * spread / np.sqrt(count)), self._share(whole, left - slope * step)
+
+    def _share(self, whole: NDArray, rest: NDArray) -> float:
+        return float(np.clip(1 - (rest**2).sum(1) / ((whole**2).sum(1) + self.floor**2), 0, None).mean())
+
+    def _refined(
+        self, parameter: _Parameter, whole: NDArray, slope: NDArray, found: tuple[float, float, float]
+    ) -> tuple[float, float, float]:
+        """The best of a few steps of Gauss and Newton, each judged by the model with the change."""
+        best, change = found, found[0]
+        judged = -1.0
+        for _ in range(ITERATIONS):
+            change = float(np.clip(change, -0.95, 20.0))
+            left = self.residual(parameter, change)
+            if not np.isfinite(left).all():
+                left = np.where(np.isfinite(left), left, whole)
+            share = self._share(whole, left)
+            change_next, error, _ = self._solved(whole, left, slope, change)
+            if share > judged:
+                judged, best = share, (change, error, share)
+            if abs(change_next - change) < 1e-6:
+                break
+            change = change_next
+        return best
+
+
+@dataclass(frozen=True)
+class _Log:
+    """How states stand in observations.
+
+    Attributes:
+        positions, velocities: the entry of the observation for each number of the state, -1 where there is none.
+        limit: of velocities in the observation, which may be clipped.
+        substeps: of the simulator, for a step of the log.
+    """
+
+    simulator: Simulator
+    positions: NDArray[np.int64]
+    velocities: NDArray[np.int64]
+    activations: NDArray[np.int64]
+    limit: float
+    substeps: int
+    size: int
+
+    @classmethod
+    def of(cls, simulator: Simulator) -> _Log:
+        """By experiment: entries that are equal to a number of the state in every one of a few random states."""
+        model = simulator.model
+        nq, nv, na = model.nq, model.nv, model.na
+        if isinstance(simulator, BareSimulator):
+            every = np.arange(nq + nv + na)
+            return cls(
+                simulator, every[:nq], every[nq : nq + nv], every[nq + nv :], np.inf, simulator.substeps, len(every)
+            )
+        rng = np.random.default_rng(0)
+        base = simulator.env.unwrapped
+        assert isinstance(base, MujocoEnv)
+        simulator.reset(rng)
+        start = simulator.get()
+        qpos, qvel, seen = [], [], []
+        for scale in [0.01] * PROBES + [1e4]:
+            q = simulator.read(start[None], "qpos")[0][0]
+            mujoco.mj_integratePos(model, q, 0.01 * rng.standard_normal(nv), 1.0)
+            v = scale * rng.standard_normal(nv)
+            simulator.set(simulator.written(start[None], qpos=q[None], qvel=v[None])[0])
+            qpos.append(q), qvel.append(v), seen.append(simulator.observe())
+        simulator.set(start)
+        small = slice(0, PROBES)
+        observed = np.array(seen)
+        where = lambda numbers: np.array([_entry(observed[small], x) for x in np.array(numbers)[small].T])  # noqa: E731
+        positions, velocities = where(qpos), where(qvel)
+        if (velocities < 0).any() or na:
+            missing = [name_of(model, "joint", int(model.dof_jntid[i])) for i in np.flatnonzero(velocities < 0)]
+            lacks = f"the velocity of {missing[0]}" if missing else "its actuators' activations"
+            raise ValueError(
+                f"{simulator.name}: the observation lacks {lacks}; log positions and velocities, and give the robot's model"
+            )
+        clipped = np.abs(observed[-1][velocities]) < np.abs(qvel[-1]) * (1 - 1e-6)
+        limit = float(np.abs(observed[-1][velocities][clipped]).min()) if clipped.any() else np.inf
+        return cls(simulator, positions, velocities, np.empty(0, int), limit, base.frame_skip, observed.shape[1])
+
+    def states(self, observations: NDArray) -> NDArray[np.float64]:
+        """Full physics states, (n, 1 + nq + nv + na); what is not observed stands as the model has it at rest."""
+        model = self.simulator.model
+        q = np.tile(model.qpos0, (len(observations), 1))
+        q[:, self.positions >= 0] = observations[:, self.positions[self.positions >= 0]]
+        parts = [np.zeros((len(q), 1)), q, observations[:, self.velocities], observations[:, self.activations]]
+        return np.concatenate(parts, axis=1)
+
+    def read(
+        self, episodes: Sequence[Episode], count: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """States, actions and the velocities after them, of transitions drawn from the log."""
+        nu = self.simulator.model.nu
+        for what, here, there in (
+            ("observation", {e.observations.shape[1] for e in episodes}, self.size),
+            ("action", {e.actions.shape[1] for e in episodes}, nu),
+        ):
+            if here != {there}:
+                raise ValueError(
+                    f"{self.simulator.name}: the log's {what}s have {', '.join(map(str, sorted(here))) or 'no'} entries, and "
+                    f"those of the robot {there}; give the robot that it is of"
+                )
+        before = np.concatenate([e.observations[:-1] for e in episodes])
+        after = np.concatenate([e.observations[1:] for e in episodes])[:, self.velocities]
+        actions = np.concatenate([e.actions for e in episodes])
+        whole = (np.abs(before[:, self.velocities]) < self.limit).all(1) & (np.abs(after) < self.limit).all(1)
+        usable = np.flatnonzero(whole & np.isfinite(before).all(1) & np.isfinite(after).all(1))
+        if len(usable) < 50:
+            raise ValueError(
+                f"{self.simulator.name}: {len(usable)} of {len(before)} transitions can be used (velocities that are clipped "
+                "say nothing); at least 50 are needed"
+            )
+        chosen = np.sort(rng.choice(usable, min(count, len(usable)), replace=False))
+        return self.states(before[chosen]), actions[chosen], after[chosen]
+
+    def own(self, count: int, rng: np.random.Generator) -> tuple[NDArray, NDArray, NDArray]:
+        """Transitions of the simulator itself, as a log would have them.
+
+        Raises:
+            ValueError: they don't follow from what the log has.
+        """
+        simulator, model = self.simulator, self.simulator.model
+        low, high = simulator.action_bounds
+        before, actions, after = [], [], []
+        while len(before) < count:
+            simulator.reset(rng)
+            for _ in range(50):
+                here = self._observed()
+                action = rng.uniform(low, high)
+                _, _, terminated = simulator.advance(action)
+                there = self._observed()[self.velocities]
+                if (np.abs(here[self.velocities]) < self.limit).all() and (np.abs(there) < self.limit).all():
+                    before.append(here), actions.append(action), after.append(there)
+                if terminated:
+                    break
+        found = self.states(np.array(before)), np.array(actions), np.array(after)
+        predicted = _Stepper(model, self.substeps)(found[0], found[1])
+        change = np.abs(found[2] - np.array(before)[:, self.velocities]).mean(0) + 1e-9
+        off = np.nanmedian(np.abs(found[2] - predicted) / change)
+        if not off < 1e-2:
+            raise ValueError(
+                f"{simulator.name}: its own log differs from the model's steps by {off:.2g}, so that it can't be compared: the "
+                "observation must have the simulator's positions and velocities, and the action its controls"
+            )
+        return found
+
+    def _observed(self) -> NDArray[np.float64]:
+        if isinstance(self.simulator, BareSimulator):
+            data = self.simulator.data
+            return np.concatenate([data.qpos, data.qvel, data.act])
+        return self.simulator.observe()
+
+
+def _weighted_median(values: NDArray, weights: NDArray) -> float:
+    order = np.argsort(values)
+    total = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(total, total[-1] / 2)])
+
+
+def _entry(observed: NDArray, numbers: NDArray) -> int:
+    """The entry of observations (n, m) that is equal to numbers (n,), -1 where none is."""
+    equal = np.flatnonzero(np.abs(observed - numbers[:, None]).max(0) < 1e-9)
+    return int(equal[0]) if len(equal) else -1
