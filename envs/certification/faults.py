@@ -1,8 +1,8 @@
 r"""Which part of a robot is at fault, from logged transitions and the model of the robot as it should be.
 
 The model steps from each logged state under the logged action. With r the difference of the logged velocities afterwards from
-the model's, in units of the spread of changes of each, and c_k its derivative by the k-th parameter of the model (the strength of a
-motor, the mass of a body, damping, friction, armature or stiffness of a joint), a single fault of size theta_k leaves
+the model's, in units of the spread of changes of each, and c_k its derivative by the k-th parameter of the model (the strength
+of a motor, the mass of a body, damping, friction, armature or stiffness of a joint), a single fault of size theta_k leaves
 
 .. math:: s_k = \mathrm{mean}_t\, \max(0, 1 - |r_t - c_{kt} \theta_k|^2 / |r_t|^2),
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import gymnasium as gym
@@ -36,6 +36,8 @@ from rppdyn.envs.spec import align
 __all__ = ["FaultReport", "Suspect", "find_fault"]
 
 STEP = 0.05  # relative size of the change by which derivatives are taken
+SCREENED = 40  # transitions by which all parameters are ranked first
+EXPLAINED = 0.999999  # share of a part beside which no other is looked at more closely
 REFINED = 6  # parts whose size is fitted again with the model itself
 ITERATIONS = 4
 SMALLEST = 0.02  # relative change of a parameter that counts as a fault
@@ -50,7 +52,7 @@ class Suspect:
     """A parameter of a part, and by how much it would be off if it alone were at fault.
 
     Attributes:
-        part: "motor", "body" or "joint", and its name.
+        part: an actuator, a body or a joint, by its name.
         parameter: "gear", "mass", "damping", "friction", "armature" or "stiffness".
         change: relative to the model's value; of friction, and of what is 0 in the model, in units of `unit`.
         unit: what a change of 1 is, in the parameter's own units.
@@ -64,11 +66,6 @@ class Suspect:
     unit: float
     error: float
     share: float
-
-    @property
-    def name(self) -> str:
-        """Of the part, without its kind."""
-        return self.part.partition(" ")[2]
 
 
 @dataclass(frozen=True)
@@ -182,17 +179,17 @@ class _Parameter:
 def _parameters(model: mujoco.MjModel) -> Iterator[_Parameter]:
     """Every parameter that may be at fault: of motors, bodies that move, and joints."""
     for i in range(model.nu):
-        yield _Parameter(f"motor {name_of(model, 'actuator', i)}", "gear", "actuator_gear", (i,), 1.0)
+        yield _Parameter(name_of(model, "actuator", i), "gear", "actuator_gear", (i,), 1.0)
     for i in range(1, model.nbody):
         if model.body_mass[i] > 0 and model.body_weldid[i]:
-            yield _Parameter(f"body {name_of(model, 'body', i)}", "mass", "body_mass", (i,), float(model.body_mass[i]))
+            yield _Parameter(name_of(model, "body", i), "mass", "body_mass", (i,), float(model.body_mass[i]))
     torques = _torques(model)
     for j in range(model.njnt):
-        if model.jnt_type[j] == mujoco.mjtJoint.mjJNT_FREE:
+        if int(model.jnt_type[j]) == int(mujoco.mjtJoint.mjJNT_FREE):
             continue
         first = int(model.jnt_dofadr[j])
-        dofs = tuple(range(first, first + (3 if model.jnt_type[j] == mujoco.mjtJoint.mjJNT_BALL else 1)))
-        part = f"joint {name_of(model, 'joint', j)}"
+        dofs = tuple(range(first, first + (3 if int(model.jnt_type[j]) == int(mujoco.mjtJoint.mjJNT_BALL) else 1)))
+        part = name_of(model, "joint", j)
         for name, field in (("damping", "dof_damping"), ("armature", "dof_armature")):
             if value := float(getattr(model, field)[first]):
                 yield _Parameter(part, name, field, dofs, value)
@@ -208,7 +205,7 @@ def _torques(model: mujoco.MjModel) -> NDArray[np.float64]:
     """The largest torque of the motors on each degree of freedom, where they drive joints; a scale of friction."""
     found = np.zeros(model.nv)
     for i in range(model.nu):
-        if model.actuator_trntype[i] in (mujoco.mjtTrn.mjTRN_JOINT, mujoco.mjtTrn.mjTRN_JOINTINPARENT):
+        if int(model.actuator_trntype[i]) in (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)):
             high = np.abs(model.actuator_ctrlrange[i]).max() or 1.0
             gain = abs(model.actuator_gainprm[i, 0]) or 1.0
             found[model.jnt_dofadr[model.actuator_trnid[i, 0]]] += abs(model.actuator_gear[i, 0]) * high * gain
@@ -251,22 +248,33 @@ class _Fit:
         return (self.after - self.nominal.of(model)(self.states, self.actions)) / self.units
 
     def suspects(self, parameters: Sequence[_Parameter], predicted: NDArray) -> list[Suspect]:
-        """Of each parameter; those that explain most are fitted with the model itself."""
-        whole = (self.after - predicted) / self.units
-        slopes = {p: np.nan_to_num((whole - self.residual(p, STEP)) / STEP) for p in parameters}
-        found = {p: self._solved(whole, whole, slopes[p]) for p in parameters}
+        """Of each parameter, by some transitions; those that explain most are fitted with the model itself, by all of them."""
+        chosen = np.unique(np.linspace(0, len(self.states) - 1, SCREENED).astype(int))
+        some = replace(self, states=self.states[chosen], actions=self.actions[chosen], after=self.after[chosen])
+        found = {p: some._screened(p, predicted[chosen]) for p in parameters}
         first = sorted(found, key=lambda p: -found[p][2])[:REFINED]
+        whole = (self.after - predicted) / self.units
         for p in first:
-            found[p] = self._refined(p, whole, slopes[p], found[p])
-        ranked = sorted(found, key=lambda p: (p not in first, -found[p][2]))
+            slope = self._slope(p, whole)
+            found[p] = self._refined(p, whole, slope, self._solved(whole, whole, slope))
+            if found[p][2] > EXPLAINED:
+                break
+        ranked = sorted(found, key=lambda p: -found[p][2])
         return [Suspect(p.part, p.name, found[p][0], p.unit, found[p][1], found[p][2]) for p in ranked]
+
+    def _slope(self, parameter: _Parameter, whole: NDArray) -> NDArray[np.float64]:
+        return np.nan_to_num((whole - self.residual(parameter, STEP)) / STEP)
+
+    def _screened(self, parameter: _Parameter, predicted: NDArray) -> tuple[float, float, float]:
+        whole = (self.after - predicted) / self.units
+        return self._solved(whole, whole, self._slope(parameter, whole))
 
     def _solved(self, whole: NDArray, left: NDArray, slope: NDArray, change: float = 0.0) -> tuple[float, float, float]:
         """Change, its standard error, and the share that it explains, from what is left at a change."""
         square = (slope**2).sum(1)
         weight = np.sqrt(square / ((whole**2).sum(1) + self.floor**2))
         moved = square > 1e-16 * square.max(initial=0.0)
-        if moved.sum() < 20:
+        if moved.sum() < 10:
             return change, np.inf, 0.0
         each = (slope * left).sum(1)[moved] / square[moved]
         step = _weighted_median(each, weight[moved])
@@ -294,7 +302,7 @@ class _Fit:
             change_next, error, _ = self._solved(whole, left, slope, change)
             if share > judged:
                 judged, best = share, (change, error, share)
-            if abs(change_next - change) < 1e-6:
+            if abs(change_next - change) < 1e-6 or judged > EXPLAINED:
                 break
             change = change_next
         return best
@@ -339,7 +347,9 @@ class _Log:
             mujoco.mj_integratePos(model, q, 0.01 * rng.standard_normal(nv), 1.0)
             v = scale * rng.standard_normal(nv)
             simulator.set(simulator.written(start[None], qpos=q[None], qvel=v[None])[0])
-            qpos.append(q), qvel.append(v), seen.append(simulator.observe())
+            qpos.append(q)
+            qvel.append(v)
+            seen.append(simulator.observe())
         simulator.set(start)
         small = slice(0, PROBES)
         observed = np.array(seen)
@@ -398,7 +408,9 @@ class _Log:
         """
         simulator, model = self.simulator, self.simulator.model
         low, high = simulator.action_bounds
-        before, actions, after = [], [], []
+        before: list[NDArray] = []
+        actions: list[NDArray] = []
+        after: list[NDArray] = []
         while len(before) < count:
             simulator.reset(rng)
             for _ in range(50):
@@ -407,7 +419,9 @@ class _Log:
                 _, _, terminated = simulator.advance(action)
                 there = self._observed()[self.velocities]
                 if (np.abs(here[self.velocities]) < self.limit).all() and (np.abs(there) < self.limit).all():
-                    before.append(here), actions.append(action), after.append(there)
+                    before.append(here)
+                    actions.append(action)
+                    after.append(there)
                 if terminated:
                     break
         found = self.states(np.array(before)), np.array(actions), np.array(after)

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
-from rppdyn.envs import Certificate, Diagnosis, certify, diagnose, save_certificate, symmetry_spec, terms_spec
+from rppdyn.envs import (
+    Certificate,
+    Diagnosis,
+    FaultReport,
+    certify,
+    diagnose,
+    find_fault,
+    read_episodes,
+    save_certificate,
+    symmetry_spec,
+    terms_spec,
+)
 from rppdyn.envs.certification.figure import picture_format
-from rppdyn.envs.making import stock_env
+from rppdyn.envs.making import load_model, stock_env
 from rppdyn.jobs.config.command import CertifyConfig
 from rppdyn.runs.files import write_json, write_measured
 
 RANKED_ON = 100  # states at most, from which each repaired model is stepped
+COMPARED = 400  # transitions at most, of a log
 
 
 def run(config: CertifyConfig, progress: bool = False) -> Certificate:
@@ -51,3 +64,25 @@ def rank(config: CertifyConfig) -> Diagnosis:
         ValueError: no discrete symmetry of the model deviates.
     """
     return diagnose(config.what, config.symmetry, n_states=min(config.states, RANKED_ON), seed=config.seed)
+
+
+def find(config: CertifyConfig) -> FaultReport:
+    """The part that is at fault in logged transitions; written to the file that the configuration names.
+
+    Raises:
+        ValueError: no such dataset, or one that can't be compared with the model.
+        UnwrittenError: a file can't be written; it has the report.
+    """
+    assert config.log is not None
+    episodes = read_episodes(config.log, env_id=None if config.is_model_file else config.what).episodes
+    model = load_model(config.what) if config.is_model_file else config.what
+    found = find_fault(model, episodes, n_states=min(config.states, COMPARED), seed=config.seed)
+    files: dict[str, Callable[[Path], object]] = {}
+    if config.json is not None:
+        files[config.json] = lambda path: write_json(path, asdict(found) | {"fault": _fault(found)})
+    write_measured(found, files)
+    return found
+
+
+def _fault(report: FaultReport) -> str | None:
+    return None if report.fault is None else f"{report.fault.part}: {report.fault.parameter}"

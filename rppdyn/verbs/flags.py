@@ -322,6 +322,9 @@ def certify_arguments(parser: Parser) -> None:
         action="store_true",
         help="also repair what deviates in the model, one by one, and rank it by its effect",
     )
+    parser.add_argument(
+        "--from", dest="log", metavar="DATASET", help="name the part that is at fault in these transitions instead"
+    )
 
 
 def certify(arguments: argparse.Namespace) -> int:
@@ -334,6 +337,8 @@ def certify(arguments: argparse.Namespace) -> int:
         require_environment(config.what)
     from rppdyn.jobs import certify
 
+    if config.log is not None:
+        return _print_measured(lambda: certify.find(config), lambda found, **_: found.table())
     status = _print_measured(lambda: certify.run(config, progress=True), lambda found, **_: found.table())
     if config.rank:
         print("\n" + certify.rank(config).table())

@@ -353,10 +353,16 @@ class CertifyConfig:
     json: str | None = None
     figure: str | None = None
     rank: bool = False  # say which of the model's deviations break it in motion
+    log: str | None = None  # a Minari dataset of the robot, in which a part may be at fault
 
     def __post_init__(self) -> None:
         flag("--states", self.states, 20)
         flag("--seed", self.seed, 0)
+        other = {"--figure": self.figure, "--rank": self.rank, "--symmetry": self.symmetry, "--spec": self.spec}
+        if self.log is not None and (given := [name for name, value in other.items() if value]):
+            raise ConfigError(
+                f"--from {self.log} and {given[0]}: a log is compared with the model as it is; leave out one"
+            )
         if self.spec is not None and self.variant != "derived":
             raise ConfigError(f"--variant {self.variant} and --spec {self.spec} are two symmetries: leave out one")
         if self.spec is not None and self.is_model_file:

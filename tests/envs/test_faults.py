@@ -1,0 +1,108 @@
+"""Which part is at fault, from logged transitions: planted faults are named, and intact robots raise no alarm."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+import pytest
+from refusals import refused
+
+from rppdyn.agents import played_episodes, random_policy
+from rppdyn.cli import main
+from rppdyn.envs import Episode, find_fault, make_env
+
+
+def logged(name: str, change=None, steps: int = 1500, seed: int = 0) -> list[Episode]:
+    env = make_env(name, monitor=False)
+    if change is not None:
+        model = env.unwrapped.model
+        change(model)
+        mujoco.mj_setConst(model, mujoco.MjData(model))
+    return list(played_episodes(env, random_policy(env.action_space, seed), steps=steps, seed=seed))
+
+
+def noisy(episodes: list[Episode], scale: float) -> list[Episode]:
+    rng = np.random.default_rng(0)
+    spread = scale * np.concatenate([e.observations for e in episodes]).std(0)
+    seen = [e.observations + spread * rng.standard_normal(e.observations.shape) for e in episodes]
+    return [Episode(one, e.actions, e.rewards) for one, e in zip(seen, episodes, strict=True)]
+
+
+def scaled(field: str, i: int, factor: float):
+    def change(model) -> None:
+        getattr(model, field)[i] *= factor
+        if field == "body_mass":
+            model.body_inertia[i] *= factor
+
+    return change
+
+
+def friction(i: int, torque: float):
+    def change(model) -> None:
+        model.dof_frictionloss[i] = torque
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "part", "parameter", "size"),
+    [
+        (scaled("actuator_gear", 4, 0.8), "actuator of leg_left_joint", "gear", -0.2),
+        (scaled("body_mass", 3, 1.3), "body leg", "mass", 0.3),
+        (scaled("dof_damping", 6, 1.3), "joint thigh_left_joint", "damping", 0.3),
+        (friction(5, 5.0), "joint foot_joint", "friction", 0.05),  # of the motor's 100 Nm
+    ],
+)
+def test_the_part_and_the_size_of_a_fault_are_named(change, part, parameter, size):
+    report = find_fault("Walker2d-v5", logged("Walker2d-v5", change), n_states=80)
+    fault = report.fault
+    assert (fault.part, fault.parameter) == (part, parameter)
+    assert fault.change == pytest.approx(size, abs=1e-3) and fault.share > 0.99 > report.suspects[1].share
+    assert f"at fault: {part}, {parameter}" in report.table()
+
+
+def test_an_intact_robot_raises_no_alarm_with_noise_or_without():
+    episodes = logged("Ant-v5", steps=300)
+    report = find_fault("Ant-v5", episodes, n_states=80)
+    assert report.fault is None and report.residual < 1e-6 and "no part is at fault" in report.table()
+    assert find_fault("Ant-v5", noisy(episodes, 1e-2), n_states=60).fault is None
+
+
+def test_a_fault_that_the_noise_does_not_hide():
+    episodes = logged("Walker2d-v5", scaled("actuator_gear", 0, 0.8))
+    fault = find_fault("Walker2d-v5", noisy(episodes, 1e-3), n_states=80).fault
+    assert fault.part == "actuator of thigh_joint" and fault.change == pytest.approx(-0.2, abs=0.02)
+
+
+def test_on_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    words = ("--random", "--steps", "1500", "--name", "test/weak-v0")
+    assert main(["collect", "env=Walker2d-v5", "env.actuator_scale.leg_joint=0.8", *words]) == 0
+    file = tmp_path / "found.json"
+    assert main(["certify", "Walker2d-v5", "--from", "test/weak-v0", "--states", "60", "--json", str(file)]) == 0
+    assert "at fault: actuator of leg_joint, gear -20.0 %" in capsys.readouterr().out
+    assert json.loads(file.read_text())["fault"] == "actuator of leg_joint: gear"
+
+
+def test_what_says_nothing_of_the_state_is_refused():
+    episodes = logged("Walker2d-v5")
+    with refused("the log's observations have 17 entries", "those of the robot 105"):
+        find_fault("Ant-v5", episodes)
+    with refused("Reacher-v5", "lacks the velocity of joint target_x"):
+        find_fault("Reacher-v5", episodes)
+    with refused("at least 50 are needed"):
+        find_fault("Walker2d-v5", [Episode(e.observations * 1e6, e.actions, e.rewards) for e in episodes])
+    model = copy.deepcopy(gym.make("Walker2d-v5").unwrapped.model)
+    with refused("those of the robot 18"):
+        find_fault(model, episodes)
+
+
+@pytest.mark.parametrize("words", [("--rank",), ("--symmetry", "leg swap"), ("--figure", "a.png")])
+def test_a_log_goes_with_no_certificate(words, capsys):
+    assert main(["certify", "Walker2d-v5", "--from", "a/b-v0", *words]) == 2
+    error = capsys.readouterr().err
+    assert len(error.strip().splitlines()) == 1 and "--from a/b-v0" in error and words[0] in error
