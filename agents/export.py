@@ -7,10 +7,10 @@ import importlib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.sac.policies import SACPolicy
@@ -25,17 +25,20 @@ from rppdyn.nn import merge
 __all__ = [
     "TOLERANCE",
     "DeployedPolicy",
+    "RecurrentPolicy",
     "export_onnx",
     "export_torch",
     "largest_difference",
     "onnx_policy",
     "torch_policy",
+    "write_onnx",
+    "write_program",
 ]
 
 TOLERANCE = 1e-5
 """Largest difference of an exported policy from the one that it was made of, as a share of half the action's range."""
 
-INPUT, OUTPUT = "observation", "action"
+INPUT, OUTPUT, HIDDEN = "observation", "action", "hidden_state"
 
 
 class DeployedPolicy(nn.Module):
@@ -118,10 +121,47 @@ class _Mean(nn.Module):
         return policy._predict(observation, deterministic=True)
 
 
-def _program(module: DeployedPolicy, observations: spaces.Box) -> torch.export.ExportedProgram:
-    example = torch.zeros(2, *observations.shape, dtype=module.dtype)
+State = tuple[int, int] | None
+"""Layers and size of a hidden state; None of a policy without one."""
+
+
+def _program(module: nn.Module, size: int, dtype: torch.dtype, state: State) -> torch.export.ExportedProgram:
+    batch = torch.export.Dim("batch")
+    example, shapes = [torch.zeros(2, size, dtype=dtype)], [{0: batch}]
+    if state is not None:
+        example.append(torch.zeros(state[0], 2, state[1], dtype=dtype))
+        shapes.append({1: batch})
     with torch.no_grad():
-        return torch.export.export(module, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},), strict=False)
+        return torch.export.export(module, tuple(example), dynamic_shapes=tuple(shapes), strict=False)
+
+
+def write_program(module: nn.Module, path: str | Path, size: int, dtype: torch.dtype, state: State = None) -> None:
+    """Write a module as a program of torch.export's.
+
+    Args:
+        module: observations (batch, size) to actions; with a hidden state (layers, batch, h) beside it to both.
+        state: layers and size of the hidden state.
+    """
+    torch.export.save(_program(module, size, dtype, state), str(path))
+
+
+def write_onnx(module: nn.Module, path: str | Path, size: int, dtype: torch.dtype, state: State = None) -> None:
+    """Write a module as an ONNX model; arguments as of :func:`write_program`.
+
+    Raises:
+        ValueError: a package that is not installed.
+    """
+    for name in ("onnx", "onnxscript"):
+        _require(name)
+    program = _program(module, size, dtype, state)
+    names = [INPUT, HIDDEN], [OUTPUT, f"next_{HIDDEN}"]
+    count = 1 if state is None else 2
+    with warnings.catch_warnings():  # torch 2.13's exporter warns of torch's own functions
+        warnings.simplefilter("ignore", FutureWarning)
+        torch.onnx.export(
+            program, (), str(path), input_names=names[0][:count], output_names=names[1][:count], external_data=False,
+            verbose=False,
+        )  # fmt: skip
 
 
 def export_torch(policy: BasePolicy, path: str | Path) -> None:
@@ -131,7 +171,7 @@ def export_torch(policy: BasePolicy, path: str | Path) -> None:
         ValueError: observations or actions that are no vectors.
     """
     module = DeployedPolicy(policy)
-    torch.export.save(_program(module, require_vectors(INPUT, policy.observation_space)), str(path))
+    write_program(module, path, _size(policy), module.dtype)
 
 
 def export_onnx(policy: BasePolicy, path: str | Path) -> None:
@@ -140,19 +180,41 @@ def export_onnx(policy: BasePolicy, path: str | Path) -> None:
     Raises:
         ValueError: observations or actions that are no vectors; a package that is not installed.
     """
-    for name in ("onnx", "onnxscript"):
-        _require(name)
     module = DeployedPolicy(policy)
-    program = _program(module, require_vectors(INPUT, policy.observation_space))
-    with warnings.catch_warnings():  # torch 2.13's exporter warns of torch's own functions
-        warnings.simplefilter("ignore", FutureWarning)
-        torch.onnx.export(
-            program, (), str(path), input_names=[INPUT], output_names=[OUTPUT], external_data=False, verbose=False
-        )
+    write_onnx(module, path, _size(policy), module.dtype)
+
+
+def _size(policy: BasePolicy) -> int:
+    return int(require_vectors(INPUT, policy.observation_space).shape[0])
+
+
+class RecurrentPolicy:
+    """A policy with a hidden state, which is zero after `reset` and goes on with each call.
+
+    Args:
+        step: observations (n, observation) and hidden state (layers, n, h) to actions and hidden state.
+        state: layers and size of the hidden state.
+        dtype: of observations.
+    """
+
+    def __init__(self, step: Callable[[NDArray, NDArray], tuple[NDArray, NDArray]], state: tuple[int, int], dtype: Any):
+        self.step, self.state, self.dtype = step, state, dtype
+        self.hidden: NDArray | None = None
+
+    def reset(self) -> None:
+        """Begin episodes, all of the next batch."""
+        self.hidden = None
+
+    def __call__(self, observations: NDArray) -> NDArray:
+        observations = np.asarray(observations, self.dtype)
+        if self.hidden is None or self.hidden.shape[1] != len(observations):
+            self.hidden = np.zeros((self.state[0], len(observations), self.state[1]), self.dtype)
+        action, self.hidden = self.step(observations, self.hidden)
+        return action
 
 
 def onnx_policy(path: str | Path) -> Callable[[NDArray], NDArray]:
-    """Observations (n, observation) to actions (n, action), by ONNX Runtime.
+    """Observations (n, observation) to actions (n, action), by ONNX Runtime; a `RecurrentPolicy` where it has a hidden state.
 
     Raises:
         ValueError: ONNX Runtime is not installed, or the file is no ONNX model of a policy.
@@ -164,19 +226,34 @@ def onnx_policy(path: str | Path) -> Callable[[NDArray], NDArray]:
         raise ValueError(
             f"{path} can't be loaded as an ONNX model ({type(error).__name__}): write it again with rppdyn export"
         ) from error
-    (entry, *others), (_, *rest) = session.get_inputs(), session.get_outputs()
-    if others or rest or entry.type not in ("tensor(double)", "tensor(float)"):
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    entry = inputs[0]
+    recurrent = len(inputs) == len(outputs) == 2 and inputs[1].name == HIDDEN
+    if not (recurrent or len(inputs) == len(outputs) == 1) or entry.type not in ("tensor(double)", "tensor(float)"):
         raise ValueError(
-            f"{path} has not one input and one output of numbers: give a model that rppdyn export has written"
+            f"{path} has not one input and one output of numbers, nor a {HIDDEN} beside them: give a model that rppdyn has "
+            "written"
         )
     dtype = np.float64 if entry.type == "tensor(double)" else np.float32
+    if recurrent:
+        layers, _, size = inputs[1].shape
+        step = lambda x, h: tuple(session.run(None, {entry.name: x, HIDDEN: h}))  # noqa: E731
+        return RecurrentPolicy(step, (layers, size), dtype)
     return lambda observations: session.run(None, {entry.name: np.asarray(observations, dtype)})[0]
 
 
 def torch_policy(program: torch.export.ExportedProgram) -> Callable[[NDArray], NDArray]:
-    """Observations (n, observation) to actions (n, action), by a program that :func:`export_torch` has written."""
-    (example,), _ = program.example_inputs
+    """Observations (n, observation) to actions (n, action), by a program that :func:`write_program` has written."""
+    (example, *hidden), _ = program.example_inputs
     module = program.module()
+    if hidden:
+        dtype = np.float64 if example.dtype == torch.float64 else np.float32
+
+        def step(x: NDArray, h: NDArray) -> tuple[NDArray, NDArray]:
+            action, after = module(torch.as_tensor(x), torch.as_tensor(h))
+            return action.detach().numpy(), after.detach().numpy()
+
+        return RecurrentPolicy(step, (len(hidden[0]), hidden[0].shape[-1]), dtype)
     return lambda observations: module(torch.as_tensor(observations, dtype=example.dtype)).detach().numpy()
 
 

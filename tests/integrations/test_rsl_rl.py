@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import shutil
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 
 pytest.importorskip("rsl_rl")
 pytest.importorskip("tensordict")
@@ -170,6 +174,74 @@ def test_ppo_trains_every_kind(example, kind, capsys):
         found = runner.alg.actor(obs)
         torch.testing.assert_close(again(obs), found)
     assert torch.isfinite(found).all()
+
+
+@pytest.mark.parametrize("kind", ["RelaxedMLPModel", "RelaxedRNNModel"])
+def test_an_exported_actor_does_the_same_over_many_steps(example, kind, tmp_path):
+    from rppdyn.integrations.rsl_rl import export_policy
+
+    actor = model(example, kind, free_variance=1.0, **({"rnn_num_layers": 2} if kind == "RelaxedRNNModel" else {}))
+    steps = 200 if kind == "RelaxedRNNModel" else 50
+    found = export_policy(actor, onnx=tmp_path / "policy.onnx", torch_file=tmp_path / "policy.pt2", steps=steps)
+    assert found.keys() == {"onnx", "torch"} and max(found.values()) < 1e-5
+    card = json.loads((tmp_path / "policy.json").read_text())
+    assert card["check"]["steps"] == steps and len(card["observation"]["entries"]) == actor.obs_dim
+    recurrent = {"input": "hidden_state", "output": "next_hidden_state", "layers": 2, "size": 256, "initial": 0.0}
+    assert card["hidden_state"] == (recurrent if kind == "RelaxedRNNModel" else None)
+
+
+def test_what_differs_is_not_written_and_a_critic_is_refused(example, tmp_path, monkeypatch):
+    from rppdyn.integrations.rsl_rl import RelaxedRNNModel, export_policy
+
+    actor, other = (model(example, "RelaxedRNNModel", free_variance=1.0, seed=seed) for seed in (0, 1))
+    merged = other.merged()
+    monkeypatch.setattr(RelaxedRNNModel, "merged", lambda self: merged)
+    with refused("policy.onnx: over 20 steps the exported policy differs by"):
+        export_policy(actor, onnx=tmp_path / "policy.onnx", steps=20)
+    assert not list(tmp_path.iterdir())
+    with refused("a critic has no actions"):
+        export_policy(model(example, "RelaxedRNNModel", "critic"), onnx=tmp_path / "policy.onnx")
+    with refused("no file is given"):
+        export_policy(actor)
+
+
+def test_a_recurrent_file_is_played_by_the_command_and_by_numpy_alone(tmp_path, monkeypatch):
+    """The same returns from a process without torch and this package."""
+    from rppdyn.cli import main
+    from rppdyn.integrations.rsl_rl import RelaxedRNNModel, export_policy
+
+    shutil.copy(CRAWLER, tmp_path)
+    shutil.copy(CRAWLER.with_name("crawler.py"), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    terms = compiled_terms(CRAWLER, {"actor": [
+        "base_height", "quaternion", "joint_positions", "base_linear_velocity", "base_angular_velocity", "joint_velocities",
+    ]}, symmetry="left-right")  # fmt: skip
+    gaussian = {"class_name": "GaussianDistribution", "init_std": 0.5}
+    actor = RelaxedRNNModel(
+        batch(terms.spec, 2), {"actor": ["actor"]}, "actor", 6, [16], False, "swish", gaussian, "gru", 16, spec=terms.spec,
+        output_scale=1.0,
+    )  # fmt: skip
+    export_policy(actor, onnx="policy.onnx", steps=50)
+    assert main(["evaluate-agent", "policy.onnx", "--env", "crawler:Crawler-v0", "--episodes", "2", "--seed", "3"]) == 0
+    own = json.loads(Path("policy.evaluation.json").read_text())["returns"]
+    code = """
+import sys, gymnasium, numpy, onnxruntime
+session = onnxruntime.InferenceSession("policy.onnx")
+env = gymnasium.make("crawler:Crawler-v0")
+for seed in (3, 4):
+    observation, _ = env.reset(seed=seed)
+    total, done, hidden = 0.0, False, numpy.zeros((1, 1, 16), "float32")
+    while not done:
+        inputs = {"observation": observation[None].astype("float32"), "hidden_state": hidden}
+        action, hidden = session.run(None, inputs)
+        observation, reward, terminated, truncated, _ = env.step(action[0])
+        total, done = total + reward, terminated or truncated
+    print(total)
+assert not {"torch", "rppdyn", "stable_baselines3"} & set(sys.modules)
+"""
+    said = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert [float(line) for line in said.stdout.split()] == pytest.approx(own, rel=1e-3)
+    assert abs(own[0]) > 1e-3
 
 
 def test_an_encoder_of_a_height_scan(example):

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from rppdyn.integrations.augmentation import data_augmentation
 
 if TYPE_CHECKING:
+    from rppdyn.integrations.rsl_rl.export import export_policy
     from rppdyn.integrations.rsl_rl.models import RelaxedMLPModel, RelaxedRNNModel
 
-__all__ = ["RelaxedMLPModel", "RelaxedRNNModel", "data_augmentation"]
+__all__ = ["RelaxedMLPModel", "RelaxedRNNModel", "data_augmentation", "export_policy"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,4 +24,8 @@ def __getattr__(name: str) -> Any:
         from rppdyn.integrations.rsl_rl import models
 
         return getattr(models, name)
+    if name == "export_policy":
+        from rppdyn.integrations.rsl_rl.export import export_policy
+
+        return export_policy
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -184,6 +184,7 @@ class RelaxedMLPModel(_Relaxed, MLPModel):
         self._prepare(obs_groups, obs_set, output_dim, spec, groups, equivariant_variance, free_variance, seed)
         MLPModel.__init__(self, obs, obs_groups, obs_set, output_dim, (1,), "elu", False, _copied(distribution_cfg))
         _check_size(self)
+        self.group_sizes = [int(obs[name].shape[-1]) for name in self.obs_groups]
         self.obs_normalization = obs_normalization
         network: RPPEMLP | EncodedNetwork
         if encoder is None:
@@ -236,6 +237,7 @@ class RelaxedRNNModel(_Relaxed, RNNModel):
             self, obs, obs_groups, obs_set, output_dim, (1,), "elu", False, _copied(distribution_cfg), "gru", 1
         )
         _check_size(self)
+        self.group_sizes = [int(obs[name].shape[-1]) for name in self.obs_groups]
         self.obs_normalization = obs_normalization
         rep_hidden = regular_hidden(rnn_hidden_dim, self.spec.group)
         self.latent_dim = rnn_hidden_dim

@@ -109,7 +109,7 @@ class Assembled:
             module: whose parameters they follow from.
             assemble: gives them.
         """
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():  # exporting, too: there are no addresses then
             return assemble()
         key = tuple((p.data_ptr(), p._version, p.dtype) for p in module.parameters())
         if key != self._key:

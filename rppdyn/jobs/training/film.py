@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.training.rollouts import begin
 from rppdyn.runs import Progress
 from rppdyn.runs.files import replacing
 
@@ -115,6 +116,7 @@ def _no_drawing(error: Exception) -> ConfigError:
 
 def _frames(env: gymnasium.Env, policy: Policy, seed: int, every: int, bar: Progress) -> Iterator[NDArray[np.uint8]]:
     observation, _ = env.reset(seed=seed)
+    begin(policy)
     step, over = 0, False
     while not over:
         if step % every == 0:

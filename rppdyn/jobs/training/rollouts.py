@@ -67,6 +67,7 @@ class Evaluator:
 
     def run(self, policy: Policy) -> Episodes:
         """Play every episode to its end, by termination or by the environment's time limit."""
+        begin(policy)
         observations = np.stack([env.reset(seed=self.seed + i)[0] for i, env in enumerate(self.envs)])
         seen: list[list[NDArray]] = [[] for _ in self.envs]
         done: list[list[NDArray]] = [[] for _ in self.envs]
@@ -105,6 +106,12 @@ class Evaluator:
         """Close the environments."""
         for env in self.envs:
             env.close()
+
+
+def begin(policy: Policy) -> None:
+    """Begin episodes, with a policy that has a memory."""
+    if hasattr(policy, "reset"):
+        policy.reset()
 
 
 def policy_of(agent: BaseAlgorithm | BasePolicy) -> Policy:

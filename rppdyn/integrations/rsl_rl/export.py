@@ -1,0 +1,154 @@
+"""An actor of rsl_rl as a file that runs without this package, its hidden state an input and an output where it has one."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rppdyn.agents.export import HIDDEN, TOLERANCE, onnx_policy, torch_policy, write_onnx, write_program
+from rppdyn.integrations.rsl_rl.models import RelaxedMLPModel, RelaxedRNNModel
+from rppdyn.runs.files import replacing, write_json
+
+__all__ = ["export_policy"]
+
+VERSIONS = ("rppdyn", "torch", "rsl-rl-lib")
+BATCH = 4
+
+
+def export_policy(
+    model: RelaxedMLPModel | RelaxedRNNModel,
+    *,
+    onnx: str | Path | None = None,
+    torch_file: str | Path | None = None,
+    steps: int = 1000,
+    seed: int = 0,
+) -> dict[str, float]:
+    """Write an actor's deterministic policy, its layers merged, and a JSON file that says what goes in and out.
+
+    A recurrent one takes ``observation`` (batch, n) and ``hidden_state`` (layers, batch, h), zero where an episode begins, and
+    gives ``action`` and ``next_hidden_state``.
+
+    Args:
+        model: the actor.
+        onnx, torch_file: the files, at least one.
+        steps: over which a file is compared with the model, from random observations.
+        seed: of these.
+    Returns:
+        for "onnx" and "torch" the largest difference of an action, as a share of the actions' spread.
+    Raises:
+        ValueError: a critic, no file, a package that is not installed, or a file that differs; nothing is written then.
+    """
+    if model.distribution is None:
+        raise ValueError("a critic has no actions; give the actor")
+    files = {"onnx": onnx, "torch": torch_file}
+    wanted = {kind: Path(path) for kind, path in files.items() if path is not None}
+    if not wanted:
+        raise ValueError("no file is given; give onnx= or torch_file=")
+    step = _Step(model)
+    state = None if step.layers == 0 else (step.layers, step.size)
+    found: dict[str, float] = {}
+    with ExitStack() as stack:
+        for kind, path in wanted.items():
+            temporary = stack.enter_context(replacing(path))
+            if kind == "onnx":
+                write_onnx(step, temporary, model.obs_dim, torch.float32, state)
+                policy = onnx_policy(temporary)
+            else:
+                write_program(step, temporary, model.obs_dim, torch.float32, state)
+                policy = torch_policy(torch.export.load(temporary))
+            found[kind] = _difference(model, policy, steps, seed)
+            if not found[kind] <= TOLERANCE:
+                raise ValueError(
+                    f"{path}: over {steps} steps the exported policy differs by {found[kind]:.2g} of the actions' spread, more "
+                    f"than {TOLERANCE:g}; nothing is written"
+                )
+    write_json(next(iter(wanted.values())).with_suffix(".json"), _card(model, state, steps, found))
+    return found
+
+
+class _Step(nn.Module):
+    """One step of a merged policy, whose gates are written out."""
+
+    def __init__(self, model: RelaxedMLPModel | RelaxedRNNModel):
+        super().__init__()
+        self.merged: Any = model.merged().cpu().eval()
+        unit = getattr(self.merged, "unit", None)
+        self.layers: int = 0 if unit is None else unit.num_layers
+        self.size: int = 0 if unit is None else unit.hidden_size
+        for parameter in self.parameters():
+            parameter.requires_grad_(False)
+
+    def forward(self, observation: Tensor, hidden_state: Tensor | None = None) -> Any:
+        policy = self.merged
+        if hidden_state is None:
+            return policy(observation)
+        y, states = policy.normalizer(policy.space.encode(observation)), []
+        for layer in range(self.layers):
+            h = hidden_state[layer]
+            weights = [
+                getattr(policy.unit, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            ]
+            r, z, n = F.linear(y, weights[0], weights[2]).chunk(3, -1)
+            hr, hz, hn = F.linear(h, weights[1], weights[3]).chunk(3, -1)
+            z = torch.sigmoid(z + hz)
+            y = (1 - z) * torch.tanh(n + torch.sigmoid(r + hr) * hn) + z * h
+            states.append(y)
+        return policy.head(y), torch.stack(states)
+
+
+def _difference(model: Any, policy: Any, steps: int, seed: int) -> float:
+    """The largest difference of an action over so many steps, from one hidden state on where there is one."""
+    generator = torch.Generator().manual_seed(seed)
+    was_training = model.training
+    kept = model.get_hidden_state()
+    model.eval().reset()
+    expected: list[NDArray] = []
+    found: list[NDArray] = []
+    sizes = [getattr(model, "obs_dim", 0)]
+    with torch.no_grad():
+        for _ in range(steps):
+            x = torch.randn(BATCH, sizes[0], generator=generator)
+            expected.append(model(_grouped(model, x)).cpu().numpy())
+            found.append(policy(x.numpy()))
+    model.reset(hidden_state=kept)
+    model.train(was_training)
+    wanted = np.concatenate(expected)
+    spread = np.maximum(wanted.std(0), 1e-6)
+    return float((np.abs(np.concatenate(found) - wanted) / spread).max())
+
+
+def _grouped(model: Any, x: Tensor) -> TensorDict:
+    """An observation as the model's groups."""
+    sizes = model.group_sizes
+    device = next(model.parameters()).device
+    return TensorDict(dict(zip(model.obs_groups, x.to(device).split(sizes, -1), strict=True)), batch_size=[len(x)])
+
+
+def _card(model: Any, state: tuple[int, int] | None, steps: int, found: dict[str, float]) -> dict[str, Any]:
+    spec = model.spec
+    recurrent = None
+    if state is not None:
+        recurrent = {"input": HIDDEN, "output": f"next_{HIDDEN}", "layers": state[0], "size": state[1], "initial": 0.0}
+    named = lambda entries: [  # noqa: E731
+        {"index": i, "name": e.name, "joint": e.joint, "unit": e.unit} for i, e in enumerate(entries)
+    ]
+    return {
+        "format": 1,
+        "environment": spec.env_id,
+        "observation": {"dtype": "float32", "groups": dict(zip(model.obs_groups, model.group_sizes, strict=True)),
+                        "entries": named(model._space.entries)},
+        "action": {"dtype": "float32", "entries": named(spec.action.entries)},
+        "hidden_state": recurrent,
+        "symmetry": {"group": str(spec.group), "digest": spec.digest},
+        "check": {"steps": steps, "largest_difference": found, "tolerance": TOLERANCE},
+        "versions": {name: version(name) for name in VERSIONS},
+    }  # fmt: skip
