@@ -1,6 +1,7 @@
 """rsl_rl with symmetry: `python docs/evidence/trainers.py --json FILE.json`; 50 iterations of each kind, strictness, and times.
 
-Times are of whole iterations on states that stand still, 512 environments of 24 steps, kinds in turn; medians of ratios.
+Times are of whole iterations on states that stand still, 512 environments of 24 steps, kinds in turn; medians of ratios. Curves
+are of 16 crawlers that are paid for moving forwards: the mean reward of a step and the losses of each iteration.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import io
 import json
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -23,9 +25,18 @@ from rsl_rl.env import VecEnv
 from rsl_rl.runners import OnPolicyRunner
 
 from rppdyn.integrations.augmentation import GroupImages
+from rppdyn.integrations.rsl_rl import export_policy
 from rppdyn.runs import provenance
 
-KINDS = ("mlp", "augmented", "relaxed", "recurrent", "rsl_rl's own gru")
+KINDS = (
+    "mlp",
+    "augmented",
+    "relaxed",
+    "recurrent",
+    "rsl_rl's own gru",
+    "recurrent, 64 units",
+    "rsl_rl's own gru, 64 units",
+)
 SPEC = example.TERMS.spec
 
 
@@ -45,12 +56,36 @@ class Noise(VecEnv):
 
 
 def config(kind: str, hidden: int) -> dict:
-    if kind == "rsl_rl's own gru":
+    units = 64 if kind.endswith("64 units") else hidden
+    if kind.startswith("rsl_rl's own gru"):
         found = example.configuration("mlp", hidden)
         for key in ("actor", "critic"):
-            found[key] |= {"class_name": "RNNModel", "rnn_type": "gru", "rnn_hidden_dim": hidden}
+            found[key] |= {"class_name": "RNNModel", "rnn_type": "gru", "rnn_hidden_dim": units}
         return found
-    return example.configuration(kind, hidden)
+    found = example.configuration(kind.split(",")[0], hidden)
+    if kind.startswith("recurrent"):
+        for key in ("actor", "critic"):
+            found[key]["rnn_hidden_dim"] = units
+    return found
+
+
+def curve(kind: str, iterations: int) -> dict[str, list[float]]:
+    """Mean reward of a step, and losses, of each iteration."""
+    torch.manual_seed(0)
+    runner = OnPolicyRunner(example.Crawlers(16), example.configuration(kind), None, "cpu")
+    found: dict[str, list[float]] = {"reward": []}
+    update = runner.alg.update
+
+    def recorded():
+        found["reward"].append(float(runner.alg.storage.rewards.mean()))
+        losses = update()
+        for name, value in losses.items():
+            found.setdefault(name, []).append(float(value))
+        return losses
+
+    runner.alg.update = recorded
+    runner.learn(iterations)
+    return {name: [round(value, 5) for value in values] for name, values in found.items()}
 
 
 def seconds(rounds: int, hidden: int) -> dict[str, list[float]]:
@@ -96,31 +131,40 @@ def strictness(steps: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--iterations", type=int, default=50)
+    parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     result: dict = {"provenance": provenance()}
     with contextlib.redirect_stdout(io.StringIO()):
         result["strictness_over_1000_steps"] = strictness(1000)
     print(result["strictness_over_1000_steps"], flush=True)
-    for hidden in (128, 256):
-        with contextlib.redirect_stdout(io.StringIO()):
-            found = seconds(5, hidden)
-        base = np.array(found["augmented"])
-        result[f"seconds_{hidden}"] = found
-        result[f"ratio_to_augmented_mlp_{hidden}"] = {k: float(np.median(np.array(v) / base)) for k, v in found.items()}
-        print(hidden, result[f"ratio_to_augmented_mlp_{hidden}"], flush=True)
-    result["reward_of_50_iterations"] = {}
+    save = lambda: arguments.json.write_text(json.dumps(result, indent=1, default=str) + "\n")  # noqa: E731
+    result["curves_of_50_iterations"] = {}
     for kind in ("mlp", "augmented", "relaxed", "recurrent"):
         with contextlib.redirect_stdout(io.StringIO()):
-            runner = example.train(kind, 50)
-            obs, paid = runner.env.get_observations(), []
-            with torch.no_grad():
-                for _ in range(100):
-                    obs, reward, _, _ = runner.env.step(runner.alg.actor(obs))
-                    paid.append(float(reward.mean()))
-        result["reward_of_50_iterations"][kind] = float(np.mean(paid))
-        print(kind, result["reward_of_50_iterations"][kind], flush=True)
-    arguments.json.write_text(json.dumps(result, indent=1, default=str))
+            found = result["curves_of_50_iterations"][kind] = curve(kind, arguments.iterations)
+        print(kind, {name: (values[0], values[-1]) for name, values in found.items()}, flush=True)
+        save()
+    with contextlib.redirect_stdout(io.StringIO()):
+        times = seconds(arguments.rounds, 128)
+    base = np.array(times["augmented"])
+    result["seconds"] = {kind: [round(value, 4) for value in values] for kind, values in times.items()}
+    result["ratio_to_augmented_mlp"] = {k: float(np.median(np.array(v) / base)) for k, v in times.items()}
+    own = {
+        k: float(np.median(np.array(times[f"recurrent{k}"]) / np.array(times[f"rsl_rl's own gru{k}"])))
+        for k in ("", ", 64 units")
+    }
+    result["relaxed_gru_to_rsl_rl's"] = own
+    print(result["ratio_to_augmented_mlp"], own, flush=True)
+    save()
+    with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:
+        actor = OnPolicyRunner(example.Crawlers(2), example.configuration("recurrent"), None, "cpu").alg.actor
+        result["export_of_1000_recurrent_steps"] = export_policy(
+            actor, onnx=Path(folder, "a.onnx"), torch_file=Path(folder, "a.pt2"), steps=1000
+        )
+    print(result["export_of_1000_recurrent_steps"], flush=True)
+    save()
 
 
 if __name__ == "__main__":
