@@ -1,0 +1,31 @@
+"""The examples of docs/examples run as they stand, one for each trainer; `crawler_rsl_rl.py` is in test_rsl_rl.py."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+SAYS = {
+    "walker_stable_baselines3": ("PPO, relaxed networks ('leg swap',) 120", "SAC, a mirror loss ('leg swap',) 120"),
+    "ant_isaac_lab": ("largest defect", "'policy': (32, ", "(32, 8)"),
+    "humanoid_holosoma": ("0.0\n(8, 17)",),
+    "quadruped_mjlab": ("largest defect", "'actor': (8, ", "(8, 12)"),
+}
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_an_example_runs(name, capsys):
+    if name == "quadruped_mjlab":
+        pytest.importorskip("dm_control")
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    out = capsys.readouterr().out
+    for words in SAYS[name]:
+        assert words in out, out
+
+
+def test_every_example_is_run():
+    scripts = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert scripts == {*SAYS, "crawler", "crawler_rsl_rl"}
