@@ -130,7 +130,7 @@ def read_episodes(dataset: str | Path, *, env_id: str | None = None, trust: bool
         ValueError: Minari is not installed; there is no such dataset, or it is damaged; it is of another environment, or
             its spaces are not that environment's, or not vectors; a number is not finite.
     """
-    source = _open(str(dataset))
+    source = open_dataset(str(dataset))
     name, env_spec = source.id, source.env_spec
     if env_spec is None:
         raise ValueError(f"{name} does not say which environment it is of; write it with env= given")
@@ -148,8 +148,12 @@ def read_episodes(dataset: str | Path, *, env_id: str | None = None, trust: bool
     return found
 
 
-def _open(dataset: str) -> Any:
-    """The `minari.MinariDataset`."""
+def open_dataset(dataset: str) -> Any:
+    """The `minari.MinariDataset` with an id, or in a folder.
+
+    Raises:
+        ValueError: Minari is not installed; there is no such dataset, or it is damaged.
+    """
     minari = _minari()
     folder = Path(dataset) if (Path(dataset) / "data").is_dir() else dataset_folder(dataset)
     if not (folder / "data").is_dir():

@@ -110,7 +110,11 @@ VERBS: dict[str, Verb] = {
     ),
     "report": Verb("compare runs on one HTML page", flags.report_arguments, flags.report_runs),
     "figure": Verb("draw runs in one picture", flags.figure_arguments, flags.figure),
-    "fit-dynamics": training_verb("fit_dynamics", "fit Hamiltonian and neural-ODE models to a pendulum"),
+    "fit-dynamics": training_verb(
+        "fit_dynamics",
+        "fit Hamiltonian and neural-ODE models to trajectories, your own too",
+        others=("fit_trajectories",),
+    ),
     "fit-regression": training_verb("fit_regression", "fit networks with symmetry priors to a regression task"),
     "fit-transition": training_verb(
         "fit_transition", "fit models of an environment's transitions to a dataset", trusts=True

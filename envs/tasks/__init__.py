@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from rppdyn.envs.tasks.images import ImageData, ImageSet, image_data
 from rppdyn.envs.tasks.pendulum import Pendulum
+from rppdyn.envs.tasks.recordings import Recording, Recordings, read_recordings
 from rppdyn.envs.tasks.regression import (
     REGRESSION_TASKS,
     ElectronMuon,
@@ -37,12 +38,15 @@ __all__ = [
     "O5Invariant",
     "OtherParametersError",
     "Pendulum",
+    "Recording",
+    "Recordings",
     "RegressionTask",
     "TrajectoryData",
     "TransitionData",
     "draw_chunks",
     "image_data",
     "load_trajectories",
+    "read_recordings",
     "regression_task",
     "transition_data",
 ]

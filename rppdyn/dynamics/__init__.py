@@ -2,7 +2,14 @@
 
 from rppdyn.dynamics.integrate import METHODS, IntegrationError, Trajectories, integrate
 from rppdyn.dynamics.learned_symmetry import SymmetricHamiltonian, learn_symmetry
-from rppdyn.dynamics.models import DynamicsModel, HamiltonianModel, NeuralODEModel, SeparableHamiltonian
+from rppdyn.dynamics.models import (
+    DrivenModel,
+    DynamicsModel,
+    HamiltonianModel,
+    MechanicalModel,
+    NeuralODEModel,
+    SeparableHamiltonian,
+)
 from rppdyn.dynamics.observables import noether_momenta, relative_drift, rollout_error
 from rppdyn.dynamics.planning import CrossEntropyPlanner
 from rppdyn.dynamics.transition import Rollout, Step, TransitionModel
@@ -10,9 +17,11 @@ from rppdyn.dynamics.transition import Rollout, Step, TransitionModel
 __all__ = [
     "METHODS",
     "CrossEntropyPlanner",
+    "DrivenModel",
     "DynamicsModel",
     "HamiltonianModel",
     "IntegrationError",
+    "MechanicalModel",
     "NeuralODEModel",
     "Rollout",
     "SeparableHamiltonian",

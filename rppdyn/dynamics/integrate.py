@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torchdiffeq import odeint, odeint_adjoint
 
-from rppdyn.dynamics.models import DynamicsModel
+from rppdyn.dynamics.models import DrivenModel, DynamicsModel
 
 __all__ = ["METHODS", "IntegrationError", "Trajectories", "integrate"]
 
@@ -95,7 +95,11 @@ def integrate(
     _check(model, z0, times, method, step, rtol, atol, bound, adjoint, weights)
     if not adjoint:
         weights = model.assemble() if weights is None else weights
-    options = dict(rtol=rtol, atol=atol, options=dict(max_num_steps=MAX_STEPS)) if method == "dopri5" else {}
+    options: dict[str, Any] = {}
+    if method == "dopri5":
+        options = dict(rtol=rtol, atol=atol, options=dict(max_num_steps=MAX_STEPS))
+    elif isinstance(model, DrivenModel):
+        options = dict(options=dict(perturb=True))  # a step's ends belong to that step
     solve = partial(_solve, model, weights, times, method, step, adjoint, options, bound)
     states, diverged_at = solve(z0)
     lost = diverged_at >= 0
@@ -173,6 +177,8 @@ def _check(model, z0, times, method, step, rtol, atol, bound, adjoint, weights) 
         )
     if step is not None and not (math.isfinite(step) and step > 0):
         raise ValueError(f"step={step}: must be a positive number, or None for one step per interval")
+    if isinstance(model, DrivenModel) and method != "rk4":
+        raise ValueError(f"method={method!r} of a driven model, whose field jumps between steps: use rk4")
     if method == "leapfrog" and not model.separable:
         raise ValueError(
             "leapfrog needs H = V(q) + T(p): build the model with separable=True if its Hamiltonian is, or use dopri5 or rk4"

@@ -2,6 +2,7 @@ r"""Vector fields made of networks: Hamiltonian models and neural ODEs, over an 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any
@@ -12,8 +13,19 @@ from torch import Tensor, nn
 
 from rppdyn.nn import RPPEMLP, Stack
 from rppdyn.nn.compiling import compiled
+from rppdyn.reps import Rep, Scalar
 
-__all__ = ["DynamicsModel", "HamiltonianModel", "NeuralODEModel", "SeparableHamiltonian"]
+__all__ = [
+    "DrivenModel",
+    "DynamicsModel",
+    "HamiltonianModel",
+    "MechanicalModel",
+    "NeuralODEModel",
+    "SeparableHamiltonian",
+]
+
+LEAST = 1e-3
+"""Of the eigenvalues of a mechanical model's inverse mass matrix."""
 
 
 class DynamicsModel(nn.Module, ABC):
@@ -117,3 +129,89 @@ class SeparableHamiltonian(nn.Module):
     def forward(self, z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
         q, p = z.chunk(2, -1)
         return self.potential(q) + self.kinetic(p)
+
+
+class MechanicalModel(DynamicsModel):
+    r"""Positions and velocities of a mechanical system whose mass matrix and potential a network learns.
+
+    .. math:: H(q, p) = \tfrac12 p^\top W(q)\, p + V(q), \quad p = W(q)^{-1} \dot q, \quad W = (I + L)(I + L)^\top + 10^{-3} I
+
+    with :math:`W` the inverse of the mass matrix and :math:`V, L` outputs of one network. Hamilton's equations in the measured
+    coordinates are :math:`\ddot q = \dot W p - W \partial_q H`; momenta need not be known, and :math:`H` is conserved. With
+    :math:`L` in ``rep * rep`` and an orthogonal ``rep`` of positions the field is as equivariant as the network.
+
+    Args:
+        net: ``(*batch, d) -> (*batch, 1 + d^2)``, see :meth:`rep_out`.
+    """
+
+    @staticmethod
+    def rep_out(rep: Rep) -> Rep:
+        """Of the network's output: the potential, and L, for positions in ``rep``.
+
+        Raises:
+            ValueError: the representation is not orthogonal, so that L L^T does not transform as the mass matrix.
+        """
+        if not rep.G.is_orthogonal:
+            raise ValueError(f"{rep} of {rep.G} is not orthogonal: a learned mass matrix needs an orthogonal group")
+        return Scalar(rep.G) + rep * rep
+
+    def energy(self, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch"]:
+        """H of positions and velocities, up to a constant of no meaning."""
+        q, v = z.chunk(2, -1)
+        potential, W = self._parts(self._apply_net(q, weights))
+        return 0.5 * (v * _solved(W, v)).sum(-1) + potential
+
+    def vector_field(self, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch n"]:
+        weights = self.assemble() if weights is None else weights
+        q, v = z.chunk(2, -1)
+        inverse_mass = lambda q: self._parts(self._apply_net(q, weights))[1]  # noqa: E731
+        W, rate = torch.func.jvp(inverse_mass, (q,), (v,))[:2]
+        p = _solved(W, v)
+
+        def energy(q: Tensor) -> Tensor:
+            potential, W = self._parts(self._apply_net(q, weights))
+            return (0.5 * torch.einsum("...i,...ij,...j->...", p, W, p) + potential).sum()
+
+        force = torch.func.grad(energy)(q)
+        return torch.cat(
+            [v, torch.einsum("...ij,...j->...i", rate, p) - torch.einsum("...ij,...j->...i", W, force)], -1
+        )
+
+    def _parts(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Potential and inverse mass matrix."""
+        d = math.isqrt(output.shape[-1] - 1)
+        identity = torch.eye(d, dtype=output.dtype, device=output.device)
+        root = identity + output[..., 1:].unflatten(-1, (d, d))
+        return output[..., 0], root @ root.mT + LEAST * identity
+
+
+def _solved(W: Tensor, v: Tensor) -> Tensor:
+    return torch.linalg.solve(W, v.unsqueeze(-1)).squeeze(-1)
+
+
+class DrivenModel(DynamicsModel):
+    r"""A vector field along recorded trajectories, whose steps may differ and whose controls are held. Time counts steps:
+
+    .. math:: dz/ds = \Delta t_k\, f(z, u_k), \qquad k \le s < k + 1.
+
+    Args:
+        model: the vector field, of states and, after them, controls where there are any.
+        steps: lengths of the steps, 0 where a trajectory has ended.
+        controls: held during each step; with no entries where there are none.
+    """
+
+    def __init__(self, model: DynamicsModel, steps: Float[Tensor, "*batch T"], controls: Float[Tensor, "*batch T m"]):
+        super().__init__(model.net)
+        self.model, self.steps, self.controls = model, steps, controls
+
+    def assemble(self) -> Any:
+        return self.model.assemble()
+
+    def vector_field(self, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch n"]:
+        """During the first step."""
+        return self.forward(0.0, z, weights)
+
+    def forward(self, t: Any, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch n"]:
+        k = min(int(t), self.steps.shape[-1] - 1)
+        with_controls = torch.cat([z, self.controls[..., k, :]], -1) if self.controls.shape[-1] else z
+        return self.steps[..., k, None] * self.model.vector_field(with_controls, weights)

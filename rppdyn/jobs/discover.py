@@ -45,7 +45,7 @@ from rppdyn.jobs.training.building import build_env, process_state
 from rppdyn.runs import RunFolder, provenance
 from rppdyn.runs.files import write_json, write_measured
 
-FITS = ("fit_regression", "fit_dynamics")
+FITS = ("fit_regression", "fit_dynamics", "fit_trajectories")
 SUBJECTS = (*FITS, "fit_transition", "train_agent")
 CERTIFIED = 3  # candidates of a robot, the best ones
 STATES = 100  # from which they are certified

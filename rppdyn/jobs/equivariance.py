@@ -47,7 +47,7 @@ from rppdyn.runs import RunFolder, iqm, provenance
 from rppdyn.runs.files import write_json, write_measured
 from rppdyn.trust import require_trust
 
-FITS = ("fit_regression", "fit_dynamics", "fit_transition")
+FITS = ("fit_regression", "fit_dynamics", "fit_trajectories", "fit_transition")
 SHOWN = 6  # parts of the input in the table: those that explain most; the JSON has all
 
 

@@ -224,10 +224,14 @@ def _check_agent(override: str, key: str, chosen: str) -> None:
         raise ConfigError(f"{override}: agent=ppo has no such setting; leave it out, or use agent=sac")
 
 
+QUOTED = ("task.group", "task.rep", "task.control_rep", "task.data")
+"""Keys whose values Hydra would read otherwise: SO(3) as the call of a function."""
+
+
 def _quoted(override: str) -> str:
-    """A group's name in quotes: Hydra would take SO(3) for the call of a function, and a shell has removed the user's own."""
+    """A group's name or a path in quotes, since a shell has removed the user's own."""
     key, _, value = override.partition("=")
-    if key != "task.group" or not re.search(r"\w\(", value) or re.search("[\"']", value):
+    if key not in QUOTED or re.search("[\"']", value) or not (key == "task.data" or re.search(r"\w\(", value)):
         return override
     names = re.split(r",(?![^(]*\))", value)  # of a sweep; a comma in brackets separates a group's arguments
     return f"{key}=" + ",".join(f'"{name.strip()}"' for name in names)

@@ -11,12 +11,14 @@ from rppdyn.jobs.config.bound import BoundImageConfig, BoundRegressionConfig
 from rppdyn.jobs.config.fit import FitDynamicsConfig, FitRegressionConfig
 from rppdyn.jobs.config.image import FitImageConfig
 from rppdyn.jobs.config.run import RunConfig
+from rppdyn.jobs.config.trajectories import FitTrajectoriesConfig
 from rppdyn.jobs.config.transition import FitTransitionConfig
 
 SCHEMAS: dict[str, type[RunConfig]] = {
     "train_agent": TrainAgentConfig,
     "fit_regression": FitRegressionConfig,
     "fit_dynamics": FitDynamicsConfig,
+    "fit_trajectories": FitTrajectoriesConfig,
     "fit_transition": FitTransitionConfig,
     "fit_image": FitImageConfig,
     "bound_regression": BoundRegressionConfig,  # after the fits, whose keys it has, too: name_of_run takes the first of several
@@ -26,6 +28,7 @@ CONFIGS = {  # where each configuration and its groups are
     "train_agent": "rppdyn.configs",
     "fit_regression": "rppdyn.configs.fit_regression",
     "fit_dynamics": "rppdyn.configs.fit_dynamics",
+    "fit_trajectories": "rppdyn.configs.fit_trajectories",
     "fit_transition": "rppdyn.configs.fit_transition",
     "fit_image": "rppdyn.configs.fit_image",
     "bound_regression": "rppdyn.configs.fit_regression",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -32,7 +33,7 @@ from rppdyn.runs.figures import (
 )
 from rppdyn.runs.files import plain
 
-__all__ = ["compare_equivariance", "draw_horizons", "draw_rollouts", "fit_curves"]
+__all__ = ["compare_equivariance", "draw_horizons", "draw_rollouts", "draw_trajectory", "fit_curves"]
 
 PANELS: Mapping[str, Sequence[str]] = {
     "error": ("validation/error", "test/error"),
@@ -44,10 +45,11 @@ def fit_curves(folder: RunFolder) -> Path:
     """Draw `figures/curves.png`: interquartile means over seeds, with their 95 % bootstrap intervals as bands; of few, each."""
     config, records = _read(folder)
     kept = _kept(records)
-    figure = Figure(figsize=(4.4 * len(PANELS), 3.8), layout="constrained")
+    panels = {title: [name for name in names if name in records[-1]] for title, names in PANELS.items()}
+    panels = {title: names for title, names in panels.items() if names}
+    figure = Figure(figsize=(4.4 * len(panels), 3.8), layout="constrained")
     FigureCanvasAgg(figure)
-    for axes, (title, names) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
-        names = [name for name in names if name in records[-1]]
+    for axes, (title, names) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for colour, name in zip(COLOURS, names, strict=False):
             epochs, values = _over_epochs(records, name, kept, config)
             draw_several(axes, epochs, values, colour, label=name.split("/")[0])
@@ -202,6 +204,51 @@ def _draw_space(axes: Any, example: Mapping[str, Any]) -> None:
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), zlim=(low[2], high[2]))
     axes.set_title("a test trajectory, and the first seed's model", fontsize="medium")
     axes.legend(frameon=False, fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.05), ncols=2)
+
+
+COORDINATES = 6
+"""In a figure of a trajectory, the first ones."""
+
+
+def draw_trajectory(curves: Mapping[str, Any], example: Mapping[str, Any], names: Sequence[str], path: Path) -> Path:
+    """Draw one trajectory beside the truth, coordinate by coordinate, and how errors grow along all rollouts.
+
+    Args:
+        curves: ``times``, and lists over seeds of ``error`` over the times after the first; None for a seed that diverged.
+        example: ``times``, and the states ``truth`` and, of the first seed's model, ``found`` of one trajectory.
+    """
+    shown = names[:COORDINATES]
+    columns = 2 if len(shown) > 1 else 1
+    rows = math.ceil(len(shown) / columns)
+    figure = Figure(figsize=(4.4 + 3.8 * columns, 1.2 + 1.7 * max(2, rows)), layout="constrained")
+    FigureCanvasAgg(figure)
+    parts: Any = figure.subfigures(1, 2, width_ratios=(3.8 * columns, 4.4))
+    left, right = parts
+    truth, found = np.array(example["truth"], dtype=float), np.array(example["found"], dtype=float)
+    lost = (np.abs(found - truth) > 2 * np.ptp(truth, axis=0)).any(1)
+    found[np.maximum.accumulate(lost)] = np.nan  # once it has left the picture it has no meaning
+    grid = left.subplots(rows, columns, squeeze=False, sharex=True)
+    for place, axes in enumerate(grid.flat):
+        if place >= len(shown):
+            axes.axis("off")
+            continue
+        margin = 0.3 * np.ptp(truth[:, place]) or 1.0
+        axes.plot(example["times"], truth[:, place], color=COLOURS[0], label="truth")
+        axes.plot(example["times"], found[:, place], "--", color=COLOURS[1], label="model")
+        axes.set_ylim(truth[:, place].min() - margin, truth[:, place].max() + margin)
+        axes.set_title(shown[place], fontsize="small")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+    for axes in grid[-1]:
+        axes.set_xlabel("time, s")
+    grid[0, 0].legend(frameon=False, fontsize="x-small")
+    left.suptitle("a test trajectory, and the first seed's model", fontsize="medium")
+    growth = right.subplots()
+    values = np.array([curve for curve in curves["error"] if curve is not None])
+    draw_several(growth, np.array(curves["times"][1:]), values, COLOURS[0])
+    growth.set_xlabel("time, s")
+    _dress(growth, "relative error of the state", legend=False, kept=len(values), seeds=len(curves["error"]))
+    return save(figure, path)
 
 
 SHOWN = 16

@@ -17,9 +17,11 @@ from rppdyn.envs.tasks import regression_task
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.fit import FitDynamicsConfig, FitRegressionConfig
+from rppdyn.jobs.config.trajectories import FitTrajectoriesConfig
 from rppdyn.jobs.config.transition import FitTransitionConfig
 from rppdyn.jobs.fit_dynamics import Dynamics, load_models, roll_out
 from rppdyn.jobs.fit_regression import Regressor, load_regressors
+from rppdyn.jobs.fit_trajectories import load_recordings
 from rppdyn.jobs.fit_transition import Transition, load_transitions
 from rppdyn.jobs.fitting.members import StackFit
 from rppdyn.jobs.measuring.subjects import Blocks, Function, Network, changes
@@ -84,6 +86,8 @@ def open_fit(folder: RunFolder, group: str | None = None, *, trust: bool = False
         return _regression(config, folder, group)
     if isinstance(config, FitTransitionConfig):
         return _transition(config, folder, group, trust)
+    if isinstance(config, FitTrajectoriesConfig):
+        return _recordings(config, folder, group)
     return _dynamics(config, folder, group)
 
 
@@ -140,6 +144,22 @@ def open_transition(
     return transition, models
 
 
+def _recordings(config: FitTrajectoriesConfig, folder: RunFolder, group: str | None) -> Fit:
+    """The fields of the members in scaled units, which commute with the group."""
+    subject, models = load_recordings(config, folder)
+    _check(subject, folder)
+    if group is not None:
+        subject.measure_under(notation.group(group))
+    names, controls = subject.recordings.names, subject.recordings.control_names
+    parts, inputs = dict.fromkeys(names, 1), subject.inputs_of()
+    rep_in = subject.rep + subject.control_rep if controls else subject.rep
+    members = [
+        Member(seed, _vector_field(model, subject.rep, parts, rep_in, dict.fromkeys((*names, *controls), 1)), inputs)
+        for seed, model in zip(config.all_seeds, models, strict=True)
+    ]
+    return Fit(f"{config.task_name}, {config.model_name}", rep_in, subject.rep, members)
+
+
 def _transition(config: FitTransitionConfig, folder: RunFolder, group: str | None, trust: bool) -> Fit:
     if group is not None:
         raise ConfigError(
@@ -170,14 +190,20 @@ def _change(model: TransitionModel, spec: SymmetrySpec, rep_in: Rep) -> Function
     return _function("change of the state", call, rep_in, spec.obs_rep, inputs, changes(spec), networks)
 
 
-def _vector_field(model: DynamicsModel, rep: Rep, parts: Mapping[str, int]) -> Function:
+def _vector_field(
+    model: DynamicsModel,
+    rep: Rep,
+    parts: Mapping[str, int],
+    rep_in: Rep | None = None,
+    parts_in: Mapping[str, int] | None = None,
+) -> Function:
     """J grad H of a Hamiltonian, whose own value has a constant of no meaning; the network of a neural ODE."""
-    weights = model.assemble()
-    inputs = _blocks(parts)
-    rates = {f"d{name}/dt": index for name, index in inputs.items()}
+    weights, rep_in = model.assemble(), rep_in or rep
+    inputs = _blocks(parts_in or parts)
+    rates = {f"d{name}/dt": index for name, index in _blocks(parts).items()}
     name = "Hamiltonian" if isinstance(model, HamiltonianModel) else "network"
-    networks = _networks(name, model.net, lambda z: z, rep)
-    return _function("vector field", lambda z: model.vector_field(z, weights), rep, rep, inputs, rates, networks)
+    networks = _networks(name, model.net, lambda z: z, rep_in)
+    return _function("vector field", lambda z: model.vector_field(z, weights), rep_in, rep, inputs, rates, networks)
 
 
 def _solver(dynamics: Dynamics, model: DynamicsModel) -> Callable[[Tensor], Tensor]:

@@ -232,7 +232,8 @@ def test_the_help_text_names_every_key():
 
 @pytest.mark.parametrize("name", schemas.SCHEMAS)
 def test_a_run_is_of_the_configuration_that_knows_its_keys(name, tmp_path):
-    needed = {"train_agent": ["env=Ant-v5"], "fit_transition": ["dataset=some/data-v0"]}
+    needed = {"train_agent": ["env=Ant-v5"], "fit_transition": ["dataset=some/data-v0"],
+              "fit_trajectories": ["task.data=own.csv", "task.state=[x]"]}  # fmt: skip
     stored = asdict(compose.composed(name, needed.get(name, [])))
     folder = RunFolder.create(tmp_path / "new", stored)
     assert compose.name_of_run(folder) == name and isinstance(compose.from_run(name, folder), schemas.SCHEMAS[name])

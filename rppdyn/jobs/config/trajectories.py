@@ -1,0 +1,211 @@
+"""The configuration of `rppdyn fit-dynamics data=...`: models of a system whose trajectories the user has."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+from rppdyn.jobs.config.checks import ConfigError, at_least, one_of, positive
+from rppdyn.jobs.config.fit import NETWORKS, DynamicsModelConfig, FitConfig
+from rppdyn.jobs.config.run import without
+
+SYSTEMS = ("hamiltonian", "separable", "mechanical", "ode")
+AUTO = "auto"
+OWN_DATA = (
+    "data",
+    "state",
+    "positions",
+    "velocities",
+    "momenta",
+    "controls",
+    "time",
+    "trajectory",
+    "group",
+    "rep",
+    "control_rep",
+)
+"""Keys of the task that may be given without its name."""
+WRITTEN = ("task.windows", "task.digest", "task.generators")
+"""Keys that a run writes down for those who read it."""
+
+
+@dataclass
+class RecordingsTaskConfig:
+    """Whose trajectories, what their columns are, the symmetry that networks are given, and how they are cut."""
+
+    name: str = "trajectories"
+    data: str = MISSING  # a CSV, NPZ or HDF5 file, a folder with one for each trajectory, or a Minari dataset
+    state: Any = None  # names of columns, in order; or in its place positions, with velocities or momenta
+    positions: Any = None
+    velocities: Any = None
+    momenta: Any = None
+    controls: Any = None  # columns that act on the system, held from one time to the next
+    time: Any = None  # a column, or the step in seconds; null: a column "time" or "t"
+    trajectory: str | None = None  # a column that tells trajectories apart
+    group: str | None = None  # "O(3)"; auto: discovered, of what rep= says; null: none, a plain network
+    rep: str | None = None  # of the state, or of the positions; null: as many vectors of the group as fit
+    control_rep: str | None = None  # of the controls; null: likewise
+    chunk: int = 5  # time steps of a training trajectory
+    most: int = 5000  # chunks that are trained on, drawn once where there are more
+    split: Any = field(default_factory=lambda: [0.7, 0.15, 0.15])  # training, validation, test; by trajectory
+    split_seed: int = 0
+    windows: int | None = None  # how many chunks are trained on; written by the run
+    digest: str | None = None  # of the data; written by the run
+    generators: Any = None  # of a group that was discovered; written by the run
+
+    def __post_init__(self) -> None:
+        for key in ("state", "positions", "velocities", "momenta", "controls"):
+            setattr(self, key, names(f"task.{key}", getattr(self, key)))
+        if not self.state and not self.positions:
+            raise ConfigError(
+                "state= is missing: name the columns that make up a state, state=[x,v]; or positions=[...] with "
+                "velocities=[...] or momenta=[...]"
+            )
+        if self.state and (self.positions or self.velocities or self.momenta):
+            raise ConfigError(
+                f"state={_list(self.state)} with positions, velocities or momenta: give one or the others"
+            )
+        others = [key for key in ("velocities", "momenta") if getattr(self, key)]
+        if self.positions and len(others) != 1:
+            raise ConfigError(
+                f"positions={_list(self.positions)} with {' and '.join(others) or 'nothing else'}: give velocities=[...] or "
+                "momenta=[...]"
+            )
+        if isinstance(self.time, bool) or not isinstance(self.time, str | int | float | None):
+            raise ConfigError(f"time={self.time}: give a column, or the step in seconds")
+        if isinstance(self.time, int | float):
+            positive("time", self.time)
+        at_least("task.chunk", self.chunk, 1)
+        at_least("task.most", self.most, 1)
+        at_least("task.split_seed", self.split_seed, 0)
+        shares = self.split
+        right = isinstance(shares, list) and len(shares) == 3 and all(isinstance(s, int | float) for s in shares)
+        if not (right and min(shares) > 0 and math.isclose(sum(shares), 1, abs_tol=1e-6)):
+            raise ConfigError(
+                f"task.split={shares}: give three positive shares whose sum is 1, for example [0.7,0.15,0.15]"
+            )
+        if self.rep is not None and self.group is None:
+            raise ConfigError(f"rep={self.rep} without group=: name the group that it is a representation of")
+        if self.control_rep is not None and not self.controls:
+            raise ConfigError(f"control_rep={self.control_rep} without controls=: name the columns")
+
+    @property
+    def columns(self) -> list[str]:
+        """All that make up a state, in order."""
+        return self.state or [*self.positions, *(self.velocities or self.momenta)]
+
+
+@dataclass
+class RecordingsModelConfig(DynamicsModelConfig):
+    """The vector field; what is not said follows from the columns and the group."""
+
+    kind: str = AUTO  # rpp with a group, mlp without
+    system: str = AUTO  # hamiltonian with momenta, mechanical with velocities, else ode; or separable
+
+    def __post_init__(self) -> None:
+        if self.kind != AUTO:
+            self._check()
+
+    def _check(self) -> None:
+        one_of("model.kind", self.kind, NETWORKS)
+        system, self.system = self.system, "ode"
+        super().__post_init__()
+        self.system = system
+        one_of("model.system", self.system, (*SYSTEMS, AUTO))
+
+    def settle(self, task: RecordingsTaskConfig) -> None:
+        """Put what follows from the task in the place of auto.
+
+        Raises:
+            ConfigError: a system that the columns are none of.
+        """
+        if self.kind == AUTO:
+            self.kind = "mlp" if task.group is None else "rpp"
+            self._check()
+        if self.kind != "mlp" and task.group is None:
+            raise ConfigError(f"model={self.kind} without group=: name the symmetry, or give model=mlp")
+        natural = "hamiltonian" if task.momenta else "mechanical" if task.velocities else "ode"
+        if task.controls and self.system == AUTO:
+            natural = "ode"
+        if self.system == AUTO:
+            self.system = natural
+        if self.system in ("hamiltonian", "separable") and not task.momenta:
+            raise ConfigError(
+                f"model.system={self.system}: which columns are momenta? Give positions=[...] and momenta=[...], or "
+                "velocities=[...] and model.system=mechanical"
+            )
+        if self.system == "mechanical" and not task.velocities:
+            raise ConfigError("model.system=mechanical: give positions=[...] and velocities=[...]")
+        if task.controls and self.system != "ode":
+            raise ConfigError(
+                f"controls={_list(task.controls)} with model.system={self.system}: controls act on model.system=ode"
+            )
+
+
+@dataclass
+class RecordingsRolloutConfig:
+    """How test trajectories are followed."""
+
+    substeps: int = 1  # of rk4 from one time to the next
+    trajectories: int = 20  # of the test set, at most
+    steps: int = 1000  # of each, at most
+
+    def __post_init__(self) -> None:
+        for name in ("substeps", "trajectories", "steps"):
+            at_least(f"rollout.{name}", getattr(self, name), 1)
+
+
+@dataclass
+class FitTrajectoriesConfig(FitConfig):
+    """`rppdyn fit-dynamics data=...`."""
+
+    task: RecordingsTaskConfig = MISSING
+    model: RecordingsModelConfig = MISSING
+    rollout: RecordingsRolloutConfig = field(default_factory=RecordingsRolloutConfig)
+
+    verb = "fit-dynamics"
+
+    def __post_init__(self) -> None:
+        self.model.settle(self.task)
+        super().__post_init__()
+
+    def identity(self) -> dict[str, Any]:
+        return without(super().identity(), WRITTEN)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil((self.task.windows or 1) / self.optimiser.batch_size)
+
+    @property
+    def task_name(self) -> str:
+        name = re.sub(
+            r"\W+", "_", re.sub(r"\.(csv|npz|h5|hdf5)$", "", self.task.data.rstrip("/").rpartition("/")[2], flags=re.I)
+        )
+        return name or "trajectories"
+
+    @property
+    def model_name(self) -> str:
+        return f"{self.model.kind}_{self.model.system}"
+
+
+def names(key: str, value: Any) -> list[str] | None:
+    """A list of columns; one name is a list of one.
+
+    Raises:
+        ConfigError: it is neither, or empty.
+    """
+    if value is None:
+        return None
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list) or not found or not all(isinstance(name, str | int) for name in found):
+        raise ConfigError(f"{key}={value}: give a list of columns, for example [x,y]")
+    return [str(name) for name in found]
+
+
+def _list(names: Sequence[str]) -> str:
+    return f"[{','.join(names)}]"
