@@ -123,7 +123,7 @@ def symmetry_spec(
         raise ValueError("action=, base= and default_pose= belong to observation=, a list of terms; give that too")
     if variant not in VARIANTS:
         raise ValueError(f"variant={variant!r} is unknown; use {' or '.join(map(repr, VARIANTS))}")
-    names = symmetry if symmetry is None or isinstance(symmetry, str) else "+".join(symmetry)
+    names = symmetry if symmetry is None or isinstance(symmetry, str) else "+".join(map(str, symmetry))
     if isinstance(source, Path) or (isinstance(source, str) and is_model_file(source)):
         return _with_verdicts(*_of_model(load_model(source), Path(source).stem, names, variant))
     if isinstance(source, str):
@@ -159,7 +159,7 @@ def compiled_terms(
     else:
         raise ValueError(f"observation= takes a model, the path of its file or a MuJoCo environment, not {source!r}")
     derivation = derive(model)
-    names = symmetry if symmetry is None or isinstance(symmetry, str) else "+".join(symmetry)
+    names = symmetry if symmetry is None or isinstance(symmetry, str) else "+".join(map(str, symmetry))
     choice = _choose({}, derivation, names, name)
     return compile_terms(model, derivation, choice, observation, action, base, default_pose, name)
 

@@ -78,6 +78,7 @@ def compile_terms(
     """
     chosen = tuple(derivation[one] for one in names)
     robot = Robot(model, base, default_pose)
+    _ = robot.default  # a pose that is none is refused, whether or not it is used
     acting = action_layout(robot, action, chosen)
     groups = observation_groups(robot, observation, chosen, acting)
     parts = [group.space for group in groups.values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,6 +18,7 @@ from rppdyn.envs.terms.vectors import frame_of
 __all__ = ["HeightScan", "Image", "grid_points"]
 
 SAME = 1e-6  # two directions are one if they differ by less
+MOST = 100_000  # points of a grid
 PLACE = 1e-6  # a point of a grid is another one if it is nearer than this times the grid's size
 
 
@@ -42,6 +44,10 @@ def _carried(points: np.ndarray, M: np.ndarray, title: str, symmetry: ModelSymme
 def grid_points(size: Sequence[float], resolution: float, ordering: str, centre: Sequence[float]) -> np.ndarray:
     """Points (n, 2) of a grid; in the order "xy" x varies fastest, in "yx" y does."""
     counts = [round(length / resolution) + 1 for length in size]
+    if math.prod(counts) > MOST:
+        raise ValueError(
+            f"a grid of {' times '.join(map(str, counts))} points is too fine, at most {MOST}; give another resolution"
+        )
     x, y = (np.linspace(-length / 2, length / 2, n) + c for length, n, c in zip(size, counts, centre, strict=True))
     X, Y = np.meshgrid(x, y, indexing="xy" if ordering == "xy" else "ij")
     return np.stack([X.ravel(), Y.ravel()], 1)

@@ -23,6 +23,8 @@ from rppdyn.envs.terms.robot import Robot, Scene
 
 __all__ = ["TERMS", "Affine", "Quantity", "Term", "register", "term_of"]
 
+LONGEST = 1000  # steps of a history
+
 Affine = tuple[np.ndarray, np.ndarray]
 
 TERMS: dict[str, type[Term]] = {}
@@ -70,8 +72,10 @@ class Term(ABC):
     history: int = 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.history, int) or isinstance(self.history, bool) or self.history < 1:
-            raise ValueError(f"{self.title}: history={self.history!r} must be a whole number of steps from 1 on")
+        if not isinstance(self.history, int) or isinstance(self.history, bool) or not 1 <= self.history <= LONGEST:
+            raise ValueError(
+                f"{self.title}: history={self.history!r} must be a whole number of steps, from 1 to {LONGEST}"
+            )
 
     @property
     def title(self) -> str:
