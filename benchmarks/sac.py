@@ -2,6 +2,7 @@ r"""Time RPP-SAC's gradient updates and steps beside those of stable-baselines3'
 
     OMP_NUM_THREADS=1 python benchmarks/sac.py --json docs/results/sac_cost.json --plot docs/results/sac_growth.png
     OMP_NUM_THREADS=2 python benchmarks/sac.py --threads 2 --updates
+    OMP_NUM_THREADS=1 python benchmarks/sac.py --env Reacher-v5 --rounds 20 --json docs/results/sac_reacher.json
 
 Networks of two layers of 256 with swish, batches of 256, each agent's own replay buffer and `train`. An update is
 `agent.train(1, 256)`, sampling included; a step is one of `agent.learn`, with the simulator's. Each agent takes turns with
@@ -12,7 +13,7 @@ and improved critics forward, critics backward and improved critics backward to 
 precision that agents' updates have here. "both medium": torch.set_float32_matmul_precision("medium") for stable-baselines3,
 too, which leaves it alone; "highest": neither has it. "4 seeds" are trained at once; times are per seed. With more threads than
 one they are also shared out over as many processes of one thread each, as `rppdyn train-agent seeds=4` does ("2 processes",
-of which only the wall clock is read).
+of which only the wall clock is read). With `--env` updates of one environment's relaxed, strict and plain agents alone.
 """
 
 from __future__ import annotations
@@ -240,6 +241,17 @@ def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Pair]]:
     return results
 
 
+def alone(env: str, rounds: int) -> dict[str, list[Pair]]:
+    """Updates of each kind of agent on one environment, none compiled."""
+    peer = update(build(env, PEER))
+    pairs = [
+        turns(peer, update(build(env, model)), Timing(model, PEER, 1.0), rounds) for model in ("rpp", "emlp", "mlp")
+    ]
+    title = f"{env}, {UPDATES}, {torch.get_num_threads()} threads"
+    report(title, pairs, BURST)
+    return {title: pairs}
+
+
 def turns(peer: Step, candidate: Step, timing: Timing, rounds: int) -> Pair:
     """A candidate in turns with its peer."""
     pair = Pair(Timing(str(timing.peer)), timing)
@@ -326,7 +338,11 @@ def main() -> None:
     """Parse arguments, measure, print, and write the raw times."""
     parser = command_line(__doc__, rounds=60, quick=4, plot=True)
     parser.add_argument("--updates", action="store_true", help="updates alone, without steps")
+    parser.add_argument("--env", metavar="ID", help="updates on this environment alone")
     arguments, where = begin(parser, "stable_baselines3", "gymnasium", "mujoco")
+    if arguments.env:
+        write(arguments.json, where, {"times": alone(arguments.env, arguments.rounds)})
+        return
     results: dict[str, list[Pair]] = {}
     for env in ENVS[: 1 if arguments.quick else None]:
         results |= measure(env, arguments.rounds, not arguments.updates)
