@@ -2,8 +2,10 @@ r"""Chains of groups, :math:`G_1 > G_2 > \ldots`, of which a layer has an equiva
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
+from numbers import Real
 
 import torch
 
@@ -44,6 +46,8 @@ def check_chain(groups: Sequence[Group], variances: Sequence[int | float] | None
             f"variances={variances} with {len(groups)} groups: give {len(groups) + 1} variances, one for each group and the "
             "free pathway's last"
         )
+    if wrong := [v for v in variances if not isinstance(v, Real) or not 0 <= v < math.inf]:
+        raise ValueError(f"variances={variances}: {wrong[0]!r} is no variance; give numbers, zero or positive")
     for G, H in pairwise(groups):
         if H.d != G.d:
             raise ValueError(

@@ -17,7 +17,7 @@ from rppdyn.priors.curvature import PredictEach
 from rppdyn.priors.laplace import Evidence, PathwayEvidence
 from rppdyn.priors.likelihood import Likelihood
 
-__all__ = ["DivergedError", "JointEvidence", "Predict", "joint_evidence", "kernel_matrices"]
+__all__ = ["DivergedError", "JointEvidence", "Predict", "beyond_memory", "joint_evidence", "kernel_matrices"]
 
 Predict = Callable[[Any, Tensor], Tensor]
 """Outputs ``(N, *out)`` of N data by a module, or by what stands for one."""
@@ -296,12 +296,17 @@ def _factors(
 
 
 def _check_memory(data: int, S: int, pathways: int, memory: int | float | None) -> None:
-    rows = data * S
-    needed = 8 * rows**2 * (pathways + COPIES)
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2 if memory is None else memory
-    if needed > available:
+    if excess := beyond_memory(data * S, pathways, memory):
         raise ValueError(
-            f"{rows} rows, {data} data of {S} each, and {pathways} pathways: kernel matrices take {needed} bytes "
-            f"({needed / 2**30:.3g} GiB), more than the {available:.0f} there are for them; give a subset of the data with "
+            f"{data * S} rows, {data} data of {S} each, and {pathways} pathways: {excess}; give a subset of the data with "
             f"total={data}, or a generator for one row of each, or take curvature=kronecker"
         )
+
+
+def beyond_memory(rows: int, matrices: int, memory: int | float | None = None) -> str:
+    """How much more memory than there is kernel matrices of so many rows take, in words; empty where they fit."""
+    needed = 8 * rows**2 * (matrices + COPIES)
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2 if memory is None else memory
+    if needed <= available:
+        return ""
+    return f"kernel matrices take {needed} bytes ({needed / 2**30:.3g} GiB), more than the {available:.0f} there are for them"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rppdyn.nn import RPPEMLP, Chained, Stack
 from rppdyn.nn.pathways import NOT_TRAINED, in_new_unit, named_pathways
 from rppdyn.priors.curvature import PredictEach, curvature, gradient_curvature
-from rppdyn.priors.joint import DivergedError, Predict, joint_evidence
+from rppdyn.priors.joint import DivergedError, Predict, beyond_memory, joint_evidence
 from rppdyn.priors.laplace import Evidence, check_form, kronecker_evidence
 from rppdyn.priors.likelihood import Gaussian, Likelihood
 
@@ -83,7 +83,7 @@ class VarianceLearning:
         found: metrics of the members at the last update, by name.
     Raises:
         ValueError: the stack has no variance that is a parameter; data or noise of another number of members or of several
-            lengths; a number that is not positive.
+            lengths; a number that is not positive; more rows than memory.
     """
 
     def __init__(
@@ -137,12 +137,25 @@ class VarianceLearning:
             raise ValueError(
                 f"noise of shape {tuple(noise.shape)}: give one number for each of {stack.members} members"
             )
+        self._check_memory()
         learned = learn_noise and noise is not None
         self.noise = torch.zeros(stack.members) if noise is None else noise.requires_grad_(learned)
         self.has_noise = noise is not None
         self.found: dict[str, list[float]] = {}
         parameters = [*self.variances.values(), *([self.noise] if learned else [])]
         self.optimiser = torch.optim.Adam(parameters, lr=learning_rate)
+
+    def _check_memory(self) -> None:
+        """Refuse, before anything is trained, data whose kernel matrices, all members', don't fit."""
+        data, members = min(self.data, self.inputs.shape[1]), self.stack.members
+        each = self.draws if self.sampled else max(1, self.targets[0, :1].numel())  # classes: one at the least
+        excess = beyond_memory(data * each, members * len(self.variances))
+        if self.curvature == "joint" and excess:
+            fewer = f"draws={each}" if self.sampled else f"sampled=False, {each} rows each"
+            raise ValueError(
+                f"data={data} with {fewer} and {members} members: {excess}; give less data, "
+                f"{'fewer draws' if self.sampled else 'sampled=True'}, or curvature='kronecker'"
+            )
 
     def update(
         self, weights: torch.optim.Optimizer, *, rate: float = 1.0, generators: Generators | None = None

@@ -435,6 +435,14 @@ def test_what_is_no_chain_is_refused_in_one_line_before_there_is_a_folder(tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+def test_more_rows_than_memory_are_refused_in_the_words_of_the_configuration(tmp_path):
+    words = ("model=rpp", "objective=marginal_likelihood", "marginal_likelihood.fisher=exact", "task.train=40000",
+             "marginal_likelihood.data=40000", "marginal_likelihood.burn_in=1", "model.hidden=8")  # fmt: skip
+    with refused("marginal_likelihood.data=40000 with fisher=exact, 9 rows each", "curvature=kronecker"):
+        fit_regression.run(regression(tmp_path / "run", *words))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_member_whose_optimiser_has_stopped_moving_it_has_diverged(tmp_path, monkeypatch):
     """Weights stay finite where a second moment is infinite, and so would all that is measured of them."""
     begun = fit_regression.Regression.step

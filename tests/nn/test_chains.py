@@ -239,8 +239,9 @@ def test_bad_input_is_refused_in_one_line(build):
         make(groups=[], variances=[1, 1])
     with refused("variances are all 0"):
         make(groups=[O(3), O2eR3()], variances=[0, 0, 0])
-    with refused("positive and finite", "-1"):
-        make(groups=[O(3), O2eR3()], variances=[1, -1, 0])
+    for wrong in (-1, math.nan, math.inf):
+        with refused(f"{wrong!r} is no variance", "zero or positive"):
+            make(groups=[O(3), O2eR3()], variances=[1, wrong, 0])
     with refused("'dense' with 2 groups"):
         make(groups=[O(3), O2eR3()], variances=[1, 1, 1], parametrisation="dense")
     with refused("T1 is a representation of O2eR3", "largest group, O(3)"):
@@ -257,6 +258,13 @@ def test_bad_input_is_refused_in_one_line(build):
 def test_what_is_no_list_of_groups_is_refused(groups):
     with refused("groups=", "the largest first"):
         RelaxedLinear(V, V, groups=groups, variances=[1, 1])
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize("wrong", ["a", None, [1]], ids=str)
+def test_what_is_no_variance_is_refused(wrong):
+    with refused(f"{wrong!r} is no variance"):
+        RelaxedLinear(V, V, groups=[O(3), O2eR3()], variances=[1, wrong, 0])
 
 
 def test_representations_given_by_matrices_are_restricted():

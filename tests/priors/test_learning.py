@@ -115,6 +115,17 @@ def test_data_and_numbers_that_do_not_fit_are_refused(options, said):
         small(**options)
 
 
+def test_more_rows_than_memory_are_refused_before_anything_is_trained():
+    net = RPPEMLP(V, V, Z(2), hidden=4, num_layers=1)
+    learn_variances(net)
+    x = torch.zeros(1, 100_000, 2)
+    with pytest.raises(ValueError, match=r"data=100000 with draws=3 and 1 members: .* GiB.*fewer draws"):
+        VarianceLearning(Stack([net]), x, x, data=100_000, draws=3)
+    with pytest.raises(ValueError, match=r"data=100000 with sampled=False, 2 rows each .*curvature='kronecker'"):
+        VarianceLearning(Stack([net]), x, x, data=100_000, sampled=False)
+    VarianceLearning(Stack([net]), x, x, data=100_000, curvature="kronecker")
+
+
 def test_other_optimisers_and_generators_are_refused_before_anything_moves():
     learning, _ = small()
     before = [p.detach().clone() for p in learning.stack.stacked]

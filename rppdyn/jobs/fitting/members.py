@@ -164,24 +164,30 @@ class StackFit(ABC):
             if density is None:
                 raise ConfigError(f"objective=marginal_likelihood: the likelihood of {likelihood.name} has no density")
             options = config.marginal_likelihood
-            self.variances = VarianceLearning(
-                stack,
-                inputs,
-                targets,
-                density,
-                noise=noise,
-                learn_noise=options.noise,
-                predict=self.predict_one,
-                predict_each=self.predict_each,
-                curvature=options.curvature,
-                by_gradients=by_gradients,
-                learning_rate=options.learning_rate,
-                steps=options.steps,
-                data=options.data,
-                sampled=options.fisher == "sampled",
-                draws=options.draws,
-                shrink=options.shrink,
-            )
+            try:
+                self.variances = VarianceLearning(
+                    stack,
+                    inputs,
+                    targets,
+                    density,
+                    noise=noise,
+                    learn_noise=options.noise,
+                    predict=self.predict_one,
+                    predict_each=self.predict_each,
+                    curvature=options.curvature,
+                    by_gradients=by_gradients,
+                    learning_rate=options.learning_rate,
+                    steps=options.steps,
+                    data=options.data,
+                    sampled=options.fisher == "sampled",
+                    draws=options.draws,
+                    shrink=options.shrink,
+                )
+            except ValueError as error:
+                if not str(error).startswith("data="):
+                    raise
+                text = str(error).replace("sampled=False", "fisher=exact").replace("sampled=True", "fisher=sampled")
+                raise ConfigError(f"marginal_likelihood.{text.replace(chr(39), '')}") from error
         self.lengths = torch.full((stack.members,), math.nan).to(inputs)  # of gradients, the running mean
         self.loss = torch.full((stack.members,), math.nan)
         self._order: Tensor | None = None
