@@ -360,12 +360,13 @@ def _chain(
     """A chain as the plain data that a saved policy is built from again; nothing without one, as in older policies."""
     if groups is None and variances is None:
         return {}
-    if groups is not None and not isinstance(groups, Group):
-        groups = [_group(G) if isinstance(G, Mapping) else G for G in groups]
-    check_chain(groups, variances)  # type: ignore[arg-type]  # which refuses what is none
+    chain: Any = groups  # which may be none
+    if isinstance(groups, Sequence):
+        chain = [_group(G) if isinstance(G, Mapping) else G for G in groups]
+    check_chain(chain, variances)
     own = [
         dict(name=G.name, lie_algebra=G.lie_algebra.tolist(), discrete_generators=G.discrete_generators.tolist())
-        for G in groups or ()
+        for G in chain
     ]
     return dict(groups=own, variances=list(variances or ()))
 
