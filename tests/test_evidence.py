@@ -34,6 +34,15 @@ def test_tables_are_those_of_the_claims():
         assert EVIDENCE["table"](shown) in page.read_text(encoding="utf-8")
 
 
+def test_the_table_of_agents_is_that_of_their_returns(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS / "evidence"))
+    agents = runpy.run_path(str(DOCS / "evidence" / "approximate.py"))
+    rows = json.loads((DOCS / "evidence" / "approximate.json").read_text(encoding="utf-8"))
+    for row in rows:  # evaluations after the first, rounded to a tenth
+        assert [sum(curve[1:]) / len(curve[1:]) for curve in row["returns"]] == pytest.approx(row["values"], abs=0.1)
+    assert agents["table"](agents["tested"](rows)) in (DOCS / "evidence" / "approximate.md").read_text(encoding="utf-8")
+
+
 def claim(ours, others, **changes):
     rows = [
         {"cell": "here", "arm": arm, "seeds": list(range(len(v))), "values": v}

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from evidence import holm
+from evidence import holm, save_small
 from gather import arm_of, write_rows
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from scipy import stats
 
 from rppdyn.runs import RunFolder
-from rppdyn.runs.figures import COLOURS, save
+from rppdyn.runs.figures import COLOURS
 from rppdyn.runs.files import write_text
 from rppdyn.runs.metrics import read_metrics, series
 
@@ -113,7 +113,7 @@ def tested(rows: list[Row]) -> list[Row]:
 
     p-values are two-sided, exact, and corrected by Holm over the relaxed arms of a cell.
     """
-    out = []
+    out: list[Row] = []
     for cell in dict.fromkeys(row["cell"] for row in rows):
         here = {row["arm"]: dict(row) for row in rows if row["cell"] == cell}
         best = max(np.mean(row["values"]) for row in here.values())
@@ -172,7 +172,7 @@ def draw(rows: list[Row], path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     handles = [axes.plot([], [], color=colour, linewidth=2, label=arm)[0] for arm, colour in colours.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 5), frameon=False)
-    save(figure, path)
+    save_small(figure, path)
 
 
 def main() -> None:
