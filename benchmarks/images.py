@@ -118,7 +118,11 @@ def main() -> None:
     """Parse arguments, measure, print, and write the raw times."""
     parser = command_line(__doc__, rounds=20, quick=8)
     parser.add_argument("--device", choices=CASES, default="cpu")
+    parser.add_argument("--operators", action="store_true", help="time operator pathways alone")
     arguments, where = begin(parser)
+    if arguments.operators:
+        write_times(arguments.json, where, {"operators": measure_operators(arguments.rounds)})
+        return
     if arguments.device == "cuda":
         where["device"] = torch.cuda.get_device_name()
     found = {arguments.device: measure(arguments.device, arguments.rounds)}

@@ -380,9 +380,7 @@ def draw(whole: dict[str, dict[str, Row]], path: Path) -> None:
         for i, one in enumerate(row["Walker2d-v5,permutations"]["best"]):
             if one["name"].count("<->") == 3 and all(f"{j}_joint <-> {j}_left_joint" in one["name"] for j in LEGS):
                 right.plot(i + 1, scores[i], "o", color=f"C{k}", ms=11, mfc="none")
-    right.set(
-        title="Walker2d: the leg swap (ringed) of 719", xlabel="rank of the permutation", ylabel="score", ylim=(0, None)
-    )
+    right.set(title="Walker2d: the leg swap, ringed", xlabel="rank of the permutation", ylabel="score", ylim=(0, None))
     right.legend(frameon=False, loc="lower right")
     figure.savefig(path, dpi=110)
     plt.close(figure)

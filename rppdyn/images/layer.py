@@ -41,8 +41,10 @@ def rotations_of(pathways: Mapping[str, int | float], settings: Mapping[str, Any
     }
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{name} has {count}" for name, count in counts.items())
+        fixed = {count for name, count in counts.items() if not callable(REGISTRY[name].rotations)}
+        remedy = f"give the others filters.elements={fixed.pop()}" if len(fixed) == 1 else "take one of them"
         raise ValueError(
-            f"pathways of one model turn by the same angles, and their rotations differ: {told}; take one of them"
+            f"pathways of one model have as many elements of their group, and these differ: {told}; {remedy}, or leave out some"
         )
     return next(iter(counts.values()), 1)
 
