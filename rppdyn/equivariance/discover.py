@@ -127,6 +127,9 @@ def discover(
     ('exact', 4)
     """
     check_actions(rep_in, rep_out, x)
+    if not bool(x.isfinite().all()):
+        lost = int((~x.isfinite().all(1)).sum())
+        raise ValueError(f"{lost} of {len(x)} states have entries that are not finite: leave these states out")
     family, count = rep_in.G, len(rep_in.G.lie_algebra)
     if not count:
         raise ValueError(f"{family} has no continuous generators to choose from: give a larger family, such as GL(3)")

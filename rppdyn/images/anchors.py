@@ -77,6 +77,8 @@ class AnchorBasis(ExactBuffers):
                 f"anchors of shape {tuple(anchors.shape)} with {len(self.kinds)} kinds and {len(frequencies)} "
                 "frequencies: give (P, D) anchors, one or more, and D of the others"
             )
+        if not anchors.isfinite().all():
+            raise ValueError(f"anchors={anchors.tolist()}: give finite numbers")
         if min(frequencies) < 0 or not noise >= 0:
             raise ValueError(f"frequencies={frequencies}, noise={noise}: neither may be negative")
         self.register_exact("frequencies", torch.tensor(frequencies, dtype=torch.float64))

@@ -189,6 +189,8 @@ class PowerOperators(Operators):
             )
         self.powers = tuple(dilation * power for power in range(least, most + 1))
         self.count, self.outputs, self.inputs = len(self.powers) ** len(bases), bases.shape[-1], bases.shape[-1]
+        if not bases.isfinite().all():
+            raise ValueError(f"{len(bases)} bases have entries that are no finite numbers: give others")
         if least < 0:
             for number, base in enumerate(bases.double()):
                 values = torch.linalg.svdvals(base)

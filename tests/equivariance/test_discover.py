@@ -184,6 +184,13 @@ def test_bad_input(case):
         discover(f, rep_in, rep_out, x)
 
 
+def test_states_that_are_no_numbers():
+    x = torch.ones(9, 2, dtype=torch.float64)
+    x[4, 0] = torch.nan
+    with pytest.raises(ValueError, match="^1 of 9 states have entries that are not finite: leave these states out$"):
+        discover(lambda x: x, V(GL(2)), V(GL(2)), x)
+
+
 def test_states_in_a_plane_do_not_show_all_directions():
     x = torch.randn(40, 3, dtype=torch.float64, generator=generator()) * torch.tensor([1.0, 1.0, 0.0])
     with pytest.raises(ValueError, match=r"3 of the 9 directions of .* move none of the states"):

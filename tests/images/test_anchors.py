@@ -130,6 +130,8 @@ def test_what_can_not_be():
         AnchorBasis(grid(3), frequencies=(1e-4, 1e-4), noise=0.0)
     with refused("(9, 2)"):
         AnchorBasis(grid(3), ["rbf"])
+    with refused("anchors=[[nan, nan]]", "finite"):
+        AnchorBasis(torch.full((1, 2), torch.nan))
     with refused("noise=-1.0"):
         AnchorBasis(grid(3), noise=-1.0)
     with refused("share=0.0"):

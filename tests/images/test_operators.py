@@ -168,6 +168,7 @@ def test_untrained_operators_are_buffers_that_all_members_share():
         (lambda: PowerOperators(torch.eye(3)[None], (2, 1)), "powers from 2 to 1"),
         (lambda: pathway(torch.zeros(2, 4, 4)), r"^operators on 4 -> 4 pixels for maps of \(5, 5\)"),
         (lambda: FixedOperators(torch.full((1, 2, 2), torch.nan)), "no finite numbers"),
+        (lambda: PowerOperators(torch.full((1, 2, 2), torch.nan)), "1 bases have entries that are no finite numbers"),
         (lambda: OperatorSettings(form="sparse"), "operators.form=sparse: choose one of low_rank"),
         (lambda: OperatorSettings(bases=["rotation", "rotation"]), "rotation stands twice"),
         (lambda: OperatorSettings(bases=[]), "operators.bases is empty"),

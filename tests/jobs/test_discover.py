@@ -21,6 +21,9 @@ def tilted(x):
     axis = x.new_tensor([0.6, 0.0, 0.8])
     return torch.linalg.cross(axis.expand_as(x), x) * (x @ axis)[:, None].square()
 
+def constant(x):
+    return torch.ones_like(x)
+
 def rough(x):
     return (x @ x.new_tensor([[1., 2, 3], [0, 1, -1], [2, 0, 1]])).sin()
 """
@@ -173,6 +176,8 @@ def test_bad_input(code):
     ]:
         with pytest.raises(ValueError, match=words):
             discover.run(config("found_in:tilted", **options))
+    with pytest.raises(ValueError, match="f is constant on these states, so everything is a symmetry of it"):
+        discover.run(config("found_in:constant"))
     with pytest.raises(ConfigError, match="--blocks x: of a run alone"):
         DiscoverConfig("found_in:tilted", blocks="x")
     with pytest.raises(ConfigError, match="give one of them"):
