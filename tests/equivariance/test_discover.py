@@ -187,7 +187,7 @@ def test_bad_input(case):
 def test_states_that_are_no_numbers():
     x = torch.ones(9, 2, dtype=torch.float64)
     x[4, 0] = torch.nan
-    with pytest.raises(ValueError, match="^1 of 9 states have entries that are not finite: leave these states out$"):
+    with pytest.raises(ValueError, match=r"^1 of 9 states have entries that are not finite: leave these states out$"):
         discover(lambda x: x, V(GL(2)), V(GL(2)), x)
 
 

@@ -41,7 +41,7 @@ def test_rotations_are_those_of_the_models_group(monkeypatch):
     monkeypatch.setitem(REGISTRY, "eight", eight)
     monkeypatch.setattr("rppdyn.images.layer.ROTATIONAL", (*ROTATIONAL, "eight"))
     assert rotations_of({"eight": 1.0}, {"eight": {"n": 8}}) == 8
-    with pytest.raises(ValueError, match="these differ: gconv has 4, eight has 8; give the others filters.elements=4"):
+    with pytest.raises(ValueError, match=r"these differ: gconv has 4, eight has 8; give the others filters.elements=4"):
         rotations_of({"gconv": 1.0, "eight": 1.0}, {"eight": {"n": 8}})
     model = ImageModel([LayerSpec(3)], 1, (4, 4), 2, {"gconv": 1.0}, generator=generator())
     assert model.rotations == 4 and isinstance(model.blocks[0].gconv, GroupConvolution)

@@ -62,8 +62,8 @@ def family_of(inputs: Sequence[str], outputs: Sequence[str], blocks: str | None 
                 "matrix; put them into different lists, with a semicolon between"
             )
         sizes.append(found.pop())
-    reps = index_families(sizes, (len(inputs), here), (len(outputs), there))
-    return Family(*reps, "; ".join(", ".join(own) for own in asked))
+    rep_in, rep_out = index_families(sizes, (len(inputs), here), (len(outputs), there))
+    return Family(rep_in, rep_out, "; ".join(", ".join(own) for own in asked))
 
 
 def vectors(names: Sequence[str]) -> list[str]:
