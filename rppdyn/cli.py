@@ -105,6 +105,7 @@ VERBS: dict[str, Verb] = {
     "discover": Verb(
         "find the symmetry of a fit, of any function or of a robot", flags.discover_arguments, flags.discover
     ),
+    "predict": Verb("predict from arrays with the model of a finished run", flags.predict_arguments, flags.predict),
     "collect": Verb(
         "write episodes of an agent, or of random actions, as a dataset", flags.collect_arguments, flags.collect
     ),

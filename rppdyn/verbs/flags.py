@@ -213,6 +213,25 @@ def discover(arguments: argparse.Namespace) -> int:
     return _print_measured(lambda: discover.run(config), discover.table)
 
 
+def predict_arguments(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a finished run")
+    parser.add_argument("--data", default="", metavar="FILE", help="an NPZ file with the arrays that the model takes")
+    parser.add_argument("--out", default="", metavar="FILE", help="where the array `prediction` is written (.npz)")
+    parser.add_argument("--members", default="mean", metavar="WHICH", help="mean over seeds (the default), or all")
+    trust_argument(parser)
+
+
+def predict(arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs.config.command import PredictConfig
+    from rppdyn.runs import RunFolder
+
+    config = PredictConfig(**vars(arguments))
+    RunFolder.open(config.run)
+    from rppdyn.jobs import predict
+
+    return _print_measured(lambda: predict.run(config), predict.table)
+
+
 def collect_arguments(parser: Parser) -> None:
     parser.usage = f"{parser.prog} [env=ENV ...] (--from SOURCE | --random) [options]"
     parser.add_argument(

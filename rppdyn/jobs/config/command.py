@@ -248,6 +248,26 @@ class DiscoverConfig:
         return self.family, (self.rep_in, self.rep_out)
 
 
+@dataclass
+class PredictConfig:
+    """`rppdyn predict`."""
+
+    run: str
+    data: str = ""  # an NPZ file with the arrays that the model takes
+    out: str = ""
+    members: str = "mean"  # over seeds; or all
+    trust: bool = False  # a module that the run names may be imported
+
+    def __post_init__(self) -> None:
+        if not self.data or not self.out:
+            raise ConfigError("--data FILE and --out FILE are needed: what is predicted from, and where it is written")
+        file("--out", self.out)
+        if Path(self.out).suffix != ".npz":
+            raise ConfigError(f"--out {self.out}: must end in .npz")
+        require("--members", self.members, self.members in ("mean", "all"), "mean or all")
+        different_files(data=self.data, out=self.out)
+
+
 PLAYS = ("exploring", "deterministic")
 
 

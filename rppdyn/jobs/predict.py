@@ -1,0 +1,218 @@
+"""`rppdyn predict`, and `rppdyn.load`: what a finished run has trained, raw data in and raw predictions out."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rppdyn.dynamics import TransitionModel
+from rppdyn.envs import SymmetrySpec
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.command import PredictConfig
+from rppdyn.jobs.fit_dynamics import load_models
+from rppdyn.jobs.fit_image import load_image_models
+from rppdyn.jobs.fit_regression import load_regressors
+from rppdyn.jobs.fit_trajectories import FittedDynamics, Scaling, load_recordings
+from rppdyn.jobs.fit_transition import load_transition_model
+from rppdyn.jobs.training.building import agent_of
+from rppdyn.nn import Stack
+from rppdyn.runs import RunFolder
+from rppdyn.runs.files import replacing, write_measured
+
+__all__ = ["FittedFunction", "FittedTransitions", "PredictResult", "load", "run"]
+
+Arrays = NDArray | Tensor
+
+
+class FittedFunction:
+    """Fitted members of one function, of a regression or of images: `predict(x)`, arrays or tensors."""
+
+    def __init__(self, members: Sequence[nn.Module]):
+        self.members = [member.eval() for member in members]
+
+    @torch.no_grad()
+    def predict(self, x: Arrays, *, members: str = "mean") -> Any:
+        """The mean over members of what they say of ``(N, ...)``, or "all" of them along a new first axis."""
+        first = next(self.members[0].parameters())
+        inputs = torch.as_tensor(x).to(first.dtype)
+        return _like(x, _over(torch.stack([member(inputs) for member in self.members]), members))
+
+
+class FittedTransitions:
+    """A fitted transition model between raw observations and actions.
+
+    Attributes:
+        model: of features; an ensemble with one member per seed.
+        spec: what encodes observations as features.
+    """
+
+    def __init__(self, model: TransitionModel, spec: SymmetrySpec):
+        assert isinstance(model.net, Stack) and spec.act is not None
+        self.model, self.spec, self.members = model.double(), spec, model.net.members
+        self.sizes = spec.obs.dim, spec.act.dim
+
+    def predict(self, observation: Arrays, action: Arrays, *, members: str = "mean") -> Any:
+        """The next observation after each, ``(*batch, n)``; of all members along a new first axis with "all"."""
+        action = torch.as_tensor(action, dtype=torch.float64)
+        after = self.rollout(torch.as_tensor(observation, dtype=torch.float64), action.unsqueeze(-2), members=members)
+        return _like(observation, after.squeeze(-2))
+
+    @torch.no_grad()
+    def rollout(self, observation: Arrays, actions: Arrays, *, members: str = "mean") -> Any:
+        """The observations after each action, ``(*batch, T, n)`` for actions ``(*batch, T, m)``; each member goes on alone.
+
+        Raises:
+            ValueError: sizes that are not the environment's.
+        """
+        x, u = (torch.as_tensor(values, dtype=torch.float64) for values in (observation, actions))
+        if (x.shape[-1], u.shape[-1]) != self.sizes:
+            raise ValueError(
+                f"observations of shape {tuple(x.shape)} and actions of {tuple(u.shape)}: {self.spec.env_id} has "
+                f"{self.sizes[0]} and {self.sizes[1]} entries"
+            )
+        features, count = self.spec.encode(x), self.members
+        rows = features.reshape(1, -1, features.shape[-1]).expand(count, -1, -1)
+        steps = u.reshape(1, -1, *u.shape[-2:]).expand(count, -1, -1, -1)
+        states = self.model.rollout(rows, steps).states.reshape(count, *u.shape[:-1], -1)
+        found = torch.as_tensor(self.spec.decode(_over(states, members)))
+        return _like(observation, found)
+
+    def __repr__(self) -> str:
+        return f"FittedTransitions({self.spec.env_id}; {self.members} members under {self.spec.group})"
+
+
+class FittedPolicy:
+    """The agent of a run: `predict(observations)` gives its deterministic actions."""
+
+    def __init__(self, agent: Any):
+        self.agent = agent
+
+    def predict(self, observations: NDArray, *, members: str = "mean") -> NDArray:
+        del members  # a run has one agent
+        return self.agent.predict(np.asarray(observations), deterministic=True)[0]
+
+
+def _over(values: Tensor, members: str) -> Tensor:
+    if members not in ("mean", "all"):
+        raise ValueError(f"members={members!r}: give 'mean' or 'all'")
+    return values.mean(0) if members == "mean" else values
+
+
+def _like(given: Arrays, found: Tensor) -> Any:
+    return found if isinstance(given, Tensor) else found.numpy()
+
+
+def load(run: str | os.PathLike[str], *, trust: bool = False) -> Any:
+    """What a finished run has trained, as one object with ``predict``.
+
+    Args:
+        trust: whether a module that the run of an agent names may be imported to make its environment.
+
+    Returns:
+        of fit-dynamics a `FittedDynamics`, of fit-transition `FittedTransitions`, of fit-regression and fit-image a
+        `FittedFunction`, of train-agent the agent itself, whose `predict` is stable-baselines3's.
+    Raises:
+        RunFolderError, CheckpointError: no such run; it is unfinished, or its files are damaged.
+        ConfigError: a run of another kind.
+    """
+    folder = RunFolder.open(run)
+    name = compose.name_of_run(folder)
+    if name == "train_agent":
+        with agent_of(str(run), episodes=1, seed=0, whole=True, trust=trust) as (agent, _, _):
+            return agent
+    if name == "fit_transition":
+        return FittedTransitions(*load_transition_model(run))
+    config: Any = compose.from_run(name, folder)
+    config = replace(config, device="cpu")
+    if name == "fit_trajectories":
+        return load_recordings(config, folder)[0].fitted()
+    if name == "fit_dynamics":
+        dynamics, models = load_models(config, folder)
+        n = dynamics.rep.dim
+        names = [f"{part}[{i}]" for part, size in dynamics.pendulum.parts.items() for i in range(size)]
+        unit = Scaling(torch.zeros(n).double(), torch.ones(n).double(), 1.0, torch.zeros(0), torch.ones(0))
+        return FittedDynamics(models, unit, dynamics.rep, names)
+    if name == "fit_regression":
+        return FittedFunction(load_regressors(config, folder)[1])
+    if name == "fit_image":
+        return FittedFunction(load_image_models(config, folder)[1])
+    raise ConfigError(f"{folder.path} is a run of {config.verb}: it has no model to predict with")
+
+
+@dataclass(frozen=True)
+class PredictResult:
+    """What was predicted, and where it is."""
+
+    run: str
+    inputs: dict[str, list[int]]
+    shape: list[int]
+    out: str
+
+
+def run(config: PredictConfig) -> PredictResult:
+    """Predictions of a run's model of the arrays in an NPZ file, written as another: the array `prediction`.
+
+    Raises:
+        RunFolderError, CheckpointError: as :func:`load`.
+        ConfigError: the file can't be read, or hasn't the arrays that the model needs.
+        UnwrittenError: the predictions can't be written.
+    """
+    model = load(config.run, trust=config.trust)
+    predict = _function(model)
+    wanted = inspect.signature(predict).parameters
+    arrays = _read(config.data)
+    needed = [name for name, p in wanted.items() if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
+    optional = [name for name, p in wanted.items() if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty]
+    missing = [name for name in needed if name not in arrays]
+    if missing:
+        raise ConfigError(
+            f"--data {config.data}: it has {', '.join(arrays) or 'nothing'}, and {' and '.join(missing)} is missing; the run "
+            f"predicts from {', '.join(needed)}"
+        )
+    used = {name: arrays[name] for name in (*needed, *optional) if name in arrays}
+    try:
+        found = np.asarray(predict(**used, members=config.members))
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ConfigError(f"--data {config.data}: {str(error).splitlines()[0]}") from error
+    inputs = {name: list(values.shape) for name, values in used.items()}
+    result = PredictResult(config.run, inputs, list(found.shape), config.out)
+    write_measured(result, {config.out: lambda path: _write(path, found)})
+    return result
+
+
+def _write(path: Path, found: NDArray) -> None:
+    with replacing(path) as temporary:
+        np.savez(temporary, prediction=found)
+
+
+def _function(model: Any) -> Callable[..., Any]:
+    if isinstance(model, FittedTransitions):
+        return model.rollout
+    return (
+        model.predict if hasattr(model, "models") or isinstance(model, FittedFunction) else FittedPolicy(model).predict
+    )
+
+
+def _read(path: str) -> dict[str, NDArray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"--data {path}: can't be read as an NPZ file of numbers ({error})") from error
+
+
+def table(result: PredictResult, written: bool = True) -> str:
+    """What the command prints."""
+    inputs = ", ".join(f"{name} {tuple(shape)}" for name, shape in result.inputs.items())
+    lines = [f"{result.run}: {inputs} to predictions {tuple(result.shape)}"]
+    return "\n".join([*lines, f"written: {result.out}"] if written else lines)

@@ -1,0 +1,93 @@
+"""predict, and rppdyn.load: raw data in and raw predictions out, of each kind of run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import rppdyn
+from rppdyn.cli import main
+
+
+def predicted(run, *words, **arrays):
+    np.savez("in.npz", **arrays)
+    assert main(["predict", run, "--data", "in.npz", "--out", "out.npz", *words]) == 0
+    with np.load("out.npz") as file:
+        return file["prediction"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_regression(capsys):
+    words = ("task=inertia", "model=emlp", "model.hidden=8", "model.num_layers=1", "seeds=2",
+             "optimiser.epochs=1", "task.train=50", "task.validation=20", "task.test=20", "run_dir=run",
+             "device=cpu")  # fmt: skip
+    assert main(["fit-regression", *words]) == 0
+    x = np.random.default_rng(0).normal(size=(7, 20)).astype(np.float32)
+    every = predicted("run", "--members", "all", x=x)
+    assert every.shape == (2, 7, 9)
+    assert np.allclose(predicted("run", x=x), every.mean(0))
+    model = rppdyn.load("run")
+    assert torch.allclose(model.predict(torch.tensor(x)), torch.tensor(every.mean(0)))
+    with pytest.raises(ValueError, match="give 'mean' or 'all'"):
+        model.predict(x, members="both")
+    np.savez("bad.npz", y=x)
+    assert main(["predict", "run", "--data", "bad.npz", "--out", "out.npz"]) == 2
+    assert "it has y, and x is missing; the run predicts from x" in capsys.readouterr().err
+    np.savez("bad.npz", x=x[:, :3])
+    assert main(["predict", "run", "--data", "bad.npz", "--out", "out.npz"]) == 2
+    assert "--data bad.npz: " in (error := capsys.readouterr().err) and len(error.splitlines()) == 1
+
+
+def test_the_pendulum():
+    words = ("task=pendulum", "task.train=20", "task.validation=5", "task.test=5", "task.horizon=2",
+             "model=mlp_hnn", "model.hidden=8", "optimiser.epochs=1", "rollout.trajectories=2", "run_dir=run",
+             "device=cpu")  # fmt: skip
+    assert main(["fit-dynamics", *words]) == 0
+    state = np.array([[0, 0, -1.5, 0, 0, -3, 0, 0.1, 0, 0, 0, 0]])
+    found = predicted("run", state=state, times=np.array([0.0, 0.2, 0.4]))
+    assert found.shape == (1, 3, 12)
+    assert np.array_equal(found[:, 0], state)
+    assert np.abs(found[:, 1] - state).max() > 1e-4
+    assert np.allclose(found[0, 1], rppdyn.load("run").predict(state[0], [0, 0.2])[1], atol=1e-12)
+
+
+def test_a_transition_model(monkeypatch, tmp_path):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    assert main(["collect", "env=Swimmer-v5", "--random", "--steps", "3000", "--name", "swimmer/random-v0"]) == 0
+    words = ("dataset=swimmer/random-v0", "model.hidden=8", "model.num_layers=1", "seeds=2", "optimiser.epochs=1",
+             "run_dir=run", "device=cpu")  # fmt: skip
+    assert main(["fit-transition", *words]) == 0
+    rng = np.random.default_rng(0)
+    observation, actions = rng.normal(size=(4, 8)), rng.uniform(-1, 1, size=(4, 5, 2))
+    every = predicted("run", "--members", "all", observation=observation, actions=actions)
+    assert every.shape == (2, 4, 5, 8)
+    model = rppdyn.load("run")
+    step = model.predict(observation, actions[:, 0], members="all")
+    assert np.allclose(step, every[:, :, 0])
+    assert np.allclose(
+        model.predict(step[0], actions[:, 1], members="all")[0], every[0, :, 1]
+    )  # each member goes on alone
+    assert model.predict(observation[0], actions[0, 0]).shape == (8,)
+    with pytest.raises(ValueError, match="Swimmer-v5 has 8 and 2 entries"):
+        model.predict(observation[:, :3], actions[:, 0])
+
+
+def test_an_agent_and_what_has_no_model(capsys):
+    words = ("env=InvertedPendulum-v5", "total_steps=20", "agent.learning_starts=10", "model.hidden=8", "run_dir=run",
+             "device=cpu", "agent.compile=false", "evaluation.episodes=1", "evaluation.states=10")  # fmt: skip
+    assert main(["train-agent", *words]) == 0
+    observations = np.random.default_rng(0).normal(size=(6, 4))
+    actions = predicted("run", observations=observations)
+    assert actions.shape == (6, 1)
+    assert np.allclose(rppdyn.load("run").predict(observations, deterministic=True)[0], actions)
+    capsys.readouterr()
+    assert main(["predict", "nowhere", "--data", "in.npz", "--out", "out.npz"]) == 2
+    assert main(["predict", "run", "--data", "none.npz", "--out", "out.npz"]) == 2
+    assert main(["predict", "run", "--data", "in.npz", "--out", "out.csv"]) == 2
+    assert main(["predict", "run"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 4
