@@ -57,9 +57,9 @@ class FittedTransitions:
     """
 
     def __init__(self, model: TransitionModel, spec: SymmetrySpec):
-        assert isinstance(model.net, Stack) and spec.act is not None
+        assert isinstance(model.net, Stack)
         self.model, self.spec, self.members = model.double(), spec, model.net.members
-        self.sizes = spec.obs.dim, spec.act.dim
+        self.sizes = spec.obs.dim, spec.action.dim
 
     def predict(self, observation: Arrays, action: Arrays, *, members: str = "mean") -> Any:
         """The next observation after each, ``(*batch, n)``; of all members along a new first axis with "all"."""
