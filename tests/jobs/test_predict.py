@@ -59,7 +59,8 @@ def test_the_pendulum():
 def test_a_transition_model(monkeypatch, tmp_path):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     assert main(["collect", "env=Swimmer-v5", "--random", "--steps", "3000", "--name", "swimmer/random-v0"]) == 0
-    words = ("dataset=swimmer/random-v0", "task.trajectories=10", "task.train=200", "model.hidden=8", "model.num_layers=1", "seeds=2", "optimiser.epochs=1",
+    words = ("dataset=swimmer/random-v0", "task.trajectories=10", "task.train=200",
+             "model.hidden=8", "model.num_layers=1", "seeds=2", "optimiser.epochs=1",
              "run_dir=run", "device=cpu")  # fmt: skip
     assert main(["fit-transition", *words]) == 0
     rng = np.random.default_rng(0)
