@@ -94,6 +94,7 @@ lint: $(TEST_READY)
 
 evidence: $(RUN_READY)
 	OMP_NUM_THREADS=1 $(BIN)/python docs/evidence/evidence.py
+	OMP_NUM_THREADS=1 $(BIN)/python docs/evidence/approximate.py
 
 # Their --quick forms; docs/results/ shows what they find without it. One thread, but where a script sets torch's own. A script
 # that fails is named at the end, and the others run.
