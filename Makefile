@@ -24,6 +24,9 @@ BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.ready-run
 TEST_READY := $(VENV)/.ready-test
 
+# Without compiled modules each process of the tests compiles torch and scipy again, for some seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-cluster install lint evidence bench clean FORCE
 
