@@ -208,7 +208,8 @@ def _read(path: str) -> dict[str, NDArray]:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError(f"--data {path}: can't be read as an NPZ file of numbers ({error})") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is none, or holds objects"
+        raise ConfigError(f"--data {path}: can't be read as an NPZ file of numbers ({reason})") from error
 
 
 def table(result: PredictResult, written: bool = True) -> str:
