@@ -147,7 +147,7 @@ class RPPSAC(SAC):
 
     @property
     def parts(self) -> dict[str, torch.nn.Module]:
-        """What is trained, by name."""
+        """Networks that are trained, by name."""
         return {"policy": self.policy}
 
     def pathway_statistics(self) -> dict[str, float]:
@@ -232,7 +232,7 @@ class RPPSAC(SAC):
         return Together([self]).state()
 
     def identity(self) -> dict[str, Any]:
-        """What must agree between a captured agent and one that continues it, or between agents trained together."""
+        """Settings that must agree between a captured agent and one that continues it, or between agents trained together."""
         return checkpoint.identity(self)
 
     def update_config(

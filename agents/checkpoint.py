@@ -52,7 +52,7 @@ def capture(agent: RPPSAC) -> dict[str, Any]:
 
 
 def capture_common(agent: RPPSAC | RPPPPO) -> dict[str, Any]:
-    """What every agent's state has: parameters, counters, the last observation, random states, environments."""
+    """Capture the parts of every agent's state: parameters, counters, last observation, random states, environments."""
     return {
         "format": FORMAT,
         "identity": agent.identity(),

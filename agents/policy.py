@@ -71,7 +71,7 @@ class SymmetricPolicy(BasePolicy):
     @property
     @abstractmethod
     def networks(self) -> dict[str, Sequence[RPPEMLP]]:
-        """What is relaxed: the "actor" and the "critic", all networks of each."""
+        """Relaxed networks of the "actor" and of the "critic"."""
 
     def pathway_statistics(self) -> dict[str, float]:
         """Norms of the pathways of actor and critics, and shares of the free ones; see `pathway_statistics`."""

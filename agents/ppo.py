@@ -288,7 +288,7 @@ class RPPPPO(PPO):
 
     @property
     def parts(self) -> dict[str, nn.Module]:
-        """What is trained, by name."""
+        """Networks that are trained, by name."""
         return {"policy": self.policy}
 
     def pathway_statistics(self) -> dict[str, float]:
@@ -296,7 +296,7 @@ class RPPPPO(PPO):
         return self.policy.pathway_statistics()
 
     def equivariance_errors(self, observations: NDArray, actions: NDArray) -> dict[str, AgentEquivarianceError]:
-        """Those of the "policy" and of the value, the "critic", at raw observations (n, entries) and raw actions."""
+        """Equivariance errors of the "policy" and of the value, the "critic", at raw observations (n, entries) and actions."""
         return {
             "policy": policy_equivariance_error(self, observations),
             "critic": critic_equivariance_error(self, observations, actions),
@@ -340,7 +340,7 @@ class RPPPPO(PPO):
         return result
 
     def identity(self) -> dict[str, Any]:
-        """What must agree between a captured agent and one that continues it."""
+        """Settings that must agree between a captured agent and one that continues it."""
         return checkpoint.common_identity(self) | {"n_steps": self.n_steps}
 
     def capture(self) -> dict[str, Any]:
@@ -376,4 +376,4 @@ class RPPPPO(PPO):
 
 
 Agent = RPPSAC | RPPPPO
-"""What a run trains."""
+"""An algorithm that a run trains."""

@@ -100,7 +100,7 @@ def trained(nets: list[RPPEMLP], x: Tensor, y: Tensor, noise: Tensor, seeds: lis
 
 
 def measured(strength: float, seeds: list[int], arm: str) -> list[dict[str, Any]]:
-    """What an arm is worth, for each seed; of the grid, for each of its variances."""
+    """Metrics of an arm for each seed; of the grid, for each of its variances."""
     parts: dict[str, list[tuple[Tensor, Tensor]]] = {"train": [], "validation": [], "test": []}
     for seed in seeds:
         generator = torch.Generator().manual_seed(seed)

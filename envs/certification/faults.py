@@ -1,4 +1,4 @@
-r"""Which part of a robot is at fault, from logged transitions and the model of the robot as it should be.
+r"""Find the part of a robot that is at fault, from logged transitions and the model of the robot as it should be.
 
 The model steps from each logged state under the logged action. With r the difference of the logged velocities afterwards from
 the model's, in units of the spread of changes of each, and c_k its derivative by the k-th parameter of the model (the strength
