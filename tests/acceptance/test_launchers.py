@@ -33,10 +33,10 @@ def assert_same_sweep(folder, reference):
 
 
 def first_steps(events):
-    """The first step that each start of a run wrote to TensorBoard."""
+    """The first step that each start of a run wrote to TensorBoard; None of one killed before its first was flushed."""
     files = sorted(events.glob("events.out.tfevents.*"), key=lambda path: path.stat().st_mtime_ns)
     read = [EventAccumulator(str(path)).Reload() for path in files]
-    return [min(each.Scalars(tag)[0].step for tag in each.Tags()["scalars"]) for each in read]
+    return [min((each.Scalars(tag)[0].step for tag in each.Tags()["scalars"]), default=None) for each in read]
 
 
 def installed(launcher: str) -> pytest.MarkDecorator:
@@ -96,4 +96,4 @@ def test_a_cluster_that_loses_a_node(one_after_the_other, environment, monkeypat
         cluster.shutdown()
     assert_same_sweep(tmp_path, one_after_the_other)
     begun, again = sorted((first_steps(folder) for folder in tmp_path.glob("runs/**/events")), key=len)
-    assert begun == [0] and again[0] == 0 < again[1], "the run that was lost began anew"
+    assert begun == [0] and again[0] in {0, None} and again[1] > 0, "the run that was lost began anew"
