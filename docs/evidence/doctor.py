@@ -95,34 +95,43 @@ def log(model: mujoco.MjModel, steps: int, noise: float, rng: np.random.Generato
 
 
 def from_logs(arguments: argparse.Namespace) -> None:
-    """Plant, log, find, count; and look at intact robots."""
+    """Plant, log, find, count; and look at intact robots. The file grows by each log, and a second start goes on with it."""
+    made = {"noise": arguments.noise, "states": arguments.states, "seeds": f"{arguments.seed} and on, one a robot"}
     table = {}
+    if arguments.json.exists():
+        stored = json.loads(arguments.json.read_text())
+        if {key: stored[key] for key in made} != made:
+            raise SystemExit(f"{arguments.json} holds other settings; give another file")
+        table = stored["robots"]
     for index, (name, model) in sorted(enumerate(robots().items()), key=lambda item: item[1][1].nv):  # quick ones first
+        if arguments.robots and name not in arguments.robots:
+            continue
         rng = np.random.default_rng(arguments.seed + index)
-        right, alarms, missed, false = 0, 0, [], []
-        for _ in range(arguments.faults):
-            faulty, kind, element = plant(model, rng)
-            report = find_fault(model, log(faulty, 2000, arguments.noise, rng), n_states=arguments.states)
-            first = report.suspects[0] if report.suspects else None
-            right += first is not None and first.part == element
-            alarms += report.fault is not None and report.fault.part == element
-            if first is None or first.part != element:
-                missed.append(f"{kind} of {element}: {first}")
-        for _ in range(arguments.intact):
-            report = find_fault(model, log(model, 2000, arguments.noise, rng), n_states=arguments.states)
-            if report.fault is not None:
-                false.append(str(report.fault))
-        table[name] = {
-            "faults": arguments.faults, "right_first": right, "right_beyond_doubt": alarms, "missed": missed,
-            "intact": arguments.intact, "false_alarms": false,
-        }  # fmt: skip
-        print(name, table[name], flush=True)
-        options = {
-            "noise": arguments.noise,
-            "states": arguments.states,
-            "seeds": f"{arguments.seed} and on, one a robot",
-        }
-        arguments.json.write_text(json.dumps({**options, "robots": table}, indent=1) + "\n")
+        row = table.setdefault(
+            name,
+            {"faults": 0, "right_first": 0, "right_beyond_doubt": 0, "missed": [], "intact": 0, "false_alarms": []},
+        )
+        faults, intact = row["faults"], row["intact"]  # judged before: drawn again, since one stream holds all
+        for i in range(arguments.faults + arguments.intact):
+            planted = i < arguments.faults
+            faulty, kind, element = plant(model, rng) if planted else (model, "", "")
+            episodes = log(faulty, 2000, arguments.noise, rng)
+            if i < faults if planted else i - arguments.faults < intact:
+                continue
+            report = find_fault(model, episodes, n_states=arguments.states)
+            if planted:
+                first = report.suspects[0] if report.suspects else None
+                right = first is not None and first.part == element
+                row["faults"] += 1
+                row["right_first"] += right
+                row["right_beyond_doubt"] += report.fault is not None and report.fault.part == element
+                if not right:
+                    row["missed"].append(f"{kind} of {element}: {first}")
+            else:
+                row["intact"] += 1
+                row["false_alarms"] += [] if report.fault is None else [str(report.fault)]
+            arguments.json.write_text(json.dumps({**made, "robots": table}, indent=1) + "\n")
+        print(name, row, flush=True)
 
 
 def main() -> None:
@@ -135,6 +144,7 @@ def main() -> None:
     parser.add_argument("--states", type=int, default=120)
     parser.add_argument("--intact", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1300)
+    parser.add_argument("--robots", nargs="+", help="names of robots; all if left out")
     arguments = parser.parse_args()
     if arguments.log:
         from_logs(arguments)
