@@ -70,30 +70,75 @@ def test_it_is_a_copy_and_as_small_as_an_mlp(make_agent):
     torch.testing.assert_close(policy(x), before)
 
 
-def test_another_process_plays_it_without_torch(make_agent, tmp_path):
-    agent = make_agent("rpp", make_env("InvertedPendulum-v5")).learn(60)
-    export_onnx(agent.policy, tmp_path / "policy.onnx")
-    code = """
-import sys, gymnasium, numpy, onnxruntime
-session = onnxruntime.InferenceSession("policy.onnx")
-env = gymnasium.make("InvertedPendulum-v5")
-observation, _ = env.reset(seed=3)
-total, done = 0.0, False
-while not done:
-    action = session.run(None, {"observation": observation[None]})[0][0]
-    observation, reward, terminated, truncated, _ = env.step(action)
-    total, done = total + reward, terminated or truncated
-assert not {"torch", "rppdyn", "stable_baselines3"} & set(sys.modules)
-print(total)
-"""
-    said = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    env = gym.make("InvertedPendulum-v5")
+PENDULUM = "InvertedPendulum-v5"
+PLAYED = {
+    "SAC": lambda make: make("rpp", make_env(PENDULUM)).learn(60),
+    "PPO": lambda make: PPO(
+        RPPActorCriticPolicy, make_env(PENDULUM), n_steps=64, batch_size=32, device="cpu",
+        policy_kwargs=dict(spec=symmetry_spec(PENDULUM), hidden=16),
+    ).learn(64),
+}  # fmt: skip
+EPISODES = """
+import sys
+for name in {missing}:
+    sys.modules[name] = None  # its import raises ImportError
+import gymnasium, numpy
+{load}
+for name in {names}:
+    act = policy(name)
+    env = gymnasium.make("InvertedPendulum-v5")
     observation, _ = env.reset(seed=3)
     total, done = 0.0, False
     while not done:
-        observation, reward, terminated, truncated, _ = env.step(agent.predict(observation, deterministic=True)[0])
-        total, done = total + reward, terminated or truncated
-    assert float(said.stdout) == total
+        observation, reward, terminated, truncated, _ = env.step(act(observation[None])[0])
+        total, done = total + reward - float(observation[0]), terminated or truncated
+    print(repr(total))
+"""
+FORMATS = {
+    "onnx": (
+        ["torch", "rppdyn", "stable_baselines3"],
+        """
+import onnxruntime
+def policy(name):
+    session = onnxruntime.InferenceSession(name)
+    return lambda x: session.run(None, {"observation": x})[0]
+""",
+    ),
+    "pt2": (
+        ["rppdyn", "stable_baselines3"],
+        """
+import torch
+def policy(name):
+    program = torch.export.load(name).module()
+    return lambda x: program(torch.as_tensor(x)).detach().numpy()
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_another_process_plays_it_without_this_package(form, make_agent, tmp_path):
+    """ONNX Runtime and NumPy alone, where importing torch is an error; a program by torch alone."""
+    totals, write = [], export_onnx if form == "onnx" else export_torch
+    for name, train in PLAYED.items():
+        agent = train(make_agent)
+        write(agent.policy, tmp_path / f"{name}.{form}")
+        env = gym.make(PENDULUM)
+        observation, _ = env.reset(seed=3)
+        total, done = 0.0, False
+        while not done:
+            observation, reward, terminated, truncated, _ = env.step(agent.predict(observation, deterministic=True)[0])
+            total, done = (
+                total + reward - float(observation[0]),
+                terminated or truncated,
+            )  # a sum that each action moves
+        totals.append(total)
+    missing, load = FORMATS[form]
+    code = EPISODES.format(missing=missing, load=load, names=[f"{name}.{form}" for name in PLAYED])
+    played = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert played.returncode == 0, played.stderr
+    assert [float(line) for line in played.stdout.split()] == pytest.approx(totals, rel=1e-5)
+    assert totals[0] != pytest.approx(totals[1], rel=1e-3)
 
 
 def test_what_has_no_vectors_is_refused(tmp_path):
