@@ -26,6 +26,7 @@ from rppdyn.agents.export import DeployedPolicy, export_onnx, export_torch
 from rppdyn.agents.model_based import RPPMBPO
 from rppdyn.agents.policy import MODELS, RPPPolicy
 from rppdyn.agents.ppo import RPPPPO, Agent, RPPActorCriticPolicy
+from rppdyn.agents.pretrained import pretrained_agents, pretrained_card
 from rppdyn.agents.trainees import train_many
 from rppdyn.agents.update import UpdateConfig, update
 from rppdyn.agents.variances import LearnVariances, WidenVariances
@@ -49,6 +50,8 @@ __all__ = [
     "export_torch",
     "played_episodes",
     "policy_equivariance_error",
+    "pretrained_agents",
+    "pretrained_card",
     "random_policy",
     "replay_episodes",
     "spread_episodes",

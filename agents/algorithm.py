@@ -437,6 +437,25 @@ class RPPSAC(SAC):
         refusals.warn_of_another_robot(agent)
         return agent
 
+    @classmethod
+    def pretrained(cls, name: str, env: GymEnv | str | None = None, **kwargs: Any) -> RPPSAC:
+        """A trained agent that comes with the package; nothing is downloaded or unpickled.
+
+            agent = RPPSAC.pretrained("Walker2d-v5")
+
+        Args:
+            name: a key of `rppdyn.agents.pretrained_agents()`.
+            env: None makes the one that it was trained in.
+            **kwargs: as of a new agent, in the place of what it was trained with.
+        Raises:
+            ValueError: an unknown name, a damaged file, or an environment with other spaces.
+
+        Its replay buffer is empty, and target critics begin as the critics are.
+        """
+        from rppdyn.agents.pretrained import load_pretrained  # which needs this class
+
+        return load_pretrained(cls, name, env, **kwargs)
+
     def get_parameters(self) -> dict[str, dict]:
         """As in stable-baselines3, but copies: tensors of agents that are updated at once are views of what all share."""
         return tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, super().get_parameters())

@@ -210,8 +210,13 @@ def test_wheel_holds_every_module_and_every_configuration(wheel):
     expected |= {f"rppdyn/{path.relative_to(ROOT)}" for room, path in sources() if room in LINKS}
     expected |= {f"rppdyn/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.yaml")}
     expected.add("rppdyn/envs/verdicts.json")
+    expected |= {f"rppdyn/{path.relative_to(ROOT)}" for path in (ROOT / "agents" / "weights").iterdir()}
     held = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert held == expected
+
+
+def test_wheel_is_small(wheel):
+    assert sum(entry.compress_size for entry in wheel.infolist()) < 10_000_000
 
 
 def test_wheel_carries_licence_and_command(wheel):

@@ -17,12 +17,12 @@ from rppdyn.envs.spec import align
 from rppdyn.equivariance.actions import generator_names
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.command import SUBJECTS, EquivarianceConfig
+from rppdyn.jobs.config.command import PRETRAINED, SUBJECTS, EquivarianceConfig, pretrained_name
 from rppdyn.jobs.measuring import subjects
 from rppdyn.jobs.measuring.figure import draw
 from rppdyn.jobs.measuring.fit_subjects import Member, open_fit
 from rppdyn.jobs.measuring.image_subjects import flows_of, image_function, image_members, measure_images
-from rppdyn.jobs.measuring.loading import load_function, load_policy, load_program
+from rppdyn.jobs.measuring.loading import load_function, load_policy, load_pretrained, load_program
 from rppdyn.jobs.measuring.measured import (
     FORMAT,
     LAYERS,
@@ -113,7 +113,7 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
             if value is not None and not is_of_images:
                 raise ConfigError(f"{flag} {value}: {config.what} is no run of fit-image; leave it out")
     is_policy = folder is not None and compose.name_of_run(folder) not in FITS and not is_of_images
-    if config.states_from == "normal" and (is_policy or config.kind == SUBJECTS[".zip"]):
+    if config.states_from == "normal" and (is_policy or config.kind in (PRETRAINED, SUBJECTS[".zip"])):
         raise ConfigError(
             f"--from normal: a policy's observations are no standard normal numbers; leave it out for states of "
             f"{config.what}'s own episodes, or give reset or a file"
@@ -277,7 +277,11 @@ def subject_of(config: EquivarianceConfig) -> Iterator[Subject]:
     evaluator: Callable[[], Evaluator] | None = None
     if (env_id := config.env) is not None:
         evaluator = lambda: Evaluator(lambda: make_env(env_id), config.episodes, config.seed)  # noqa: E731
-    if config.kind == "stable-baselines3 file":
+    if config.kind == PRETRAINED:
+        pretrained, make = load_pretrained(config.what)
+        own = evaluator or (lambda: Evaluator(make, config.episodes, config.seed))
+        yield Subject(PRETRAINED, pretrained, evaluator=own, spec=pretrained.spec)
+    elif config.kind == "stable-baselines3 file":
         policy = load_policy(config.what, config.vecnormalize)
         name = f"{type(policy).__module__.split('.')[0]}'s {type(policy).__name__}"
         yield Subject(name, policy, evaluator=evaluator, spec=getattr(policy, "spec", None))
@@ -328,6 +332,8 @@ def _outputs(config: EquivarianceConfig) -> tuple[Path, Path]:
         json, figure = folder.path / "equivariance.json", folder.figures / "equivariance.png"
     else:
         stem = config.what.replace(":", ".") if config.kind == "function" else Path(config.what).stem
+        if name := pretrained_name(config.what):
+            stem = Path(name).name
         json, figure = Path(f"{stem}.equivariance.json"), Path(f"{stem}.equivariance.png")
     return Path(config.json or json), Path(config.figure or figure)
 

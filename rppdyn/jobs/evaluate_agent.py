@@ -13,8 +13,8 @@ import numpy as np
 from rppdyn.agents.export import onnx_policy, torch_policy
 from rppdyn.envs import make_env
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.command import POLICIES, EvaluateAgentConfig
-from rppdyn.jobs.measuring.loading import load_policy, load_program
+from rppdyn.jobs.config.command import POLICIES, PRETRAINED, EvaluateAgentConfig, pretrained_name
+from rppdyn.jobs.measuring.loading import load_policy, load_pretrained, load_program
 from rppdyn.jobs.training.building import agent_of
 from rppdyn.jobs.training.film import film, require_format
 from rppdyn.jobs.training.rollouts import Evaluator, Policy, policy_of
@@ -72,6 +72,8 @@ def run(config: EvaluateAgentConfig, *, progress: bool = False) -> EvaluateAgent
 def _evaluation(config: EvaluateAgentConfig) -> str:
     if config.kind == "run":
         return str(RunFolder(config.run).path / "evaluation.json")
+    if name := pretrained_name(config.run):
+        return f"{Path(name).name}.evaluation.json"  # in the working folder
     return str(Path(config.run).with_suffix(".evaluation.json"))
 
 
@@ -83,13 +85,17 @@ def _policy(config: EvaluateAgentConfig) -> Iterator[tuple[Policy, str, Evaluato
             yield policy_of(agent), source, evaluator
         return
     env = config.env
+    make = None
+    if config.kind == PRETRAINED:
+        pretrained, make = load_pretrained(config.run)
+        policy, env = policy_of(pretrained), pretrained.spec.env_id
     if config.kind == POLICIES[".zip"]:
         loaded = load_policy(config.run, config.vecnormalize)
         env = env or getattr(getattr(loaded, "spec", None), "env_id", None)
         policy = policy_of(loaded)
     if env is None:
         raise ConfigError(f"{config.run}: give --env, the environment that it plays in")
-    evaluator = Evaluator(partial(make_env, env), config.episodes, config.seed)
+    evaluator = Evaluator(make or partial(make_env, env), config.episodes, config.seed)
     try:
         size = evaluator.envs[0].observation_space.shape
         if config.kind == POLICIES[".onnx"]:

@@ -26,8 +26,8 @@ from rppdyn.agents.export import (
 )
 from rppdyn.envs import SymmetrySpec, certificate_for, make_env
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.command import ExportConfig
-from rppdyn.jobs.measuring.loading import load_policy, load_program
+from rppdyn.jobs.config.command import PRETRAINED, ExportConfig
+from rppdyn.jobs.measuring.loading import load_policy, load_pretrained, load_program
 from rppdyn.jobs.training.building import agent_of
 from rppdyn.jobs.training.rollouts import Evaluator
 from rppdyn.runs.files import replacing, write_json
@@ -92,11 +92,16 @@ def _policy(config: ExportConfig) -> Iterator[tuple[BasePolicy, str, Evaluator]]
         with agent_of(config.what, CHECKED_EPISODES, config.seed, trust=config.trust) as (agent, source, evaluator):
             yield agent.policy, source, evaluator
         return
-    policy = load_policy(config.what, config.vecnormalize)
-    env = config.env or getattr(getattr(policy, "spec", None), "env_id", None)
-    if env is None:
-        raise ConfigError(f"{config.what}: give --env, in which the exported policy is checked")
-    evaluator = Evaluator(partial(make_env, env), CHECKED_EPISODES, config.seed)
+    policy: BasePolicy
+    if config.kind == PRETRAINED:
+        policy, make = load_pretrained(config.what)
+    else:
+        policy = load_policy(config.what, config.vecnormalize)
+        env = config.env or getattr(getattr(policy, "spec", None), "env_id", None)
+        if env is None:
+            raise ConfigError(f"{config.what}: give --env, in which the exported policy is checked")
+        make = partial(make_env, env)
+    evaluator = Evaluator(make, CHECKED_EPISODES, config.seed)
     try:
         yield policy, "its weights", evaluator
     finally:

@@ -48,7 +48,8 @@ def evaluate_agent_arguments(parser: Parser) -> None:
     parser.add_argument(
         "run",
         metavar="RUN",
-        help="the folder of a run of train-agent, a stable-baselines3 .zip, or an .onnx or .pt2 of rppdyn export",
+        help="the folder of a run of train-agent, a stable-baselines3 .zip, an .onnx or .pt2 of rppdyn export, or "
+        "pretrained:NAME, an agent that comes with rppdyn (pretrained:Walker2d-v5)",
     )
     parser.add_argument("--episodes", type=int, default=10, help="how many (10)")
     _seed_of_episodes(parser)
@@ -75,7 +76,9 @@ def evaluate_agent(arguments: argparse.Namespace) -> int:
 
 
 def export_arguments(parser: Parser) -> None:
-    parser.add_argument("what", metavar="WHAT", help="the folder of a run of train-agent, or a stable-baselines3 .zip")
+    parser.add_argument(
+        "what", metavar="WHAT", help="the folder of a run of train-agent, a stable-baselines3 .zip, or pretrained:NAME"
+    )
     parser.add_argument("--onnx", metavar="FILE", help="write an ONNX model, .onnx")
     parser.add_argument("--torch", metavar="FILE", help="write a program of torch.export, .pt2")
     parser.add_argument("--env", metavar="ENV", help="of a .zip: the environment that the files are checked in")
@@ -102,7 +105,8 @@ def equivariance_arguments(parser: Parser) -> None:
     parser.add_argument(
         "what",
         metavar="WHAT",
-        help="a run's folder, a stable-baselines3 .zip, a torch.export .pt2, or module:function (n inputs to n outputs)",
+        help="a run's folder, a stable-baselines3 .zip, a torch.export .pt2, pretrained:NAME, or module:function (n inputs "
+        "to n outputs)",
     )
     parser.add_argument("--env", metavar="ENV", help="the environment that a policy, or a function like one, is for")
     parser.add_argument(

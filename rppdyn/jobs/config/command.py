@@ -30,8 +30,8 @@ class EvaluateAgentConfig:
 
     @property
     def kind(self) -> str:
-        """What `run` names: "run", or one of the values of POLICIES."""
-        return POLICIES.get(Path(self.run).suffix, "run")
+        """What `run` names: "run", PRETRAINED, or one of the values of POLICIES."""
+        return kind_of_policy(self.run)
 
 
 @dataclass
@@ -57,18 +57,32 @@ class ExportConfig:
             if path is not None and Path(path).suffix != suffix:
                 raise ConfigError(f"{name} {path}: must end in {suffix}")
         policy_file(self, self.what)
-        if self.kind not in ("run", POLICIES[".zip"]):
+        if self.kind not in ("run", PRETRAINED, POLICIES[".zip"]):
             raise ConfigError(f"{self.what} is a {self.kind}, exported already: give a run or a stable-baselines3 .zip")
 
     @property
     def kind(self) -> str:
-        """What `what` names: "run", or one of the values of POLICIES."""
-        return POLICIES.get(Path(self.what).suffix, "run")
+        """What `what` names: "run", PRETRAINED, or one of the values of POLICIES."""
+        return kind_of_policy(self.what)
 
     @property
     def card(self) -> str:
         """The JSON file beside the policy."""
         return str(Path(self.onnx or self.torch or "").with_suffix(".json"))
+
+
+PRETRAINED = "pretrained agent"
+
+
+def pretrained_name(what: str) -> str | None:
+    """NAME of `pretrained:NAME`; None of anything else."""
+    word, _, name = what.partition(":")
+    return name if word == "pretrained" and name else None
+
+
+def kind_of_policy(what: str) -> str:
+    """ "run", PRETRAINED, or one of the values of POLICIES."""
+    return PRETRAINED if pretrained_name(what) else POLICIES.get(Path(what).suffix, "run")
 
 
 POLICIES = {".zip": "stable-baselines3 file", ".pt2": "torch.export program", ".onnx": "ONNX model"}
@@ -80,9 +94,9 @@ def policy_file(config: EvaluateAgentConfig | ExportConfig, path: str) -> None:
     Raises:
         ConfigError: naming the flag, or the file.
     """
-    if config.kind == "run":
+    if config.kind in ("run", PRETRAINED):
         if config.env is not None:
-            raise ConfigError(f"--env {config.env}: a run has an environment of its own; leave it out")
+            raise ConfigError(f"--env {config.env}: a {config.kind} has an environment of its own; leave it out")
     elif config.kind == POLICIES[".onnx"]:
         if not Path(path).is_file():
             raise ConfigError(f"{path}: there is no such file; give what rppdyn export has written")
@@ -153,10 +167,12 @@ class EquivarianceConfig:
 
     @property
     def kind(self) -> str:
-        """What `what` names: "run", "function", or one of the values of SUBJECTS."""
+        """What `what` names: "run", "function", PRETRAINED, or one of the values of SUBJECTS."""
         path = Path(self.what)
         if path.is_dir():
             return "run"
+        if pretrained_name(self.what):
+            return PRETRAINED
         if path.suffix in SUBJECTS:
             return SUBJECTS[path.suffix]
         module, colon, name = self.what.partition(":")

@@ -12,8 +12,10 @@ import json
 import pickle
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import torch
 from stable_baselines3.common.policies import BasePolicy
@@ -23,8 +25,11 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import Tensor, nn
 
+from rppdyn.agents.policy import RPPPolicy
+from rppdyn.agents.pretrained import pretrained_card, pretrained_env, pretrained_policy
 from rppdyn.errors import place_in_users_code
 from rppdyn.jobs.config.checks import ConfigError, did_you_mean
+from rppdyn.jobs.config.command import pretrained_name
 from rppdyn.trust import modules_of, search_modules
 
 POLICY_KEYS = ("policy_class", "policy_kwargs", "observation_space", "action_space", "use_sde")
@@ -64,6 +69,16 @@ def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
         _normalise_first(policy, vecnormalize)
     policy.set_training_mode(False)
     return policy
+
+
+def load_pretrained(what: str) -> tuple[RPPPolicy, Callable[..., gymnasium.Env]]:
+    """The policy of `pretrained:NAME`, and what makes its environment.
+
+    Raises:
+        ValueError: an unknown name, or a damaged file.
+    """
+    name = pretrained_name(what) or what
+    return pretrained_policy(name), partial(pretrained_env, pretrained_card(name))
 
 
 class _Normalised(nn.Module):
