@@ -158,10 +158,21 @@ def compiled_terms(
         model, name = source.unwrapped.model, env_name(source)  # type: ignore[union-attr, arg-type]
     else:
         raise ValueError(f"observation= takes a model, the path of its file or a MuJoCo environment, not {source!r}")
+    names = symmetry if symmetry is None or isinstance(symmetry, str) else _joined(symmetry)
     derivation = derive(model)
-    names = symmetry if symmetry is None or isinstance(symmetry, str) else "+".join(map(str, symmetry))
     choice = _choose({}, derivation, names, name)
     return compile_terms(model, derivation, choice, observation, action, base, default_pose, name)
+
+
+def _joined(names: Any) -> str:
+    """Several symmetries in one word.
+
+    Raises:
+        ValueError: it is no list of names.
+    """
+    if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"symmetry={names!r}: give a name, or a list of names, or leave it out")
+    return "+".join(names)
 
 
 def terms_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] | None = None) -> SymmetrySpec:

@@ -22,13 +22,16 @@ POLE_LENGTH = 0.6  # m, of each of InvertedDoublePendulum's
 def termination(env: gym.Env) -> Termination:
     """Whether an episode ends, not by its time limit, on arriving at raw observations ``(*batch, n)``.
 
-    It follows the environment's own rule and options for Gymnasium's MuJoCo tasks of version 5. An observation with an entry
-    that is not finite ends an episode in all of them.
+    It follows the environment's own rule and options for Gymnasium's MuJoCo tasks of version 5, and calls
+    `terminates(observations)` of environments that have such a method. An observation with an entry that is not finite ends an
+    episode in all of them.
 
     Raises:
         ValueError: another environment, or one whose observation does not show what its rule asks for.
     """
     base = env.unwrapped
+    if callable(own := getattr(base, "terminates", None)):
+        return lambda observations: own(observations) | ~observations.isfinite().all(-1)
     task = type(base).__name__.removesuffix("Env")
     rules = {
         "InvertedPendulum": _pendulum,
@@ -41,7 +44,8 @@ def termination(env: gym.Env) -> Termination:
     }
     if task not in rules or not type(base).__module__.endswith("_v5"):
         raise ValueError(
-            f"{env_name(env)}: when its episodes end is not known; give terminates=, a function of observations"
+            f"{env_name(env)}: when its episodes end is not known; give terminates=, a function of observations, or the "
+            "environment a method of that name"
         )
     ends = rules[task](base)
     return lambda observations: ends(observations) | ~observations.isfinite().all(-1)

@@ -231,21 +231,39 @@ def _call(function, spec: SymmetrySpec, name: str, key: str, both: set[str]) -> 
             if "obs_type" in both:
                 given["obs_type"] = "policy"
             result = function(**given)
-            return result[0 if key == "observation" else 1]
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             said = " ".join(str(error).split())[:200]
-            raise ValueError(f"{name} raises {type(error).__name__} for the {key} {tuple(x.shape)}: {said}") from error
+            raised = f"{name} raises {type(error).__name__} for the {key} {tuple(x.shape)}"
+            raise ValueError(
+                f"{raised}: {said}" if said else f"{raised}; call it on such a batch to see where"
+            ) from error
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            raise ValueError(
+                f"{name} returns {_kind(result)} for the {key} {tuple(x.shape)}; a function of observations and "
+                "actions returns both, observations first"
+            )
+        return result[0 if key == "observation" else 1]
 
     def grouped(x: torch.Tensor) -> Any:
         """Observations by group, for functions that take a dictionary of them."""
-        from tensordict import TensorDict
-
         sizes = [size for _, size in spec.observation_groups]
         parts = dict(zip((group for group, _ in spec.observation_groups), x.split(sizes, -1), strict=True))
-        result = call(TensorDict(parts, batch_size=x.shape[:1]))
-        return torch.cat([result[group] for group, _ in spec.observation_groups], -1)
+        result = call(_tensordict(parts, x))
+        if not hasattr(result, "keys") or (lacking := [group for group in parts if group not in result.keys()]):
+            found = f"lacks the group {lacking[0]!r}" if hasattr(result, "keys") else f"is {_kind(result)}"
+            raise ValueError(f"{name}: the image of the {key} {found}; return every group, {', '.join(parts)}")
+        return torch.cat([result[group] for group in parts], -1)
 
     return grouped if key == "observation" and spec.observation_groups and both else call
+
+
+def _tensordict(parts: dict[str, torch.Tensor], x: torch.Tensor) -> Any:
+    """Groups as trainers have them; a plain dictionary where tensordict is not installed."""
+    try:
+        from tensordict import TensorDict
+    except ImportError:
+        return parts
+    return TensorDict(parts, batch_size=x.shape[:1])
 
 
 def _probe(call: Callable[[torch.Tensor], Any], dim: int, name: str, key: str) -> list[_Affine]:
@@ -256,10 +274,13 @@ def _probe(call: Callable[[torch.Tensor], Any], dim: int, name: str, key: str) -
     """
     rng = np.random.default_rng(0)
     x = np.concatenate([np.zeros((1, dim)), np.eye(dim), rng.normal(size=(4, dim))])
-    y = call(torch.as_tensor(x))
-    if y is None:
-        raise ValueError(f"{name} returns None for the {key} {x.shape}; return its image")
-    y = np.asarray(y.detach() if isinstance(y, torch.Tensor) else y, dtype=np.float64)
+    batch = torch.as_tensor(x.copy())
+    y = call(batch)
+    if not np.array_equal(batch.numpy(), x):
+        raise ValueError(
+            f"{name} changes the {key} that it is given, in place, which spoils a trainer's batch; return a new tensor"
+        )
+    y = _numbers(y, name, f"{key} {x.shape}")
     if y.ndim != 2 or y.shape[1] != dim or len(y) % len(x) or not len(y):
         raise ValueError(
             f"{name} makes {y.shape} of the {key} {x.shape}; return as many rows, or a multiple of them, of {dim} numbers"
@@ -282,6 +303,32 @@ def _probe(call: Callable[[torch.Tensor], Any], dim: int, name: str, key: str) -
         one = _Affine(np.eye(dim), np.zeros(dim))
         images = [image for image in images if image.distance(one) > SAME] or images[:1]
     return images
+
+
+def _numbers(y: Any, name: str, of: str) -> np.ndarray:
+    """What a function has returned, as an array of float64.
+
+    Raises:
+        ValueError: it is no array of real numbers.
+    """
+    try:
+        found = y.detach().to_dense() if isinstance(y, torch.Tensor) else np.asarray(y)
+        if y is not None and found.dtype not in (torch.complex64, torch.complex128) and not np.iscomplexobj(found):
+            return np.asarray(found, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    raise ValueError(f"{name} returns {_kind(y)} for the {of}; return its image, a tensor of real numbers")
+
+
+def _kind(value: Any) -> str:
+    """A value's type, in words."""
+    if value is None:
+        return "None"
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"
 
 
 def _elements(spec: SymmetrySpec) -> dict[str, Callable[[Space], np.ndarray]]:

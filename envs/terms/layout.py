@@ -74,6 +74,8 @@ class Layout:
             else:
                 quantity, shown = term.bind(self.robot, self.symmetries)
                 rows = list(shown)
+            if not rows:
+                raise ValueError(f"{self.name}: {term.title} shows no entry; name some, or leave the term out")
             found.append((quantity, rows))
         return found
 
@@ -290,6 +292,8 @@ def action_layout(
         described = ["controls" if robot.model.nu else "joint_positions"]
     if isinstance(described, str | Mapping | Term):
         described = [described]
+    if not isinstance(described, Sequence):
+        raise ValueError(f"action: {described!r} is no list of terms, such as [{{term: joint_positions, scale: 0.25}}]")
     terms = []
     for one in described:
         term = term_of(one)
@@ -305,11 +309,17 @@ def action_layout(
         terms.append(replace(term, scale=float(inverse) if inverse.ndim == 0 else tuple(inverse.tolist())))
     found = Layout("action", robot, tuple(terms), tuple(symmetries))
     seen: set[tuple[Any, int]] = set()
+    idle = robot.idle_joints
     for quantity, rows in found.bound:
         for row in rows:
             if (quantity.key, row) in seen:
                 raise ValueError(f"action: {quantity.entries[row].name!r} is moved twice; leave one out")
             seen.add((quantity.key, row))
+            if quantity.entries[row].joint in idle:
+                raise ValueError(
+                    f"action: no actuator moves the joint {quantity.entries[row].joint!r}; moved are "
+                    f"{', '.join(joint for joint in robot.joints if joint not in idle)}"
+                )
     return found
 
 

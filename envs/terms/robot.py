@@ -19,6 +19,9 @@ from rppdyn.envs.observation.fixtures import Fixtures
 
 __all__ = ["Robot", "Scene", "Thing", "choose"]
 
+JOINT_TRANSMISSIONS = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
+"""Kinds of actuators that act on one joint."""
+
 Pose = Mapping[str, float] | Sequence[float] | str | None
 """A default pose: angles by joint (names or regular expressions), or in the model's order, or a keyframe's name."""
 
@@ -74,6 +77,16 @@ class Robot:
     def default(self) -> np.ndarray:
         """The default pose: one number per joint."""
         pose = self.model.qpos0[self.places].copy()
+        angles: Sequence[object] = ()
+        if isinstance(self.pose, Mapping):
+            angles = tuple(self.pose.values())
+        elif isinstance(self.pose, Sequence | np.ndarray) and not isinstance(self.pose, str):
+            angles = tuple(self.pose)
+        elif self.pose is not None and not isinstance(self.pose, str):
+            raise ValueError(f"default pose {self.pose!r}: give angles by joint, a list of them, or a keyframe's name")
+        for angle in angles:
+            if not isinstance(angle, int | float | np.number) or not np.isfinite(angle):
+                raise ValueError(f"default pose: the angle {angle!r} is no finite number")
         if isinstance(self.pose, str):
             names = [self.model.key(k).name for k in range(self.model.nkey)]
             return self.model.key_qpos[names.index(choose([self.pose], names, "keyframe")[0])][self.places]
@@ -87,6 +100,25 @@ class Robot:
                 )
             pose = np.array(self.pose, dtype=np.float64)
         return pose
+
+    @cached_property
+    def idle_joints(self) -> set[str]:
+        """Joints that none of the model's actuators moves; none where it has no actuators, or some that push bodies."""
+        model, moved = self.model, set()
+        for kind, (target, _) in zip(model.actuator_trntype, model.actuator_trnid, strict=True):
+            if kind in JOINT_TRANSMISSIONS:
+                moved.add(target)
+            elif kind == int(mujoco.mjtTrn.mjTRN_TENDON):
+                first, count = model.tendon_adr[target], model.tendon_num[target]
+                wraps = slice(first, first + count)
+                if (model.wrap_type[wraps] != mujoco.mjtWrap.mjWRAP_JOINT).any():
+                    return set()  # along sites, whose bodies all joints between may move
+                moved |= set(model.wrap_objid[wraps])
+            else:
+                return set()
+        if not moved:
+            return set()
+        return {name for name, joint in zip(self.joints, scalar_joints(model), strict=True) if joint not in moved}
 
     def choose_joints(self, names: Sequence[str] | None) -> list[int]:
         """Numbers of joints, by names or regular expressions; None means all.

@@ -25,6 +25,39 @@ __all__ = ["TERMS", "Affine", "Quantity", "Term", "register", "term_of"]
 
 LONGEST = 1000  # steps of a history
 
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def _is_list(value: Any, of: Callable[[Any], bool]) -> bool:
+    return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) and all(map(of, value))
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_OPTIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "str": ("a word", _is_word),
+    "bool": ("true or false", lambda value: isinstance(value, bool)),
+    "int": ("a whole number", lambda value: _is_number(value) and int(value) == value),
+    "float": ("a number", _is_number),
+    "Sequence[int]": (
+        "a list of whole numbers",
+        lambda value: _is_list(value, lambda v: _is_number(v) and int(v) == v),
+    ),
+    "Sequence[float]": ("a list of numbers", lambda value: _is_list(value, _is_number)),
+    "float | Sequence[float]": ("a number or a list of numbers", lambda v: _is_number(v) or _is_list(v, _is_number)),
+    "Sequence[str]": ("a list of names", lambda value: _is_list(value, _is_word)),
+    "Sequence[str] | None": ("a list of names", lambda value: value is None or _is_list(value, _is_word)),
+    "Sequence[Sequence[float]] | None": (
+        "a list of points (x, y)",
+        lambda value: value is None or _is_list(value, lambda point: _is_list(point, _is_number)),
+    ),
+}
+"""What an option of a term must be, by its annotation: in words, and a test."""
+
 Affine = tuple[np.ndarray, np.ndarray]
 
 TERMS: dict[str, type[Term]] = {}
@@ -72,6 +105,12 @@ class Term(ABC):
     history: int = 1
 
     def __post_init__(self) -> None:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            words, holds = _OPTIONS.get(str(entry.type), ("", lambda _: True))
+            if entry.name != "history" and not holds(value):
+                shown = list(value) if isinstance(value, tuple) else value
+                raise ValueError(f"{self._called()}: {entry.name}={shown!r} must be {words}")
         if not isinstance(self.history, int) or isinstance(self.history, bool) or not 1 <= self.history <= LONGEST:
             raise ValueError(
                 f"{self.title}: history={self.history!r} must be a whole number of steps, from 1 to {LONGEST}"
@@ -81,6 +120,9 @@ class Term(ABC):
     def title(self) -> str:
         """What messages call it."""
         return self.label or self.kind
+
+    def _called(self) -> str:
+        return self.title if isinstance(self.title, str) else self.kind
 
     @abstractmethod
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> tuple[Quantity, Sequence[int]]:

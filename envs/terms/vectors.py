@@ -68,7 +68,7 @@ def _vector(
     return Quantity((key, frame, thing), entries, read, derivable(finite))
 
 
-def _axes(axes: str, title: str) -> list[int]:
+def _axes(axes: str | Sequence[str], title: str) -> list[int]:
     if not axes or not set(axes) <= set("xyz") or len(set(axes)) < len(axes):
         raise ValueError(f"{title}: axes={axes!r} must be some of x, y and z")
     return ["xyz".index(axis) for axis in axes]
@@ -83,7 +83,7 @@ class _BaseVector(Term):
     """
 
     frame: str = "body"
-    axes: str = "xyz"
+    axes: str | Sequence[str] = "xyz"
     at: str = ""
 
     def _thing(self, robot: Robot) -> Thing:

@@ -17,7 +17,9 @@ TASKS = (
     "Swimmer",
     "HalfCheetah",
 )
+NEVER = ("Swimmer", "HalfCheetah", "rppdyn/")
 OPTIONS = [
+    ("rppdyn/WindyPendulum-v0", {}),
     ("Hopper-v5", dict(exclude_current_positions_from_observation=False, healthy_z_range=(1.0, 1.2))),
     ("Walker2d-v5", dict(exclude_current_positions_from_observation=False, healthy_angle_range=(-0.1, 0.05))),
     ("Ant-v5", dict(exclude_current_positions_from_observation=False, healthy_z_range=(0.4, 0.75))),
@@ -41,7 +43,7 @@ def test_episodes_end_where_the_simulator_ends_them(env_id, options):
                 break
     env.close()
     assert said == done
-    never = env_id.startswith(("Swimmer", "HalfCheetah")) or options.get("terminate_when_unhealthy") is False
+    never = env_id.startswith(NEVER) or options.get("terminate_when_unhealthy") is False
     assert any(done) != never  # both answers were put to the test
 
 

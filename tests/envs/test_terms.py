@@ -15,6 +15,7 @@ from rppdyn.envs import SymmetrySpec, certify_terms, compiled_terms, symmetry_sp
 from rppdyn.envs.spec import Space
 from rppdyn.envs.terms import TERMS, read_terms
 from rppdyn.envs.terms.certification import TOLERANCE, judge, witnesses
+from rppdyn.envs.terms.robot import Robot
 
 CRAWLER = Path(__file__).parents[2] / "docs" / "examples" / "crawler.xml"
 HANDS = ["left_hand", "right_hand"]
@@ -236,6 +237,23 @@ FOUR = {"feet": HANDS, "offsets": [0, 0.3]}
     ([], {}, r"observation has no terms"),
     ({"a": 3}, {}, r"observation group 'a' is 3; give a list of terms"),
     ([3], {}, r"observation term 3: give its name"),
+    ([{"term": "base_height", "scale": "fast"}], {}, r"base_height: scale='fast' must be a number or a list of numbers"),
+    ([{"term": "base_height", "offset": [None]}], {}, r"offset=\[None\] must be a number"),
+    ([{"term": "joint_positions", "joints": 3}], {}, r"joint_positions: joints=3 must be a list of names"),
+    ([{"term": "joint_positions", "joints": []}], {}, r"joint_positions shows no entry; name some"),
+    ([{"term": "joint_positions", "relative": "no"}], {}, r"relative='no' must be true or false"),
+    ([{"term": "commands", "entries": "yaw"}], {}, r"entries='yaw' must be a list of names"),
+    ([{"term": "commands", "entries": []}], {}, r"commands shows no entry"),
+    ([{"term": "height_scan", "size": 3}], {}, r"height_scan: size=3 must be a list of numbers"),
+    ([{"term": "height_scan", "points": [1, 2]}], {}, r"points=\[1, 2\] must be a list of points"),
+    ([{"term": "scalars", "size": 1.5}], {}, r"scalars: size=1.5 must be a whole number"),
+    ([{"term": "gait_phase", "feet": HANDS, "offsets": "half"}], {}, r"offsets='half' must be a list of numbers"),
+    ([{"term": "base_height", "label": 3}], {}, r"base_height: label=3 must be a word"),
+    (["base_height"], {"action": 3}, r"action: 3 is no list of terms"),
+    (["base_height"], {"symmetry": []}, r"symmetry=\[\]: give a name"),
+    (["base_height"], {"symmetry": 3}, r"symmetry=3: give a name"),
+    (["base_height"], {"default_pose": 3}, r"default pose 3: give angles"),
+    (["base_height"], {"default_pose": {"left_lift": "up"}}, r"default pose: the angle 'up' is no finite number"),
     ([{"term": "joint_positions", "offset": [0.1, 0, 0, 0, 0, 0], "joints": None}], {"symmetry": "yaw+left-right"}, None),
 ])  # fmt: skip
 def test_refusals(observation, options, message):
@@ -245,6 +263,20 @@ def test_refusals(observation, options, message):
     with pytest.raises(ValueError, match=message) as caught:
         crawler(observation, **options)
     assert "\n" not in str(caught.value)
+
+
+def test_an_action_of_a_joint_that_nothing_moves_is_refused():
+    """Motors, and tendons along joints, move theirs; a model without actuators is moved from outside."""
+    body = "<worldbody><body name='b'><joint name='one' axis='0 1 0'/><joint name='two' axis='1 0 0'/>" \
+           "<joint name='three' axis='0 0 1'/><geom size='.1'/></body></worldbody>"  # fmt: skip
+    tendon = "<tendon><fixed name='t'><joint joint='two' coef='1'/></fixed></tendon>"
+    actuators = "<actuator><motor joint='one'/><motor tendon='t'/></actuator>"
+    for described, idle in ((tendon + actuators, {"three"}), (tendon, set())):
+        robot = Robot(mujoco.MjModel.from_xml_string(f"<mujoco>{body}{described}</mujoco>"))
+        assert robot.idle_joints == idle
+    model = gym.make("Walker2d-v5").unwrapped.model
+    with pytest.raises(ValueError, match="action: no actuator moves the joint 'rootx'; moved are thigh_joint"):
+        symmetry_spec(model, observation=["joint_positions"], action=["joint_positions"], symmetry="leg swap")
 
 
 def test_terms_need_a_model():
