@@ -420,7 +420,10 @@ def _unspoilt(derivation: Derivation) -> Choice:
 def _build(name: str, model, chosen: list[ModelSymmetry], obs: Space, remarks: tuple[str, ...]) -> SymmetrySpec:
     spaces: dict[str, Any] = dict(state_spaces(model, chosen))
     if "action" not in spaces:
-        raise ValueError(f"the model of {name} has no actuator, so there is no action for a symmetry to act on")
+        raise ValueError(
+            f"the model of {name} has no actuator, so there is no action for a symmetry to act on; add actuators to "
+            "its file, or list the terms of the action (symmetry_spec(..., observation=, action=))"
+        )
     symmetries = tuple(
         Symmetry(s.name, note=" ".join((*(f"{deviation}." for deviation in s.deviations[:3]), *remarks)))
         for s in chosen

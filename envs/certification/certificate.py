@@ -49,13 +49,13 @@ ENOUGH = 20
 SHOWN = 8  # components in the table: the worst; the dictionary has all
 NOT_DEFINED = "not defined"
 NAMED = 4  # deviations of the model in the table; the dictionary has all
-WIDTH = 100
+WIDTH = 80
 
 
 LEGEND = (
-    f"Verdicts are on the 95th percentile: exact below {EXACT_BELOW:g}, approximate below {APPROXIMATE_BELOW:g} (as wrong as",
-    "predicting no motion), else broken. Along a rollout chaos enlarges any difference, rounding",
-    "included: it has no verdict.",
+    f"Verdicts are on the 95th percentile: exact below {EXACT_BELOW:g}, approximate below {APPROXIMATE_BELOW:g}",
+    "(as wrong as predicting no motion), else broken. Along a rollout chaos enlarges",
+    "any difference, rounding included: it has no verdict.",
 )
 
 
@@ -368,10 +368,10 @@ class Certificate:
             raise ValueError(f"certificate lacks the key {error}; certify again") from None
 
     def table(self) -> str:
-        """The findings as a table for the terminal, at most 100 columns wide."""
+        """The findings as a table for the terminal, about 80 columns wide."""
         through = f", through {', '.join(self.wrappers)}" if self.wrappers else ""
         lines = [
-            f"{self.env_id}: one step from {self.n_states} states of random rollouts and from their mirror images{through}",
+            f"{self.env_id}: one step from {self.n_states} random states and their mirror images{through}",
             f"model {self.model_digest[:12]}, spec {self.spec_digest[:12]}, seed {self.seed}, {self.solver} solver, "
             f"MuJoCo {self.mujoco}",
         ]
@@ -417,7 +417,7 @@ def _defect_from_dict(data: dict | None) -> Defect | None:
 def _report_lines(g: GeneratorReport) -> list[str]:
     stated = f" (stated: {g.expected})" if g.expected in VERDICTS else ""
     heading = f"{g.name}: dynamics {g.dynamics_verdict}{stated}, reward {g.reward_verdict}"
-    rows = [["relative defect", "median", "p95", "max", f"above {EXACT_BELOW:g}", "verdict"]]
+    rows = [["relative defect", "median", "p95", "max", f"> {EXACT_BELOW:g}", "verdict"]]
     for what in ("state", "observation", "reward"):
         defect = getattr(g, what)
         rows.append([what, "", "", "", "", NOT_DEFINED] if defect is None else _row(what, defect))
@@ -426,12 +426,12 @@ def _report_lines(g: GeneratorReport) -> list[str]:
                 rows.append(_row(f"  {where} ({n})", by[what], judged=n >= ENOUGH))
     share = "" if g.termination is None else f"{g.termination:.1%}"
     rows.append(["termination", "", "", "", share, g.termination_verdict])
-    distance = "" if g.reset is None else f"KS {g.reset:.2f}"
-    rows.append(["reset", "", "", distance, g.reset_coordinate, g.reset_verdict])
     off = sorted(
         (c for c in g.components if c[1].verdict != "exact"), key=lambda c: -np.nan_to_num(c[1].p95, nan=np.inf)
     )
-    rows += [_row(f"  {name}", defect) for name, defect in off[:SHOWN]]
+    if off:
+        rows.append(["worst coordinates", "", "", "", "", ""])
+        rows += [_row(f"  {name}", defect) for name, defect in off[:SHOWN]]
     lines = [heading, "-" * min(len(heading), WIDTH), *_spoilers(g), *align(rows)]
     if g.left_out:
         wrong = "; ".join(f"{n} {what}" for what, n in g.left_out.items())
@@ -440,8 +440,10 @@ def _report_lines(g: GeneratorReport) -> list[str]:
     exact = len(g.components) - len(off)
     if len(off) > SHOWN:
         lines.append(f"  and {len(off) - SHOWN} coordinates with a p95 of at most {off[SHOWN - 1][1].p95:.1e}")
-    lines.append(f"coordinates: {exact} of {len(g.components)} exact" + (", the worst others above" if off else ""))
-    lines.append(f"along a rollout, median in steps: {_rollout(g)}")
+    lines.append(f"coordinates: {exact} of {len(g.components)} exact")
+    reset = "" if g.reset is None else f" (largest KS distance {g.reset:.2f}, {g.reset_coordinate})"
+    lines.append(f"reset: {g.reset_verdict}{reset}")
+    lines.append(f"along a rollout: {_rollout(g)}")
     support = f"support: {g.support.share:.0%} of mirrored states lie where rollouts go"
     if g.support.outside > 0.05:
         support += f"; {g.support.worst} is far outside in {g.support.outside:.0%}"
@@ -474,7 +476,7 @@ def _rollout(g: GeneratorReport) -> str:
     if not steps:
         return "none lasted a step"
     values, after = (", ".join(part) for part in ([f"{g.rollout[t - 1]:.1e}" for t in steps], map(str, steps)))
-    return f"{values} after {after}" + (f" (x {g.growth:.2f} a step)" if g.growth else "")
+    return f"{values} after {after} steps" + (f" (x {g.growth:.2f} a step)" if g.growth else "")
 
 
 def _listed(names: tuple[str, ...], at_most: int = 3) -> str:

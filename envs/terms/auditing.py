@@ -93,21 +93,20 @@ class Audit:
                 f"every entry is the derived one; the simulator agrees to {self.worst:.1e} of an entry's spread"
             )
             return "\n".join(lines)
-        lines += [f"{len(self.wrong)} entries are wrong:", ""]
-        rows = [["space", "symmetry", "index", "entry", "map", "right", "off in the simulator"]]
-        rows += [
-            [
-                w.space,
-                w.element,
-                str(w.index),
-                w.name,
-                w.found,
-                w.right,
-                "-" if np.isnan(w.defect) else f"{w.defect:.2g}",
-            ]
-            for w in self.wrong[:LISTED]
-        ]
-        lines += align(rows)
+        wrong = self.wrong[:LISTED]
+        columns = {"symmetry": [w.element for w in wrong], "": [w.space for w in wrong]}
+        columns = {title: cells for title, cells in columns.items() if len(set(cells)) > 1}  # one value is no column
+        columns |= {
+            "index": [str(w.index) for w in wrong],
+            "entry": [w.name for w in wrong],
+            "map": [w.found for w in wrong],
+            "right": [w.right for w in wrong],
+            "defect": ["-" if np.isnan(w.defect) else f"{w.defect:.2g}" for w in wrong],
+        }
+        what = [*dict.fromkeys(f"{w.space} under {w.element}" for w in self.wrong)]
+        total = sum(self.entries.values()) * len(self.elements)
+        lines += [f"{len(self.wrong)} of {total} entries are wrong: {', '.join(what)}", ""]
+        lines += align([[*columns], *zip(*columns.values(), strict=True)])
         if len(self.wrong) > LISTED:
             lines.append(f"and {len(self.wrong) - LISTED} more")
         return "\n".join(lines)

@@ -82,6 +82,9 @@ def test_a_policy_that_was_not_kept_is_not_written(folder, monkeypatch, capsys):
         (["export", "a.zip", "--onnx", "x.onnx"], "--trust"),
         (["export", "run", "--onnx", "x.onnx", "--env", ENV], "a run has an environment of its own"),
         (["export", "x.onnx", "--onnx", "y.onnx"], "exported already"),
+        (["export", "x.json", "--onnx", "y.onnx"], "x.json is a file of no policy: give a run's folder"),
+        (["export", "run", "--onnx", "no/where/x.onnx"], "there is no folder no/where"),
+        (["evaluate-agent", "x.json", "--env", ENV], "x.json is a file of no policy"),
         (["evaluate-agent", "no.onnx", "--env", ENV], "there is no such file"),
         (["evaluate-agent", "x.onnx"], "give --env"),
         (["evaluate-agent", "x.onnx", "--vecnormalize", "f"], "is no stable-baselines3 file"),
@@ -91,6 +94,7 @@ def test_a_policy_that_was_not_kept_is_not_written(folder, monkeypatch, capsys):
 def test_refusals(folder, words, said, capsys):
     (folder / "x.onnx").write_text("no model")
     (folder / "a.zip").write_text("no zip")
+    (folder / "x.json").write_text("{}")
     assert main(words) == 2
     error = capsys.readouterr().err
     assert said in error and len(error.splitlines()) == 1

@@ -94,6 +94,8 @@ def policy_file(config: EvaluateAgentConfig | ExportConfig, path: str) -> None:
     Raises:
         ConfigError: naming the flag, or the file.
     """
+    if config.kind == "run" and Path(path).is_file():
+        raise ConfigError(f"{path} is a file of no policy: give a run's folder, or a file in {', '.join(POLICIES)}")
     if config.kind in ("run", PRETRAINED):
         if config.env is not None:
             raise ConfigError(f"--env {config.env}: a {config.kind} has an environment of its own; leave it out")
