@@ -5,8 +5,8 @@ r"""Networks of one architecture, N at a time, as functions of N flat parameter 
     y, back = functions.vjp(x, weights)                      # ... for all passes, (N, B, i) -> (N, B, o)
     back.parameters(g); back.inputs(g, start)                # gradients of <g, y>, whichever are wanted
 
-Chains of linear layers and point-wise swish are written out (`Perceptrons`); everything else goes through autograd, one
-network after another (`Others`).
+Chains of linear layers and a point-wise swish, relu or tanh are written out (`Perceptrons`); everything else goes through
+autograd, one network after another (`Others`).
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class _NoMap(Exception):
 
 
 class Perceptrons(Networks):
-    r"""Chains of relaxed linear layers and swish, all networks in one batched product per layer, gradients written out.
+    r"""Chains of relaxed linear layers and an activation, all networks in one batched product per layer, gradients written out.
 
     Their vectors are what `rppdyn.agents.assembly` puts together.
 
@@ -289,6 +289,7 @@ class Perceptrons(Networks):
         trainable = _trainable(nets[0])
         tied = [name for name in trainable if ".equivariant." in name]
         super().__init__(nets, [*tied, *(name for name in trainable if name not in tied)])
+        self.activation = nets[0].activation.name
         exact = copy.deepcopy(nets[0]).cpu().double()
         exact.fourier = None
         layers = _linear(exact.assemble())
@@ -304,7 +305,9 @@ class Perceptrons(Networks):
     def of(cls, nets: Sequence[RPPEMLP]) -> Perceptrons | None:
         """The networks as such chains, each weight a multiple of one tied parameter plus one of a free one; None else."""
         for net in nets:
-            if not isinstance(net, RPPEMLP) or (net.fourier is not None and _width(net) > DENSE):
+            if not isinstance(net, RPPEMLP) or net.activation.name not in WRITTEN:
+                return None
+            if net.fourier is not None and _width(net) > DENSE:
                 return None
             if any(block.bilinear is not None or not isinstance(block.gate, Pointwise) for block in net.blocks):
                 return None
@@ -395,14 +398,14 @@ class Perceptrons(Networks):
     def __call__(self, x: Tensor, weights: list[tuple[Tensor, Tensor]]) -> Tensor:
         *hidden, (w, b) = weights
         for weight, bias in hidden:
-            x = F.silu(_affine(x, weight, bias), inplace=True)
+            x = _in_place(_affine(x, weight, bias), self.activation)
         return _affine(x, w, b)
 
     def vjp(self, x: Tensor, weights: list[tuple[Tensor, Tensor]], rows: int | None = None) -> tuple[Tensor, Back]:
         inputs, saved = [x], []
         *hidden, (w, b) = weights
         for weight, bias in hidden:
-            y, own = _swish(_affine(inputs[-1], weight, bias))
+            y, own = _activated(_affine(inputs[-1], weight, bias), self.activation)
             inputs.append(y)
             saved.append(own)
         recorded = ([t[:, :rows] for t in tensors] for tensors in (inputs, saved))
@@ -430,30 +433,47 @@ class _Written(Back):
         return torch.bmm(self.weights[0][0][..., start:].mT, g.mT).mT
 
     def _through(self, g: Tensor, i: int) -> Tensor:
-        """From the gradient by layer i's output to that by the output of the layer before it, through its swish."""
+        """From the gradient by layer i's output to that by the output of the layer before it, through its activation."""
         weight = self.weights[i][0]
         g = g * weight if weight.shape[1] == 1 else torch.bmm(g, weight)
-        return _through_swish(g, self.inputs_of[i], self.saved[i - 1])
+        return _through(g, self.inputs_of[i], self.saved[i - 1], self.networks.activation)
 
 
 def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x W^T + b of each network; torch.compile adds b, and takes the product of a single row, where it takes the swish."""
+    """x W^T + b of each network; torch.compile adds b, and takes the product of a single row, where it takes the activation."""
     if not torch.compiler.is_compiling():
         return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
     product = (x * weight).sum(2, keepdim=True) if weight.shape[1] == 1 else torch.bmm(x, weight.mT)
     return product + bias.unsqueeze(1)
 
 
-def _swish(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x sigmoid(x), and what `_through_swish` needs: x, or compiled, since it would be computed twice, sigmoid(x)."""
+WRITTEN = ("swish", "relu", "tanh")
+"""Activations whose derivative is written out."""
+
+
+def _in_place(x: Tensor, activation: str) -> Tensor:
+    if activation == "swish":
+        return F.silu(x, inplace=True)
+    return x.relu_() if activation == "relu" else x.tanh_()
+
+
+def _activated(x: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    """The value, and what `_through` needs beside it: of swish x, or compiled, since it would be computed twice, sigmoid(x)."""
+    if activation != "swish":
+        y = F.relu(x) if activation == "relu" else x.tanh()
+        return y, y
     if not torch.compiler.is_compiling():
         return F.silu(x), x
     sigmoid = torch.sigmoid(x)
     return x * sigmoid, sigmoid
 
 
-def _through_swish(g: Tensor, y: Tensor, saved: Tensor) -> Tensor:
-    """The gradient by swish's argument from that by y, its value; it may overwrite g."""
+def _through(g: Tensor, y: Tensor, saved: Tensor, activation: str) -> Tensor:
+    """The gradient by the activation's argument from that by y, its value; it may overwrite g."""
+    if activation == "relu":
+        return g * (y > 0)
+    if activation == "tanh":
+        return g * (1 - y * y)
     if not torch.compiler.is_compiling():
         return torch.ops.aten.silu_backward.grad_input(g, saved, grad_input=g)
     return g * (saved + y * (1 - saved))

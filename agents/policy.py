@@ -30,16 +30,18 @@ from rppdyn.agents.networks import (
 from rppdyn.envs import SymmetrySpec, certified_share
 from rppdyn.groups import Group
 from rppdyn.nn import EMLP, MLP, RPPEMLP, RelaxedLinear
+from rppdyn.nn.activations import activation_of
 from rppdyn.nn.chains import check_chain
 from rppdyn.nn.pathways import prior_unit
 from rppdyn.priors import free_share, free_variance
 from rppdyn.reps import Rep
+from rppdyn.reps.algebra import is_int
 
 logger = logging.getLogger(__name__)
 
 GIVEN = (
     "rep_in", "rep_out", "group", "hidden", "num_layers", "equivariant_variance", "free_variance", "output_scale", "generator",
-    "groups", "variances",
+    "groups", "variances", "device",
 )  # fmt: skip
 """Arguments of networks that follow from the spec, or are the policy's own."""
 
@@ -94,12 +96,17 @@ class SymmetricPolicy(BasePolicy):
         model: str,
         network_kwargs: Mapping[str, Any] | None,
         use_sde: bool,
+        net_arch: Any,
+        activation_fn: Any,
+        critic: str,
         **arguments: Any,
     ) -> None:
         """Check what every policy is given, and keep it as the plain data that a saved policy is built from again.
 
+        Args:
+            critic: the key of the critics' layers in `net_arch`, "qf" or "vf".
         Raises:
-            ValueError: an unknown model, spaces that the spec doesn't fit, or `use_sde`.
+            ValueError: an unknown model, spaces that the spec doesn't fit, layers or an activation that are none, or `use_sde`.
         """
         if use_sde:
             name = type(self).__name__
@@ -111,8 +118,17 @@ class SymmetricPolicy(BasePolicy):
         known = [name for name in inspect.signature(RPPEMLP).parameters if name not in GIVEN]
         if unknown := [name for name in network_kwargs or {} if name not in known]:
             raise ValueError(f"network_kwargs has {unknown[0]!r}: networks here take {', '.join(known)}")
-        own = dict(spec=self.spec.to_dict(), model=model, network_kwargs=dict(network_kwargs or {}))
-        self._arguments = own | arguments
+        network = dict(network_kwargs or {})
+        if activation_fn is not None:
+            if "activation" in network:
+                raise ValueError(
+                    f"activation_fn={activation_fn!r} and network_kwargs with activation={network['activation']!r}: give one"
+                )
+            network["activation"] = activation_of(activation_fn, "activation_fn").name
+        elif "activation" in network:
+            network["activation"] = activation_of(network["activation"]).name
+        own = dict(spec=self.spec.to_dict(), model=model, network_kwargs=network)
+        self._arguments = own | layers(arguments, net_arch, critic)
 
     @property
     def model(self) -> str:
@@ -148,10 +164,14 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         groups: a chain of groups, the spec's first, each a subgroup of the one before, given by the matrices by which it acts
             in that; of "rpp", and of the actor of "rpp_policy_only". A spec's representations are restricted to them.
         variances: with `groups`, one for each of them and the free pathway's last, in the place of all other variances.
+        net_arch, activation_fn: as stable-baselines3's policies have them, in the place of `hidden` and of the activation in
+            `network_kwargs`: [64, 64] or dict(pi=[64, 64], qf=[128, 128]), and a class of `torch.nn`.
+        critic_hidden: the critics' own layers; None means the actor's.
         use_sde: accepted because stable-baselines3 passes it; must be False.
     Raises:
-        ValueError: an unknown model, a negative variance, an unknown option of Adam, spaces that the spec doesn't fit, or
-            groups that are no chain, begin with another group than the spec's, or are of a network with one pathway.
+        ValueError: an unknown model, a negative variance, layers or an activation that are none, an unknown option of Adam,
+            spaces that the spec doesn't fit, or groups that are no chain, begin with another group than the spec's, or are of a
+            network with one pathway.
 
     Networks are drawn, and exploration noise is seeded, from torch's global generator, which stable-baselines3 seeds
     with the agent's `seed`.
@@ -168,7 +188,7 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         lr_schedule: Schedule,
         spec: SymmetrySpec | Mapping[str, Any],
         model: str = "rpp",
-        hidden: int = defaults.HIDDEN,
+        hidden: int | Sequence[int] = defaults.HIDDEN,
         num_layers: int = 2,
         equivariant_variance: float = defaults.EQUIVARIANT_VARIANCE,
         free_variance: float = defaults.FREE_VARIANCE,
@@ -180,6 +200,9 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         network_kwargs: Mapping[str, Any] | None = None,
         groups: Sequence[Group | Mapping[str, Any]] | None = None,
         variances: Sequence[int | float] | None = None,
+        net_arch: Any = None,
+        activation_fn: Any = None,
+        critic_hidden: int | Sequence[int] | None = None,
         use_sde: bool = False,
     ) -> None:
         if n_critics < 1:
@@ -203,6 +226,10 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
             optimizer_kwargs=optimizer_kwargs,
             network_kwargs=network_kwargs,
             use_sde=use_sde,
+            net_arch=net_arch,
+            activation_fn=activation_fn,
+            critic="qf",
+            critic_hidden=critic_hidden,
             **_chain(groups, variances),
         )
         super(SACPolicy, self).__init__(
@@ -322,7 +349,8 @@ def certified_arguments(arguments: Mapping[str, Any], env: Any, spec: SymmetrySp
         )
     try:
         found = certified_share(env, spec)
-        variance = free_variance(found.share, wide, arguments.get("hidden", defaults.HIDDEN))
+        own = layers(dict(hidden=arguments.get("hidden", defaults.HIDDEN)), arguments.get("net_arch"))
+        variance = free_variance(found.share, wide, widest(own["hidden"]))
     except ValueError as error:
         raise ValueError(f"free_variance='certified': {error}") from error
     logger.info("free_variance='certified' is %.3g: the symmetry of %s is %s", variance, spec.env_id, found.note)
@@ -352,6 +380,57 @@ def pathway_variances(network: type[RPPEMLP], arguments: Mapping[str, Any], pref
     if network is MLP:  # the baseline's only pathway is under the wide prior
         return {"equivariant_variance": 0.0, "free_variance": variances["equivariant_variance"]}
     return variances | {"free_variance": 0.0} if network is EMLP else variances
+
+
+def layers(arguments: Mapping[str, Any], net_arch: Any = None, critic: str = "") -> dict[str, Any]:
+    """A policy's arguments with hidden layers as plain data: a width, or a list of widths, whose length is `num_layers`.
+
+    Args:
+        net_arch: in the place of `hidden`, as stable-baselines3's policies take it.
+        critic: the key of the critics' layers there; "" for any.
+    Raises:
+        ValueError: they are no numbers of channels.
+    """
+    found = dict(arguments)
+    keys = ("pi", critic or "qf")
+    if net_arch is not None:
+        own = {key: found.get(key) for key in ("hidden", "critic_hidden")}
+        if isinstance(net_arch, Mapping):
+            if set(net_arch) != set(keys) and critic:
+                raise ValueError(
+                    f"net_arch={dict(net_arch)}: give a list, or a dictionary with the keys {' and '.join(keys)}"
+                )
+            found["hidden"] = _widths("net_arch", net_arch.get("pi"))
+            own_critic = _widths("net_arch", net_arch[critic]) if critic else None
+            found["critic_hidden"] = None if own_critic == found["hidden"] else own_critic
+        else:
+            found["hidden"] = _widths("net_arch", net_arch)
+        if own.get("critic_hidden") is not None:
+            raise ValueError(f"net_arch={net_arch} and critic_hidden={own['critic_hidden']}: give one of them")
+    for key in ("hidden", "critic_hidden"):
+        if isinstance(widths := found.get(key), Sequence):
+            found[key] = _widths(key, widths)
+        elif widths is not None and (not is_int(widths) or widths < 1):
+            raise ValueError(f"{key}={widths!r}: give a number of channels, or a list of them such as [64, 64]")
+    if isinstance(found["hidden"], list) and "num_layers" in found:
+        found["num_layers"] = len(found["hidden"])
+    if found.get("critic_hidden") is None:  # as in policies from before there was one
+        found.pop("critic_hidden", None)
+    return found
+
+
+def _widths(key: str, given: Any) -> list[int]:
+    good = isinstance(given, Sequence) and not isinstance(given, str)
+    if not good or not all(is_int(width) and width >= 1 for width in given):
+        raise ValueError(f"{key}={given!r}: give numbers of channels, one for each hidden layer, such as [64, 64]")
+    if not given:
+        raise ValueError(f"{key}=[]: give one hidden layer at least; num_layers=0 has none, and is linear")
+    return [int(width) for width in given]
+
+
+def widest(hidden: int | Sequence[int]) -> int:
+    """The channels of the widest hidden layer."""
+    return max(hidden) if isinstance(hidden, Sequence) else hidden
 
 
 def _chain(
@@ -417,8 +496,8 @@ def network_builder(
         if network is RPPEMLP:
             chained = _chained(spec, arguments, prefix) | dict(arguments["network_kwargs"])
             if chained.get("free_scale") == "prior":
-                chained["free_scale"] = prior_unit(max(chained["variances"][1:]), arguments["hidden"])
-            return _builder(network, None, arguments, generator, chained)
+                chained["free_scale"] = prior_unit(max(chained["variances"][1:]), widest(arguments["hidden"]))
+            return _builder(network, None, arguments, generator, chained, prefix)
     variances = pathway_variances(network, arguments, prefix)
     key, usual = f"{prefix}free_variance", None if prefix else defaults.FREE_VARIANCE
     if network is MLP and arguments[key] != usual:
@@ -436,8 +515,8 @@ def network_builder(
         options.pop("parametrisation", None)
         options.pop("free_scale", None)
     elif options.get("free_scale") == "prior":
-        options["free_scale"] = prior_unit(variances["free_variance"], arguments["hidden"])
-    return _builder(network, spec.group, arguments, generator, options)
+        options["free_scale"] = prior_unit(variances["free_variance"], widest(arguments["hidden"]))
+    return _builder(network, spec.group, arguments, generator, options, prefix)
 
 
 def _builder(
@@ -446,14 +525,18 @@ def _builder(
     arguments: Mapping[str, Any],
     generator: torch.Generator,
     options: Mapping[str, Any],
+    prefix: str,
 ) -> BuildNetwork:
+    hidden = arguments["hidden"] if arguments.get(f"{prefix}hidden") is None else arguments[f"{prefix}hidden"]
+    num_layers = None if isinstance(hidden, Sequence) else arguments["num_layers"]
+
     def build(rep_in: Rep, rep_out: Rep, **kwargs: Any) -> RPPEMLP:
         return network(
             rep_in,
             rep_out,
             group,
-            hidden=arguments["hidden"],
-            num_layers=arguments["num_layers"],
+            hidden=hidden,
+            num_layers=num_layers,
             generator=generator,
             **options,
             **kwargs,

@@ -56,6 +56,7 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         hidden, num_layers: width and number of hidden layers of both networks.
         equivariant_variance, free_variance: prior variances of the pathways; 0 removes a pathway.
         critic_equivariant_variance, critic_free_variance: the value's own; None means the policy's.
+        net_arch, activation_fn, critic_hidden: as for `RPPPolicy`; a dictionary has the keys pi and vf.
         output_scale: scale of the mean's last layer at the start, as stable-baselines3's gain. Its orthogonal initialisation
             is for `nn.Linear`; layers here have their own, which keeps the variance of features, too.
         log_std_init: logarithm of the standard deviation at the start.
@@ -76,7 +77,7 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         lr_schedule: Schedule,
         spec: SymmetrySpec | Mapping[str, Any] | None = None,
         model: str = "rpp",
-        hidden: int = 64,
+        hidden: int | Sequence[int] = 64,
         num_layers: int = 2,
         equivariant_variance: float = defaults.EQUIVARIANT_VARIANCE,
         free_variance: float = defaults.FREE_VARIANCE,
@@ -87,6 +88,9 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         optimizer_class: type[torch.optim.Optimizer] = torch.optim.Adam,
         optimizer_kwargs: dict[str, Any] | None = None,
         network_kwargs: Mapping[str, Any] | None = None,
+        net_arch: Any = None,
+        activation_fn: Any = None,
+        critic_hidden: int | Sequence[int] | None = None,
         use_sde: bool = False,
     ) -> None:
         if spec is None:
@@ -110,6 +114,10 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
             optimizer_kwargs=optimizer_kwargs,
             network_kwargs=network_kwargs,
             use_sde=use_sde,
+            net_arch=net_arch,
+            activation_fn=activation_fn,
+            critic="vf",
+            critic_hidden=critic_hidden,
         )
         if not self.spec.action_rep.is_signed_permutation:
             raise ValueError(

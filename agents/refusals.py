@@ -25,7 +25,7 @@ from stable_baselines3.common.vec_env import (
 )
 
 from rppdyn.agents.compiled import OPTIONS
-from rppdyn.agents.functional import Perceptrons
+from rppdyn.agents.functional import WRITTEN, Perceptrons
 from rppdyn.envs import SymmetrySpec
 from rppdyn.envs.catalogue import single_environment
 from rppdyn.envs.certification.wrapped import require_symmetric_wrappers
@@ -46,8 +46,6 @@ LOST = "what is learned from it would be lost, so the environment must return nu
 SMALLER = "start again with a smaller learning_rate, or rewards of a smaller scale"
 
 INSTEAD = {
-    "net_arch": "hidden= and num_layers=",
-    "activation_fn": "networks that are equivariant, with swish",
     "optimizer_class": "Adam, with optimizer_kwargs=",
     "features_extractor_class": "the spec's own features",
 }
@@ -245,8 +243,9 @@ def check_compiled(agent: RPPSAC) -> None:
     for name, network in (("actor", agent.actor), ("critic", agent.critic)):
         if not isinstance(network.function, Perceptrons):
             raise ValueError(
-                f"compile=true: the {name}'s layers have gates, bilinear layers or products by irreducible type, and updates "
-                "through autograd can't be compiled: use compile=false, or the regular representation where there is one"
+                f"compile=true: the {name}'s layers have gates, bilinear layers, products by irreducible type or an activation "
+                f"other than {', '.join(WRITTEN)}, and updates through autograd can't be compiled: use compile=false, or the "
+                "regular representation where there is one"
             )
 
 

@@ -16,7 +16,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC, Agent, LearnVariances, WidenVariances
-from rppdyn.agents.policy import prior_share
+from rppdyn.agents.policy import prior_share, widest
 from rppdyn.agents.trainees import LOG_INTERVAL, Trainee, train_together
 from rppdyn.agents.workers import WorkerEnv
 from rppdyn.envs import SymmetrySpec, certificate_for, require_capturable, share_of, termination
@@ -242,7 +242,7 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
     with ExitStack() as stack:
         env = stack.enter_context(closing(build_env(config)))
         spec = spec_of(config, folder, env)
-        certify_variance(config.model, folder, env, spec, config.model.hidden, reward=True)
+        certify_variance(config.model, folder, env, spec, widest(config.model.hidden), reward=True)
         require_capturable(env)
         stepped, options, count = env, {}, config.agent.num_envs
         if config.workers:

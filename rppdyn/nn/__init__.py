@@ -1,5 +1,6 @@
 """Relaxed layers and networks: sums of pathways, each with its own prior."""
 
+from rppdyn.nn.activations import ACTIVATIONS, Activation
 from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.dense import DensePathway
 from rppdyn.nn.frame import LearnedFrame
@@ -14,6 +15,8 @@ from rppdyn.nn.products import ChannelProducts
 from rppdyn.nn.stacking import Stack
 
 __all__ = [
+    "ACTIVATIONS",
+    "Activation",
     "Bilinear",
     "ChannelProducts",
     "Chained",

@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from rppdyn.basis import isotypic
 from rppdyn.groups import Group
+from rppdyn.nn.activations import SWISH, Activation
 from rppdyn.nn.buffers import ExactBuffers
 from rppdyn.nn.linear import RelaxedLinear
 from rppdyn.reps import Rep, regular
@@ -86,7 +87,7 @@ def _places(layer: RelaxedLinear) -> tuple[Tensor, Tensor]:
 
 
 class FourierStack(ExactBuffers):
-    """The layers of a strict network whose hidden representations are all regular, with swish in between.
+    """The layers of a strict network whose hidden representations are all regular, with an activation in between.
 
     It holds no parameters: it reads those of the layers it is given, at assembly.
     """
@@ -95,8 +96,9 @@ class FourierStack(ExactBuffers):
     back: Tensor
     coefficients: Tensor
 
-    def __init__(self, group: Group, layers: Sequence[RelaxedLinear]):
+    def __init__(self, group: Group, layers: Sequence[RelaxedLinear], activation: Activation = SWISH):
         super().__init__()
+        self.activation = activation
         self.order = len(group.elements())
         self.copies = [_copies(layer.rep_out) for layer in layers[:-1]]
         adapted = isotypic([regular(group)])
@@ -198,7 +200,7 @@ class FourierStack(ExactBuffers):
         return y.T.reshape(*x.shape[:-1], len(y))
 
     def _enter(self, x: Tensor, weight: Tensor, bias: Tensor) -> Features:
-        y = F.silu(torch.addmm(bias[:, None], weight, x))
+        y = self.activation(torch.addmm(bias[:, None], weight, x))
         n, r = self.copies[0]
         X, trivial = y.split([self.order * n, r]) if r else (y, None)
         return X.view(self.order, n, x.shape[1]), trivial
@@ -221,8 +223,8 @@ class FourierStack(ExactBuffers):
         for t, w, rows in zip(self.types[self.lines :], blocks, others, strict=True):
             out.append((w @ rows.view(t.repeats, -1, batch)).view(t.repeats * t.d, m, batch))
         Y = torch.cat(out) if len(out) > 1 else out[0]
-        Y = F.silu(self._turned(self.back, Y))
-        return Y, None if new_trivial is None else F.silu(new_trivial)
+        Y = self.activation(self._turned(self.back, Y))
+        return Y, None if new_trivial is None else self.activation(new_trivial)
 
     def _rounds_alike(self) -> bool:
         """Whether features of a group of two elements are turned by sum and difference, which swapped features leave and

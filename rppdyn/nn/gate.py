@@ -1,12 +1,15 @@
-"""The gated nonlinearity, and its relaxed form with a free swish per channel."""
+"""The gated nonlinearity, and its relaxed form with a free activation per channel."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rppdyn.nn.activations import SWISH, Activation, activation_of
 from rppdyn.nn.curvature import Kronecker, of_gradients
 from rppdyn.nn.derivatives import PullBack, evaluate, evaluate_vjp, plain_vjp
 from rppdyn.nn.gating import Gating
@@ -19,13 +22,14 @@ __all__ = ["Gate", "Pointwise", "GatePathway"]
 
 
 class GatePathway(Pathway):
-    r"""The free part of a gate, ``c * swish(x)`` with :math:`c \sim N(0, \sigma_b^2)`, one per channel."""
+    r"""The free part of a gate, ``c * f(x)`` with the activation f, :math:`c \sim N(0, \sigma_b^2)`, one per channel."""
 
     is_free = True
 
     def __init__(self, channels: int, variance: int | float, *, scale: int | float = FREE_SCALE,
-                 generator: torch.Generator | None = None):  # fmt: skip
+                 activation: Activation = SWISH, generator: torch.Generator | None = None):  # fmt: skip
         super().__init__(variance)
+        self.activation = activation
         unit = prior_unit(variance)
         self.register_unit(unit)
         self.weight = nn.Parameter(scale / unit * torch.randn(channels, generator=generator))
@@ -34,13 +38,13 @@ class GatePathway(Pathway):
         return (self.in_units(self.weight),)
 
     def forward(self, x: Float[Tensor, "*batch channels"], c: Float[Tensor, " channels"] | None = None) -> Tensor:
-        return (self.coefficients()[0] if c is None else c) * F.silu(x)
+        return (self.coefficients()[0] if c is None else c) * self.activation(x)
 
     def curvature(
         self, x: Float[Tensor, "N *places gated"], g: Float[Tensor, "S N *places channels"]
     ) -> list[Kronecker]:
         """One number for each channel, exact; of the gate's input the last channels are its features."""
-        used = (F.silu(x[..., -g.shape[-1] :]) * g).double()
+        used = (self.activation(x[..., -g.shape[-1] :]) * g).double()
         used = used.reshape(*g.shape[:2], -1, g.shape[-1]).sum(2).square().sum((0, 1))
         return [Kronecker(torch.full_like(used, len(x))[:, None, None], used[:, None, None])]
 
@@ -53,18 +57,21 @@ class GatePathway(Pathway):
 
 
 class Pointwise(nn.Module):
-    """Swish on every coordinate, for representations that only permute them.
+    """An activation of every coordinate, for representations that only permute them; an odd one, for signs, too.
 
+    Args:
+        activation: its name, or a class of `torch.nn` (:func:`~rppdyn.nn.activations.activation_of`).
     Raises:
-        ValueError: naming a part that an activation per coordinate would not commute with; the representation is complex,
-            or bound to no group.
+        ValueError: naming a part that an activation per coordinate would not commute with; no such activation; the
+            representation is complex, or bound to no group.
     """
 
-    def __init__(self, rep: Rep):
+    def __init__(self, rep: Rep, activation: Any = SWISH):
         super().__init__()
         rep = bind(rep, None)
+        self.activation = activation_of(activation)
         for part, _ in rep.blocks():
-            if not is_pointwise(part):
+            if not (is_pointwise(part) or (self.activation.is_odd and part.is_signed_permutation)):
                 raise ValueError(
                     f"a point-wise activation breaks the symmetry of {part} in {rep}: its coordinates are not merely "
                     "permuted; use Gate"
@@ -73,10 +80,12 @@ class Pointwise(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         check_size(x, self.rep)
-        return F.silu(x)
+        return self.activation(x)
 
     def vjp(self, x: Float[Tensor, "*stack n samples"]) -> tuple[Tensor, PullBack]:
         """The activation of features with the samples last, and the function from a cotangent of it to that of ``x``."""
+        if self.activation is not SWISH:
+            return plain_vjp(self.activation, x)
 
         def pull_back(g: Tensor) -> Tensor:
             s = x.sigmoid()
@@ -85,7 +94,7 @@ class Pointwise(nn.Module):
         return F.silu(x), pull_back
 
     def extra_repr(self) -> str:
-        return f"{self.rep}"
+        return f"{self.rep}" + ("" if self.activation is SWISH else f", {self.activation.name}")
 
 
 class Gate(nn.Module):
@@ -93,13 +102,15 @@ class Gate(nn.Module):
 
     Scalars and permutation-like parts gate themselves (swish); each other part, sign representations and pseudoscalars
     included, is multiplied by the sigmoid of a scalar of its own, which the previous layer puts first
-    (``gated(rep)``). The relaxed term exists where ``free_variance`` is positive, with prior
+    (``gated(rep)``). An ``activation`` other than swish is in the place of swish, for those parts and in the relaxed term;
+    what is gated stays gated by sigmoids. The relaxed term exists where ``free_variance`` is positive, with prior
     :math:`c \sim N(0, \sigma_b^2)` (Finzi 2023, 3.4, footnote 1).
 
     Args:
         rep: representation of the output; the input has that of ``gated(rep)``.
+        activation: its name, or a class of `torch.nn`.
     Raises:
-        ValueError: the representation is complex, or bound to no group.
+        ValueError: no such activation; the representation is complex, or bound to no group.
     """
 
     gates: Tensor
@@ -108,8 +119,9 @@ class Gate(nn.Module):
     free: GatePathway | None
 
     def __init__(self, rep: Rep, *, free_variance: int | float = 0.0, free_scale: int | float = FREE_SCALE,
-                 generator: torch.Generator | None = None):  # fmt: skip
+                 activation: Any = SWISH, generator: torch.Generator | None = None):  # fmt: skip
         super().__init__()
+        self.activation = activation_of(activation)
         self.rep, self.rep_in = rep, gated(rep)
         parts = rep.blocks()
         own = [index.flatten() for part, index in parts if is_pointwise(part)]
@@ -127,7 +139,9 @@ class Gate(nn.Module):
         self.register_buffer("inverse", None if contiguous else order.argsort())
         self.free = None
         if free_variance != 0:
-            self.free = GatePathway(rep.dim, free_variance, scale=free_scale, generator=generator)
+            self.free = GatePathway(
+                rep.dim, free_variance, scale=free_scale, activation=self.activation, generator=generator
+            )
 
     def _load_from_state_dict(
         self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
@@ -160,16 +174,20 @@ class Gate(nn.Module):
         if self.order is not None:
             x = x.index_select(-2, self.order)
             c = None if c is None else c.index_select(-1, self.order[self.gating.gates :] - self.gating.gates)
-        y = evaluate(self.gating, self.gates, x, *(() if c is None else (c,)))
+        own = () if c is None else (c,)
+        if self.activation is SWISH:
+            y = evaluate(self.gating, self.gates, x, *own)
+        else:
+            y = self.gating.with_activation(self.activation, x, *own)
         return y if self.inverse is None else y.index_select(-2, self.inverse)
 
     def vjp(
         self, x: Float[Tensor, "*stack gated samples"], c: Float[Tensor, "*stack n"] | None
     ) -> tuple[Tensor, PullBack]:
         """:meth:`samples_last`, and the function from a cotangent of its result to that of ``x``."""
-        if self.order is not None:
+        if self.order is not None or self.activation is not SWISH:
             return plain_vjp(lambda x: self.samples_last(x, c), x)
         return evaluate_vjp(self.gating, self.gates, x, *(() if c is None else (c,)))
 
     def extra_repr(self) -> str:
-        return f"{self.rep_in} -> {self.rep}"
+        return f"{self.rep_in} -> {self.rep}" + ("" if self.activation is SWISH else f", {self.activation.name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -48,6 +49,14 @@ class Gating(Arithmetic):
         v, s = x[..., self.gates :, :], x.sigmoid()
         h = self._repeated(s)
         return v * (torch.addcmul(h, c[0].unsqueeze(-1), s[..., self.gates :, :]) if c else h)
+
+    def with_activation(self, activation: Callable[[Tensor], Tensor], x: Float[Tensor, "*stack gated samples"],
+                        *c: Float[Tensor, "*stack n"]) -> Float[Tensor, "*stack n samples"]:  # fmt: skip
+        """The value with another function in the place of swish, in operations that autograd differentiates."""
+        v, own = x[..., self.gates :, :], x[..., self.gates : self.gates + self.pointwise, :]
+        gated = v * self._repeated(x.sigmoid())
+        y = torch.cat([activation(own), gated[..., self.pointwise :, :]], -2)
+        return torch.addcmul(y, c[0].unsqueeze(-1), activation(v)) if c else y
 
     def _repeated(self, s: Float[Tensor, "*stack gated samples"]) -> Float[Tensor, "*stack n samples"]:
         """``s[index]`` by structure: its gradient is a sum, where that of a gather is atomic additions, number by number."""

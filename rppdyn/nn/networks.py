@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.groups import Group
+from rppdyn.nn.activations import Activation, activation_of
 from rppdyn.nn.assembling import ModuleList, Network
 from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.bottlenecks import check_bottlenecks
@@ -38,8 +39,6 @@ from rppdyn.reps.algebra import is_int
 
 __all__ = ["RPPEMLP", "EMLP", "MLP", "Block", "Chained"]
 
-SWISH_GAIN = 1.6766  # E[swish(z)^2] = 0.3557 for z ~ N(0, 1): keeps the mean square of hidden features near one
-
 Form = Literal["channelwise", "published"]
 FORMS = get_args(Form)
 Choice = bool | Form | Literal["auto"] | None
@@ -57,7 +56,7 @@ class Block(nn.Module):
 
     def __init__(self, rep_in: Rep, rep_out: Rep, *, groups: Sequence[Group], variances: Sequence[int | float],
                  bilinear: Form | None, bilinear_maps: int | None, gain: int | float, free_scale: int | float,
-                 parametrisation: Parametrisation, generator: torch.Generator | None):  # fmt: skip
+                 parametrisation: Parametrisation, activation: Activation, generator: torch.Generator | None):  # fmt: skip
         super().__init__()
         pointwise = all(is_pointwise(part) for part, _ in rep_out.blocks())
         channels = product_channels(rep_out) if bilinear_maps is None else bilinear_maps
@@ -73,9 +72,11 @@ class Block(nn.Module):
         elif bilinear == "published":
             self.bilinear = Bilinear(gated(rep_out), maps=bilinear_maps, **own)
         if pointwise:
-            self.gate = Pointwise(rep_out)
+            self.gate = Pointwise(rep_out, activation)
         else:
-            self.gate = Gate(rep_out, free_variance=variances[-1], free_scale=free_scale, generator=generator)
+            self.gate = Gate(
+                rep_out, free_variance=variances[-1], free_scale=free_scale, activation=activation, generator=generator
+            )
 
     def assemble(self) -> tuple:
         """Weights of the linear layer, the bilinear one and the gate; None for what there is not."""
@@ -147,8 +148,8 @@ class RPPEMLP(Network):
     :math:`\sigma_b^2`; biases and gates likewise. ``free_variance=0`` makes it an :class:`EMLP`, exactly equivariant;
     ``equivariant_variance=0`` a plain MLP where activations are point-wise, and a gated dense network otherwise.
 
-    Hidden layers of finite groups of order up to 64 default to copies of the regular representation with point-wise
-    swish; all others to tensors with gates and bilinear layers.
+    Hidden layers of finite groups of order up to 64 default to copies of the regular representation with a point-wise
+    activation; all others to tensors with gates and bilinear layers, where the activation is of scalars alone.
 
     Those of infinite groups are scalars and vectors (tensors up to the rank of input and output, and their other types) with
     :class:`~rppdyn.nn.ChannelProducts`, at about twice an MLP's cost; a width is then the rows of a linear layer, gates and
@@ -178,12 +179,15 @@ class RPPEMLP(Network):
         parametrisation: "pathways", or "dense", which stores the linear layers' sums (:class:`RelaxedLinear`).
         groups: a chain in the place of ``group``: each a subgroup of the one before, given by the matrices by which it acts.
         variances: with ``groups``, one for each of them and the free pathway's, in the place of the two variances.
+        activation: of hidden features that a symmetry only permutes, "swish", "relu", "tanh", ..., or a class of `torch.nn`;
+            all others are gated by sigmoids.
+        device: where parameters and buffers are; they are drawn on the CPU.
         generator: source of all random choices, the global one if None; the choices themselves are parameters and
             buffers, so a state dict rebuilds the network.
     Raises:
         ValueError: a representation of another group, a complex group, no pathway, an impossible hidden layer, or, without a
             free pathway, a layer that lets nothing of the input through; groups that are no chain, or given beside a group;
-            variances of another number.
+            variances of another number; no such activation.
 
     >>> from rppdyn.groups import Z
     >>> from rppdyn.reps import V, Scalar
@@ -214,9 +218,12 @@ class RPPEMLP(Network):
         parametrisation: Parametrisation = "pathways",
         groups: Sequence[Group] | None = None,
         variances: Sequence[int | float] | None = None,
+        activation: Any = "swish",
+        device: torch.device | str | None = None,
         generator: torch.Generator | None = None,
     ):
         super().__init__()
+        self.activation = activation_of(activation)
         if groups is not None or variances is not None:
             group = largest(group, groups, variances, parametrisation, rep_in, rep_out)
             if (equivariant_variance, free_variance) != (1e5, 1.0):
@@ -259,17 +266,25 @@ class RPPEMLP(Network):
             groups=self.groups, variances=variances, free_scale=free_scale,
             parametrisation=parametrisation, generator=generator,
         )  # fmt: skip
+        in_hidden: dict[str, Any] = shared | dict(activation=self.activation)
         self.blocks = ModuleList()
         rep = self.rep_in
         for i, rep_hidden in enumerate(self.hidden):
             form = _form(bilinear, rep, rep_hidden) if has_symmetry else None
-            gain = SWISH_GAIN if i else 1.0
-            self.blocks.append(Block(rep, rep_hidden, bilinear=form, bilinear_maps=bilinear_maps, gain=gain, **shared))
+            gain = self.activation.gain if i else 1.0
+            self.blocks.append(
+                Block(rep, rep_hidden, bilinear=form, bilinear_maps=bilinear_maps, gain=gain, **in_hidden)
+            )
             rep = rep_hidden
-        self.head = RelaxedLinear(rep, self.rep_out, gain=output_scale * (SWISH_GAIN if self.hidden else 1.0), **shared)
+        self.head = RelaxedLinear(
+            rep, self.rep_out, gain=output_scale * (self.activation.gain if self.hidden else 1.0), **shared
+        )
 
         check_bottlenecks(self)
-        self.fourier = FourierStack(group, self._linears) if FourierStack.applies(group, self._linears) else None
+        is_regular = FourierStack.applies(group, self._linears)
+        self.fourier = FourierStack(group, self._linears, self.activation) if is_regular else None
+        if device is not None:
+            self.to(device)
 
     def _hidden(self, hidden: Hidden, *share: Any) -> Rep:
         return hidden_representation(hidden, self.group, *share)
@@ -427,6 +442,8 @@ class Options(TypedDict, total=False):
     output_scale: int | float
     free_scale: int | float
     parametrisation: Parametrisation
+    activation: Any
+    device: torch.device | str | None
     generator: torch.Generator | None
 
 
@@ -440,7 +457,7 @@ class EMLP(RPPEMLP):
 
 
 class MLP(RPPEMLP):
-    """A plain multilayer perceptron with swish: only free pathways, hidden channels of any representation's size.
+    """A plain multilayer perceptron: only free pathways, hidden channels of any representation's size.
 
     The representations and the group give the sizes of input and output; what is hidden carries none.
     """

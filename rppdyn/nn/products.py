@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rppdyn.nn.activations import SWISH
 from rppdyn.nn.bilinear import BilinearPathway
 from rppdyn.nn.buffers import ExactBuffers
 from rppdyn.nn.derivatives import PullBack, evaluate, evaluate_vjp, plain_vjp
@@ -131,7 +132,7 @@ class ChannelProducts(ExactBuffers):
         c: Float[Tensor, "*stack k"] | None,
     ) -> Float[Tensor, "*stack k samples"]:  # fmt: skip
         """:meth:`samples_last` and then the gate, in one where both have the features in their own order."""
-        if self.order is not None or gate.order is not None:
+        if self.order is not None or gate.order is not None or gate.activation is not SWISH:
             return gate.samples_last(self.samples_last(x, weights), c)
         both = GatedProducts(self.arithmetic, gate.gating)
         return evaluate(both, self.products, x, weights, *(() if c is None else (c,)))

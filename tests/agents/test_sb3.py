@@ -282,7 +282,6 @@ def test_what_updates_would_pass_over_is_refused(make_agent, change, said):
     ("policy", "arguments", "said"),
     [
         ("MlpPolicy", {}, "policy='MlpPolicy': choose 'RPPPolicy'"),
-        ("RPPPolicy", dict(net_arch=[16, 16]), "net_arch, which RPPPolicy hasn't: it has hidden= and num_layers="),
         ("RPPPolicy", dict(optimizer_class=torch.optim.SGD), "optimizer_class, which RPPPolicy hasn't: it has Adam"),
         ("RPPPolicy", dict(hiden=3), "hiden, which RPPPolicy hasn't: it has one of spec, model, hidden"),
     ],

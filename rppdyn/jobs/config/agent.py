@@ -14,6 +14,7 @@ from rppdyn.jobs.config.checks import (
     LEARNED,
     PRECISIONS,
     ConfigError,
+    activation,
     at_least,
     betas,
     bilinear,
@@ -28,6 +29,7 @@ from rppdyn.jobs.config.checks import (
     positive,
     require,
     variance,
+    widths,
 )
 from rppdyn.jobs.config.run import RunConfig, without
 
@@ -87,8 +89,9 @@ class ModelConfig:
     """The networks of actor and critics: which pathways, how wide, how much each is believed."""
 
     kind: str = "rpp"
-    hidden: int = 256
-    num_layers: int = 2
+    hidden: Any = 256  # channels of each hidden layer; or a list, one for each: [64,32]
+    num_layers: int = 2  # as many as hidden lists, where it is a list
+    activation: str | None = None  # swish, relu, tanh, ..., as rppdyn.nn.ACTIVATIONS has them; null: swish
     equivariant_variance: float = MISSING
     # or certified, by how far the symmetry is off in the simulator; or learned by the critics, whom the actor follows
     free_variance: Any = MISSING
@@ -117,8 +120,11 @@ class ModelConfig:
                 f"model.architecture={self.architecture}: unknown{hint}; choose one of {', '.join(ARCHITECTURES)}"
             )
         bilinear("model.bilinear", self.bilinear)
-        at_least("model.hidden", self.hidden, 1)
+        self.hidden = widths("model.hidden", self.hidden)
         at_least("model.num_layers", self.num_layers, 1)
+        if isinstance(self.hidden, list):
+            self.num_layers = len(self.hidden)
+        activation("model.activation", self.activation)
         variance("model.equivariant_variance", self.equivariant_variance)
         words = (CERTIFIED, LEARNED)
         self.free_variance = free_variance(

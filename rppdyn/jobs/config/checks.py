@@ -12,6 +12,8 @@ from typing import Any
 PARAMETRISATIONS = ("pathways", "dense")
 BILINEAR = ("auto", "channelwise", "published")
 PRECISIONS = ("highest", "high", "medium")
+ACTIVATIONS = ("swish", "relu", "tanh", "gelu", "elu", "leaky_relu", "mish", "softplus", "sigmoid", "silu")
+"""As `rppdyn.nn.activations` has them, which imports torch."""
 
 
 class ConfigError(ValueError):
@@ -189,6 +191,26 @@ def parametrisation(value: str, kind: str, variances: Mapping[str, float | None]
 def one_of(key: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise ConfigError(f"{key}={value}: unknown{did_you_mean(value, known)}; choose one of {', '.join(known)}")
+
+
+def activation(key: str, value: str | None) -> None:
+    """Refuse what names no activation."""
+    if value is not None:
+        one_of(key, value, ACTIVATIONS)
+
+
+def widths(key: str, value: Any) -> int | list[int]:
+    """Channels of hidden layers: a number, or one for each layer.
+
+    Raises:
+        ConfigError: they are none.
+    """
+    each = value if isinstance(value, list) else [value]
+    what = "an integer of at least 1, or a list of them such as [64,32], one for each hidden layer"
+    require(key, value, bool(each) and all(isinstance(w, int) and not isinstance(w, bool) for w in each), what)
+    for width in each:
+        at_least(key, width, 1)
+    return value
 
 
 def bilinear(key: str, value: object) -> None:

@@ -17,6 +17,8 @@ def device_of(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if count else "cpu")
     device = torch.device(name)
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError(f"device={name}: torch finds no Apple GPU here; leave it out or use device=cpu")
     if device.type == "cuda" and (device.index or 0) >= count:
         offered = {0: "no CUDA device", 1: "one CUDA device, cuda:0"}.get(count, f"the CUDA devices 0 to {count - 1}")
         raise ConfigError(f"device={name}: this machine offers {offered}; leave it out or use device=cpu")

@@ -13,6 +13,7 @@ from rppdyn.jobs.config.checks import (
     LEARNED,
     LEARNED_FROM,
     ConfigError,
+    activation,
     at_least,
     bilinear,
     chain,
@@ -57,6 +58,7 @@ class NetworkConfig:
     equivariant_variance: float = 1e5
     free_variance: Any = 1.0  # or learned: objective=marginal_likelihood, from narrow variances
     architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
+    activation: str | None = None  # swish, relu, tanh, ..., as rppdyn.nn.ACTIVATIONS has them; null: swish
     bilinear: Any = "auto"  # channelwise for infinite groups; published (true), channelwise, false; null: published
     bilinear_maps: int | None = None  # copies of a tensor that multiply others; null: as many as it has dimensions
     parametrisation: str = "pathways"  # of relaxed layers: side by side, or dense, one weight for their sum
@@ -72,6 +74,7 @@ class NetworkConfig:
     def __post_init__(self) -> None:
         one_of("model.kind", self.kind, NETWORKS)
         one_of("model.architecture", self.architecture, ARCHITECTURES)
+        activation("model.activation", self.activation)
         bilinear("model.bilinear", self.bilinear)
         if self.bilinear_maps is not None:
             at_least("model.bilinear_maps", self.bilinear_maps, 1)

@@ -41,8 +41,8 @@ class RunConfig(ABC):
         at_least("checkpoint_every", self.checkpoint_every, 1)
         if self.threads is not None:
             require("threads", self.threads, 1 <= self.threads <= 1024, "an integer from 1 to 1024")
-        if self.device not in ("auto", "cpu", "cuda") and not re.fullmatch(r"cuda:\d{1,3}", self.device):
-            raise ConfigError(f"device={self.device}: must be auto, cpu, cuda or cuda:N")
+        if self.device not in ("auto", "cpu", "cuda", "mps") and not re.fullmatch(r"cuda:\d{1,3}", self.device):
+            raise ConfigError(f"device={self.device}: must be auto, cpu, cuda, cuda:N or mps")
         if self.run_dir is not None and not self.run_dir.strip():
             raise ConfigError(
                 "run_dir is empty: give a folder, or leave it out for one that follows from the configuration"
@@ -80,7 +80,7 @@ class RunConfig(ABC):
         content = without(asdict(self), self.resumable)
         content["threads"] = content["threads"] or 1  # as before there was null
         usual: dict[str, Any] = {"parametrisation": "pathways", "learn_every": 2000}
-        usual |= dict.fromkeys(("bilinear_maps", "groups", "variances", "free_scale", "widen"))
+        usual |= dict.fromkeys(("bilinear_maps", "groups", "variances", "free_scale", "widen", "activation"))
         for key, value in usual.items():  # as before there was such a key
             if content["model"].get(key, value) == value:
                 content["model"].pop(key, None)

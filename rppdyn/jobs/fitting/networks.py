@@ -54,6 +54,7 @@ def build_network(
         hidden=_hidden(config.hidden, rep_in.G),
         num_layers=config.num_layers,
         architecture=config.architecture,
+        activation=config.activation or "swish",
         bilinear=config.bilinear,
         bilinear_maps=config.bilinear_maps,
         generator=torch.Generator().manual_seed(seed),

@@ -120,6 +120,8 @@ def _network(model: ModelConfig) -> dict[str, Any]:
     options: dict[str, Any] = dict(architecture=model.architecture, bilinear=model.bilinear)
     if model.free_scale is not None:
         options["free_scale"] = model.free_scale
+    if model.activation is not None:
+        options["activation"] = model.activation
     return options if model.parametrisation == "pathways" else options | dict(parametrisation=model.parametrisation)
 
 
