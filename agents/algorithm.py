@@ -76,6 +76,7 @@ class RPPSAC(SAC):
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"RPPPolicy": RPPPolicy}
     policy: RPPPolicy
     action_space: spaces.Box
+    fresh_episodes = False  # whether captures leave out environments, whose episodes then begin anew
     train_freq: TrainFreq  # type: ignore[assignment]  # as stable-baselines3 converts what it is given
     _last_obs: NDArray | None
     actor: RPPActor  # type: ignore[assignment]
@@ -320,7 +321,7 @@ class RPPSAC(SAC):
         self.check_finite()
         if self._n_updates:
             for name, value in self.pathway_statistics().items():
-                self.logger.record(f"prior/{name}", value)
+                self.logger.record(f"pathway/{name}", value)
         super().dump_logs()
 
     # -- collection of transitions ------------------------------------------------------------------------------------

@@ -58,14 +58,14 @@ def capture_common(agent: RPPSAC | RPPPPO) -> dict[str, Any]:
         "identity": agent.identity(),
         "parameters": _plain(agent.get_parameters()),
         "counters": {name: getattr(agent, name) for name in COUNTERS if hasattr(agent, name)},
-        "observed": {name: _plain(getattr(agent, name)) for name in OBSERVED},
+        "observed": {} if agent.fresh_episodes else {name: _plain(getattr(agent, name)) for name in OBSERVED},
         "episodes": {name: _plain(getattr(agent, name)) for name in ("ep_info_buffer", "ep_success_buffer")},
         "random": {
             **{name: _plain(state) for name, state in GlobalStates.now()._asdict().items()},
             "action_space": _plain(agent.action_space.np_random.bit_generator.state),
         },
         "log": _unwritten_log(agent),
-        "envs": None if agent.env is None else _in_one_place(_plain(capture_state(agent.env))),
+        "envs": None if agent.env is None or agent.fresh_episodes else _in_one_place(_plain(capture_state(agent.env))),
     }
 
 
@@ -102,7 +102,7 @@ def restore_common(agent: RPPPPO, data: dict[str, Any]) -> None:
 def _check_alike(agent: RPPSAC | RPPPPO, data: dict[str, Any]) -> None:
     if data.get("format") != FORMAT:
         raise ValueError(f"the agent's state has format {data.get('format')!r}, this version reads {FORMAT}")
-    if (data["envs"] is None) != (agent.env is None):
+    if (data["envs"] is None) != (agent.env is None or agent.fresh_episodes):
         raise ValueError("one of the captured and this agent has an environment and the other none; build both alike")
     for key, here in agent.identity().items():
         if (there := data["identity"].get(key)) != here:
@@ -128,7 +128,7 @@ def _restore_common(agent: RPPSAC | RPPPPO, data: dict[str, Any]) -> None:
     for name, value in data["episodes"].items():
         setattr(agent, name, None if value is None else deque(value, maxlen=agent._stats_window_size))
     agent._pending_log = dict(data["log"])
-    if agent.env is not None:
+    if agent.env is not None and not agent.fresh_episodes:
         restore_state(agent.env, _arrays(data["envs"]))
         agent.env._reset_seeds()  # given at construction for the first reset, which is past
         agent.env._reset_options()

@@ -260,6 +260,7 @@ class RPPPPO(PPO):
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"RPPPolicy": RPPActorCriticPolicy}
     policy: RPPActorCriticPolicy
     action_space: spaces.Box
+    fresh_episodes = False  # whether captures leave out environments, whose episodes then begin anew
     compiles = False
 
     def __init__(

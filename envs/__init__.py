@@ -26,7 +26,14 @@ from rppdyn.envs.candidates import (
     step_candidates,
     symmetry_candidates,
 )
-from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, compiled_terms, symmetry_choices, symmetry_spec, terms_spec
+from rppdyn.envs.catalogue import (
+    KNOWN_ENVIRONMENTS,
+    compiled_terms,
+    file_spec,
+    symmetry_choices,
+    symmetry_spec,
+    terms_spec,
+)
 from rppdyn.envs.certification.certificate import Certificate, Defect, GeneratorReport, Support
 from rppdyn.envs.certification.certify import certify
 from rppdyn.envs.certification.doctor import Diagnosis, Finding, diagnose
@@ -34,11 +41,12 @@ from rppdyn.envs.certification.faults import FaultReport, Suspect, find_fault
 from rppdyn.envs.certification.share import CertifiedShare, certified_share, share_of
 from rppdyn.envs.certification.store import certificate_for, find_certificate, save_certificate
 from rppdyn.envs.episodes import Episode, EpisodeDataset, read_episodes, write_episodes
+from rppdyn.envs.flat import dictionary_of, flat_names, flattened, unflattening
 from rppdyn.envs.making import ScaledActuators, make_env
-from rppdyn.envs.mirror import mirror_spec
+from rppdyn.envs.mirror import mirror_spec, plain_spec
 from rppdyn.envs.partial import without
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
-from rppdyn.envs.state import Resumable, capture_state, require_capturable, restore_state
+from rppdyn.envs.state import Resumable, capture_state, require_capturable, restore_state, why_not_capturable
 from rppdyn.envs.termination import Termination, termination
 from rppdyn.envs.terms import CompiledTerms, TermCertificate, certify_terms
 from rppdyn.envs.windy_pendulum import EPISODE_STEPS, WINDY_PENDULUM, WindyPendulum
@@ -84,6 +92,13 @@ __all__ = [
     "WINDY_PENDULUM",
     "WindyPendulum",
     "capture_state",
+    "dictionary_of",
+    "file_spec",
+    "flat_names",
+    "flattened",
+    "plain_spec",
+    "unflattening",
+    "why_not_capturable",
     "certificate_for",
     "certified_share",
     "certify",

@@ -42,6 +42,7 @@ __all__ = [
     "VARIANTS",
     "Choice",
     "compiled_terms",
+    "file_spec",
     "single_environment",
     "symmetry_choices",
     "symmetry_spec",
@@ -206,6 +207,66 @@ def terms_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] 
     return _with_verdicts(spec, None if step_wrappers(env) else simulated(env))
 
 
+MIRROR_KEYS = ("obs_permutation", "obs_signs", "action_permutation", "action_signs")
+
+
+def file_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] | None = None) -> SymmetrySpec:
+    """The symmetry of an environment, MuJoCo's or not, from a file of the user's.
+
+    Args:
+        path: JSON that `SymmetrySpec.to_dict` describes, such as a run's `spec.json`; YAML with the lists of
+            :func:`rppdyn.envs.mirror_spec`; or YAML with terms, of an environment with a MuJoCo model (:func:`terms_spec`).
+        symmetry: which one of terms.
+    Raises:
+        ValueError: the file can't be used, or is of observations or actions of another size than the environment's.
+    """
+    from rppdyn.envs.mirror import entry_names, mirror_spec  # which needs names of environments that are made here
+
+    text = Path(path).read_text(encoding="utf-8") if Path(path).is_file() else ""
+    is_json = Path(path).suffix == ".json"
+    try:
+        content = json.loads(text) if is_json and text else _mirror_of(text)
+    except ValueError as error:
+        raise ValueError(f"{path} can't be read ({error}): give JSON of SymmetrySpec.to_dict, or YAML") from error
+    if not text or (content is None and hasattr(env.unwrapped, "model")):
+        return terms_spec(env, path, symmetry=symmetry)  # which says what is wrong of a file that isn't there
+    if symmetry is not None:
+        raise ValueError(f"symmetry={symmetry!r} with {path}, which is one symmetry: leave one out")
+    if not isinstance(content, dict):
+        raise ValueError(
+            f"{path}: {env_name(env)} has no MuJoCo model that terms could be of; give the lists {', '.join(MIRROR_KEYS)} of a "
+            "mirror image, or JSON of SymmetrySpec.to_dict"
+        )
+    try:
+        if is_json:
+            spec = replace(SymmetrySpec.from_dict(content), env_id=env_name(env)).check()
+        else:
+            spec = mirror_spec(env_name(env), **({**entry_names(env), **content}))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    for what, space, own in (
+        ("observation", env.observation_space, spec.obs),
+        ("action", env.action_space, spec.action),
+    ):
+        if space.shape != (own.dim,):
+            raise ValueError(
+                f"{path} is of {own.dim} entries of {what}, and {env_name(env)} has {space.shape or space}"
+            )
+    return spec
+
+
+def _mirror_of(text: str) -> dict[str, Any] | None:
+    """The lists of a mirror image in a YAML file; None where it is of something else."""
+    from omegaconf import OmegaConf  # as terms are read
+    from yaml import YAMLError
+
+    try:
+        content = OmegaConf.to_container(OmegaConf.create(text)) if text.strip() else None
+    except YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    return content if isinstance(content, dict) and set(MIRROR_KEYS) & set(content) else None
+
+
 def symmetry_specs(source: str | Path | gym.Env | mujoco.MjModel) -> tuple[list[SymmetrySpec], list[str]]:
     """The default spec, where there is one, then a spec of each other symmetry that is derived, exact or approximate.
 
@@ -330,7 +391,8 @@ def _model_of(env) -> mujoco.MjModel:
     if not isinstance(env.unwrapped, MujocoEnv):
         raise ValueError(
             f"no symmetry spec for {env_name(env)}: it is no Gymnasium MuJoCo environment to derive one from, and offers "
-            "none; give it a method symmetry_spec(symmetry), or pass spec=, made with rppdyn.envs.mirror_spec or SymmetrySpec"
+            "none; give it a method symmetry_spec(symmetry), or pass spec=, made with rppdyn.envs.mirror_spec or SymmetrySpec "
+            "(on the command line env.spec=FILE, or model=mlp for none)"
         )
     return env.unwrapped.model
 

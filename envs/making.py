@@ -14,7 +14,8 @@ import gymnasium as gym
 import mujoco
 from gymnasium.envs.mujoco import MujocoEnv
 
-from rppdyn.envs.returned import ReturnedError, require_reset
+from rppdyn.envs.flat import flattened
+from rppdyn.envs.returned import ReturnedError, blamed, require_reset
 from rppdyn.envs.state import Resumable
 from rppdyn.errors import one_line, place_in_users_code
 from rppdyn.trust import require_trust, search_modules
@@ -85,6 +86,8 @@ def make_env(
 ) -> gym.Env:
     """An environment whose state can be captured, also inside a `SubprocVecEnv` (pass `functools.partial(make_env, ...)`).
 
+    Observations that are dictionaries are flattened (:func:`rppdyn.envs.flat.flattened`).
+
     Args:
         env_id: a registered environment.
         actuator_scale: factor on the strength of actuators, for instance ``{"leg_joint": 0.5}``.
@@ -92,12 +95,17 @@ def make_env(
         named_by: a file, where that alone names the environment: then no module is imported by name.
         options: the environment's own options, passed to `gymnasium.make`.
     Raises:
-        ValueError: an unknown environment, option or actuator.
+        ValueError: an unknown environment, option or actuator, or dictionaries with images inside.
         UntrustedError: a file alone names a module, `rppdyn.trust.require_trust`.
     """
     env = stock_env(env_id, named_by=named_by, **options)
     if actuator_scale:
         env = ScaledActuators(env, actuator_scale)
+    try:
+        env = flattened(env)
+    except ValueError as error:
+        env.close()
+        raise ValueError(f"{env_id}: {error}") from error
     if monitor:
         from stable_baselines3.common.monitor import Monitor
 
@@ -126,7 +134,7 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
             env = gym.make(env_id, **options)
             if own or ":" in env_id:  # some values are refused there alone, and what is returned may not fit
                 with _closed_on_error(env):
-                    require_reset(env, env.reset())
+                    _try_reset(env)
     except gym.error.UnregisteredEnv as error:
         raise ValueError(
             f"unknown environment {env_id!r}: {_first_line(error)} (gymnasium.pprint_registry() lists them)"
@@ -154,6 +162,15 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
     for remark in remarks:  # of an environment that can't be made, none
         warnings.warn_explicit(remark.message, remark.category, remark.filename, remark.lineno, registry=_SAID)
     return env
+
+
+def _try_reset(env: gym.Env) -> None:
+    try:
+        require_reset(env, env.reset())
+    except Exception as error:
+        if (other := blamed(env, "reset", error)) is not None:
+            raise other from error
+        raise
 
 
 @contextmanager

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
+from rppdyn.envs.flat import dictionary_of, flat_names
+from rppdyn.envs.making import env_name
 from rppdyn.envs.spec import NOT_CERTIFIED, Entry, Matrix, Space, Symmetry, SymmetrySpec
-from rppdyn.groups import Group
+from rppdyn.groups import Group, Trivial
 
-__all__ = ["mirror_group", "mirror_spec"]
+__all__ = ["entry_names", "mirror_group", "mirror_spec", "plain_spec"]
 
 
 def mirror_spec(
@@ -74,6 +78,35 @@ def mirror_spec(
         symmetries=(Symmetry(name, verdict, reward_symmetric, note),),
         **state,
     )
+
+
+def plain_spec(env: gym.Env) -> SymmetrySpec:
+    """The spec of an environment without any symmetry, for networks that have none (`model="mlp"`).
+
+    Raises:
+        ValueError: observations or actions are no vectors.
+    """
+    for what, space in (("observation", env.observation_space), ("action", env.action_space)):
+        if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
+            raise ValueError(
+                f"the {what} space of {env_name(env)} is {space}: give an environment whose {what}s are vectors"
+            )
+    space = lambda names: Space(names, (np.eye(len(names)),))  # noqa: E731
+    names = entry_names(env)
+    return SymmetrySpec(
+        env_name(env),
+        Trivial(1),
+        obs=space(names["obs_names"]),
+        action=space(names["action_names"]),
+        symmetries=(Symmetry("identity", "exact", True),),
+    )
+
+
+def entry_names(env: Any) -> dict[str, list[str]]:
+    """Names of observation and action entries, those of an observation from a dictionary after its keys."""
+    inner = dictionary_of(env)
+    names = [f"observation[{i}]" for i in range(env.observation_space.shape[0])] if inner is None else flat_names(inner)
+    return {"obs_names": names, "action_names": [f"action[{i}]" for i in range(env.action_space.shape[0])]}
 
 
 def mirror_group() -> Group:

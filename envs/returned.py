@@ -23,17 +23,21 @@ def require_reset(env: gym.Env, returned: Any) -> Any:
     """What `reset` returned.
 
     Raises:
-        ReturnedError: it is no pair, or its observation is not of the observation space's shape.
+        ReturnedError: it is no pair, or its observation is not of the observation space's shape or, of a class of the user's,
+            outside of its bounds.
     """
     if not (isinstance(returned, tuple) and len(returned) == 2):
         raise _wrong(env, "reset", f"returned {_described(returned)}, and must return (observation, info)")
     _require_shape(env, "reset", returned[0])
+    _require_within(env, "reset", returned[0])
     return returned
 
 
-def require_step(env: gym.Env, returned: Any) -> Any:
+def require_step(env: gym.Env, returned: Any, within: bool = False) -> Any:
     """What `step` returned.
 
+    Args:
+        within: look at the observation's bounds, too.
     Raises:
         ReturnedError: it is not five values, its observation has not the observation space's shape, or its reward is no number.
     """
@@ -42,6 +46,8 @@ def require_step(env: gym.Env, returned: Any) -> Any:
         raise _wrong(env, "step", f"returned {_described(returned)}, and must return {must}")
     observation, reward, *_ = returned
     _require_shape(env, "step", observation)
+    if within:
+        _require_within(env, "step", observation)
     if not isinstance(reward, float):
         try:
             float(reward)
@@ -76,6 +82,23 @@ def _require_shape(env: gym.Env, method: str, observation: Any) -> None:
         found = np.shape(observation)
         raise _wrong(
             env, method, f"returned an observation of shape {found}, and its observation_space has {space.shape}"
+        )
+
+
+def _require_within(env: gym.Env, method: str, observation: Any) -> None:
+    space = env.observation_space
+    if not isinstance(space, gym.spaces.Box) or not is_users_class(type(env.unwrapped)):
+        return
+    values = np.asarray(observation, dtype=np.float64)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    margin = 1e-5 * (1 + np.abs(values))  # of rounding to single precision
+    if (outside := np.argwhere((values < low - margin) | (values > high + margin))).size:
+        at = tuple(outside[0])
+        raise _wrong(
+            env,
+            method,
+            f"returned an observation outside of its observation_space: entry {', '.join(map(str, at))} is {values[at]:g}, and "
+            f"the space has [{low[at]:g}, {high[at]:g}]",
         )
 
 

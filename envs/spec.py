@@ -261,6 +261,12 @@ class SymmetrySpec:
         return _representation(self.group, self.action, f"{self.env_id} action")
 
     @property
+    def is_trivial(self) -> bool:
+        """Whether the group is that of the identity alone."""
+        generators = self.group.discrete_generators
+        return not len(self.group.lie_algebra) and bool((generators == torch.eye(self.group.d).to(generators)).all())
+
+    @property
     def feature_dim(self) -> int:
         """Length of the feature vector that `encode` returns."""
         return self.obs.feature_dim

@@ -22,7 +22,7 @@ from rppdyn.envs.simulator import get_derived, get_integration_state, set_derive
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
-__all__ = ["Resumable", "capture_state", "require_capturable", "restore_state"]
+__all__ = ["Resumable", "capture_state", "require_capturable", "restore_state", "why_not_capturable"]
 
 FORMAT = 2
 
@@ -82,6 +82,15 @@ def require_capturable(env: gym.Env) -> None:
     _layers(env)
 
 
+def why_not_capturable(env: gym.Env) -> str:
+    """Why an environment's state can't be captured; "" where it can."""
+    try:
+        _layers(env)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def restore_state(env: gym.Env | VecEnv, state: Mapping[str, Any]) -> None:
     """Put an environment, made as the captured one was, into a state that `capture_state` returned.
 
@@ -139,7 +148,7 @@ class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
                 return require_step(self.env, self.env.step(action))
             with held_remarks():
                 self._stepped = True
-                return require_step(self.env, self.env.step(action))
+                return require_step(self.env, self.env.step(action), within=True)
         except Exception as error:
             if (other := blamed(self.env, "step", error)) is not None:
                 raise other from error

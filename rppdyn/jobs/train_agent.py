@@ -19,7 +19,7 @@ from rppdyn.agents import RPPSAC, Agent, LearnVariances, WidenVariances
 from rppdyn.agents.policy import prior_share, widest
 from rppdyn.agents.trainees import LOG_INTERVAL, Trainee, train_together
 from rppdyn.agents.workers import WorkerEnv
-from rppdyn.envs import SymmetrySpec, certificate_for, require_capturable, share_of, termination
+from rppdyn.envs import SymmetrySpec, certificate_for, share_of, termination, why_not_capturable
 from rppdyn.envs.spec import VERDICTS
 from rppdyn.errors import by_user, one_line
 from rppdyn.jobs.config.agent import ModelConfig, TrainAgentConfig
@@ -28,6 +28,7 @@ from rppdyn.jobs.config.preflight import preflight
 from rppdyn.jobs.training import agent_files
 from rppdyn.jobs.training.agent_files import RunState
 from rppdyn.jobs.training.building import build_agent, build_env, process_state, spec_of
+from rppdyn.jobs.training.callbacks import load_callbacks
 from rppdyn.jobs.training.certified import certify_variance
 from rppdyn.jobs.training.curves import learning_curves
 from rppdyn.jobs.training.evaluations import Aside, Evaluations, Here
@@ -37,6 +38,7 @@ from rppdyn.jobs.training.result import TrainAgentResult, TrainManyResult
 from rppdyn.priors.shares import NARROW_SHARE
 from rppdyn.runs import Progress, RunFolder, RunFolderError, StopRequest, provenance, stop_on_signals
 from rppdyn.runs.files import write_json
+from rppdyn.runs.loggers import open_loggers
 from rppdyn.runs.progress import Shown
 from rppdyn.runs.workers import asked_to_stop
 
@@ -180,9 +182,16 @@ class _Run:
     """
 
     def __init__(
-        self, config: TrainAgentConfig, folder: RunFolder, agent: Agent, state: RunState, evaluations: Evaluations
+        self,
+        config: TrainAgentConfig,
+        folder: RunFolder,
+        agent: Agent,
+        state: RunState,
+        evaluations: Evaluations,
+        own: list[BaseCallback],
     ):
         self.config, self.folder, self.agent, self.state, self.evaluations = config, folder, agent, state, evaluations
+        self._own = own  # callbacks of the user's
         self.missing = config.total_steps - state.step
         self._start, self._provenance = time.monotonic(), provenance()  # a checkout may have moved on when the run ends
 
@@ -202,12 +211,18 @@ class _Run:
         self._recorder = Recorder(self.config, self.folder, self.evaluations, self.state, stop, bar)
         return self._recorder
 
-    def callbacks(self, recorder: Recorder) -> BaseCallback | list[BaseCallback]:
-        """What is called at each step: the recorder, and before it what moves variances where they move."""
-        model = self.config.model
+    def callbacks(self, recorder: Recorder) -> list[BaseCallback]:
+        """What is called at each step: the user's callbacks, what moves variances where they move, and the recorder."""
+        model, before = self.config.model, list(self._own)
         if model.widen is not None:
-            return [WidenVariances(model.widen), recorder]
-        return [LearnVariances(model.learn_every), recorder] if model.free_variance == LEARNED else recorder
+            before.append(WidenVariances(model.widen))
+        elif model.free_variance == LEARNED:
+            before.append(LearnVariances(model.learn_every))
+        return [*before, recorder]
+
+    def _ended_early(self) -> str:
+        left = self.config.total_steps - self.state.step
+        return f"ended by {' or '.join(self.config.callback_names)}" if left > 0 and self._own else ""
 
     def finish(self) -> TrainAgentResult:
         """The last evaluation and checkpoint, the final agent, figure and result; unless the run was stopped."""
@@ -223,10 +238,11 @@ class _Run:
             total_steps=config.total_steps,
             metrics=folder.metrics.last(),
             compiled=self.agent.compiles,
+            fresh_episodes=self.agent.fresh_episodes,
             prior=_prior(config.model, self.agent),
             seconds=time.monotonic() - self._start,
             interrupted=stopped,
-            note="stopped; a checkpoint was written" if stopped else "",
+            note="stopped; a checkpoint was written" if stopped else self._ended_early(),
         )
         if not stopped:
             agent_files.save_model(self.agent, folder)
@@ -239,11 +255,12 @@ class _Run:
 def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
     """Build a run's agent, or take it from its last checkpoint; the folder is held, and files are open, in the block."""
     folder = RunFolder(config.folder())
+    own = load_callbacks(config.callback_names, config.env.named_by)
     with ExitStack() as stack:
         env = stack.enter_context(closing(build_env(config)))
         spec = spec_of(config, folder, env)
         certify_variance(config.model, folder, env, spec, widest(config.model.hidden), reward=True)
-        require_capturable(env)
+        fresh = why_not_capturable(env)
         stepped, options, count = env, {}, config.agent.num_envs
         if config.workers:
             stepped = stack.enter_context(closing(WorkerEnv(partial(build_env, config), count)))
@@ -254,10 +271,13 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
         agent = build_agent(config, stepped, spec, **options)
         if count > 1 and agent.env is not None:  # from far apart, so that no two seeds have one in common
             agent.env.seed(int(np.random.SeedSequence(config.seed).generate_state(1)[0]))
+        agent.fresh_episodes = bool(fresh)
         if folder.is_vacant():
             folder = RunFolder.create(folder.path, asdict(config))
         stack.enter_context(folder.lock())
         state = agent_files.restore_latest(agent, folder)
+        if fresh:
+            _say_fresh(config, agent, state, fresh)
         if (is_new := state.evaluated < 0) and folder.result() is not None:
             raise RunFolderError(
                 f"{folder.path} was trained to its end and has no checkpoints to go on from: put them back, or choose another "
@@ -282,11 +302,25 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
                 folder.metrics.path, last, state.evaluated,
             )  # fmt: skip
             state.evaluated = last
-        writer = Events(folder.events, after=state.step)
+        after = state.step - (state.evaluated < state.step) if state.step else None  # what is measured again is hidden
+        writer = Events(open_loggers(config.loggers, folder, asdict(config), after))
         stack.callback(writer.close)
         agent.set_logger(Logger(folder=None, output_formats=[writer]))
         evaluations = stack.enter_context(closing(Aside(config, spec) if config.workers else Here(config)))
-        yield _Run(config, folder, agent, state, evaluations)
+        yield _Run(config, folder, agent, state, evaluations, own)
+
+
+def _say_fresh(config: TrainAgentConfig, agent: Agent, state: RunState, why: str) -> None:
+    """Say that episodes begin anew where a run goes on, and begin with one that the run has not seen."""
+    if not state.step:
+        logger.warning(
+            "%s, so a run that is interrupted goes on from its last checkpoint with a fresh episode, not bit for bit",
+            why,
+        )
+        return
+    logger.warning("seed %d goes on from step %d with a fresh episode", config.seed, state.step)
+    if agent.env is not None:
+        agent.env.seed(int(np.random.SeedSequence([config.seed, state.step]).generate_state(1)[0]))
 
 
 def _bar(config: TrainAgentConfig, count: int, initial: int, enabled: bool) -> Progress:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import pickle
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch.utils.tensorboard import SummaryWriter
 
 from rppdyn.runs.checkpoints import CheckpointError
 from rppdyn.runs.files import read_tensors
 from rppdyn.runs.folder import RunFolder
+from rppdyn.runs.loggers import open_loggers
 from rppdyn.runs.progress import Progress
 from rppdyn.runs.signals import StopRequest
 
@@ -49,11 +49,14 @@ def fit(
     checkpoint_every: int,
     stop: StopRequest,
     progress: Progress,
+    loggers: Sequence[str] = ("tensorboard",),
+    config: Mapping[str, Any] | None = None,
 ) -> bool:
     """Fit from the folder's last checkpoint, or from the beginning, to the end; whether it got there.
 
-    Metrics go to `metrics.jsonl` and TensorBoard: before the first step, every ``evaluate_every`` steps and at the end. A
-    stop that was asked for ends the loop after a step, with a checkpoint; without one where the step can't end.
+    Metrics go to `metrics.jsonl` and to loggers, which are told the configuration: before the first step, every
+    ``evaluate_every`` steps and at the end. A stop that was asked for ends the loop after a step, with a checkpoint; without
+    one where the step can't end.
 
     Raises:
         CheckpointError: none of the folder's checkpoints can be read.
@@ -62,14 +65,12 @@ def fit(
     folder.metrics.rewind(begun)
     evaluated = folder.metrics.last().get("step", -1)
     progress.update(begun)
-    writer = SummaryWriter(log_dir=os.fspath(folder.events), purge_step=begun + 1 if begun else None)
+    writer = open_loggers(loggers, folder, config or {}, begun or None)
 
     def evaluate(step: int) -> None:
         metrics = subject.evaluate()
         folder.metrics.append(step, metrics)
-        for name, value in metrics.items():
-            if isinstance(value, int | float):
-                writer.add_scalar(name, value, step)
+        writer.write({name: value for name, value in metrics.items() if isinstance(value, int | float)}, step)
         progress.show(**subject.headline(metrics))
 
     def save(step: int) -> None:

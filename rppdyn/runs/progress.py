@@ -80,6 +80,12 @@ class Progress:
             self._bar.desc = self._description
             self._bar.update(count - self._bar.n)
 
+    def end(self, count: int) -> None:
+        """Set the bar to its end, which may come before the total."""
+        self.update(count)
+        self._bar.total = self._bar.n
+        self._bar.refresh()
+
     def say(self, what: str) -> None:
         """Stand behind the description, until the next update, what takes longer than the other steps."""
         self._bar.desc = f"{self._description}, {what}"

@@ -142,8 +142,8 @@ def test_logged_names(make_agent, tmp_path):
     agent.logger.close()
     header = (tmp_path / "progress.csv").read_text().splitlines()[0].split(",")
     expected = {"train/actor_loss", "train/critic_loss", "train/ent_coef", "train/ent_coef_loss", "train/learning_rate"}
-    expected |= {"rollout/ep_rew_mean", "prior/actor_free_share", "prior/critic_free_share", "prior/actor_penalty"}
-    expected |= {f"prior/{net}_{pathway}_norm" for net in ("actor", "critic") for pathway in ("equivariant", "free")}
+    expected |= {"rollout/ep_rew_mean", "pathway/actor_free_share", "pathway/critic_free_share", "prior/actor_penalty"}
+    expected |= {f"pathway/{net}_{pathway}_norm" for net in ("actor", "critic") for pathway in ("equivariant", "free")}
     assert expected <= set(header)
 
 

@@ -373,6 +373,7 @@ class TrainAgentConfig(RunConfig):
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     total_steps: int = MISSING
     checkpoint_every: int = 10_000
+    callbacks: Any = None  # of your own: module:Class of a stable-baselines3 callback, or a list of them; null: none
     seeds: int = 1  # seed, seed + 1, ..., trained at once, each into its own folder, in as many processes as threads
     workers: bool = (
         False  # each seed has a process for its environments and one for evaluations; on a CPU one trains all seeds
@@ -385,6 +386,11 @@ class TrainAgentConfig(RunConfig):
         super().__post_init__()
         at_least("total_steps", self.total_steps, 1)
         at_least("seeds", self.seeds, 1)
+        for name in self.callback_names:
+            module, _, attribute = str(name).partition(":")
+            require(
+                "callbacks", name, bool(module) and attribute.isidentifier(), "module:Class, or a list of such names"
+            )
         if self.agent.ppo is not None and self.workers:
             raise ConfigError(
                 "workers=true: it is of agent=sac and agent=mbpo; leave it out, agent.num_envs=N steps several"
@@ -401,6 +407,13 @@ class TrainAgentConfig(RunConfig):
             raise ConfigError(
                 f"model.free_variance={LEARNED}: it is learned by the critics of agent=sac; give a number, or {CERTIFIED}"
             )
+
+    @property
+    def callback_names(self) -> list[str]:
+        """What `callbacks` names."""
+        return (
+            [] if self.callbacks is None else self.callbacks if isinstance(self.callbacks, list) else [self.callbacks]
+        )
 
     def each(self) -> list[TrainAgentConfig]:
         """The configurations of the seeds' own runs; where there is a `run_dir`, in folders `seed0`, ... of it."""
@@ -425,4 +438,4 @@ class TrainAgentConfig(RunConfig):
         later = ("imagination", "matmul_precision", "compile", "ppo")  # null, as before there were such keys
         unused = [f"agent.{key}" for key in later if getattr(self.agent, key) is None]
         unused += ["agent.num_envs"] * (self.agent.num_envs == 1) + ["env.spec"] * (self.env.spec is None)
-        return without(super().identity(), unused)
+        return without(super().identity(), [*unused, *(["callbacks"] * (not self.callback_names))])

@@ -20,6 +20,10 @@ class ConfigError(ValueError):
     """A configuration can't be used; the message names the key, the value and the remedy."""
 
 
+LOGGERS = ("tensorboard", "wandb", "mlflow")
+"""As `rppdyn.runs.loggers` has them."""
+
+
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """` (did you mean 'x'?)`, or nothing where no known name is close."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
@@ -190,7 +194,7 @@ def parametrisation(value: str, kind: str, variances: Mapping[str, float | None]
 
 def one_of(key: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise ConfigError(f"{key}={value}: unknown{did_you_mean(value, known)}; choose one of {', '.join(known)}")
+        raise ConfigError(f"{key}={value}: unknown{did_you_mean(str(value), known)}; choose one of {', '.join(known)}")
 
 
 def activation(key: str, value: str | None) -> None:

@@ -287,6 +287,12 @@ def require_environment(env_id: str) -> None:
             f"env={env_id}: there is no module {module!r} to import; run in the folder of its file, or set PYTHONPATH"
         )
     if not _registered(env_id):
+        if colon and (kind := _unregistered_class(env_id)):
+            raise ConfigError(
+                f"env={env_id}: {module} has a class {kind}, which is no registered environment: add "
+                f'gymnasium.register("{kind}-v0", "{module}:{kind}", max_episode_steps=...) at the end of its file, and give '
+                f"env={module}:{kind}-v0"
+            )
         raise ConfigError(
             f"env={env_id}: unknown environment{did_you_mean(env_id, known)}; known: {', '.join(known)}, any other MuJoCo "
             "task of Gymnasium, and your own as env=module:EnvId; `rppdyn certify` says what symmetry a robot has"
@@ -300,6 +306,20 @@ def _importable(module: str) -> bool:
         return find_spec(module) is not None
     except (ImportError, ValueError):
         return False
+
+
+def _unregistered_class(env_id: str) -> str:
+    """The class of that name in its module, or the only environment there; "" where there is none."""
+    import sys
+
+    import gymnasium
+
+    module, _, name = env_id.rpartition(":")
+    own = vars(sys.modules[module]) if module in sys.modules else {}
+    kinds = [key for key, kind in own.items() if isinstance(kind, type) and issubclass(kind, gymnasium.Env)
+             and kind.__module__ == module]  # fmt: skip
+    base = re.sub(r"-v\d+$", "", name)
+    return base if base in kinds else kinds[0] if len(kinds) == 1 else ""
 
 
 def _registered(env_id: str) -> bool:

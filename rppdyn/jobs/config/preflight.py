@@ -8,9 +8,11 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rppdyn.jobs.config import compose, schemas
+from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.run import RunConfig
 from rppdyn.runs import RunFolder, RunFolderError, differences
 from rppdyn.runs.files import plain
+from rppdyn.runs.loggers import missing_package
 
 
 def preflight(config: RunConfig, resume: bool) -> dict[str, Any] | None:
@@ -18,7 +20,10 @@ def preflight(config: RunConfig, resume: bool) -> dict[str, Any] | None:
 
     Raises:
         RunFolderError: the folder exists (without `resume`), is no run's, or holds another configuration.
+        ConfigError: a logger's package is not installed.
     """
+    if (missing := missing_package(config.loggers)) is not None:
+        raise ConfigError(missing)
     folder = RunFolder(config.folder())
     if not resume or folder.is_vacant():
         folder.refuse_existing()

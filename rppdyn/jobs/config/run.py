@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from omegaconf import MISSING
 
-from rppdyn.jobs.config.checks import ConfigError, at_least, require
+from rppdyn.jobs.config.checks import LOGGERS, ConfigError, at_least, one_of, require
 
 
 @dataclass
@@ -29,12 +29,13 @@ class RunConfig(ABC):
     device: str = "auto"
     # null: one (an agent: two); for several seeds as many, at most four (agents: all, and one on a GPU)
     threads: int | None = None
+    logger: Any = "tensorboard"  # where scalars go beside metrics.jsonl: tensorboard, wandb, mlflow, or a list of these
     runs_root: str = "runs"
     run_dir: str | None = None
 
     verb: ClassVar[str] = "train"  # of the command line
     # a resumed run may differ in these, and in nothing else
-    resumable: ClassVar[tuple[str, ...]] = ("checkpoint_every", "runs_root", "run_dir")
+    resumable: ClassVar[tuple[str, ...]] = ("checkpoint_every", "logger", "runs_root", "run_dir")
 
     def __post_init__(self) -> None:
         require("seed", self.seed, 0 <= self.seed < 2**31, "an integer from 0 to 2^31 - 1")
@@ -43,10 +44,17 @@ class RunConfig(ABC):
             require("threads", self.threads, 1 <= self.threads <= 1024, "an integer from 1 to 1024")
         if self.device not in ("auto", "cpu", "cuda", "mps") and not re.fullmatch(r"cuda:\d{1,3}", self.device):
             raise ConfigError(f"device={self.device}: must be auto, cpu, cuda, cuda:N or mps")
+        for name in self.loggers:
+            one_of("logger", name, LOGGERS)
         if self.run_dir is not None and not self.run_dir.strip():
             raise ConfigError(
                 "run_dir is empty: give a folder, or leave it out for one that follows from the configuration"
             )
+
+    @property
+    def loggers(self) -> list[str]:
+        """The names in `logger`."""
+        return list(self.logger) if isinstance(self.logger, list) else [self.logger]
 
     @property
     @abstractmethod

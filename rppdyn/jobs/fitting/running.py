@@ -60,6 +60,8 @@ def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool,
                     checkpoint_every=config.checkpoint_every * subject.steps_per_epoch,
                     stop=stop,
                     progress=bar,
+                    loggers=config.loggers,
+                    config=asdict(config),
                 )
             result = FitResult(
                 run=str(folder.path),

@@ -30,6 +30,7 @@ from rppdyn.nn import RPPEMLP
 from rppdyn.nn.chains import equivariant_name
 
 RETURN = "eval/return_mean"
+TRAINING = "rollout/return_mean"
 WHO = {"policy": "policy", "critic": "critics", "dynamics": "dynamics"}
 
 
@@ -80,7 +81,15 @@ def glance(groups: Sequence[RunGroup]) -> Markup:
 
 def _learning(groups: Sequence[RunGroup]) -> Markup:
     panels = [(env, members, RETURN) for env, members in by_subject(groups)]
-    caption = "Mean return of the deterministic policy's evaluation episodes. " + bands(groups)
+    panels += [
+        (f"{env}, training episodes", members, TRAINING)
+        for env, members in by_subject(groups)
+        if any(group.curve(TRAINING) is not None for group in members)
+    ]
+    caption = (
+        "Mean return of the deterministic policy's evaluation episodes, and of the last hundred training episodes, in which it "
+        "explores. " + bands(groups)
+    )
     words = "; ".join(
         f"{group.label} on {group.subject} goes from {plain(float(drawn.centre[0]))} to {plain(float(drawn.centre[-1]))}"
         for group in groups

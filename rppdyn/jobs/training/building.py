@@ -10,10 +10,11 @@ from functools import partial
 from typing import Any
 
 import torch
+from gymnasium.envs.mujoco import MujocoEnv
 from stable_baselines3.common.utils import LinearSchedule
 
 from rppdyn.agents import RPPMBPO, RPPPPO, RPPSAC, Agent, defaults
-from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec, terms_spec
+from rppdyn.envs import SymmetrySpec, file_spec, make_env, plain_spec, symmetry_spec
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.agent import ImaginationConfig, ModelConfig, TrainAgentConfig
 from rppdyn.jobs.config.devices import device_of
@@ -39,6 +40,8 @@ def build_env(config: TrainAgentConfig, **options: Any) -> Any:
 def spec_of(config: TrainAgentConfig, folder: RunFolder, env: Any) -> SymmetrySpec:
     """The symmetry that a run was begun with, and that its networks fit; for a new run that of its environment.
 
+    Of an environment from which none can be derived, and which says none itself, a plain network has none.
+
     Raises:
         ValueError: the environment has no such symmetry, or none that can be derived.
         RunFolderError: the run's own is damaged.
@@ -46,7 +49,11 @@ def spec_of(config: TrainAgentConfig, folder: RunFolder, env: Any) -> SymmetrySp
     if (stored := agent_files.load_spec(folder)) is not None:
         return stored
     if config.env.spec is not None:
-        return terms_spec(env, config.env.spec, symmetry=config.env.symmetry)
+        return file_spec(env, config.env.spec, symmetry=config.env.symmetry)
+    needs_none = config.model.kind == "mlp" and not (config.agent.augment or config.agent.mirror_loss)
+    offers_none = not (isinstance(env.unwrapped, MujocoEnv) or hasattr(env.unwrapped, "symmetry_spec"))
+    if needs_none and offers_none and config.env.symmetry is None and config.env.variant == "derived":
+        return plain_spec(env)
     return symmetry_spec(env, symmetry=config.env.symmetry, variant=config.env.variant)
 
 

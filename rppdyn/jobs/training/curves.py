@@ -44,7 +44,7 @@ class Panel:
 
 
 PANELS = (
-    Panel("mean return", {"": "eval/return_mean"}),
+    Panel("mean return", {"evaluation": "eval/return_mean", "training": "rollout/return_mean"}),
     Panel(
         "equivariance error",
         {"policy": "equivariance/policy", "critics": "equivariance/critic", "dynamics": "equivariance/dynamics"},
@@ -153,9 +153,9 @@ def _draw(axes: Axes, panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]],
         drawn = curve(runs, metric)
         if drawn is None:
             continue
+        log, named = panel.scale == "log", label if not found else None
+        draw_several(axes, drawn.steps, drawn.each, colour, label=named or None, style=style, log=log)
         found.add(part)
-        log = panel.scale == "log"
-        draw_several(axes, drawn.steps, drawn.each, colour, label=label or None, style=style, log=log)
     return found
 
 

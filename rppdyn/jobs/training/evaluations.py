@@ -130,8 +130,9 @@ def measure(agent: Agent, evaluator: Evaluator, states: int) -> dict[str, Any]:
         "eval/length_mean": float(episodes.lengths.mean()),
         "eval/returns": episodes.returns.tolist(),
     }
-    for who, error in agent.equivariance_errors(observations, actions).items():
-        values |= _named(who, error)
+    if not agent.spec.is_trivial:
+        for who, error in agent.equivariance_errors(observations, actions).items():
+            values |= _named(who, error)
     return values | {f"pathway/{name}": value for name, value in agent.pathway_statistics().items()}
 
 

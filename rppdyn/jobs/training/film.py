@@ -124,6 +124,7 @@ def _frames(env: gymnasium.Env, policy: Policy, seed: int, every: int, bar: Prog
         observation, _, terminated, truncated, _ = env.step(policy(observation[None])[0])
         step, over = step + 1, terminated or truncated
         bar.update(step)
+    bar.end(step)
     yield np.asarray(env.render())
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import TensorBoardOutputFormat
-from torch.utils.tensorboard import SummaryWriter
+from stable_baselines3.common.logger import KVWriter
 
 from rppdyn.agents import Agent
 from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.training.agent_files import RunState, write_checkpoint
 from rppdyn.jobs.training.evaluations import Evaluations
 from rppdyn.runs import RunFolder, StopRequest
+from rppdyn.runs.loggers import ScalarLogger
 from rppdyn.runs.progress import Shown
 from rppdyn.runs.workers import WorkerError
 
@@ -150,7 +149,8 @@ class Recorder(BaseCallback):
             if isinstance(value, int | float) and not name.startswith(("train/", "prior/"))
         }
         for events in agent.logger.output_formats:  # not by its records, which may be of a later step
-            events.write(shown, dict.fromkeys(shown, ()), pending.step)
+            if isinstance(events, Events):
+                events.record(shown, pending.step)
         self.progress.show(**{"return": values["eval/return_mean"]})
         self.state.evaluated, self._pending = pending.step, None
 
@@ -180,13 +180,34 @@ def _due(step: int, last: int, every: int) -> bool:
     return last < 0 or step // every > last // every
 
 
-class Events(TensorBoardOutputFormat):
-    """TensorBoard events in a folder.
+class Events(KVWriter):
+    """What an agent logs and what is measured of it, each value under one name and once at a step.
 
-    Args:
-        after: a resumed run goes on after this step; TensorBoard hides what was written later before the interruption.
+    An agent's log has pathways, too, newer by some updates than those of the last evaluation, which are kept.
     """
 
-    def __init__(self, folder: Path, after: int):
-        self.writer = SummaryWriter(log_dir=str(folder), purge_step=after + 1 if after else None)
-        self._is_closed = False
+    NAMES: ClassVar[dict[str, str]] = {
+        "rollout/ep_rew_mean": "rollout/return_mean",
+        "rollout/ep_len_mean": "rollout/length_mean",
+    }
+
+    def __init__(self, scalars: ScalarLogger) -> None:
+        self._scalars = scalars
+        self._written: set[tuple[str, int]] = set()
+
+    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+        values = {}
+        for name, value in key_values.items():
+            is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+            if is_number and "tensorboard" not in (key_excluded.get(name) or ()) and not name.startswith("pathway/"):
+                values[self.NAMES.get(name, name)] = float(value)
+        self.record(values, step)
+
+    def record(self, values: Mapping[str, float], step: int) -> None:
+        """Write values that are not written at this step yet."""
+        new = {name: value for name, value in values.items() if (name, step) not in self._written}
+        self._written |= {(name, step) for name in new}
+        self._scalars.write(new, step)
+
+    def close(self) -> None:
+        self._scalars.close()

@@ -23,6 +23,9 @@ class TrainAgentResult(RunResult):
     metrics: dict[str, Any] = field(default_factory=dict)  # the last record of metrics.jsonl
     prior: str = ""  # what part of it is the free pathways', in words
     compiled: bool = False  # whether this process trained by torch.compile, and rounded as that does
+    fresh_episodes: bool = (
+        False  # whether a run that goes on begins a new episode: its environment doesn't say its state
+    )
     seconds: float = 0.0  # of this process; a resumed run's earlier ones are in timing.jsonl
     interrupted: bool = False
     note: str = ""
@@ -84,7 +87,10 @@ def summary(result: TrainAgentResult) -> str:
             for who in ("policy", "critic", "dynamics")
             if f"equivariance/{who}" in m  # most agents learn no dynamics
         )
-        lines.append(f"  equivariance error  {errors}  (0 is equivariant, 1 as far from it as can be)")
+        if any(name.startswith("equivariance/policy/") for name in m):
+            lines.append(f"  equivariance error  {errors}  (0 is equivariant, 1 as far from it as can be)")
+        else:
+            lines.append("  equivariance error  none: the environment has no symmetry here")
         shares = ", ".join(
             f"{who} {_percent(m[f'pathway/{who}_free_share'])}"
             for who in ("actor", "critic", "dynamics")
@@ -93,6 +99,8 @@ def summary(result: TrainAgentResult) -> str:
         lines.append(f"  free pathway        {shares} of the squared weights")
     if result.prior:
         lines.append(f"  of the prior        {result.prior}")
+    if result.fresh_episodes:
+        lines.append("  when it goes on     from the last checkpoint, with a fresh episode")
     lines.append(f"  run folder          {result.run}")
     if result.interrupted:
         lines.append(f"  go on with          rppdyn train-agent --resume {result.run}")

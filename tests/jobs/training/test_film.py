@@ -42,6 +42,14 @@ class Counter(gymnasium.Env):
         return np.full((64, 64, 3), 20 * self.count, np.uint8)
 
 
+def test_the_bar_reaches_its_end_where_the_episode_does(tmp_path, capsys):
+    env = Counter()
+    env.spec = gymnasium.envs.registration.EnvSpec("Counter-v0", "tests:Counter", max_episode_steps=50)
+    film(lambda: env, policy, seed=3, path=tmp_path / "film.gif", progress=True)
+    last = capsys.readouterr().err.strip().splitlines()[-1].split("\r")[-1]
+    assert "100%" in last and f"{STEPS}/{STEPS}" in last
+
+
 def policy(observations):
     return np.zeros((len(observations), 1), np.float32)
 
