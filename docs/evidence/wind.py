@@ -42,9 +42,11 @@ ARMS = ("learned", "fixed", "grid")
 START = 1e-4  # the free variance that learning begins with, beside an equivariant one of 1
 
 
-def fields(strength: float, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def fields(
+    strength: float, masses: tuple[float, float], count: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """States along trajectories, each at a time of its own from 0 to 5 s, and the forces there."""
-    pendulum = Pendulum(wind=strength)
+    pendulum = Pendulum(wind=strength, m1=masses[0], m2=masses[1])
     states = pendulum.trajectories(pendulum.initial_state(count, generator), torch.linspace(0, 5, 11).double())
     chosen = torch.randint(11, (count,), generator=generator)
     z = states[torch.arange(count), chosen]
@@ -99,13 +101,13 @@ def trained(nets: list[RPPEMLP], x: Tensor, y: Tensor, noise: Tensor, seeds: lis
     return stack, found
 
 
-def measured(strength: float, seeds: list[int], arm: str) -> list[dict[str, Any]]:
+def measured(strength: float, masses: tuple[float, float], seeds: list[int], arm: str) -> list[dict[str, Any]]:
     """Metrics of an arm for each seed; of the grid, for each of its variances."""
     parts: dict[str, list[tuple[Tensor, Tensor]]] = {"train": [], "validation": [], "test": []}
     for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
         for name, count in zip(parts, (TRAIN, VALIDATION, TEST), strict=True):
-            z, field = fields(strength, count, generator)
+            z, field = fields(strength, masses, count, generator)
             noise = NOISE * torch.randn(field.shape, generator=generator)
             parts[name].append((z, field if name == "test" else field + noise))
     data = {name: tuple(torch.stack(values) for values in zip(*own, strict=True)) for name, own in parts.items()}
@@ -171,6 +173,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[])
     parser.add_argument("--strengths", type=float, nargs="+", default=STRENGTHS)
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=["learned", "grid"])
+    parser.add_argument("--masses", type=float, nargs=2, default=(1.0, 1.0), help="kg")
     parser.add_argument("--block", type=int, default=2, help="how many seeds are trained as one")
     parser.add_argument("--json", metavar="FILE", type=Path, required=True)
     arguments = parser.parse_args()
@@ -184,7 +187,7 @@ def main() -> None:
                     if arm not in runs.get(f"{seed},{strength:g}", {})
                 ]
                 if seeds:
-                    found = zip(seeds, measured(strength, seeds, arm), strict=True)
+                    found = zip(seeds, measured(strength, (*arguments.masses,), seeds, arm), strict=True)
                     for seed, row in found:
                         runs.setdefault(f"{seed},{strength:g}", {})[arm] = row
                     write_json(arguments.json, runs)
