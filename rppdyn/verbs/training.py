@@ -11,6 +11,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
+from statistics import fmean
 from types import ModuleType
 from typing import Any
 
@@ -81,6 +82,28 @@ class Training:
             if word != written and not word.startswith("group="):
                 raise ConfigError(f"{word} without data=: it is of trajectories of your own; give data=FILE too")
         return own
+
+    @property
+    def objective(self) -> tuple[str, str]:
+        """What a search for good settings optimises, a metric, and in which direction."""
+        if self.name == "train_agent":
+            return "eval/return_mean", "maximize"
+        return ("bound/value" if self.module == "bound" else "validation/error"), "minimize"
+
+    def value_of(self, result: Any) -> float:
+        """The objective of a run, or of all that it consists of, the mean over seeds.
+
+        Raises:
+            ValueError: a run has none: it was stopped, or a member diverged.
+        """
+        name, _ = self.objective
+        values: list[float | None] = []
+        for each in getattr(result, "results", [result]):
+            found = {**each.metrics, **getattr(each, "test", {})}.get(name)
+            values += found if isinstance(found, list) else [found]
+        if not values or any(value is None for value in values):
+            raise ValueError(f"{name} is no number: the run was stopped, or a member diverged")
+        return fmean(value for value in values if value is not None)
 
     def of_run(self, run: str) -> Training:
         """The job with the configuration of a run."""
@@ -165,6 +188,8 @@ def _train(job: Training, arguments: argparse.Namespace) -> int:
     if not arguments.multirun:
         return _train_one(job, compose.composed(job.name, words), resume=arguments.resume, trust=trust)
 
+    if compose.is_search(words):
+        return _search(job, words, trust)
     configs = compose.composed_sweep(job.name, words)
     folders = [own.folder() for config in configs for own in config.each()]
     for folder in folders:
@@ -173,7 +198,26 @@ def _train(job: Training, arguments: argparse.Namespace) -> int:
         if not arguments.resume:
             RunFolder(folder).refuse_existing()
     statuses = compose.sweep(job.name, words, _SweepTask(job, arguments.resume, trust))
-    return max(statuses, default=0)
+    return int(max(statuses, default=0))
+
+
+def _search(job: Training, words: Sequence[str], trust: bool) -> int:
+    """Search for good settings by Optuna, in Hydra's sweeper; a trial whose run is there already is read."""
+    from rppdyn.jobs.config import compose
+
+    name, direction = job.objective
+    if not any(word.startswith("hydra.sweeper.direction=") for word in words):
+        words = [*words, f"hydra.sweeper.direction={direction}"]
+    base = compose.composed_search(job.name, words)
+    if base.run_dir is not None:
+        raise UsageError(
+            f"run_dir={base.run_dir} in a search: its trials would share the folder; give runs_root= instead"
+        )
+    found = compose.search(job.name, words, _SweepTask(job, True, trust, searches=True))
+    best = " ".join(f"{key}={value}" for key, value in found["best_params"].items())
+    print(f"best of {found['trials']} trials: {name} {found['best_value']:.4g} with {best}")
+    print(f"  written to {found['file']}; each trial's run is below {Path(base.runs_root, base.verb)}")
+    return 0
 
 
 def _apart(configs: Sequence[Any]) -> str:
@@ -190,30 +234,36 @@ class _SweepTask:
     """One job of a sweep, as Hydra's launchers call it; picklable, since some start it in another process or machine.
 
     Attributes:
+        searches: whether it returns the job's objective, for a sweeper that searches, and not its status.
         folder: where the sweep was started, in which the job's relative paths are; some launchers' workers are elsewhere.
     """
 
-    def __init__(self, job: Training, resume: bool, trust: bool):
+    def __init__(self, job: Training, resume: bool, trust: bool, searches: bool = False):
         self.__name__ = job.name  # what Hydra calls the job
+        self.searches = searches
         self.job = job
         self.resume = resume
         self.trust = trust
         self.folder = Path.cwd()
 
-    def __call__(self, node: Any) -> int:
+    def __call__(self, node: Any) -> float:
         from rppdyn.jobs.config import compose
 
         config = None
         try:
             with contextlib.chdir(self.folder), modules_of(self.folder):
                 config = compose.as_config(self.job.name, node)
-                status = _train_one(self.job, config, resume=self.resume, trust=self.trust)
+                status, result = _trained(self.job, config, resume=self.resume, trust=self.trust)
+                value = self.job.value_of(result) if self.searches and status != INTERRUPTED else float(status)
         except Exception as error:  # said here, so that the later jobs still run
             folder = "" if config is None else str(config.folder())
-            return report_error(error, of="" if folder in str(error) else f"{folder}: ")
+            status = report_error(error, of="" if folder in str(error) else f"{folder}: ")
+            if self.searches:  # a trial that failed
+                raise
+            return status
         if status == INTERRUPTED:
             raise KeyboardInterrupt
-        return status
+        return value
 
 
 def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
@@ -225,12 +275,18 @@ def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _train_one(job: Training, config: Any, resume: bool, trust: bool) -> int:
+    return _trained(job, config, resume, trust)[0]
+
+
+def _trained(job: Training, config: Any, resume: bool, trust: bool) -> tuple[int, Any]:
+    """The exit status, and what the run or the runs of several seeds end with."""
     if len(config.each()) > 1:
         several = job.implementation.run_many(config, resume=resume, progress=True)
         print(several)
         if several.interrupted:
-            return INTERRUPTED
-        return 0 if not several.errors else USER_ERROR if all(map(by_user, several.errors.values())) else 1
+            return INTERRUPTED, several
+        by_users = all(map(by_user, several.errors.values()))
+        return (0 if not several.errors else USER_ERROR if by_users else 1), several
     result = job.run(config, resume, trust)
     print(result)
-    return INTERRUPTED if result.interrupted else 0
+    return (INTERRUPTED if result.interrupted else 0), result

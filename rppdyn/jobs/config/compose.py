@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_module
@@ -15,6 +16,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from rppdyn.jobs.config.agent import SAC_ONLY, EnvConfig
@@ -82,6 +84,56 @@ def sweep(name: str, overrides: Sequence[str], task: Callable[[DictConfig], Any]
         assert hydra is not None
         batches = hydra.multirun(config_name=name, task_function=task, overrides=list(prepared))
     return [job.return_value for batch in batches or [] for job in batch]
+
+
+def is_search(words: Sequence[str]) -> bool:
+    """Whether a sweep is a search by Optuna, which chooses the next configuration by what the last ones came to."""
+    return any(re.fullmatch(r"\+{0,2}hydra/sweeper=['\"]?optuna['\"]?", word) for word in words)
+
+
+def composed_search(name: str, overrides: Sequence[str]) -> Any:
+    """The configuration of a search without what it varies.
+
+    Raises:
+        ConfigError: it can't be used, or nothing is varied.
+    """
+    with _hydra(name, overrides) as prepared, one_line(name):
+        parsed = [_parsed(word) for word in prepared]
+        varied = [override for override in parsed if override.is_sweep_override()]
+        own = any(str(override.get_key_element()).startswith("hydra.sweeper.params") for override in parsed)
+        if not varied and not own:
+            raise ConfigError(
+                "hydra/sweeper=optuna: nothing is varied; give an interval or choices, for example "
+                "'agent.learning_rate=tag(log,interval(1e-5,1e-2))' or model.hidden=32,64"
+            )
+        for override in varied:
+            key = override.get_key_element().lstrip("+~")
+            if key not in known_keys(SCHEMAS[name]) and key not in groups(name) and not key.startswith("hydra"):
+                raise ConfigError(unknown_key(key, name))
+        return _compose(name, [word for word, each in zip(prepared, parsed, strict=True) if each not in varied])
+
+
+def search(name: str, overrides: Sequence[str], task: Callable[[DictConfig], float]) -> dict[str, Any]:
+    """Run a search by Optuna, and read what the sweeper wrote.
+
+    Returns:
+        `best_params`, `best_value`, how many `trials` there were, and the `file`.
+    """
+    with _hydra(name, overrides) as prepared:
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        node = hydra.compose_config(
+            name, [word for word in prepared if _is_hydra(word)], RunMode.MULTIRUN, with_log_configuration=False
+        )
+        hydra.multirun(config_name=name, task_function=task, overrides=list(prepared))
+    file = Path(node.hydra.sweep.dir, "optimization_results.yaml")
+    found = OmegaConf.to_container(OmegaConf.load(file))
+    assert isinstance(found, dict)
+    return {
+        **{str(key): value for key, value in found.items()},
+        "trials": node.hydra.sweeper.n_trials,
+        "file": str(file),
+    }
 
 
 def as_config(name: str, node: DictConfig) -> Any:
@@ -185,7 +237,8 @@ def _composed_node(name: str, overrides: Sequence[str]) -> DictConfig:
     node = compose(config_name=name, overrides=list(overrides))
     if any(map(_is_hydra, overrides)):
         _check_keys(node, SCHEMAS[name], name)
-        own, asked = (compose(name, words, return_hydra_config=True).hydra for words in ([], list(overrides)))
+        chosen = [word for word in overrides if word.lstrip("+~").startswith("hydra/")]  # which bring keys of their own
+        own, asked = (compose(name, words, return_hydra_config=True).hydra for words in (chosen, list(overrides)))
         _check_hydra_keys(asked, own)
     return node
 

@@ -43,6 +43,9 @@ def _explain(error: Exception, name: str) -> str:
         group, choice = match.groups()
         if group.startswith("hydra/"):
             plugin = LAUNCHERS.get(choice.partition("_")[0])
+            if group == "hydra/sweeper":
+                remedy = "pip install 'rppdyn[optuna]'" if choice == "optuna" else "known are basic and optuna"
+                return f"{group}={choice}: not installed; {remedy}, or leave it out"
             remedy = f"pip install {plugin}" if plugin else f"known are {', '.join(LAUNCHERS)}"
             return f"{group}={choice}: not installed; {remedy}, or leave it out"
         known = choices(group, name)
