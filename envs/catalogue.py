@@ -261,7 +261,7 @@ def _mirror_of(text: str) -> dict[str, Any] | None:
     from yaml import YAMLError
 
     try:
-        content = OmegaConf.to_container(OmegaConf.create(text)) if text.strip() else None
+        content: Any = OmegaConf.to_container(OmegaConf.create(text)) if text.strip() else None
     except YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
     return content if isinstance(content, dict) and set(MIRROR_KEYS) & set(content) else None

@@ -17,6 +17,7 @@ from gymnasium.envs.mujoco import MujocoEnv
 from rppdyn.envs.flat import flattened
 from rppdyn.envs.returned import ReturnedError, blamed, require_reset
 from rppdyn.envs.state import Resumable
+from rppdyn.envs.upstream import versions_that_go_together
 from rppdyn.errors import one_line, place_in_users_code
 from rppdyn.trust import require_trust, search_modules
 
@@ -152,6 +153,8 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
     except ReturnedError:
         raise
     except Exception as error:
+        if said := versions_that_go_together(error):
+            raise ValueError(f"{env_id} can't be made: {said}") from error
         if not own:
             raise
         raise ValueError(f"{env_id} can't be made or reset{given}: {_first_line(error)}") from error

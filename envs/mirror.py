@@ -91,13 +91,12 @@ def plain_spec(env: gym.Env) -> SymmetrySpec:
             raise ValueError(
                 f"the {what} space of {env_name(env)} is {space}: give an environment whose {what}s are vectors"
             )
-    space = lambda names: Space(names, (np.eye(len(names)),))  # noqa: E731
     names = entry_names(env)
     return SymmetrySpec(
         env_name(env),
         Trivial(1),
-        obs=space(names["obs_names"]),
-        action=space(names["action_names"]),
+        obs=Space(names["obs_names"], (np.eye(len(names["obs_names"])),)),
+        action=Space(names["action_names"], (np.eye(len(names["action_names"])),)),
         symmetries=(Symmetry("identity", "exact", True),),
     )
 

@@ -123,7 +123,9 @@ class MLflow(ScalarLogger):
         self._client.set_terminated(self._id)
 
 
-LOGGERS: dict[str, type[ScalarLogger]] = {"tensorboard": TensorBoard, "wandb": Wandb, "mlflow": MLflow}
+Opened = Callable[[RunFolder, Mapping[str, Any], int | None], ScalarLogger]
+
+LOGGERS: dict[str, Opened] = {"tensorboard": TensorBoard, "wandb": Wandb, "mlflow": MLflow}
 """By the name that `logger=` has for them."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from stable_baselines3.common.utils import LinearSchedule
 
 from rppdyn.agents import RPPMBPO, RPPPPO, RPPSAC, Agent, defaults
 from rppdyn.envs import SymmetrySpec, file_spec, make_env, plain_spec, symmetry_spec
+from rppdyn.errors import place_in_users_code
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.agent import ImaginationConfig, ModelConfig, TrainAgentConfig
 from rppdyn.jobs.config.devices import device_of
@@ -22,6 +24,8 @@ from rppdyn.jobs.training import agent_files
 from rppdyn.jobs.training.rollouts import Evaluator
 from rppdyn.runs import RunFolder
 from rppdyn.runs.threads import torch_threads
+
+logger = logging.getLogger(__name__)
 
 
 def build_env(config: TrainAgentConfig, **options: Any) -> Any:
@@ -51,10 +55,16 @@ def spec_of(config: TrainAgentConfig, folder: RunFolder, env: Any) -> SymmetrySp
     if config.env.spec is not None:
         return file_spec(env, config.env.spec, symmetry=config.env.symmetry)
     needs_none = config.model.kind == "mlp" and not (config.agent.augment or config.agent.mirror_loss)
-    offers_none = not (isinstance(env.unwrapped, MujocoEnv) or hasattr(env.unwrapped, "symmetry_spec"))
-    if needs_none and offers_none and config.env.symmetry is None and config.env.variant == "derived":
+    needs_none = needs_none and config.env.symmetry is None and config.env.variant == "derived"
+    if needs_none and not (isinstance(env.unwrapped, MujocoEnv) or hasattr(env.unwrapped, "symmetry_spec")):
         return plain_spec(env)
-    return symmetry_spec(env, symmetry=config.env.symmetry, variant=config.env.variant)
+    try:
+        return symmetry_spec(env, symmetry=config.env.symmetry, variant=config.env.variant)
+    except ValueError as error:
+        if not needs_none or place_in_users_code(error) is not None:
+            raise
+        logger.warning("%s; the plain network does without", error)
+        return plain_spec(env)
 
 
 def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **options: Any) -> Agent:

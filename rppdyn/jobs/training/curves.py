@@ -148,7 +148,7 @@ def _different(configs: Sequence[dict[str, Any]]) -> set[str]:
 
 def _draw(axes: Axes, panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], colour: str, label: str) -> set[str]:
     """Draw what the runs have of a panel; which of its entries that is."""
-    found = set()
+    found: set[str] = set()
     for style, (part, metric) in zip(STYLES, panel.metrics.items(), strict=False):
         drawn = curve(runs, metric)
         if drawn is None:
