@@ -4,6 +4,7 @@
 #   make test          install, run the tests
 #   make install       the environment alone, test tools included
 #   make test-cluster  sweeps by Hydra's launchers, one on a Ray cluster that loses a node
+#   make test-extras   other loggers, Optuna and packages of environments, which it installs
 #   make lint          ruff: rules and formatting; mypy: types
 #   make evidence      every claim's effect and verdict, computed again from the raw data
 #   make bench         the benchmarks beside their peers, in ten to twelve minutes where nothing else runs; raw times in build/benchmarks/
@@ -28,7 +29,7 @@ TEST_READY := $(VENV)/.ready-test
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster install lint evidence bench clean FORCE
+.PHONY: help demo test test-cluster test-extras install lint evidence bench clean FORCE
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -89,6 +90,12 @@ test-cluster: $(TEST_READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ray==2.60.0 hydra-joblib-launcher==1.2.0 hydra-submitit-launcher==1.2.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps hydra-ray-launcher==1.2.2
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/acceptance/test_launchers.py
+
+# Packages of environments without their pins: they want another MuJoCo than this one, and say so (docs/jobs/your-environment.md).
+test-extras: $(TEST_READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[wandb,mlflow,optuna]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gymnasium-robotics==1.4.2 shimmy==2.0.1 PettingZoo
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/acceptance/test_extras.py
 
 lint: $(TEST_READY)
 	$(BIN)/ruff check .

@@ -148,6 +148,27 @@ def dynamics_equivariance_error(
     return _measured(spec, pair, (here / size).square().mean().sqrt().item())
 
 
+def function_equivariance_error(
+    act: Callable[[np.ndarray], np.ndarray],
+    spec: SymmetrySpec,
+    observations: np.ndarray,
+    bound: np.ndarray | float = 1.0,
+) -> AgentEquivarianceError:
+    """Equivariance error of any map from raw observations (n, entries) to raw actions, as :func:`policy_equivariance_error`.
+
+    Args:
+        bound: of the actions, by which their size is judged.
+    """
+    obs = _tensor(observations)
+    on_tensors = lambda x: torch.as_tensor(np.asarray(act(x.numpy()))).double()  # noqa: E731
+    here = on_tensors(obs)
+    return _measured(
+        spec,
+        lambda g: (on_tensors(spec.transform_observation(g, obs)), spec.transform_action(g, here)),
+        (here / torch.as_tensor(bound, dtype=torch.float64)).square().mean().sqrt().item(),
+    )
+
+
 def _symmetric_policy(model: BaseAlgorithm) -> SymmetricPolicy:
     if not isinstance(model.policy, SymmetricPolicy):
         raise ValueError(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.command import FigureConfig
+from rppdyn.jobs.config.command import FigureConfig, is_agent_file
 from rppdyn.jobs.fitting.figures import compare_equivariance
-from rppdyn.jobs.training.curves import learning_curves
+from rppdyn.jobs.measuring.agent_file import measure_files
+from rppdyn.jobs.training.curves import draw_files, learning_curves
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import write_json
 from rppdyn.runs.folder import with_metrics
@@ -25,7 +27,9 @@ def run(config: FigureConfig) -> Path:
         RunFolderError, ConfigError: a folder is no run, or there are agents and fits among them.
         ValueError: no run has metrics yet.
     """
-    runs = with_metrics(config.runs)
+    files = [run for run in config.runs if is_agent_file(run)]
+    played = measure_files(files, config.env)
+    runs = with_metrics([run for run in config.runs if run not in files]) if len(files) < len(config.runs) else []
     names = {run: compose.name_of_run(RunFolder.open(run)) for run in runs}
     agents = [run for run, name in names.items() if name == "train_agent"]
     fits = [run for run in names if run not in agents]
@@ -33,9 +37,16 @@ def run(config: FigureConfig) -> Path:
         raise ConfigError(
             f"{agents[0]} is an agent's run and {fits[0]} a fit's: draw them apart, or both on a page with rppdyn report"
         )
-    picture = (learning_curves if agents else compare_equivariance)(runs, config.out)
+    if fits and played:
+        raise ConfigError(f"{fits[0]} is a fit's run and {files[0]} an agent: draw them apart")
+    if fits:
+        picture = compare_equivariance(runs, config.out)
+    elif runs:
+        picture = learning_curves(runs, config.out, played)
+    else:
+        picture = draw_files(played, config.out)
     if config.json is not None:
-        write_json(Path(config.json), _raw_data(runs))
+        write_json(Path(config.json), [*_raw_data(runs), *map(asdict, played)])
     return picture
 
 

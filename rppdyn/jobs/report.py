@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rppdyn._version import __version__
-from rppdyn.jobs.config.command import ReportConfig
+from rppdyn.jobs.config.command import ReportConfig, is_agent_file
 from rppdyn.jobs.config.labels import value_of
-from rppdyn.jobs.reporting import agents, fits
+from rppdyn.jobs.measuring.agent_file import FileAgent, measure_files
+from rppdyn.jobs.reporting import agents, files, fits
 from rppdyn.jobs.reporting.data import Run, RunGroup, has_letter, read_groups
 from rppdyn.jobs.reporting.html import Markup, joined, page, table, tag
 from rppdyn.jobs.reporting.words import MISSING, count, folded, labelled, setting
@@ -24,14 +25,22 @@ def run(config: ReportConfig) -> Path:
     Raises:
         RunFolderError, ConfigError: a folder is no run, or holds a damaged file; no run has metrics yet.
     """
-    groups = read_groups(with_metrics(config.runs))
+    runs = [run for run in config.runs if not is_agent_file(run)]
+    groups = read_groups(with_metrics(runs)) if runs else []
+    played = measure_files([run for run in config.runs if is_agent_file(run)], config.env)
     out = Path(config.out)
-    write_text(out, html(groups))
+    write_text(out, html(groups, played))
     return out
 
 
-def html(groups: Sequence[RunGroup]) -> str:
-    """The page of these groups of runs."""
+def html(groups: Sequence[RunGroup], played: Sequence[FileAgent] = ()) -> str:
+    """The page of these groups of runs, and of agents from files."""
+    if not groups:
+        names = list(dict.fromkeys(agent.env for agent in played))
+        title = f"rppdyn: {', '.join(names)}"
+        lead = f"{count(len(played), 'agent')} from stable-baselines3's files on {', '.join(names)}."
+        footer = tag("p", f"Made by rppdyn {__version__}; this page loads nothing.")
+        return page(title, lead, [files.section(played)], footer)
     of_agents = [group for group in groups if group.is_agent]
     of_fits = [group for group in groups if not group.is_agent]
     parts = [(part, found) for part, found in ((agents, of_agents), (fits, of_fits)) if found]
@@ -39,6 +48,7 @@ def html(groups: Sequence[RunGroup]) -> str:
         ("At a glance", joined(part.glance(found) for part, found in parts)),
         ("What was trained", joined(_trained(found) for found in _by_verb(groups))),
         *(section for part, found in parts for section in part.sections(found)),
+        *([files.section(played)] if played else []),
         ("Runs", _runs(groups)),
     ]
     names = list(dict.fromkeys(group.subject for group in groups))

@@ -280,18 +280,23 @@ def collect(arguments: argparse.Namespace) -> int:
 
 def report_arguments(parser: Parser) -> None:
     parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help="run folders; those that differ in the seed alone go together"
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="run folders, those that differ in the seed alone go together; stable-baselines3 .zip files, which play episodes",
     )
     parser.add_argument("--out", metavar="FILE", default="report.html", help="the page (report.html)")
+    _env_of_files(parser)
 
 
 def report_runs(arguments: argparse.Namespace) -> int:
-    from rppdyn.jobs.config.command import ReportConfig
+    from rppdyn.jobs.config.command import ReportConfig, is_agent_file
     from rppdyn.runs import RunFolder
 
     config = ReportConfig(**vars(arguments))
     for run in config.runs:
-        RunFolder.open(run)
+        if not is_agent_file(run):
+            RunFolder.open(run)
     from rppdyn.jobs import report
 
     print(report.run(config))
@@ -303,21 +308,29 @@ def figure_arguments(parser: Parser) -> None:
         "runs",
         nargs="+",
         metavar="RUN",
-        help="run folders, of agents or of fits; agents that differ in the seed alone are one curve",
+        help="run folders, of agents or of fits; agents that differ in the seed alone are one curve; or .zip of "
+        "stable-baselines3",
     )
     parser.add_argument("--out", metavar="FILE", required=True, help="the picture: png, svg, pdf")
     parser.add_argument(
         "--json", metavar="FILE", help="also write the runs' configurations, results and metrics to FILE"
     )
+    _env_of_files(parser)
+
+
+def _env_of_files(parser: Parser) -> None:
+    parser.add_argument("--env", metavar="ENV", help="of stable-baselines3 files: the environment that they play in")
+    trust_argument(parser)
 
 
 def figure(arguments: argparse.Namespace) -> int:
-    from rppdyn.jobs.config.command import FigureConfig
+    from rppdyn.jobs.config.command import FigureConfig, is_agent_file
     from rppdyn.runs import RunFolder
 
     config = FigureConfig(**vars(arguments))
     for run in config.runs:
-        RunFolder.open(run)
+        if not is_agent_file(run):
+            RunFolder.open(run)
     from rppdyn.jobs import figure
 
     print(figure.run(config))

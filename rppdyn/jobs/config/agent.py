@@ -44,19 +44,19 @@ EVALUATION_SEED = 10_000  # of the first evaluation episode's reset; training us
 class EnvConfig:
     """The task: a Gymnasium environment, stock or with actuators made weaker or stronger, and which symmetry is used."""
 
-    id: str = MISSING
+    id: str = MISSING  # of a Gymnasium environment, module:Id for one of your own; written by env=
     symmetry: str | None = None  # a choice of the task ("D4"), or derived symmetries joined by "+"; null: its default
-    variant: str = "derived"  # or published, the representation of the residual-pathway papers, right or wrong
+    variant: str = "derived"  # derived, or published, the representation of the residual-pathway papers, right or wrong
     spec: str | None = (
-        None  # a YAML file of the terms that the observation consists of; null: read off the observation itself
+        None  # a file with the symmetry: YAML of terms or of a mirror image, or JSON of a spec; null: derived from the model
     )
     total_steps: int = 1_000_000  # what total_steps stands at unless it is given
     learning_rate: float = 3e-4  # what agent.learning_rate stands at unless it is given
     learning_rate_end: float | None = None  # what agent.learning_rate_end stands at unless it is given
     betas: list[float] = field(default_factory=lambda: [0.5, 0.999])  # what agent.betas stands at unless it is given
     tau: float = 0.005  # what agent.tau stands at unless it is given
-    actuator_scale: dict[str, float] = field(default_factory=dict)  # actuator name -> factor on its gear
-    kwargs: dict[str, Any] = field(default_factory=dict)  # of gymnasium.make
+    actuator_scale: dict[str, float] = field(default_factory=dict)  # strength by name of an actuator
+    kwargs: dict[str, Any] = field(default_factory=dict)  # options of gymnasium.make: env.kwargs.NAME=VALUE
 
     named_by: ClassVar[str | None] = None  # the file that alone names it, and that nobody has trusted
 
@@ -88,15 +88,16 @@ class EnvConfig:
 class ModelConfig:
     """The networks of actor and critics: which pathways, how wide, how much each is believed."""
 
-    kind: str = "rpp"
+    kind: str = "rpp"  # rpp (both pathways), emlp (strict), mlp (no symmetry), rpp_policy_only; written by model=
     hidden: Any = 256  # channels of each hidden layer; or a list, one for each: [64,32]
     num_layers: int = 2  # as many as hidden lists, where it is a list
     activation: str | None = None  # swish, relu, tanh, ..., as rppdyn.nn.ACTIVATIONS has them; null: swish
-    equivariant_variance: float = MISSING
-    # or certified, by how far the symmetry is off in the simulator; or learned by the critics, whom the actor follows
+    equivariant_variance: float = MISSING  # prior variance of the equivariant pathway; 0 removes it
+    # prior variance of the free pathway; or certified, by how far the symmetry is off in the simulator; or learned by the
+    # critics, whom the actor follows
     free_variance: Any = MISSING
-    critic_equivariant_variance: float | None = None  # null: as the actor's
-    critic_free_variance: float | None = None
+    critic_equivariant_variance: float | None = None  # of the critics' equivariant pathway; null: as the actor's
+    critic_free_variance: float | None = None  # of the critics' free pathway; null: as the actor's
     free_scale: Any = None  # initial size of free pathways, of a layer's own; prior: as their prior has it; null: 1e-3
     widen: int | None = None  # steps in which free variances widen from 1e-7 to what they are; null: they don't
     architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
@@ -206,16 +207,16 @@ class ModelConfig:
 class ImaginationConfig:
     """The transition model of `agent=mbpo`, and the rollouts that are made with it."""
 
-    kind: str = "rpp"
-    members: int = 5  # of the ensemble
-    hidden: int = 200
-    num_layers: int = 3
-    equivariant_variance: float = 1e6
-    free_variance: float = 3.0
-    learning_rate: float = 1e-3
+    kind: str = "rpp"  # rpp, emlp or mlp, of the model of the dynamics
+    members: int = 5  # networks of the ensemble
+    hidden: int = 200  # channels of each of its hidden layers
+    num_layers: int = 3  # its hidden layers
+    equivariant_variance: float = 1e6  # prior variance of its equivariant pathway
+    free_variance: float = 3.0  # prior variance of its free pathway
+    learning_rate: float = 1e-3  # of Adam, in its fits
     every: int = 250  # steps of the environment between fits
     steps: int = 500  # of a fit
-    batch_size: int = 256
+    batch_size: int = 256  # transitions in a step of its fits
     rollouts: int = 10_000  # made after each fit
     length: int = 1  # of a rollout
     kept_fits: int = 4  # rollouts of so many fits are kept
@@ -241,11 +242,11 @@ class PPOConfig:
 
     n_steps: int = 2048  # of each environment between updates
     n_epochs: int = 10  # passes over a rollout
-    gae_lambda: float = 0.95
-    clip_range: float = 0.2
+    gae_lambda: float = 0.95  # of generalised advantage estimation, from 0 (one step) to 1 (whole returns)
+    clip_range: float = 0.2  # of the ratio of probabilities, about 1
     clip_range_vf: float | None = None  # of the value; null: none
     normalize_advantage: bool = True  # of each batch
-    ent_coef: float = 0.0
+    ent_coef: float = 0.0  # weight of the entropy in the loss
     vf_coef: float = 0.5  # 0.5: the value's part is a Gaussian likelihood of variance 1
     target_kl: float | None = None  # a pass ends above one and a half times this; null: none does
 
@@ -273,20 +274,20 @@ SAC_ONLY = (
 class AgentConfig:
     """Soft actor-critic, on its own or on rollouts of a model; or proximal policy optimisation."""
 
-    learning_rate: float = MISSING
+    learning_rate: float = MISSING  # of Adam
     learning_rate_end: float | None = None  # reached on a straight line at total_steps; null: constant
-    buffer_size: int = 1_000_000
-    learning_starts: int = 1000
-    batch_size: int = 256
-    tau: float = MISSING
-    gamma: float = 0.99
+    buffer_size: int = 1_000_000  # transitions that the replay buffer holds
+    learning_starts: int = 1000  # random steps before the first update
+    batch_size: int = 256  # transitions in an update
+    tau: float = MISSING  # share of the critics that targets move by at each update
+    gamma: float = 0.99  # discount of a step
     num_envs: int = 1  # environments that a seed steps at once
     train_freq: int = 1  # steps of each before gradient updates
     gradient_steps: int = 1  # gradient updates then; -1: as many as there are new transitions
-    betas: list[float] = MISSING
+    betas: list[float] = MISSING  # of Adam
     target_entropy: Any = "auto"  # of the learned temperature, in nats; auto: minus the action's dimension
-    noise_variance: float = MISSING
-    max_gradient_norm: float | None = None
+    noise_variance: float = MISSING  # of the critics' Gaussian likelihood; the smaller, the less the priors weigh
+    max_gradient_norm: float | None = None  # longest gradient, longer ones are clipped; null: none is
     augment: bool = False  # sampled transitions are replaced by images under random elements of the group
     mirror_loss: float = 0.0  # weight of |pi(g s) - g pi(s)|^2 in the actor's loss
     matmul_precision: str | None = None  # of gradient updates: highest, high, medium; null: medium where as accurate
@@ -353,8 +354,8 @@ class AgentConfig:
 class EvaluationConfig:
     """What is measured while training, on environments and random states of its own."""
 
-    every: int = 5000
-    episodes: int = 10
+    every: int = 5000  # steps between two evaluations
+    episodes: int = 10  # played in each
     states: int = 512  # of the policy's own rollouts, for the equivariance errors
 
     def __post_init__(self) -> None:
@@ -371,8 +372,8 @@ class TrainAgentConfig(RunConfig):
     model: ModelConfig = MISSING
     agent: AgentConfig = MISSING
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    total_steps: int = MISSING
-    checkpoint_every: int = 10_000
+    total_steps: int = MISSING  # steps of the environment, of all its copies together
+    checkpoint_every: int = 10_000  # steps between two checkpoints
     callbacks: Any = None  # of your own: module:Class of a stable-baselines3 callback, or a list of them; null: none
     seeds: int = 1  # seed, seed + 1, ..., trained at once, each into its own folder, in as many processes as threads
     workers: bool = (

@@ -30,8 +30,8 @@ class SubspaceConfig:
     loss: str | None = None  # what is bounded: relative_error or zero_one; null: what fits the task
     delta: float = 0.05  # the bound fails with this probability at most
     prior_share: float = 0.0  # of the training data, that the initial network is fitted to; the bound is on the rest
-    prior_epochs: int = 50
-    prior_rate: float = 3e-3
+    prior_epochs: int = 50  # epochs in which the prior's network is trained on its share of the data
+    prior_rate: float = 3e-3  # learning rate of that training
     prior_run: str | None = None  # a finished fit on other data whose first network is the initial one
 
     def __post_init__(self) -> None:

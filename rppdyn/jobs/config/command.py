@@ -326,15 +326,32 @@ class CollectConfig:
         return "file" if Path(self.source).suffix == ".zip" and not Path(self.source).is_dir() else "run"
 
 
+def is_agent_file(path: str) -> bool:
+    """Whether this is a stable-baselines3 file and no folder of a run."""
+    return Path(path).suffix == ".zip" and not Path(path).is_dir()
+
+
+def agent_files(config: ReportConfig | FigureConfig) -> None:
+    """Refuse stable-baselines3 files that nobody trusts, and flags of theirs where there are none."""
+    files = [path for path in config.runs if is_agent_file(path)]
+    for path in files:
+        trusted(path, POLICIES[".zip"], config.trust)
+    if config.env is not None and not files:
+        raise ConfigError(f"--env {config.env}: a run has an environment of its own; leave it out")
+
+
 @dataclass
 class ReportConfig:
     """`rppdyn report`."""
 
     runs: list[str]
     out: str = "report.html"
+    env: str | None = None  # of stable-baselines3 files, which episodes are played with
+    trust: bool = False
 
     def __post_init__(self) -> None:
         each_once(self.runs)
+        agent_files(self)
         if Path(self.out).suffix not in (".html", ".htm"):
             raise ConfigError(f"--out {self.out}: must end in .html")
         file("--out", self.out)
@@ -347,9 +364,12 @@ class FigureConfig:
     runs: list[str]
     out: str
     json: str | None = None  # where the numbers that are drawn go
+    env: str | None = None  # of stable-baselines3 files, which episodes are played with
+    trust: bool = False
 
     def __post_init__(self) -> None:
         each_once(self.runs)
+        agent_files(self)
         figure("--out", self.out)
         if self.json is not None and Path(self.json).suffix != ".json":
             raise ConfigError(f"--json {self.json}: must end in .json")

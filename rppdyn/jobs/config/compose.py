@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from rppdyn.jobs.config.agent import SAC_ONLY, EnvConfig
 from rppdyn.jobs.config.checks import ConfigError, did_you_mean
 from rppdyn.jobs.config.explaining import one_line, unknown_key
+from rppdyn.jobs.config.help import help_of
 from rppdyn.jobs.config.schemas import CONFIGS, SCHEMAS, choices, groups, is_section, kinds_of, known_keys, open_keys
 from rppdyn.runs import RunFolder
 from rppdyn.trust import search_modules
@@ -222,8 +223,11 @@ def describe(name: str) -> str:
         lines.append(f"  {group}={' | '.join(choices(group, name))}")
     of_choices = " (a choice brings its own)" if groups(name) else ""
     lines += ["", f"keys and defaults{of_choices}:"]
-    for key in known_keys(schema):
-        lines.append(f"  {key}={_written(OmegaConf.select(node, key))}")
+    for key, text in help_of(schema).items():
+        value = OmegaConf.select(node, key)
+        is_optional = key.startswith(("agent.ppo.", "agent.imagination."))
+        default = "" if is_optional and value is None else _written(value)
+        lines.append(f"  {key}={default}\n      {text}")
     return "\n".join(lines)
 
 

@@ -50,13 +50,15 @@ MOST_TEST_STEPS = 100_000
 class NetworkConfig:
     """The network: which pathways, how wide, how much each is believed."""
 
-    kind: str = "rpp"
+    kind: str = "rpp"  # rpp (both pathways), emlp (strict), mlp (no symmetry); written by model=
     hidden: Any = (
         MISSING  # channels of a hidden layer, or their representation, "64*T(0)+21*T(1)"; or a list, one per layer
     )
     num_layers: int = 3  # as many as hidden lists, where it is a list
-    equivariant_variance: float = 1e5
-    free_variance: Any = 1.0  # or learned: objective=marginal_likelihood, from narrow variances
+    equivariant_variance: float = 1e5  # prior variance of the equivariant pathway; 0 removes it
+    free_variance: Any = (
+        1.0  # prior variance of the free pathway; or learned: objective=marginal_likelihood, from narrow variances
+    )
     architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
     activation: str | None = None  # swish, relu, tanh, ..., as rppdyn.nn.ACTIVATIONS has them; null: swish
     bilinear: Any = "auto"  # channelwise for infinite groups; published (true), channelwise, false; null: published
@@ -121,7 +123,7 @@ class NetworkConfig:
 class DynamicsModelConfig(NetworkConfig):
     """A vector field: the gradient of a network's Hamiltonian, or a network itself."""
 
-    system: str = "hamiltonian"
+    system: str = "hamiltonian"  # hamiltonian, whose field is a gradient, or ode
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,11 +134,11 @@ class DynamicsModelConfig(NetworkConfig):
 class OptimiserConfig:
     """Adam on the maximum a posteriori objective."""
 
-    learning_rate: float = 3e-3
+    learning_rate: float = 3e-3  # of Adam, at its highest
     schedule: str = "cosine"  # of the learning rate: to zero at the end; or constant, as published
     warm_up: int = 0  # epochs in which the learning rate rises from zero to that of its schedule
-    epochs: int = MISSING
-    batch_size: int = 500
+    epochs: int = MISSING  # passes over the training data
+    batch_size: int = 500  # data in a step
     noise_variance: float = MISSING  # of the Gaussian likelihood; the smaller, the less the priors weigh
 
     def __post_init__(self) -> None:
@@ -160,7 +162,7 @@ class MarginalLikelihoodConfig:
     burn_in: int = 10  # epochs before the first
     every: int = 5  # epochs
     steps: int = 20  # of Adam on the logarithms of the variances
-    learning_rate: float = 0.1
+    learning_rate: float = 0.1  # of Adam on the logarithms of the variances
     data: int = 500  # of each member's, for the curvature
     curvature: str = "joint"  # of all pathways together, exact; or kronecker, for more data than a matrix has rows
     fisher: str = "sampled"  # random targets for each datum; or exact, one backward pass for each output
@@ -182,12 +184,12 @@ class MarginalLikelihoodConfig:
 class RegressionTaskConfig:
     """A regression task, the symmetry that networks are given, and how much data there is."""
 
-    name: str = MISSING
+    name: str = MISSING  # written by task=
     group: str | None = None  # for example "SL(3)"; null: the task's own
     strength: float | None = None  # of what breaks the symmetry of the modified inertias; null: 0.3, as published
-    train: int = 1000
-    validation: int = 1000
-    test: int = 1000
+    train: int = 1000  # training data of each seed
+    validation: int = 1000  # data to choose by
+    test: int = 1000  # data to measure with
     augment: bool = False  # training data are moved by random elements of the group, anew in each epoch
 
     def __post_init__(self) -> None:
@@ -201,17 +203,17 @@ class RegressionTaskConfig:
 class PendulumTaskConfig:
     """The double spring pendulum, the symmetry that networks are given, and how much of it is seen."""
 
-    name: str = MISSING
-    group: str = "O2eR3()"
+    name: str = MISSING  # written by task=
+    group: str = "O2eR3()"  # symmetry that networks are given, such as O2eR3() or SO(3)
     k2: float = 1.0  # of the second spring; 2 is what the published code computes
     wind: float = (
         0.0  # eps, the wind's strength; with equal masses it tilts the axis of the symmetry and breaks nothing
     )
     masses: list[float] = field(default_factory=lambda: [1.0, 1.0])  # kg; unequal ones in wind leave no axis
-    train: int = 500
-    validation: int = 500
-    test: int = 500
-    time_step: float = 0.2
+    train: int = 500  # training chunks of each seed
+    validation: int = 500  # chunks to choose by
+    test: int = 500  # chunks to measure with
+    time_step: float = 0.2  # seconds between two states
     horizon: float = 30.0  # of the test rollouts
     chunk: int = 5  # time steps of a training trajectory
     file: str | None = None  # a stored dataset with these parameters; null: made once and kept in the cache
@@ -284,7 +286,7 @@ class FitConfig(RunConfig):
     objective: str = "map"  # with the variances that are given; or marginal_likelihood, which learns them
     marginal_likelihood: MarginalLikelihoodConfig = field(default_factory=MarginalLikelihoodConfig)
     seeds: int = 1  # members: seed, seed + 1, ..., trained together in this process
-    dtype: str = "float32"
+    dtype: str = "float32"  # of the networks, float32 or float64
 
     verb = "fit"
 

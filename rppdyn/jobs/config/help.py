@@ -7,6 +7,7 @@ import inspect
 import io
 import textwrap
 import tokenize
+from dataclasses import fields
 from functools import cache
 from typing import Any, get_args
 
@@ -30,10 +31,12 @@ def help_of(schema: type, prefix: str = "") -> dict[str, str]:
 
 @cache
 def _comments_of(schema: type) -> dict[str, str]:
-    """Comments of a dataclass's fields and of those that it inherits."""
-    found: dict[str, str] = {}
+    """Comments of a dataclass's fields and of those that it inherits; of fields that are made, their metadata."""
+    found = {item.name: str(item.metadata["help"]) for item in fields(schema) if "help" in item.metadata}
     for kind in reversed(schema.__mro__):
-        if "__dataclass_fields__" in vars(kind):
+        if (
+            "__dataclass_fields__" in vars(kind) and kind.__module__ != "types"
+        ):  # made by make_dataclass, without a source
             found |= {name: text for name, text in _own_comments(kind).items() if text or name not in found}
     return found
 

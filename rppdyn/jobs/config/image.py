@@ -20,11 +20,11 @@ ARCHITECTURES = ("small", "small_max", "one_layer", "three_layers", "power_block
 class ImageTaskConfig:
     """Images, where they stand, and how many there are to train on and to choose by; see `rppdyn.envs.tasks.image_data`."""
 
-    name: str = MISSING
-    source: str = "digits"
-    arrangement: str = "upright"
-    train: int = 1200
-    validation: int = 237
+    name: str = MISSING  # written by task=
+    source: str = "digits"  # digits, or a data set of torchvision in folder
+    arrangement: str = "upright"  # where images stand and what is asked: upright, quadrant, ...
+    train: int = 1200  # images to train on
+    validation: int = 237  # images to choose by
     canvas: int | None = None  # pixels; null: the arrangement's own
     shift: int | None = None  # largest, in pixels; null: the arrangement's own
     resize: int | None = None  # side of images before they are placed, in pixels; null: as they are
@@ -48,7 +48,11 @@ class ImageTaskConfig:
         return [f"task.{name}" for name in AUGMENTS if getattr(self, name)]
 
 
-_Variances: Any = make_dataclass("_Variances", [(name, float, 0.0) for name in REGISTRY])
+def _variance(name: str) -> Any:
+    return field(default=0.0, metadata={"help": f"prior variance of the pathway {name}; 0 leaves it out"})
+
+
+_Variances: Any = make_dataclass("_Variances", [(name, float, _variance(name)) for name in REGISTRY])
 
 
 @dataclass
@@ -75,11 +79,11 @@ _Settings: Any = make_dataclass(
 class ImageModelConfig(_Settings):
     """Relaxed image layers: which pathways, how many layers, how wide."""
 
-    name: str = MISSING
+    name: str = MISSING  # written by model=
     pathways: ImagePathwaysConfig = field(default_factory=ImagePathwaysConfig)
-    architecture: str = "small"
+    architecture: str = "small"  # layers and pooling: small, small_max, ten_layers, ...
     width: int | None = None  # channels of the first layer; null: the architecture's own
-    bias_variance: float = 1.0
+    bias_variance: float = 1.0  # prior variance of biases that are pathways of their own
     free_scale: float = 0.01  # initial size of all but the most symmetric pathways of a layer
     output_scale: float = 1.0  # initial size of outputs
     batch_norm: bool = False  # what a layer is given is normalised over the batch, each field by itself

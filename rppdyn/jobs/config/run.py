@@ -24,14 +24,14 @@ from rppdyn.jobs.config.checks import LOGGERS, ConfigError, at_least, one_of, re
 class RunConfig(ABC):
     """What every training run has: seeds, where it computes, and where its folder is."""
 
-    seed: int = 0
-    checkpoint_every: int = MISSING
-    device: str = "auto"
+    seed: int = 0  # of all random choices; several runs have seed, seed + 1, ...
+    checkpoint_every: int = MISSING  # steps (of fits epochs) between two checkpoints
+    device: str = "auto"  # auto (a CUDA device where there is one), cpu, cuda, cuda:N, mps
     # null: one (an agent: two); for several seeds as many, at most four (agents: all, and one on a GPU)
     threads: int | None = None
     logger: Any = "tensorboard"  # where scalars go beside metrics.jsonl: tensorboard, wandb, mlflow, or a list of these
-    runs_root: str = "runs"
-    run_dir: str | None = None
+    runs_root: str = "runs"  # folder that the runs' folders are in
+    run_dir: str | None = None  # the run's folder; null: it follows from the configuration
 
     verb: ClassVar[str] = "train"  # of the command line
     # a resumed run may differ in these, and in nothing else

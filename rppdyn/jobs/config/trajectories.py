@@ -38,12 +38,12 @@ WRITTEN = ("task.windows", "task.digest", "task.generators")
 class RecordingsTaskConfig:
     """Whose trajectories, what their columns are, the symmetry that networks are given, and how they are cut."""
 
-    name: str = "trajectories"
+    name: str = "trajectories"  # written by task=
     data: str = MISSING  # a CSV, NPZ or HDF5 file, a folder with one for each trajectory, or a Minari dataset
     state: Any = None  # names of columns, in order; or in its place positions, with velocities or momenta
-    positions: Any = None
-    velocities: Any = None
-    momenta: Any = None
+    positions: Any = None  # columns of positions, in the place of state
+    velocities: Any = None  # columns of velocities, with positions
+    momenta: Any = None  # columns of momenta, with positions
     controls: Any = None  # columns that act on the system, held from one time to the next
     time: Any = None  # a column, or the step in seconds; null: a column "time" or "t"
     trajectory: str | None = None  # a column that tells trajectories apart
@@ -53,7 +53,7 @@ class RecordingsTaskConfig:
     chunk: int = 5  # time steps of a training trajectory
     most: int = 5000  # chunks that are trained on, drawn once where there are more
     split: Any = field(default_factory=lambda: [0.7, 0.15, 0.15])  # training, validation, test; by trajectory
-    split_seed: int = 0
+    split_seed: int = 0  # by which trajectories are shared out to training, validation and test
     windows: int | None = None  # how many chunks are trained on; written by the run
     digest: str | None = None  # of the data; written by the run
     generators: Any = None  # of a group that was discovered; written by the run

@@ -22,7 +22,7 @@ class TransitionTaskConfig:
     """How a dataset is cut: chunks to train on, trajectories of other episodes to validate and to test."""
 
     train: int = 50_000  # transitions, in chunks of task.chunk steps
-    chunk: int = 10
+    chunk: int = 10  # steps of a training chunk
     held_out: float = 0.1  # share of the episodes that go to the test, and as many again to validation
     trajectories: int = 50  # drawn from each of these
     length: int = 100  # their steps

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, Protocol
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -62,7 +63,22 @@ PANELS = (
 )
 
 
-def learning_curves(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Path:
+class Played(Protocol):
+    """An agent from a file, which has played episodes."""
+
+    @property
+    def file(self) -> str: ...
+    @property
+    def env(self) -> str: ...
+    @property
+    def returns(self) -> list[float]: ...
+    @property
+    def errors(self) -> dict[str, float]: ...
+
+
+def learning_curves(
+    runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str], played: Sequence[Played] = ()
+) -> Path:
     """Draw return, equivariance errors and the free pathways' shares over environment steps.
 
     Runs whose configurations differ in the seed alone are one curve: the interquartile mean over seeds, with its 95 %
@@ -72,6 +88,7 @@ def learning_curves(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLi
     Args:
         runs: run folders.
         out: the picture; its suffix is the format (png, svg, pdf).
+        played: agents from files, each a level line: their mean return, and the policy's mean equivariance error.
     Raises:
         ValueError: no runs, a folder that is no run, or one without metrics.
     """
@@ -85,17 +102,46 @@ def learning_curves(runs: Sequence[str | os.PathLike[str]], out: str | os.PathLi
         drawn: set[str] = set()
         for (label, group), (colour, _) in zip(groups.items(), looks, strict=True):
             drawn |= _draw(axes, panel, group.records, colour, label if len(groups) > 1 else "")
+        for k, agent in enumerate(played):
+            level = {"eval/return_mean": agent.returns, "equivariance/policy": list(agent.errors.values())}
+            values = next((level[metric] for metric in panel.metrics.values() if metric in level), [])
+            if values and (panel.scale != "log" or fmean(values) > 0):
+                axes.axhline(fmean(values), color="0.3", ls=(0, (1 + 2 * k, 2)), lw=1.4, label=Path(agent.file).name)
         _dress(axes, panel, drawn)
     seeds = sorted({len(group.records) for group in groups.values()})
     envs = {group.env for group in groups.values()}
     above = [*groups] if len(groups) == 1 else [*envs] if len(envs) == 1 else []
     above += over_seeds(seeds)
     figure.suptitle("\n".join(above), fontsize="medium")
-    if len(groups) > 1:
+    if len(groups) > 1 or played:
         lines, labels = all_axes[0].get_legend_handles_labels()
         columns = int(WIDTH * len(PANELS) / (0.6 + 0.08 * max(map(len, labels))))
         figure.legend(lines, labels, loc="outside lower center", ncols=max(1, columns), frameon=False, fontsize="small")
     return save(figure, out)
+
+
+def draw_files(played: Sequence[Played], out: str | os.PathLike[str]) -> Path:
+    """Draw agents from files alone: the returns of their episodes, and their equivariance errors by generator."""
+    figure = Figure(figsize=(2 * WIDTH, 1.2 + 0.5 * max(len(played), 2)), layout="constrained")
+    FigureCanvasAgg(figure)
+    returns, errors = figure.subplots(1, 2)
+    names = [Path(agent.file).name for agent in played]
+    for k, agent in enumerate(played):
+        returns.plot(agent.returns, [k] * len(agent.returns), "o", ms=4.5, alpha=0.6, color=f"C{k}")
+        returns.plot([fmean(agent.returns)], [k], "|", ms=19, mew=2.2, color=f"C{k}")
+        for i, (generator, error) in enumerate(agent.errors.items()):
+            errors.plot([max(error, 1e-17)], [k], "osD^v"[i % 5], color=f"C{k}", label=generator if k == 0 else None)
+    for axes, title in ((returns, "return of each episode, and their mean"), (errors, "policy's equivariance error")):
+        axes.set_title(title, fontsize="medium")
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    if any(agent.errors for agent in played):
+        errors.set_xscale("log")
+        errors.legend(frameon=False, fontsize="small")
+    figure.suptitle(", ".join(dict.fromkeys(agent.env for agent in played)), fontsize="medium")
+    return save(figure, Path(out))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from rppdyn.envs import KNOWN_ENVIRONMENTS
 from rppdyn.jobs.config import compose, schemas
 from rppdyn.jobs.config.agent import MODELS, ImaginationConfig, TrainAgentConfig
 from rppdyn.jobs.config.checks import PARAMETRISATIONS, PRECISIONS, ConfigError, did_you_mean
+from rppdyn.jobs.config.help import help_of
 from rppdyn.jobs.config.run import without
 from rppdyn.nn.linear import Parametrisation
 from rppdyn.runs import RunFolder
@@ -178,13 +179,22 @@ def test_a_longer_run_is_the_same_run(word):
     assert composed(word).folder() == composed().folder()
 
 
+@pytest.mark.parametrize("name", schemas.SCHEMAS)
+def test_every_key_has_a_line_of_help(name):
+    schema = schemas.SCHEMAS[name]
+    lines = help_of(schema)
+    known = {key for key in schemas.known_keys(schema) if key not in ("agent.ppo", "agent.imagination")}
+    assert known <= set(lines)
+    assert not [key for key, text in lines.items() if not text or len(text) > 200]
+
+
 def test_identity_leaves_out_what_may_change_and_nothing_else():
     config = composed()
     assert set(TrainAgentConfig.resumable) <= set(schemas.known_keys(type(config)))
     # keys that came later move no folder
     unused = ("agent.imagination", "agent.matmul_precision", "agent.compile", "agent.num_envs", "model.parametrisation",
               "model.certified_variance", "model.learn_every", "model.free_scale", "model.widen", "model.groups",
-              "model.variances", "model.activation", "env.spec", "agent.ppo")  # fmt: skip
+              "model.variances", "model.activation", "env.spec", "agent.ppo", "callbacks")  # fmt: skip
     expected = without(asdict(config), [*TrainAgentConfig.resumable, *unused]) | {"threads": 1}
     assert expected == config.identity() == replace(config, total_steps=5).identity()
     assert composed("agent=mbpo").identity()["agent"]["imagination"]["members"] == 5
@@ -226,7 +236,7 @@ def test_a_sweep_is_expanded_as_hydra_does():
 
 def test_the_help_text_names_every_key():
     text = compose.describe("train_agent")
-    for key in schemas.known_keys(type(composed())):
+    for key in help_of(type(composed())):
         assert f"  {key}=" in text
 
 

@@ -1,0 +1,55 @@
+"""`rppdyn report` and `rppdyn figure` of stable-baselines3 files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from stable_baselines3 import SAC
+
+from rppdyn.agents import RPPSAC
+from rppdyn.cli import main
+
+ENV = "InvertedPendulum-v5"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    SAC("MlpPolicy", ENV, device="cpu", policy_kwargs=dict(net_arch=[4]), buffer_size=10, seed=0).save(folder / "plain")
+    RPPSAC("RPPPolicy", ENV, device="cpu", policy_kwargs=dict(hidden=4), buffer_size=10, seed=0).save(
+        folder / "relaxed"
+    )
+    return folder
+
+
+def test_report_and_figure(files, monkeypatch, capsys):
+    monkeypatch.chdir(files)
+    both = ["plain.zip", "relaxed.zip", "--env", ENV, "--trust"]
+    assert main(["report", *both, "--out", "page.html"]) == 0
+    page = (files / "page.html").read_text()
+    assert "Agents from files" in page and "plain.zip" in page and "left-right" in page
+    assert main(["figure", *both, "--out", "picture.png", "--json", "numbers.json"]) == 0
+    plain, relaxed = json.loads((files / "numbers.json").read_text())
+    assert plain["errors"]["left-right"] > 0.01 > 1e-3 > relaxed["errors"]["left-right"]
+    assert len(plain["returns"]) == 10 and (files / "picture.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["plain.zip"], "loading it runs the code it holds: add --trust"),
+        (["plain.zip", "--trust"], "give --env, the environment that it plays in"),
+        (
+            ["plain.zip", "--trust", "--env", "Hopper-v5"],
+            "plain.zip takes observations of shape (4,), and Hopper-v5 has (11,)",
+        ),
+        (["absent.zip", "--trust"], "there is no such file"),
+    ],
+)
+def test_refused_in_one_line(files, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(files)
+    for verb in (["report"], ["figure", "--out", "no.png"]):
+        assert main([*verb, *words]) == 2
+        err = capsys.readouterr().err
+        assert said in err and err.strip().count("\n") == 0
