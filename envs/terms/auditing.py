@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from rppdyn.envs.spec import Space, SymmetrySpec, align
-from rppdyn.envs.terms.certification import TOLERANCE, Witness, witnesses
+from rppdyn.envs.terms.certification import TOLERANCE, Witness, unmirrored, witnesses
 from rppdyn.envs.terms.compiled import CompiledTerms
 
 __all__ = ["Audit", "WrongEntry", "audit"]
@@ -186,6 +186,7 @@ def audit(
     notes = []
     if missing := [title for title in elements if title not in named]:
         notes.append(f"the map leaves out {', '.join(missing)}")
+    notes += unmirrored({witness.name: witness.left_out for witness in found}, states)
     if worst > TOLERANCE:
         notes.append(
             f"the simulator disagrees with the derivation by {worst:.1e}: trust neither, and look at the model"

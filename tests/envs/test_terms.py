@@ -150,6 +150,19 @@ def test_as_built_models_are_off_by_their_deviations_only():
     assert TOLERANCE < certificate.defects.max() < 0.1
 
 
+def test_steps_that_the_simulator_does_not_mirror_are_left_out_and_counted():
+    """The triangles of a height field have one diagonal, so contacts with it are not mirrored."""
+    xml = CRAWLER.read_text()
+    ground = "<hfield name='ground' nrow='20' ncol='20' size='5 5 .1 .1'/>"
+    assert "<asset>" not in xml
+    rough = xml.replace("<worldbody>", f"<asset>{ground}</asset><worldbody><geom type='hfield' hfield='ground'/>", 1)
+    terms = compiled_terms(mujoco.MjModel.from_xml_string(rough), ["joint_positions", "base_angular_velocity"])
+    found = certify_terms(terms)
+    assert found.is_certified and 0 < found.left_out[0] < 20
+    assert f"{found.left_out[0]} of 40 steps are left out" in str(found)
+    assert certify_terms(crawler(["joint_positions"])).left_out == (0,)
+
+
 def test_joints_in_any_order_and_in_two_terms():
     names = [f"{side}_{joint}" for joint in ("elbow", "sweep", "lift") for side in ("right", "left")]
     one = crawler([{"term": "joint_positions", "joints": names}]).spec.obs
