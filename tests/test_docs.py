@@ -130,7 +130,8 @@ def test_commands_are_understood(page, tmp_path, monkeypatch):
 
 
 def understood(verb: str, words: list[str]) -> None:
-    words = [word for word in words if not word.startswith(("hydra/launcher=", "hydra.launcher."))]  # not installed
+    searches = compose.is_search(words)
+    words = [word for word in words if not re.match(r"hydra[/.](launcher|sweeper)[=.]", word)]  # not installed
     assert verb in cli.VERBS, verb
     parser = argparse.ArgumentParser(exit_on_error=False)
     cli.VERBS[verb].arguments(parser)
@@ -139,7 +140,8 @@ def understood(verb: str, words: list[str]) -> None:
     arguments = parser.parse_intermixed_args(words)
     if verb == "train-agent":
         overrides = [word for word in arguments.overrides if not (arguments.resume and "=" not in word)]
-        check = compose.composed_sweep if arguments.multirun else compose.composed
+        sweep = compose.composed_search if searches else compose.composed_sweep
+        check = sweep if arguments.multirun else compose.composed
         check("train_agent", overrides)
 
 
