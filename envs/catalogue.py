@@ -158,7 +158,7 @@ def compiled_terms(
     elif isinstance(getattr(getattr(source, "unwrapped", None), "model", None), mujoco.MjModel):
         model, name = source.unwrapped.model, env_name(source)  # type: ignore[union-attr, arg-type]
     else:
-        raise ValueError(f"observation= takes a model, the path of its file or a MuJoCo environment, not {source!r}")
+        raise ValueError(f"terms are of a MuJoCo model: give one, its file or a MuJoCo environment, not {source!r}")
     names = symmetry if symmetry is None or isinstance(symmetry, str) else _joined(symmetry)
     derivation = derive(model)
     choice = _choose({}, derivation, names, name)

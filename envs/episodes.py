@@ -287,6 +287,11 @@ def dataset_folder(dataset: str) -> Path:
 
     match = DATASET_ID_RE.fullmatch(dataset)
     if match is None or match["version"] is None:
+        if (path := Path(dataset)).exists():
+            what = "a folder without a dataset" if path.is_dir() else "a file"
+            raise ValueError(
+                f"{dataset} is {what}: give a folder that rppdyn collect has written, or an id of Minari's"
+            )
         raise ValueError(
             f"{dataset!r} is neither a dataset's folder nor an id of Minari's: letters, digits, _ and -, folders of "
             "two letters or more before it, a version behind it, as in swimmer/random-v0"

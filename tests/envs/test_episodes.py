@@ -195,6 +195,14 @@ def change_metadata(root: Path, **changes) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def test_what_is_there_and_no_dataset_is_refused(root, tmp_path):
+    (tmp_path / "log.npz").write_text("no dataset")
+    with refused("log.npz is a file: give a folder that rppdyn collect has written"):
+        read_episodes(str(tmp_path / "log.npz"), env_id=None)
+    with refused("is a folder without a dataset"):
+        read_episodes(str(tmp_path), env_id=None)
+
+
 def test_spaces_of_another_environment_are_refused(root):
     """A dataset of Swimmer-v5 that claims to be of Hopper-v5, and one whose actions had other bounds."""
     written()

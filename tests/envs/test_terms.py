@@ -293,7 +293,7 @@ def test_an_action_of_a_joint_that_nothing_moves_is_refused():
 
 
 def test_terms_need_a_model():
-    with pytest.raises(ValueError, match="observation= takes a model"):
+    with pytest.raises(ValueError, match="terms are of a MuJoCo model: give one"):
         symmetry_spec("Walker2d", observation=["base_height"])
     with pytest.raises(ValueError, match="belong to observation="):
         symmetry_spec(CRAWLER, action=["controls"])
