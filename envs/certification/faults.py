@@ -99,8 +99,8 @@ class FaultReport:
         """The verdict, and what explains most."""
         head = f"{self.name}: {self.transitions} transitions, off by {self.residual:.2g} of a step"
         if (one := self.fault) is None:
-            return f"{head}; no part is at fault (the model's own log is off by {self.floor:.2g})"
-        lines = [f"{head}; at fault: {one.part}, {one.parameter} {100 * one.change:+.1f} %"]
+            return f"{head}\nno part is at fault (the model's own log is off by {self.floor:.2g})"
+        lines = [head, f"at fault: {one.part}, {one.parameter} {100 * one.change:+.1f} %", ""]
         rows = [
             [f"{100 * s.share:.1f} %", s.part, s.parameter, f"{100 * s.change:+.1f} %", f"{100 * s.error:.1g} %"]
             for s in self.suspects[:shown]
