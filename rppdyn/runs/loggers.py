@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -68,7 +70,7 @@ class Wandb(ScalarLogger):
     def __init__(self, folder: RunFolder, config: Mapping[str, Any], after: int | None) -> None:
         import wandb
 
-        identifier = _record(folder, "wandb", wandb.util.generate_id)
+        identifier = _record(folder, "wandb", lambda: secrets.token_hex(4))
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=folder.path.name,
@@ -98,7 +100,9 @@ class MLflow(ScalarLogger):
         from mlflow.tracking import MlflowClient
 
         uri = os.environ.get("MLFLOW_TRACKING_URI") or Path("mlruns").absolute().as_uri()
-        self._client = client = MlflowClient(tracking_uri=uri)
+        with _files_allowed():
+            self._client = client = MlflowClient(tracking_uri=uri)
+            client.search_experiments(max_results=1)  # opens what it is kept in
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
 
         def create() -> str:
@@ -124,6 +128,20 @@ class MLflow(ScalarLogger):
 
 
 Opened = Callable[[RunFolder, Mapping[str, Any], int | None], ScalarLogger]
+
+
+@contextmanager
+def _files_allowed() -> Iterator[None]:
+    """Let MLflow keep runs in a folder, which it asks for by a variable since its third version."""
+    name = "MLFLOW_ALLOW_FILE_STORE"
+    before = os.environ.get(name)
+    os.environ.setdefault(name, "true")
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+
 
 LOGGERS: dict[str, Opened] = {"tensorboard": TensorBoard, "wandb": Wandb, "mlflow": MLflow}
 """By the name that `logger=` has for them."""

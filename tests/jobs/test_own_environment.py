@@ -177,6 +177,7 @@ def test_a_stable_baselines3_file_of_dictionaries(capsys, here):
             ["env=my_point:Camera-v0", "model=mlp"],
             "the entry 'eye.left' of the observation is a Box of shape (8, 8, 3)",
         ),
+        (["env=shimmy:dm_control/walker-walk-v0"], "shimmy is not installed; pip install 'shimmy[dm-control]'"),
         (["env=my_point:Buttons-v0", "model=mlp"], "Discrete(4)"),
         (["env=my_point:Leaves-v0", "model=mlp"], "outside of its observation_space: entry"),
         (["env=my_point:Wrong-v0", "model=mlp"], "must return (observation, info)"),
@@ -186,6 +187,8 @@ def test_a_stable_baselines3_file_of_dictionaries(capsys, here):
         (["env=my_point:Point-v0", "env.spec=my_point.py"], "my_point.py"),
     ],
 )
-def test_bad_environments_end_in_one_line(words, said, capsys, here):
+def test_bad_environments_end_in_one_line(words, said, capsys, here, monkeypatch):
+    importable = compose._importable
+    monkeypatch.setattr(compose, "_importable", lambda module: module != "shimmy" and importable(module))
     assert said in refused(capsys, "train-agent", *words, *SAC_WORDS, "run_dir=run")
     assert not (here / "run").exists()

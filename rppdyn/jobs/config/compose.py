@@ -27,6 +27,9 @@ from rppdyn.jobs.config.schemas import CONFIGS, SCHEMAS, choices, groups, is_sec
 from rppdyn.runs import RunFolder
 from rppdyn.trust import search_modules
 
+ENVIRONMENT_PACKAGES = {"gymnasium_robotics": "gymnasium-robotics", "shimmy": "'shimmy[dm-control]'"}
+"""Modules that environments are named by, and what installs them."""
+
 OPEN_LAUNCHER_KEYS = ("hydra.launcher.ray.init", "hydra.launcher.ray.remote")  # dictionaries of Ray's own arguments
 
 
@@ -339,6 +342,8 @@ def require_environment(env_id: str) -> None:
     module, colon, _ = env_id.partition(":")
     if colon:
         search_modules()
+    if module in ENVIRONMENT_PACKAGES and not _importable(module):
+        raise ConfigError(f"env={env_id}: {module} is not installed; pip install {ENVIRONMENT_PACKAGES[module]}")
     if colon and not _importable(module):
         raise ConfigError(
             f"env={env_id}: there is no module {module!r} to import; run in the folder of its file, or set PYTHONPATH"

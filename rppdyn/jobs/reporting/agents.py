@@ -143,6 +143,9 @@ def _equivariance(groups: Sequence[RunGroup]) -> Markup:
             for name in names
         ]
         parts.append(_heading(env, groups))
+        if not panels:
+            parts.append(tag("p", "No symmetry was given here: plain networks have none."))
+            continue
         parts.append(
             figure(
                 f"equivariance{k}",

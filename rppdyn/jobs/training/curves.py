@@ -20,6 +20,7 @@ from rppdyn.runs.figures import (
     draw_several,
     label_decades,
     label_steps,
+    leave_empty,
     legend_below,
     looks_of,
     over_seeds,
@@ -215,7 +216,9 @@ def _dress(axes: Axes, panel: Panel, drawn: set[str]) -> None:
     label_steps(axes.xaxis)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    if panel.scale == "log":
+    if not axes.lines:
+        leave_empty(axes, "nothing measured")
+    elif panel.scale == "log":
         axes.set_yscale("log")
         label_decades(axes.yaxis)
 
