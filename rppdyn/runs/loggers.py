@@ -120,7 +120,7 @@ class MLflow(ScalarLogger):
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
-        names = {re.sub(r"[^\w\-. :/]", "_", name): value for name, value in values.items()}  # those that it takes
+        names = {_of_mlflow(name): value for name, value in values.items()}
         self._client.log_batch(self._id, [Metric(name, float(value), now, step) for name, value in names.items()])
 
     def close(self) -> None:
@@ -128,6 +128,12 @@ class MLflow(ScalarLogger):
 
 
 Opened = Callable[[RunFolder, Mapping[str, Any], int | None], ScalarLogger]
+
+
+def _of_mlflow(name: str) -> str:
+    """A metric's name with the signs that MLflow takes; one slash, since in folders a name can't be the beginning of another."""
+    group, slash, rest = name.partition("/")
+    return re.sub(r"[^\w\-. :/]", "_", group + slash + rest.replace("/", "."))
 
 
 @contextmanager

@@ -35,7 +35,7 @@ def run(fresh):
 
 
 def logged(data: bytes) -> list[bytes]:
-    """The records of a file of wandb's, which is a log of LevelDB: fragments, each with checksum, length and kind, in blocks."""
+    """The records of a file of wandb's, a log of LevelDB: in blocks, fragments with checksum, length and kind."""
     records, place, parts = [], 7, []
     while place + 7 <= len(data):
         if 32768 - place % 32768 < 7:  # padding at a block's end
@@ -80,6 +80,7 @@ def test_mlflow_to_a_folder(run, tmp_path, monkeypatch):
     assert found.info.status == "FINISHED" and found.data.params["env.id"] == "InvertedPendulum-v5"
     history = [(m.step, m.value) for m in client.get_metric_history(found.info.run_id, "eval/return_mean")]
     records = read_metrics(RunFolder.open(tmp_path / "run").metrics.path)
+    assert "equivariance/policy.left-right" in found.data.metrics
     assert history == [(record["step"], record["eval/return_mean"]) for record in records]
 
 
