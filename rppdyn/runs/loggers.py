@@ -131,7 +131,7 @@ Opened = Callable[[RunFolder, Mapping[str, Any], int | None], ScalarLogger]
 
 
 def _of_mlflow(name: str) -> str:
-    """A metric's name with the signs that MLflow takes; one slash, since in folders a name can't be the beginning of another."""
+    """A metric's name with the signs that MLflow takes, and one slash: in folders a name can't be the beginning of another."""
     group, slash, rest = name.partition("/")
     return re.sub(r"[^\w\-. :/]", "_", group + slash + rest.replace("/", "."))
 

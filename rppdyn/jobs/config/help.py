@@ -56,7 +56,8 @@ def _own_comments(kind: Any) -> dict[str, str]:
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
             last = item.end_lineno or item.lineno
             lines = [comments[n] for n in range(item.lineno, last + 1) if n in comments]
-            above, number = [], item.lineno - 1
+            above: list[str] = []
+            number = item.lineno - 1
             while not lines and number in alone:
                 above.insert(0, comments[number])
                 number -= 1

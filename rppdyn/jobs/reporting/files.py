@@ -17,7 +17,7 @@ def section(agents: Sequence[FileAgent]) -> tuple[str, Markup]:
     """Returns of episodes, and equivariance errors by generator."""
     rows, errors = [], []
     for agent in agents:
-        returns = np.array(agent.returns)
+        returns, lengths = np.array(agent.returns), np.array(agent.lengths)
         each = ", ".join(map(plain, agent.returns))
         name = tag("code", agent.file)
         rows.append(
@@ -25,9 +25,9 @@ def section(agents: Sequence[FileAgent]) -> tuple[str, Markup]:
                 name,
                 agent.env,
                 agent.policy,
-                plain(returns.mean()),
-                plain(returns.std()),
-                plain(np.mean(agent.lengths)),
+                plain(float(returns.mean())),
+                plain(float(returns.std())),
+                plain(float(lengths.mean())),
                 each,
             ]
         )
