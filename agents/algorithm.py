@@ -59,9 +59,8 @@ class RPPSAC(SAC):
             coarsely, which is refused. None takes it where it is as accurate; in a process whose own precision isn't torch's
             "highest" any more, that one.
         compile: gradient updates, and actions in training, by `torch.compile`: on a CPU both take about two thirds of the
-            time, after ten to thirty seconds of compiling at the first. It needs a C++ compiler, and networks without gates and
-            bilinear layers, strict ones of at most 256 channels. None compiles trainings of 20,000 updates and more, where that
-            works.
+            time, with gates and products a third, after ten to sixty seconds of compiling at the first. It needs a C++
+            compiler. None compiles trainings of 20,000 updates and more, where that works.
         policy_kwargs: RPPPolicy's arguments: model, hidden, num_layers, variances.
         **kwargs: stable-baselines3's own, with its defaults (`tau`, `target_entropy`, `learning_rate`, ...).
     Raises:

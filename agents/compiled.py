@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rppdyn.agents.acting import acted
 from rppdyn.agents.batches import Drawn, stacked_up
-from rppdyn.agents.functional import Networks, Perceptrons, Prior
+from rppdyn.agents.functional import Networks, Prior
 from rppdyn.agents.networks import SymmetricFeatures
 from rppdyn.agents.update import Metrics, State, UpdateConfig, bias_corrections, step_
 from rppdyn.nn.compiling import can_compile, compiled, materialised
@@ -47,20 +47,17 @@ def gains_by_compiling(agent: RPPSAC) -> bool:
 
     The whole training counts, steps before this call included, so that one that is resumed rounds as before.
     """
-    networks = agent.actor.function, agent.critic.function
     per_rollout = agent.train_freq.frequency * agent.n_envs
     steps = per_rollout if agent.gradient_steps < 0 else agent.gradient_steps
     updates = agent._total_timesteps * steps / per_rollout
     is_long = agent.train_freq.unit == TrainFrequencyUnit.STEP and updates >= PAYS
-    compilable = agent.device.type in OPTIONS and all(isinstance(network, Perceptrons) for network in networks)
-    return is_long and compilable and can_compile(agent.device)
+    return is_long and agent.device.type in OPTIONS and can_compile(agent.device)
 
 
 class CompiledUpdate:
     """`update_`, in which torch.compile leaves the matrix products and one operation for all that is between two of them.
 
     The first call compiles, and so does one with batches of another size or with settings that are not among `NUMBERS`.
-    Networks are `Perceptrons`: what goes through autograd can't be compiled.
 
     Args:
         extractors: of each agent; they take the features of batches that are rows of a replay buffer.
@@ -81,8 +78,10 @@ class CompiledUpdate:
         """
         like = state["actor"]
         priors = config.actors.prior(), config.critics.prior()
-        units = [n.assembly(like).unit for n in (config.actors, config.critics) if isinstance(n, Perceptrons)]
-        key = *_key(like, drawn, config, priors), *(None if unit is None else unit.shape for unit in units)
+        key = (
+            *_key(like, drawn, config, priors),
+            *(networks.prepare(like) for networks in (config.actors, config.critics)),
+        )
         if key not in self._steps:
             rows = not isinstance(drawn, tuple) and all("states" in batch for batch, _ in drawn)
             options = OPTIONS[like.device.type] | {"guard_filter_fn": NO_GUARDS if rows else TENSOR_GUARDS}
@@ -90,9 +89,6 @@ class CompiledUpdate:
         if state is not self._flat[0]:
             # of one shape, whose loops become one
             self._flat = state, {name: vectors.flatten(0, -2) for name, vectors in state.items()}
-        for networks in (config.actors, config.critics):
-            if isinstance(networks, Perceptrons):
-                networks.prepare(like)
         with torch.no_grad():
             if numbers is None:
                 numbers = torch.tensor([getattr(config, name) for name in NUMBERS], dtype=like.dtype)
@@ -112,12 +108,9 @@ class CompiledActions:
         self._compiled: dict[Any, Any] = {}  # by shapes
 
     def __call__(self, actors: Networks, observations: Tensor, *others: Any) -> Tensor:
-        assert isinstance(actors, Perceptrons)  # agents whose networks are not can't be compiled
         vectors = actors.vectors()
-        actors.prepare(vectors)
-        unit = actors.assembly(vectors).unit
-        units = None if unit is None else unit.shape
-        key = vectors.dtype, vectors.shape, observations.dtype, observations.shape, torch.get_num_threads(), units
+        own = actors.prepare(vectors)
+        key = vectors.dtype, vectors.shape, observations.dtype, observations.shape, torch.get_num_threads(), own
         if key not in self._compiled:
             options = OPTIONS[vectors.device.type] | {"guard_filter_fn": NO_GUARDS}
             self._compiled[key] = compiled(_act, fullgraph=True, dynamic=False, options=options)
@@ -127,7 +120,7 @@ class CompiledActions:
         return CompiledActions, ()  # what torch compiled stays here
 
 
-def _act(actors: Perceptrons, vectors: Tensor, *others: Any) -> Tensor:
+def _act(actors: Networks, vectors: Tensor, *others: Any) -> Tensor:
     return acted(actors, actors.weights(vectors), *others)
 
 

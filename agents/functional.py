@@ -1,19 +1,19 @@
-r"""Networks of one architecture, N at a time, as functions of N flat parameter vectors, with their gradients.
+r"""Networks of one architecture, N at a time, as functions of N flat parameter vectors, with gradients of losses.
 
     functions = stacked(nets)                                # the critics of an agent, or the actors of ten
-    weights = functions.weights(vectors)                     # (N, n); assembled once ...
-    y, back = functions.vjp(x, weights)                      # ... for all passes, (N, B, i) -> (N, B, o)
-    back.parameters(g); back.inputs(g, start)                # gradients of <g, y>, whichever are wanted
+    weights = functions.weights(vectors, trained=True)       # (N, n); assembled once ...
+    y = functions(x, weights)                                # ... for all passes, (N, B, i) -> (N, B, o)
+    g, other = functions.gradient(loss, weights)             # (N, n), of loss(weights) -> (scalar, other)
 
-Chains of linear layers and a point-wise swish, relu or tanh are written out (`Perceptrons`); everything else goes through
-autograd, one network after another (`Others`).
+Chains of linear layers and point-wise activations are one batched product per layer (`Perceptrons`); everything else is applied one
+network after another (`Others`).
 """
 
 from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
 from rppdyn.agents.assembly import Assembly, Entries
 from rppdyn.agents.flat import flat_view
@@ -32,21 +32,7 @@ from rppdyn.nn.pathways import named_pathways
 from rppdyn.nn.stacking import stacked_weights
 from rppdyn.priors import negative_log_prior
 
-NARROW = 64  # columns below which the product of two tall matrices takes half the time when transposed (AMD EPYC, MKL)
-
 DENSE = 256  # hidden channels up to which whole weights take less time than a strict network's products by irreducible types
-
-
-class Back(ABC):
-    """The way back through one forward pass, gone once."""
-
-    @abstractmethod
-    def parameters(self, g: Tensor) -> Tensor:
-        """The gradient of <g, y> by the parameter vectors, (N, n); g is (N, B, o)."""
-
-    @abstractmethod
-    def inputs(self, g: Tensor, start: int = 0) -> Tensor:
-        """The gradient of <g, y> by the input's columns from `start` on, (N, B, i - start)."""
 
 
 class Prior(NamedTuple):
@@ -71,6 +57,10 @@ class Prior(NamedTuple):
             return self.precision * vectors
         inside = self.projection(vectors)  # taken off before a large precision makes its rounding errors large
         return (vectors - inside).mul_(self.precision).addcmul_(inside, self.equivariant)
+
+
+Loss = Callable[[Any], tuple[Tensor, Any]]
+"""From assembled weights to a scalar, a sum over networks, and tensors that are wanted besides."""
 
 
 class Projection:
@@ -132,12 +122,31 @@ class Networks(ABC):
         """The networks' outputs (N, B, o), each for inputs of its own, (N, B, i)."""
 
     @abstractmethod
-    def vjp(self, x: Tensor, weights: Any, rows: int | None = None) -> tuple[Tensor, Back]:
-        """The outputs, and the way back from their gradients, or from those of the first `rows` of a batch alone."""
+    def gradient(self, loss: Loss, weights: Any) -> tuple[Tensor, Any]:
+        """The gradient of a loss by the parameter vectors, (N, n), and what else the loss returns, without its history.
+
+        Args:
+            weights: as `weights` returned them, `trained`; they serve one gradient.
+        """
 
     @abstractmethod
+    def prepare(self, like: Tensor) -> Hashable:
+        """Do what can't be done while torch compiles; what is returned is what compiled code depends on.
+
+        Args:
+            like: has the vectors' dtype and device.
+        """
+
+    def vectors(self) -> Tensor:
+        """The parameters that the networks have, (N, n)."""
+        flat = flat_view(self.parameters)
+        if flat is None:
+            flat = torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        return flat.view(len(self.nets), -1)
+
     def current(self) -> Any:
         """The weights at the parameters that the networks have."""
+        return self.weights(self.vectors())
 
     def prior(self) -> Prior:
         r"""The networks' negative log priors.
@@ -218,14 +227,20 @@ def _trainable(net: nn.Module) -> list[str]:
 
 
 class Others(Networks):
-    """Networks of any kind, by autograd; those whose buffers are equal, drawn ones included, are applied as one."""
+    """Networks of any kind; those whose buffers are equal, drawn ones included, are applied as one."""
 
     def __init__(self, nets: Sequence[RPPEMLP]) -> None:
         super().__init__(nets, _trainable(nets[0]))
         self._compared: tuple[tuple, bool] | None = None
 
+    def prepare(self, like: Tensor) -> bool:
+        return self._as_one()
+
     def _as_one(self) -> bool:
         """Compare the buffers of all networks, anew where one was changed, as by loading a checkpoint."""
+        if torch.compiler.is_compiling():
+            assert self._compared is not None
+            return self._compared[1]
         buffers = [list(net.buffers()) for net in self.nets]
         state = tuple((buffer.data_ptr(), buffer._version) for own in buffers for buffer in own)
         if self._compared is None or self._compared[0] != state:
@@ -233,41 +248,32 @@ class Others(Networks):
             self._compared = state, bool(others) and all(all(map(torch.equal, first, own)) for own in others)
         return self._compared[1]
 
-    def weights(self, vectors: Tensor, trained: bool = False) -> list[tuple[Tensor, Any]]:
+    def weights(self, vectors: Tensor, trained: bool = False) -> tuple[Tensor, list]:
+        """The vectors, and each network's weights."""
+        if torch.compiler.is_compiling():  # a gradient is then one of a function of the vectors
+            return vectors, self._assembled(vectors)
         with torch.set_grad_enabled(trained):
-            leaves = [vector.detach().requires_grad_(trained) for vector in vectors]
-            pairs = zip(self.nets, leaves, strict=True)
-            return [(leaf, self._at(net, leaf, lambda net: net.assemble())) for net, leaf in pairs]
+            vectors = vectors.detach().requires_grad_(trained)
+            return vectors, self._assembled(vectors)
 
-    def current(self) -> list[tuple[Tensor, Any]]:
-        return [(torch.empty(0), net.assemble()) for net in self.nets]
+    def _assembled(self, vectors: Tensor) -> list:
+        pairs = zip(self.nets, vectors.unbind(), strict=True)
+        return [self._at(net, vector, lambda net: net.assemble()) for net, vector in pairs]
 
-    @torch.no_grad()
-    def __call__(self, x: Tensor, weights: Any) -> Tensor:
-        return self._forward(x, weights)
-
-    def _forward(self, x: Tensor, weights: Any) -> Tensor:
+    def __call__(self, x: Tensor, weights: tuple[Tensor, list]) -> Tensor:
+        _, assembled = weights
         if self._as_one():
-            return self.nets[0].apply(x, stacked_weights([w for _, w in weights]))
-        return torch.stack([net.apply(x, w) for net, x, (_, w) in zip(self.nets, x, weights, strict=True)])
+            return self.nets[0].apply(x, stacked_weights(assembled))
+        return torch.stack([net.apply(x, w) for net, x, w in zip(self.nets, x, assembled, strict=True)])
 
-    def vjp(self, x: Tensor, weights: Any, rows: int | None = None) -> tuple[Tensor, Back]:
+    def gradient(self, loss: Loss, weights: tuple[Tensor, list]) -> tuple[Tensor, Any]:
+        vectors, _ = weights
+        if torch.compiler.is_compiling():
+            return torch.func.grad(lambda vectors: loss(self.weights(vectors)), has_aux=True)(vectors)
         with torch.enable_grad():
-            recorded = x[:, :rows].detach().requires_grad_()
-            y = self._forward(recorded, weights)
-        back = _Recorded(y, recorded, [leaf for leaf, _ in weights])
-        return y.detach() if rows is None else torch.cat([y.detach(), self(x[:, rows:], weights)], 1), back
-
-
-class _Recorded(Back):
-    def __init__(self, y: Tensor, x: Tensor, vectors: list[Tensor]) -> None:
-        self.y, self.x, self.vectors = y, x, vectors
-
-    def parameters(self, g: Tensor) -> Tensor:
-        return torch.stack(torch.autograd.grad(self.y, self.vectors, g))
-
-    def inputs(self, g: Tensor, start: int = 0) -> Tensor:
-        return torch.autograd.grad(self.y, self.x, g)[0][..., start:]
+            value, other = loss(weights)
+            (gradient,) = torch.autograd.grad(value, vectors)
+        return gradient, tree_map(Tensor.detach, other)
 
 
 class _NoMap(Exception):
@@ -275,9 +281,9 @@ class _NoMap(Exception):
 
 
 class Perceptrons(Networks):
-    r"""Chains of relaxed linear layers and an activation, all networks in one batched product per layer, gradients written out.
+    r"""Chains of relaxed linear layers and an activation, all networks in one batched product per layer.
 
-    Their vectors are what `rppdyn.agents.assembly` puts together.
+    Their vectors are what `rppdyn.agents.assembly` puts together, and what takes gradients by dense weights apart.
 
     Attributes:
         copied: what `is_copied` says of their vectors, for torch.compile, which can't ask it.
@@ -289,7 +295,7 @@ class Perceptrons(Networks):
         trainable = _trainable(nets[0])
         tied = [name for name in trainable if ".equivariant." in name]
         super().__init__(nets, [*tied, *(name for name in trainable if name not in tied)])
-        self.activation = nets[0].activation.name
+        self.activation = nets[0].activation
         exact = copy.deepcopy(nets[0]).cpu().double()
         exact.fourier = None
         layers = _linear(exact.assemble())
@@ -305,7 +311,7 @@ class Perceptrons(Networks):
     def of(cls, nets: Sequence[RPPEMLP]) -> Perceptrons | None:
         """The networks as such chains, each weight a multiple of one tied parameter plus one of a free one; None else."""
         for net in nets:
-            if not isinstance(net, RPPEMLP) or net.activation.name not in WRITTEN:
+            if not isinstance(net, RPPEMLP):
                 return None
             if net.fourier is not None and _width(net) > DENSE:
                 return None
@@ -372,111 +378,44 @@ class Perceptrons(Networks):
             self._assemblies.clear()
             self._unit, self._units_at = self._units(), now
 
-    def prepare(self, like: Tensor) -> None:
-        """Do what can't be done while torch compiles: make tables, at the first call, and ask `is_copied`."""
+    def prepare(self, like: Tensor) -> Hashable:
         self._follow_variances()
-        self.assembly(like)
         self.copied = is_copied(like)
+        unit = self.assembly(like).unit
+        return self.copied, None if unit is None else unit.shape
 
-    def current(self) -> list[tuple[Tensor, Tensor]]:
+    def current(self) -> list[Tensor]:
         self._follow_variances()
-        return self.weights(self.vectors())
+        return super().current()
 
-    def vectors(self) -> Tensor:
-        """The parameters that the networks have, (N, n)."""
-        flat = flat_view(self.parameters)
-        if flat is None:
-            flat = torch.cat([p.detach().reshape(-1) for p in self.parameters])
-        return flat.view(len(self.nets), -1)
-
-    def weights(self, vectors: Tensor, trained: bool = False) -> list[tuple[Tensor, Tensor]]:
+    def weights(self, vectors: Tensor, trained: bool = False) -> list[Tensor]:
+        """Weight, bias, weight, ... of all networks."""
         dense = self.assembly(vectors).dense(vectors)
         if self.copied if torch.compiler.is_compiling() else is_copied(vectors):
             dense = [part.contiguous() for part in dense]
-        return list(zip(dense[::2], dense[1::2], strict=True))
+        return dense
 
-    def __call__(self, x: Tensor, weights: list[tuple[Tensor, Tensor]]) -> Tensor:
-        *hidden, (w, b) = weights
+    def __call__(self, x: Tensor, weights: list[Tensor]) -> Tensor:
+        *hidden, (w, b) = zip(weights[::2], weights[1::2], strict=True)
         for weight, bias in hidden:
-            x = _in_place(_affine(x, weight, bias), self.activation)
+            x = self.activation(_affine(x, weight, bias))
         return _affine(x, w, b)
 
-    def vjp(self, x: Tensor, weights: list[tuple[Tensor, Tensor]], rows: int | None = None) -> tuple[Tensor, Back]:
-        inputs, saved = [x], []
-        *hidden, (w, b) = weights
-        for weight, bias in hidden:
-            y, own = _activated(_affine(inputs[-1], weight, bias), self.activation)
-            inputs.append(y)
-            saved.append(own)
-        recorded = ([t[:, :rows] for t in tensors] for tensors in (inputs, saved))
-        return _affine(inputs[-1], w, b), _Written(self, weights, *recorded)
-
-
-class _Written(Back):
-    def __init__(self, networks: Perceptrons, weights: list, inputs: list[Tensor], saved: list[Tensor]) -> None:
-        self.networks, self.weights, self.inputs_of, self.saved = networks, weights, inputs, saved
-
-    def parameters(self, g: Tensor) -> Tensor:
-        found: list[Tensor] = []
-        for i in range(len(self.weights) - 1, -1, -1):
-            _, m, n = self.weights[i][0].shape
-            narrow = n < NARROW < m
-            weight = torch.bmm(self.inputs_of[i].mT, g).mT if narrow else torch.bmm(g.mT, self.inputs_of[i])
-            found = [weight.flatten(1), g.sum(1), *found]
-            if i:
-                g = self._through(g, i)
-        return self.networks.assembly(g).gradient(found)
-
-    def inputs(self, g: Tensor, start: int = 0) -> Tensor:
-        for i in range(len(self.weights) - 1, 0, -1):
-            g = self._through(g, i)
-        return torch.bmm(self.weights[0][0][..., start:].mT, g.mT).mT
-
-    def _through(self, g: Tensor, i: int) -> Tensor:
-        """From the gradient by layer i's output to that by the output of the layer before it, through its activation."""
-        weight = self.weights[i][0]
-        g = g * weight if weight.shape[1] == 1 else torch.bmm(g, weight)
-        return _through(g, self.inputs_of[i], self.saved[i - 1], self.networks.activation)
+    def gradient(self, loss: Loss, weights: list[Tensor]) -> tuple[Tensor, Any]:
+        if torch.compiler.is_compiling():
+            gradients, other = torch.func.grad(loss, has_aux=True)(weights)
+        else:
+            with torch.enable_grad():
+                leaves = [weight.detach().requires_grad_() for weight in weights]
+                value, other = loss(leaves)
+                gradients = torch.autograd.grad(value, leaves)
+            other = tree_map(Tensor.detach, other)
+        return self.assembly(weights[0]).gradient([gradient.flatten(1) for gradient in gradients]), other
 
 
 def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x W^T + b of each network; torch.compile adds b, and takes the product of a single row, where it takes the activation."""
-    if not torch.compiler.is_compiling():
-        return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
-    product = (x * weight).sum(2, keepdim=True) if weight.shape[1] == 1 else torch.bmm(x, weight.mT)
-    return product + bias.unsqueeze(1)
-
-
-WRITTEN = ("swish", "relu", "tanh")
-"""Activations whose derivative is written out."""
-
-
-def _in_place(x: Tensor, activation: str) -> Tensor:
-    if activation == "swish":
-        return F.silu(x, inplace=True)
-    return x.relu_() if activation == "relu" else x.tanh_()
-
-
-def _activated(x: Tensor, activation: str) -> tuple[Tensor, Tensor]:
-    """The value, and what `_through` needs beside it: of swish x, or compiled, since it would be computed twice, sigmoid(x)."""
-    if activation != "swish":
-        y = F.relu(x) if activation == "relu" else x.tanh()
-        return y, y
-    if not torch.compiler.is_compiling():
-        return F.silu(x), x
-    sigmoid = torch.sigmoid(x)
-    return x * sigmoid, sigmoid
-
-
-def _through(g: Tensor, y: Tensor, saved: Tensor, activation: str) -> Tensor:
-    """The gradient by the activation's argument from that by y, its value; it may overwrite g."""
-    if activation == "relu":
-        return g * (y > 0)
-    if activation == "tanh":
-        return g * (1 - y * y)
-    if not torch.compiler.is_compiling():
-        return torch.ops.aten.silu_backward.grad_input(g, saved, grad_input=g)
-    return g * (saved + y * (1 - saved))
+    """x W^T + b of each network."""
+    return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
 
 
 def _linear(weights: list) -> list[tuple[Tensor, Tensor]]:

@@ -12,7 +12,6 @@ Blocks are those of `rppdyn.nn.deviation`; None stands for an ordinary tanh.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -82,28 +81,3 @@ def sample(output: Tensor, noise: Tensor, blocks: Tensor | None = None) -> tuple
     action, log_determinant = squash(mean + log_std.exp() * noise, blocks)
     density = -0.5 * noise.square() - log_std - _HALF_LOG_2_PI
     return action, density.sum(-1) - log_determinant
-
-
-def sample_vjp(
-    output: Tensor, noise: Tensor, blocks: Tensor | None = None
-) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor], Tensor]]:
-    """What `sample` returns, and the function from gradients by action and log p to that by the network's output."""
-    if blocks is not None:
-        (action, log_prob), back = torch.func.vjp(lambda output: sample(output, noise, blocks), output)[:2]
-        return action, log_prob, lambda *gs: back(gs)[0]
-    action, log_prob = sample(output, noise)
-    log_std = output[..., action.shape[-1] :]
-
-    def pull_back(by_action: Tensor, by_log_prob: Tensor) -> Tensor:
-        g = by_log_prob.unsqueeze(-1)
-        by_u = by_action * (1.0 - action.square()) + 2.0 * g * action
-        by_log_std = by_u * noise * log_std.exp() - g
-        return torch.cat([by_u, by_log_std.where((log_std >= LOG_STD_MIN) & (log_std <= LOG_STD_MAX), 0.0)], -1)
-
-    return action, log_prob, pull_back
-
-
-def mode_vjp(output: Tensor, blocks: Tensor | None = None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """What `mode` returns, and the function from a gradient by it to that by the network's output."""
-    action, back = torch.func.vjp(lambda output: mode(output, blocks), output)[:2]
-    return action, lambda g: back(g)[0]

@@ -25,7 +25,6 @@ from stable_baselines3.common.vec_env import (
 )
 
 from rppdyn.agents.compiled import OPTIONS
-from rppdyn.agents.functional import WRITTEN, Perceptrons
 from rppdyn.envs import SymmetrySpec
 from rppdyn.envs.catalogue import single_environment
 from rppdyn.envs.certification.wrapped import require_symmetric_wrappers
@@ -234,19 +233,12 @@ def check_precision(agent: RPPSAC) -> None:
 
 
 def check_compiled(agent: RPPSAC) -> None:
-    """Refuse `compile` where there is no compiler, and of networks that it can't compile."""
+    """Refuse `compile` where there is no compiler, and on devices that it is not for."""
     if not agent.compile:
         return
     if agent.device.type not in OPTIONS:
         raise ValueError(f"compile=true: updates are compiled on a CPU and on CUDA devices, not on {agent.device}")
     check_compiler(agent.device)
-    for name, network in (("actor", agent.actor), ("critic", agent.critic)):
-        if not isinstance(network.function, Perceptrons):
-            raise ValueError(
-                f"compile=true: the {name}'s layers have gates, bilinear layers, products by irreducible type or an activation "
-                f"other than {', '.join(WRITTEN)}, and updates through autograd can't be compiled: use compile=false, or the "
-                "regular representation where there is one"
-            )
 
 
 def check_actions(space: spaces.Space) -> None:

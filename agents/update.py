@@ -11,8 +11,8 @@ of parameters, K the number of critics:
 | `<name>.mean`, `<name>.square` | as `<name>` | Adam's moments of `actor`, `critic` and `log_alpha` |
 | `<name>.step` | (S, p) | Adam's step count, once per parameter tensor, all equal |
 
-Gradients are written out: what autograd would record and allocate takes as long as the matrix products, which bound the
-rest. Nothing here looks at a value or waits for a device.
+Losses are functions of assembled weights, and gradients those of autograd; priors are quadratic, and theirs are written out.
+Nothing here looks at a value or waits for a device.
 
 Source: Haarnoja et al. 2018 (SAC with a learned temperature); Finzi et al. 2021 (the priors); Yu, Turk & Liu 2018 (the mirror
 loss); Adam is Kingma & Ba 2015.
@@ -200,18 +200,56 @@ def step_(
     state: Mapping[str, Tensor], batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig,
     priors: tuple[Prior, Prior], corrections: Tensor | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """`update_` with the priors of actors and critics, and without autograd: nothing but operations on tensors.
+    """`update_` with the priors of actors and critics, and outside of autograd.
 
-    With `bias_corrections`, and the critics' vectors as rows (S K, n), they are all open to torch.compile.
+    With `bias_corrections`, and the critics' vectors as rows (S K, n), all of it is open to torch.compile.
     """
+    actors, critics = config.actors, config.critics
     actor_prior, critic_prior = priors
-    alpha = state["log_alpha"].exp()
-    share = 1 / batch["transitions"]
-    acted = _Acted(config, batch, config.actors.weights(state["actor"], trained=True))
-    critic, found = _descend_critics(state, batch, noise, config, critic_prior, acted, alpha, share, corrections)
-    gradient, log_prob, more = _actor_gradient(state, batch, noise, config, actor_prior, acted, alpha, share, critic)
+    alpha, share = state["log_alpha"].exp(), 1 / batch["transitions"]
+    agents, vectors = len(alpha), state["critic"].flatten(0, -2)
+    count = len(vectors) // agents
+    policy = actors.weights(state["actor"], trained=True)
+
+    def values(features: Tensor, actions: Tensor, weights: Any) -> Tensor:
+        """Each critic's of each agent, (S, K, B)."""
+        return critics(_pairs(features, actions, count), weights).view(agents, count, -1)
+
+    following, log_prob = gaussian.sample(actors(batch["next_features"], policy), noise["next"], config.blocks)
+    targets = critics.weights(state["target"].flatten(0, -2))
+    value = values(batch["next_features"], following, targets).amin(1) - alpha * log_prob
+    y = batch["rewards"] + (1 - batch["dones"]) * batch.get("discounts", config.gamma) * value
+
+    def critic_loss(weights: Any) -> tuple[Tensor, Tensor]:
+        error = values(batch["features"], batch["actions"], weights) - y.unsqueeze(1)
+        loss = error.square().mean(2).sum(1) / (2 * config.noise_variance)
+        return loss.sum(), loss
+
+    metrics = {}
+    gradient, metrics["critic_loss"] = critics.gradient(critic_loss, critics.weights(vectors, trained=True))
+    gradient, log_prior = with_prior(gradient, vectors, critic_prior, share.repeat_interleave(count))
+    metrics["critic_prior"] = log_prior.view(agents, count).sum(1)
+    clipped = clip_(gradient.view(agents, count, -1), config.max_gradient_norm).view_as(state["critic"])
+    descend(state, {"critic": clipped}, config, corrections)
+    improved = critics.weights(vectors)
+
+    def actor_loss(weights: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        seen = [batch["features"], *([batch["image_features"]] if config.mirror_loss else [])]
+        output = actors(torch.cat(seen, 1), weights)
+        here = output[:, : batch["features"].shape[1]]
+        actions, log_prob = gaussian.sample(here, noise["current"], config.blocks)
+        loss = (alpha * log_prob - values(batch["features"], actions, improved).amin(1)).mean(1)
+        found = {"actor_loss": loss, "entropy": -log_prob.mean(1)}
+        if config.mirror_loss:
+            found["mirror_loss"] = _mirror_loss(output, batch["action_maps"], config.blocks)
+            loss = loss + config.mirror_loss * found["mirror_loss"]
+        return loss.sum(), found
+
+    gradient, found = actors.gradient(actor_loss, policy)
+    # alpha scales the prior's gradient, see the objective; the metric is without it
+    gradient, log_prior = with_prior(gradient, state["actor"], actor_prior, share, alpha.squeeze(1))
+    metrics |= found | {"actor_prior": log_prior, "ent_coef": alpha.squeeze(1)}
     gradients = {"actor": clip_(gradient, config.max_gradient_norm)}
-    metrics = found | more | {"ent_coef": alpha.squeeze(1), "entropy": -log_prob.mean(1)}
     if config.learn_temperature:
         surplus = metrics["entropy"].unsqueeze(1) - config.target_entropy
         metrics["ent_coef_loss"] = (state["log_alpha"] * surplus).squeeze(1)
@@ -222,82 +260,11 @@ def step_(
     return metrics
 
 
-class _Acted:
-    """What actors say of all states of a batch, which is one pass.
-
-    Attributes:
-        output: at its states, then at their images if there are any; `back` is the way from its gradient.
-        following: at the next states.
-    """
-
-    def __init__(self, config: UpdateConfig, batch: Mapping[str, Tensor], pi: Any) -> None:
-        names = ("features", "image_features", "next_features") if config.mirror_loss else ("features", "next_features")
-        seen = torch.cat([batch[name] for name in names], 1)
-        rows = seen.shape[1] - batch["next_features"].shape[1]
-        output, self.back = config.actors.vjp(seen, pi, rows)
-        self.output, self.following = output[:, :rows], output[:, rows:]
-
-
-def _descend_critics(
-    state: Mapping[str, Tensor], batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig,
-    prior: Prior, acted: _Acted, alpha: Tensor, share: Tensor, corrections: Tensor | None,
-) -> tuple[Any, dict[str, Tensor]]:  # fmt: skip
-    """Adam's step of the critics; their weights after it, and metrics."""
-    agents, vectors = len(alpha), state["critic"].flatten(0, -2)
-    count = len(vectors) // agents
-    after = gaussian.sample(acted.following, noise["next"], config.blocks)
-    targets = config.critics.weights(state["target"].flatten(0, -2))
-    values = config.critics(_pairs(batch["next_features"], after[0], count), targets).view(agents, count, -1)
-    values = values.amin(1) - alpha * after[1]
-    y = batch["rewards"] + (1 - batch["dones"]) * batch.get("discounts", config.gamma) * values
-
-    q, back = config.critics.vjp(
-        _pairs(batch["features"], batch["actions"], count), config.critics.weights(vectors, trained=True)
-    )
-    residual = q.view(agents, count, -1) - y.unsqueeze(1)
-    scale = 1 / config.noise_variance
-    gradient = back.parameters((residual * (scale / residual.shape[-1])).view_as(q))
-    gradient, log_prior = with_prior(gradient, vectors, prior, share.repeat_interleave(count))
-    clipped = clip_(gradient.view(agents, count, -1), config.max_gradient_norm).view_as(state["critic"])
-    descend(state, {"critic": clipped}, config, corrections)
-    loss = residual.square().mean(2).sum(1) * (scale / 2)
-    return config.critics.weights(vectors), {"critic_loss": loss, "critic_prior": log_prior.view(agents, count).sum(1)}
-
-
-def _actor_gradient(
-    state: Mapping[str, Tensor], batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig,
-    prior: Prior, acted: _Acted, alpha: Tensor, share: Tensor, critic: Any,
-) -> tuple[Tensor, Tensor, dict[str, Tensor]]:  # fmt: skip
-    """The gradient of the actor's objective, the log-densities of its actions, and metrics."""
-    features = batch["features"]
-    agents, size, _ = features.shape
-    count = state["critic"][..., 0].numel() // agents
-    output = acted.output
-    actions, log_prob, by_output = gaussian.sample_vjp(output[:, :size], noise["current"], config.blocks)
-    q, back_q = config.critics.vjp(_pairs(features, actions, count), critic)
-    lowest, which = q.view(agents, count, size).min(1)
-    # torch.compile scatters no number but in single precision: one that is exact there
-    chosen = q.new_zeros(agents, count, size).scatter_(1, which.unsqueeze(1), -1.0).div_(size)
-    by_action = back_q.inputs(chosen.view_as(q), features.shape[-1]).unflatten(0, (agents, count)).sum(1)
-    pull = by_output(by_action, (alpha / size).expand_as(log_prob))
-    metrics = {"actor_loss": (alpha * log_prob - lowest).mean(1)}
-    if config.mirror_loss:
-        metrics["mirror_loss"], by_mirror = _mirror_loss(output, batch["action_maps"], config.blocks)
-        pull = torch.cat([pull, torch.zeros_like(pull)], 1).add_(by_mirror, alpha=config.mirror_loss)
-    gradient = acted.back.parameters(pull)
-    # alpha scales the prior's gradient, see the objective; the metric is without it
-    gradient, log_prior = with_prior(gradient, state["actor"], prior, share, alpha.squeeze(1))
-    return gradient, log_prob, metrics | {"actor_prior": log_prior}
-
-
-def _mirror_loss(output: Tensor, action_maps: Tensor, blocks: Tensor | None) -> tuple[Tensor, Tensor]:
-    """mean |mu(g s) - g mu(s)|^2, (S,), from the outputs at the states s and then at their images; and its gradient."""
-    modes, back = gaussian.mode_vjp(output, blocks)
-    here, image = modes.chunk(2, dim=1)
+def _mirror_loss(output: Tensor, action_maps: Tensor, blocks: Tensor | None) -> Tensor:
+    """mean |mu(g s) - g mu(s)|^2, (S,), from the outputs at the states s and then at their images."""
+    here, image = gaussian.mode(output, blocks).chunk(2, dim=1)
     difference = image - torch.einsum("...ij,...j->...i", action_maps, here)
-    scaled = difference * (2 / difference.shape[1])
-    gradient = torch.cat([-torch.einsum("...ij,...i->...j", action_maps, scaled), scaled], 1)
-    return difference.square().sum(-1).mean(1), back(gradient)
+    return difference.square().sum(-1).mean(1)
 
 
 def _pairs(features: Tensor, actions: Tensor, count: int) -> Tensor:

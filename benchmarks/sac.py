@@ -242,11 +242,10 @@ def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Pair]]:
 
 
 def alone(env: str, rounds: int) -> dict[str, list[Pair]]:
-    """Updates of each kind of agent on one environment, none compiled."""
+    """Updates of each kind of agent on one environment."""
     peer = update(build(env, PEER))
-    pairs = [
-        turns(peer, update(build(env, model)), Timing(model, PEER, 1.0), rounds) for model in ("rpp", "emlp", "mlp")
-    ]
+    models = [model + how for how in ("", COMPILED)[: 1 + can_compile()] for model in ("rpp", "emlp", "mlp")]
+    pairs = [turns(peer, update(build(env, model)), Timing(model, PEER, 1.0), rounds) for model in models]
     title = f"{env}, {UPDATES}, {torch.get_num_threads()} threads"
     report(title, pairs, BURST)
     return {title: pairs}
