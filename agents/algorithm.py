@@ -23,15 +23,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from rppdyn.agents import checkpoint, defaults, refusals
-from rppdyn.agents.batches import Batches
-from rppdyn.agents.compiled import gains_by_compiling
+from rppdyn.agents.buffers import Batches, DeviceReplayBuffer, RowReplayBuffer, Rows, refuse_changed_rewards
+from rppdyn.agents.compilation import check_matmul_precision, gains_by_compiling
 from rppdyn.agents.equivariance import AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
 from rppdyn.agents.functional import Networks
-from rppdyn.agents.images import refuse_changed_rewards
 from rppdyn.agents.networks import RPPActor, RPPCritic, require_vectors
 from rppdyn.agents.policy import RPPPolicy, certified_arguments
-from rppdyn.agents.precision import check_matmul_precision
-from rppdyn.agents.replay import DeviceReplayBuffer, RowReplayBuffer, Rows
 from rppdyn.agents.rollout import rollout
 from rppdyn.agents.together import Together, Trained
 from rppdyn.agents.update import Metrics, State, UpdateConfig

@@ -12,7 +12,7 @@ import torch
 from stable_baselines3.common.noise import NormalActionNoise
 from torch import Tensor
 
-from rppdyn.agents import replay
+from rppdyn.agents import buffers
 from rppdyn.agents.refusals import check_finite
 from rppdyn.envs import capture_state, restore_state
 from rppdyn.runs.streams import GlobalStates
@@ -44,7 +44,7 @@ def capture(agent: RPPSAC) -> dict[str, Any]:
     _, variables = agent._get_torch_save_params()
     data = capture_common(agent)
     data["variables"] = {name: getattr(agent, name).detach().clone() for name in variables}
-    data["replay"] = replay.capture(agent.replay_buffer)
+    data["replay"] = buffers.capture(agent.replay_buffer)
     generators = {"update": agent.batches.generator.get_state(), "actor": agent.actor.generator.get_state()}
     data["random"] = generators | data["random"]
     check_finite(agent, {name: data[name] for name in LEARNED})
@@ -81,7 +81,7 @@ def restore(agent: RPPSAC, data: dict[str, Any]) -> None:
     with torch.no_grad():
         for name, value in data["variables"].items():
             getattr(agent, name).copy_(value)
-    replay.restore(agent.replay_buffer, data["replay"])
+    buffers.restore(agent.replay_buffer, data["replay"])
     states = data["random"]
     agent.batches.generator.set_state(states["update"])
     agent.actor.generator.set_state(states["actor"])
@@ -151,7 +151,7 @@ def identity(agent: RPPSAC) -> dict[str, Any]:
         **common_identity(agent),
         "buffer_size": agent.replay_buffer.buffer_size,
         "replay_buffer": "ReplayBuffer"
-        if isinstance(agent.replay_buffer, replay.Rows)
+        if isinstance(agent.replay_buffer, buffers.Rows)
         else type(agent.replay_buffer).__name__,
         "train_freq": f"{agent.train_freq.frequency} {agent.train_freq.unit.value}",
     }

@@ -1,21 +1,23 @@
-r"""Networks of one architecture, N at a time, as functions of N flat parameter vectors, with gradients of losses.
+"""Networks of one architecture, N at a time, as functions of N flat parameter vectors, with gradients of losses.
 
     functions = stacked(nets)                                # the critics of an agent, or the actors of ten
     weights = functions.weights(vectors, trained=True)       # (N, n); assembled once ...
     y = functions(x, weights)                                # ... for all passes, (N, B, i) -> (N, B, o)
     g, other = functions.gradient(loss, weights)             # (N, n), of loss(weights) -> (scalar, other)
 
-Chains of linear layers and point-wise activations are one batched product per layer (`Perceptrons`); everything else is applied one
-network after another (`Others`).
+Chains of linear layers and point-wise activations are one batched product per layer (`BatchedMLP`); everything else is
+applied one network after another (`ModuleNetworks`).
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -23,14 +25,222 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
-from rppdyn.agents.assembly import Assembly, Entries
-from rppdyn.agents.flat import flat_view
 from rppdyn.nn import RPPEMLP, DensePathway
 from rppdyn.nn.coefficients import CoefficientMap
+from rppdyn.nn.compiling import materialised
 from rppdyn.nn.gate import Pointwise
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.nn.stacking import stacked_weights
 from rppdyn.priors import negative_log_prior
+
+
+def flat_view(tensors: Sequence[Tensor]) -> Tensor | None:
+    """The vector that the tensors already lie on, in order and without gaps, or None."""
+    first = tensors[0]
+    address = first.data_ptr()
+    for tensor in tensors:
+        if tensor.data_ptr() != address or tensor.dtype != first.dtype or not tensor.is_contiguous():
+            return None
+        address += tensor.nbytes
+    size, start = (address - first.data_ptr()) // first.element_size(), first.storage_offset()
+    if first.untyped_storage().nbytes() < (start + size) * first.element_size():
+        return None  # neighbours by chance
+    return first.detach().as_strided((size,), (1,), start)
+
+
+def flatten_(tensors: Sequence[Tensor]) -> Tensor:
+    """Make the tensors views of one vector, without changing their values, and return that vector.
+
+    Nothing is copied where they already are, so calling this before every step costs a few microseconds. Loading a
+    state dict, moving to another device or casting may take tensors apart again; the next call puts them together.
+    """
+    flat = flat_view(tensors)
+    if flat is None:
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        start = 0
+        for tensor in tensors:
+            tensor.data = flat[start : start + tensor.numel()].view(tensor.shape)
+            start += tensor.numel()
+    return flat
+
+
+MOST_TIES = 16
+"""Weights tied to one parameter up to which a compiled gradient gathers them; scattered, threads wait for each other."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    r"""The map: :math:`\pi`, :math:`f` and :math:`u`, a number for each dense weight, and how many parameters are tied.
+
+    Units are (m,), or (N, m) of networks that differ in them.
+    """
+
+    index: Tensor
+    factor: Tensor
+    unit: Tensor
+    tied: int
+
+
+class Assembly:
+    r"""The map from parameters to the dense weights of relaxed layers, in the dtype and on the device of a vector.
+
+    Of N networks, vectors (N, n) hold the equivariant pathways' parameters :math:`\theta` of all layers first, then the free
+    pathways' :math:`\phi`, the latter in the order of the dense tensors :math:`D = (W_1, b_1, W_2, \dots)`. A dense weight is a
+    multiple of one tied parameter plus one of a free one, :math:`D_i = f_i \theta_{\pi(i)} + u_i \phi_i`.
+
+    Args:
+        entries: of the networks, which differ in their units at most.
+        shapes: (out, in) of the layers, each of which has a weight and a bias.
+        size: n, the length of a vector.
+        like: has the dtype and the device.
+    """
+
+    def __init__(self, entries: Entries, shapes: Sequence[tuple[int, int]], size: int, like: Tensor) -> None:
+        self.shapes = [shape for m, n in shapes for shape in ((m, n), (m,))]
+        self.tied, self.has_free = entries.tied, size > entries.tied
+        ends = list(accumulate(math.prod(shape) for shape in self.shapes))
+        self.places = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+        # None for what there is not, or is 1 throughout
+        self.index = entries.index.to(like.device) if self.tied else None
+        self.factor = entries.factor.to(like) if self.tied and (entries.factor != 1).any() else None
+        self.unit = entries.unit.to(like) if self.has_free and (entries.unit != 1).any() else None
+        self._ties = _ties(entries, self.places, like) if self.tied else None
+
+    @property
+    def ties(self) -> list[_Tie | None] | None:
+        """What ties each dense tensor by itself, where that pays: torch.compile makes a loop of it, over runs of neighbours."""
+        return self._ties if torch.compiler.is_compiling() else None
+
+    def dense(self, vectors: Tensor) -> list[Tensor]:
+        """The dense tensors (N, *shape) of all layers: weight, bias, weight, ..."""
+        if self.ties is None:
+            flat = self._whole(vectors)
+            parts = [flat[:, place] for place in self.places]
+        else:
+            parts = [self._part(vectors, place, tie) for place, tie in zip(self.places, self.ties, strict=True)]
+        return [part.unflatten(1, shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def _whole(self, vectors: Tensor) -> Tensor:
+        free = vectors[:, self.tied :]
+        if self.index is None:
+            return free if self.unit is None else free * self.unit
+        shared = vectors[:, : self.tied].index_select(1, self.index)
+        shared = shared if self.factor is None else shared.mul_(self.factor)
+        if not self.has_free:
+            return shared
+        return shared.add_(free) if self.unit is None else shared.addcmul_(free, self.unit)
+
+    def _part(self, vectors: Tensor, place: slice, tie: _Tie | None) -> Tensor:
+        free = _times(vectors[:, self.tied :][:, place], self.unit, place) if self.has_free else None
+        if tie is None:
+            return vectors.new_zeros(len(vectors), place.stop - place.start) if free is None else free
+        # in runs until the end, so that a compiled loop's inner one is a run, and contiguous
+        shared = tie.gather(vectors[:, : self.tied])
+        if self.factor is not None:
+            shared = shared * tie.in_runs(self.factor[place])
+        return (shared if free is None else shared + tie.in_runs(free)).flatten(1)
+
+    def gradient(self, dense: Sequence[Tensor]) -> Tensor:
+        """The gradient by the vectors from those by the dense tensors, each flattened, (N, m): the map transposed."""
+        if self.ties is None:
+            return self._whole_gradient(torch.cat(list(dense), 1))
+        both = zip(self.ties, dense, self.places, strict=True)
+        tied = [(tie.tied.start, tie.sum(_times(g, self.factor, place))) for tie, g, place in both if tie is not None]
+        parts = [part for _, part in sorted(tied, key=itemgetter(0))]
+        if self.has_free:
+            parts += [_times(g, self.unit, place) for g, place in zip(dense, self.places, strict=True)]
+        return torch.cat(parts, 1)
+
+    def _whole_gradient(self, dense: Tensor) -> Tensor:
+        free = dense if self.unit is None else dense * self.unit
+        if self.index is None:
+            return free
+        scaled = dense if self.factor is None else dense * self.factor
+        tied = dense.new_zeros(len(dense), self.tied).index_add_(1, self.index, scaled)
+        return torch.cat([tied, free], 1) if self.has_free else tied
+
+
+def _times(part: Tensor, numbers: Tensor | None, place: slice) -> Tensor:
+    return part if numbers is None else part * numbers[..., place]
+
+
+class _Tie(NamedTuple):
+    """What ties the weights of one dense tensor to a stretch of the parameters, in runs of neighbours.
+
+    Attributes:
+        tied: the stretch.
+        run: the length of a run.
+        runs: of each run of weights its run of parameters.
+        back: of each run of parameters the first of weights; then the second, with 1, or any, with 0, where there is none; and
+            so on.
+    """
+
+    tied: slice
+    run: int
+    runs: Tensor
+    back: list[tuple[Tensor, Tensor | None]]
+
+    def gather(self, tied: Tensor) -> Tensor:
+        """The weights that are tied to parameters, in runs: (N, m / run, run)."""
+        return self.in_runs(tied[:, self.tied]).index_select(1, self.runs)
+
+    def in_runs(self, entries: Tensor) -> Tensor:
+        """Entries (..., m) as (..., m / run, run)."""
+        return entries.unflatten(-1, (-1, self.run))
+
+    def sum(self, part: Tensor) -> Tensor:
+        """Over all weights that are tied to a parameter, for each of the stretch."""
+        runs = self.in_runs(part)
+        first, *others = (runs.index_select(1, index) for index, _ in self.back)
+        for (_, mask), other in zip(self.back[1:], others, strict=True):
+            first = first + (other if mask is None else other * mask)
+        return materialised(first).flatten(1)
+
+
+def _ties(entries: Entries, places: Sequence[slice], like: Tensor) -> list[_Tie | None] | None:
+    """One per dense tensor, or None where nothing ties it; None where they are not such, or too many are tied to one."""
+    try:
+        found = [_tie(entries.index[place], entries.factor[place] != 0, like) for place in places]
+    except _Scattered:
+        return None
+    stretches = sorted((tie.tied.start, tie.tied.stop) for tie in found if tie is not None)
+    whole = [start for start, _ in stretches] + [entries.tied] == [0] + [stop for _, stop in stretches]
+    return found if whole else None
+
+
+class _Scattered(Exception):
+    """A stretch of parameters of which some have no weight, or too many."""
+
+
+def _tie(index: Tensor, used: Tensor, like: Tensor) -> _Tie | None:
+    if not used.any():
+        return None
+    first, last = int(index[used].min()), int(index[used].max())
+    own, count = torch.where(used, index - first, 0), last - first + 1
+    run = _run(own, count)
+    runs, used = own[::run] // run, used.view(-1, run).any(1)  # where a run is not used throughout, its factor is 0
+    counts = runs[used].bincount(minlength=count // run)
+    if not 0 < counts.min() <= counts.max() <= MOST_TIES:
+        raise _Scattered
+    order = torch.where(used, runs, count).argsort(stable=True)
+    begins = counts.cumsum(0) - counts
+    back: list[tuple[Tensor, Tensor | None]] = []
+    for k in range(int(counts.max())):
+        there = counts > k
+        index = order[torch.where(there, begins + k, begins)].to(like.device)
+        back.append((index, None if there.all() else there.unsqueeze(1).to(like)))
+    return _Tie(slice(first, last + 1), run, runs.to(like.device), back)
+
+
+def _run(index: Tensor, count: int) -> int:
+    """The greatest number of neighbours that are everywhere tied to neighbours, from a multiple of that number on."""
+    for run in range(min(len(index), count), 1, -1):
+        if len(index) % run == 0 and count % run == 0:
+            heads = index[::run]
+            if (heads % run == 0).all() and (index.view(-1, run) == heads.unsqueeze(1) + torch.arange(run)).all():
+                return run
+    return 1
+
 
 DENSE = 256  # hidden channels up to which whole weights take less time than a strict network's products by irreducible types
 
@@ -208,7 +418,7 @@ class _Call(nn.Module):
 
 def stacked(nets: Sequence[RPPEMLP]) -> Networks:
     """Networks with the same arguments, as functions of their parameter vectors."""
-    return Perceptrons.of(nets) or Others(nets)
+    return BatchedMLP.of(nets) or ModuleNetworks(nets)
 
 
 def _width(net: RPPEMLP) -> int:
@@ -226,7 +436,7 @@ def _trainable(net: nn.Module) -> list[str]:
     return [name for name, p in net.named_parameters() if p.requires_grad]
 
 
-class Others(Networks):
+class ModuleNetworks(Networks):
     """Networks of any kind; those whose buffers are equal, drawn ones included, are applied as one."""
 
     def __init__(self, nets: Sequence[RPPEMLP]) -> None:
@@ -280,10 +490,10 @@ class _NoMap(Exception):
     """An assembly that is not one multiple of a tied parameter plus one of a free one."""
 
 
-class Perceptrons(Networks):
+class BatchedMLP(Networks):
     r"""Chains of relaxed linear layers and an activation, all networks in one batched product per layer.
 
-    Their vectors are what `rppdyn.agents.assembly` puts together, and what takes gradients by dense weights apart.
+    Their vectors are what an `Assembly` puts together, and what takes gradients by dense weights apart.
 
     Attributes:
         copied: what `is_copied` says of their vectors, for torch.compile, which can't ask it.
@@ -308,7 +518,7 @@ class Perceptrons(Networks):
         self._assemblies: dict[tuple, Assembly] = {}
 
     @classmethod
-    def of(cls, nets: Sequence[RPPEMLP]) -> Perceptrons | None:
+    def of(cls, nets: Sequence[RPPEMLP]) -> BatchedMLP | None:
         """The networks as such chains, each weight a multiple of one tied parameter plus one of a free one; None else."""
         for net in nets:
             if not isinstance(net, RPPEMLP):

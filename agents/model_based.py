@@ -14,12 +14,11 @@ from torch import Tensor
 
 from rppdyn.agents import gaussian
 from rppdyn.agents.algorithm import RPPSAC
-from rppdyn.agents.batches import Batches
+from rppdyn.agents.buffers import Batches, DeviceReplayBuffer, RowReplayBuffer, Rows
 from rppdyn.agents.equivariance import AgentEquivarianceError, dynamics_equivariance_error
 from rppdyn.agents.networks import draw_noise, in_precision, new_generator
 from rppdyn.agents.policy import pathway_statistics
 from rppdyn.agents.refusals import check_finite
-from rppdyn.agents.replay import DeviceReplayBuffer, RowReplayBuffer, Rows
 from rppdyn.dynamics import TransitionModel
 from rppdyn.dynamics.transition import INITIAL_SCALE
 from rppdyn.envs import Termination, termination

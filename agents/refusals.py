@@ -24,7 +24,7 @@ from stable_baselines3.common.vec_env import (
     VecVideoRecorder,
 )
 
-from rppdyn.agents.compiled import OPTIONS
+from rppdyn.agents.compilation import OPTIONS
 from rppdyn.envs import SymmetrySpec
 from rppdyn.envs.catalogue import single_environment
 from rppdyn.envs.certification.wrapped import require_symmetric_wrappers

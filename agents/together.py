@@ -14,14 +14,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rppdyn.agents.acting import acted
-from rppdyn.agents.batches import NOISES, Drawn, stacked_up
-from rppdyn.agents.compiled import CompiledActions, CompiledUpdate
-from rppdyn.agents.flat import flatten_
-from rppdyn.agents.functional import stacked
-from rppdyn.agents.precision import matmul_precision, update_precision
-from rppdyn.agents.replayed import Ahead, Replayed, is_replayed
-from rppdyn.agents.update import Metrics, State, UpdateConfig, numbers_of, update_
+from rppdyn.agents.buffers import NOISES, Drawn, stacked_up
+from rppdyn.agents.compilation import (
+    Ahead,
+    CompiledActions,
+    CompiledUpdate,
+    Replayed,
+    is_replayed,
+    matmul_precision,
+    update_precision,
+)
+from rppdyn.agents.functional import flatten_, stacked
+from rppdyn.agents.update import Metrics, State, UpdateConfig, acted, numbers_of, update_
 from rppdyn.nn.compiling import failed_to_compile, reason_of
 from rppdyn.runs.finite import DivergedError
 

@@ -1,4 +1,4 @@
-r"""One gradient update of RPP-SAC: a function of a dictionary of tensors, for one agent or several at once.
+"""One gradient update of RPP-SAC: a function of a dictionary of tensors, for one agent or several at once.
 
 The state holds vectors, not modules. S agents are updated together, each as if it were alone; n_pi and n_q are the numbers
 of parameters, K the number of critics:
@@ -31,6 +31,7 @@ from torch.optim.adam import adam
 
 from rppdyn.agents import gaussian
 from rppdyn.agents.functional import Networks, Prior
+from rppdyn.agents.networks import SymmetricFeatures
 
 State = dict[str, Tensor]
 OPTIMISED = ("actor", "critic", "log_alpha")
@@ -286,3 +287,17 @@ def update(
     """`update_` as a pure function: the new state, and metrics."""
     new = {name: tensor.clone() for name, tensor in state.items()}
     return new, update_(new, batch, noise, config)
+
+
+def acted(
+    actors: Networks, weights: Any, observations: Tensor, noise: Tensor, extractors: Sequence[SymmetricFeatures],
+    blocks: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """Actions in [-1, 1] of S agents, (S, B, m), sampled with the noise, (S, B, m), at raw observations (S, B, n).
+
+    Args:
+        weights: what `actors.weights` returned.
+        extractors: of each agent; they take the features.
+    """
+    each = [extractor(seen) for extractor, seen in zip(extractors, observations.unbind(), strict=True)]
+    return gaussian.action(actors(torch.stack(each), weights), noise, blocks)

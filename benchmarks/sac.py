@@ -36,7 +36,7 @@ from stable_baselines3.common.logger import Logger
 from torch import nn
 
 from rppdyn.agents import RPPSAC
-from rppdyn.agents.precision import matmul_precision, update_precision
+from rppdyn.agents.compilation import matmul_precision, update_precision
 from rppdyn.agents.together import Together
 from rppdyn.agents.trainees import Groups, Trainee, collect
 from rppdyn.envs import symmetry_spec

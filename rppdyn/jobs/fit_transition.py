@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rppdyn.agents.images import GroupImages, refuse_changed_rewards
+from rppdyn.agents.buffers import GroupImages, refuse_changed_rewards
 from rppdyn.dynamics import Step, TransitionModel
 from rppdyn.dynamics.transition import INITIAL_SCALE
 from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec, terms_spec

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rppdyn.agents import assembly
-from rppdyn.agents.assembly import Assembly, Entries
+from rppdyn.agents import functional
+from rppdyn.agents.functional import Assembly, Entries
 from rppdyn.envs import symmetry_spec
 
 CASES = [
@@ -83,5 +83,5 @@ def test_whatever_ties_them_the_two_ways_agree(monkeypatch):
         (whole, plain), (each, compiled) = both(monkeypatch, subject, vectors, dense)
         assert all(torch.equal(a, b) for a, b in zip(whole, each, strict=True)), name
         torch.testing.assert_close(plain, compiled, rtol=1e-14, atol=1e-15)
-    monkeypatch.setattr(assembly, "MOST_TIES", 1)
+    monkeypatch.setattr(functional, "MOST_TIES", 1)
     assert entries([0, 1, 0, 1, 2, 3])._ties is None

@@ -9,7 +9,7 @@ import torch
 from forked import run_code
 from torch._dynamo.exc import TorchDynamoException
 
-from rppdyn.agents import RPPSAC, compiled, train_many
+from rppdyn.agents import RPPSAC, compilation, train_many
 from rppdyn.agents.refusals import check_compiled
 from rppdyn.agents.together import Together
 
@@ -166,7 +166,7 @@ def test_by_the_real_compiler_updates_are_the_plain_ones_and_a_resumed_agent_is_
 REPLAYED = """
 from rppdyn.agents import train_many
 from rppdyn.agents import together
-from rppdyn.agents.replay import DeviceReplayBuffer
+from rppdyn.agents.buffers import DeviceReplayBuffer
 
 device, dtype = sys.argv[2], dict(cpu=torch.float64, cuda=torch.float32)[sys.argv[2]]
 together.is_replayed = lambda device: True
@@ -230,12 +230,12 @@ def test_a_saved_agent_is_used_where_there_is_no_compiler_but_not_trained(make_a
 
 def test_trainings_of_many_updates_are_compiled_unless_told_not_to(make_agent, monkeypatch, caplog):
     """Whichever call of learn they are in the middle of."""
-    monkeypatch.setattr(compiled, "PAYS", 110)
+    monkeypatch.setattr(compilation, "PAYS", 110)
     monkeypatch.setattr(Together, "train", lambda *arguments: None)
     space = make_agent().action_space
     monkeypatch.setattr(Together, "predict", lambda self, seen: [space.sample()[None] for _ in seen])
     tried = []
-    monkeypatch.setattr(compiled, "can_compile", lambda device: tried.append(device) or True)
+    monkeypatch.setattr(compilation, "can_compile", lambda device: tried.append(device) or True)
 
     def compiles(steps: int, agent: RPPSAC | None = None, **options) -> bool:
         return (agent or make_agent(**options)).learn(steps, reset_num_timesteps=agent is None).compiles
@@ -249,7 +249,7 @@ def test_trainings_of_many_updates_are_compiled_unless_told_not_to(make_agent, m
     gated = dict(network_kwargs=dict(architecture="tensor", bilinear=True))
     assert not compiles(110, model="emlp", policy_kwargs=gated)
     monkeypatch.undo()
-    monkeypatch.setattr(compiled, "PAYS", 60)
+    monkeypatch.setattr(compilation, "PAYS", 60)
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert make_agent().learn(60)._n_updates == 10
     assert "without torch.compile, in up to twice the time: torch.compile needs a C++ compiler" in caplog.text
@@ -268,9 +268,9 @@ def test_where_torch_fails_to_compile_training_goes_on_as_it_would_have(make_age
         return [trainee.agent for trainee in train_many(builds, 60)] if count > 1 else [builds[0]().learn(60)]
 
     plain = trained()
-    monkeypatch.setattr(compiled, "PAYS", 60)
-    monkeypatch.setattr(compiled, "can_compile", lambda device: True)
-    monkeypatch.setattr(compiled, "compiled", failing)
+    monkeypatch.setattr(compilation, "PAYS", 60)
+    monkeypatch.setattr(compilation, "can_compile", lambda device: True)
+    monkeypatch.setattr(compilation, "compiled", failing)
     for one, other in zip(trained(), plain, strict=True):
         assert one._n_updates == 10 and not one.compiles
         for a, b in zip(one.policy.parameters(), other.policy.parameters(), strict=True):

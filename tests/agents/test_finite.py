@@ -11,7 +11,7 @@ import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from rppdyn.agents import RPPMBPO, RPPSAC, RPPActorCriticPolicy, replay
+from rppdyn.agents import RPPMBPO, RPPSAC, RPPActorCriticPolicy, buffers
 from rppdyn.agents.trainees import train_many
 from rppdyn.agents.update import clip_
 from rppdyn.agents.workers import WorkerEnv
@@ -62,7 +62,7 @@ def test_what_an_environment_returns_is_refused_before_it_is_stored(fault, messa
     model = agent(Faulty(**fault))
     with pytest.raises(ValueError, match=message):
         model.learn(200)
-    assert not_finite({"buffer": replay.capture(model.replay_buffer), "policy": model.policy.state_dict()}) is None
+    assert not_finite({"buffer": buffers.capture(model.replay_buffer), "policy": model.policy.state_dict()}) is None
     assert model.replay_buffer.size() == model.num_timesteps - 1  # all but the step that was refused
 
 

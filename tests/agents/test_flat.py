@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import nn
 
-from rppdyn.agents.flat import flat_view, flatten_
+from rppdyn.agents.functional import flat_view, flatten_
 
 
 def test_values_stay_and_memory_is_shared():

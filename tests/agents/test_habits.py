@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from rppdyn.agents import RPPPPO, RPPSAC
-from rppdyn.agents.functional import Others, Perceptrons, stacked
+from rppdyn.agents.functional import BatchedMLP, ModuleNetworks, stacked
 from rppdyn.groups import Z
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import V
@@ -68,7 +68,7 @@ def test_refused_in_one_line(wrong, message):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("swish", Perceptrons), ("relu", Perceptrons), ("tanh", Perceptrons), ("gelu", Others)]
+    ("name", "kind"), [("swish", BatchedMLP), ("relu", BatchedMLP), ("tanh", BatchedMLP), ("gelu", ModuleNetworks)]
 )
 def test_updates_have_autograds_gradients(name, kind):
     nets = [

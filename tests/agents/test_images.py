@@ -11,7 +11,7 @@ import torch
 from legged import Legged, legged_spec, legged_states
 
 from rppdyn.agents import critic_equivariance_error, policy_equivariance_error
-from rppdyn.agents.images import POOL, GroupImages
+from rppdyn.agents.buffers import POOL, GroupImages
 from rppdyn.agents.update import together, update
 from rppdyn.envs import mirror_spec, symmetry_spec
 from rppdyn.envs.simulator import get_integration_state, set_integration_state

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rppdyn.agents import RPPSAC, precision, train_many
-from rppdyn.agents.batches import Batches
-from rppdyn.agents.precision import check_matmul_precision, matmul_precision, product_error
+from rppdyn.agents import RPPSAC, compilation, train_many
+from rppdyn.agents.buffers import Batches
+from rppdyn.agents.compilation import check_matmul_precision, matmul_precision, product_error
 
 CPU = torch.device("cpu")
 
@@ -28,7 +28,7 @@ def test_a_coarser_product_is_refused(monkeypatch):
     def bfloat16(name: str, device: torch.device) -> float:
         return 3e-3 if name == "medium" else 2e-7
 
-    monkeypatch.setattr(precision, "product_error", bfloat16)
+    monkeypatch.setattr(compilation, "product_error", bfloat16)
     check_matmul_precision("high", CPU)
     with pytest.raises(
         ValueError, match=r"matmul_precision=medium: on this cpu products have a relative error of 3e-03"
@@ -60,7 +60,7 @@ def test_updates_have_it_and_nothing_else_has(make_agent, monkeypatch, alone):
 @pytest.mark.parametrize("error, chosen", [(2e-7, "medium"), (3e-3, "highest")])
 def test_without_one_updates_have_the_fastest_that_is_as_accurate(make_agent, monkeypatch, error, chosen):
     seen = []
-    monkeypatch.setattr(precision, "product_error", lambda name, device: error if name == "medium" else 2e-7)
+    monkeypatch.setattr(compilation, "product_error", lambda name, device: error if name == "medium" else 2e-7)
     monkeypatch.setattr(
         Batches, "noise",
         lambda self, like, draw=Batches.noise: seen.append(torch.get_float32_matmul_precision()) or draw(self, like),
@@ -73,7 +73,7 @@ def test_without_one_updates_have_the_fastest_that_is_as_accurate(make_agent, mo
 
 def test_what_is_chosen_costs_no_accuracy_on_this_machine():
     """Updates have, by default, products of single precision, whatever the processor makes of the faster ones."""
-    with matmul_precision(precision.update_precision(None, CPU)):
+    with matmul_precision(compilation.update_precision(None, CPU)):
         a, b = torch.randn(2, 2, 512, 300, generator=torch.Generator().manual_seed(1))
         error = (torch.bmm(a.mT, b).double() - torch.bmm(a.double().mT, b.double())).norm()
     assert error < 1e-6 * torch.bmm(a.double().mT, b.double()).norm()

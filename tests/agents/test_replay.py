@@ -13,12 +13,10 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from rppdyn.agents import RPPSAC
-from rppdyn.agents import replayed as replayed_module
+from rppdyn.agents import RPPSAC, compilation
 from rppdyn.agents import together as together_module
-from rppdyn.agents.batches import Batches
-from rppdyn.agents.replay import TRANSITIONS, DeviceReplayBuffer, RowReplayBuffer
-from rppdyn.agents.replayed import Replayed
+from rppdyn.agents.buffers import TRANSITIONS, Batches, DeviceReplayBuffer, RowReplayBuffer
+from rppdyn.agents.compilation import Replayed
 from rppdyn.agents.together import Together
 from rppdyn.agents.trainees import train_many
 
@@ -126,7 +124,7 @@ def record(patch: pytest.MonkeyPatch) -> list:
         return work
 
     patch.setattr(together_module, "is_replayed", lambda device: True)
-    patch.setattr(replayed_module, "captured", captured)
+    patch.setattr(compilation, "captured", captured)
     return found
 
 
@@ -250,7 +248,7 @@ def test_a_replayed_update_looks_at_no_value_and_leaves_its_device_nowhere(make_
 
         return watched
 
-    monkeypatch.setattr(replayed_module, "captured", captured)
+    monkeypatch.setattr(compilation, "captured", captured)
     replayed, state = Replayed(group), {k: v.to(meta) for k, v in state.items()}
     for drawn in replayed.drawn_ahead(2, 32):
         metrics = replayed(state, config, drawn)
@@ -271,7 +269,7 @@ def test_on_a_gpu_graphs_do_what_their_work_does(monkeypatch, caplog, env):
     builds = [lambda seed=seed: build(seed) for seed in (0, 1)]
     graphs = train_many(builds, 60)
     assert "CUDA graph" not in caplog.text and isinstance(graphs[0].agent.replay_buffer, DeviceReplayBuffer)
-    monkeypatch.setattr(replayed_module, "captured", lambda work, *_: work)
+    monkeypatch.setattr(compilation, "captured", lambda work, *_: work)
     for one, other in zip(graphs, train_many(builds, 60), strict=True):
         states_agree(one.agent, other.agent, rtol=1e-3, atol=1e-5)
 

@@ -14,7 +14,7 @@ from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckA
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC, train_many
-from rppdyn.agents.batches import Batches
+from rppdyn.agents.buffers import Batches
 from rppdyn.agents.together import Together, update_key
 from rppdyn.agents.trainees import Groups, Trainee
 from rppdyn.agents.update import numbers_of

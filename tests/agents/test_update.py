@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributions import Independent, Normal
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 
-from rppdyn.agents.functional import Others, Perceptrons, stacked
+from rppdyn.agents.functional import BatchedMLP, ModuleNetworks, stacked
 from rppdyn.agents.update import together, update, update_
 from rppdyn.groups import SO, D
 from rppdyn.nn import RPPEMLP
@@ -170,7 +170,7 @@ def priors_and_gradients(functions, vectors):
     return values, gradients
 
 
-@pytest.mark.parametrize("group, kind", [(D(4), Perceptrons), (D(4), Others), (SO(3), Others)], ids=str)
+@pytest.mark.parametrize("group, kind", [(D(4), BatchedMLP), (D(4), ModuleNetworks), (SO(3), ModuleNetworks)], ids=str)
 def test_the_prior_of_dense_weights_pulls_as_its_gradient(group, kind):
     """In float32, too, where weights are equivariant but for less than a rounding error of theirs times their precision."""
     nets = [
@@ -178,7 +178,7 @@ def test_the_prior_of_dense_weights_pulls_as_its_gradient(group, kind):
                 generator=torch.Generator().manual_seed(seed))
         for seed in range(2)
     ]  # fmt: skip
-    assert isinstance(stacked(nets), Perceptrons if group.order is not None else Others)
+    assert isinstance(stacked(nets), BatchedMLP if group.order is not None else ModuleNetworks)
     for dtype, rtol in ((torch.float32, 1e-4), (torch.float64, 1e-10)):
         functions = kind([copy.deepcopy(net).to(dtype) for net in nets])
         vectors = torch.cat([p.detach().flatten() for p in functions.parameters]).view(2, -1)
@@ -273,15 +273,15 @@ def test_changes_none_of_its_arguments(make_agent):
     assert set(new) == set(state) and not torch.equal(new["actor"], state["actor"])
 
 
-@pytest.mark.parametrize("kind", [Perceptrons, Others])
+@pytest.mark.parametrize("kind", [BatchedMLP, ModuleNetworks])
 def test_several_agents_at_once_are_each_as_alone(make_agent, kind):
     agents = [in_dtype(make_agent("rpp", seed=seed, max_gradient_norm=0.5), torch.float64) for seed in (0, 1, 2)]
     config = agents[0].update_config(0.05)
     steps = [list(batches(agent, torch.float64, seed, 3)) for seed, agent in enumerate(agents)]
     actors = kind([agent.actor.net for agent in agents])
     critics = kind([net for agent in agents for net in agent.critic.q_networks])
-    if kind is Others:  # which has parameters in another order
-        assert isinstance(config.actors, Perceptrons)
+    if kind is ModuleNetworks:  # which has parameters in another order
+        assert isinstance(config.actors, BatchedMLP)
         alone = [
             dataclasses.replace(config, actors=kind([a.actor.net]), critics=kind(a.critic.q_networks)) for a in agents
         ]
@@ -306,8 +306,8 @@ def test_chains_have_the_gradients_of_the_networks(make_agent, env, spec):
     """And what is not a chain of point-wise layers, such as gated features under rotations, is applied one by one."""
     agent = make_agent("rpp", env, spec=spec)
     nets = copy.deepcopy(agent.critic.q_networks).double()
-    written, recorded = stacked(nets), Others(nets)
-    assert isinstance(written, Perceptrons if spec is None else Others)
+    written, recorded = stacked(nets), ModuleNetworks(nets)
+    assert isinstance(written, BatchedMLP if spec is None else ModuleNetworks)
     x = torch.randn(2, 7, nets[0].rep_in.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     g = torch.randn(2, 7, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     found = {}

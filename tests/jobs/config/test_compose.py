@@ -11,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rppdyn.agents import MODELS as AGENT_MODELS
-from rppdyn.agents import RPPMBPO, defaults, precision
+from rppdyn.agents import RPPMBPO, compilation, defaults
 from rppdyn.agents.model_based import DYNAMICS
 from rppdyn.envs import KNOWN_ENVIRONMENTS
 from rppdyn.jobs.config import compose, schemas
@@ -70,7 +70,7 @@ def test_the_names_in_files_schema_and_agent_agree():
     assert config.agent.noise_variance == defaults.NOISE_VARIANCE
     assert tuple(config.agent.betas) == defaults.ADAM_BETAS
     assert PARAMETRISATIONS == get_args(Parametrisation)
-    assert PRECISIONS == precision.PRECISIONS
+    assert PRECISIONS == compilation.PRECISIONS
 
 
 def test_the_defaults_of_the_model_based_agent_agree_with_the_schema_and_its_file():
