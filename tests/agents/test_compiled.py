@@ -246,8 +246,6 @@ def test_trainings_of_many_updates_are_compiled_unless_told_not_to(make_agent, m
     assert compiles(110, train_freq=5, gradient_steps=-1)
     assert not compiles(110, train_freq=(1, "episode"))
     assert len(tried) == 3 and not compiles(110, compile=False) and len(tried) == 3
-    gated = dict(network_kwargs=dict(architecture="tensor", bilinear=True))
-    assert not compiles(110, model="emlp", policy_kwargs=gated)
     monkeypatch.undo()
     monkeypatch.setattr(compilation, "PAYS", 60)
     monkeypatch.setenv("CXX", "no-such-compiler")

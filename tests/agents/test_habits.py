@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from rppdyn.agents import RPPPPO, RPPSAC
-from rppdyn.agents.functional import BatchedMLP, ModuleNetworks, stacked
+from rppdyn.agents.functional import BatchedMLP, stacked
 from rppdyn.groups import Z
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import V
@@ -67,25 +67,27 @@ def test_refused_in_one_line(wrong, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("swish", BatchedMLP), ("relu", BatchedMLP), ("tanh", BatchedMLP), ("gelu", ModuleNetworks)]
-)
-def test_updates_have_autograds_gradients(name, kind):
+@pytest.mark.parametrize("name", ["swish", "relu", "tanh", "gelu"])
+def test_updates_have_autograds_gradients(name):
     nets = [
         RPPEMLP(V, V, Z(2), hidden=8, num_layers=2, activation=name, free_scale=1.0,
                 generator=torch.Generator().manual_seed(seed)).double()
         for seed in (0, 1)
     ]  # fmt: skip
     functions = stacked(nets)
-    assert type(functions) is kind
+    assert type(functions) is BatchedMLP
     x = torch.randn(2, 5, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     vectors = torch.stack(
         [torch.cat([dict(net.named_parameters())[n].detach().flatten() for n in functions.names]) for net in nets]
     )
-    y, back = functions.vjp(x, functions.weights(vectors, trained=True))
+
+    def loss(weights):
+        y = functions(x, weights)
+        return y.sum(), y
+
+    gradients, y = functions.gradient(loss, functions.weights(vectors, trained=True))
     torch.testing.assert_close(y, torch.stack([net(x_) for net, x_ in zip(nets, x, strict=True)]).detach())
-    g = torch.ones_like(y)
-    for net, x_, found in zip(nets, x, back.parameters(g), strict=True):
+    for net, x_, found in zip(nets, x, gradients, strict=True):
         net.zero_grad()
         net(x_).sum().backward()
         parameters = dict(net.named_parameters())

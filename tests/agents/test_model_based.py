@@ -144,7 +144,8 @@ def test_a_saved_agent_keeps_its_model(tmp_path):
             RPPMBPO.load(tmp_path / "agent", **options)
 
 
-def test_a_loaded_agent_is_told_when_episodes_end(tmp_path):
+def test_a_loaded_agent_is_told_when_episodes_end(tmp_path, monkeypatch):
+    monkeypatch.delattr("rppdyn.envs.windy_pendulum.WindyPendulum.terminates")
     pendulum, ends = "rppdyn/WindyPendulum-v0", lambda x: x[..., 0] > 1e3
     build(pendulum, terminates=ends).save(tmp_path / "agent")
     with pytest.raises(ValueError, match="give terminates="):
@@ -168,7 +169,8 @@ def test_refusals(options, message):
         build(**options)
 
 
-def test_what_the_model_can_not_know_is_refused():
+def test_what_the_model_can_not_know_is_refused(monkeypatch):
+    monkeypatch.delattr("rppdyn.envs.windy_pendulum.WindyPendulum.terminates")
     with pytest.raises(ValueError, match="VecNormalize scales rewards"):
         build(VecNormalize(make_vec_env("InvertedPendulum-v5", 1), norm_obs=False))
     with pytest.raises(ValueError, match="give terminates="):
