@@ -387,8 +387,12 @@ class SymmetrySpec:
         """The spec that `to_dict` described.
 
         Raises:
-            ValueError: another format version, or a missing key.
+            ValueError: another format version, a missing key, or one that holds something else.
         """
+        if not isinstance(data, dict):
+            raise ValueError(
+                f"a {type(data).__name__} describes no symmetry spec; give what SymmetrySpec.to_dict returns"
+            )
         if data.get("format") != FORMAT:
             raise ValueError(
                 f"symmetry spec has format {data.get('format')!r}, this version reads {FORMAT}; rebuild it"
@@ -405,6 +409,8 @@ class SymmetrySpec:
             )
         except KeyError as error:
             raise ValueError(f"symmetry spec lacks the key {error}; write it with SymmetrySpec.to_dict") from None
+        except TypeError as error:
+            raise ValueError(f"symmetry spec is damaged ({error}); write it with SymmetrySpec.to_dict") from error
 
     @property
     def digest(self) -> str:

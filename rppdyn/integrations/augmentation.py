@@ -14,9 +14,22 @@ from rppdyn.envs.spec import Space, SymmetrySpec
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
 
-__all__ = ["GroupImages", "data_augmentation", "group_elements", "representation", "space_of_groups"]
+__all__ = ["GroupImages", "as_spec", "data_augmentation", "group_elements", "representation", "space_of_groups"]
 
 POLICY = ("policy", "actor")  # what a tensor's `obs_type` may call the same group
+
+
+def as_spec(spec: Any) -> SymmetrySpec:
+    """A spec as it is, or from what its `to_dict` returns.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(spec, SymmetrySpec):
+        return spec
+    if not isinstance(spec, Mapping):
+        raise ValueError(f"spec={spec!r}: give a SymmetrySpec, or what its to_dict returns")
+    return SymmetrySpec.from_dict(dict(spec))
 
 
 def group_elements(group: Group) -> Tensor:
@@ -113,7 +126,9 @@ class GroupImages:
         return torch.cat([x, *(self.image(x, element) for element in range(1, self.order))])
 
 
-def data_augmentation(spec: SymmetrySpec, *, groups: Mapping[str, str] | None = None) -> Callable[..., tuple[Any, Any]]:
+def data_augmentation(
+    spec: SymmetrySpec | Mapping[str, Any], *, groups: Mapping[str, str] | None = None
+) -> Callable[..., tuple[Any, Any]]:
     """The function that trainers append mirrored samples with: `f(env=None, obs=None, actions=None, obs_type="policy")`.
 
     Observations are a TensorDict with an entry per observation group, or the tensor of one group, which `obs_type` names
@@ -121,11 +136,12 @@ def data_augmentation(spec: SymmetrySpec, *, groups: Mapping[str, str] | None = 
     other elements of the group, as many times the batch as the group has elements.
 
     Args:
-        spec: the symmetry; its group is finite.
+        spec: the symmetry, or what its `to_dict` returns; its group is finite.
         groups: the spec's observation group for groups that a trainer calls by another name, such as {"policy": "actor"}.
     Raises:
         ValueError: the group is infinite; later, an observation group or a size that the spec does not have.
     """
+    spec = as_spec(spec)
     renamed = dict(groups or {})
     known = [name for name, _ in spec.observation_groups]
     of_group = {name: GroupImages(spec.observation_group(name).obs, spec.group) for name in known}
@@ -147,6 +163,10 @@ def data_augmentation(spec: SymmetrySpec, *, groups: Mapping[str, str] | None = 
     def augment(env: Any = None, obs: Any = None, actions: Tensor | None = None, obs_type: str = "policy", **_: Any):
         """The batch with its images: observations and actions, or None where none is given."""
         with torch.no_grad():
+            if not (obs is None or isinstance(obs, Tensor) or hasattr(obs, "items")):
+                raise ValueError(
+                    f"obs is a {type(obs).__name__}; give a TensorDict by observation group, or a tensor of one"
+                )
             if obs is not None and not isinstance(obs, Tensor):
                 parts = {name: images_of(name).append(value) for name, value in obs.items()}
                 size = next(iter(parts.values())).shape[:1]

@@ -6,14 +6,14 @@ Its observation manager sorts a group's terms by name and stacks histories by ti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rppdyn.envs.spec import SymmetrySpec
-from rppdyn.integrations.augmentation import GroupImages
+from rppdyn.integrations.augmentation import GroupImages, as_spec
 
 __all__ = ["SymmetryUtils"]
 
@@ -27,7 +27,8 @@ class SymmetryUtils:
         ValueError: the group has more than two elements, which the trainer's doubled batch has no room for.
     """
 
-    def __init__(self, spec: SymmetrySpec):
+    def __init__(self, spec: SymmetrySpec | Mapping[str, Any]):
+        spec = as_spec(spec)
         if spec.group.order != 2:
             raise ValueError(
                 f"holosoma appends one mirror image, and {spec.group} has order {spec.group.order}; choose a mirror"

@@ -281,3 +281,47 @@ def test_refusals(example):
         model(example, "RelaxedMLPModel", groups={"actor": "policy"})
     with pytest.raises(ValueError, match=r"have \d+ entries, the spec \d+"):
         model(example, "RelaxedMLPModel", groups={"actor": "critic"})
+    for kind, options, message in (
+        ("RelaxedMLPModel", {"transitions": -1}, "transitions=-1 must be a whole number of at least 0"),
+        ("RelaxedMLPModel", {"encoder": "height_scan"}, "encoder='height_scan' must be a mapping"),
+        ("RelaxedMLPModel", {"distribution_cfg": "gaussian"}, "distribution_cfg='gaussian' must be a mapping"),
+        ("RelaxedRNNModel", {"rnn_num_layers": 0}, "rnn_num_layers=0 must be"),
+        (
+            "RelaxedRNNModel",
+            {"rnn_hidden_dim": 15},
+            "rnn_hidden_dim=15 must be a whole number of at least 1, a multiple of 2",
+        ),
+    ):
+        with refused(message):
+            model(example, kind, **options)
+
+
+@pytest.mark.parametrize("spec", [None, "crawler.xml", [1]])
+def test_what_is_no_spec_is_refused(example, spec):
+    from rppdyn.integrations.rsl_rl import RelaxedMLPModel, data_augmentation
+
+    obs = batch(example.TERMS.spec, 2)
+    for build in (
+        data_augmentation,
+        lambda spec: RelaxedMLPModel(obs, {"actor": ["actor"]}, "actor", 6, [8], spec=spec),
+    ):
+        with refused(f"spec={spec!r}: give a SymmetrySpec"):
+            build(spec)
+    with refused("symmetry spec is damaged"):
+        data_augmentation(example.TERMS.spec.to_dict() | {"group": 3})
+    with refused("obs is a list; give a TensorDict"):
+        data_augmentation(example.TERMS.spec)(obs=[1.0])
+
+
+def test_exports_that_make_no_sense_are_refused(example, tmp_path):
+    from rppdyn.integrations.rsl_rl import export_policy
+
+    actor = model(example, "RelaxedMLPModel", hidden_dims=[8])
+    for wrong, options, message in (
+        (torch.nn.Linear(2, 2), {"onnx": "x.onnx"}, "a Linear is no relaxed model"),
+        (actor, {"onnx": tmp_path}, "is a folder; give a file"),
+        (actor, {"onnx": tmp_path / "x.onnx", "steps": 0}, "steps=0: give at least one"),
+    ):
+        with refused(message):
+            export_policy(wrong, **options)
+    assert not list(tmp_path.iterdir())

@@ -47,12 +47,19 @@ def export_policy(
     Raises:
         ValueError: a critic, no file, a package that is not installed, or a file that differs; nothing is written then.
     """
+    if not isinstance(model, RelaxedMLPModel | RelaxedRNNModel):
+        raise ValueError(f"a {type(model).__name__} is no relaxed model; give the runner's alg.actor")
+    if steps < 1:
+        raise ValueError(f"steps={steps}: give at least one, over which the file is compared with the actor")
     if model.distribution is None:
         raise ValueError("a critic has no actions; give the actor")
     files = {"onnx": onnx, "torch": torch_file}
     wanted = {kind: Path(path) for kind, path in files.items() if path is not None}
     if not wanted:
         raise ValueError("no file is given; give onnx= or torch_file=")
+    for path in wanted.values():
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; give a file")
     step = _Step(model)
     state = None if step.layers == 0 else (step.layers, step.size)
     found: dict[str, float] = {}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from rppdyn.envs.spec import Space, SymmetrySpec
-from rppdyn.integrations.augmentation import group_elements, representation, space_of_groups
+from rppdyn.integrations.augmentation import as_spec, group_elements, representation, space_of_groups
 from rppdyn.integrations.rsl_rl.parts import Assembled, PooledNormalization, RelaxedGRU, Tied, add_prior, orbits
 from rppdyn.nn import RPPEMLP, merge
 from rppdyn.nn.hidden import regular_hidden
@@ -37,7 +37,11 @@ class _Relaxed:
         self, obs_groups: Mapping[str, Sequence[str]], obs_set: str, output_dim: int, spec: Any,
         groups: Mapping[str, str] | None, equivariant_variance: float, free_variance: float, seed: int,
     ) -> None:  # fmt: skip
-        spec = spec if isinstance(spec, SymmetrySpec) else SymmetrySpec.from_dict(dict(spec))
+        spec = as_spec(spec)
+        if obs_set not in obs_groups:
+            raise ValueError(f"obs_groups has no {obs_set!r}; it has {', '.join(obs_groups)}")
+        if not obs_groups[obs_set]:
+            raise ValueError(f"obs_groups lists no observation group of {obs_set!r}; name some")
         names = [dict(groups or {}).get(name, name) for name in obs_groups[obs_set]]
         object.__setattr__(self, "spec", spec)
         object.__setattr__(self, "_space", space_of_groups(spec, names))
@@ -68,6 +72,10 @@ class _Relaxed:
 
     def _encoded(self, encoder: Mapping[str, Any], hidden_dims: Sequence[int], output_scale: float) -> EncodedNetwork:
         """A network that sees some entries, a height scan's, by way of an encoder of their own."""
+        if not isinstance(encoder, Mapping):
+            raise ValueError(
+                f"encoder={encoder!r} must be a mapping, such as {{'entries': 'height_scan', 'latent_dim': 64}}"
+            )
         if unknown := set(encoder) - {"entries", "hidden_dims", "latent_dim"}:
             raise ValueError(f"encoder has no option {min(unknown)!r}; known: entries, hidden_dims, latent_dim")
         named = str(encoder.get("entries", "height_scan"))
@@ -86,6 +94,13 @@ class _Relaxed:
         latent = regular_hidden(int(encoder.get("latent_dim", 64)), self.spec.group)
         first = self._between(part(scan), latent, encoder.get("hidden_dims", (128,)), 1.0)
         return EncodedNetwork(first, self._network(part(rest) + latent, hidden_dims, output_scale), scan, rest)
+
+    @staticmethod
+    def _check_count(name: str, value: Any, least: int, of: int = 1) -> None:
+        """Refuse what is no whole number of at least so much, or no multiple of another."""
+        if not isinstance(value, int) or value < least or value % of:
+            multiple = f", a multiple of {of}" if of > 1 else ""
+            raise ValueError(f"{name}={value!r} must be a whole number of at least {least}{multiple}")
 
     def _finish(self, model: Any, obs_normalization: bool, networks: Sequence[nn.Module], transitions: int) -> None:
         """Statistics and standard deviations that transform, and the prior's gradient."""
@@ -181,6 +196,7 @@ class RelaxedMLPModel(_Relaxed, MLPModel):
         groups: Mapping[str, str] | None = None, equivariant_variance: float = 1e5, free_variance: float = 1.0,
         transitions: int = 100_000, output_scale: float = 0.1, seed: int = 0, encoder: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
+        self._check_count("transitions", transitions, 0)
         self._prepare(obs_groups, obs_set, output_dim, spec, groups, equivariant_variance, free_variance, seed)
         MLPModel.__init__(self, obs, obs_groups, obs_set, output_dim, (1,), "elu", False, _copied(distribution_cfg))
         _check_size(self)
@@ -232,7 +248,10 @@ class RelaxedRNNModel(_Relaxed, RNNModel):
     ) -> None:  # fmt: skip
         if rnn_type.lower() != "gru":
             raise ValueError(f"rnn_type={rnn_type!r}: a relaxed recurrent model is a gru")
+        self._check_count("transitions", transitions, 0)
+        self._check_count("rnn_num_layers", rnn_num_layers, 1)
         self._prepare(obs_groups, obs_set, output_dim, spec, groups, equivariant_variance, free_variance, seed)
+        self._check_count("rnn_hidden_dim", rnn_hidden_dim, 1, self.spec.group.order or 1)
         RNNModel.__init__(
             self, obs, obs_groups, obs_set, output_dim, (1,), "elu", False, _copied(distribution_cfg), "gru", 1
         )
@@ -301,6 +320,10 @@ def _one(network: RPPEMLP) -> RPPEMLP:
 
 def _copied(config: dict | None) -> dict | None:
     """rsl_rl takes entries out of the configurations that it is given."""
+    if not (config is None or isinstance(config, Mapping)):
+        raise ValueError(
+            f"distribution_cfg={config!r} must be a mapping, such as {{'class_name': 'GaussianDistribution'}}"
+        )
     return None if config is None else dict(config)
 
 
