@@ -616,7 +616,9 @@ def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         return np.where(count, row, 0.0)
 
     def welded(k: int, row: np.ndarray) -> np.ndarray:
-        """How far two sites, welded to each other, are turned apart by where they go."""
+        """How far two sites, welded to each other, are turned apart by where they go; 0 of other constraints."""
+        if not weld[k]:
+            return np.zeros(1)
         W = [skeleton.axes["site"][match.sites[i]].T @ image_in_body(skeleton, trees, "site", i)[2]
              for i in (int(m.eq_obj1id[k]), int(m.eq_obj2id[k]))]  # fmt: skip
         return np.array([np.abs(W[0] - W[1]).max()])

@@ -103,7 +103,7 @@ class TermCertificate:
 def unmirrored(left_out: dict[str, int], states: int) -> list[str]:
     """A line for each symmetry whose steps the simulator did not always mirror."""
     return [
-        f"{name}: {count} of {states} steps are left out, whose contacts MuJoCo does not mirror (as those of height fields)"
+        f"{name}: {count} of {states} steps are left out, whose contacts MuJoCo does not mirror (as those of meshes)"
         for name, count in left_out.items()
         if count
     ]

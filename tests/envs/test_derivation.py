@@ -236,6 +236,21 @@ def test_structure_that_differs_is_no_symmetry():
     assert derive(model).names == ("mirror at 45 degrees", "yaw")  # the plane that this leg lies in
 
 
+def test_symmetrise_with_a_constraint_of_joints_and_without_sites():
+    """Constraints of joints have numbers of joints where those of welded sites have numbers of sites."""
+    finger = "<body pos='0 {y} 0'><joint name='{n}' axis='{s} 0 0' damping='{d}'/><geom size='.1'/></body>"
+    fingers = finger.format(y=0.3, n="left", s=1, d=1.0) + finger.format(y=-0.3, n="right", s=-1, d=1.2)
+    model = mujoco.MjModel.from_xml_string(
+        f"<mujoco><worldbody><body><freejoint/><geom size='.1'/>{fingers}</body></worldbody>"
+        "<equality><joint joint1='left' joint2='right'/></equality></mujoco>"
+    )
+    symmetry = derive(model)["left-right"]
+    assert [d.parameter for d in symmetry.deviations] == ["damping"]
+    made = symmetrise(model, symmetry)
+    assert not derive(made)["left-right"].deviations
+    np.testing.assert_allclose(made.dof_damping[-2:], 1.1)
+
+
 def test_symmetrise_takes_away_what_spoils():
     model = robot("gymnasium/humanoid")
     made = symmetrise(model, derived("gymnasium/humanoid")["left-right"])
