@@ -176,7 +176,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """Of torch.compile, by device."""
 
 # What else may change is in `_key`; tensors that come from elsewhere than a buffer of rows may be of any kind.
-NO_GUARDS, TENSOR_GUARDS = torch.compiler.skip_all_guards_unsafe, torch.compiler.keep_tensor_guards_unsafe
+def NO_GUARDS(entries: Sequence[Any]) -> list[bool]:  # as torch.compiler has it from 2.9 on
+    return [False] * len(entries)
+
+
+TENSOR_GUARDS = torch.compiler.keep_tensor_guards_unsafe
 
 
 PAYS = 20_000

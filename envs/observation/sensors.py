@@ -25,7 +25,8 @@ Rule = TypeVar("Rule")
 
 
 def _types(**rules: Rule) -> dict[int, Rule]:
-    return {int(getattr(mujoco.mjtSensor, f"mjSENS_{name}")): rule for name, rule in rules.items()}
+    known = {name: getattr(mujoco.mjtSensor, f"mjSENS_{name}", None) for name in rules}  # energies came with MuJoCo 3.2
+    return {int(kind): rules[name] for name, kind in known.items() if kind is not None}
 
 
 _ATTACHED = _types(
