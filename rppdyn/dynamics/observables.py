@@ -17,7 +17,7 @@ def rollout_error(
 ) -> Float[Tensor, "*batch T-1"]:
     r"""The relative error :math:`|z - \hat z| / (|z| + |\hat z|)` at each time but the first, at which both agree.
 
-    Errors grow along a rollout, so they are averaged geometrically (:func:`~rppdyn.equivariance.geometric_mean`).
+    Errors grow along a rollout, so they are averaged geometrically (:func:`~rppdyn.equivariance.error.geometric_mean`).
 
     Source: Finzi 2023, 2.7.2 and A.1.9 (whose published code counts the initial state).
     """

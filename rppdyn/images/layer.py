@@ -66,7 +66,7 @@ class RelaxedImageLayer(nn.Module):
     s_fc                :class:`~rppdyn.images.sparse.SparseFullyConnected`, prior on anchor values
     s_fc_lengthscales   the same, prior on lengthscales
     p4, se2, scaling    :class:`~rppdyn.images.lie_convolution.LieConvolution`, of features with ``orientations``
-    p4_ and se2_relaxed :class:`~rppdyn.images.lie_relaxed.RelaxedLieConvolution`, which knows absolute angles
+    (p4, se2)_relaxed   :class:`~rppdyn.images.lie_relaxed.RelaxedLieConvolution`, which knows absolute angles
     anchored            :class:`~rppdyn.images.lie_convolution.LieConvolution` of T(2)
     pixel_bias          :class:`~rppdyn.images.pathways.PixelBias`, where a layer should know absolute positions
     =================== ==========================================================================================
