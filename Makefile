@@ -6,6 +6,8 @@
 #   make test-cluster  sweeps by Hydra's launchers, one on a Ray cluster that loses a node
 #   make test-extras   other loggers, Optuna and packages of environments, which it installs
 #   make lint          ruff: rules and formatting; mypy: types
+#   make docs          the documentation site, in build/site: open build/site/index.html, the search works from the disk
+#   make newcomer      twenty commands of a first user, typed from the pages in an empty folder
 #   make evidence      every claim's effect and verdict, computed again from the raw data
 #   make bench         the benchmarks beside their peers, in ten to twelve minutes where nothing else runs; raw times in build/benchmarks/
 #   make clean         remove .venv, caches and build products; runs/ stays
@@ -29,7 +31,7 @@ TEST_READY := $(VENV)/.ready-test
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster test-extras install lint evidence bench clean FORCE
+.PHONY: help demo test test-cluster test-extras install lint docs newcomer evidence bench clean FORCE
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -101,6 +103,15 @@ lint: $(TEST_READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Warnings are errors: a link or a reference that leads nowhere, a formula that can't be read.
+docs: $(RUN_READY)
+	@$(BIN)/python -c 'import sphinx, furo, myst_parser, latex2mathml' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -c docs/site . build/site
+	$(BIN)/python docs/site/links.py build/site
+
+newcomer: $(RUN_READY)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/acceptance/newcomer.py
 
 evidence: $(RUN_READY)
 	OMP_NUM_THREADS=1 $(BIN)/python docs/evidence/evidence.py

@@ -3,6 +3,8 @@
     python benchmarks/pretrained.py --list                              # the commands that train them
     python benchmarks/pretrained.py Walker2d-v5=runs/walker ...         # write them again, from runs of those commands
 
+NAME=RUN@STEP takes the checkpoint at that step. A run that was stopped gives the agent of its last checkpoint.
+
 Each run's agent plays ten episodes that training did not see, from resets with seeds 30000 to 30009. Its file holds policy,
 temperature, certificate, command, commit and these returns; manifest.json has the SHA-256 of each.
 """
@@ -31,8 +33,8 @@ from rppdyn.envs import certify
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.training.building import agent_of
 from rppdyn.jobs.training.rollouts import Evaluator, policy_of
-from rppdyn.runs import RunFolder
-from rppdyn.runs.files import replacing, write_json
+from rppdyn.runs import RunFolder, provenance
+from rppdyn.runs.files import read_tensors, replacing, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "pretrained.png"
@@ -40,7 +42,7 @@ PAGE, MARK = ROOT / "docs" / "pretrained.md", "<!-- returns: made by benchmarks/
 SEED, EPISODES = 30000, 10
 COMMANDS = {
     "Reacher-v5": "env=Reacher-v5 model=emlp model.hidden=64 model.bilinear=channelwise total_steps=6000 seed=621",
-    "Walker2d-v5": "env=Walker2d-v5 model=rpp model.hidden=64 total_steps=150000 threads=1 seed=0",
+    "Walker2d-v5": "env=Walker2d-v5 model=rpp model.hidden=64 total_steps=150000 threads=1 seed=0",  # its checkpoint at 140,000
     "Swimmer-v5": "env=Swimmer-v5 model=rpp model.hidden=64 agent.gamma=0.9999 total_steps=60000 threads=1 seed=0",
     "rppdyn/WindyPendulum-v0": "env=rppdyn/WindyPendulum-v0 env.symmetry=D4 env.kwargs.wind=0.03 model=rpp model.hidden=64 "
     "model.free_variance=certified model.widen=9000 agent.batch_size=128 total_steps=21000 seed=1107",
@@ -49,15 +51,21 @@ COMMANDS = {
 
 def store(name: str, run: str) -> dict[str, Any]:
     """Write one agent of a finished or stopped run; returns its line of the manifest."""
+    run, _, step = run.partition("@")
     folder = RunFolder.open(run)
     config = compose.from_run("train_agent", folder)
     result = folder.result() or {}
     with agent_of(run, EPISODES, SEED, whole=True) as (agent, source, evaluator):
         assert isinstance(agent, RPPSAC)
+        if step:
+            agent.restore(read_tensors(folder.path / "checkpoints" / f"step-{int(step):012d}" / "agent.pt"))
+            source = f"policy of the checkpoint at step {int(step)}"
         episodes = evaluator.run(policy_of(agent))
         file = folder.path / "certificate.json"
         certificate = json.loads(file.read_text()) if file.is_file() else certify(config.env.id, agent.spec).to_dict()
-        found = result.get("provenance", {})
+        found = result.get("provenance") or provenance() | {
+            "command": ["rppdyn", "train-agent", *COMMANDS[name].split()]  # stopped: by this checkout
+        }
         card = {
             "name": name,
             "env": {"id": config.env.id, "kwargs": dict(config.env.kwargs)},
