@@ -146,9 +146,14 @@ def run(folder: Path) -> list[str]:
             runs[action.keep] = found[1]
         kept = (folder / action.promised).is_file() or re.search(action.promised, said)
         good = done.returncode == 0 and kept and on_page(action)
-        print(f"{number:2d} {'ok  ' if good else 'FAIL'} {time.monotonic() - start:5.1f} s  {action.page}: {action.command}", flush=True)
+        print(
+            f"{number:2d} {'ok  ' if good else 'FAIL'} {time.monotonic() - start:5.1f} s  {action.page}: {action.command}",
+            flush=True,
+        )
         if not good:
-            why = "stands on no page" if not on_page(action) else f"exit {done.returncode}, {action.promised!r} promised"
+            why = (
+                "stands on no page" if not on_page(action) else f"exit {done.returncode}, {action.promised!r} promised"
+            )
             failed.append(f"{number} {action.command}: {why}\n{said[-1500:]}")
     return failed
 
