@@ -3,8 +3,8 @@
     make newcomer                       or: python tests/acceptance/newcomer.py [FOLDER]
 
 Each action names its page, and its command must stand there. What is added are sizes alone (steps, seeds, states). RUN is the
-folder that an earlier action has printed. An action fails unless it exits with 0 and leaves the file, or prints the line, that is
-promised. Installing is left aside.
+folder that an earlier action has printed. An action fails unless it exits with 0 and leaves the file, or prints the line, that
+is promised. Installing is left aside.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-AGENT = "agent.learning_starts=20 agent.batch_size=8 model.hidden=8 evaluation.every=40 evaluation.episodes=1 evaluation.states=32"
+AGENT = "agent.learning_starts=20 agent.batch_size=8 model.hidden=8 evaluation.every=40 evaluation.episodes=1"
 FIT = "model.hidden=8 optimiser.epochs=2"
 
 
@@ -78,31 +78,83 @@ ACTIONS = [
     Action("README.md", "python", r"0 is equivariant|[0-9]e-|0\.\d"),
     Action("README.md", "rppdyn certify Ant-v5", "dynamics exact", "--states 40"),
     Action("docs/pretrained.md", "rppdyn evaluate-agent pretrained:Walker2d-v5", "mean return", "--episodes 1"),
-    Action("docs/pretrained.md", "rppdyn equivariance pretrained:rppdyn/WindyPendulum-v0", "quarter turn", "--episodes 1 --states 20"),
-    Action("docs/pretrained.md", "rppdyn export pretrained:Swimmer-v5 --torch swimmer.pt2", "swimmer.pt2", "--states 50"),
-    Action("docs/jobs/train-agent.md", "rppdyn train-agent env=Walker2d-v5 model=rpp seed=0 total_steps=100000", "learning curve",
-           f"total_steps=80 {AGENT}", keep="agent"),
-    Action("docs/jobs/train-agent.md", "rppdyn train-agent --resume RUN total_steps=200000", "120 of 120 steps", "total_steps=120",
-           run="agent"),
+    Action(
+        "docs/pretrained.md",
+        "rppdyn equivariance pretrained:rppdyn/WindyPendulum-v0",
+        "quarter turn",
+        "--episodes 1 --states 20",
+    ),
+    Action(
+        "docs/pretrained.md", "rppdyn export pretrained:Swimmer-v5 --torch swimmer.pt2", "swimmer.pt2", "--states 50"
+    ),
+    Action(
+        "docs/jobs/train-agent.md",
+        "rppdyn train-agent env=Walker2d-v5 model=rpp seed=0 total_steps=100000",
+        "learning curve",
+        f"total_steps=80 {AGENT}",
+        keep="agent",
+    ),
+    Action(
+        "docs/jobs/train-agent.md",
+        "rppdyn train-agent --resume RUN total_steps=200000",
+        "120 of 120 steps",
+        "total_steps=120",
+        run="agent",
+    ),
     Action("docs/jobs/own-robot.md", "rppdyn certify crawler.xml", "left-right", "--states 40", before=examples),
     Action("docs/jobs/own-robot.md", "rppdyn certify crawler:Crawler-v0", "reward", "--states 40"),
-    Action("docs/jobs/own-robot.md", "rppdyn train-agent env=crawler:Crawler-v0 model=rpp total_steps=50000", "learning curve",
-           f"total_steps=80 {AGENT}", keep="crawler"),
-    Action("docs/jobs/own-data.md", "rppdyn fit-dynamics data=cartpole.csv 'positions=[x,theta]' 'velocities=[v,omega]' trajectory=run "
-           "'group=O(1)'", "rmse", f"{FIT} task.chunk=3", keep="own", before=cartpole),
-    Action("docs/jobs/fit-dynamics.md", "rppdyn fit-dynamics task=windy_pendulum model=rpp_hnn seeds=10", "rollout/error",
-           f"seeds=1 {FIT} task.train=20 task.validation=10 task.test=10 task.horizon=2 rollout.trajectories=2"),
-    Action("docs/jobs/fit-regression.md", "rppdyn fit-regression task=inertia model=rpp seeds=10", "test",
-           f"seeds=2 {FIT} task.train=50 task.validation=50 task.test=50", keep="fit"),
-    Action("docs/jobs/predict.md", "rppdyn predict RUN --data new.npz --out predicted.npz", "predicted.npz", run="own", before=new_data),
+    Action(
+        "docs/jobs/own-robot.md",
+        "rppdyn train-agent env=crawler:Crawler-v0 model=rpp total_steps=50000",
+        "learning curve",
+        f"total_steps=80 {AGENT}",
+        keep="crawler",
+    ),
+    Action(
+        "docs/jobs/own-data.md",
+        "rppdyn fit-dynamics data=cartpole.csv 'positions=[x,theta]' 'velocities=[v,omega]' trajectory=run 'group=O(1)'",
+        "rmse",
+        f"{FIT} task.chunk=3",
+        keep="own",
+        before=cartpole,
+    ),
+    Action(
+        "docs/jobs/fit-dynamics.md",
+        "rppdyn fit-dynamics task=windy_pendulum model=rpp_hnn seeds=10",
+        "rollout/error",
+        f"seeds=1 {FIT} task.train=20 task.validation=10 task.test=10 task.horizon=2 rollout.trajectories=2",
+    ),
+    Action(
+        "docs/jobs/fit-regression.md",
+        "rppdyn fit-regression task=inertia model=rpp seeds=10",
+        "test",
+        f"seeds=2 {FIT} task.train=50 task.validation=50 task.test=50",
+        keep="fit",
+    ),
+    Action(
+        "docs/jobs/predict.md",
+        "rppdyn predict RUN --data new.npz --out predicted.npz",
+        "predicted.npz",
+        run="own",
+        before=new_data,
+    ),
     Action("docs/jobs/report.md", "rppdyn report RUN", "report.html", run="fit"),
-    Action("docs/jobs/collect.md", "rppdyn collect env=Swimmer-v5 --random --steps 50000", "Swimmer", "--steps 1100 --name newcomer/random-v0"),
-    Action("docs/jobs/fit-image.md", "rppdyn fit-image task=digit model=f_fc+conv seeds=5", "test",
-           "seeds=1 optimiser.epochs=1 task.train=64 model.channels=2"),
+    Action(
+        "docs/jobs/collect.md",
+        "rppdyn collect env=Swimmer-v5 --random --steps 50000",
+        "Swimmer",
+        "--steps 1100 --name newcomer/random-v0",
+    ),
+    Action(
+        "docs/jobs/fit-image.md",
+        "rppdyn fit-image task=digit model=f_fc+conv seeds=5",
+        "test",
+        "seeds=1 optimiser.epochs=1 task.train=64 model.channels=2",
+    ),
     Action("docs/jobs/evaluate-agent.md", "rppdyn evaluate-agent RUN", "mean return", "--episodes 1", run="agent"),
     Action("docs/jobs/certify.md", "rppdyn certify Walker2d-v5", "leg swap", "--states 40"),
     Action("docs/jobs/cache.md", "rppdyn cache", "bas"),
-]  # fmt: skip
+]
 
 
 def on_page(action: Action) -> bool:
