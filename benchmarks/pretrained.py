@@ -43,7 +43,6 @@ SEED, EPISODES = 30000, 10
 COMMANDS = {
     "Reacher-v5": "env=Reacher-v5 model=emlp model.hidden=64 model.bilinear=channelwise total_steps=6000 seed=621",
     "Walker2d-v5": "env=Walker2d-v5 model=rpp model.hidden=64 total_steps=150000 threads=1 seed=0",  # its checkpoint at 140,000
-    "Swimmer-v5": "env=Swimmer-v5 model=rpp model.hidden=64 agent.gamma=0.9999 total_steps=60000 threads=1 seed=0",
     "rppdyn/WindyPendulum-v0": "env=rppdyn/WindyPendulum-v0 env.symmetry=D4 env.kwargs.wind=0.03 model=rpp model.hidden=64 "
     "model.free_variance=certified model.widen=9000 agent.batch_size=128 total_steps=21000 seed=1107",
 }  # fmt: skip
@@ -125,7 +124,7 @@ def draw(frames: int = 6) -> None:
         card, agent = pretrained_card(name), RPPSAC.pretrained(name)
         options = {} if card["env"]["id"].startswith("rppdyn/Windy") else dict(width=240, height=240)
         env = pretrained_env(card, render_mode="rgb_array", **options)
-        steps = {"Reacher-v5": 25, "Walker2d-v5": 120, "Swimmer-v5": 120}.get(name, 100)
+        steps = {"Reacher-v5": 25, "Walker2d-v5": 120}.get(name, 100)
         observation, _ = env.reset(seed=SEED)
         at = set(np.linspace(0, steps, frames).round().astype(int))
         shown = iter(row)

@@ -85,7 +85,7 @@ ACTIONS = [
         "--episodes 1 --states 20",
     ),
     Action(
-        "docs/pretrained.md", "rppdyn export pretrained:Swimmer-v5 --torch swimmer.pt2", "swimmer.pt2", "--states 50"
+        "docs/pretrained.md", "rppdyn export pretrained:Reacher-v5 --torch reacher.pt2", "reacher.pt2", "--states 50"
     ),
     Action(
         "docs/jobs/train-agent.md",
