@@ -30,7 +30,7 @@ default_role = "literal"  # of docstrings, whose single backticks are code
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
-suppress_warnings = ["myst.header", "toc.empty_glob"]  # third levels after first ones; patterns are for pages to come
+suppress_warnings = ["myst.header"]  # pages that have a third level after a first one
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!rppdyn\.).*")]  # names of torch, NumPy and Python, and annotations
 

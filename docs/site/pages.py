@@ -118,6 +118,7 @@ def _escaped(line: str) -> str:
     if re.match(r"\s*(=+ )+=*$", line):
         return line
     line = re.sub(r"(?<=`)s\b", r"\\ s", line)  # `ValueError`s
+    line = line.replace("*args, **kwargs", r"\*args, \*\*kwargs")
     parts = re.split(r"(``.+?``|`[^`]+`)", line)
     parts[::2] = [re.sub(r"(?<=\w)_(?=\W|$)", r"\_", part.replace("|", r"\|")) for part in parts[::2]]
     return "".join(parts)
