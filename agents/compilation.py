@@ -175,6 +175,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 """Of torch.compile, by device."""
 
+
 # What else may change is in `_key`; tensors that come from elsewhere than a buffer of rows may be of any kind.
 def NO_GUARDS(entries: Sequence[Any]) -> list[bool]:  # as torch.compiler has it from 2.9 on
     return [False] * len(entries)
