@@ -46,7 +46,7 @@ from rppdyn.envs.making import ScaledActuators, make_env
 from rppdyn.envs.mirror import mirror_spec, plain_spec
 from rppdyn.envs.partial import without
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
-from rppdyn.envs.state import Resumable, capture_state, require_capturable, restore_state, why_not_capturable
+from rppdyn.envs.state import Resumable, capture_state, restore_state, why_not_capturable
 from rppdyn.envs.termination import Termination, termination
 from rppdyn.envs.terms import CompiledTerms, TermCertificate, certify_terms
 from rppdyn.envs.windy_pendulum import EPISODE_STEPS, WINDY_PENDULUM, WindyPendulum
@@ -110,7 +110,6 @@ __all__ = [
     "mirror_spec",
     "policy_candidates",
     "read_episodes",
-    "require_capturable",
     "restore_state",
     "save_certificate",
     "share_of",

@@ -22,7 +22,7 @@ from rppdyn.envs.simulator import get_derived, get_integration_state, set_derive
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
-__all__ = ["Resumable", "capture_state", "require_capturable", "restore_state", "why_not_capturable"]
+__all__ = ["Resumable", "capture_state", "restore_state", "why_not_capturable"]
 
 FORMAT = 2
 
@@ -71,15 +71,6 @@ def capture_state(env: gym.Env | VecEnv) -> dict[str, Any]:
         "seed": base._np_random_seed,
         "wrappers": [_wrapper_state(layer) for layer in layers],
     }
-
-
-def require_capturable(env: gym.Env) -> None:
-    """Refuse an environment whose state can't be captured.
-
-    Raises:
-        ValueError: naming the wrapper, or the environment inside and what it lacks.
-    """
-    _layers(env)
 
 
 def why_not_capturable(env: gym.Env) -> str:
