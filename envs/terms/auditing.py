@@ -94,7 +94,7 @@ class Audit:
             )
             return "\n".join(lines)
         wrong = self.wrong[:LISTED]
-        columns = {"symmetry": [w.element for w in wrong], "": [w.space for w in wrong]}
+        columns = {"symmetry": [w.element for w in wrong], "space": [w.space for w in wrong]}
         columns = {title: cells for title, cells in columns.items() if len(set(cells)) > 1}  # one value is no column
         columns |= {
             "index": [str(w.index) for w in wrong],
