@@ -143,6 +143,8 @@ def test_a_plain_network_of_a_nested_dictionary_goes_on_with_a_fresh_episode(sai
     assert [entry[0] for entry in json.loads((here / "run/spec.json").read_text())["obs"]["entries"]] == NAMES
 
     assert "mean return" in said_of("evaluate-agent", "run", "--episodes", "1", "--trust")
+    said_of("report", "run", "--out", "page.html")
+    assert "No symmetry was given here" in (here / "page.html").read_text()
     said_of("export", "run", "--torch", "run.pt2", "--states", "20", "--trust")
     card = json.loads((here / "run.json").read_text())
     assert [entry["name"] for entry in card["observation"]["entries"]] == NAMES if "observation" in card else card

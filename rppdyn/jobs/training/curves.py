@@ -45,8 +45,11 @@ class Panel:
     scale: str = "linear"  # or "log"
 
 
+EVALUATION = "evaluation"
+"""Of returns; where there are no others it goes without saying."""
+
 PANELS = (
-    Panel("mean return", {"evaluation": "eval/return_mean", "training": "rollout/return_mean"}),
+    Panel("mean return", {EVALUATION: "eval/return_mean", "training": "rollout/return_mean"}),
     Panel(
         "equivariance error",
         {"policy": "equivariance/policy", "critics": "equivariance/critic", "dynamics": "equivariance/dynamics"},
@@ -209,7 +212,7 @@ def _draw(axes: Axes, panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]],
 def _dress(axes: Axes, panel: Panel, drawn: set[str]) -> None:
     parts = [Line2D([], [], ls=style, color="0.35", label=part)
              for style, part in zip(STYLES, panel.metrics, strict=False) if part and part in drawn]  # fmt: skip
-    if parts:
+    if [part.get_label() for part in parts] not in ([], [EVALUATION]):
         legend_below(axes, len(parts), parts)
     axes.set_title(panel.title, fontsize="medium")
     axes.set_xlabel("environment steps")

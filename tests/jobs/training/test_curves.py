@@ -131,6 +131,18 @@ def test_legends_stand_below_the_axes_and_hide_nothing(make_run, monkeypatch):
             assert not axes.bbox.overlaps(one.get_window_extent())
 
 
+def test_training_returns_are_drawn_beside_evaluations(make_run, monkeypatch):
+    run = make_run("rpp")
+    monkeypatch.setattr(curves, "read_metrics", lambda path: [
+        {"step": i, "eval/return_mean": 2.0 * i, **({"rollout/return_mean": 1.0 * i} if i else {})} for i in range(4)
+    ])  # fmt: skip
+    returns = drawn(monkeypatch, [run]).axes[0]
+    evaluation, training = returns.lines
+    assert (training.get_xdata().tolist(), training.get_ydata().tolist()) == ([1, 2, 3], [1.0, 2.0, 3.0])
+    assert evaluation.get_linestyle() == "-" and training.get_linestyle() == "--"
+    assert [text.get_text() for text in returns.get_legend().get_texts()] == ["evaluation", "training"]
+
+
 def test_shares_of_many_sizes_are_on_a_logarithmic_axis():
     assert [panel.scale for panel in PANELS] == ["linear", "log", "log"]
 
