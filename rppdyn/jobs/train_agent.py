@@ -25,6 +25,7 @@ from rppdyn.errors import by_user, one_line
 from rppdyn.jobs.config.agent import ModelConfig, TrainAgentConfig
 from rppdyn.jobs.config.checks import CERTIFIED, LEARNED
 from rppdyn.jobs.config.preflight import preflight
+from rppdyn.jobs.measuring.loading import load_function
 from rppdyn.jobs.training import agent_files
 from rppdyn.jobs.training.agent_files import RunState
 from rppdyn.jobs.training.building import build_agent, build_env, process_state, spec_of
@@ -255,7 +256,7 @@ class _Run:
 def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
     """Build a run's agent, or take it from its last checkpoint; the folder is held, and files are open, in the block."""
     folder = RunFolder(config.folder())
-    own = load_callbacks(config.callback_names, config.env.named_by)
+    own = load_callbacks(config.callback_names, load_function, config.env.named_by)
     with ExitStack() as stack:
         env = stack.enter_context(closing(build_env(config)))
         spec = spec_of(config, folder, env)

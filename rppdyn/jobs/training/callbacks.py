@@ -9,17 +9,19 @@ from typing import Any
 from stable_baselines3.common.callbacks import BaseCallback
 
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.measuring.loading import load_function
 from rppdyn.trust import UntrustedError
 
 __all__ = ["load_callbacks"]
 
 
-def load_callbacks(names: Sequence[str], named_by: str | None = None) -> list[BaseCallback]:
+def load_callbacks(
+    names: Sequence[str], load: Callable[[str], Callable], named_by: str | None = None
+) -> list[BaseCallback]:
     """New callbacks: of a class one without arguments, of a function (locals, globals) one that calls it at each step.
 
     Args:
         names: `module:Class` or `module:function`.
+        load: what a name stands for.
         named_by: the file that alone names them; no module is imported then.
     Raises:
         UntrustedError: a file alone names them.
@@ -30,7 +32,7 @@ def load_callbacks(names: Sequence[str], named_by: str | None = None) -> list[Ba
             f"{named_by} names the callback {names[0]}, and going on runs the module {names[0].partition(':')[0]!r}: add "
             "--trust if you know where it is from"
         )
-    return [_callback(name) for name in names]
+    return [_callback(name, load(name)) for name in names]
 
 
 class _Called(BaseCallback):
@@ -44,11 +46,10 @@ class _Called(BaseCallback):
         return self._function(self.locals, self.globals) is not False
 
 
-def _callback(name: str) -> BaseCallback:
-    found = load_function(name)
+def _callback(name: str, found: Callable) -> BaseCallback:
     what = "give a class derived from stable_baselines3's BaseCallback, or a function of (locals, globals)"
     if not inspect.isclass(found):
-        return _Called(found)  # type: ignore[arg-type]
+        return _Called(found)
     if not issubclass(found, BaseCallback):
         raise ConfigError(f"callbacks={name}: the class {found.__name__} is no callback; {what}")
     needed = [p.name for p in list(inspect.signature(found).parameters.values())

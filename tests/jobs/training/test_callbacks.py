@@ -8,6 +8,7 @@ import pytest
 
 from rppdyn.cli import main
 from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.measuring.loading import load_function
 from rppdyn.jobs.training.callbacks import load_callbacks
 from rppdyn.runs import RunFolder, loggers
 
@@ -73,7 +74,7 @@ def test_they_are_called_and_may_end_a_run(capsys):
 )
 def test_no_callback(name, said):
     with pytest.raises(ConfigError) as error:
-        load_callbacks([name])
+        load_callbacks([name], load_function)
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
