@@ -2,7 +2,7 @@ r"""How equivariant an agent's policy, critics and learned dynamics are, measure
 
 The measure uses the environment's own symmetry (`SymmetrySpec.transform_*`) and nothing of the networks, so it would
 also catch a network wired to a wrong representation. Errors are ratios of sums over states, entries and generators
-(:mod:`rppdyn.equivariance.pooled`). Networks are evaluated in float64 unless told otherwise: around a balanced pole actions are
+(:mod:`rppdyn.equivariance.error`). Networks are evaluated in float64 unless told otherwise: around a balanced pole actions are
 tiny and values all but equal, and the rounding of float32 would be taken for asymmetry.
 """
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rppdyn.agents.policy import SymmetricPolicy
-from rppdyn.equivariance.pooled import FLOOR, elements_by_generator, pooled_ratio, pooled_sums
+from rppdyn.equivariance.error import POOLED_FLOOR, elements_by_generator, pooled_ratio, pooled_sums
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
@@ -202,5 +202,5 @@ def _measured(
         float(pooled_ratio(sum(sums.values(), torch.zeros(1, 2)).numpy())),
         {name: float(pooled_ratio(own.numpy())) for name, own in sums.items()},
         scale,
-        scale < FLOOR,
+        scale < POOLED_FLOOR,
     )

@@ -6,7 +6,7 @@ Where an orthogonal representation mixes entries (a torque that a rotation turns
 one standard deviation, which is invariant, and a radial squash: a block u becomes u tanh|u| / |u|, in the unit ball. For
 a block of one entry that is tanh(u).
 
-Blocks are those of `rppdyn.nn.deviation`; None stands for an ordinary tanh.
+Blocks are those of `rppdyn.nn.normaliser`; None stands for an ordinary tanh.
 """
 
 from __future__ import annotations

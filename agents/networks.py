@@ -18,7 +18,7 @@ from rppdyn.agents import gaussian
 from rppdyn.agents.functional import stacked
 from rppdyn.envs import SymmetrySpec
 from rppdyn.nn import RPPEMLP, InvariantNormaliser
-from rppdyn.nn.deviation import blocks_of, deviation_rep
+from rppdyn.nn.normaliser import blocks_of, deviation_rep
 from rppdyn.reps import Scalar
 
 CLIP = 10.0

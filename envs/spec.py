@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from rppdyn.envs.encoding import Array, Encoding
-from rppdyn.envs.rounding import rounded
+from rppdyn.envs.encoding import Array, Encoding, rounded
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
 
@@ -416,7 +415,7 @@ class SymmetrySpec:
     def digest(self) -> str:
         """SHA-256 of the content, hexadecimal: what a certificate or a run folder records.
 
-        It is of rounded numbers (`rppdyn.envs.rounding`): the same spec derived on another machine has the same digest.
+        It is of rounded numbers (`rppdyn.envs.encoding`): the same spec derived on another machine has the same digest.
         """
         data = self.to_dict()
         for part in (data["group"], *(data[key] for key in SPACES if data[key] is not None)):

@@ -40,7 +40,7 @@ from rppdyn.images.layer import rotations_of
 from rppdyn.images.lie_convolution import set_elements
 from rppdyn.images.lie_groups import GROUPS
 from rppdyn.images.lie_relaxed import amplitudes, relaxed
-from rppdyn.images.subsampling import FieldNorm, OrientationPooling
+from rppdyn.images.models import FieldNorm, OrientationPooling
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import Categorical, curvature, kronecker_evidence, negative_log_prior
 from rppdyn.runs.files import write_json

@@ -79,7 +79,7 @@ class Defect(NamedTuple):
 
 
 class Support(NamedTuple):
-    """How often mirrored states lie among the states that rollouts visit, see `rppdyn.envs.certification.support`.
+    """How often mirrored states lie among the states that rollouts visit, see `rppdyn.envs.certification.certify`.
 
     Args:
         share: of the images that lie as near to visited states as 95 % of visited states do; 0.95 for a symmetry of

@@ -21,8 +21,7 @@ import numpy as np
 from rppdyn.envs.catalogue import symmetry_spec
 from rppdyn.envs.certification.certificate import EXACT_BELOW
 from rppdyn.envs.certification.certify import opened
-from rppdyn.envs.certification.elements import Elements
-from rppdyn.envs.certification.evidence import Comparison, Evidence, faults
+from rppdyn.envs.certification.evidence import Comparison, Elements, Evidence, faults
 from rppdyn.envs.derivation import derive
 from rppdyn.envs.derivation.symmetrise import symmetrise
 from rppdyn.envs.model_symmetry import Deviation, ModelSymmetry

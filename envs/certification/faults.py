@@ -28,7 +28,7 @@ from mujoco import rollout
 from numpy.typing import NDArray
 
 from rppdyn.envs.certification.certify import opened
-from rppdyn.envs.derivation.skeleton import name_of
+from rppdyn.envs.derivation.trees import name_of
 from rppdyn.envs.episodes import Episode
 from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Simulator
 from rppdyn.envs.spec import align

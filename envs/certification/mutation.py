@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rppdyn.envs.certification.elements import Elements
-from rppdyn.envs.certification.evidence import Comparison, Evidence
+from rppdyn.envs.certification.evidence import Comparison, Elements, Evidence
 from rppdyn.envs.simulator import Outcome, Simulator
 from rppdyn.envs.spec import SPACES, SymmetrySpec
 

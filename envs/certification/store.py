@@ -14,7 +14,7 @@ import mujoco
 import numpy as np
 
 from rppdyn.envs.certification.certificate import Certificate
-from rppdyn.envs.rounding import rounded
+from rppdyn.envs.encoding import rounded
 from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.envs.wrappers import step_wrappers
 from rppdyn.runs.files import cache_folder, write_json
@@ -50,7 +50,7 @@ _UNPHYSICAL_END = (
 def model_digest(model: mujoco.MjModel) -> str:
     """SHA-256 of every physical parameter of a compiled model and its options, hexadecimal; looks and names don't count.
 
-    It is of rounded numbers (`rppdyn.envs.rounding`): the same model compiled on another machine has the same digest.
+    It is of rounded numbers (`rppdyn.envs.encoding`): the same model compiled on another machine has the same digest.
     """
     digest = hashlib.sha256()
     for name, value in [*_parameters(model), *_parameters(model.opt)]:

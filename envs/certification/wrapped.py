@@ -8,8 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from rppdyn.envs.certification.certificate import EXACT_BELOW
-from rppdyn.envs.certification.elements import Elements
-from rppdyn.envs.certification.evidence import Comparison, Evidence, faults
+from rppdyn.envs.certification.evidence import Comparison, Elements, Evidence, faults
 from rppdyn.envs.simulator import Simulator, quiet_mujoco
 from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.envs.state import capture_state, restore_state

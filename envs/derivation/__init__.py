@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from rppdyn.envs.derivation.derive import Derivation, derive
 from rppdyn.envs.derivation.group import symmetry_group
-from rppdyn.envs.derivation.spaces import state_spaces
-from rppdyn.envs.derivation.symmetrise import symmetrise
+from rppdyn.envs.derivation.symmetrise import state_spaces, symmetrise
 
 __all__ = ["Derivation", "derive", "state_spaces", "symmetrise", "symmetry_group"]

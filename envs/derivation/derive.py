@@ -9,7 +9,7 @@ import numpy as np
 
 from rppdyn.envs.derivation.reversal import Reversal, derive_reversal
 from rppdyn.envs.derivation.search import search
-from rppdyn.envs.derivation.skeleton import Skeleton, control_addresses, name_of
+from rppdyn.envs.derivation.trees import Skeleton, control_addresses, name_of
 from rppdyn.envs.model_symmetry import Deviation, ModelSymmetry
 from rppdyn.envs.spec import align
 

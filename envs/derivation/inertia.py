@@ -14,8 +14,7 @@ from __future__ import annotations
 import mujoco
 import numpy as np
 
-from rppdyn.envs.derivation.skeleton import Skeleton
-from rppdyn.envs.derivation.trees import TreeMatch
+from rppdyn.envs.derivation.trees import Skeleton, TreeMatch
 
 __all__ = ["carried_inertias", "matters", "pseudo_inertias", "set_inertias"]
 

@@ -13,11 +13,18 @@ from dataclasses import dataclass, replace
 import mujoco
 import numpy as np
 
-from rppdyn.envs.derivation.elements import NONE, Match, force_of, image_in_body, tendon_coefficients
+from rppdyn.envs.derivation.elements import (
+    NONE,
+    Match,
+    force_of,
+    image_in_body,
+    image_size,
+    orientation_gap,
+    tendon_coefficients,
+)
 from rppdyn.envs.derivation.fields import CONSTANTS, SAME, SHORTCUTS
 from rppdyn.envs.derivation.inertia import carried_inertias, matters
-from rppdyn.envs.derivation.shapes import image_size, orientation_gap
-from rppdyn.envs.derivation.skeleton import (
+from rppdyn.envs.derivation.trees import (
     BALL,
     BIAS,
     DISABLE,
@@ -30,10 +37,11 @@ from rppdyn.envs.derivation.skeleton import (
     SLIDE,
     WRAP,
     Skeleton,
+    TreeMatch,
     control_addresses,
     name_of,
+    rotation_about,
 )
-from rppdyn.envs.derivation.trees import TreeMatch, rotation_about
 from rppdyn.envs.encoding import rotation_matrix
 from rppdyn.envs.model_symmetry import Deviation
 

@@ -23,7 +23,7 @@ import mujoco
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from rppdyn.envs.derivation.elements import NONE, Match, match_actuators
+from rppdyn.envs.derivation.elements import NONE, Match, image_size, match_actuators, orientation_gap, shape_gap
 from rppdyn.envs.derivation.fields import SAME
 from rppdyn.envs.derivation.parameters import (
     Parameter,
@@ -35,9 +35,18 @@ from rppdyn.envs.derivation.parameters import (
     signed_interval,
     surfaces,
 )
-from rppdyn.envs.derivation.shapes import image_size, orientation_gap, shape_gap
-from rppdyn.envs.derivation.skeleton import FREE, GEOM, HINGE, SLIDE, TRANSMISSION, Skeleton, local_transform
-from rppdyn.envs.derivation.trees import AXIS_TOLERANCE, Isometry, TreeMatch
+from rppdyn.envs.derivation.trees import (
+    AXIS_TOLERANCE,
+    FREE,
+    GEOM,
+    HINGE,
+    SLIDE,
+    TRANSMISSION,
+    Isometry,
+    Skeleton,
+    TreeMatch,
+    local_transform,
+)
 from rppdyn.envs.model_symmetry import Deviation
 
 __all__ = ["Reversal", "derive_reversal"]

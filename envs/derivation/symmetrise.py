@@ -6,6 +6,9 @@ If g has order n and carries parameters v to g v, the mean :math:`\frac1n \sum_k
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import mujoco
 import numpy as np
@@ -15,10 +18,14 @@ from rppdyn.envs.derivation.group import order_of
 from rppdyn.envs.derivation.inertia import pseudo_inertias, set_inertias
 from rppdyn.envs.derivation.parameters import Parameter, parameters
 from rppdyn.envs.derivation.search import search
-from rppdyn.envs.derivation.skeleton import GEOM, Skeleton, name_of
+from rppdyn.envs.derivation.trees import BIAS, GAIN, GEOM, JOINT, TRANSMISSION, Skeleton, control_addresses, name_of
 from rppdyn.envs.model_symmetry import Deviation, ModelSymmetry
+from rppdyn.envs.observation.action import space_of
+from rppdyn.envs.observation.quantities import fields_of
+from rppdyn.envs.observation.recognition import Observation, Source
+from rppdyn.envs.spec import Entry, Space
 
-__all__ = ["symmetrise"]
+__all__ = ["state_spaces", "symmetrise"]
 
 CHANGED = 1e-12  # relative; what changes less keeps its bits
 
@@ -167,3 +174,55 @@ def _refresh(made: mujoco.MjModel, model: mujoco.MjModel, bodies: np.ndarray) ->
         # The tree of bounding boxes was made when the model was compiled, and is not made again.
         made.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_MIDPHASE)
     mujoco.mj_setConst(made, mujoco.MjData(made))
+
+
+# -- how chosen symmetries act on a simulator's state, its controls and its actuators' activations -----------------------------
+
+
+# Field of `mjData` that each space is about.
+_FIELDS = {"qpos": "qpos", "qvel": "qvel", "action": "ctrl", "act": "act"}
+
+
+def state_spaces(model: mujoco.MjModel, symmetries: Sequence[ModelSymmetry]) -> dict[str, Space]:
+    """The spaces "qpos", "qvel", "action" and, where actuators have any activation, "act"; a generator per symmetry in each.
+
+    A quaternion is encoded as a rotation matrix. A hinge's angle is encoded as cosine and sine if the chosen symmetries
+    shift it and no fixed point that they have in common (`Space.origin`) makes them linear.
+
+    Raises:
+        ValueError: positions in the world have no fixed point in common.
+    """
+    data = mujoco.MjData(model)
+    fields = {field.name: field for field in fields_of(model)}
+    spaces = {}
+    for key, name in _FIELDS.items():
+        if (field := fields.get(name)) is None:
+            continue
+        seen = (field, *(fields[key] for key in ("cosine and sine",) if key in fields))  # of hinges, if there are any
+        sources = tuple(Source(((i, 1.0),)) for i in range(len(field.entries)))
+        observed = Observation(name, model, data, partial(getattr, data, name), seen, sources)
+        spaces[key] = space_of(observed, symmetries)
+    if "action" in spaces:
+        spaces["action"] = replace(spaces["action"], entries=_controls(model))
+    return spaces
+
+
+def _controls(model: mujoco.MjModel) -> tuple[Entry, ...]:
+    """What each control does: the torque or force on a joint that a motor gives, or the actuator's own name."""
+    found = []
+    plain = (GAIN.FIXED, BIAS.NONE)
+    kinds = zip(model.actuator_gaintype, model.actuator_biastype, strict=True)
+    motors = [(int(gain), int(bias)) == plain for gain, bias in kinds]
+    adr, num = control_addresses(model)
+    for i in range(len(adr)):
+        on_joint = model.actuator_trntype[i] in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT)
+        j = int(model.actuator_trnid[i, 0])
+        joint = (model.joint(j).name or f"joint {j}") if on_joint else ""
+        name = model.actuator(i).name or joint or f"actuator {i}"
+        for _ in range(num[i]):
+            if on_joint and motors[i] and model.jnt_type[j] in (JOINT.SLIDE, JOINT.HINGE):
+                slides = model.jnt_type[j] == JOINT.SLIDE
+                found.append(Entry(f"{joint} {'force' if slides else 'torque'}", joint, "N" if slides else "N m"))
+            else:
+                found.append(Entry(f"{name} control", joint))
+    return tuple(found)

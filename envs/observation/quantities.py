@@ -2,12 +2,23 @@
 
 Quantities of bodies, geoms and sites transform by their kind (`fields`); those of joints and actuators by the
 symmetry's action on positions, velocities and controls.
+
+How the readings of a model's sensors transform under its symmetries.
+
+A sensor's reading is carried to the sensor of the same type at the image of what it is attached to. Sensors that measure
+against a reference frame, tendons, contacts and the like have no rule here; an observation's entries that come from them
+are fitted (`rppdyn.envs.observation.action`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
 import mujoco
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from rppdyn.envs.encoding import Encoding, rotation_matrix
 from rppdyn.envs.model_symmetry import ModelSymmetry
@@ -24,11 +35,9 @@ from rppdyn.envs.observation.fields import (
     scalar_joints,
     words,
 )
-from rppdyn.envs.observation.fixtures import Fixtures, Subtrees
-from rppdyn.envs.observation.sensors import sensor_fields
 from rppdyn.envs.spec import Entry
 
-__all__ = ["fields_of"]
+__all__ = ["Fixtures", "Subtrees", "fields_of", "sensor_fields"]
 
 
 def fields_of(model: mujoco.MjModel) -> tuple[Field, ...]:
@@ -263,3 +272,219 @@ def _force_unit(model: mujoco.MjModel, i: int) -> str:
     if model.actuator_trntype[i] in (0, 1):  # mjTRN_JOINT, mjTRN_JOINTINPARENT
         return "N" if model.jnt_type[int(model.actuator_trnid[i, 0])] == SLIDE else "N m"
     return ""
+
+
+# -- how the readings of a model's sensors transform under its symmetries ------------------------------------------------------
+
+
+Rule = TypeVar("Rule")
+
+
+def _types(**rules: Rule) -> dict[int, Rule]:
+    known = {name: getattr(mujoco.mjtSensor, f"mjSENS_{name}", None) for name in rules}  # energies came with MuJoCo 3.2
+    return {int(kind): rules[name] for name, kind in known.items() if kind is not None}
+
+
+_ATTACHED = _types(
+    TOUCH=Part("scalar", "", "N"),
+    ACCELEROMETER=Part("own vector", "", "m/s^2"),
+    VELOCIMETER=Part("own vector", "", "m/s"),
+    GYRO=Part("own axial", "", "rad/s"),
+    FORCE=Part("own vector", "", "N"),
+    TORQUE=Part("own axial", "", "N m"),
+    FRAMEPOS=Part("position", "", "m"),
+    FRAMEQUAT=Part("quaternion", "", "1"),
+    FRAMELINVEL=Part("vector", "", "m/s"),
+    FRAMEANGVEL=Part("axial", "", "rad/s"),
+    FRAMELINACC=Part("vector", "", "m/s^2"),
+    FRAMEANGACC=Part("axial", "", "rad/s^2"),
+    SUBTREECOM=Part("position", "", "m"),
+    SUBTREELINVEL=Part("vector", "", "m/s"),
+    SUBTREEANGMOM=Part("axial", "", "kg m^2/s"),
+    E_POTENTIAL=Part("scalar", "", "J"),
+    E_KINETIC=Part("scalar", "", "J"),
+    CLOCK=Part("scalar", "", "s"),
+)  # fmt: skip
+
+# What acts on readings of joints and actuators, and whether positions are shifted with them.
+_DRIVEN = _types(
+    JOINTPOS=("joint_matrix", True),
+    JOINTVEL=("joint_matrix", False),
+    JOINTACTFRC=("joint_matrix", False),
+    ACTUATORVEL=("controls", False),
+    ACTUATORFRC=("controls", False),
+)
+
+
+def sensor_fields(model: mujoco.MjModel) -> tuple[Field, ...]:
+    """Fields of `sensordata`: of sensors that are attached to bodies, geoms and sites, and of joints and actuators."""
+    types = model.sensor_type
+    attached = [i for i in range(model.nsensor) if types[i] in _ATTACHED and model.sensor_refid[i] < 0]
+    driven = [i for i in range(model.nsensor) if types[i] in _DRIVEN]
+    return _attached(model, attached), _driven(model, driven)
+
+
+def _attached(model: mujoco.MjModel, sensors: list[int]) -> Field:
+    fixtures = {
+        int(getattr(mujoco.mjtObj, f"mjOBJ_{kind}")): Fixtures.of(model, name)
+        for kind, name in (("BODY", "body"), ("XBODY", "body"), ("GEOM", "geom"), ("SITE", "site"))
+    }
+    inertial = int(mujoco.mjtObj.mjOBJ_BODY)  # a sensor of a "body" measures its inertial frame
+    axes = rotation_matrix(model.body_iquat).reshape(-1, 3, 3)
+
+    def key(i: int, thing: int) -> tuple[int, ...]:
+        return int(model.sensor_type[i]), int(model.sensor_objtype[i]), thing
+
+    def images(symmetry: ModelSymmetry) -> np.ndarray:
+        carried = {kind: fixture.images(symmetry) for kind, fixture in fixtures.items()}
+        found = {key(i, int(model.sensor_objid[i])): n for n, i in enumerate(sensors)}
+        things = (
+            int(carried[kind][model.sensor_objid[i]]) if (kind := int(model.sensor_objtype[i])) in carried else -1
+            for i in sensors
+        )
+        return np.array([found.get(key(i, thing), -1) for i, thing in zip(sensors, things, strict=True)], dtype=int)
+
+    def frame(symmetry: ModelSymmetry, a: int, b: int) -> np.ndarray:
+        kind, i, j = int(model.sensor_objtype[sensors[a]]), *(int(model.sensor_objid[sensors[n]]) for n in (a, b))
+        if kind not in fixtures:  # energies and the clock belong to nothing and are scalars
+            return np.eye(3)
+        M = fixtures[kind].frame(symmetry, i, j)
+        return axes[j].T @ M @ axes[i] if kind == inertial else M
+
+    names = [model.sensor(i).name or f"sensor {i}" for i in sensors]
+    parts = [(_ATTACHED[int(model.sensor_type[i])],) for i in sensors]
+    places = _places(model, sensors)
+    return element_field("sensordata", names, parts, lambda data: data.sensordata[places], images, frame)
+
+
+def _driven(model: mujoco.MjModel, sensors: list[int]) -> Field:
+    scalar = scalar_joints(model)
+    rules = [_DRIVEN[int(model.sensor_type[i])] for i in sensors]
+    # A sensor's row in the matrix of its rule: its joint's number among scalar joints, or its actuator's.
+    things = [int(model.sensor_objid[i]) for i in sensors]
+    rows = [scalar.index(t) if rule[0] == "joint_matrix" else t for t, rule in zip(things, rules, strict=True)]
+
+    def act(symmetry: ModelSymmetry) -> Affine:
+        n = len(sensors)
+        A, a = np.zeros((n, n)), np.zeros(n)
+        for i, (matrix, shifted) in enumerate(rules):
+            row = getattr(symmetry, matrix)[rows[i]]
+            like = [k for k in range(n) if model.sensor_type[sensors[k]] == model.sensor_type[sensors[i]]]
+            needed = {rows[k]: k for k in like}
+            if set(np.flatnonzero(row)) <= set(needed):
+                A[i, [needed[c] for c in needed]] = row[list(needed)]
+            else:
+                A[i] = np.nan
+            a[i] = symmetry.joint_shift[rows[i]] if shifted else 0.0
+        return A, a
+
+    entries = tuple(Entry(model.sensor(i).name or f"sensor {i}") for i in sensors)
+    places = _places(model, sensors)
+    return Field("sensordata of joints and actuators", entries, lambda data: data.sensordata[places], act)
+
+
+def _places(model: mujoco.MjModel, sensors: Iterable[int]) -> np.ndarray:
+    """Where the readings of these sensors stand in `sensordata`."""
+    spans = [np.arange(model.sensor_adr[i], model.sensor_adr[i] + model.sensor_dim[i]) for i in sensors]
+    return np.concatenate([np.zeros(0, int), *spans])
+
+
+# -- things that are fixed in the bodies of a model, and which of them a symmetry carries to which -----------------------------
+
+
+ELSEWHERE = 1e-3  # two things lie in the same place if they are nearer than this times the model's extent
+
+
+@dataclass(frozen=True, eq=False)
+class Fixtures:
+    """Bodies, geoms or sites.
+
+    Args:
+        names: of each.
+        bodies: the body that it belongs to.
+        places: where it is in that body, (n, 3), and `turns`, its axes there, (n, 3, 3).
+        kinds: things of different kinds are not images of each other.
+        still: indices of those that no joint moves.
+        reach: how far from the place of its image a thing may lie, in metres.
+    """
+
+    names: tuple[str, ...]
+    bodies: np.ndarray
+    places: np.ndarray
+    turns: np.ndarray
+    kinds: np.ndarray
+    still: np.ndarray
+    reach: float
+
+    @classmethod
+    def of(cls, model: mujoco.MjModel, kind: str) -> Fixtures:
+        """All of a model's, `kind` being "body", "geom" or "site"."""
+        n = getattr(model, f"n{kind}")
+        names = tuple(getattr(model, kind)(i).name or f"{kind} {i}" for i in range(n))
+        still, reach = model.body_weldid == 0, ELSEWHERE * model.stat.extent
+        if kind == "body":
+            place, turn = np.zeros((n, 3)), np.tile(np.eye(3), (n, 1, 1))
+            return cls(names, np.arange(n), place, turn, np.zeros(n), np.flatnonzero(still), reach)
+        bodies, places, quaternions, kinds = (
+            getattr(model, f"{kind}_{key}") for key in ("bodyid", "pos", "quat", "type")
+        )
+        turns = rotation_matrix(quaternions).reshape(-1, 3, 3)
+        return cls(names, bodies, places, turns, kinds, np.flatnonzero(still[bodies]), reach)
+
+    def images(self, symmetry: ModelSymmetry) -> np.ndarray:
+        """Index of the thing that each one is carried to, -1 where there is none."""
+        target = np.array(symmetry.bodies)[self.bodies]
+        there = np.einsum("nij,nj->ni", symmetry.frames[self.bodies], self.places)
+        distance = np.linalg.norm(there[:, None] - self.places[None], axis=-1)
+        distance[target[:, None] != self.bodies[None]] = np.inf
+        distance[self.kinds[:, None] != self.kinds[None]] = np.inf
+        near = distance <= self.reach
+        # One may be the nearest to the images of two; the assignment with the least total distance is one to one.
+        rows, columns = linear_sum_assignment(np.where(near, distance, 1e9))
+        return np.where(near[rows, columns], columns, -1)
+
+    def frame(self, symmetry: ModelSymmetry, i: int, j: int) -> np.ndarray:
+        """The map from the axes of thing i to those of its image j: Q_j^T M_b Q_i."""
+        return self.turns[j].T @ symmetry.frames[self.bodies[i]] @ self.turns[i]
+
+
+@dataclass(frozen=True, eq=False)
+class Subtrees:
+    """Every body with all that it carries.
+
+    A subtree's centre of mass is carried to that of its image unless the masses in it that no joint moves lie elsewhere.
+
+    Args:
+        bodies: the bodies themselves.
+        masses: what of each subtree no joint moves, in kg, and `centres`, where that is in the world, (n, 3).
+        still: indices of the subtrees in which nothing moves.
+    """
+
+    bodies: Fixtures
+    masses: np.ndarray
+    centres: np.ndarray
+    still: np.ndarray
+
+    @classmethod
+    def of(cls, model: mujoco.MjModel) -> Subtrees:
+        """All of a model's."""
+        data = mujoco.MjData(model)
+        mujoco.mj_kinematics(model, data)
+        still = model.body_weldid == 0
+        masses = np.where(still, model.body_mass, 0.0)
+        moments, moving = masses[:, None] * data.xipos, ~still
+        for b in range(model.nbody - 1, 0, -1):
+            parent = model.body_parentid[b]
+            masses[parent] += masses[b]
+            moments[parent] += moments[b]
+            moving[parent] |= moving[b]
+        centres = moments / np.where(masses > 0, masses, 1.0)[:, None]
+        return cls(Fixtures.of(model, "body"), masses, centres, np.flatnonzero(~moving))
+
+    def images(self, symmetry: ModelSymmetry) -> np.ndarray:
+        """Index of the subtree that each one is carried to, -1 where there is none."""
+        found = self.bodies.images(symmetry)
+        there = self.centres @ symmetry.rotation.T + symmetry.translation
+        near = np.linalg.norm(there - self.centres[found], axis=1) <= self.bodies.reach
+        alike = np.isclose(self.masses, self.masses[found]) & (near | (self.masses == 0))
+        return np.where(alike, found, -1)

@@ -15,7 +15,7 @@ import numpy as np
 from rppdyn.envs.encoding import rotation_matrix
 from rppdyn.envs.model_symmetry import ModelSymmetry
 from rppdyn.envs.observation.fields import FREE, scalar_joints
-from rppdyn.envs.observation.fixtures import Fixtures
+from rppdyn.envs.observation.quantities import Fixtures
 
 __all__ = ["Robot", "Scene", "Thing", "choose"]
 

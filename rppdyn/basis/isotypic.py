@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from rppdyn.basis.certificate import ZERO, Certificate, NotCertified
-from rppdyn.basis.decomposition import Ambiguous, decompose
+from rppdyn.basis.decomposition import Ambiguous, adjoint_map, decompose
 from rppdyn.basis.problem import Factor, Problem, generators_of
-from rppdyn.basis.sampling import adjoint_map
 from rppdyn.basis.subspace import IsotypicSubspace, SharedType, unit_matrices
 
 if TYPE_CHECKING:

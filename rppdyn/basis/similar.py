@@ -23,9 +23,9 @@ from functools import lru_cache
 import numpy as np
 
 from rppdyn.basis.certificate import Certificate, NotCertified
+from rppdyn.basis.decomposition import adjoint_map
 from rppdyn.basis.iterative import MAX_BYTES
 from rppdyn.basis.problem import Array, Factor, Problem, chain_apply
-from rppdyn.basis.sampling import adjoint_map
 from rppdyn.basis.subspace import DenseSubspace, Subspace
 
 MAX_NUMBERS = 5e6  # of commutators; so many take a fifth of a second a step (SO(16) has 4 million)

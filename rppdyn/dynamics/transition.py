@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from rppdyn.dynamics.rotations import nearest_rotation
 from rppdyn.nn import InvariantNormaliser
 from rppdyn.nn.assembling import Network
-from rppdyn.nn.deviation import blocks_of, deviation_rep
+from rppdyn.nn.normaliser import blocks_of, deviation_rep
 from rppdyn.reps import Rep, Scalar
 
 __all__ = ["Rollout", "Step", "TransitionModel"]

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from rppdyn.equivariance import images
 from rppdyn.equivariance.actions import Flow, TrivialFlow
-from rppdyn.equivariance.aliasing import aliasing_error, aliasing_lie_derivative
-from rppdyn.equivariance.alternatives import (
+from rppdyn.equivariance.discover import (
+    Discovery,
+    affine_family,
+    block_family,
+    discover,
+    discover_affine,
+    index_families,
+)
+from rppdyn.equivariance.error import (
+    EquivarianceError,
+    Summary,
+    equivariance_error,
+    error_by_input,
+    error_by_output,
+    relative_difference,
+    summarise,
+)
+from rppdyn.equivariance.images import (
     TranslationError,
+    aliasing_error,
+    aliasing_lie_derivative,
     discrete_inconsistency,
     eq_t,
     eq_t_frac,
     expected_group_sample,
 )
-from rppdyn.equivariance.discover import Discovery, block_family, discover, index_families
-from rppdyn.equivariance.discover_affine import affine_family, discover_affine
-from rppdyn.equivariance.entries import error_by_input, error_by_output
-from rppdyn.equivariance.error import EquivarianceError, Summary, equivariance_error, relative_difference, summarise
-from rppdyn.equivariance.layers import Layer, layers_of
-from rppdyn.equivariance.layerwise import Attribution, layerwise_difference, layerwise_lie_derivative
+from rppdyn.equivariance.layerwise import Attribution, Layer, layers_of, layerwise_difference, layerwise_lie_derivative
 from rppdyn.equivariance.layouts import Placed, tokens
 from rppdyn.equivariance.lie import LocalEquivarianceError, lie_derivative, local_equivariance_error
 from rppdyn.equivariance.rollout import RolloutError, rollout_equivariance_error, trajectory_equivariance_error

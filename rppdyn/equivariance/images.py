@@ -13,28 +13,48 @@ Interpolated images are extended by reflection at their outer edge (as ``padding
 in float64 from whole pixel numbers, so that every pixel takes the same, right-hand, side (where normalised coordinates
 are rounded, a third of the columns may take the other). The Fourier translation has no kink, and shifts a band-limited
 periodic image exactly; take it wherever aliasing is the question.
+
+The equivariance error that aliasing causes, in closed form.
+
+Sampling every s-th pixel of an image maps frequency n to :math:`\mathrm{Alias}(n)`, its remainder in the coarse image's band.
+A translation then moves the aliased part by the wrong amount, and the Lie derivative of the sampling is known in closed
+form. It is a ground truth for measures of equivariance, and it holds to rounding for Fourier translations.
+
+Other measures for images that the Lie derivative is compared with: they transform by a finite amount.
+
+Each takes one choice that the Lie derivative does not ask for, the size of the transformation, and none adds up over layers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Complex, Float
 from torch import Tensor
 
-from rppdyn.equivariance.actions import Flow
+from rppdyn.equivariance.actions import Action, Flow, act, inverse
+from rppdyn.equivariance.lie import standard_error
 from rppdyn.equivariance.pixels import bilinear, coordinates
 
 __all__ = [
-    "TRANSFORMATIONS",
     "AffineFlow",
     "Brightening",
     "FourierTranslation",
+    "TRANSFORMATIONS",
+    "TranslationError",
+    "alias",
+    "aliasing_error",
+    "aliasing_lie_derivative",
     "brightening",
+    "discrete_inconsistency",
+    "eq_t",
+    "eq_t_frac",
+    "expected_group_sample",
     "hyperbolic_rotation",
     "rotation",
     "scaling",
@@ -171,3 +191,230 @@ TRANSFORMATIONS: dict[str, Callable[[], Flow]] = {
     "brightening": brightening,
 }
 """By name, for the command line."""
+
+
+# -- the equivariance error that aliasing causes, in closed form ---------------------------------------------------------------
+
+
+def alias(n: Float[Tensor, "*any"], size: int) -> Float[Tensor, "*any"]:
+    """The frequency as which ``n`` is observed at ``size`` samples per period (Finzi 2023, Eq. 4.2); size/2 stays.
+
+    >>> alias(torch.tensor([3.0, 5.0, -5.0, 8.0]), 8)
+    tensor([ 3., -3.,  3.,  0.])
+    """
+    remainder = n.remainder(size)
+    return torch.where(remainder > size / 2, remainder - size, remainder)
+
+
+def aliasing_lie_derivative(
+    x: Float[Tensor, "batch channels height width"], stride: int, v: tuple[float, float]
+) -> Float[Tensor, "batch channels rows columns"]:
+    r"""The Lie derivative of ``x[..., ::stride, ::stride]`` under translation along v, from the spectrum of x.
+
+    .. math:: \hat L_{n'm'} = \sum_{\mathrm{Alias}(n) = n', \mathrm{Alias}(m) = m'}
+              2 \pi i\, [v_x (n' - n) + v_y (m' - m)]\, H_{nm}
+
+    with H the Fourier coefficients of x over the unit square. All frequencies that share an alias are added *before* any
+    square is taken, so it holds for every image and stride.
+
+    Args:
+        stride: divides height and width.
+        v: the direction (v_x, v_y), in image widths and heights.
+    Source: Finzi 2023, A.3.2.2, before the last step.
+    """
+    H, n, m, n_coarse, m_coarse = _spectrum(x, stride)
+    factor = 2j * math.pi * (v[0] * (n_coarse - n) + v[1] * (m_coarse - m)[:, None])
+    rows, columns = x.shape[-2] // stride, x.shape[-1] // stride
+    # fft order: index i of the fine image and i + rows, i + 2 rows, ... have the same alias
+    folded = (factor * H).unflatten(-2, (stride, rows)).unflatten(-1, (stride, columns)).sum((-4, -2))
+    return torch.fft.ifft2(folded * (rows * columns)).real
+
+
+def aliasing_error(
+    x: Float[Tensor, "batch channels height width"], stride: int, v: tuple[float, float]
+) -> Float[Tensor, " batch"]:
+    r"""The mean square of that Lie derivative for each image, as Theorem 4.1 prints it.
+
+    .. math:: (2\pi)^2 \sum_{n,m} |H_{nm}|^2 \left(v_x^2 (\mathrm{Alias}(n) - n)^2 + v_y^2 (\mathrm{Alias}(m) - m)^2\right)
+
+    in units in which Parseval's theorem holds: the mean square over pixels is the sum of squared coefficients (the printed
+    1 / 2 pi of the series is left out). The formula drops all products between frequencies that share an alias, and of the two
+    axes. It is exact where each alias has one frequency that moves wrongly: in one dimension at stride 2, as its proof
+    assumes, or for sparse spectra. In two dimensions, or from stride 3 on, it is the mean over random phases;
+    single images differ, and :func:`aliasing_lie_derivative` is right for them. So does the frequency that lands on the coarse
+    image's Nyquist frequency, which Eq. 4.2 leaves open.
+
+    Source: Finzi 2023, Theorem 4.1.
+    """
+    H, n, m, n_coarse, m_coarse = _spectrum(x, stride)
+    weight = (v[0] * (n_coarse - n)).square() + (v[1] * (m_coarse - m)).square()[:, None]
+    return (2 * math.pi) ** 2 * (weight * H.abs().square()).sum((-2, -1)).mean(-1)
+
+
+def _spectrum(x: Tensor, stride: int) -> tuple[Complex[Tensor, "..."], Tensor, Tensor, Tensor, Tensor]:
+    """Coefficients of x, and by column and row the frequencies before and after sampling.
+
+    An even size's Nyquist frequency stands for both signs, and moves by neither: its frequency counts as 0, before and after.
+    """
+    height, width = x.shape[-2:]
+    if stride < 1 or height % stride or width % stride:
+        raise ValueError(f"stride={stride} must divide the image's {height} rows and {width} columns")
+    frequencies = []
+    for size in (width, height):
+        fine = torch.fft.fftfreq(size, 1 / size, dtype=x.dtype, device=x.device)
+        coarse = alias(fine, size // stride)
+        frequencies.append((_moving(fine, size), _moving(coarse, size // stride)))
+    (n, n_coarse), (m, m_coarse) = frequencies
+    return torch.fft.fft2(x) / (height * width), n, m, n_coarse, m_coarse
+
+
+def _moving(frequency: Tensor, size: int) -> Tensor:
+    return torch.where(2 * frequency.abs() == size, 0.0, frequency)
+
+
+# -- other measures for images that the Lie derivative is compared with: they transform by a finite amount ---------------------
+
+
+@torch.no_grad()
+def discrete_inconsistency(
+    f: Callable[[Tensor], Tensor], x: Float[Tensor, "batch channels height width"], pixels: int = 10
+) -> float:
+    """The share of inputs whose top class changes when the image moves by whole pixels: 1 - consistency.
+
+    Moved along either axis, one at a time, with reflection padding (the published code wraps around).
+
+    Source: Zhang 2019; Finzi 2023, A.3.3.3.
+    """
+    here = f(x.clone()).argmax(-1)
+    flows = ((translation("x"), x.shape[-1]), (translation("y"), x.shape[-2]))
+    changed = [f(flow(x, pixels / size)).argmax(-1) != here for flow, size in flows]
+    return float(torch.stack(changed).double().mean())
+
+
+@torch.no_grad()
+def expected_group_sample(
+    f: Callable[[Tensor], Tensor],
+    flow_in: Action,
+    flow_out: Action,
+    x: Float[Tensor, "batch ..."],
+    radius: float,
+    *,
+    n_samples: int = 10,
+    generator: torch.Generator | None = None,
+) -> tuple[float, float]:
+    r"""The mean of :math:`\|\rho_{out}(g_t)^{-1} f(\rho_{in}(g_t) x) - f(x)\|` for t uniform in (-radius, radius).
+
+    Args:
+        radius: in units of the flow: 5 / width for translations by up to 5 pixels, as published.
+        generator: of t; seed 0 if not given.
+    Returns:
+        The mean and its standard error over inputs. (The text has the norm, the code the mean square.)
+    Raises:
+        ValueError: no samples, or a radius that is no positive number.
+    Source: Hutchinson et al. 2021; Finzi 2023, A.3.3.3.
+    """
+    _check_samples(n_samples)
+    if not 0 < radius < math.inf:
+        raise ValueError(f"radius={radius}: give a positive finite number, in units of the flow")
+    generator = generator if generator is not None else torch.Generator().manual_seed(0)
+    y, sizes = f(x.clone()), []
+    for t in radius * (2 * torch.rand(n_samples, generator=generator, dtype=torch.float64) - 1):
+        difference = act(flow_out, inverse(t), f(act(flow_in, t, x))) - y
+        sizes.append(torch.linalg.vector_norm(difference.flatten(1), dim=1))
+    per_input = torch.stack(sizes).double().mean(0)
+    return float(per_input.mean()), float(standard_error(per_input))
+
+
+def _check_samples(n_samples: int) -> None:
+    if n_samples < 1:
+        raise ValueError(f"n_samples={n_samples}: give 1 or more")
+
+
+@dataclass(frozen=True)
+class TranslationError:
+    """Squared errors under translation, in the three published normalisations; which one is chosen changes comparisons.
+
+    Attributes:
+        total: summed over the output's entries (the text's normalisation 1).
+        root: divided by the square root of their number (what the published code does).
+        mean: divided by their number.
+    """
+
+    total: float
+    root: float
+    mean: float
+
+
+def eq_t(
+    f: Callable[[Tensor], Tensor],
+    x: Float[Tensor, "batch channels height width"],
+    *,
+    max_shift: float = 0.125,
+    n_samples: int = 10,
+    generator: torch.Generator | None = None,
+) -> TranslationError:
+    """Error under translations by whole pixels, EQ-T.
+
+    Shifts along both axes at once, uniform up to ``max_shift`` of the image and rounded to whole pixels of the *output*, so
+    that a strided layer is shifted by a multiple of its stride (the published code rounds either side for itself, which
+    measures the rounding too). Compared is the output's interior, further than ``max_shift`` from the edge. Blind to aliasing.
+
+    Args:
+        f: to images of any resolution, or to vectors, which should not change.
+    Source: Karras et al. 2021; Finzi 2023, A.3.3.1.
+    """
+    return _translation_error(f, x, "bilinear", max_shift, n_samples, generator, whole=True)
+
+
+def eq_t_frac(
+    f: Callable[[Tensor], Tensor],
+    x: Float[Tensor, "batch channels height width"],
+    *,
+    max_shift: float = 0.125,
+    n_samples: int = 10,
+    generator: torch.Generator | None = None,
+) -> TranslationError:
+    """Error under translations by fractions of pixels, EQ-T_frac: as :func:`eq_t`, shifted in Fourier space.
+
+    The published code shifts by a windowed sinc; the two are equal for band-limited periodic images. What an image with an even
+    side has at the Nyquist frequency a shift by half a pixel takes away, there and back: of such images the error of a map that
+    changes nothing is not 0 either.
+
+    Source: Karras et al. 2021; Finzi 2023, A.3.3.1.
+    """
+    return _translation_error(f, x, "fourier", max_shift, n_samples, generator, whole=False)
+
+
+@torch.no_grad()
+def _translation_error(
+    f: Callable[[Tensor], Tensor],
+    x: Tensor,
+    interpolation: str,
+    max_shift: float,
+    n_samples: int,
+    generator: torch.Generator | None,
+    whole: bool,
+) -> TranslationError:
+    if not 0 < max_shift < 0.5:
+        raise ValueError(f"max_shift={max_shift}: a share of the image between 0 and 0.5")
+    _check_samples(n_samples)
+    generator = generator if generator is not None else torch.Generator().manual_seed(0)
+    along_x, along_y = translation("x", interpolation), translation("y", interpolation)
+    y, totals = f(x.clone()), []
+    rows, columns = y.shape[-2:] if y.ndim == 4 else x.shape[-2:]
+    grid = torch.tensor([columns, rows], dtype=torch.float64)
+    margins = [int(max_shift * n) + 1 for n in (rows, columns)]
+    inner_rows, inner_columns = (slice(m, n - m) for m, n in zip(margins, (rows, columns), strict=True))
+    if y.ndim == 4 and (2 * margins[0] >= rows or 2 * margins[1] >= columns):
+        raise ValueError(
+            f"max_shift={max_shift} leaves no interior of outputs of {rows} x {columns} pixels to compare: give a smaller one, "
+            "or outputs of more pixels"
+        )
+    for t in max_shift * (2 * torch.rand(n_samples, 2, generator=generator, dtype=torch.float64) - 1):
+        t = (t * grid).round() / grid if whole else t
+        image = f(along_y(along_x(x, t[0]), t[1]))
+        error = (along_x(along_y(image, -t[1]), -t[0]) - y).square()
+        error = error[..., inner_rows, inner_columns] if y.ndim == 4 else error
+        totals.append(error.flatten(1).sum(1).double().mean())
+    total, entries = float(torch.stack(totals).mean()), error[0].numel()
+    return TranslationError(total, total / entries**0.5, total / entries)

@@ -14,11 +14,20 @@ if TYPE_CHECKING:
     from rppdyn.images.lie_convolution import LieConvolution, draw_elements
     from rppdyn.images.lie_relaxed import RelaxedLieConvolution, implied_omega, learn_omega, omega_penalty, set_omega
     from rppdyn.images.lie_resnet import LieResNet18
-    from rppdyn.images.models import ARCHITECTURES, ImageModel, LayerSpec, nine_layers, small, ten_layers, three_layers
+    from rppdyn.images.models import (
+        ARCHITECTURES,
+        ImageModel,
+        LayerSpec,
+        MaxSubsampling,
+        PolyphaseSubsampling,
+        nine_layers,
+        small,
+        ten_layers,
+        three_layers,
+    )
     from rppdyn.images.operators import OperatorPathway
     from rppdyn.images.pathways import Convolution, FullyConnected, ImagePathway, PixelBias, SharedBias
     from rppdyn.images.sparse import SparseConvolution, SparseFullyConnected
-    from rppdyn.images.subsampling import MaxSubsampling, PolyphaseSubsampling
 
 __all__ = [
     "ARCHITECTURES",

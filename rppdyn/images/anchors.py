@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.nn.buffers import ExactBuffers
+from rppdyn.nn.coefficients import ExactBuffers
 
 __all__ = ["FREE_NOISE", "NOISE", "AnchorBasis", "Kind", "frequency", "refit", "spread"]
 

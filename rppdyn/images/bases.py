@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from rppdyn.nn.buffers import ExactBuffers
+from rppdyn.nn.coefficients import ExactBuffers
 
 __all__ = ["Basis", "ExponentialBasis", "chessboard", "pixel_grid"]
 

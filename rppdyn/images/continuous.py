@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from rppdyn.images.anchors import FREE_NOISE, NOISE, AnchorBasis, frequency, refit, spread
 from rppdyn.images.bases import pixel_grid
-from rppdyn.nn.buffers import ExactBuffers
+from rppdyn.nn.coefficients import ExactBuffers
 
 __all__ = ["AnchoredConv2d", "anchored", "sampled"]
 

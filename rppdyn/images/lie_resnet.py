@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.images.lie_convolution import LieConvolution
+from rppdyn.images.models import FieldNorm, OrientationPooling
 from rppdyn.images.pathways import circular_pad
-from rppdyn.images.subsampling import FieldNorm, OrientationPooling
 
 __all__ = ["LieResNet18"]
 

@@ -27,7 +27,7 @@ from rppdyn.equivariance.pixels import Interpolation, affine_generator, exponent
 from rppdyn.images.operator_settings import OperatorSettings
 from rppdyn.images.pathways import ImagePathway, Size, check_maps, check_size
 from rppdyn.images.registry import Place
-from rppdyn.nn.buffers import ExactBuffers
+from rppdyn.nn.coefficients import ExactBuffers
 from rppdyn.nn.curvature import Kronecker, of_linear
 
 __all__ = [

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rppdyn.nn.contracting import Contraction, Plan, grouped
-from rppdyn.nn.derivatives import PullBack, evaluate, evaluate_vjp, plain_vjp
+from rppdyn.nn.derivatives import Arithmetic, PullBack, evaluate, evaluate_vjp, plain_vjp
 from rppdyn.nn.linear import bind, check_size
 from rppdyn.nn.pathways import Pathway, written
 from rppdyn.reps import Rep
 from rppdyn.reps.algebra import is_int
 
-__all__ = ["Bilinear", "BilinearPathway", "Contraction", "contractions"]
+__all__ = ["Bilinear", "BilinearPathway", "Contraction", "Plan", "contractions", "grouped"]
 
 SCALE = 0.1
 """Factor on the layer's output, as published in most backends (0.03 in the published RPP code)."""
@@ -175,3 +178,308 @@ class Bilinear(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.rep}, {len(self.contractions)} contractions"
+
+
+# -- the arithmetic of the bilinear layer: with the samples last, and with derivatives written out -----------------------------
+
+
+I, K, J = -4, -3, -2  # axes of the grid
+SMALL = 16384
+"""Sums that are up to this many numbers are formed of all terms at once; larger ones term by term, which takes no room."""
+
+
+@dataclass(frozen=True)
+class Contraction:
+    r"""``y_out[i] += sum_{n, j} w[n, j, i] M(x_map[n]) x_in[j]``: parts of one type, read as maps between two others.
+
+    ``out``, ``map`` and ``into`` number the parts of the representation; ``coordinates`` reorder the map's so that it
+    is a row-major matrix from ``into`` to ``out``; ``maps`` is how many of its copies take part.
+
+    Paired with a cotangent ``g`` of the output it is a form, linear in each of ``w``, ``M``, ``x_in`` and ``g``, in which the
+    last two play the same part. The weights are contracted with one of them, ``p`` of part ``mixed``, and the maps with the
+    result and the other, ``r`` of part ``other``: :math:`\sum_{ikj} M_{ik} (w p)_{kj} r_{ij}`.
+    """
+
+    out: int
+    map: int
+    into: int
+    coordinates: tuple[int, ...]
+    maps: int
+    outs: int
+    ins: int
+    dim_out: int
+    dim_in: int
+
+    @cached_property
+    def num_weights(self) -> int:
+        return self.outs * self.maps * self.ins
+
+    @cached_property
+    def weights_first(self) -> bool:
+        """Whether contracting the weights with ``x_in`` before the maps costs fewer products than after them.
+
+        The published order (weights with maps, then with ``x_in``) forms a matrix per sample and is never the
+        cheapest: it costs ``dim_in`` or ``dim_out`` times the main term of the other two.
+        """
+        first = self.num_weights * self.dim_in + self.outs * self.maps * self.dim_in * self.dim_out
+        last = self.num_weights * self.dim_out + self.ins * self.maps * self.dim_in * self.dim_out
+        return first <= last
+
+    @cached_property
+    def mixed(self) -> int:
+        """The part that the weights are contracted with: of the input, or of the output's cotangent."""
+        return self.into if self.weights_first else self.out
+
+    @cached_property
+    def other(self) -> int:
+        return self.out if self.weights_first else self.into
+
+    @cached_property
+    def matrix(self) -> tuple[int, tuple[int, ...]]:
+        """The maps as matrices with a row for each component of ``r``; several contractions may share them."""
+        coordinates = torch.tensor(self.coordinates).view(self.dim_out, self.dim_in)
+        return self.map, tuple((coordinates if self.weights_first else coordinates.T).flatten().tolist())
+
+
+class ContractionGroup:
+    """Contractions that share one product with weights.
+
+    Their weights have shape ``(maps * copies of r, copies of p)`` each and lie below each other.
+
+    Attributes:
+        mixed: the part that the weights are contracted with, of so many ``components`` and ``copies``.
+        rows: how many numbers the weights of each contraction make of a component of ``p``.
+        grids: of each contraction, the sizes ``(k, j)`` of ``w p``.
+    """
+
+    def __init__(self, contractions: Sequence[Contraction], shapes: Sequence[tuple[int, int]]):
+        self.contractions = tuple(contractions)
+        self.weights_first, self.mixed = contractions[0].weights_first, contractions[0].mixed
+        self.components, self.copies = shapes[self.mixed]
+        self.grids = [(self.components * k.maps, shapes[k.other][1]) for k in contractions]
+        self.rows = [k.maps * j for k, (_, j) in zip(contractions, self.grids, strict=True)]
+
+    def split(self, z: Float[Tensor, "*stack components rows samples"]) -> list[Float[Tensor, "*stack k j samples"]]:
+        """Each contraction's share of ``w p``."""
+        pieces = (z,) if len(self.rows) == 1 else z.split_with_sizes(self.rows, -2)
+        stack, samples = z.shape[:-3], z.shape[-1]
+        return [p.view(*stack, k, j, samples) for p, (k, j) in zip(pieces, self.grids, strict=True)]
+
+    def grid(self, z: Float[Tensor, "*stack components rows samples"]) -> list[Float[Tensor, "*stack 1 k j samples"]]:
+        """The same, to be multiplied."""
+        return [p.unsqueeze(I) for p in self.split(z)]
+
+    def room(self, x: Tensor) -> Float[Tensor, "*stack components rows samples"]:
+        """For what :meth:`split` takes apart."""
+        return x.new_empty(*x.shape[:-2], self.components, sum(self.rows), x.shape[-1])
+
+
+class Plan(Arithmetic):
+    r"""What is fixed at construction: the groups of contractions, where the parts lie, which rows hold the maps' matrices.
+
+    Matrices ``M``, the weights' products ``z = w p`` and features ``r`` stand on one grid with axes ``i, k, j, samples``, along
+    which each lacks one. Products over two of the three are summed along the axis that both have:
+    :math:`\sum_k M_{ik} z_{kj}` is the contraction or, in the other order, a gradient, and so on. The form
+    :math:`\sum M_{ik} (w p)_{kj} r_{ij}` has the gradients ``r z^T`` by ``M``, ``M z`` by ``r``, ``w^T b`` by ``p`` and
+    ``b p^T`` by ``w``, with ``b = M^T r``; kept are ``z`` and ``b``, which of them the value needs and which the gradient
+    depends on the order. Second derivatives are these with one factor after the other replaced by its tangent.
+
+    Args:
+        groups: as :func:`grouped` makes them.
+        shapes: of each part: components, copies.
+        map_sizes: of each set of matrices, how many rows of features it takes.
+    """
+
+    def __init__(
+        self, groups: Sequence[Sequence[Contraction]], shapes: Sequence[tuple[int, int]], map_sizes: dict[tuple, int]
+    ):
+        self.groups = [ContractionGroup(ks, shapes) for ks in groups]
+        self.shapes, self.sizes = list(shapes), [components * copies for components, copies in shapes]
+        self.weight_shapes = [(sum(group.rows), group.copies) for group in self.groups]
+        self.weight_sizes = [rows * copies for rows, copies in self.weight_shapes]
+        self.map_sizes, self.map_rows = map_sizes, list(map_sizes.values())
+        numbers = {key: number for number, key in enumerate(map_sizes)}
+        self.reads = [  # for each contraction: which set of matrices, and their shape
+            [(numbers[k.matrix], shapes[k.other][0], group.grids[n][0]) for n, k in enumerate(group.contractions)]
+            for group in self.groups
+        ]
+
+    def parts(self, x: Float[Tensor, "*stack n samples"]) -> list[Float[Tensor, "*stack components copies samples"]]:
+        """Views of the features, part by part."""
+        stack, samples = x.shape[:-2], x.shape[-1]
+        pieces = x.split_with_sizes(self.sizes, -2)
+        return [p.view(*stack, *shape, samples) for p, shape in zip(pieces, self.shapes, strict=True)]
+
+    def weights(self, weight: Float[Tensor, "*stack w"]) -> list[Float[Tensor, "*stack rows copies"]]:
+        """Views of the weights, group by group."""
+        pieces = weight.split_with_sizes(self.weight_sizes, -1)
+        return [w.view(*weight.shape[:-1], *shape) for w, shape in zip(pieces, self.weight_shapes, strict=True)]
+
+    def matrices(self, rows: Float[Tensor, "*stack rows samples"], *j: int) -> list[list[Tensor]]:
+        """Views of the maps' matrices, group by group: ``(*stack, i, k, samples)``, or with a 1 on the grid."""
+        stack, samples = rows.shape[:-2], rows.shape[-1]
+        pieces = rows.split_with_sizes(self.map_rows, -2)
+        return [
+            [pieces[number].view(*stack, i, k, *j, samples) for number, i, k in of_group] for of_group in self.reads
+        ]
+
+    def plain(self, index, x, *parameters):
+        xs, (weight,) = self.parts(x), parameters
+        ys = list(xs)
+        matrices = self.matrices(x.index_select(-2, index), 1)
+        for group, w, Ms in zip(self.groups, self.weights(weight), matrices, strict=True):
+            ks, mixed = group.contractions, group.mixed
+            if group.weights_first:
+                for k, M, z in zip(ks, Ms, group.grid(_mix(w, xs[mixed])), strict=True):
+                    ys[k.out] = ys[k.out] + (M * z).sum(K)
+            else:
+                zs = [(M * xs[k.into].unsqueeze(K)).sum(I) for k, M in zip(ks, Ms, strict=True)]
+                z = torch.cat([z.unflatten(-3, (group.components, -1)).flatten(-3, -2) for z in zs], -2)
+                ys[mixed] = ys[mixed] + _mix(w.mT, z)
+        return torch.cat([y.flatten(-3, -2) for y in ys], -2)
+
+    def value(self, index, inputs):
+        x, weight = inputs
+        y = _copy(x)
+        xs, ys, kept = self.parts(x), self.parts(y), []
+        matrices = self.matrices(x.index_select(-2, index), 1)
+        for group, w, Ms in zip(self.groups, self.weights(weight), matrices, strict=True):
+            ks, mixed = group.contractions, group.mixed
+            if group.weights_first:
+                z = _mix(w, xs[mixed])
+                for k, M, z_k in zip(ks, Ms, group.grid(z), strict=True):
+                    _add(ys[k.out], K, M, z_k)
+            else:
+                z = group.room(x)
+                for k, M, z_k in zip(ks, Ms, group.split(z), strict=True):
+                    _set(z_k, I, M, xs[k.into].unsqueeze(K))
+                ys[mixed].add_(_mix(w.mT, z))
+            kept.append(z)
+        return (y,), tuple(kept)
+
+    def gradient(self, index, inputs, kept, every, again):
+        x, weight, g = inputs
+        rows = x.index_select(-2, index)
+        grad_x, grad_rows, grad_weight, keep = _copy(g), torch.zeros_like(rows), _like(weight), []
+        xs, gs, grad_xs = self.parts(x), self.parts(g), self.parts(grad_x)
+        ws, grad_ws = self.weights(weight), self.weights(grad_weight)
+        matrices = self.matrices(rows, 1), self.matrices(grad_rows)
+        for group, w, grad_w, Ms, grad_Ms, of_value in zip(self.groups, ws, grad_ws, *matrices, kept, strict=True):
+            ks, mixed = group.contractions, group.mixed
+            if group.weights_first:
+                p, rs, z, back = xs[mixed], gs, of_value, group.room(x)
+                for k, M, back_k in zip(ks, Ms, group.split(back), strict=True):
+                    _set(back_k, I, M, gs[k.out].unsqueeze(K))
+                grad_xs[mixed].add_(_mix(w.mT, back))
+                keep.append(back)
+            else:
+                p, rs, z, back = gs[mixed], xs, _mix(w, gs[mixed]), of_value
+                for k, M, z_k in zip(ks, Ms, group.grid(z), strict=True):
+                    _add(grad_xs[k.into], K, M, z_k)
+                keep.append(z)
+            for k, grad_M, z_k in zip(ks, grad_Ms, group.grid(z), strict=True):
+                _add(grad_M, J, rs[k.other].unsqueeze(K), z_k)
+            if every:
+                _outer(back, p, grad_w)
+        grad_x.index_add_(-2, index, grad_rows)
+        return (grad_x, grad_weight) if every else (grad_x,), tuple(keep)
+
+    def second(self, index, inputs, kept):
+        x, weight, g, u = inputs
+        rows, rows_u = x.index_select(-2, index), u.index_select(-2, index)
+        grad_x, grad_weight, grad_g, grad_rows = _like(x).zero_(), _like(weight), _copy(u), torch.zeros_like(rows)
+        xs, gs, us, grad_xs, grad_gs = map(self.parts, (x, g, u, grad_x, grad_g))
+        ws, grad_ws = self.weights(weight), self.weights(grad_weight)
+        matrices = (
+            self.matrices(rows, 1),
+            self.matrices(rows_u, 1),
+            self.matrices(grad_rows),
+        )  # M_u: tangent of M along u
+        n = len(self.groups)
+        for group, w, grad_w, Ms, M_us, grad_Ms, of_value, of_gradient in zip(
+            self.groups, ws, grad_ws, *matrices, kept[:n], kept[n:], strict=True
+        ):
+            ks, mixed, back_u = group.contractions, group.mixed, group.room(x)
+            backs = group.split(back_u)
+            if group.weights_first:
+                zs, z_us = group.grid(of_value), group.grid(_mix(w, us[mixed]))
+                for k, M, M_u, grad_M, z, z_u, back in zip(ks, Ms, M_us, grad_Ms, zs, z_us, backs, strict=True):
+                    r = gs[k.out].unsqueeze(K)
+                    _add(grad_gs[k.out], K, M_u, z, M, z_u)
+                    _add(grad_M, J, r, z_u)
+                    _set(back, I, M_u, r)
+                grad_xs[mixed].add_(_mix(w.mT, back_u))
+                _outer(back_u, xs[mixed], grad_w)
+                grad_w.add_(_outer(of_gradient, us[mixed]))
+            else:
+                for k, M, M_u, grad_M, z, back in zip(
+                    ks, Ms, M_us, grad_Ms, group.grid(of_gradient), backs, strict=True
+                ):
+                    r_u = us[k.into].unsqueeze(K)
+                    _set(back, I, M_u, xs[k.into].unsqueeze(K), M, r_u)
+                    _add(grad_M, J, r_u, z)
+                    _add(grad_xs[k.into], K, M_u, z)
+                grad_gs[mixed].add_(_mix(w.mT, back_u))
+                _outer(back_u, gs[mixed], grad_w)
+        grad_x.index_add_(-2, index, grad_rows)
+        return grad_x, grad_weight, grad_g
+
+
+def _like(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _copy(x: Tensor) -> Tensor:
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def grouped(contractions: Sequence[Contraction]) -> tuple[tuple[Contraction, ...], ...]:
+    """The groups of a :class:`Plan`: contractions whose weights meet the same scalars."""
+    groups: dict[object, list[Contraction]] = {}
+    for k in contractions:
+        scalars = (k.dim_in if k.weights_first else k.dim_out) == 1
+        groups.setdefault((k.weights_first, k.mixed) if scalars else k, []).append(k)
+    return tuple(map(tuple, groups.values()))
+
+
+def _mix(weight: Float[Tensor, "*stack rows copies"], x: Float[Tensor, "*stack components copies samples"]) -> Tensor:
+    """The weights times each component, ``(*stack, components, rows, samples)``."""
+    *stack, components, _, samples = x.shape
+    rows = weight.shape[-2]
+    weight = weight.unsqueeze(-3).expand(*stack, components, -1, -1)
+    return torch.bmm(weight.flatten(0, -3), x.flatten(0, -3)).view(*stack, components, rows, samples)
+
+
+def _outer(a: Tensor, b: Tensor, out: Tensor | None = None) -> Float[Tensor, "*stack rows copies"]:
+    """Sums over components and samples: the gradient of the weights in :func:`_mix`."""
+    product = torch.bmm(a.flatten(0, -3), b.flatten(0, -3).mT)
+    return torch.sum(product.view(*a.shape[:-1], b.shape[-2]), -3, out=out)
+
+
+def _add(onto: Tensor, axis: int, a: Tensor, b: Tensor, *more: Tensor) -> None:
+    """``onto += (a * b + ...).sum(axis)`` for factors on the grid, ``onto`` without that axis; one or two products."""
+    if onto.numel() <= SMALL:
+        onto.add_(_products(a, b, *more).sum(axis))
+    else:
+        for x, y in _terms(axis, a, b, *more):
+            onto.addcmul_(x, y)
+
+
+def _set(out: Tensor, axis: int, a: Tensor, b: Tensor, *more: Tensor) -> None:
+    """``out = (a * b + ...).sum(axis)``."""
+    if out.numel() <= SMALL:
+        torch.sum(_products(a, b, *more), axis, out=out)
+    else:
+        (x, y), *others = _terms(axis, a, b, *more)
+        torch.mul(x, y, out=out)
+        for x, y in others:
+            out.addcmul_(x, y)
+
+
+def _products(a: Tensor, b: Tensor, *more: Tensor) -> Tensor:
+    return (a * b).addcmul_(*more) if more else a * b
+
+
+def _terms(axis: int, a: Tensor, b: Tensor, *more: Tensor) -> list[tuple[Tensor, Tensor]]:
+    terms = list(zip(a.unbind(axis), b.unbind(axis), strict=True))
+    return terms + _terms(axis, *more) if more else terms

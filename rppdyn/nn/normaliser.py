@@ -10,14 +10,15 @@ import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from rppdyn.basis import Basis
 from rppdyn.groups import is_signed_permutation
-from rppdyn.nn.buffers import ExactBuffers
+from rppdyn.nn.coefficients import ExactBuffers
 from rppdyn.nn.linear import bind, check_size
-from rppdyn.reps import Rep
+from rppdyn.reps import Rep, Scalar
 
-__all__ = ["InvariantNormaliser"]
+__all__ = ["InvariantNormaliser", "blocks_of", "deviation_rep"]
 
 LARGEST = 1e150  # entries whose squares double precision has
 WIDEST = 1000  # entries of an observation up to which the projector onto its invariants is a dense matrix
@@ -174,3 +175,21 @@ class InvariantNormaliser(ExactBuffers):
 
     def extra_repr(self) -> str:
         return f"{self.rep}, {len(self.component_size)} components, clip={self.clip}"
+
+
+# -- how the standard deviations of a Gaussian transform whose mean transforms under an orthogonal representation --------------
+
+
+def blocks_of(rep: Rep) -> Tensor | None:
+    """The blocks of entries that an orthogonal representation mixes, in their order; None where it only permutes and flips.
+
+    A matrix ``(blocks, dim)`` of zeros and ones, one row per block.
+    """
+    if rep.is_signed_permutation:
+        return None
+    return F.one_hot(rep.components).mT.float()
+
+
+def deviation_rep(rep: Rep, blocks: Tensor | None) -> Rep:
+    """How logarithms of standard deviations transform: under |rho| one per entry, or invariant, one per block."""
+    return abs(rep) if blocks is None else len(blocks) * Scalar(rep.G)

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.basis import IrreducibleType, Isotypic, isotypic
-from rppdyn.nn.buffers import ExactBuffers
-from rppdyn.nn.coefficients import CoefficientMap
+from rppdyn.nn.coefficients import CoefficientMap, ExactBuffers
 from rppdyn.nn.curvature import Kronecker, of_gradients, of_linear
 from rppdyn.reps import Rep, Scalar
 

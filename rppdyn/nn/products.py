@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
@@ -13,18 +15,19 @@ from torch import Tensor
 
 from rppdyn.nn.activations import SWISH
 from rppdyn.nn.bilinear import BilinearPathway
-from rppdyn.nn.buffers import ExactBuffers
-from rppdyn.nn.derivatives import PullBack, evaluate, evaluate_vjp, plain_vjp
+from rppdyn.nn.coefficients import ExactBuffers
+from rppdyn.nn.derivatives import Arithmetic, PullBack, evaluate, evaluate_vjp, plain_vjp
 from rppdyn.nn.gate import Gate
+from rppdyn.nn.gating import Gating
 from rppdyn.nn.hidden import component_major, gated, operand_types
 from rppdyn.nn.linear import check_size
-from rppdyn.nn.multiplying import GatedProducts, Multiplying, Target
 from rppdyn.reps import Rep
 
 if TYPE_CHECKING:
     from rppdyn.basis import Basis
 
-__all__ = ["ChannelProducts", "product_maps", "with_operands"]
+
+__all__ = ["ChannelProducts", "GatedProducts", "Multiplying", "Target", "product_maps", "with_operands"]
 
 
 def with_operands(rep: Rep, channels: int) -> Rep:
@@ -146,3 +149,166 @@ def _by_component(dim: int, basis: Basis) -> Float[Tensor, "rows pairs"]:
     """Maps as rows, those of one component together; of variance one for operands of variance one."""
     dense = basis.dense()
     return dense.view(dim, -1, basis.rank).transpose(1, 2).reshape(dim * basis.rank, -1) * math.sqrt(dim)
+
+
+# -- the arithmetic of channel-wise products, with derivatives of few passes over memory ---------------------------------------
+
+
+@dataclass(frozen=True)
+class Target:
+    """A part of the output: from which row on, its dimension and copies, how many equivariant products end in it."""
+
+    start: int
+    dim: int
+    copies: int
+    rank: int
+
+
+@dataclass(frozen=True)
+class Multiplying(Arithmetic):
+    r"""``y = z + w t`` with ``x = (z, u_c, v_c)`` and ``t = P (u_c \otimes v_c)`` for each channel ``c``, the samples last.
+
+    ``index`` is ``P``, the equivariant maps from pairs of operands to all targets, with a row for each component and product.
+    The parameter is the weights: for each target a matrix from its products of all channels to its copies.
+
+    Args:
+        features: how many rows ``z`` has, and ``y``.
+        dim: the dimension of an operand.
+        channels: how many pairs.
+        targets: in the order of ``P``.
+    """
+
+    features: int
+    dim: int
+    channels: int
+    targets: tuple[Target, ...]
+
+    def _operands(self, x: Float[Tensor, "*stack n samples"]) -> tuple[Tensor, Tensor]:
+        """Both, ``(*stack, dim, 1, channels, samples)`` and ``(*stack, 1, dim, channels, samples)``, as they are multiplied."""
+        *stack, n, samples = x.shape
+        pairs = x.narrow(-2, self.features, n - self.features).view(*stack, self.dim, 2, 1, self.channels, samples)
+        return pairs.select(-4, 0), pairs.select(-4, 1).transpose(-4, -3)
+
+    def _products(self, index: Tensor, outer: Float[Tensor, "*stack d d channels samples"]) -> Tensor:
+        """``P`` times pairs, ``(*stack, rows * channels, samples)``."""
+        *stack, _, _, _, samples = outer.shape
+        rows, pairs = index.shape
+        terms = index @ outer.reshape(*stack, pairs, self.channels * samples)
+        return terms.view(*stack, rows * self.channels, samples)
+
+    def _pairs(self, index: Tensor, terms: Float[Tensor, "*stack terms samples"]) -> Tensor:
+        """The transpose of :meth:`_products`."""
+        *stack, _, samples = terms.shape
+        outer = index.mT @ terms.view(*stack, len(index), self.channels * samples)
+        return outer.view(*stack, self.dim, self.dim, self.channels, samples)
+
+    def _by_target(self, y: Tensor, terms: Tensor, weight: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Of each target rows ``(*stack, dim, copies, samples)``, products, and weights ``(*stack, copies, products)``."""
+        *stack, _, samples = y.shape
+        row = first = 0
+        for t in self.targets:
+            products = t.rank * self.channels
+            yield (
+                y.narrow(-2, t.start, t.dim * t.copies).view(*stack, t.dim, t.copies, samples),
+                terms.narrow(-2, row, t.dim * products).view(*stack, t.dim, products, samples),
+                weight.narrow(-1, first, t.copies * products).view(*weight.shape[:-1], t.copies, products),
+            )
+            row, first = row + t.dim * products, first + t.copies * products
+
+    def _added(self, y: Tensor, terms: Tensor, weight: Tensor) -> Tensor:
+        """``y + w t``, in place."""
+        for rows, own, w in self._by_target(y, terms, weight):
+            if rows.ndim == 3:
+                rows.baddbmm_(w.expand(len(rows), -1, -1), own)
+            else:
+                rows.add_(w.unsqueeze(-3) @ own)
+        return y
+
+    def _gradient_of_weights(self, g: Tensor, terms: Tensor, weight: Tensor) -> Tensor:
+        grad = torch.empty_like(weight, memory_format=torch.contiguous_format)
+        for rows, own, w in self._by_target(g, terms, grad):
+            torch.sum(rows @ own.mT, -3, out=w)
+        return grad
+
+    def plain(self, index, x, *parameters):
+        u, v = self._operands(x)
+        terms = self._products(index, u * v)
+        parts, row = [], 0
+        for t, (rows, own, w) in zip(self.targets, self._by_target(x, terms, parameters[0]), strict=True):
+            parts += [x[..., row : t.start, :], (rows + w.unsqueeze(-3) @ own).flatten(-3, -2)]
+            row = t.start + t.dim * t.copies
+        return torch.cat([*parts, x[..., row : self.features, :]], -2)
+
+    def value(self, index, inputs):
+        x, weight = inputs
+        u, v = self._operands(x)
+        terms = self._products(index, u * v)
+        y = x.narrow(-2, 0, self.features).clone(memory_format=torch.contiguous_format)
+        return (self._added(y, terms, weight),), (terms,)
+
+    def gradient(self, index, inputs, kept, every, again):
+        x, weight, g = inputs
+        (terms,) = kept
+        g = g.contiguous()
+        back = torch.empty_like(terms)
+        for rows, own, w in self._by_target(g, back, weight):
+            if rows.ndim == 3:
+                torch.bmm(w.mT.expand(len(rows), -1, -1), rows, out=own)
+            else:
+                torch.matmul(w.mT.unsqueeze(-3), rows, out=own)
+        outer = self._pairs(index, back)
+        grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
+        grad_x.narrow(-2, 0, self.features).copy_(g)
+        (u, v), (grad_u, grad_v) = self._operands(x), self._operands(grad_x)
+        torch.sum(outer * v, -3, keepdim=True, out=grad_u)
+        torch.sum(outer * u, -4, keepdim=True, out=grad_v)
+        return (grad_x, self._gradient_of_weights(g, terms, weight)) if every else (grad_x,), (outer,)
+
+    def second(self, index, inputs, kept):
+        x, weight, g, along = inputs
+        _, outer = kept
+        (u, v), (u_along, v_along) = self._operands(x), self._operands(along)
+        terms = self._products(index, (u_along * v).addcmul_(u, v_along))
+        grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
+        grad_x.narrow(-2, 0, self.features).zero_()
+        grad_u, grad_v = self._operands(grad_x)
+        torch.sum(outer * v_along, -3, keepdim=True, out=grad_u)
+        torch.sum(outer * u_along, -4, keepdim=True, out=grad_v)
+        grad_g = along.narrow(-2, 0, self.features).clone(memory_format=torch.contiguous_format)
+        return grad_x, self._gradient_of_weights(g.contiguous(), terms, weight), self._added(grad_g, terms, weight)
+
+
+@dataclass(frozen=True)
+class GatedProducts(Arithmetic):
+    """Products and then the gate as one function: a call from Python takes as long as the arithmetic of many samples.
+
+    Parameters are the weights of :class:`Multiplying` and, where the gate is relaxed, its ``c``.
+    """
+
+    multiplying: Multiplying
+    gating: Gating
+
+    def plain(self, index, x, *parameters):
+        weight, *c = parameters
+        return self.gating.plain(None, self.multiplying.plain(index, x, weight), *c)
+
+    def value(self, index, inputs):
+        x, weight, *c = inputs
+        (y,), (terms,) = self.multiplying.value(index, (x, weight))
+        result, (s, h) = self.gating.value(None, (y, *c))
+        return result, (y, terms, s, h)
+
+    def gradient(self, index, inputs, kept, every, again):
+        x, weight, *c, g = inputs
+        y, terms, s, h = kept
+        (grad_y, *grad_c), back = self.gating.gradient(None, (y, *c, g), (s, h), every, again)
+        grads, (outer,) = self.multiplying.gradient(index, (x, weight, grad_y), (terms,), every, again)
+        return (*grads, *grad_c), (grad_y, outer, *back) if again else ()
+
+    def second(self, index, inputs, kept):
+        x, weight, *c, g, u = inputs
+        y, terms, s, h, grad_y, outer, back = kept
+        grad_x, grad_weight, along = self.multiplying.second(index, (x, weight, grad_y, u), (terms, outer))
+        grad_through, *grad_c, grad_g = self.gating.second(None, (y, *c, g, along), (s, h, back))
+        more, _ = self.multiplying.gradient(index, (x, weight, grad_through), (terms,), True, False)
+        return grad_x.add_(more[0]), grad_weight.add_(more[1]), *grad_c, grad_g

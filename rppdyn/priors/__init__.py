@@ -1,11 +1,9 @@
 """Gaussian priors of pathways, and the marginal likelihood by which their variances are learned."""
 
-from rppdyn.priors.curvature import curvature, gradient_curvature
-from rppdyn.priors.gaussian import negative_log_prior
 from rppdyn.priors.joint import joint_evidence
-from rppdyn.priors.laplace import Evidence, kronecker_evidence, learn_variances
+from rppdyn.priors.laplace import Evidence, curvature, gradient_curvature, kronecker_evidence, learn_variances
 from rppdyn.priors.learning import VarianceLearning, weights_of
-from rppdyn.priors.likelihood import Categorical, Gaussian, Laplace, Likelihood
+from rppdyn.priors.likelihood import Categorical, Gaussian, Laplace, Likelihood, negative_log_prior
 from rppdyn.priors.shares import free_share, free_variance, share_of_defect
 
 __all__ = [

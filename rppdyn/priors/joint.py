@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from rppdyn.nn.pathways import Pathway, named_pathways
 from rppdyn.nn.stacking import Stack
-from rppdyn.priors.curvature import PredictEach
-from rppdyn.priors.laplace import Evidence, PathwayEvidence
+from rppdyn.priors.laplace import Evidence, PathwayEvidence, PredictEach
 from rppdyn.priors.likelihood import Likelihood
 
 __all__ = ["DivergedError", "JointEvidence", "Predict", "beyond_memory", "joint_evidence", "kernel_matrices"]

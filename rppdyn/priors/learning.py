@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from rppdyn.nn import RPPEMLP, Chained, Stack
 from rppdyn.nn.pathways import NOT_TRAINED, in_new_unit, named_pathways
-from rppdyn.priors.curvature import PredictEach, curvature, gradient_curvature
 from rppdyn.priors.joint import DivergedError, Predict, beyond_memory, joint_evidence
-from rppdyn.priors.laplace import Evidence, check_form, kronecker_evidence
+from rppdyn.priors.laplace import Evidence, PredictEach, check_form, curvature, gradient_curvature, kronecker_evidence
 from rppdyn.priors.likelihood import Gaussian, Likelihood
 
 __all__ = ["VarianceLearning", "weights_of"]

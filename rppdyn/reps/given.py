@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rppdyn.groups import Group
 from rppdyn.groups.group import as_matrices
-from rppdyn.reps.leaves import DualRep
+from rppdyn.reps.builtin import DualRep
 from rppdyn.reps.rep import Rep, coefficients_in, near
 
 TABLE_SIZE = 2**23  # numbers; S(8) and its defining representation fit

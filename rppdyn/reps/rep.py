@@ -134,7 +134,7 @@ class Rep(Algebra):
         self.require_countable()
         parts: dict[Rep, list[Tensor]] = {}
         for factors, index in self._expand():
-            parts.setdefault(composite.tensor_product(self.G, factors), []).append(index)
+            parts.setdefault(builtin.tensor_product(self.G, factors), []).append(index)
         return tuple((rep, torch.cat(indices)) for rep, indices in parts.items())
 
     def require_countable(self) -> None:
@@ -226,7 +226,7 @@ class Rep(Algebra):
         if not isinstance(other, Rep):
             return NotImplemented
         a, b = _same_group(self, other)
-        return composite.direct_sum(a.G, [(b, 1), (a, 1)] if swap else [(a, 1), (b, 1)])
+        return builtin.direct_sum(a.G, [(b, 1), (a, 1)] if swap else [(a, 1), (b, 1)])
 
     def _product(self, other, swap):
         if isinstance(other, types.RepType):
@@ -234,13 +234,13 @@ class Rep(Algebra):
         if not isinstance(other, Rep):
             return NotImplemented
         a, b = _same_group(self, other)
-        return composite.tensor_product(a.G, [b, a] if swap else [a, b])
+        return builtin.tensor_product(a.G, [b, a] if swap else [a, b])
 
     def _multiple(self, n):
-        return composite.direct_sum(self.G, [(self, check_multiplicity(n, self))])
+        return builtin.direct_sum(self.G, [(self, check_multiplicity(n, self))])
 
     def _one(self):
-        return leaves.ScalarRep(self.G)
+        return builtin.ScalarRep(self.G)
 
     def __abs__(self) -> Rep:
         r"""The representation that :math:`|\rho|` induces: permutations stay, signs go.
@@ -253,7 +253,7 @@ class Rep(Algebra):
         return self if self.is_permutation else self._abs()
 
     def _abs(self) -> Rep:
-        return leaves.AbsRep(self)
+        return builtin.AbsRep(self)
 
     def restrict(self, H: Group) -> Rep:
         """This representation, restricted to a subgroup ``H`` whose elements are the same matrices.
@@ -306,7 +306,7 @@ class Rep(Algebra):
 
     def _lift(self, G: Group, slot: tuple[int, ...]) -> Rep:
         """This representation as one of ``G``, in whose elements this one's group acts on the coordinates ``slot``."""
-        return leaves.LiftedRep(self, G, slot)
+        return builtin.LiftedRep(self, G, slot)
 
     # -- solutions ----------------------------------------------------------------------------------------------------
 
@@ -460,4 +460,4 @@ def _same_group(a: Rep, b: Rep) -> tuple[Rep, Rep]:
 
 
 # The operators above build subclasses of Rep, whose modules in turn need Rep, so these stand after it.
-from rppdyn.reps import composite, given, leaves, types  # noqa: E402
+from rppdyn.reps import builtin, given, types  # noqa: E402

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, overload
 
 from rppdyn.groups import Group
 from rppdyn.reps.algebra import Algebra, check_factors, check_multiplicity, is_int
-from rppdyn.reps.composite import direct_sum, tensor_product
-from rppdyn.reps.leaves import PseudoscalarRep, VectorRep
+from rppdyn.reps.builtin import PseudoscalarRep, VectorRep, direct_sum, tensor_product
 from rppdyn.reps.rep import Rep
 
 

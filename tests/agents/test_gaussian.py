@@ -11,7 +11,7 @@ from torch.distributions.transforms import TanhTransform
 
 from rppdyn.agents import gaussian
 from rppdyn.groups import SO, O2eR3, SO2eR3, Z
-from rppdyn.nn.deviation import blocks_of, deviation_rep
+from rppdyn.nn.normaliser import blocks_of, deviation_rep
 from rppdyn.reps import Scalar, V
 
 

@@ -27,8 +27,7 @@ from rppdyn.envs import (
 )
 from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW, Defect
 from rppdyn.envs.certification.certify import opened
-from rppdyn.envs.certification.elements import Elements
-from rppdyn.envs.certification.evidence import Evidence
+from rppdyn.envs.certification.evidence import Elements, Evidence
 from rppdyn.envs.certification.store import model_digest
 from rppdyn.envs.derivation import derive, symmetrise
 from rppdyn.envs.simulator import BareSimulator, Outcome, Simulator, tight_solver

@@ -11,7 +11,7 @@ from robots import derived, robot
 
 from rppdyn.envs.certification.survey import dm_control_models
 from rppdyn.envs.derivation import derive, symmetrise
-from rppdyn.envs.derivation.skeleton import Skeleton
+from rppdyn.envs.derivation.trees import Skeleton
 from rppdyn.envs.making import load_model
 
 

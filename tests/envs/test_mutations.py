@@ -11,8 +11,7 @@ from mutants import EXACT
 from rppdyn.envs import symmetry_spec
 from rppdyn.envs.certification.certificate import EXACT_BELOW, Defect
 from rppdyn.envs.certification.certify import opened
-from rppdyn.envs.certification.elements import Elements
-from rppdyn.envs.certification.evidence import Comparison, Evidence
+from rppdyn.envs.certification.evidence import Comparison, Elements, Evidence
 from rppdyn.envs.certification.mutation import Mutation, mutations, refute_mutations
 
 

@@ -11,7 +11,7 @@ import pytest
 from rppdyn.envs import KNOWN_ENVIRONMENTS, symmetry_spec
 from rppdyn.envs.certification.certificate import EXACT_BELOW
 from rppdyn.envs.certification.store import model_digest, spec_digest
-from rppdyn.envs.rounding import rounded
+from rppdyn.envs.encoding import rounded
 
 GENERATORS = ("discrete_generators", "lie_algebra")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rppdyn.envs.certification.support import places, support
+from rppdyn.envs.certification.certify import places, support
 
 
 def sample(n: int, seed: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import torch
 from registry import generator
 
 from rppdyn.equivariance import aliasing_error, aliasing_lie_derivative, images, lie_derivative
-from rppdyn.equivariance.aliasing import alias
+from rppdyn.equivariance.images import alias
 
 ALONG_X = images.translation("x", "fourier")
 ALONG_Y = images.translation("y", "fourier")

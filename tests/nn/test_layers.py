@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from rppdyn.groups import SL, SO, SO13, SU, D, O, S, Sp, U, Z
-from rppdyn.nn import Bilinear, Gate, InvariantNormaliser, Pointwise, RelaxedLinear, contracting, gated
+from rppdyn.nn import Bilinear, Gate, InvariantNormaliser, Pointwise, RelaxedLinear, bilinear, gated
 from rppdyn.nn.bilinear import contractions
 from rppdyn.nn.derivatives import evaluate
 from rppdyn.nn.gating import Gating
@@ -364,7 +364,7 @@ def by_definition(layer, x):
 @pytest.mark.parametrize("G, rep", BILINEAR, ids=[str(G) for G, _ in BILINEAR])
 def test_the_bilinear_layer_is_the_sum_of_its_contractions(G, rep, small, monkeypatch):
     """Values and gradients of both ways of multiplying small matrices, against the definition, in float64."""
-    monkeypatch.setattr(contracting, "SMALL", small)
+    monkeypatch.setattr(bilinear, "SMALL", small)
     layer = Bilinear(rep(G), generator=generator()).double()
     n = sum(k.num_weights for k in layer.contractions)
     assert layer.equivariant.weight.numel() == n == sum(k.outs * k.maps * k.ins for k in contractions(rep(G)))

@@ -14,7 +14,7 @@ from rppdyn.groups import SL, SO, SO13, D, Group, O, O2eR3, SO2eR3, SO13p, Sp, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Bilinear, ChannelProducts, Gate, Stack, merge
 from rppdyn.nn.derivatives import evaluate
 from rppdyn.nn.hidden import LEAST_CHANNELS, component_major, missing_types, operand_types, tensor_rank
-from rppdyn.nn.multiplying import GatedProducts
+from rppdyn.nn.products import GatedProducts
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Pseudoscalar, Scalar, T, V
 

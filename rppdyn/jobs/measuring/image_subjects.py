@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from rppdyn.agents.networks import in_precision
 from rppdyn.envs.tasks.images import SOURCES, image_data
 from rppdyn.equivariance import Flow, layerwise_lie_derivative, lie_derivative
+from rppdyn.equivariance.error import POOLED_FLOOR
 from rppdyn.equivariance.images import TRANSFORMATIONS
 from rppdyn.equivariance.lie import standard_error
-from rppdyn.equivariance.pooled import FLOOR
 from rppdyn.errors import one_line, place_in_users_code
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError, did_you_mean
@@ -183,7 +183,7 @@ def measure_images(subject: ImageSubject, flows: Mapping[str, Flow], whole: tupl
         published_interval=overall.interval,
         per_generator={name: estimate_of(sums[name], published[name]) for name in flows},
         scale=scale,
-        vacuous=scale < FLOOR,
+        vacuous=scale < POOLED_FLOOR,
         by_output={},
         by_input={},
         layers={} if subject.network is None else {"network": _layers(subject, flows, whole)},

@@ -21,7 +21,7 @@ from rppdyn.equivariance import (
     trajectory_equivariance_error,
 )
 from rppdyn.equivariance.actions import act
-from rppdyn.equivariance.pooled import FLOOR, elements_by_generator, pooled_ratio, pooled_sums
+from rppdyn.equivariance.error import POOLED_FLOOR, elements_by_generator, pooled_ratio, pooled_sums
 from rppdyn.groups import Group
 from rppdyn.jobs.measuring.subjects import Function, Network
 from rppdyn.reps import Rep
@@ -159,7 +159,7 @@ def measure(function: Function, observations: NDArray, actions: NDArray | None, 
         published_interval=eq33.interval,
         per_generator={name: estimate_of(value, published[name]) for name, value in sums.items()},
         scale=scale,
-        vacuous=scale < FLOOR if sized else scale == 0,
+        vacuous=scale < POOLED_FLOOR if sized else scale == 0,
         by_output=error_by_output(call, rep_in, rep_out, x, function.outputs, elements=some)
         if len(function.outputs) > 1
         else {},
