@@ -14,9 +14,10 @@ import sys
 import time
 from pathlib import Path
 
+from mutation import refute_mutations
+
 from rppdyn.envs import KNOWN_ENVIRONMENTS, certify, symmetry_choices, symmetry_spec
 from rppdyn.envs.certification.certify import opened
-from rppdyn.envs.certification.mutation import refute_mutations
 from rppdyn.runs import provenance
 from rppdyn.runs.files import write_json
 from rppdyn.runs.progress import Progress

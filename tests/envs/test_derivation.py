@@ -9,7 +9,7 @@ from handwritten import MIRRORS
 from refusals import refused
 from robots import derived, robot
 
-from rppdyn.envs.certification.survey import dm_control_models
+from benchmarks.survey import dm_control_models
 from rppdyn.envs.derivation import derive, symmetrise
 from rppdyn.envs.derivation.trees import Skeleton
 from rppdyn.envs.making import load_model

@@ -8,11 +8,11 @@ import pytest
 from ant import OPTIONS, ant_spec
 from mutants import EXACT
 
+from benchmarks.mutation import Mutation, mutations, refute_mutations
 from rppdyn.envs import symmetry_spec
 from rppdyn.envs.certification.certificate import EXACT_BELOW, Defect
 from rppdyn.envs.certification.certify import opened
 from rppdyn.envs.certification.evidence import Comparison, Elements, Evidence
-from rppdyn.envs.certification.mutation import Mutation, mutations, refute_mutations
 
 
 def count(env, spec, **options):

@@ -1,4 +1,4 @@
-"""The table of every task's and many robots' symmetries: `python -m rppdyn.envs.certification.survey --out docs/symmetries.md`.
+"""The table of every task's and many robots' symmetries: `python benchmarks/survey.py --out docs/symmetries.md`.
 
 Each symmetry that is derived from a model is certified by itself, with the stock solver and with a tight one, and beside it
 the published representation of the same robot. Models that nobody here wrote are those inside dm_control, where that is
@@ -79,7 +79,7 @@ class Findings:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Derive, certify and write."""
-    parser = argparse.ArgumentParser(prog="python -m rppdyn.envs.certification.survey", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python benchmarks/survey.py", description=__doc__)
     parser.add_argument("--out", required=True, metavar="FILE", help="the page (Markdown)")
     parser.add_argument("--json", required=True, metavar="FILE", help="the raw numbers")
     parser.add_argument("--verdicts", metavar="FILE", help="also write what specs of the package state")
@@ -269,9 +269,9 @@ def page(
     parts = [
         "# Symmetries of robots, derived and certified",
         "",
-        "<!-- Written by python -m rppdyn.envs.certification.survey; change the command, not this page. -->",
+        "<!-- Written by python benchmarks/survey.py; change the command, not this page. -->",
         "",
-        "    python -m rppdyn.envs.certification.survey --out docs/symmetries.md --json docs/results/symmetries.json "
+        "    python benchmarks/survey.py --out docs/symmetries.md --json docs/results/symmetries.json "
         f"--verdicts envs/verdicts.json --asymmetries docs/results/asymmetries.json --states {states}",
         "",
         "Every symmetry below was derived from the robot's model with nothing typed in (`rppdyn.envs.derivation`) and then",
