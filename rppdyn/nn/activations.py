@@ -34,6 +34,10 @@ class Activation:
     def __call__(self, x: Tensor) -> Tensor:
         return self.function(x)
 
+    def __reduce__(self) -> tuple:
+        """Copies and pickles are the same object: layers ask which one they have."""
+        return activation_of, (self.name,)
+
 
 def _gain(function: Callable[[Tensor], Tensor]) -> float:
     z = torch.linspace(-12, 12, 4801, dtype=torch.float64)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from benchmarks import survey
 from rppdyn import envs
-from rppdyn.envs.certification import survey
 
 
 def test_a_survey_finds_what_the_package_states(tmp_path):
