@@ -73,12 +73,14 @@ _MODULES = {
     "lie_convolution": ("LieConvolution", "draw_elements"),
     "lie_relaxed": ("RelaxedLieConvolution", "implied_omega", "learn_omega", "omega_penalty", "set_omega"),
     "lie_resnet": ("LieResNet18",),
-    "models": ("ARCHITECTURES", "ImageModel", "LayerSpec", "nine_layers", "small", "ten_layers", "three_layers"),
+    "models": (
+        "ARCHITECTURES", "ImageModel", "LayerSpec", "MaxSubsampling", "PolyphaseSubsampling", "nine_layers", "small",
+        "ten_layers", "three_layers",
+    ),
     "operators": ("OperatorPathway",),
     "pathways": ("Convolution", "FullyConnected", "ImagePathway", "PixelBias", "SharedBias"),
     "sparse": ("SparseConvolution", "SparseFullyConnected"),
-    "subsampling": ("MaxSubsampling", "PolyphaseSubsampling"),
-}
+}  # fmt: skip
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
