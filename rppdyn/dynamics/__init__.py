@@ -1,5 +1,6 @@
 """Symmetric models of dynamics: Hamiltonian and neural-ODE models, their rollouts, and what they conserve."""
 
+from rppdyn.dynamics.fitted import Drive, FittedDynamics, Scaling
 from rppdyn.dynamics.integrate import METHODS, IntegrationError, Trajectories, integrate
 from rppdyn.dynamics.learned_symmetry import SymmetricHamiltonian, learn_symmetry
 from rppdyn.dynamics.models import (
@@ -17,13 +18,16 @@ from rppdyn.dynamics.transition import Rollout, Step, TransitionModel
 __all__ = [
     "METHODS",
     "CrossEntropyPlanner",
+    "Drive",
     "DrivenModel",
     "DynamicsModel",
+    "FittedDynamics",
     "HamiltonianModel",
     "IntegrationError",
     "MechanicalModel",
     "NeuralODEModel",
     "Rollout",
+    "Scaling",
     "SeparableHamiltonian",
     "Step",
     "SymmetricHamiltonian",

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rppdyn.nn import RPPEMLP, Stack
 from rppdyn.nn.compiling import compiled
+from rppdyn.nn.derivatives import plain_vjp
 from rppdyn.reps import Rep, Scalar
 
 __all__ = [
@@ -163,26 +164,39 @@ class MechanicalModel(DynamicsModel):
 
     def vector_field(self, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch n"]:
         weights = self.assemble() if weights is None else weights
-        q, v = z.chunk(2, -1)
-        inverse_mass = lambda q: self._parts(self._apply_net(q, weights))[1]  # noqa: E731
-        W, rate = torch.func.jvp(inverse_mass, (q,), (v,))[:2]
+        q, v = z.contiguous().chunk(2, -1)  # forward mode takes no expanded memory
+        along = torch.func.jvp(lambda q: self._apply_net(q, weights), (q,), (v,))[1]
+        output, pull_back = self._vjp(q, weights)
+        root, rate, W = self._root(output), self._matrix(along), self._parts(output)[1]
         p = _solved(W, v)
+        a = _times(root.mT, p)  # H is |a|^2 / 2 + V, but for the least mass
+        cotangent = torch.cat([torch.ones_like(output[..., :1]), (p.unsqueeze(-1) * a.unsqueeze(-2)).flatten(-2)], -1)
+        turning = _times(rate, a) + _times(root, _times(rate.mT, p))
+        return torch.cat([v, turning - _times(W, pull_back(cotangent))], -1)
 
-        def energy(q: Tensor) -> Tensor:
-            potential, W = self._parts(self._apply_net(q, weights))
-            return (0.5 * torch.einsum("...i,...ij,...j->...", p, W, p) + potential).sum()
+    def _vjp(self, q: Tensor, weights: Any) -> tuple[Tensor, Any]:
+        if isinstance(self.net, RPPEMLP | Stack):
+            return self.net.vjp(q, weights)
+        return plain_vjp(lambda q: self._apply_net(q, weights), q)
 
-        force = torch.func.grad(energy)(q)
-        return torch.cat(
-            [v, torch.einsum("...ij,...j->...i", rate, p) - torch.einsum("...ij,...j->...i", W, force)], -1
-        )
+    @staticmethod
+    def _matrix(output: Tensor) -> Tensor:
+        d = math.isqrt(output.shape[-1] - 1)
+        return output[..., 1:].unflatten(-1, (d, d))
+
+    def _root(self, output: Tensor) -> Tensor:
+        matrix = self._matrix(output)
+        return matrix + torch.eye(matrix.shape[-1], dtype=output.dtype, device=output.device)
 
     def _parts(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """Potential and inverse mass matrix."""
-        d = math.isqrt(output.shape[-1] - 1)
-        identity = torch.eye(d, dtype=output.dtype, device=output.device)
-        root = identity + output[..., 1:].unflatten(-1, (d, d))
+        root = self._root(output)
+        identity = torch.eye(root.shape[-1], dtype=output.dtype, device=output.device)
         return output[..., 0], root @ root.mT + LEAST * identity
+
+
+def _times(A: Float[Tensor, "*batch m n"], x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch m"]:
+    return (A * x.unsqueeze(-2)).sum(-1)
 
 
 def _solved(W: Tensor, v: Tensor) -> Tensor:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import starmap
 from typing import Any, TypeVar
@@ -22,26 +21,25 @@ from rppdyn.dynamics import (
     integrate,
     noether_momenta,
     relative_drift,
-    rollout_error,
 )
 from rppdyn.envs.tasks import OtherParametersError, Pendulum, TrajectoryData, load_trajectories
 from rppdyn.equivariance.discover import discover
-from rppdyn.equivariance.error import equivariance_error, geometric_mean
+from rppdyn.equivariance.error import equivariance_error
 from rppdyn.groups import SO, SO2eR3
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.fit import FitDynamicsConfig, PendulumTaskConfig, RolloutConfig
+from rppdyn.jobs.fitting.dynamics import INITIAL_SCALE, DynamicsFit
 from rppdyn.jobs.fitting.figures import draw_rollouts
-from rppdyn.jobs.fitting.members import GAUSSIAN, StackFit, backward, equivariance_metrics
+from rppdyn.jobs.fitting.members import GAUSSIAN, backward
 from rppdyn.jobs.fitting.networks import build_stack, under_group
 from rppdyn.jobs.fitting.parts import Parts
-from rppdyn.jobs.fitting.result import FitResult, over_members
+from rppdyn.jobs.fitting.result import FitResult
 from rppdyn.jobs.fitting.running import load_members, run_fit
-from rppdyn.nn import Chained, Stack
+from rppdyn.nn import Stack
 from rppdyn.nn.compiling import can_compile, check_compiler
-from rppdyn.reps import Scalar, V
+from rppdyn.reps import Rep, Scalar, V
 from rppdyn.runs import Progress, RunFolder
-from rppdyn.runs.files import write_json
 from rppdyn.runs.workers import Worker, WorkerError, in_turn
 
 __all__ = ["Dynamics", "load_models", "roll_out", "run"]
@@ -53,10 +51,6 @@ BAR_AFTER = 1.0
 """Seconds; data and test rollouts that are sooner there show no bar."""
 KEYS = {"dt": "task.time_step", "seed": "seed"}
 """Of the configuration, for parameters of a dataset that have other names there."""
-LONGEST = 10.0
-"""Times its running mean that a gradient may be long: one trajectory that all but diverges has one 1e8 times as long."""
-INITIAL_SCALE = 0.1
-"""Of the last layer's weights: at full size some networks, cubic in their inputs, throw first rollouts out of all bounds."""
 EXACT = 1e-6
 """Relative defect below which a field's symmetry is called exact."""
 PAYS = 500
@@ -87,13 +81,8 @@ def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = Fal
     return run_fit(config, build, resume=resume, progress=progress)
 
 
-class Dynamics(StackFit):
-    """The configured pendulum with the models that are fitted to it; each seed has trajectories, weights and batches.
-
-    Attributes:
-        curves: of the test rollouts, per seed: ``error``, ``energy`` and ``momentum`` drift over time, filled by :meth:`test`.
-        example: states of the first test trajectory, ``truth``, and of the first member's, ``found``, each ``(T, 12)``.
-    """
+class Dynamics(DynamicsFit):
+    """The configured pendulum with the models that are fitted to it; each seed has trajectories, weights and batches."""
 
     config: FitDynamicsConfig
 
@@ -116,11 +105,8 @@ class Dynamics(StackFit):
             stack,
             chunks[:, :, 0],
             chunks[:, :, 1:],
-            longest=LONGEST,
             by_gradients=is_hamiltonian,
         )
-        self.curves: dict[str, Any] = {}
-        self.example: dict[str, Any] = {}
 
     def gains_by_compiling(self) -> bool:
         """Whether the fit is on a CPU where ``torch.compile`` works, and long enough for it to save the time that it takes.
@@ -180,9 +166,6 @@ class Dynamics(StackFit):
         axis = "exactly" if defect < EXACT else f"but for {defect:.2g} of it"
         return f"The pendulum's field is off {self.rep.G} by {error:.2g}; about its best axis it is symmetric {axis}."
 
-    def predict(self, inputs: Tensor) -> Tensor:
-        return _rollout(self.config, self.chunk_times, self.trained, self.trained.assemble(), inputs)
-
     def _backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         if not self.workers:
             return super()._backward(inputs, targets)
@@ -191,88 +174,52 @@ class Dynamics(StackFit):
             self.parts = Parts(self.stack, self.workers, build)
         return self.parts.backward(inputs, targets, self.prior_scale)
 
-    def predict_one(self, net: Any, inputs: Tensor) -> Tensor:
-        return _rollout(self.config, self.chunk_times, _system(self.config, Chained(net)), None, inputs)
+    # -- what a fit of vector fields asks -----------------------------------------------------------------------------
 
-    def predict_each(self, stack: Stack, weights: Any, inputs: Float[Tensor, "N n"]) -> Float[Tensor, "N T n"]:
-        one_each = inputs.unsqueeze(1)
-        return _rollout(self.config, self.chunk_times, _system(self.config, stack), weights, one_each).squeeze(1)
+    def system(self, net: nn.Module) -> DynamicsModel:
+        return _system(self.config, net)
 
-    def members(self) -> list[DynamicsModel]:
-        """The models as they stand, in float64 on the CPU, where errors are measured."""
-        members = range(self.stack.members)
-        return [_system(self.config, self.stack.member(index)).double().cpu() for index in members]
+    def solve(self, model: DynamicsModel, weights: Any, inputs: Tensor) -> Trajectories:
+        return _solve(self.config, self.chunk_times, model, weights, inputs)
 
-    def metrics(self) -> dict[str, Any]:
-        metrics: dict[str, Any] = {}
-        weights = self.model.assemble()
-        for split in ("validation", "test"):
-            chunks = torch.stack([getattr(data, split) for data in self.data]).to(device=self.device, dtype=self.dtype)
-            found = _solve(self.config, self.chunk_times, self.model, weights, chunks[:, :, 0])
-            errors = zip(rollout_error(found.states, chunks), ~found.diverged, strict=True)
-            metrics[f"{split}/error"] = [_mean(of[kept]) for of, kept in errors]
-            metrics[f"{split}/diverged"] = found.diverged.double().mean(1).tolist()
-        members = zip(self.members(), self.data, strict=True)
-        metrics["equivariance/error"] = [self._equivariance(m, data)["error"] for m, data in members]
-        return metrics
+    def held(self, split: str) -> tuple[Tensor, Tensor]:
+        chunks = torch.stack([getattr(data, split) for data in self.data]).to(device=self.device, dtype=self.dtype)
+        return chunks[:, :, 0], chunks
 
-    def _equivariance(self, member: DynamicsModel, data: TrajectoryData) -> dict[str, float]:
-        """The vector field's error under the group: that of the model, since a Hamiltonian has a constant of no meaning."""
-        z = data.test[: self.config.evaluation.states, 0]
-        weights = member.assemble()
-        return equivariance_metrics(lambda z: member.vector_field(z, weights), self.rep, self.rep, z)
+    def fields_of(self, index: int) -> tuple[Rep, Tensor]:
+        return self.rep, self.data[index].test[:, 0]
 
-    def test(self) -> dict[str, Any]:
-        """What the members' rollouts to the horizon are worth, lists with one value per seed.
+    def truth(self, index: int) -> Tensor:
+        return self.data[index].rollouts[: self.config.rollout.trajectories]
 
-        ``rollout/error`` is the geometric mean over time and trajectories of the relative error; ``rollout/energy_drift``
-        that of the true energy, ``rollout/momentum_drift`` that of the angular momentum about the vertical, along the
-        model's rollouts. Trajectories that diverged are left out of these and counted in ``rollout/diverged``; where all
-        did, there is no number. So it is with ``test/error`` and ``test/diverged``, of the test data's chunks.
-        """
-        measured: list[dict[str, Any]] = []
-        metrics = self.metrics()
-        self.curves = {"times": self.data[0].times.tolist(), "error": [], "energy_drift": [], "momentum_drift": []}
-        members, truths = self.members(), [data.rollouts[: self.config.rollout.trajectories] for data in self.data]
+    @property
+    def times(self) -> list[float]:
+        return self.data[0].times.tolist()
+
+    def rollouts(self, members: Sequence[DynamicsModel]) -> Iterable[Trajectories]:
         jobs = [
-            (self.config.rollout, member, truth[:, 0].clone(), self.data[0].times)
-            for member, truth in zip(members, truths, strict=True)
+            (self.config.rollout, member, self.truth(index)[:, 0].clone(), self.data[0].times)
+            for index, member in enumerate(members)
         ]
-        rollouts = in_turn(self.workers, roll_out, jobs) if self.workers else starmap(roll_out, jobs)
-        for index, found in enumerate(self._in_turn(rollouts, "test rollouts")):
-            member, data, truth = members[index], self.data[index], truths[index]
-            kept = ~found.diverged
-            values: dict[str, Any] = {
-                f"{split}/{name}": metrics[f"{split}/{name}"][index]
-                for split in ("validation", "test")
-                for name in ("error", "diverged")
-            }
-            values["rollout/diverged"] = float(found.diverged.double().mean())
-            values["rollout/first_divergence"] = _first_divergence(found)
-            for name, errors in self._errors(found.states[kept], truth[kept]).items():
-                values[f"rollout/{name}"] = _mean(errors)
-                self.curves[name].append(geometric_mean(errors).tolist() if kept.any() else None)
-            values |= {f"equivariance/{name}": value for name, value in self._equivariance(member, data).items()}
-            measured.append(values)
-            if index == 0:
-                self.example = {"truth": truth[0].tolist(), "found": found.states[0].tolist()}
-        return over_members(measured)
+        return in_turn(self.workers, roll_out, jobs) if self.workers else starmap(roll_out, jobs)
 
-    def save(self, folder: RunFolder) -> None:
-        write_json(folder.path / "rollouts.json", self.curves | {"example": self.example})
+    def errors(self, found: Float[Tensor, "n T d"], truth: Float[Tensor, "n T d"]) -> dict[str, Float[Tensor, "n t"]]:
+        """Of the state; ``energy_drift`` is that of the true energy, ``momentum_drift`` that of the angular momentum about the
+        vertical, along the model's rollouts."""
+        momentum = noether_momenta(2 * V(SO2eR3()), found).squeeze(-1)
+        return super().errors(found, truth) | {
+            "energy_drift": relative_drift(self.pendulum.energy(found)),
+            "momentum_drift": relative_drift(momentum),
+        }
+
+    def others(self, index: int, member: DynamicsModel, found: Trajectories) -> dict[str, Any]:
+        """The time at which the first trajectory was found to have diverged."""
+        lost = found.times[found.diverged_at[found.diverged].min()] if found.diverged.any() else None
+        return {"rollout/first_divergence": None if lost is None else float(lost)}
 
     def draw(self, folder: RunFolder) -> None:
         super().draw(folder)
         draw_rollouts(self.curves, self.example, folder.figures / "rollouts.png")
-
-    def _errors(self, found: Float[Tensor, "n T d"], truth: Float[Tensor, "n T d"]) -> dict[str, Float[Tensor, "n t"]]:
-        """Relative errors and drifts at each time but the first."""
-        momentum = noether_momenta(2 * V(SO2eR3()), found).squeeze(-1)
-        return {
-            "error": rollout_error(found, truth),
-            "energy_drift": relative_drift(self.pendulum.energy(found)),
-            "momentum_drift": relative_drift(momentum),
-        }
 
 
 @torch.no_grad()
@@ -354,13 +301,3 @@ def _processes(config: FitDynamicsConfig) -> int:
 
 def _system(config: FitDynamicsConfig, net: nn.Module) -> DynamicsModel:
     return HamiltonianModel(net) if config.model.system == "hamiltonian" else NeuralODEModel(net)
-
-
-def _mean(errors: Tensor) -> float:
-    """The geometric mean; nan of none."""
-    return float(geometric_mean(errors.flatten())) if errors.numel() else math.nan
-
-
-def _first_divergence(found: Trajectories) -> float | None:
-    """The time at which the first trajectory was found to have diverged."""
-    return float(found.times[found.diverged_at[found.diverged].min()]) if found.diverged.any() else None

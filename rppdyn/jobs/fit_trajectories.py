@@ -2,73 +2,58 @@
 
 from __future__ import annotations
 
-import logging
-import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rppdyn.dynamics import (
-    DrivenModel,
+    Drive,
     DynamicsModel,
+    FittedDynamics,
     HamiltonianModel,
     MechanicalModel,
     NeuralODEModel,
     Trajectories,
-    integrate,
-    learn_symmetry,
-    rollout_error,
 )
-from rppdyn.envs.tasks import Recording, Recordings, read_recordings
-from rppdyn.equivariance import discover
-from rppdyn.equivariance.error import geometric_mean
-from rppdyn.groups import GL, Group, Trivial
+from rppdyn.dynamics.fitted import solve
+from rppdyn.envs.tasks import Recording, read_recordings
+from rppdyn.groups import GL, Group
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.trajectories import AUTO, OWN_DATA, FitTrajectoriesConfig
+from rppdyn.jobs.fitting.dynamics import INITIAL_SCALE, DynamicsFit
 from rppdyn.jobs.fitting.figures import draw_trajectory
-from rppdyn.jobs.fitting.members import StackFit, equivariance_metrics
 from rppdyn.jobs.fitting.networks import build_stack
-from rppdyn.jobs.fitting.result import FitResult, over_members
+from rppdyn.jobs.fitting.result import FitResult
 from rppdyn.jobs.fitting.running import load_members, run_fit
-from rppdyn.nn import Chained, InvariantNormaliser, Stack
-from rppdyn.reps import Rep, Scalar, V
+from rppdyn.jobs.fitting.symmetry import by_evidence, found_group, generators_of, in_function
+from rppdyn.jobs.fitting.trajectories import (
+    check_data,
+    drive_of,
+    padded,
+    positions_count,
+    positions_rep,
+    representations,
+    scaling_of,
+    split_of,
+    state_rep,
+    vector_size,
+)
+from rppdyn.reps import Rep, Scalar
 from rppdyn.runs import RunFolder
-from rppdyn.runs.files import write_json
 
-__all__ = ["FittedDynamics", "RecordingsFit", "fit", "load_dynamics", "run"]
+__all__ = ["RecordingsFit", "fit", "load_dynamics", "run"]
 
-logger = logging.getLogger(__name__)
-
-INITIAL_SCALE = 0.1
-"""Of the last layer's weights."""
-LONGEST = 10.0
-"""Times its running mean that a gradient may be long."""
 CHUNKS = 500
 """Of validation and of test, at most."""
-APART = 1e6
-"""Ratio of the sizes of two columns that is worth a warning."""
-STATES = 500
-"""At which a symmetry is looked for in a network."""
-LARGEST = 0.15
-"""Relative defect of a symmetry that is found in a network; a whole family may be below more by chance."""
-RATES = 200
-"""From which it is learned with a Hamiltonian."""
-BLUR = 1e-3
-"""Of rates, about what differences in place of derivatives are off by: the evidence needs some noise."""
-DECISIVE = 5.0
-"""Logarithm of the evidence that a symmetry has to gain."""
-TURNS = 0.1
-"""Share of a generator that may be no rotation and is left out as noise."""
 
 
 def run(config: FitTrajectoriesConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
@@ -93,53 +78,14 @@ def run(config: FitTrajectoriesConfig, *, resume: bool = False, progress: bool =
     return run_fit(config, build, resume=resume, progress=progress)
 
 
-class Scaling(NamedTuple):
-    """Units in which a system is fitted: ``z = centre + scale * y`` and ``t = seconds * s``, which commute with the group.
-
-    ``controls`` likewise: their centre and scale.
-    """
-
-    centre: Float[Tensor, " n"]
-    scale: Float[Tensor, " n"]
-    seconds: float
-    control_centre: Float[Tensor, " m"]
-    control_scale: Float[Tensor, " m"]
-
-    def states(self, z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        return (z - self.centre) / self.scale
-
-    def back(self, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        """States in the user's units."""
-        return self.centre + self.scale * y
-
-    def controls(self, u: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:
-        return (u - self.control_centre) / self.control_scale
-
-
-class Drive(NamedTuple):
-    """Steps and controls along trajectories, in scaled units."""
-
-    steps: Float[Tensor, "*batch T"]
-    controls: Float[Tensor, "*batch T m"]
-
-
-class Split(NamedTuple):
-    """Trajectories for training, validation and test."""
-
-    train: list[Recording]
-    validation: list[Recording]
-    test: list[Recording]
-
-
-class RecordingsFit(StackFit):
+class RecordingsFit(DynamicsFit):
     """Trajectories of the user's own and the models that are fitted to them, one with each seed.
 
     Attributes:
         recordings: all data, in the user's units.
+        splits, scalings: of each member; all have one where ``task.split_seed`` is a number.
         group: of the networks; None where they have none.
         rep, control_rep: of states and of controls.
-        scaling: the units of the fit.
-        curves, example: of the test rollouts, filled by :meth:`test`.
     """
 
     config: FitTrajectoriesConfig
@@ -149,28 +95,72 @@ class RecordingsFit(StackFit):
         self.recordings = read_recordings(
             task.data, task.columns, controls=task.controls or (), time=task.time, trajectory=task.trajectory
         )
-        _check_data(config, self.recordings)
-        self.split = _split(self.recordings, config)
+        check_data(config, self.recordings)
+        seeds = config.all_seeds if task.split_seed is None else [task.split_seed]
+        several = config.seeds // len(seeds)
+        splits = [split_of(self.recordings, config, seed) for seed in seeds]
         self.dtype, self.device = getattr(torch, config.dtype), device_of(config.device)
-        self.group = _group(config, self.recordings, self.split)
-        self.rep, self.control_rep = _representations(config, self.group, self.recordings)
-        self.scaling = _scaling(config, self.split.train, self.rep, self.control_rep)
+        self.group = self._group(splits[0].train)
+        self.rep, self.control_rep = representations(config, self.group, self.recordings)
+        scalings = [scaling_of(config, split.train, self.rep, self.control_rep) for split in splits]
+        self.splits, self.scalings = splits * several, scalings * several
         stack = build_stack(config, self.rep_in, self.rep_out, INITIAL_SCALE)
-        self.model = _system(config, stack)
-        chunks = self._chunks(self.split.train, task.most)
-        task.windows = len(chunks[0])
-        inputs, targets = (t.expand(config.seeds, *t.shape) for t in chunks)
-        hamiltonian = config.model.system != "ode"
-        super().__init__(config, stack, inputs, targets, longest=LONGEST, by_gradients=hamiltonian)
-        self.held = {name: self._chunks(getattr(self.split, name), CHUNKS) for name in ("validation", "test")}
-        self.curves: dict[str, Any] = {}
-        self.example: dict[str, Any] = {}
+        self.model = self.trained = self.system(stack)
+        inputs, states = self._chunks("train", task.most)
+        task.windows = inputs.shape[1]
+        super().__init__(config, stack, inputs, states[:, :, 1:], by_gradients=config.model.system != "ode")
+        self._held = {name: self._chunks(name, CHUNKS) for name in ("validation", "test")}
+
+    def _group(self, train: Sequence[Recording]) -> Group | None:
+        """The configured group; where it is to be discovered, what is found in the training data."""
+        task = self.config.task
+        if task.group is None:
+            return None
+        if task.group != AUTO:
+            return notation.group(task.group, "group")
+        if task.generators is None:
+            task.generators = self._discovered(train)
+        if not task.generators:
+            self.config.model.kind = "mlp"
+            return None
+        return found_group(task.generators, task.data)
+
+    def _discovered(self, train: Sequence[Recording]) -> list[Any]:
+        """Generators of the symmetry of trajectories, none where there is none.
+
+        Of positions and momenta one is learned with a Hamiltonian, by evidence, from rates of change (velocities are taken for
+        momenta); in other states all are found in the field of a plain network that is fitted first.
+        """
+        config = self.config
+        if self.recordings.control_names:
+            raise ConfigError("group=auto with controls: a symmetry is looked for in systems without; name the group")
+        count = positions_count(config, self.recordings)
+        family = GL(vector_size(config, count))
+        rep = state_rep(config, family, count)
+        if config.task.positions:
+            rates = [np.gradient(r.states.numpy(), r.times.numpy(), axis=0)[1:-1] for r in train if len(r.states) > 2]
+            z = torch.cat([r.states[1:-1] for r in train])
+            return generators_of(by_evidence(z, torch.from_numpy(np.concatenate(rates)), rep, config.seed), family)
+        task = replace(
+            config.task, group=None, rep=None, generators=None, split_seed=config.task.split_seed or config.seed
+        )
+        model = replace(config.model, kind="mlp", free_variance=1.0)
+        plain = RecordingsFit(replace(config, task=task, model=model, seeds=1, objective="map"))
+        for step in range(plain.steps):
+            plain.step(step)
+        field = plain.fitted().vector_field
+        return generators_of(in_function(field, rep, rep, torch.cat([r.states for r in train])), family)
 
     @property
     def rep_in(self) -> Rep:
         """Of the network's input: a state, of a mechanical model its positions, and controls."""
         if self.config.model.system == "mechanical":
-            return _positions(self.config, self.rep.G, self.recordings)
+            return positions_rep(self.config, self.rep.G, self.recordings)
+        return self.field_rep
+
+    @property
+    def field_rep(self) -> Rep:
+        """Of what a vector field is a function of: a state, and controls."""
         return self.rep + self.control_rep if self.recordings.control_names else self.rep
 
     @property
@@ -185,222 +175,129 @@ class RecordingsFit(StackFit):
 
     def measure_under(self, group: Group) -> None:
         """Another group for equivariance errors than the networks'."""
-        self.rep, self.control_rep = _representations(self.config, group, self.recordings)
+        self.rep, self.control_rep = representations(self.config, group, self.recordings)
 
-    def _chunks(self, recordings: Sequence[Recording], most: int) -> tuple[Tensor, Tensor]:
-        """Initial states, each with the steps and controls after it, and the states that follow, ``(N, chunk, n)``."""
-        chunk, inputs, targets = self.config.task.chunk, [], []
-        for recording in recordings:
-            y, drive = self.scaling.states(recording.states), _drive(recording, self.scaling)
+    def _chunks(self, split: str, most: int) -> tuple[Tensor, Tensor]:
+        """Initial states, each with the steps and controls after it, and the states from it on, for each member as many.
+
+        Returns:
+            ``(members, N, d)``, ``(members, N, chunk + 1, n)``.
+        """
+        every = [
+            self._own_chunks(index, split)
+            for index in range(1 if self.splits[0] is self.splits[-1] else self.config.seeds)
+        ]
+        count, chosen = min(most, *(len(inputs) for inputs, _ in every)), []
+        for (inputs, states), seed in zip(every, self.config.all_seeds, strict=False):
+            seed = seed if self.config.task.split_seed is None else self.config.task.split_seed
+            order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))[:count].sort().values
+            chosen.append((inputs[order], states[order]))
+        return tuple(
+            torch.stack(values)
+            .to(device=self.device, dtype=self.dtype)
+            .expand(self.config.seeds, *(-1,) * (values[0].ndim))
+            for values in zip(*chosen, strict=True)
+        )  # type: ignore[return-value]
+
+    def _own_chunks(self, index: int, split: str) -> tuple[Tensor, Tensor]:
+        chunk, scaling, inputs, states = self.config.task.chunk, self.scalings[index], [], []
+        for recording in getattr(self.splits[index], split):
+            y, drive = scaling.states(recording.states), drive_of(recording, scaling)
             for start in range(0, len(y) - chunk, chunk):
                 along = [part[start : start + chunk].flatten() for part in drive]
                 inputs.append(torch.cat([y[start], *along]))
-                targets.append(y[start + 1 : start + chunk + 1])
-        order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(self.config.task.split_seed))[:most]
-        chosen = order.sort().values.tolist()
-        return tuple(
-            torch.stack([values[i] for i in chosen]).to(device=self.device, dtype=self.dtype)
-            for values in (inputs, targets)
-        )  # type: ignore[return-value]
+                states.append(y[start : start + chunk + 1])
+        return torch.stack(inputs), torch.stack(states)
 
-    # -- what a fit says ----------------------------------------------------------------------------------------------
+    # -- what a fit of vector fields asks -----------------------------------------------------------------------------
 
-    def _rollout(self, model: DynamicsModel, weights: Any, inputs: Float[Tensor, "*batch d"]) -> Trajectories:
+    def system(self, net: nn.Module) -> DynamicsModel:
+        match self.config.model.system:
+            case "hamiltonian":
+                return HamiltonianModel(net)
+            case "separable":
+                return HamiltonianModel(_Separated(net), separable=True)
+            case "mechanical":
+                return MechanicalModel(net)
+        return NeuralODEModel(net)
+
+    def solve(self, model: DynamicsModel, weights: Any, inputs: Float[Tensor, "*batch d"]) -> Trajectories:
         n, chunk = self.rep.dim, self.config.task.chunk
         z, steps, controls = inputs.split([n, chunk, inputs.shape[-1] - n - chunk], -1)
-        return _solve(model, weights, z, Drive(steps, controls.unflatten(-1, (chunk, -1))))
+        return solve(model, weights, z, Drive(steps, controls.unflatten(-1, (chunk, -1))))
 
-    def predict(self, inputs: Tensor) -> Tensor:
-        return self._rollout(self.model, self.model.assemble(), inputs).states[..., 1:, :]
+    def held(self, split: str) -> tuple[Tensor, Tensor]:
+        return self._held[split]
 
-    def predict_one(self, net: Any, inputs: Tensor) -> Tensor:
-        return self._rollout(_system(self.config, Chained(net)), None, inputs).states[..., 1:, :]
+    def fields_of(self, index: int) -> tuple[Rep, Tensor] | None:
+        return None if self.group is None else (self.field_rep, self.inputs_of(index))
 
-    def predict_each(self, stack: Stack, weights: Any, inputs: Float[Tensor, "N n"]) -> Float[Tensor, "N T n"]:
-        found = self._rollout(_system(self.config, stack), weights, inputs.unsqueeze(1))
-        return found.states[..., 1:, :].squeeze(1)
+    def inputs_of(self, index: int = 0) -> Float[Tensor, "N d"]:
+        """A member's test states, and controls, in scaled units: what its vector field is a function of."""
+        n, first = self.rep.dim, self.rep.dim + self.config.task.chunk
+        inputs = self._held["test"][0][index].double().cpu()
+        return torch.cat([inputs[:, :n], inputs[:, first : first + len(self.recordings.control_names)]], 1)
 
-    def members(self) -> list[DynamicsModel]:
-        """The models as they stand, in scaled units, in float64 on the CPU."""
-        members = range(self.stack.members)
-        return [_system(self.config, self.stack.member(index)).double().cpu() for index in members]
-
-    def fitted(self) -> FittedDynamics:
-        """The models in the user's units."""
-        return FittedDynamics(
-            self.members(), self.scaling, self.rep, self.recordings.names, self.recordings.control_names
-        )
-
-    def metrics(self) -> dict[str, Any]:
-        metrics: dict[str, Any] = {}
-        weights = self.model.assemble()
-        for split, (inputs, targets) in self.held.items():
-            found = self._rollout(self.model, weights, inputs.expand(self.stack.members, *inputs.shape))
-            truth = torch.cat([inputs[:, None, : self.rep.dim], targets], 1).expand_as(found.states)
-            errors = zip(rollout_error(found.states, truth), ~found.diverged, strict=True)
-            metrics[f"{split}/error"] = [_mean(of[kept]) for of, kept in errors]
-            metrics[f"{split}/diverged"] = found.diverged.double().mean(1).tolist()
-        if self.group is not None:
-            metrics["equivariance/error"] = [self._equivariance(member)["error"] for member in self.members()]
-        return metrics
-
-    def _equivariance(self, member: DynamicsModel) -> dict[str, float]:
-        """The vector field's error under the group."""
-        z, rep_in = self.inputs_of(), self.rep
-        if self.recordings.control_names:
-            rep_in = self.rep + self.control_rep
-        weights = member.assemble()
-        return equivariance_metrics(lambda z: member.vector_field(z, weights), rep_in, self.rep, z)
-
-    def inputs_of(self) -> Float[Tensor, "N d"]:
-        """States of the test set, and controls, in scaled units: what a vector field is a function of."""
-        n, chunk = self.rep.dim, self.config.task.chunk
-        inputs = self.held["test"][0][: self.config.evaluation.states].double().cpu()
-        return torch.cat([inputs[:, :n], inputs[:, n + chunk : n + chunk + len(self.recordings.control_names)]], 1)
-
-    def test(self) -> dict[str, Any]:
-        """What the members are worth, lists with one value per seed.
-
-        ``test/error`` and ``rollout/error`` are geometric means of relative errors, in scaled units; ``rmse/NAME`` root mean
-        squares of errors over the test chunks, in the user's units; ``energy/variation``, of models that have an energy, how
-        far theirs varies along true trajectories, relative to how far it varies over all of them: of a conserved one 0.
-        """
-        metrics, measured = self.metrics(), []
+    @cached_property
+    def _tested(self) -> list[tuple[Tensor, Drive, Bool[Tensor, "m T"]]]:
+        """Of each member, scaled test trajectories of one length, what drives them, and where they are known."""
         options = self.config.rollout
-        truths = self.split.test[: options.trajectories]
-        y, drive, known = _padded(truths, self.scaling, options.steps)
-        seconds = float(np.mean([float(r.times.diff().mean()) for r in truths]))
-        self.curves = {"times": [seconds * k for k in range(y.shape[1])], "error": []}
-        inputs, targets = (values.double().cpu() for values in self.held["test"])
-        for index, member in enumerate(self.members()):
-            values: dict[str, Any] = {
-                f"{split}/{name}": metrics[f"{split}/{name}"][index]
-                for split in ("validation", "test")
-                for name in ("error", "diverged")
-            }
-            with torch.no_grad():
-                found = _solve(member, None, y[:, 0].clone(), drive, options.substeps)
-                short = self._rollout(member, None, inputs)
-            kept = ~found.diverged
-            errors = torch.where(known[:, 1:], rollout_error(found.states, y), torch.nan)[kept]
-            values["rollout/diverged"] = float(found.diverged.double().mean())
-            values["rollout/error"] = _mean(errors[~errors.isnan()])
-            self.curves["error"].append(_over_time(errors))
-            off = (self.scaling.scale * (short.states[:, 1:] - targets))[~short.diverged]
-            values |= {
-                f"rmse/{name}": float(off[..., i].square().mean().sqrt())
-                for i, name in enumerate(self.recordings.names)
-            }
-            energy = _energy(member)
-            if energy is not None:
-                values["energy/variation"] = _variation(energy(y), known)
-            if self.group is not None:
-                values |= {f"equivariance/{name}": value for name, value in self._equivariance(member).items()}
-            measured.append(values)
-            if index == 0:
-                of_known = known[0]
-                self.example = {
-                    "times": (truths[0].times - truths[0].times[0])[: len(of_known)].tolist(),
-                    "truth": truths[0].states[: len(of_known)].tolist(),
-                    "found": self.scaling.back(found.states[0])[of_known].tolist(),
-                }
-        return over_members(measured)
+        return [
+            padded(split.test[: options.trajectories], scaling, options.steps)
+            for split, scaling in zip(self.splits, self.scalings, strict=True)
+        ]
 
-    def save(self, folder: RunFolder) -> None:
-        write_json(folder.path / "rollouts.json", self.curves | {"example": self.example})
+    def rollouts(self, members: Sequence[DynamicsModel]) -> Iterable[Trajectories]:
+        for member, (y, drive, _) in zip(members, self._tested, strict=True):
+            with torch.no_grad():
+                found = solve(member, None, y[:, 0].clone(), drive, self.config.rollout.substeps)
+            yield found
+
+    def truth(self, index: int) -> Tensor:
+        y, _, known = self._tested[index]
+        return torch.where(known[..., None], y, torch.nan)
+
+    @property
+    def times(self) -> list[float]:
+        tests = self.splits[0].test[: self.config.rollout.trajectories]
+        seconds = float(np.mean([float(r.times.diff().mean()) for r in tests]))
+        return [seconds * k for k in range(max(tested[0].shape[1] for tested in self._tested))]
+
+    def others(self, index: int, member: DynamicsModel, found: Trajectories) -> dict[str, Any]:
+        """``rmse/NAME`` are root mean squares of errors over the test chunks, in the user's units; ``energy/variation``, of
+        models that have an energy, how far theirs varies along true trajectories, relative to how far it varies over all of
+        them: of a conserved one 0."""
+        inputs, states = (values[index].double().cpu() for values in self._held["test"])
+        short = self.solve(member, None, inputs)
+        off = (self.scalings[index].scale * (short.states - states)[:, 1:])[~short.diverged]
+        values = {
+            f"rmse/{name}": float(off[..., i].square().mean().sqrt()) for i, name in enumerate(self.recordings.names)
+        }
+        energy = _energy(member)
+        if energy is not None:
+            y, _, known = self._tested[index]
+            values["energy/variation"] = _variation(energy(y), known)
+        return values
+
+    def example_of(self, found: Trajectories) -> dict[str, Any]:
+        """In the user's units."""
+        first, known = self.splits[0].test[0], self._tested[0][2][0]
+        length = int(known.sum())
+        return {
+            "times": (first.times - first.times[0])[:length].tolist(),
+            "truth": first.states[:length].tolist(),
+            "found": self.scalings[0].back(found.states[0])[:length].tolist(),
+        }
 
     def draw(self, folder: RunFolder) -> None:
         super().draw(folder)
         draw_trajectory(self.curves, self.example, self.recordings.names, folder.figures / "rollouts.png")
 
-
-class FittedDynamics:
-    """Fitted models of a system, in the units of the data.
-
-    Attributes:
-        models: the members, one for each seed, in scaled units.
-        rep: of the states.
-        names, control_names: of the coordinates.
-    """
-
-    def __init__(
-        self,
-        models: Sequence[DynamicsModel],
-        scaling: Scaling,
-        rep: Rep,
-        names: Sequence[str],
-        control_names: Sequence[str] = (),
-    ):
-        self.models, self.scaling, self.rep = list(models), scaling, rep
-        self.names, self.control_names = tuple(names), tuple(control_names)
-
-    @torch.no_grad()
-    def predict(
-        self,
-        state: NDArray | Tensor,
-        times: NDArray | Tensor | Sequence[float],
-        controls: NDArray | Tensor | None = None,
-        *,
-        members: str = "mean",
-        substeps: int = 1,
-    ) -> Any:
-        """States at given times, from the state at the first of them.
-
-        Args:
-            state: ``(*batch, n)``.
-            times: increasing, s.
-            controls: ``(*batch, T - 1, m)``, held from each time to the next; of a model that has controls.
-            members: "mean" over seeds, or "all" of them along a new first axis.
-            substeps: of rk4, from one time to the next.
-        Returns:
-            ``(*batch, T, n)``, of the kind that `state` is, an array or a tensor; nan from where a model diverges.
-        Raises:
-            ValueError: a state of another size, times that do not increase, controls that are missing or of another shape.
-        """
-        z = torch.as_tensor(state, dtype=torch.float64)
-        if z.shape[-1:] != (len(self.names),):
-            raise ValueError(f"a state of shape {tuple(z.shape)}: its last axis must be {', '.join(self.names)}")
-        t = torch.as_tensor(times, dtype=torch.float64)
-        if t.ndim != 1 or len(t) < 2 or not bool((t.diff() > 0).all()):
-            raise ValueError("times must increase, two of them at least")
-        if members not in ("mean", "all"):
-            raise ValueError(f"members={members!r}: give 'mean' or 'all'")
-        steps = (t.diff() / self.scaling.seconds).expand(*z.shape[:-1], len(t) - 1)
-        drive = Drive(steps, self._controls(controls, (*z.shape[:-1], len(t) - 1)))
-        found = []
-        for model in self.models:
-            solved = _solve(model, None, self.scaling.states(z), drive, substeps)
-            index = torch.arange(len(t))
-            lost = solved.diverged[..., None] & (index >= solved.diverged_at[..., None])
-            found.append(torch.where(lost[..., None], torch.nan, self.scaling.back(solved.states)))
-        together = torch.stack(found)
-        result = together.mean(0) if members == "mean" else together
-        return result if isinstance(state, Tensor) else result.numpy()
-
-    @torch.no_grad()
-    def vector_field(
-        self, state: Float[Tensor, "*batch n"], control: Tensor | None = None
-    ) -> Float[Tensor, "*batch n"]:
-        """The mean of the members' ``dz/dt``, in the user's units."""
-        y = self.scaling.states(torch.as_tensor(state, dtype=torch.float64))
-        if self.control_names:
-            y = torch.cat([y, self._controls(control, y.shape[:-1])], -1)
-        fields = torch.stack([model.vector_field(y) for model in self.models])
-        return fields.mean(0) * self.scaling.scale / self.scaling.seconds
-
-    def _controls(self, controls: Any, shape: Sequence[int]) -> Tensor:
-        wanted = (*shape, len(self.control_names))
-        if controls is None and not self.control_names:
-            return torch.zeros(wanted, dtype=torch.float64)
-        if controls is None:
-            raise ValueError(f"controls= is missing: {', '.join(self.control_names)}, of shape {wanted}")
-        u = torch.as_tensor(controls, dtype=torch.float64)
-        if not self.control_names or tuple(u.shape[-2:]) != wanted[-2:]:
-            raise ValueError(f"controls of shape {tuple(u.shape)}: must be {wanted}")
-        return self.scaling.controls(u.expand(wanted))
-
-    def __repr__(self) -> str:
-        return f"FittedDynamics({', '.join(self.names)}; {len(self.models)} members under {self.rep.G})"
+    def fitted(self) -> FittedDynamics:
+        """The models in the user's units."""
+        return FittedDynamics(
+            self.members(), self.scalings, self.rep, self.recordings.names, self.recordings.control_names
+        )
 
 
 def fit(data: str | os.PathLike[str], **options: Any) -> FittedDynamics:
@@ -461,262 +358,6 @@ def load_recordings(config: FitTrajectoriesConfig, folder: RunFolder) -> tuple[R
     return subject, subject.members()
 
 
-# -- from recordings to what is fitted --------------------------------------------------------------------------------
-
-
-def _check_data(config: FitTrajectoriesConfig, recordings: Recordings) -> None:
-    """Refuse data that are others than a run began with, or too short; warn of columns of very different sizes."""
-    task = config.task
-    if task.digest not in (None, recordings.digest):
-        raise ConfigError(f"data={task.data}: the numbers are others than the run began with; begin another, run_dir=")
-    task.digest = recordings.digest
-    for recording in recordings.trajectories:
-        if len(recording.states) <= task.chunk:
-            raise ConfigError(
-                f"task.chunk={task.chunk}: {recording.name} has {len(recording.states) - 1} steps; give a smaller chunk, or "
-                "leave that trajectory out"
-            )
-    sizes = torch.cat([recording.states for recording in recordings.trajectories]).square().mean(0).sqrt()
-    least, most = int(sizes.argmin()), int(sizes.argmax())
-    if sizes[most] >= APART * sizes[least]:
-        logger.warning(
-            "%s is %.1g times the size of %s: are the units right? Each is fitted in units of its own spread, up to what the "
-            "symmetry mixes",
-            recordings.names[most], float(sizes[most] / sizes[least]), recordings.names[least],
-        )  # fmt: skip
-
-
-def _split(recordings: Recordings, config: FitTrajectoriesConfig) -> Split:
-    """By trajectory, in an order that is drawn; fewer than three are each cut in time."""
-    shares, chunk = config.task.split, config.task.chunk
-    every = list(recordings.trajectories)
-    if len(every) >= 3:
-        generator = torch.Generator().manual_seed(config.task.split_seed)
-        drawn = [every[i] for i in torch.randperm(len(every), generator=generator).tolist()]
-        held = [max(1, round(share * len(every))) for share in shares[1:]]
-        if sum(held) >= len(every):
-            held = [1, 1]
-        rest = len(every) - sum(held)
-        return Split(drawn[:rest], drawn[rest : rest + held[0]], drawn[rest + held[0] :])
-    parts: tuple[list[Recording], ...] = ([], [], [])
-    for recording in every:
-        ends = [0, *(round(float(share) * len(recording.states)) for share in np.cumsum(shares))]
-        for part, start, stop in zip(parts, ends[:-1], ends[1:], strict=True):
-            if stop - start <= chunk:
-                raise ConfigError(
-                    f"data={config.task.data}: a part of {stop - start} states of {recording.name} is shorter than "
-                    f"task.chunk={chunk}; give three trajectories or more, or a smaller chunk"
-                )
-            part.append(
-                Recording(
-                    recording.name, recording.times[start:stop], recording.states[start:stop],
-                    recording.controls[start : stop - 1],
-                )
-            )  # fmt: skip
-    return Split(*parts)
-
-
-def _group(config: FitTrajectoriesConfig, recordings: Recordings, split: Split) -> Group | None:
-    """The configured group; where it is to be discovered, what a plain network's field has."""
-    task = config.task
-    if task.group is None:
-        return None
-    if task.group != AUTO:
-        return notation.group(task.group, "group")
-    if task.generators is None:
-        task.generators = _discovered(config, recordings, split)
-    if not task.generators:
-        config.model.kind = "mlp"
-        return None
-    return Group(f"found in {task.data}", lie_algebra=torch.tensor(task.generators, dtype=torch.float64))
-
-
-def _discovered(config: FitTrajectoriesConfig, recordings: Recordings, split: Split) -> list[Any]:
-    """Generators of the symmetry of the training data, none where there is no symmetry.
-
-    Of positions and momenta one is learned with a Hamiltonian, by evidence, from rates of change (velocities are taken for
-    momenta); in other states all are found in the field of a plain network that is fitted first.
-    """
-    if recordings.control_names:
-        raise ConfigError("group=auto with controls: a symmetry is looked for in systems without; name the group")
-    family = GL(_dimension(config, _count(config, recordings)))
-    rep = _state_rep(config, family, _count(config, recordings))
-    found = (_by_evidence if config.task.positions else _in_plain_network)(config, split.train, rep)
-    turns = [(A - A.T) / 2 for A in found]
-    if any(float((A - turn).norm()) > TURNS * float(A.norm()) for A, turn in zip(found, turns, strict=True)):
-        turns = found
-    if turns:
-        shown = "; ".join(str([[round(x, 3) for x in row] for row in A.tolist()]) for A in turns)
-        logger.warning(
-            "group=auto found %s in %s: %s", f"{len(turns)} generator" + "s" * (len(turns) > 1), family, shown
-        )
-    else:
-        logger.warning("group=auto found no symmetry in %s: plain networks are fitted", family)
-    return [A.tolist() for A in turns]
-
-
-def _by_evidence(config: FitTrajectoriesConfig, train: Sequence[Recording], rep: Rep) -> list[Tensor]:
-    rates = [np.gradient(r.states.numpy(), r.times.numpy(), axis=0)[1:-1] for r in train if len(r.states) > 2]
-    z, rate = torch.cat([r.states[1:-1] for r in train]), torch.from_numpy(np.concatenate(rates))
-    generator = torch.Generator().manual_seed(config.seed)
-    rate = rate + BLUR * rate.std(0) * torch.randn(rate.shape, generator=generator, dtype=rate.dtype)
-    chosen = _evenly(len(z), RATES)
-    with_symmetry, without = (
-        learn_symmetry(z[chosen], rate[chosen], family, generator=torch.Generator().manual_seed(config.seed))
-        for family in (rep, None)
-    )
-    gain = with_symmetry.log_evidence - without.log_evidence
-    logger.info("group=auto: a symmetric energy has %.1f more log evidence", gain)
-    return [with_symmetry.generator] if gain > DECISIVE and with_symmetry.generator is not None else []
-
-
-def _in_plain_network(config: FitTrajectoriesConfig, train: Sequence[Recording], rep: Rep) -> list[Tensor]:
-    task = replace(config.task, group=None, rep=None, generators=None)
-    model = replace(config.model, kind="mlp", free_variance=1.0)
-    plain = RecordingsFit(replace(config, task=task, model=model, seeds=1, objective="map"))
-    for step in range(plain.steps):
-        plain.step(step)
-    (member,), scaling = plain.members(), plain.scaling
-    z = torch.cat([recording.states for recording in train])
-    field = lambda z: scaling.scale * member.vector_field(scaling.states(z))  # noqa: E731
-    found = discover(field, rep, rep, z[_evenly(len(z), STATES)], largest=LARGEST)
-    logger.info("group=auto: %s", found)
-    return list(found.generators)
-
-
-def _evenly(count: int, most: int) -> Tensor:
-    return torch.linspace(0, count - 1, min(most, count)).round().long()
-
-
-def _count(config: FitTrajectoriesConfig, recordings: Recordings) -> int:
-    """Numbers of a state that are positions; all where it is not said which are.
-
-    Raises:
-        ConfigError: velocities or momenta are not as many.
-    """
-    names, positions = recordings.names, config.task.positions
-    if positions is None:
-        return len(names)
-    count = sum(name in positions or name.rpartition("[")[0] in positions for name in names)
-    if 2 * count != len(names):
-        raise ConfigError(f"{count} positions and {len(names) - count} velocities or momenta: give as many of each")
-    return count
-
-
-def _dimension(config: FitTrajectoriesConfig, n: int) -> int:
-    """Of the vectors of which ``rep=k*V`` are made where the group is not known."""
-    rep = config.task.rep
-    if rep is None:
-        raise ConfigError("group=auto without rep=: say how many vectors the positions (or the state) are, rep=2*V")
-    count = notation.representation("rep", rep, GL(1)).dim
-    if n % count:
-        raise ConfigError(f"rep={rep}: {n} numbers are no {count} vectors")
-    return n // count
-
-
-def _representations(config: FitTrajectoriesConfig, group: Group | None, recordings: Recordings) -> tuple[Rep, Rep]:
-    """Of states and of controls."""
-    n, m = len(recordings.names), len(recordings.control_names)
-    if group is None:
-        trivial = Trivial(1)
-        return n * V(trivial), m * V(trivial) if m else V(trivial)
-    positions = _count(config, recordings)
-    rep = _state_rep(config, group, positions)
-    return rep, _vectors(config.task.control_rep, group, m, "control_rep", "controls") if m else V(group)
-
-
-def _positions(config: FitTrajectoriesConfig, group: Group, recordings: Recordings) -> Rep:
-    """Of the positions."""
-    n = _count(config, recordings)
-    if config.task.group is None or (not config.task.generators and config.task.group == AUTO):
-        return n * V(group)
-    return _vectors(config.task.rep, group, n, "rep", "positions")
-
-
-def _state_rep(config: FitTrajectoriesConfig, group: Group, positions: int) -> Rep:
-    task = config.task
-    rep = _vectors(task.rep, group, positions, "rep", "positions" if task.positions else "the state")
-    if task.velocities:
-        return rep + rep
-    if task.momenta:
-        return rep + (rep if group.is_orthogonal else rep.T)
-    return rep
-
-
-def _vectors(text: str | None, group: Group, n: int, key: str, what: str) -> Rep:
-    """The representation that a text says, or as many vectors as ``n`` numbers are."""
-    vector = V(group)
-    if text is None:
-        if n % vector.dim:
-            raise ConfigError(
-                f"group={group}: it acts on vectors of {vector.dim} numbers, and there are {n} in {what}; say how it acts, "
-                f"{key}=T(0)+{max(1, (n - 1) // vector.dim)}*V for example"
-            )
-        return (n // vector.dim) * vector
-    rep = notation.representation(key, text, group)
-    if rep.dim != n:
-        raise ConfigError(
-            f"{key}={text}: under {group} it has {rep.dim} numbers, and there are {n} in {what}; make them the same"
-        )
-    return rep
-
-
-def _scaling(config: FitTrajectoriesConfig, recordings: Sequence[Recording], rep: Rep, control_rep: Rep) -> Scaling:
-    """Units in which states have a spread of one and change by about as much in unit time; pairs of conjugates keep theirs."""
-    z = torch.cat([recording.states for recording in recordings])
-    normaliser = InvariantNormaliser(rep)
-    normaliser.update(z)
-    centre, scale = normaliser.mean.double().clone(), normaliser.std.double().clone()
-    rates = torch.cat([r.states.diff(dim=0) / r.times.diff()[:, None] for r in recordings])
-    seconds = float((rates / scale).square().mean().rsqrt())
-    if not 0 < seconds < math.inf:
-        raise ConfigError(f"data={config.task.data}: nothing moves in it")
-    d = rep.dim // 2
-    if config.task.velocities:  # dq/dt = v in scaled units too
-        seconds = float((scale[:d] / scale[d:]).log().mean().exp())
-        centre[d:], scale[d:] = 0.0, scale[:d] / seconds
-    elif config.task.momenta:  # scale_q scale_p is one number, so that Hamilton's equations stay what they are
-        scale[d:] = (scale[:d] * scale[d:]).log().mean().exp() / scale[:d]
-    m = recordings[0].controls.shape[1]
-    if not m:
-        return Scaling(centre, scale, seconds, torch.zeros(0).double(), torch.ones(0).double())
-    controls = InvariantNormaliser(control_rep)
-    controls.update(torch.cat([recording.controls for recording in recordings]))
-    return Scaling(centre, scale, seconds, controls.mean.double().clone(), controls.std.double().clone())
-
-
-def _drive(recording: Recording, scaling: Scaling) -> Drive:
-    return Drive(recording.times.diff() / scaling.seconds, scaling.controls(recording.controls))
-
-
-def _padded(
-    recordings: Sequence[Recording], scaling: Scaling, most: int
-) -> tuple[Float[Tensor, "N T n"], Drive, Bool[Tensor, "N T"]]:
-    """Scaled trajectories of one length: after its end each stands still, in steps of length 0; and where it is known."""
-    length = min(max(len(recording.states) for recording in recordings), most + 1)
-    states, steps, controls, known = [], [], [], []
-    for recording in recordings:
-        y, drive = scaling.states(recording.states)[:length], _drive(recording, scaling)
-        missing = length - len(y)
-        states.append(torch.cat([y, y[-1:].expand(missing, -1)]))
-        steps.append(torch.cat([drive.steps[: length - 1], drive.steps.new_zeros(missing)])[: length - 1])
-        own = drive.controls[: length - 1]
-        controls.append(torch.cat([own, own.new_zeros(length - 1 - len(own), own.shape[1])]))
-        known.append(torch.arange(length) < len(y))
-    return torch.stack(states), Drive(torch.stack(steps), torch.stack(controls)), torch.stack(known)
-
-
-def _system(config: FitTrajectoriesConfig, net: nn.Module) -> DynamicsModel:
-    match config.model.system:
-        case "hamiltonian":
-            return HamiltonianModel(net)
-        case "separable":
-            return HamiltonianModel(_Separated(net), separable=True)
-        case "mechanical":
-            return MechanicalModel(net)
-    return NeuralODEModel(net)
-
-
 class _Separated(nn.Module):
     """``H(q, p) = N(q, 0) + N(0, p)`` of one network: separable, and as invariant as the network."""
 
@@ -739,13 +380,6 @@ class _Separated(nn.Module):
         return net(torch.cat([q, torch.zeros_like(p)], -1)) + net(torch.cat([torch.zeros_like(q), p], -1))
 
 
-def _solve(model: DynamicsModel, weights: Any, z: Tensor, drive: Drive, substeps: int = 1) -> Trajectories:
-    """States after each step, by rk4."""
-    times = torch.arange(drive.steps.shape[-1] + 1, dtype=z.dtype, device=z.device)
-    driven = DrivenModel(model, drive.steps, drive.controls)
-    return integrate(driven, z, times, method="rk4", step=1 / substeps, weights=weights)
-
-
 def _energy(model: DynamicsModel) -> Any:
     if isinstance(model, MechanicalModel):
         return model.energy
@@ -758,18 +392,3 @@ def _variation(energies: Float[Tensor, "N T"], known: Bool[Tensor, "N T"]) -> fl
     within = torch.where(known, E - (E.sum(1) / known.sum(1))[:, None], 0.0)
     overall = torch.where(known, E - E.sum() / known.sum(), 0.0)
     return float((within.square().sum() / overall.square().sum()).sqrt())
-
-
-def _over_time(errors: Float[Tensor, "N T"]) -> list[float] | None:
-    """Geometric means over trajectories, as far as all last."""
-    if not len(errors):
-        return None
-    known = ~errors.isnan()
-    logs = torch.where(known, errors.clamp_min(1e-300).log(), 0.0)
-    means = (logs.sum(0) / known.sum(0).clamp_min(1)).exp()
-    return means.tolist()
-
-
-def _mean(errors: Tensor) -> float:
-    """The geometric mean; nan of none."""
-    return float(geometric_mean(errors.flatten())) if errors.numel() else math.nan

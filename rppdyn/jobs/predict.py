@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rppdyn.dynamics import TransitionModel
+from rppdyn.dynamics import FittedDynamics, Scaling, TransitionModel
 from rppdyn.envs import SymmetrySpec
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
@@ -22,7 +22,7 @@ from rppdyn.jobs.config.command import PredictConfig
 from rppdyn.jobs.fit_dynamics import load_models
 from rppdyn.jobs.fit_image import load_image_models
 from rppdyn.jobs.fit_regression import load_regressors
-from rppdyn.jobs.fit_trajectories import FittedDynamics, Scaling, load_recordings
+from rppdyn.jobs.fit_trajectories import load_recordings
 from rppdyn.jobs.fit_transition import load_transition_model
 from rppdyn.jobs.training.building import agent_of
 from rppdyn.nn import Stack
@@ -141,7 +141,7 @@ def load(run: str | os.PathLike[str], *, trust: bool = False) -> Any:
         n = dynamics.rep.dim
         names = [f"{part}[{i}]" for part, size in dynamics.pendulum.parts.items() for i in range(size)]
         unit = Scaling(torch.zeros(n).double(), torch.ones(n).double(), 1.0, torch.zeros(0), torch.ones(0))
-        return FittedDynamics(models, unit, dynamics.rep, names)
+        return FittedDynamics(models, [unit] * len(models), dynamics.rep, names)
     if name == "fit_regression":
         return FittedFunction(load_regressors(config, folder)[1])
     if name == "fit_image":

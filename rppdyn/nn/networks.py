@@ -18,7 +18,7 @@ from rppdyn.nn.assembling import ModuleList, Network
 from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.bottlenecks import check_bottlenecks
 from rppdyn.nn.chains import written_chain
-from rppdyn.nn.derivatives import PullBack
+from rppdyn.nn.derivatives import PullBack, plain_vjp
 from rppdyn.nn.fourier import FourierStack
 from rppdyn.nn.gate import Gate, Pointwise
 from rppdyn.nn.hidden import (
@@ -330,20 +330,33 @@ class RPPEMLP(Network):
             raise ValueError(
                 f"a gradient is of one number, and the output is {self.rep_out}, {self.rep_out.dim} of them"
             )
+        y, pull_back = self.vjp(x, weights)
+        return pull_back(torch.ones_like(y))
+
+    def vjp(self, x: Float[Tensor, "*batch in"], weights: Weights | None = None) -> tuple[Tensor, PullBack]:
+        """The output, and the function from a cotangent of it to that of ``x``; the same can be said of it as of the gradient.
+
+        Raises:
+            ValueError: inputs have another size.
+        """
         check_size(x, self.rep_in)
         weights = self.assemble() if weights is None else weights
         fourier = self.fourier
         if fourier is not None:
-            return torch.func.grad(lambda x: fourier(x, weights).sum())(x)
-        *hidden, (weight, _) = weights
+            return plain_vjp(lambda x: fourier(x, weights), x)
+        *hidden, (weight, bias) = weights
         y, steps = _samples_last(x, weight if not hidden else hidden[0][0][0]), []
         for block, block_weights in zip(self.blocks, hidden, strict=True):
             y, step = block.vjp(y, block_weights)
             steps.append(step)
-        g = weight.mT.expand_as(y)
-        for step in reversed(steps):
-            g = step(g)
-        return g.mT.reshape(x.shape)
+
+        def pull_back(g: Float[Tensor, "*batch out"]) -> Float[Tensor, "*batch in"]:
+            g = weight.mT @ g.reshape(*weight.shape[:-2], -1, g.shape[-1]).mT
+            for step in reversed(steps):
+                g = step(g)
+            return g.mT.reshape(x.shape)
+
+        return _affine(y, weight, bias).mT.reshape(*x.shape[:-1], self.rep_out.dim), pull_back
 
     def layers(self) -> list[tuple[str, nn.Module]]:
         """The layers in the order in which they are run, by name: linear, bilinear where there is one, gate, ..., head."""

@@ -53,7 +53,7 @@ class RecordingsTaskConfig:
     chunk: int = 5  # time steps of a training trajectory
     most: int = 5000  # chunks that are trained on, drawn once where there are more
     split: Any = field(default_factory=lambda: [0.7, 0.15, 0.15])  # training, validation, test; by trajectory
-    split_seed: int = 0  # by which trajectories are shared out to training, validation and test
+    split_seed: int | None = 0  # by which data are shared out to the three; null: each seed has a split of its own
     windows: int | None = None  # how many chunks are trained on; written by the run
     digest: str | None = None  # of the data; written by the run
     generators: Any = None  # of a group that was discovered; written by the run
@@ -82,7 +82,8 @@ class RecordingsTaskConfig:
             positive("time", self.time)
         at_least("task.chunk", self.chunk, 1)
         at_least("task.most", self.most, 1)
-        at_least("task.split_seed", self.split_seed, 0)
+        if self.split_seed is not None:
+            at_least("task.split_seed", self.split_seed, 0)
         shares = self.split
         right = isinstance(shares, list) and len(shares) == 3 and all(isinstance(s, int | float) for s in shares)
         if not (right and min(shares) > 0 and math.isclose(sum(shares), 1, abs_tol=1e-6)):

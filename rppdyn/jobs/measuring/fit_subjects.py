@@ -151,11 +151,10 @@ def _recordings(config: FitTrajectoriesConfig, folder: RunFolder, group: str | N
     if group is not None:
         subject.measure_under(notation.group(group))
     names, controls = subject.recordings.names, subject.recordings.control_names
-    parts, inputs = dict.fromkeys(names, 1), subject.inputs_of()
-    rep_in = subject.rep + subject.control_rep if controls else subject.rep
+    parts, parts_in, rep_in = dict.fromkeys(names, 1), dict.fromkeys((*names, *controls), 1), subject.field_rep
     members = [
-        Member(seed, _vector_field(model, subject.rep, parts, rep_in, dict.fromkeys((*names, *controls), 1)), inputs)
-        for seed, model in zip(config.all_seeds, models, strict=True)
+        Member(seed, _vector_field(model, subject.rep, parts, rep_in, parts_in), subject.inputs_of(index))
+        for index, (seed, model) in enumerate(zip(config.all_seeds, models, strict=True))
     ]
     return Fit(f"{config.task_name}, {config.model_name}", rep_in, subject.rep, members)
 
