@@ -11,6 +11,7 @@ Errors are `ValueError`s of one line.
 from __future__ import annotations
 
 from rppdyn.envs.tasks.images import ImageData, ImageSet, image_data
+from rppdyn.envs.tasks.labelled import LabelledImages, Rows, read_images, read_rows
 from rppdyn.envs.tasks.pendulum import Pendulum
 from rppdyn.envs.tasks.recordings import Recording, Recordings, read_recordings
 from rppdyn.envs.tasks.regression import (
@@ -32,6 +33,7 @@ __all__ = [
     "ElectronMuon",
     "ImageData",
     "ImageSet",
+    "LabelledImages",
     "Inertia",
     "ModifiedInertia",
     "ModifiedInertiaCode",
@@ -41,12 +43,15 @@ __all__ = [
     "Recording",
     "Recordings",
     "RegressionTask",
+    "Rows",
     "TrajectoryData",
     "TransitionData",
     "draw_chunks",
     "image_data",
     "load_trajectories",
+    "read_images",
     "read_recordings",
+    "read_rows",
     "regression_task",
     "transition_data",
 ]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,11 +24,13 @@ __all__ = [
     "SOURCES",
     "ImageData",
     "ImageSet",
+    "Units",
     "centred",
     "image_data",
     "in_quadrants",
     "mirrored",
     "on_canvas",
+    "parted",
     "quarter_turned",
     "resized",
     "rotated",
@@ -55,6 +58,21 @@ class ImageSet:
         return len(self.x)
 
 
+class Units(NamedTuple):
+    """Mean and standard deviation over the training set, 1 where that is 0; they broadcast over the data."""
+
+    mean: Tensor
+    std: Tensor
+
+    def apart(self, values: Tensor) -> Tensor:
+        """Values in these units; what was constant is 0."""
+        return torch.where(self.std == 0, 0.0, (values - self.mean) / torch.where(self.std == 0, 1.0, self.std))
+
+    def back(self, values: Tensor) -> Tensor:
+        """From these units."""
+        return self.mean + self.std * values
+
+
 @dataclass(frozen=True)
 class ImageData:
     """A task's images parted: to train on, to choose by, and to be judged by.
@@ -62,6 +80,8 @@ class ImageData:
     Attributes:
         outputs: number of classes; of a regression, of targets.
         regression: whether targets are numbers, in units of their standard deviation over the training set.
+        pixels, targets: what was subtracted and what was divided by; None of classes.
+        classes: their names, where the data have any.
     """
 
     train: ImageSet
@@ -69,6 +89,9 @@ class ImageData:
     test: ImageSet
     outputs: int
     regression: bool = False
+    pixels: Units | None = None
+    targets: Units | None = None
+    classes: tuple[str, ...] | None = None
 
     @property
     def channels(self) -> int:
@@ -395,12 +418,34 @@ def image_data(
     if resize is not None:
         found = replace(found, x=resized(found.x, resize))
     x, y, classes = _arranged(found, ARRANGEMENTS[arrangement], canvas, shift, generator)
-    x = _standardised(x, train, (0,) if source in TABLES else (0, 2, 3))
-    if classes is None:
-        y = _standardised(y, train, (0,))
+    return parted(x, y, classes, (train, validated, test), each_pixel=source in TABLES)
+
+
+def parted(
+    x: Float[Tensor, "N C H W"],
+    y: Tensor,
+    classes: int | None,
+    parts: Sequence[Tensor],
+    *,
+    each_pixel: bool = False,
+    names: Sequence[str] | None = None,
+) -> ImageData:
+    """Images and targets in three parts, standardised over the first.
+
+    Args:
+        classes: their number; None of a regression, whose targets are standardised too.
+        parts: indices of the images to train on, to choose by and to be judged by.
+        each_pixel: whether each pixel has units of its own, in the place of each channel.
+        names: of the classes.
+    """
+    pixels = _units(x[parts[0]], (0,) if each_pixel else (0, 2, 3))
+    targets = None if classes is not None else _units(y[parts[0]], (0,))
+    x, y = pixels.apart(x), y if targets is None else targets.apart(y)
     outputs = y.shape[1] if classes is None else classes
-    train_set, validation_set, test_set = (ImageSet(x[index], y[index]) for index in (train, validated, test))
-    return ImageData(train_set, validation_set, test_set, outputs, regression=classes is None)
+    train, validation, test = (ImageSet(x[index], y[index]) for index in parts)
+    return ImageData(
+        train, validation, test, outputs, classes is None, pixels, targets, None if names is None else tuple(names)
+    )
 
 
 def _arranged(
@@ -432,9 +477,8 @@ def _arranged(
     return translated(x, pixels, generator) if pixels else x, y, classes
 
 
-def _standardised(values: Tensor, train: Int[Tensor, " n"], dims: tuple[int, ...]) -> Tensor:
-    """Zero mean and unit variance over the training set; what is constant there becomes 0."""
-    fit = values[train]
-    centred, std = values - fit.mean(dims, keepdim=True), fit.std(dims, keepdim=True)
-    constant = std <= 100 * torch.finfo(fit.dtype).eps * fit.abs().amax(dims, keepdim=True)
-    return torch.where(constant, 0.0, centred / torch.where(constant, 1.0, std))
+def _units(values: Tensor, dims: tuple[int, ...]) -> Units:
+    """Of the training set; a deviation that is rounding alone is 0."""
+    mean, std = values.mean(dims, keepdim=True), values.std(dims, keepdim=True)
+    constant = std <= 100 * torch.finfo(values.dtype).eps * values.abs().amax(dims, keepdim=True)
+    return Units(mean, torch.where(constant, 0.0, std))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +15,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.envs.tasks import image_data
-from rppdyn.envs.tasks.images import ARRANGEMENTS, TABLES, ImageData, ImageSet, mirrored, quarter_turned, translated
+from rppdyn.envs.tasks.images import (
+    ARRANGEMENTS,
+    TABLES,
+    ImageData,
+    ImageSet,
+    mirrored,
+    parted,
+    quarter_turned,
+    resized,
+    translated,
+)
+from rppdyn.envs.tasks.labelled import LabelledImages, named_parts, read_images, shared_out
 from rppdyn.equivariance.error import relative_difference
 from rppdyn.images import ImageModel
 from rppdyn.images.layer import STATIONARY
@@ -21,11 +34,15 @@ from rppdyn.images.lie_convolution import draw_elements, set_elements
 from rppdyn.images.lie_relaxed import implied_omegas, learn_omega, omega_penalty
 from rppdyn.images.models import ARCHITECTURES
 from rppdyn.images.operators import penalty
+from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.image import FitImageConfig
+from rppdyn.jobs.config.own import overrides
+from rppdyn.jobs.fitting.function import FittedFunction
 from rppdyn.jobs.fitting.members import GAUSSIAN, Likelihood, StackFit
 from rppdyn.jobs.fitting.networks import stack_of
+from rppdyn.jobs.fitting.own import as_file, fitted
 from rppdyn.jobs.fitting.result import FitResult, numbers
 from rppdyn.jobs.fitting.running import load_members, run_fit
 from rppdyn.nn import Stack
@@ -33,7 +50,7 @@ from rppdyn.priors import Categorical
 from rppdyn.runs import RunFolder
 from rppdyn.runs.streams import stream
 
-__all__ = ["ImageFit", "load_image_models", "run"]
+__all__ = ["ImageFit", "ImageFunction", "fit", "load_image_models", "run"]
 
 BATCH = 500  # images that are evaluated at a time
 
@@ -77,6 +94,7 @@ class ImageFit(StackFit):
                 raise ConfigError(f"{where}: pixels of the table {config.task.source} have a fixed place; leave it out")
             if ARRANGEMENTS[config.task.arrangement].quadrant_is_asked:
                 raise ConfigError(f"{where}: the quadrant is asked, and would be another one; leave it out")
+        self._own: list[tuple[LabelledImages, ImageData]] = []
         self.data = [self._images(seed) for seed in config.all_seeds]
         self.device = device_of(config.device)
         super().__init__(
@@ -133,6 +151,8 @@ class ImageFit(StackFit):
 
     def _images(self, seed: int) -> ImageData:
         task = self.config.task
+        if task.data is not None:
+            return self._own_images(seed)
         try:
             data = image_data(
                 task.source,
@@ -153,6 +173,48 @@ class ImageFit(StackFit):
             )
         used = (t[: task.train].clone() for t in (data.train.x, data.train.y))  # the others leave the memory
         return replace(data, train=ImageSet(*used))
+
+    def _own_images(self, seed: int) -> ImageData:
+        """The user's images in parts; those of a split that all seeds have are read once."""
+        task = self.config.task
+        assert task.data is not None
+        if task.split_seed is not None and self._own:
+            return self._own[0][1]
+        part = task.split if isinstance(task.split, str) else None
+        labels = task.labels if task.targets is None else task.targets
+        numbers = task.targets is not None
+        own = self._own[0][0] if self._own else read_images(task.data, task.images, labels, numbers=numbers, part=part)
+        if task.digest not in (None, own.digest):
+            raise ConfigError(
+                f"data={task.data}: the images are others than the run began with; begin another, run_dir="
+            )
+        task.digest = own.digest
+        split_seed = seed if task.split_seed is None else task.split_seed
+        try:
+            split = (
+                shared_out(len(own.x), task.split, split_seed, None if own.classes is None else own.y)
+                if own.parts is None
+                else named_parts(own.parts, f"split={part}" if part else "its folders")
+            )
+        except ValueError as error:
+            raise ConfigError(f"data={task.data}: {error}") from error
+        x = own.x if task.resize is None else resized(own.x, task.resize)
+        classes = None if own.classes is None else len(own.classes)
+        data = parted(x, own.y, classes, [torch.tensor(each) for each in split], names=own.classes)
+        self._own.append((own, data))
+        task.train, task.validation = len(split[0]), len(split[1])
+        self.config.check_batches()
+        return data
+
+    def fitted(self) -> FittedFunction:
+        """The models as functions of raw images."""
+        members = [self.stack.member(index).cpu() for index in range(self.stack.members)]
+        functions = [
+            ImageFunction(model, data, self.config.task.resize) for model, data in zip(members, self.data, strict=True)
+        ]
+        first = self.data[0]
+        names = tuple(map(str, range(first.outputs))) if first.classes is None else first.classes
+        return FittedFunction(functions, None if first.regression else names)
 
     def _model(self, seed: int) -> ImageModel:
         model, data = self.config.model, self.data[0]
@@ -189,7 +251,8 @@ class ImageFit(StackFit):
             fitting = [name for name in ARCHITECTURES if name != model.architecture and _fits(name, data.size)]
             other = f"model.architecture={' or '.join(fitting)}, or " if fitting else ""
             halved = 2 ** sum(spec.subsample in ("polyphase", "max") for spec in layers)
-            canvas = f"a task.canvas that is a multiple of {halved}" if halved > 1 else "a larger task.canvas"
+            key = "canvas" if self.config.task.data is None else "resize"
+            canvas = f"a task.{key} that is a multiple of {halved}" if halved > 1 else f"a larger task.{key}"
             raise ConfigError(
                 f"model.architecture={model.architecture} on images of {data.size}: {error}; give {other}{canvas}"
             ) from error
@@ -234,6 +297,51 @@ class ImageFit(StackFit):
     def test(self) -> dict[str, Any]:
         """Errors of the members on validation and test images, and how far shifts change what they say."""
         return {name: numbers(values) for name, values in self.metrics().items()}
+
+
+class ImageFunction(nn.Module):
+    """A model of raw images: pixels as they were in the data, ``(N, H, W)``, ``(N, C, H, W)`` or ``(N, H, W, C)``.
+
+    Args:
+        data: whose units inputs, and targets of a regression, are put in.
+        resize: side in pixels that images are given first.
+    """
+
+    def __init__(self, model: nn.Module, data: ImageData, resize: int | None = None):
+        super().__init__()
+        assert data.pixels is not None
+        self.model, self.pixels, self.targets, self.resize = model, data.pixels, data.targets, resize
+        self.shape = (data.channels, *data.size)
+
+    def forward(self, x: Float[Tensor, "N ..."]) -> Float[Tensor, "N outputs"]:
+        channels, *size = self.shape
+        if x.ndim == 3:
+            x = x[:, None]
+        elif x.ndim == 4 and x.shape[1] != channels and x.shape[-1] == channels:
+            x = x.permute(0, 3, 1, 2)
+        if x.ndim == 4 and self.resize is not None and list(x.shape[2:]) != size:
+            x = resized(x, self.resize)
+        if tuple(x.shape[1:]) != self.shape:
+            raise ValueError(f"images of shape {tuple(x.shape)}: must be (N, {', '.join(map(str, self.shape))})")
+        outputs = self.model(self.pixels.apart(x))
+        return outputs if self.targets is None else self.targets.back(outputs)
+
+
+def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> FittedFunction:
+    """Fit image models and give them back; no run folder is made.
+
+        model = fit({"images": x, "labels": y}, model="conv", seeds=3)
+        model.classify(x[:5])
+
+    Args:
+        data: a file, a folder, or arrays by name; see :func:`rppdyn.envs.tasks.read_images`.
+        options: keys of ``rppdyn fit-image data=...`` without their section, and with ``__`` for a dot.
+    Raises:
+        ConfigError, ValueError: as on the command line.
+    """
+    with as_file(data) as file:
+        subject = ImageFit(compose.composed("fit_image", overrides("fit_image", data=file, **options)))
+    return fitted(subject).fitted()
 
 
 def _fits(architecture: str, size: tuple[int, int]) -> bool:

@@ -1,8 +1,13 @@
-"""`rppdyn fit-regression`: fit networks with symmetry priors to a regression task, several seeds in one process."""
+"""`rppdyn fit-regression`: fit networks with symmetry priors to a regression task, or to rows of the user's own.
+
+Several seeds are fitted in one process; in Python :func:`fit` is the second.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,20 +15,31 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rppdyn.envs.tasks import regression_task
+from rppdyn.envs.tasks import RegressionTask, regression_task
+from rppdyn.envs.tasks.labelled import Rows, named_parts, read_rows, shared_out
 from rppdyn.equivariance.actions import act
 from rppdyn.equivariance.error import geometric_mean, relative_difference
+from rppdyn.groups import GL, Group, Trivial
+from rppdyn.jobs.config import compose, notation
+from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
-from rppdyn.jobs.config.fit import FitRegressionConfig
+from rppdyn.jobs.config.fit import FitRegressionConfig, RegressionTaskConfig
+from rppdyn.jobs.config.own import AUTO, file_stem, overrides
+from rppdyn.jobs.fitting.function import FittedFunction
 from rppdyn.jobs.fitting.members import StackFit, equivariance_metrics
 from rppdyn.jobs.fitting.networks import build_stack, under_group
+from rppdyn.jobs.fitting.own import as_file, fitted, vectors, warn_of_sizes
 from rppdyn.jobs.fitting.result import FitResult, over_members
 from rppdyn.jobs.fitting.running import load_members, run_fit
+from rppdyn.jobs.fitting.symmetry import found_group, generators_of, in_function
 from rppdyn.nn import Chained, InvariantNormaliser, Stack
+from rppdyn.reps import V
 from rppdyn.runs import RunFolder
 from rppdyn.runs.streams import data_stream, stream
 
-__all__ = ["Regression", "Regressor", "load_regressors", "run"]
+__all__ = ["OwnRows", "Regression", "Regressor", "fit", "load_regressors", "run"]
+
+Data = tuple[Tensor, Tensor]
 
 TEST_SEED = 2**31  # one more than the largest seed; torch's generator takes 32 bits, so 2**32 would be seed 0 again
 
@@ -64,27 +80,34 @@ class Regression(StackFit):
     Args:
         normalise_by: the data, "train" or "validation", whose statistics inputs and targets are normalised by.
 
-    Validation and test data are the same for all, and ``validation/error``, ``test/error`` are the geometric mean over them
-    of :math:`|y - f(x)| / (|y| + |f(x)|)`.
+    Validation and test data are the same for all but where each seed splits rows of the user's by itself, and
+    ``validation/error``, ``test/error`` are the geometric mean over them of :math:`|y - f(x)| / (|y| + |f(x)|)`.
+
+    Attributes:
+        validations, tests: of each member, inputs and outputs.
     """
 
     config: FitRegressionConfig
+    task: RegressionTask | OwnRows
 
     def __init__(self, config: FitRegressionConfig, *, normalise_by: str = "train"):
-        self.task = under_group(
-            config.task.group, lambda group: regression_task(config.task.name, group, config.task.strength)
-        )
+        self.config, given = config, config.task
         self.dtype, device = getattr(torch, config.dtype), device_of(config.device)
-        data = [self.task.sample(config.task.train, data_stream(seed)) for seed in config.all_seeds]
-        held_out = torch.Generator().manual_seed(TEST_SEED)
-        self.validation = self.task.sample(config.task.validation, held_out)
-        self.held_out = self.task.sample(config.task.test, held_out)
-        own = data if normalise_by == "train" else [self.validation] * len(data)
+        if given.data is not None:
+            self.task, data, self.validations, self.tests = self._own_data()
+        else:
+            self.task = under_group(given.group, lambda group: regression_task(given.name, group, given.strength))
+            data = [self.task.sample(given.train, data_stream(seed)) for seed in config.all_seeds]
+            held_out = torch.Generator().manual_seed(TEST_SEED)
+            validation, test = (self.task.sample(count, held_out) for count in (given.validation, given.test))
+            self.validations, self.tests = ([each] * len(data) for each in (validation, test))
+        own = data if normalise_by == "train" else self.validations
         self.normalisers = [(_normaliser(self.task.rep_in, x), _normaliser(self.task.rep_out, y)) for x, y in own]
         inputs = torch.stack([normalise(x) for (normalise, _), (x, _) in zip(self.normalisers, data, strict=True)])
         targets = torch.stack([normalise(y) for (_, normalise), (_, y) in zip(self.normalisers, data, strict=True)])
         inputs, targets = (t.to(device=device, dtype=self.dtype) for t in (inputs, targets))
-        super().__init__(config, build_stack(config, self.task.rep_in, self.task.rep_out), inputs, targets)
+        plain = given.data is not None and not self.has_group
+        super().__init__(config, build_stack(config, self.task.rep_in, self.task.rep_out, plain=plain), inputs, targets)
 
     def predict(self, inputs: Tensor) -> Tensor:
         return self.stack(inputs)
@@ -99,31 +122,105 @@ class Regression(StackFit):
         """The regressors as they stand, in float64 on the CPU, where errors are measured."""
         return regressors(self.stack, self.normalisers)
 
+    @property
+    def held_out(self) -> tuple[Tensor, Tensor]:
+        """The first member's test data."""
+        return self.tests[0]
+
+    @property
+    def has_group(self) -> bool:
+        """Whether there is a symmetry to measure: rows of the user's may have none."""
+        return self.config.task.data is None or self.task.group != Trivial(1)
+
     def metrics(self) -> dict[str, Any]:
-        metrics: dict[str, list[float]] = {"validation/error": [], "test/error": [], "equivariance/error": []}
-        x = self.held_out[0][: self.config.evaluation.states]
-        for member in self.members():
-            metrics["validation/error"].append(_relative_error(member, *self.validation))
-            metrics["test/error"].append(_relative_error(member, *self.held_out))
-            metrics["equivariance/error"].append(self._equivariance(member, x)["error"])
+        metrics: dict[str, list[float]] = {"validation/error": [], "test/error": []}
+        for index, member in enumerate(self.members()):
+            metrics["validation/error"].append(_relative_error(member, *self.validations[index]))
+            metrics["test/error"].append(_relative_error(member, *self.tests[index]))
+            for name, value in self._equivariance(index, member).items():
+                if name == "error":
+                    metrics.setdefault("equivariance/error", []).append(value)
         return metrics
 
     def test(self) -> dict[str, Any]:
-        """Errors and equivariance errors of the members on the test data, lists with one value per seed."""
+        """Errors and equivariance errors of the members on the test data, lists with one value per seed.
+
+        Of the user's own rows ``rmse/NAME`` is the root mean square of an output's error, in its unit.
+        """
         measured: list[dict[str, float]] = []
-        x, y = self.held_out
-        for member in self.members():
+        for index, member in enumerate(self.members()):
+            x, y = self.tests[index]
+            off = member(x) - y
             values = {
                 "test/error": _relative_error(member, x, y),
-                "test/mse": float((member(x) - y).square().mean()),
-                "validation/error": _relative_error(member, *self.validation),
+                "test/mse": float(off.square().mean()),
+                "validation/error": _relative_error(member, *self.validations[index]),
             }
-            equivariance = self._equivariance(member, x[: self.config.evaluation.states])
+            if self.config.task.data is not None:
+                names = [name for name, size in self.task.parts_out.items() for _ in range(size)]
+                values |= {f"rmse/{name}": float(off[:, i].square().mean().sqrt()) for i, name in enumerate(names)}
+            equivariance = self._equivariance(index, member)
             measured.append(values | {f"equivariance/{name}": value for name, value in equivariance.items()})
         return over_members(measured)
 
-    def _equivariance(self, member: Regressor, x: Tensor) -> dict[str, float]:
+    def _equivariance(self, index: int, member: Regressor) -> dict[str, float]:
+        if not self.has_group:
+            return {}
+        x = self.tests[index][0][: self.config.evaluation.states]
         return equivariance_metrics(member, self.task.rep_in, self.task.rep_out, x)
+
+    def _own_data(self) -> tuple[OwnRows, list[Data], list[Data], list[Data]]:
+        """The user's rows, and each member's parts of them."""
+        config, task = self.config, self.config.task
+        assert task.data is not None
+        part = task.split if isinstance(task.split, str) else None
+        rows = read_rows(task.data, task.inputs or ["x"], task.outputs or ["y"], part)
+        if task.digest not in (None, rows.digest):
+            raise ConfigError(
+                f"data={task.data}: the numbers are others than the run began with; begin another, run_dir="
+            )
+        task.digest = rows.digest
+        warn_of_sizes(torch.cat([rows.x, rows.y], 1), (*rows.names, *rows.output_names))
+        seeds = config.all_seeds if task.split_seed is None else [task.split_seed]
+        try:
+            splits = [
+                shared_out(len(rows.x), task.split, seed)
+                if rows.parts is None
+                else named_parts(rows.parts, f"split={part}")
+                for seed in seeds
+            ]
+        except ValueError as error:
+            raise ConfigError(f"data={task.data}: {error}") from error
+        parts = [[(rows.x[own], rows.y[own]) for own in split] for split in splits * (config.seeds // len(seeds))]
+        train, validation, test = ([*each] for each in zip(*parts, strict=True))
+        task.train, task.validation, task.test = (len(own[0][0]) for own in (train, validation, test))
+        return OwnRows(rows, task, self._own_group(rows, *train[0])), train, validation, test
+
+    def _own_group(self, rows: Rows, x: Tensor, y: Tensor) -> Group | None:
+        """The configured group; where it is to be discovered, what a plain network of the training data has."""
+        task = self.config.task
+        if task.group is None:
+            return None
+        if task.group != AUTO:
+            return notation.group(task.group, "group")
+        if task.generators is None:
+            if task.rep is None or task.rep_out is None:
+                raise ConfigError(
+                    "group=auto without rep= and rep_out=: say how many vectors each is, rep=2*V rep_out=V"
+                )
+            count = notation.representation("rep", task.rep, GL(1)).dim
+            if len(rows.names) % count:
+                raise ConfigError(f"rep={task.rep}: {len(rows.names)} numbers are no {count} vectors")
+            family = GL(len(rows.names) // count)
+            sought = OwnRows(rows, task, family)
+            plain = replace(self.config.model, kind="mlp", free_variance=1.0)
+            own = replace(
+                task, group=None, rep=None, rep_out=None, augment=False, split_seed=task.split_seed or self.config.seed
+            )
+            first = Regression(replace(self.config, task=own, model=plain, seeds=1, objective="map"))
+            (member,) = fitted(first).members()
+            task.generators = generators_of(in_function(member, sought.rep_in, sought.rep_out, x), family)
+        return found_group(task.generators, str(task.data)) if task.generators else None
 
     def prepare(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets moved by random elements of the group, which both normalisations commute with."""
@@ -135,6 +232,51 @@ class Regression(StackFit):
             for rep, values, out in ((self.task.rep_in, x, moved[0]), (self.task.rep_out, y, moved[1])):
                 out.append(act(rep, g.to(values), values))
         return torch.stack(moved[0]), torch.stack(moved[1])
+
+
+class OwnRows:
+    """The user's rows as a task: what transforms how.
+
+    Args:
+        group: None: there is none.
+    Raises:
+        ConfigError: the group doesn't act on so many numbers.
+    """
+
+    def __init__(self, rows: Rows, task: RegressionTaskConfig, group: Group | None):
+        self.rows, self.config, self.name = rows, task, file_stem(str(task.data))
+        self.group = Trivial(1) if group is None else group
+        n, m = len(rows.names), len(rows.output_names)
+        if group is None:
+            self.rep_in, self.rep_out = n * V(self.group), m * V(self.group)
+        else:
+            self.rep_in = vectors(task.rep, group, n, "rep", "the inputs")
+            whole = task.rep_out is not None or m % V(group).dim == 0
+            self.rep_out = vectors(task.rep_out if whole else f"{m}*T(0)", group, m, "rep_out", "the outputs")
+        self.parts_in: dict[str, int] = dict.fromkeys(rows.names, 1)
+        self.parts_out: dict[str, int] = dict.fromkeys(rows.output_names, 1)
+
+    def under(self, group: Group) -> OwnRows:
+        """The same under another group."""
+        return OwnRows(self.rows, self.config, group)
+
+
+def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> FittedFunction:
+    """Fit networks to rows and give them back; no run folder is made.
+
+        model = fit({"x": x, "y": y}, group="O(3)", rep="V", rep_out="T(0)", seeds=5)
+        model.predict(x)
+
+    Args:
+        data: a file, a folder, or arrays by name; see :func:`rppdyn.envs.tasks.read_rows`.
+        options: keys of ``rppdyn fit-regression data=...`` without their section, and with ``__`` for a dot,
+            ``optimiser__epochs=100``.
+    Raises:
+        ConfigError, ValueError: as on the command line.
+    """
+    with as_file(data) as file:
+        subject = Regression(compose.composed("fit_regression", overrides("fit_regression", data=file, **options)))
+    return FittedFunction(fitted(subject).members())
 
 
 def load_regressors(config: FitRegressionConfig, folder: RunFolder) -> tuple[Regression, list[Regressor]]:

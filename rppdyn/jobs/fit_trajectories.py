@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -28,10 +28,12 @@ from rppdyn.groups import GL, Group
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
-from rppdyn.jobs.config.trajectories import AUTO, OWN_DATA, FitTrajectoriesConfig
+from rppdyn.jobs.config.own import AUTO, overrides
+from rppdyn.jobs.config.trajectories import FitTrajectoriesConfig
 from rppdyn.jobs.fitting.dynamics import INITIAL_SCALE, DynamicsFit
 from rppdyn.jobs.fitting.figures import draw_trajectory
 from rppdyn.jobs.fitting.networks import build_stack
+from rppdyn.jobs.fitting.own import as_file, fitted
 from rppdyn.jobs.fitting.result import FitResult
 from rppdyn.jobs.fitting.running import load_members, run_fit
 from rppdyn.jobs.fitting.symmetry import by_evidence, found_group, generators_of, in_function
@@ -104,7 +106,7 @@ class RecordingsFit(DynamicsFit):
         self.rep, self.control_rep = representations(config, self.group, self.recordings)
         scalings = [scaling_of(config, split.train, self.rep, self.control_rep) for split in splits]
         self.splits, self.scalings = splits * several, scalings * several
-        stack = build_stack(config, self.rep_in, self.rep_out, INITIAL_SCALE)
+        stack = build_stack(config, self.rep_in, self.rep_out, INITIAL_SCALE, plain=self.group is None)
         self.model = self.trained = self.system(stack)
         inputs, states = self._chunks("train", task.most)
         task.windows = inputs.shape[1]
@@ -120,10 +122,7 @@ class RecordingsFit(DynamicsFit):
             return notation.group(task.group, "group")
         if task.generators is None:
             task.generators = self._discovered(train)
-        if not task.generators:
-            self.config.model.kind = "mlp"
-            return None
-        return found_group(task.generators, task.data)
+        return found_group(task.generators, task.data) if task.generators else None
 
     def _discovered(self, train: Sequence[Recording]) -> list[Any]:
         """Generators of the symmetry of trajectories, none where there is none.
@@ -146,9 +145,7 @@ class RecordingsFit(DynamicsFit):
         )
         model = replace(config.model, kind="mlp", free_variance=1.0)
         plain = RecordingsFit(replace(config, task=task, model=model, seeds=1, objective="map"))
-        for step in range(plain.steps):
-            plain.step(step)
-        field = plain.fitted().vector_field
+        field = fitted(plain).fitted().vector_field
         return generators_of(in_function(field, rep, rep, torch.cat([r.states for r in train])), family)
 
     @property
@@ -240,12 +237,11 @@ class RecordingsFit(DynamicsFit):
 
     @cached_property
     def _tested(self) -> list[tuple[Tensor, Drive, Bool[Tensor, "m T"]]]:
-        """Of each member, scaled test trajectories of one length, what drives them, and where they are known."""
+        """Of each member, scaled test trajectories of a length that all have, what drives them, and where they are known."""
         options = self.config.rollout
-        return [
-            padded(split.test[: options.trajectories], scaling, options.steps)
-            for split, scaling in zip(self.splits, self.scalings, strict=True)
-        ]
+        tests = [split.test[: options.trajectories] for split in self.splits]
+        steps = min(options.steps, *(max(len(r.states) for r in test) - 1 for test in tests))
+        return [padded(test, scaling, steps) for test, scaling in zip(tests, self.scalings, strict=True)]
 
     def rollouts(self, members: Sequence[DynamicsModel]) -> Iterable[Trajectories]:
         for member, (y, drive, _) in zip(members, self._tested, strict=True):
@@ -261,7 +257,7 @@ class RecordingsFit(DynamicsFit):
     def times(self) -> list[float]:
         tests = self.splits[0].test[: self.config.rollout.trajectories]
         seconds = float(np.mean([float(r.times.diff().mean()) for r in tests]))
-        return [seconds * k for k in range(max(tested[0].shape[1] for tested in self._tested))]
+        return [seconds * k for k in range(self._tested[0][0].shape[1])]
 
     def others(self, index: int, member: DynamicsModel, found: Trajectories) -> dict[str, Any]:
         """``rmse/NAME`` are root mean squares of errors over the test chunks, in the user's units; ``energy/variation``, of
@@ -300,40 +296,22 @@ class RecordingsFit(DynamicsFit):
         )
 
 
-def fit(data: str | os.PathLike[str], **options: Any) -> FittedDynamics:
+def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> FittedDynamics:
     """Fit models to trajectories and give them back; no run folder is made.
 
         model = fit("swing.csv", state=["x", "v"], group="O(1)", rep="2*V", seeds=5)
         model.predict([0.1, 0.0], [0.0, 0.1, 0.2])
 
     Args:
-        data: a file, a folder or a Minari dataset, see :func:`rppdyn.envs.tasks.read_recordings`.
+        data: a file, a folder, a Minari dataset, or arrays by name; see :func:`rppdyn.envs.tasks.read_recordings`.
         options: keys of ``rppdyn fit-dynamics data=...`` without their section, as ``state=``, ``group=``, ``seeds=``, and with
             ``__`` for a dot, ``optimiser__epochs=100``.
     Raises:
         ConfigError, ValueError: as on the command line.
     """
-    subject = RecordingsFit(compose.composed("fit_trajectories", own_words(data=os.fspath(data), **options)))
-    for step in range(subject.steps):
-        subject.step(step)
-    subject.give_up()
-    return subject.fitted()
-
-
-def own_words(**options: Any) -> list[str]:
-    """Options as overrides of the command line."""
-    words = []
-    for name, value in options.items():
-        key = name.replace("__", ".")
-        key = f"task.{key}" if key in OWN_DATA else key
-        words.append(f"{key}={_written(value)}")
-    return words
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_written, value))}]"
-    return "null" if value is None else f"'{value}'" if isinstance(value, str) else f"{value}"
+    with as_file(data) as file:
+        subject = RecordingsFit(compose.composed("fit_trajectories", overrides("fit_dynamics", data=file, **options)))
+    return fitted(subject).fitted()
 
 
 def load_dynamics(run: str | os.PathLike[str]) -> FittedDynamics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from rppdyn.dynamics import FittedDynamics, Scaling, TransitionModel
 from rppdyn.envs import SymmetrySpec
@@ -24,6 +24,7 @@ from rppdyn.jobs.fit_image import load_image_models
 from rppdyn.jobs.fit_regression import load_regressors
 from rppdyn.jobs.fit_trajectories import load_recordings
 from rppdyn.jobs.fit_transition import load_transition_model
+from rppdyn.jobs.fitting.function import FittedFunction, like, over_members
 from rppdyn.jobs.training.building import agent_of
 from rppdyn.nn import Stack
 from rppdyn.runs import RunFolder
@@ -32,20 +33,6 @@ from rppdyn.runs.files import replacing, write_measured
 __all__ = ["FittedFunction", "FittedTransitions", "PredictResult", "load", "run"]
 
 Arrays = NDArray | Tensor
-
-
-class FittedFunction:
-    """Fitted members of one function, of a regression or of images: `predict(x)`, arrays or tensors."""
-
-    def __init__(self, members: Sequence[nn.Module]):
-        self.members = [member.eval() for member in members]
-
-    @torch.no_grad()
-    def predict(self, x: Arrays, *, members: str = "mean") -> Any:
-        """The mean over members of what they say of ``(N, ...)``, or "all" of them along a new first axis."""
-        first = next(self.members[0].parameters())
-        inputs = torch.as_tensor(x).to(first.dtype)
-        return _like(x, _over(torch.stack([member(inputs) for member in self.members]), members))
 
 
 class FittedTransitions:
@@ -65,7 +52,7 @@ class FittedTransitions:
         """The next observation after each, ``(*batch, n)``; of all members along a new first axis with "all"."""
         action = torch.as_tensor(action, dtype=torch.float64)
         after = self.rollout(torch.as_tensor(observation, dtype=torch.float64), action.unsqueeze(-2), members=members)
-        return _like(observation, after.squeeze(-2))
+        return like(observation, after.squeeze(-2))
 
     @torch.no_grad()
     def rollout(self, observation: Arrays, actions: Arrays, *, members: str = "mean") -> Any:
@@ -84,8 +71,8 @@ class FittedTransitions:
         rows = features.reshape(1, -1, features.shape[-1]).expand(count, -1, -1)
         steps = u.reshape(1, -1, *u.shape[-2:]).expand(count, -1, -1, -1)
         states = self.model.rollout(rows, steps).states.reshape(count, *u.shape[:-1], -1)
-        found = torch.as_tensor(self.spec.decode(_over(states, members)))
-        return _like(observation, found)
+        found = torch.as_tensor(self.spec.decode(over_members(states, members)))
+        return like(observation, found)
 
     def __repr__(self) -> str:
         return f"FittedTransitions({self.spec.env_id}; {self.members} members under {self.spec.group})"
@@ -100,16 +87,6 @@ class FittedPolicy:
     def predict(self, observations: NDArray, *, members: str = "mean") -> NDArray:
         del members  # a run has one agent
         return self.agent.predict(np.asarray(observations), deterministic=True)[0]
-
-
-def _over(values: Tensor, members: str) -> Tensor:
-    if members not in ("mean", "all"):
-        raise ValueError(f"members={members!r}: give 'mean' or 'all'")
-    return values.mean(0) if members == "mean" else values
-
-
-def _like(given: Arrays, found: Tensor) -> Any:
-    return found if isinstance(given, Tensor) else found.numpy()
 
 
 def load(run: str | os.PathLike[str], *, trust: bool = False) -> Any:
@@ -145,7 +122,7 @@ def load(run: str | os.PathLike[str], *, trust: bool = False) -> Any:
     if name == "fit_regression":
         return FittedFunction(load_regressors(config, folder)[1])
     if name == "fit_image":
-        return FittedFunction(load_image_models(config, folder)[1])
+        return load_image_models(config, folder)[0].fitted()
     raise ConfigError(f"{folder.path} is a run of {config.verb}: it has no model to predict with")
 
 

@@ -65,24 +65,6 @@ class Training:
             raise ConfigError(f"task={','.join(asked)}: these tasks have different keys; give one kind at a time")
         return replace(self, name=names.pop()) if names else self
 
-    def own_data(self, words: Sequence[str]) -> list[str]:
-        """Overrides with the task said where `data=` says that it is the user's own, whose keys need no section."""
-        if "fit_trajectories" not in self.others:
-            return list(words)
-        from rppdyn.jobs.config.checks import ConfigError
-        from rppdyn.jobs.config.trajectories import OWN_DATA
-
-        own = [f"task.{word}" if word.partition("=")[0] in OWN_DATA else word for word in words]
-        tasks = [word for word in own if word.startswith("task=")]
-        if any(word.startswith("task.data=") for word in own):
-            if any(task != "task=trajectories" for task in tasks):
-                raise ConfigError(f"data= with {tasks[0]}: that task makes its own data; leave out one of the two")
-            return own if tasks else ["task=trajectories", *own]
-        for word, written in zip(words, own, strict=True):
-            if word != written and not word.startswith("group="):
-                raise ConfigError(f"{word} without data=: it is of trajectories of your own; give data=FILE too")
-        return own
-
     @property
     def objective(self) -> tuple[str, str]:
         """What a search for good settings optimises, a metric, and in which direction."""
@@ -167,12 +149,13 @@ def _training_arguments(job: Training, parser: Parser) -> None:
 
 def _train(job: Training, arguments: argparse.Namespace) -> int:
     from rppdyn.jobs.config import compose
+    from rppdyn.jobs.config.own import own_words
     from rppdyn.runs import RunFolder
 
     words: list[str] = arguments.overrides
     trust = job.trusts and arguments.trust
     run, words = _run_argument(words) if arguments.resume else (None, words)
-    words = job.own_data(words)
+    words = own_words(job.name, words, begun=run is not None)
     job = job.chosen(words) if run is None else job.of_run(run)
     if run is not None:
         if arguments.multirun:

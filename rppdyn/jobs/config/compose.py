@@ -284,7 +284,7 @@ def _check_agent(override: str, key: str, chosen: str) -> None:
         raise ConfigError(f"{override}: agent=ppo has no such setting; leave it out, or use agent=sac")
 
 
-QUOTED = ("task.group", "task.rep", "task.control_rep", "task.data")
+QUOTED = ("task.group", "task.rep", "task.rep_out", "task.control_rep", "task.data")
 """Keys whose values Hydra would read otherwise: SO(3) as the call of a function."""
 
 

@@ -26,6 +26,7 @@ from rppdyn.jobs.config.checks import (
     require,
     variance,
 )
+from rppdyn.jobs.config.own import AUTO, column_names, file_stem, shares
 from rppdyn.jobs.config.run import RunConfig, without
 
 NETWORKS = ("rpp", "emlp", "mlp")
@@ -37,6 +38,11 @@ CURVATURES = ("joint", "kronecker")
 OBJECTIVES = ("map", "marginal_likelihood")
 FISHER = ("exact", "sampled")
 ROLLOUT_METHODS = ("dopri5", "rk4")
+OWN = "own"
+"""The task of the user's own data."""
+OWN_WRITTEN = ("train", "validation", "test", "digest", "generators")
+"""Keys of its that a run writes down for those who read it."""
+OWN_KEYS = ("data", "inputs", "outputs", "rep", "rep_out", "split", "split_seed", "digest", "generators")
 MOST_SEEDS = 1000
 MOST_STEPS = 1_000_000
 """Time steps to the horizon."""
@@ -191,10 +197,32 @@ class RegressionTaskConfig:
     validation: int = 1000  # data to choose by
     test: int = 1000  # data to measure with
     augment: bool = False  # training data are moved by random elements of the group, anew in each epoch
+    data: str | None = None  # of task=own: a CSV, NPZ or HDF5 file, or a folder of such
+    inputs: Any = None  # of the user's data, names of columns or arrays, in order; null: x
+    outputs: Any = None  # those of what is predicted; null: y
+    rep: str | None = None  # of the inputs; null: as many vectors of the group as fit
+    rep_out: str | None = None  # of the outputs; null: likewise, or invariants where there are fewer
+    split: Any = field(default_factory=lambda: [0.7, 0.15, 0.15])  # shares of train, validation, test; or a column of these
+    split_seed: int | None = 0  # by which data are shared out to the three; null: each seed has a split of its own
+    digest: str | None = None  # of the data; written by the run
+    generators: Any = None  # of a group that was discovered; written by the run
 
     def __post_init__(self) -> None:
         for name in ("train", "validation", "test"):
             at_least(f"task.{name}", getattr(self, name), 1)
+        if (self.name == OWN) != (self.data is not None):
+            raise ConfigError(
+                f"task={self.name} with data={self.data}: name your file, data=FILE, with task=own or no task="
+            )
+        self.inputs, self.outputs = (column_names(f"task.{key}", getattr(self, key)) for key in ("inputs", "outputs"))
+        shares("task.split", self.split)
+        if self.split_seed is not None:
+            at_least("task.split_seed", self.split_seed, 0)
+        for key in ("rep", "rep_out"):
+            if (text := getattr(self, key)) is not None and self.group is None:
+                raise ConfigError(f"{key}={text} without group=: name the group that it is a representation of")
+        if self.augment and self.data is not None and self.group in (None, AUTO):
+            raise ConfigError(f"task.augment=true with group={self.group}: name the group whose elements move the data")
         if self.strength is not None:
             number("task.strength", self.strength, "a number, or null for the published one")
 
@@ -287,8 +315,10 @@ class FitConfig(RunConfig):
     marginal_likelihood: MarginalLikelihoodConfig = field(default_factory=MarginalLikelihoodConfig)
     seeds: int = 1  # members: seed, seed + 1, ..., trained together in this process
     dtype: str = "float32"  # of the networks, float32 or float64
+    report: bool | None = None  # report.html in the run folder, of this run; null: where data are the user's own
 
     verb = "fit"
+    resumable: ClassVar[tuple[str, ...]] = (*RunConfig.resumable, "report")
 
     if TYPE_CHECKING:  # each fit has its own, behind these
         task: Any = MISSING
@@ -321,6 +351,11 @@ class FitConfig(RunConfig):
         if self.objective != "marginal_likelihood" or self.marginal_likelihood.curvature == "kronecker":
             usual += ["marginal_likelihood.curvature", "marginal_likelihood.draws"]
         return without(super().identity(), usual)  # as before there were such keys
+
+    @property
+    def reports(self) -> bool:
+        """Whether the run folder gets a report."""
+        return getattr(self.task, "data", None) is not None if self.report is None else self.report
 
     @property
     def all_seeds(self) -> list[int]:
@@ -360,6 +395,29 @@ class FitRegressionConfig(FitConfig):
     model: NetworkConfig = MISSING
 
     verb = "fit-regression"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.task.data is not None and self.task.group is None and self.model.kind != "mlp":
+            raise ConfigError(f"model={self.model.kind} without group=: name the symmetry, or give model=mlp")
+
+    def identity(self) -> dict[str, Any]:
+        content = super().identity()
+        unused = OWN_KEYS if self.task.data is None else OWN_WRITTEN
+        return without(content, [f"task.{key}" for key in unused])  # the first as before there were such keys
+
+    @property
+    def task_name(self) -> str:
+        return self.task.name if self.task.data is None else file_stem(self.task.data)
+
+    @property
+    def model_name(self) -> str:
+        return "mlp" if self.task.generators == [] else self.model.kind
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        *parents, _, seeds = super().place
+        return *parents, self.model.kind, seeds  # what is found later changes no folder
 
 
 @dataclass

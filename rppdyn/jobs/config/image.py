@@ -9,10 +9,15 @@ from omegaconf import MISSING
 
 from rppdyn.images.registry import REGISTRY
 from rppdyn.jobs.config.checks import ConfigError, at_least, one_of, positive, require, variance
-from rppdyn.jobs.config.fit import FitConfig
+from rppdyn.jobs.config.fit import OWN, FitConfig
+from rppdyn.jobs.config.own import file_stem, shares
 from rppdyn.jobs.config.run import without
 
+PLACED = ("canvas", "shift", "folder")
 AUGMENTS = ("augment_shift", "augment_flip", "augment_turn")
+OWN_WRITTEN = ("train", "validation", "digest")
+"""Keys of the user's own images that a run writes down for those who read it."""
+OWN_KEYS = ("data", "images", "labels", "targets", "split", "split_seed", "digest")
 ARCHITECTURES = ("small", "small_max", "one_layer", "three_layers", "power_blocks", "nine_layers", "ten_layers")
 
 
@@ -32,8 +37,28 @@ class ImageTaskConfig:
     augment_shift: int = 0  # training images are moved by up to so many pixels, anew for each batch
     augment_flip: bool = False  # ... and mirrored left to right, or not
     augment_turn: bool = False  # ... and turned by a multiple of 90 degrees
+    data: str | None = None  # of task=own: an NPZ or HDF5 file, or a folder with a folder of pictures for each class
+    images: str | None = None  # the array; null: images or x
+    labels: str | None = None  # that of classes, whole numbers or words; null: labels or y
+    targets: str | None = None  # in its place that of numbers to predict
+    split: Any = field(
+        default_factory=lambda: [0.7, 0.15, 0.15]
+    )  # training, validation, test; or an array with these words
+    split_seed: int | None = 0  # null: each seed has a split of its own
+    digest: str | None = None  # of the data; written by the run
 
     def __post_init__(self) -> None:
+        if (self.name == OWN) != (self.data is not None):
+            raise ConfigError(
+                f"task={self.name} with data={self.data}: name your file, data=FILE, with task=own or no task="
+            )
+        if self.data is not None and (given := [key for key in PLACED if getattr(self, key) is not None]):
+            raise ConfigError(f"task.{given[0]} with data={self.data}: images stay as they are; leave it out")
+        if self.labels is not None and self.targets is not None:
+            raise ConfigError(f"labels={self.labels} with targets={self.targets}: give classes or numbers, not both")
+        shares("task.split", self.split)
+        if self.split_seed is not None:
+            at_least("task.split_seed", self.split_seed, 0)
         at_least("task.train", self.train, 1)
         at_least("task.validation", self.validation, 0)
         for name in ("canvas", "shift", "augment_shift"):
@@ -140,6 +165,11 @@ class FitImageConfig(FitConfig):
                 f"model.filters.penalty={self.model.filters.penalty} with objective=marginal_likelihood: each of them learns "
                 "how much is relaxed; leave one of them out"
             )
+        if self.task.data is None:
+            self.check_batches()
+
+    def check_batches(self) -> None:
+        """Refuse a batch of one image, whose statistics are none; of the user's own images once they are counted."""
         size, rest = self.optimiser.batch_size, self.task.train % self.optimiser.batch_size
         if self.model.batch_norm and (size == 1 or rest == 1):
             raise ConfigError(
@@ -149,6 +179,7 @@ class FitImageConfig(FitConfig):
 
     def identity(self) -> dict[str, Any]:
         usual = [f"task.{name}" for name in AUGMENTS if f"task.{name}" not in self.task.augments]
+        usual += [f"task.{key}" for key in (OWN_KEYS if self.task.data is None else OWN_WRITTEN)]
         if self.task.resize is None:
             usual.append("task.resize")
         if self.model.output_scale == 1:
@@ -169,3 +200,7 @@ class FitImageConfig(FitConfig):
     @property
     def model_name(self) -> str:
         return self.model.name
+
+    @property
+    def task_name(self) -> str:
+        return self.task.name if self.task.data is None else file_stem(self.task.data)

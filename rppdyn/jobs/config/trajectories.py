@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,24 +11,10 @@ from omegaconf import MISSING
 
 from rppdyn.jobs.config.checks import ConfigError, at_least, one_of, positive
 from rppdyn.jobs.config.fit import NETWORKS, DynamicsModelConfig, FitConfig
+from rppdyn.jobs.config.own import AUTO, column_names, file_stem, shares
 from rppdyn.jobs.config.run import without
 
 SYSTEMS = ("hamiltonian", "separable", "mechanical", "ode")
-AUTO = "auto"
-OWN_DATA = (
-    "data",
-    "state",
-    "positions",
-    "velocities",
-    "momenta",
-    "controls",
-    "time",
-    "trajectory",
-    "group",
-    "rep",
-    "control_rep",
-)
-"""Keys of the task that may be given without its name."""
 WRITTEN = ("task.windows", "task.digest", "task.generators")
 """Keys that a run writes down for those who read it."""
 
@@ -60,7 +45,7 @@ class RecordingsTaskConfig:
 
     def __post_init__(self) -> None:
         for key in ("state", "positions", "velocities", "momenta", "controls"):
-            setattr(self, key, names(f"task.{key}", getattr(self, key)))
+            setattr(self, key, column_names(f"task.{key}", getattr(self, key)))
         if not self.state and not self.positions:
             raise ConfigError(
                 "state= is missing: name the columns that make up a state, state=[x,v]; or positions=[...] with "
@@ -84,12 +69,7 @@ class RecordingsTaskConfig:
         at_least("task.most", self.most, 1)
         if self.split_seed is not None:
             at_least("task.split_seed", self.split_seed, 0)
-        shares = self.split
-        right = isinstance(shares, list) and len(shares) == 3 and all(isinstance(s, int | float) for s in shares)
-        if not (right and min(shares) > 0 and math.isclose(sum(shares), 1, abs_tol=1e-6)):
-            raise ConfigError(
-                f"task.split={shares}: give three positive shares whose sum is 1, for example [0.7,0.15,0.15]"
-            )
+        shares("task.split", self.split, columns=False)
         if self.rep is not None and self.group is None:
             raise ConfigError(f"rep={self.rep} without group=: name the group that it is a representation of")
         if self.control_rep is not None and not self.controls:
@@ -184,28 +164,19 @@ class FitTrajectoriesConfig(FitConfig):
 
     @property
     def task_name(self) -> str:
-        name = re.sub(
-            r"\W+", "_", re.sub(r"\.(csv|npz|h5|hdf5)$", "", self.task.data.rstrip("/").rpartition("/")[2], flags=re.I)
-        )
-        return name or "trajectories"
+        return file_stem(self.task.data)
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        *parents, _, seeds = super().place
+        return *parents, self._named(self.model.kind), seeds  # what is found later changes no folder
 
     @property
     def model_name(self) -> str:
-        return f"{self.model.kind}_{self.model.system}"
+        return self._named("mlp" if self.task.generators == [] else self.model.kind)
 
-
-def names(key: str, value: Any) -> list[str] | None:
-    """A list of columns; one name is a list of one.
-
-    Raises:
-        ConfigError: it is neither, or empty.
-    """
-    if value is None:
-        return None
-    found = [value] if isinstance(value, str) else value
-    if not isinstance(found, list) or not found or not all(isinstance(name, str | int) for name in found):
-        raise ConfigError(f"{key}={value}: give a list of columns, for example [x,y]")
-    return [str(name) for name in found]
+    def _named(self, kind: str) -> str:
+        return f"{kind}_{self.model.system}"
 
 
 def _list(names: Sequence[str]) -> str:

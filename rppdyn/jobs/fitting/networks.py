@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -89,17 +90,23 @@ def widest(hidden: int | str | list, G: Group) -> int:
 
 
 def build_stack(
-    config: FitConfig, rep_in: Rep, rep_out: Rep, output_scale: float = 1.0, symmetries: Sequence[str] | None = None
+    config: FitConfig,
+    rep_in: Rep,
+    rep_out: Rep,
+    output_scale: float = 1.0,
+    symmetries: Sequence[str] | None = None,
+    plain: bool = False,
 ) -> Stack:
     """A member for each seed; other arguments are those of :func:`build_network`.
 
+    Args:
+        plain: whether networks are plain whatever is configured, since no symmetry was found for them.
     Raises:
         ConfigError: their weights don't fit in memory.
     """
+    model = replace(config.model, kind="mlp", free_variance=config.model.free or 1.0) if plain else config.model
     try:
-        nets = [
-            build_network(config.model, rep_in, rep_out, seed, output_scale, symmetries) for seed in config.all_seeds
-        ]
+        nets = [build_network(model, rep_in, rep_out, seed, output_scale, symmetries) for seed in config.all_seeds]
         return stack_of(config, nets)
     except RuntimeError as error:
         if not is_out_of_memory(error):

@@ -56,6 +56,8 @@ class FitResult(RunResult):
             lines.append(f"  {'go on with':34} rppdyn {self.verb} --resume {self.run}")
         else:
             lines.append(f"  {'figures':34} {Path(self.run) / 'figures'}")
+            page = Path(self.run) / "report.html"
+            lines += [f"  {'report':34} {page}"] if page.exists() else []
         return "\n".join(lines)
 
 

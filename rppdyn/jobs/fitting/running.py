@@ -91,7 +91,17 @@ def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool,
                 if result.pathways:  # figures last: none of them may cost the result
                     draw_pathways(result.pathways, folder.figures / "pathways.png")
                 subject.draw(folder)
+                if config.reports:
+                    _report(folder)
     return result
+
+
+def _report(folder: RunFolder) -> None:
+    """The page of this run alone."""
+    from rppdyn.jobs import report
+    from rppdyn.jobs.config.command import ReportConfig
+
+    report.run(ReportConfig(runs=[str(folder.path)], out=str(folder.path / "report.html")))
 
 
 def save_members(module: nn.Module, folder: RunFolder) -> None:

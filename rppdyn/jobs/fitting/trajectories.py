@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,20 +13,18 @@ from torch import Tensor
 
 from rppdyn.dynamics import Drive, Scaling
 from rppdyn.envs.tasks import Recording, Recordings
+from rppdyn.envs.tasks.labelled import shared_out
 from rppdyn.groups import GL, Group, Trivial
 from rppdyn.jobs.config import notation
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.trajectories import AUTO, FitTrajectoriesConfig
+from rppdyn.jobs.config.own import AUTO
+from rppdyn.jobs.config.trajectories import FitTrajectoriesConfig
+from rppdyn.jobs.fitting.own import vectors, warn_of_sizes
 from rppdyn.nn import InvariantNormaliser
 from rppdyn.reps import Rep, V
 
 __all__ = ["Split", "check_data", "drive_of", "padded", "positions_count", "positions_rep", "representations", "scaling_of",
            "split_of", "state_rep", "vector_size"]  # fmt: skip
-
-logger = logging.getLogger(__name__)
-
-APART = 1e6
-"""Ratio of the sizes of two columns that is worth a warning."""
 
 
 class Split(NamedTuple):
@@ -50,14 +47,7 @@ def check_data(config: FitTrajectoriesConfig, recordings: Recordings) -> None:
                 f"task.chunk={task.chunk}: {recording.name} has {len(recording.states) - 1} steps; give a smaller chunk, or "
                 "leave that trajectory out"
             )
-    sizes = torch.cat([recording.states for recording in recordings.trajectories]).square().mean(0).sqrt()
-    least, most = int(sizes.argmin()), int(sizes.argmax())
-    if sizes[most] >= APART * sizes[least]:
-        logger.warning(
-            "%s is %.1g times the size of %s: are the units right? Each is fitted in units of its own spread, up to what the "
-            "symmetry mixes",
-            recordings.names[most], float(sizes[most] / sizes[least]), recordings.names[least],
-        )  # fmt: skip
+    warn_of_sizes(torch.cat([recording.states for recording in recordings.trajectories]), recordings.names)
 
 
 def split_of(recordings: Recordings, config: FitTrajectoriesConfig, seed: int) -> Split:
@@ -65,13 +55,7 @@ def split_of(recordings: Recordings, config: FitTrajectoriesConfig, seed: int) -
     shares, chunk = config.task.split, config.task.chunk
     every = list(recordings.trajectories)
     if len(every) >= 3:
-        generator = torch.Generator().manual_seed(seed)
-        drawn = [every[i] for i in torch.randperm(len(every), generator=generator).tolist()]
-        held = [max(1, round(share * len(every))) for share in shares[1:]]
-        if sum(held) >= len(every):
-            held = [1, 1]
-        rest = len(every) - sum(held)
-        return Split(drawn[:rest], drawn[rest : rest + held[0]], drawn[rest + held[0] :])
+        return Split(*([every[i] for i in own] for own in shared_out(len(every), shares, seed)))
     parts: tuple[list[Recording], ...] = ([], [], [])
     for recording in every:
         ends = [0, *(round(float(share) * len(recording.states)) for share in np.cumsum(shares))]
@@ -124,7 +108,7 @@ def representations(config: FitTrajectoriesConfig, group: Group | None, recordin
         return n * V(trivial), m * V(trivial) if m else V(trivial)
     positions = positions_count(config, recordings)
     rep = state_rep(config, group, positions)
-    return rep, _vectors(config.task.control_rep, group, m, "control_rep", "controls") if m else V(group)
+    return rep, vectors(config.task.control_rep, group, m, "control_rep", "controls") if m else V(group)
 
 
 def positions_rep(config: FitTrajectoriesConfig, group: Group, recordings: Recordings) -> Rep:
@@ -132,34 +116,16 @@ def positions_rep(config: FitTrajectoriesConfig, group: Group, recordings: Recor
     n = positions_count(config, recordings)
     if config.task.group is None or (not config.task.generators and config.task.group == AUTO):
         return n * V(group)
-    return _vectors(config.task.rep, group, n, "rep", "positions")
+    return vectors(config.task.rep, group, n, "rep", "positions")
 
 
 def state_rep(config: FitTrajectoriesConfig, group: Group, positions: int) -> Rep:
     task = config.task
-    rep = _vectors(task.rep, group, positions, "rep", "positions" if task.positions else "the state")
+    rep = vectors(task.rep, group, positions, "rep", "positions" if task.positions else "the state")
     if task.velocities:
         return rep + rep
     if task.momenta:
         return rep + (rep if group.is_orthogonal else rep.T)
-    return rep
-
-
-def _vectors(text: str | None, group: Group, n: int, key: str, what: str) -> Rep:
-    """The representation that a text says, or as many vectors as ``n`` numbers are."""
-    vector = V(group)
-    if text is None:
-        if n % vector.dim:
-            raise ConfigError(
-                f"group={group}: it acts on vectors of {vector.dim} numbers, and there are {n} in {what}; say how it acts, "
-                f"{key}=T(0)+{max(1, (n - 1) // vector.dim)}*V for example"
-            )
-        return (n // vector.dim) * vector
-    rep = notation.representation(key, text, group)
-    if rep.dim != n:
-        raise ConfigError(
-            f"{key}={text}: under {group} it has {rep.dim} numbers, and there are {n} in {what}; make them the same"
-        )
     return rep
 
 

@@ -20,7 +20,7 @@ from rppdyn.jobs.config.fit import FitDynamicsConfig, FitRegressionConfig
 from rppdyn.jobs.config.trajectories import FitTrajectoriesConfig
 from rppdyn.jobs.config.transition import FitTransitionConfig
 from rppdyn.jobs.fit_dynamics import Dynamics, load_models, roll_out
-from rppdyn.jobs.fit_regression import Regressor, load_regressors
+from rppdyn.jobs.fit_regression import OwnRows, Regressor, load_regressors
 from rppdyn.jobs.fit_trajectories import load_recordings
 from rppdyn.jobs.fit_transition import Transition, load_transitions
 from rppdyn.jobs.fitting.members import StackFit
@@ -96,11 +96,16 @@ def _regression(config: FitRegressionConfig, folder: RunFolder, group: str | Non
     _check(regression, folder)
     task = regression.task
     if group is not None:
-        task = regression_task(config.task.name, notation.group(group), config.task.strength)
+        under = notation.group(group)
+        task = (
+            task.under(under)
+            if isinstance(task, OwnRows)
+            else regression_task(config.task.name, under, config.task.strength)
+        )
     members = [
-        Member(seed, _regressor(regressor, task.rep_in, task.rep_out, task.parts_in, task.parts_out), regression.held_out[0])
-        for seed, regressor in zip(config.all_seeds, regressors, strict=True)
-    ]  # fmt: skip
+        Member(seed, _regressor(regressor, task.rep_in, task.rep_out, task.parts_in, task.parts_out), x)
+        for seed, regressor, (x, _) in zip(config.all_seeds, regressors, regression.tests, strict=True)
+    ]
     return Fit(f"{task.name}, {config.model_name}", task.rep_in, task.rep_out, members)
 
 

@@ -90,7 +90,7 @@ def image_members(config: EquivarianceConfig, folder: RunFolder) -> tuple[str, l
         network = nn.Sequential(OrderedDict(parts)).eval()
         name = "regressor" if data.regression else "classifier"
         members.append(ImageSubject(name, network, network, _some(x, config).double(), origin, seed))
-    return f"{fitted.task.name}, {fitted.model_name}", members
+    return f"{fitted.task_name}, {fitted.model_name}", members
 
 
 def image_function(config: EquivarianceConfig) -> tuple[str, ImageSubject]:

@@ -1,0 +1,301 @@
+"""Data of one's own with what is asked of them: rows of numbers and their outputs, images and their labels."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rppdyn.envs.tasks.tables import column_of, columns_of, flat, listed, read_tables, require_finite
+
+__all__ = ["PARTS", "LabelledImages", "Rows", "named_parts", "read_images", "read_rows", "shared_out"]
+
+PARTS = ("train", "validation", "test")
+"""What a column that says to which part a datum belongs may hold."""
+CHANNELS = (1, 3, 4)
+"""Of a last axis that is taken for that of the colours."""
+PICTURES = (".png", ".jpg", ".jpeg")
+FEWEST = 3
+"""Of a class: one for each part."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Inputs and outputs of a regression, float64.
+
+    Attributes:
+        source: where they are from.
+        names, output_names: of the numbers.
+        parts: to which part each row belongs, where a column says so.
+    """
+
+    source: str
+    names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    x: Float[Tensor, "N n"]
+    y: Float[Tensor, "N m"]
+    parts: NDArray | None = None
+
+    @property
+    def digest(self) -> str:
+        """A checksum of all numbers."""
+        return _digest(self.x, self.y)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledImages:
+    """Images of one size, float32, and their classes or targets.
+
+    Attributes:
+        source: where they are from.
+        y: classes ``(N,)`` int64, or targets ``(N, m)`` float32.
+        classes: their names, in order; None of a regression.
+        parts: to which part each image belongs, where that is said.
+    """
+
+    source: str
+    x: Float[Tensor, "N C H W"]
+    y: Shaped[Tensor, "N ..."]
+    classes: tuple[str, ...] | None
+    parts: NDArray | None = None
+
+    @property
+    def digest(self) -> str:
+        """A checksum of all numbers."""
+        return _digest(self.x, self.y)
+
+
+def _digest(*values: Tensor) -> str:
+    digest = hashlib.sha256()
+    for each in values:
+        digest.update(np.ascontiguousarray(each.numpy()).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def read_rows(source: str | Path, inputs: Sequence[str], outputs: Sequence[str], part: str | None = None) -> Rows:
+    """Rows from a CSV, NPZ or HDF5 file, or from all of a folder one after another.
+
+    Args:
+        inputs: names of the columns or arrays that are given, in order; ``name[0:3]`` is a part of an array.
+        outputs: likewise of what is to be predicted.
+        part: a column of the words train, validation and test.
+    Raises:
+        ValueError: no such file or column, an empty one, a number that is not finite (with its row and column), or columns of
+            different lengths.
+    """
+    xs: list[NDArray] = []
+    ys: list[NDArray] = []
+    parts: list[NDArray] = []
+    names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    for name, arrays in read_tables(source):
+        table = flat(arrays)
+        here, x = columns_of(name, table, inputs, "inputs")
+        theirs, y = columns_of(name, table, outputs, "outputs")
+        if xs and (here, theirs) != names:
+            raise ValueError(f"{name}: its columns are {listed((*here, *theirs))}, and those before had others")
+        names = (here, theirs)
+        if len(x) != len(y):
+            raise ValueError(f"{name}: {len(x)} rows of inputs and {len(y)} of outputs; give as many of each")
+        if not len(x):
+            raise ValueError(f"{name} is empty: rows of numbers are needed")
+        require_finite(name, x, here)
+        require_finite(name, y, theirs)
+        if part is not None:
+            parts.append(_parts(name, table, part, len(x)))
+        xs.append(x)
+        ys.append(y)
+    x, y = np.concatenate(xs), np.concatenate(ys)
+    return Rows(str(source), *names, torch.from_numpy(x), torch.from_numpy(y), np.concatenate(parts) if parts else None)
+
+
+def read_images(
+    source: str | Path, images: str | None, labels: str | None, *, numbers: bool = False, part: str | None = None
+) -> LabelledImages:
+    """Images from an NPZ or HDF5 file, or a folder with a folder of PNG and JPEG files for each class.
+
+    Images are ``(N, H, W)``, ``(N, C, H, W)`` or ``(N, H, W, C)``. A folder may have folders train, validation and test with
+    such folders in them.
+
+    Args:
+        images: their array's name; None: ``images`` or ``x``.
+        labels: that of what is asked, one for each image; None: ``labels`` or ``y``.
+        numbers: whether that is numbers, of a regression, in the place of classes: whole numbers or words.
+        part: an array of the words train, validation and test.
+    Raises:
+        ValueError: no such file or array, images of different sizes, labels that are no classes or of another length, or a
+            class with fewer than three images.
+    """
+    path = Path(source)
+    if path.is_dir():
+        return _of_folder(path)
+    ((name, arrays), *more) = read_tables(source)
+    if more:
+        raise ValueError(f"{source}: has several groups of arrays; give one file with all images")
+    x = _pixels(name, _array(name, arrays, images, ("images", "x"), "images"))
+    wanted = _array(name, arrays, labels, ("labels", "y"), "targets" if numbers else "labels")
+    if len(wanted) != len(x):
+        raise ValueError(f"{name}: {len(x)} images and {len(wanted)} labels; give one for each")
+    parts = None if part is None else _parts(name, flat(arrays), part, len(x))
+    if numbers:
+        names, y = columns_of(name, {"targets": wanted.reshape(len(wanted), -1)}, ["targets"], "targets")
+        require_finite(name, y, names)
+        return LabelledImages(str(source), x, torch.from_numpy(y).float(), None, parts)
+    return _classified(name, x, wanted, parts)
+
+
+def _array(name: str, arrays: Mapping[str, NDArray], key: str | None, usual: Sequence[str], what: str) -> NDArray:
+    found = [key] if key is not None else [own for own in usual if own in arrays]
+    if len(found) != 1 or found[0] not in arrays:
+        missing = f"{what}={key}: {name} has no such array" if key else f"{name} has no array {' or '.join(usual)}"
+        raise ValueError(f"{missing}; name it, {what}=NAME; it has {listed(list(arrays))}")
+    return arrays[found[0]]
+
+
+def _pixels(name: str, values: NDArray) -> Float[Tensor, "N C H W"]:
+    if values.ndim not in (3, 4) or not (np.issubdtype(values.dtype, np.number) or values.dtype == bool):
+        raise ValueError(
+            f"{name}: images of shape {values.shape} and type {values.dtype}; give numbers (N, H, W), (N, C, H, W) or "
+            "(N, H, W, C)"
+        )
+    if not values.size:
+        raise ValueError(f"{name} is empty: images of shape {values.shape}")
+    x = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+    if values.ndim == 3:
+        x = x[:, None]
+    elif values.shape[-1] in CHANNELS and values.shape[1] not in CHANNELS:
+        x = x.permute(0, 3, 1, 2).contiguous()
+    if bool((x == x.flatten()[0]).all()):
+        raise ValueError(
+            f"{name}: every pixel of every image is {float(x.flatten()[0]):g}; there is nothing to tell apart"
+        )
+    bad = (~x.isfinite()).nonzero()
+    if len(bad):
+        image, _, row, column = bad[0].tolist()
+        raise ValueError(
+            f"{name}: image {image + 1} has {float(x[tuple(bad[0])])} in row {row + 1}, column {column + 1}; leave it out"
+        )
+    return x
+
+
+def _classified(name: str, x: Tensor, labels: NDArray, parts: NDArray | None) -> LabelledImages:
+    if labels.ndim > 1 and labels.size == len(labels):
+        labels = labels.reshape(-1)
+    if labels.ndim != 1:
+        raise ValueError(
+            f"{name}: labels of shape {labels.shape}; give one class for each image, a whole number or a word"
+        )
+    if np.issubdtype(labels.dtype, np.floating):
+        odd = (labels != np.round(labels)).nonzero()[0]
+        if len(odd):
+            raise ValueError(
+                f"{name}: label {labels[odd[0]]:g} of image {odd[0] + 1} is no class; give whole numbers or words, or "
+                "targets= in the place of labels= for numbers that are to be predicted"
+            )
+        labels = labels.astype(np.int64)
+    classes, y = np.unique(labels.astype(str) if labels.dtype == bool else labels, return_inverse=True)
+    names = tuple(map(str, classes.tolist()))
+    if len(names) < 2:
+        raise ValueError(f"{name}: all labels are {names[0]}; two classes are needed")
+    counts = np.bincount(y)
+    if parts is None and counts.min() < FEWEST:
+        few = int(counts.argmin())
+        raise ValueError(
+            f"{name}: class {names[few]} has {counts[few]} image{'s' * int(counts[few] > 1)}, and one is needed in each of "
+            f"{', '.join(PARTS)}; give {FEWEST}, or leave the class out (labels that are numbers to be predicted are targets=)"
+        )
+    return LabelledImages(name, x, torch.from_numpy(y.astype(np.int64)), names, parts)
+
+
+def _of_folder(path: Path) -> LabelledImages:
+    from PIL import Image, UnidentifiedImageError
+
+    folders = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
+    names = {folder.name: "validation" if folder.name in ("val", "valid") else folder.name for folder in folders}
+    parted = {"train", "test"} <= set(names.values()) <= set(PARTS)
+    arrays: list[NDArray] = []
+    labels: list[str] = []
+    parts: list[str] = []
+    first: Path | None = None
+    for part in folders if parted else [path]:
+        for folder in sorted(inner for inner in part.iterdir() if inner.is_dir() and not inner.name.startswith(".")):
+            for file in sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES):
+                try:
+                    with Image.open(file) as image:
+                        pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert(_mode(image.mode)))
+                except (OSError, UnidentifiedImageError) as error:
+                    raise ValueError(f"{file} can't be read as a picture ({error}); leave it out") from error
+                if first is None:
+                    first = file
+                if arrays and pixels.shape != arrays[0].shape:
+                    sizes = " and ".join(" x ".join(map(str, each.shape)) for each in (pixels, arrays[0]))
+                    raise ValueError(
+                        f"{file} and {first} have {sizes} pixels; give all one size and one kind of colours"
+                    )
+                arrays.append(pixels)
+                labels.append(folder.name)
+                parts.append(names.get(part.name, ""))
+    if not arrays:
+        raise ValueError(f"{path}: no folder in it holds {', '.join(PICTURES)} files; make one for each class")
+    x = _pixels(str(path), np.stack(arrays))
+    return _classified(str(path), x, np.array(labels), np.array(parts) if parted else None)
+
+
+def _mode(mode: str) -> str:
+    """Grey or colours, of pictures that have a palette or transparency."""
+    return "L" if mode in ("1", "LA", "I", "I;16", "F") else "RGB"
+
+
+# -- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _parts(name: str, table: Mapping[str, NDArray], column: str, count: int) -> NDArray:
+    values = column_of(name, table, column, "split")[:, 0].astype(str)
+    if len(values) != count:
+        raise ValueError(f"split={column}: {name} has {len(values)} of it for {count} data; give one for each")
+    for row, value in enumerate(values):
+        if value not in PARTS:
+            raise ValueError(f"split={column}: {name}, row {row + 1}: {str(value)!r} is none of {', '.join(PARTS)}")
+    return values
+
+
+def named_parts(parts: NDArray, what: str) -> tuple[list[int], ...]:
+    """Indices of the data for training, validation and test, as a column says.
+
+    Raises:
+        ValueError: one of them has none.
+    """
+    found = tuple((parts == name).nonzero()[0].tolist() for name in PARTS)
+    for name, own in zip(PARTS, found, strict=True):
+        if not own:
+            raise ValueError(f"{what}: no datum is for {name}; mark some so")
+    return found
+
+
+def shared_out(
+    count: int, shares: Sequence[float], seed: int, classes: Tensor | None = None
+) -> tuple[list[int], list[int], list[int]]:
+    """Indices of so many data in three parts, in an order that is drawn; none is empty, of each class where these are given.
+
+    Raises:
+        ValueError: there are fewer than three.
+    """
+    if count < FEWEST:
+        raise ValueError(f"{count} data can't be parted in {', '.join(PARTS)}: give {FEWEST} at least")
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(count, generator=generator)
+    groups = [order] if classes is None else [order[classes[order] == each] for each in classes.unique()]
+    parts: tuple[list[int], list[int], list[int]] = ([], [], [])
+    for group in groups:
+        held = [max(1, round(share * len(group))) for share in shares[1:]]
+        if sum(held) >= len(group):
+            held = [1, 1]
+        for part, own in zip(parts, group.split([len(group) - sum(held), *held]), strict=True):
+            part += own.tolist()
+    return parts

@@ -1,0 +1,256 @@
+"""Files of one's own as columns by name: CSV, NPZ and HDF5 files, folders of these, and Minari datasets.
+
+What is wrong with a file is said in one line that names the file, the place, the value and the remedy.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import math
+import re
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["SUFFIXES", "Table", "column_of", "columns_of", "flat", "listed", "read_tables", "require_finite"]
+
+SUFFIXES = (".csv", ".npz", ".h5", ".hdf5")
+DELIMITERS = ",;\t"
+SHOWN = 12
+"""Names in a message."""
+DAMAGED = (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What numpy and h5py raise of files that are cut off, or others than their names say."""
+
+Table = tuple[str, Mapping[str, NDArray]]
+"""A name, for messages, and columns by name, whose first axis is time or counts the data."""
+
+
+def read_tables(source: str | Path) -> Iterator[Table]:
+    """The columns of a file, of each file in a folder, of each group of an HDF5 file, or of each episode of a Minari dataset.
+
+    Raises:
+        ValueError: no such file, an empty or a damaged one.
+    """
+    path, named = Path(source), str(source)
+    if path.is_dir() and not (path / "data").is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+        if not files:
+            raise ValueError(f"{path}: there is no file in it that ends in {', '.join(SUFFIXES)}")
+        for file in files:
+            yield from _file(file)
+    elif path.is_file():
+        yield from _file(path)
+    elif path.suffix.lower() in SUFFIXES or not (path.is_dir() or re.search(r"-v\d+$", named)):
+        raise ValueError(f"{path}: there is no such file, folder or Minari dataset")
+    else:
+        yield from _minari(named)
+
+
+def _file(path: Path) -> Iterator[Table]:
+    readers: Mapping[str, Callable[[Path], Iterator[Table]]] = {
+        ".csv": _csv, ".npz": _npz, ".h5": _hdf5, ".hdf5": _hdf5,
+    }  # fmt: skip
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise ValueError(f"{path}: must end in {', '.join(SUFFIXES)}")
+    if not path.stat().st_size:
+        raise ValueError(f"{path} is empty")
+    return reader(path)
+
+
+def _csv(path: Path) -> Iterator[Table]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = file.read().splitlines()
+            first = next((line for line in lines if line.strip()), "")
+            delimiter = max(DELIMITERS, key=first.count)
+            rows = [(number, row) for number, row in enumerate(csv.reader(lines, delimiter=delimiter), 1) if any(row)]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} is no table of text ({error}); save it as CSV in UTF-8") from error
+    if len(rows) < 2:
+        raise ValueError(f"{path} is empty: a line of names and lines of numbers are needed")
+    names = [name.strip() for name in rows[0][1]]
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise ValueError(
+            f"{path}: column {twice[0]!r} is there twice, in {listed(names)}; rename or remove one of them"
+        )
+    if any(map(_is_number, names)):
+        raise ValueError(f"{path}: its first line must be the names of the columns; it is {listed(names)}")
+    columns: dict[str, list[str]] = {name: [] for name in names}
+    for number, row in rows[1:]:
+        if len(row) != len(names):
+            decimal = delimiter == "," and len(row) > len(names)
+            remedy = (
+                "; write decimal points, or ; between columns" if decimal else "; write each, or leave the line out"
+            )
+            raise ValueError(f"{path}, line {number}: {len(row)} values for {len(names)} columns{remedy}")
+        for name, value in zip(names, row, strict=True):
+            columns[name].append(re.sub(r"^(\s*[-+]?\d*),(\d)", r"\1.\2", value) if delimiter != "," else value)
+    yield str(path), {name: _numbers(values) for name, values in columns.items()}
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _numbers(values: Sequence[str]) -> NDArray:
+    """Text as numbers; as text where some of it, such as a trajectory's name, is none."""
+    try:
+        return np.array([float(value) if value.strip() else np.nan for value in values])
+    except ValueError:
+        return np.array([value.strip() for value in values])
+
+
+def _npz(path: Path) -> Iterator[Table]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {}
+            for name in file.files:
+                arrays[name] = file[name]
+    except DAMAGED as error:
+        if "allow_pickle" in str(error):
+            held = f"array {name!r} holds" if "arrays" in locals() and "name" in locals() else "it holds"
+            raise ValueError(
+                f"{path}: {held} Python objects, which loading would run; save arrays of numbers or text instead"
+            ) from error
+        raise ValueError(
+            f"{path} can't be read as an NPZ file of numbers ({error}); save it with numpy.savez"
+        ) from error
+    yield str(path), arrays
+
+
+def _hdf5(path: Path) -> Iterator[Table]:
+    try:
+        import h5py
+    except ImportError as error:
+        raise ValueError(f"{path}: HDF5 needs h5py, pip install h5py") from error
+    try:
+        with h5py.File(path) as file:
+            groups = [name for name in file if isinstance(file[name], h5py.Group)]
+            natural = sorted(groups, key=lambda name: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", name)])
+            tables = [(f"{path}, {name}", _datasets(file[name])) for name in natural] or [(str(path), _datasets(file))]
+    except DAMAGED as error:
+        raise ValueError(f"{path} can't be read as an HDF5 file ({error}); it may be cut off") from error
+    yield from tables
+
+
+def _datasets(group: Any) -> dict[str, NDArray]:
+    arrays = {name: np.asarray(item) for name, item in group.items() if hasattr(item, "shape") and item.shape}
+    return {name: _decoded(values) if values.dtype == object else values for name, values in arrays.items()}
+
+
+def _decoded(values: NDArray) -> NDArray:
+    """HDF5's text, which is bytes of any length."""
+    return np.array([value.decode() if isinstance(value, bytes) else str(value) for value in values.flat]).reshape(
+        values.shape
+    )
+
+
+def _minari(source: str) -> Iterator[Table]:
+    from rppdyn.envs.episodes import open_dataset
+
+    dataset = open_dataset(source)
+    for episode in dataset.iterate_episodes():
+        table: dict[str, NDArray] = {}
+        for name in ("observations", "actions"):
+            values = getattr(episode, name)
+            parts = (
+                {f"{name}.{key}": part for key, part in values.items()} if isinstance(values, dict) else {name: values}
+            )
+            table |= {key: np.asarray(part, dtype=float).reshape(len(part), -1) for key, part in parts.items()}
+        yield f"{source}, episode {episode.id}", table
+
+
+def flat(arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    """Columns ``(N, numbers)``; what has no axis is left out."""
+    return {
+        key: values.reshape(len(values), math.prod(values.shape[1:])) for key, values in arrays.items() if values.ndim
+    }
+
+
+def column_of(name: str, table: Mapping[str, NDArray], text: str, what: str) -> NDArray:
+    """A column ``(N, numbers)``, or a part of it, ``name[2]`` or ``name[0:3]``.
+
+    Args:
+        name: of the table, and ``what`` the key that the column was asked for by, for messages.
+    Raises:
+        ValueError: there is no such column or part.
+    """
+    key, part = re.fullmatch(r"(.*?)(?:\[(\d*:?\d*)\])?", text).groups()  # type: ignore[union-attr]
+    if text in table:
+        key, part = text, None
+    if key not in table:
+        close = difflib.get_close_matches(key, list(table), n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ValueError(f"{what}={text}: {name} has no such column{hint}; it has {listed(list(table))}")
+    values = table[key]
+    if part is None:
+        return values
+    first, colon, last = part.partition(":")
+    stop = (int(last) if last else values.shape[1]) if colon else int(first or 0) + 1
+    start = int(first) if first else 0
+    if not 0 <= start < stop <= values.shape[1]:
+        raise ValueError(
+            f"{what}={text}: {name} has {values.shape[1]} numbers in {key}: give a part of 0:{values.shape[1]}"
+        )
+    return values[:, start:stop]
+
+
+def columns_of(
+    name: str, table: Mapping[str, NDArray], wanted: Sequence[str], what: str
+) -> tuple[tuple[str, ...], NDArray]:
+    """Columns side by side, ``(N, numbers)`` float64, and a name for each number.
+
+    Raises:
+        ValueError: there is no such column, it is no numbers, the columns differ in length, or one is asked for twice.
+    """
+    names: list[str] = []
+    found: list[NDArray] = []
+    for text in wanted:
+        values = column_of(name, table, text, what)
+        if np.issubdtype(values.dtype, np.complexfloating):
+            raise ValueError(
+                f"{what}={text}: {name} has complex numbers there; give real and imaginary parts as columns"
+            )
+        if not np.issubdtype(values.dtype, np.number) and values.dtype != bool:
+            row = next(i for i, value in enumerate(values[:, 0]) if not _is_number(str(value)))
+            raise ValueError(
+                f"{what}={text}: {name}, row {row + 1}: {str(values[row, 0])!r} is no number; name columns of numbers"
+            )
+        found.append(values.astype(np.float64))
+        names += [text] if values.shape[1] == 1 else [f"{text}[{i}]" for i in range(values.shape[1])]
+    if len({len(values) for values in found}) > 1:
+        rows = ", ".join(f"{text} has {len(values)}" for text, values in zip(wanted, found, strict=True))
+        raise ValueError(f"{name}: columns of different lengths, {rows}; give as many of each")
+    if len(set(names)) < len(names):
+        raise ValueError(f"{what}={listed(wanted)}: a column stands there twice")
+    return tuple(names), np.concatenate(found, 1) if found else np.zeros((0, 0))
+
+
+def require_finite(name: str, values: NDArray, names: Sequence[str]) -> None:
+    """Refuse numbers that are not finite, with the first one's row and column.
+
+    Raises:
+        ValueError: one is not.
+    """
+    bad = (~np.isfinite(values)).nonzero()
+    if len(bad[0]):
+        row, column = int(bad[0][0]), int(bad[1][0])
+        raise ValueError(
+            f"{name}: {values[row, column]} in row {row + 1}, column {names[column]}; leave the row out, or cut there"
+        )
+
+
+def listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
