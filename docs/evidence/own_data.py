@@ -34,8 +34,8 @@ SEED, SEEDS = 1500, 10
 COMMON = ["task.split_seed=null", "optimiser.batch_size=500", "optimiser.learning_rate=1e-2", "evaluation.every=100"]
 OPTIONS = {
     "cart-pole": ["task.split=[0.2,0.2,0.6]", "task.chunk=3", "model.hidden=32", "optimiser.epochs=120"],
-    "bodies": ["task.split=[0.3,0.2,0.5]", "model.hidden=32", "optimiser.epochs=120"],
-    "arm": ["task.split=[0.3,0.2,0.5]", "model.hidden=64", "optimiser.epochs=200"],
+    "bodies": ["task.split=[0.3,0.2,0.5]", "model.hidden=32", "optimiser.epochs=80"],
+    "arm": ["task.split=[0.3,0.2,0.5]", "model.hidden=32", "optimiser.epochs=120"],
 }
 AUTO = ["group=auto", "model=emlp"]
 ARMS = {
@@ -82,7 +82,7 @@ def bodies(seed: int, trap: tuple[float, float] = (0.5, 0.5)) -> list[str]:
         [solve_ivp(field, (0, times[-1]), start, t_eval=times, rtol=1e-9, atol=1e-9).y.T for start in starts]
     )
     np.savez("bodies.npz", q=paths[..., :6], p=paths[..., 6:])
-    return ["data=bodies.npz", "positions=[q]", "momenta=[p]", "time=0.1", "group=O(2)", "rep=3*V"]
+    return ["data=bodies.npz", "positions=[q]", "momenta=[p]", "time=0.1", "group=D(4)", "rep=3*V"]
 
 
 def uneven_bodies(seed: int) -> list[str]:

@@ -43,6 +43,19 @@ class SymmetricHamiltonian:
         """J grad H."""
         return torch.einsum("...fi,f->...i", self.features.fields(z), self.weights)
 
+    def defect(self, z: Float[Tensor, "n dim"], rep: Rep) -> float:
+        """How much the energy changes along the generator at some states, relative to the most that it could: 0 if invariant.
+
+        Args:
+            rep: of the family, as the generator was learned in.
+        """
+        assert self.generator is not None
+        size = self.features.size
+        slopes = size * torch.einsum("nfi,f->ni", self.features.gradients(z), self.weights)
+        moves = z @ rep.drho(self.generator).to(z).mT / size
+        along = (slopes * moves).sum(-1).square().sum()
+        return float((along / (slopes.square().sum(-1) * moves.square().sum(-1)).sum()).sqrt())
+
 
 class _Features:
     """Linear, quadratic and random Fourier functions of a state, by their gradients, in the unit of energy of the data.

@@ -29,6 +29,8 @@ BLUR = 1e-3
 """Of rates, about what differences in place of derivatives are off by: the evidence needs some noise."""
 DECISIVE = 5.0
 """Logarithm of the evidence that a symmetry has to gain."""
+INVARIANT = 0.03
+"""Relative change of an energy that is called invariant: evidence favours a symmetry that holds but for a tenth, too."""
 TURNS = 0.1
 """Share of a generator that may be no rotation and is left out as noise."""
 
@@ -48,8 +50,10 @@ def by_evidence(z: Float[Tensor, "N n"], rates: Float[Tensor, "N n"], rep: Rep, 
         for family in (rep, None)
     )
     gain = with_symmetry.log_evidence - without.log_evidence
-    logger.info("group=auto: a symmetric energy has %.1f more log evidence", gain)
-    return [with_symmetry.generator] if gain > DECISIVE and with_symmetry.generator is not None else []
+    defect = with_symmetry.defect(z[chosen], rep)
+    logger.info("group=auto: a symmetric energy has %.1f more log evidence, with a defect of %.2g", gain, defect)
+    holds = gain > DECISIVE and defect < INVARIANT
+    return [with_symmetry.generator] if holds and with_symmetry.generator is not None else []
 
 
 def in_function(f: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Float[Tensor, "N n"]) -> list[Tensor]:
