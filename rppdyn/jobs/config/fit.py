@@ -202,7 +202,9 @@ class RegressionTaskConfig:
     outputs: Any = None  # those of what is predicted; null: y
     rep: str | None = None  # of the inputs; null: as many vectors of the group as fit
     rep_out: str | None = None  # of the outputs; null: likewise, or invariants where there are fewer
-    split: Any = field(default_factory=lambda: [0.7, 0.15, 0.15])  # shares of train, validation, test; or a column of these
+    split: Any = field(
+        default_factory=lambda: [0.7, 0.15, 0.15]
+    )  # shares of train, validation, test; or a column of these
     split_seed: int | None = 0  # by which data are shared out to the three; null: each seed has a split of its own
     digest: str | None = None  # of the data; written by the run
     generators: Any = None  # of a group that was discovered; written by the run
