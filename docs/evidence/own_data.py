@@ -30,7 +30,7 @@ from rppdyn.runs import RunFolder
 
 HERE = Path(__file__).parent
 TRAJECTORIES = 30
-SEED, SEEDS = 1500, 10
+SEED = 1500
 COMMON = ["task.split_seed=null", "optimiser.batch_size=500", "optimiser.learning_rate=1e-2", "evaluation.every=100"]
 OPTIONS = {
     "cart-pole": ["task.split=[0.2,0.2,0.6]", "task.chunk=3", "model.hidden=32", "optimiser.epochs=120"],

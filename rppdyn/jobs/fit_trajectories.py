@@ -54,6 +54,9 @@ from rppdyn.runs import RunFolder
 
 __all__ = ["RecordingsFit", "fit", "load_dynamics", "run"]
 
+NEAR_ROUND = 0.01
+"""Of a mechanical model's last layer: a mass matrix that begins all but singular somewhere has one gradient 1e10 times as long as
+the others, of which Adam's second moments forget a thousandth in a step."""
 CHUNKS = 500
 """Of validation and of test, at most."""
 
@@ -106,7 +109,8 @@ class RecordingsFit(DynamicsFit):
         self.rep, self.control_rep = representations(config, self.group, self.recordings)
         scalings = [scaling_of(config, split.train, self.rep, self.control_rep) for split in splits]
         self.splits, self.scalings = splits * several, scalings * several
-        stack = build_stack(config, self.rep_in, self.rep_out, INITIAL_SCALE, plain=self.group is None)
+        scale = NEAR_ROUND if config.model.system == "mechanical" else INITIAL_SCALE
+        stack = build_stack(config, self.rep_in, self.rep_out, scale, plain=self.group is None)
         self.model = self.trained = self.system(stack)
         inputs, states = self._chunks("train", task.most)
         task.windows = inputs.shape[1]
