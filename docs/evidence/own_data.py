@@ -34,8 +34,8 @@ SEED = 1500
 COMMON = ["task.split_seed=null", "optimiser.batch_size=500", "optimiser.learning_rate=1e-2", "evaluation.every=100"]
 OPTIONS = {
     "cart-pole": ["task.split=[0.2,0.2,0.6]", "task.chunk=3", "model.hidden=32", "optimiser.epochs=120"],
-    "bodies": ["task.split=[0.3,0.2,0.5]", "model.hidden=32", "optimiser.epochs=80"],
-    "arm": ["task.split=[0.3,0.2,0.5]", "model.hidden=32", "optimiser.epochs=120"],
+    "bodies": ["task.split=[0.3,0.2,0.5]", "model.hidden=32", "optimiser.epochs=150"],
+    "arm": ["task.split=[0.3,0.2,0.5]", "model.hidden=64", "optimiser.epochs=300"],
 }
 AUTO = ["group=auto", "model=emlp"]
 ARMS = {
@@ -187,6 +187,7 @@ def main() -> None:
     parser.add_argument("--cells", nargs="*", default=list(CELLS))
     parser.add_argument("--arms", nargs="*", default=[*ARMS])
     parser.add_argument("--found", nargs="*", default=list(DISCOVERIES), help="cells whose symmetry is looked for")
+    parser.add_argument("--auto", action="store_true", help="bodies also with the group that is found")
     parser.add_argument("--json", type=Path, default=HERE / "own_data.json")
     parser.add_argument("--options", nargs="*", default=[])
     arguments = parser.parse_args()
@@ -201,7 +202,7 @@ def main() -> None:
 
     if arguments.seeds:
         for cell in arguments.cells:
-            for arm in (*arguments.arms, *(["auto"] if cell == "bodies" and "symmetric" in arguments.arms else [])):
+            for arm in (*arguments.arms, *(["auto"] if cell == "bodies" and arguments.auto else [])):
                 if not any((row["cell"], row.get("arm")) == (cell, arm) for row in rows):
                     keep(fitted(cell, arm, arguments.seed, arguments.seeds, arguments.options))
         for cell in arguments.found:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.dynamics.rotations import nearest_rotation
-from rppdyn.nn import InvariantNormaliser
+from rppdyn.nn import InvariantNormaliser, Stack
 from rppdyn.nn.assembling import Network
 from rppdyn.nn.normaliser import blocks_of, deviation_rep
 from rppdyn.reps import Rep, Scalar
@@ -136,6 +136,39 @@ class TransitionModel(nn.Module):
         """What the network adds to the features, before projection: the learned part of the model."""
         n = x.shape[-1]
         return self.changes.inverse(self._output(x, u, weights)[..., : n + self.reward])[..., :n]
+
+    def forward(self, x: Float[Tensor, "*batch n"], u: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch n"]:
+        """The next state's features, the mean of :meth:`step`."""
+        return self.step(x, u).mean
+
+    @torch.no_grad()
+    def predict(self, x: Any, u: Any, *, members: str = "mean") -> Any:
+        """The next state's features, ``(*batch, n)``, of arrays or tensors without an axis of members.
+
+        Between raw observations it is ``rppdyn.load(RUN).predict(observation, action)``.
+
+        Args:
+            members: of an ensemble, "mean", or "all" along a new first axis.
+        Raises:
+            ValueError: another word, or sizes that are not the model's.
+        """
+        if members not in ("mean", "all"):
+            raise ValueError(f"members={members!r}: give 'mean' or 'all'")
+        dtype = next(self.parameters()).dtype
+        state, action = (torch.as_tensor(values).to(dtype) for values in (x, u))
+        sizes = self.states.rep.dim, self.actions.rep.dim
+        if (state.shape[-1], action.shape[-1]) != sizes:
+            raise ValueError(
+                f"states of shape {tuple(state.shape)} and actions of {tuple(action.shape)}: the last axes must have "
+                f"{sizes[0]} and {sizes[1]} entries"
+            )
+        if not isinstance(self.net, Stack):
+            found = self(state, action).unsqueeze(0)
+        else:
+            rows = (v.reshape(1, -1, v.shape[-1]).expand(self.net.members, -1, -1) for v in (state, action))
+            found = self(*rows).reshape(self.net.members, *state.shape)
+        found = found.mean(0) if members == "mean" else found
+        return found if isinstance(x, Tensor) else found.numpy()
 
     def rollout(self, x: Float[Tensor, "*batch n"], u: Float[Tensor, "*batch T m"], weights: Any = None) -> Rollout:
         """States 1 to ``T`` that follow from state 0 under given actions, each step from the mean of the one before.

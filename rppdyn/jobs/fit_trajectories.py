@@ -55,8 +55,8 @@ from rppdyn.runs import RunFolder
 __all__ = ["RecordingsFit", "fit", "load_dynamics", "run"]
 
 NEAR_ROUND = 0.01
-"""Of a mechanical model's last layer: a mass matrix that begins all but singular somewhere has one gradient 1e10 times as long as
-the others, of which Adam's second moments forget a thousandth in a step."""
+"""Of a mechanical model's last layer: a mass matrix that begins all but singular somewhere has one gradient 1e10 times as long
+as the others, of which Adam's second moments forget a thousandth in a step."""
 CHUNKS = 500
 """Of validation and of test, at most."""
 

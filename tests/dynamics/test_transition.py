@@ -222,3 +222,30 @@ def fitted(unit: float, gaussian: bool) -> torch.Tensor:
 @pytest.mark.parametrize("unit", [1e3, 1e-3, 1e-6])
 def test_units_of_states_do_not_matter(unit, gaussian):
     torch.testing.assert_close(fitted(unit, gaussian), fitted(1.0, gaussian), rtol=1e-5, atol=1e-6)
+
+
+def test_predictions_have_no_axis_of_members_but_all_and_are_of_the_kind_that_was_given():
+    G = Z(2)
+    x_rep, u_rep = 3 * V(G), V(G)
+    nets = [
+        MLP(TransitionModel.rep_in(x_rep, u_rep), TransitionModel.rep_out(x_rep), G, hidden=8, num_layers=1,
+            generator=seeded(k))
+        for k in (0, 1)
+    ]  # fmt: skip
+    x, u = torch.randn(4, 6, generator=seeded()), torch.randn(4, 2, generator=seeded(1))
+    singles = []
+    for net in nets:
+        model = TransitionModel(net, x_rep, u_rep)
+        model.observe(x, u, 1.1 * x)
+        singles.append(model.predict(x, u))
+        torch.testing.assert_close(singles[-1], model(x, u))
+    both = TransitionModel(Stack(nets), x_rep, u_rep)
+    both.observe(x, u, 1.1 * x)
+    torch.testing.assert_close(both.predict(x, u, members="all"), torch.stack(singles))
+    mean = both.predict(x[0].numpy(), u[0].numpy())
+    assert mean.shape == (6,)
+    torch.testing.assert_close(torch.from_numpy(mean), torch.stack(singles).mean(0)[0])
+    with pytest.raises(ValueError, match="must have 6 and 2 entries"):
+        both.predict(x[:, :3], u)
+    with pytest.raises(ValueError, match="give 'mean' or 'all'"):
+        both.predict(x, u, members="every")
