@@ -23,6 +23,8 @@ LARGEST = 0.15
 """Relative defect of a symmetry that is found in a network; a whole family may be below more by chance."""
 POINTS = 500
 """At which a symmetry is looked for in a network."""
+OF_GRADIENTS = 0.3
+"""The same in a network's gradients, which are less accurate than its values."""
 RATES = 200
 """From which it is learned with a Hamiltonian."""
 BLUR = 1e-3
@@ -57,8 +59,17 @@ def by_evidence(z: Float[Tensor, "N n"], rates: Float[Tensor, "N n"], rep: Rep, 
 
 
 def in_function(f: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Float[Tensor, "N n"]) -> list[Tensor]:
-    """All generators that a function, a plain network, is symmetric under but for a small defect."""
-    found = discover(f, rep_in, rep_out, x[_evenly(len(x), POINTS)], largest=LARGEST)
+    """All generators that a function, a plain network, is symmetric under but for a small defect.
+
+    Of invariants they are looked for in their gradients, which transform as the dual of inputs do: of the invariants themselves
+    a defect is 0 or 1 (:func:`rppdyn.equivariance.discover`).
+    """
+    largest = LARGEST
+    if not float(rep_out.lie_generators.abs().max()):
+        largest = OF_GRADIENTS
+        value, f = f, lambda x: torch.func.vmap(torch.func.jacrev(lambda one: value(one[None])[0]))(x).flatten(1)
+        rep_out = rep_out.dim * rep_in.T
+    found = discover(f, rep_in, rep_out, x[_evenly(len(x), POINTS)], largest=largest)
     logger.info("group=auto: %s", found)
     return list(found.generators)
 

@@ -116,7 +116,8 @@ def test_every_task_and_model_of_a_fit_composes(name):
     folders = set()
     for task in schemas.choices("task", name):
         for model in schemas.choices("model", name):
-            config = compose.composed(name, [f"task={task}", f"model={model}", "seeds=3"])
+            own = ["task.data=own.npz", "task.group=SO(3)"] if task == "own" else []
+            config = compose.composed(name, [f"task={task}", f"model={model}", "seeds=3", *own])
             assert (config.task.name, config.model_name, config.all_seeds) == (task, model, [0, 1, 2])
             folders.add(config.folder())
     assert len(folders) == len(schemas.choices("task", name)) * len(schemas.choices("model", name))
