@@ -340,7 +340,7 @@ def _minari() -> Any:
 def _root() -> Path:
     from minari.storage.datasets_root_dir import get_dataset_path
 
-    return get_dataset_path()
+    return Path(get_dataset_path()).resolve()  # h5py and Minari would join a relative one twice
 
 
 def _one_line(space: gym.Space) -> str:

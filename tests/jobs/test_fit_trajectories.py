@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import glob
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def test_a_table_with_velocities_from_file_to_report(table, capsys):
     assert typed(f"data={table}", *COLUMNS, "group=O(2)", "model=emlp", "run_dir=own", "report=true") == 0
     printed = capsys.readouterr().out
     assert "spring, emlp_mechanical, seed 0" in printed
-    assert "own/report.html" in printed and "emlp_mechanical" in open("own/report.html").read()
+    assert "own/report.html" in printed and "emlp_mechanical" in Path("own/report.html").read_text()
     assert all(f"rmse/{name}" in printed for name in ("x", "y", "vx", "vy"))
     result = RunFolder.open("own").result()["test"]
     assert result["test/error"][0] < 0.15
@@ -104,7 +105,7 @@ def test_going_on_ends_as_if_it_had_not_stopped_and_refuses_other_data(table, ca
 def test_arrays_with_momenta_and_a_symmetry_that_is_found(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(1)
-    states = np.stack([spring(rng, 15)[1] for _ in range(10)])
+    states = np.stack([spring(rng, 30)[1] for _ in range(12)])
     np.savez("spring.npz", q=states[..., :2], p=states[..., 2:])
     found = fit("spring.npz", positions=["q"], momenta=["p"], time=STEP, group="auto", rep="V", seeds=2,
                 model__hidden=4, optimiser__epochs=1, device="cpu")  # fmt: skip
@@ -118,7 +119,7 @@ def test_without_a_symmetry_networks_are_plain(tmp_path, monkeypatch, caplog):
     """Two masses on springs of very different stiffness: no turn of the plane leaves that alone."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(1)
-    states = np.stack([spring(rng, 15, masses=(1.0, 0.2))[1] for _ in range(10)])
+    states = np.stack([spring(rng, 30, masses=(1.0, 0.2))[1] for _ in range(12)])
     np.savez("uneven.npz", q=states[..., :2], p=states[..., 2:])
     found = fit("uneven.npz", positions=["q"], momenta=["p"], time=STEP, group="auto", rep="V", model__hidden=4,
                 optimiser__epochs=1, device="cpu")  # fmt: skip
