@@ -10,6 +10,7 @@ is promised. Installing is left aside.
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 import shutil
@@ -149,7 +150,7 @@ ACTIONS = [
         "docs/jobs/fit-image.md",
         "rppdyn fit-image task=digit model=f_fc+conv seeds=5",
         "test",
-        "seeds=1 optimiser.epochs=1 task.train=64 model.channels=2",
+        "seeds=1 optimiser.epochs=1 task.train=64 task.validation=32 model.width=2",
     ),
     Action("docs/jobs/evaluate-agent.md", "rppdyn evaluate-agent RUN", "mean return", "--episodes 1", run="agent"),
     Action("docs/jobs/certify.md", "rppdyn certify Walker2d-v5", "leg swap", "--states 40"),
@@ -183,6 +184,7 @@ def run(folder: Path) -> list[str]:
     """Play all actions; returns a line for each that failed."""
     runs: dict[str, str] = {}
     failed = []
+    kept_here = {"MINARI_DATASETS_PATH": str(folder / "minari")}
     for number, action in enumerate(ACTIONS, 1):
         if action.before is not None:
             action.before(folder)
@@ -192,7 +194,7 @@ def run(folder: Path) -> list[str]:
         except KeyError as error:
             failed.append(f"{number} {action.command}: no run {error}")
             continue
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=os.environ | kept_here)
         said = done.stdout + done.stderr
         if action.keep and (found := re.search(r"run folder +(\S+)", said)):
             runs[action.keep] = found[1]
