@@ -48,8 +48,8 @@ FLOORS = {
 ROOMS_OF_JOBS = {"config": 0, "fitting": 1, "training": 1, "measuring": 2, "reporting": 3}
 TOP = 4  # where verbs are
 VERBS_OF_ROOMS = {("measuring", "fit_dynamics"), ("measuring", "fit_regression"), ("measuring", "fit_transition"),
-                  ("measuring", "fit_image"), ("measuring", "fit_trajectories")}  # fmt: skip
-"""Verbs that a room asks: fits, whose members are measured, build them."""
+                  ("measuring", "fit_image"), ("measuring", "fit_trajectories"), ("fitting", "report")}  # fmt: skip
+"""Verbs that a room asks: fits, whose members are measured, build them, and a fit leaves the report of its own run."""
 # Imports that go up, each with its reason. They stand inside a function or under TYPE_CHECKING.
 UPWARDS = {("reps", "basis"): "rep.solve() and rep.equivariant_basis() are how users reach the solver"}
 MATHEMATICS = ("groups", "reps", "basis", "nn", "priors", "compression", "equivariance")
