@@ -114,7 +114,10 @@ def _numbers(values: Sequence[str]) -> NDArray:
 
 def _npz(path: Path) -> Iterator[Table]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with (
+            open(path, "rb") as whole,
+            np.load(whole, allow_pickle=False) as file,
+        ):  # numpy leaves one that is cut off open
             arrays = {}
             for name in file.files:
                 arrays[name] = file[name]

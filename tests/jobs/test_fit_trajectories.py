@@ -299,7 +299,7 @@ def composed(*words):
         ({"z": np.zeros((4, 2)) + 1j}, "complex numbers there"),
         ({"z": np.array([[1.0, 2], [np.inf, 3]])}, "inf in row 2, column z[0]"),
         ({"z": np.zeros((0, 3))}, "one state is no trajectory"),
-        ({"z": np.ones((9, 2))}, "nothing moves in it"),
+        ({"z": np.ones((40, 2))}, "nothing moves in it"),
         ({"z": 3.0}, "holds no arrays"),
     ],
 )
