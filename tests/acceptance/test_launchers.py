@@ -13,6 +13,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from .conftest import SMALL
 from .test_resume import assert_same_run
 
+RUNS = "runs/train-agent/*/*/*"
+"""Their folders; `**` would look into checkpoints that are renamed while it looks."""
+
 SWEEP = ("train-agent", "--multirun", "--resume", *SMALL, "total_steps=210", "seed=0,1")
 
 
@@ -84,10 +87,10 @@ def test_a_cluster_that_loses_a_node(one_after_the_other, environment, monkeypat
             text=True,
         )
         end = time.monotonic() + 200
-        while len({path.parent for path in tmp_path.glob("runs/**/checkpoints/step-*")}) < 2 and sweep.poll() is None:
+        while len({path.parent for path in tmp_path.glob(f"{RUNS}/checkpoints/step-*")}) < 2 and sweep.poll() is None:
             assert time.monotonic() < end, "no checkpoints"
             time.sleep(0.01)
-        assert len(list(tmp_path.glob("runs/**/result.json"))) < 2, "a run was over before its node was killed"
+        assert len(list(tmp_path.glob(f"{RUNS}/result.json"))) < 2, "a run was over before its node was killed"
         cluster.remove_node(second, allow_graceful=False)
         out, _ = sweep.communicate(timeout=300)
         assert sweep.returncode == 0, out
