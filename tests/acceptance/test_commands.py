@@ -60,7 +60,7 @@ def test_certify_a_model_file(rppdyn, tmp_path):
     )
     status, out, err = rppdyn("certify", "cart.xml", "--states", "20", "--solver", "tight", cwd=tmp_path)
     assert (status, err) == (0, "")
-    assert "cart: one step from 20 states" in out and "dynamics exact" in out and "not defined" in out
+    assert "cart: one step from 20 random states" in out and "dynamics exact" in out and "not defined" in out
     assert "tight solver" in out
 
 
