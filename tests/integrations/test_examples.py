@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
+
+from rppdyn.cli import main
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 SAYS = {
@@ -26,6 +29,28 @@ def test_an_example_runs(name, capsys):
         assert words in out, out
 
 
+def test_the_point_trains_with_its_mirror(tmp_path, monkeypatch):
+    for name in ("point.py", "point_mirror.yaml"):
+        shutil.copy(EXAMPLES / name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    words = (
+        "env=point:Point-v0",
+        "env.spec=point_mirror.yaml",
+        "model=rpp",
+        "model.hidden=8",
+        "callbacks=point:StopWhenNear",
+    )
+    small = (
+        "total_steps=120",
+        "agent.learning_starts=100",
+        "evaluation.every=120",
+        "evaluation.episodes=1",
+        "run_dir=run",
+    )
+    assert main(["train-agent", *words, *small]) == 0
+    assert (tmp_path / "run" / "result.json").is_file()
+
+
 def test_every_example_is_run():
     scripts = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert scripts == {*SAYS, "crawler", "crawler_rsl_rl"}
+    assert scripts == {*SAYS, "point", "crawler", "crawler_rsl_rl"}
