@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py"))
-SHARED = ("growth", "measuring")
+SHARED = ("growth", "measuring", "mutation")
 
 
 @pytest.fixture(autouse=True)

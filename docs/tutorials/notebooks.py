@@ -51,10 +51,12 @@ def run(notebook: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def beside_the_examples() -> Iterator[None]:
-    """A folder with copies of the example files, which goes afterwards; modules in it can be imported."""
+    """A folder with copies of the example files; it goes afterwards, with what was imported from it and registered."""
     import sys
 
-    before = Path.cwd()
+    import gymnasium as gym
+
+    before, modules, registered = Path.cwd(), set(sys.modules), set(gym.registry)
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(EXAMPLES, folder, dirs_exist_ok=True)
         os.chdir(folder)
@@ -64,6 +66,10 @@ def beside_the_examples() -> Iterator[None]:
         finally:
             sys.path.remove(folder)
             os.chdir(before)
+            for name in {path.stem for path in EXAMPLES.glob("*.py")} - modules:
+                sys.modules.pop(name, None)
+            for name in set(gym.registry) - registered:
+                del gym.registry[name]
 
 
 def main() -> None:

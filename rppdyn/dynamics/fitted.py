@@ -71,7 +71,7 @@ class FittedDynamics:
     @torch.no_grad()
     def predict(
         self,
-        state: NDArray | Tensor,
+        state: NDArray | Tensor | Sequence,
         times: NDArray | Tensor | Sequence[float],
         controls: NDArray | Tensor | None = None,
         *,

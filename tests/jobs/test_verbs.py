@@ -12,7 +12,7 @@ from rppdyn import jobs
 from rppdyn.cli import VERBS
 
 DOCS = Path(__file__).parents[2] / "docs" / "jobs"
-NO_VERBS = {"own-data", "own-robot", "sweeps", "trust"}
+NO_VERBS = {"own-data", "own-robot", "own-rows", "sweeps", "trust", "your-environment"}
 OF_OTHER_TASKS = {"fit_trajectories"}  # of fit-dynamics, with data=
 
 
