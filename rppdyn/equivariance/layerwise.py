@@ -330,7 +330,7 @@ def layerwise_lie_derivative(
     :math:`E (z^T C_i)^2 = \|C_i\|^2`, for deep networks of many outputs; sizes and shares are then estimates.
 
     Args:
-        network: see :func:`~rppdyn.equivariance.layers.layers_of` for what comes apart, or a sequence of layers.
+        network: see :func:`~rppdyn.equivariance.layerwise.layers_of` for what comes apart, or a sequence of layers.
         rep_in, rep_out: representations of one group, or flows.
         x: a batch; every layer must act on each input by itself (``network.eval()`` where there is batch normalisation).
         hidden: how hidden layers transform, where the network does not say; layers of unknown action are taken together. Of
@@ -338,7 +338,7 @@ def layerwise_lie_derivative(
         probes: number of random probes (the published figures use 100), or None for the exact values.
         generator: of the probes; seed 0 if not given.
     Raises:
-        ValueError: no continuous generator, or what :func:`~rppdyn.equivariance.layers.layers_of` refuses (a module that
+        ValueError: no continuous generator, or what :func:`~rppdyn.equivariance.layerwise.layers_of` refuses (a module that
             can't be traced, by the name of the node).
     Source: Finzi 2023, Eq. 4.6 and A.3.1.3.
     """
