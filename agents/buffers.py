@@ -437,7 +437,7 @@ class Batches:
 
     @property
     def drawn_on_device(self) -> bool:
-        """Whether batches are drawn `ahead`, by the replay buffer's generator alone and without looking at a value."""
+        """True where batches are drawn `ahead`, by the replay buffer's generator alone and without looking at a value."""
         return isinstance(self.row_buffer, DeviceReplayBuffer)
 
     @torch.no_grad()
@@ -452,19 +452,19 @@ class Batches:
 
     @property
     def widths(self) -> list[int]:
-        """Of what `ahead` returns: columns of each of the `COLUMNS`, then of the `NOISES`."""
+        """The numbers of columns that `ahead` returns: of each of the `COLUMNS`, then of the `NOISES`."""
         n, m = self.agent.policy.features_extractor.features_dim, self.agent.spec.action_rep.dim
         return [n, n, m, 1, 1, m, m]
 
     @property
     def drawn_from(self) -> list[Tensor]:
-        """What batches are drawn from on the device."""
+        """The tensors on the device from which batches are drawn."""
         buffer = self._on_device
         return [] if buffer is None else [buffer.rows, buffer.count, *self.agent.policy.features_extractor.buffers()]
 
     @property
     def drawn_by(self) -> list[torch.Generator]:
-        """What draws them on the device."""
+        """The generators on the device that draw batches."""
         return [] if (buffer := self._on_device) is None else [buffer.generator]
 
 

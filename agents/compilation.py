@@ -31,8 +31,8 @@ TOLERATED = 4.0
 
 
 FASTEST = "medium"
-"""What torch computes fastest: by oneDNN in place of MKL on some processors, on others in bfloat16 or TensorFloat32. Where both
-libraries are at the processor's peak, updates of one seed that are not compiled are up to a tenth slower by it."""
+"""The fastest precision of torch: by oneDNN in place of MKL on some processors, on others in bfloat16 or TensorFloat32. Where
+both libraries are at the processor's peak, updates of one seed that are not compiled are up to a tenth slower by it."""
 
 
 @contextmanager
@@ -162,7 +162,7 @@ def _graph(work: Work, generators: Sequence[torch.Generator]) -> Work:
 
 
 NUMBERS = ("learning_rate", "tau", "gamma", "noise_variance", "target_entropy")
-"""What may change from update to update without compiling anew."""
+"""Settings that may change from update to update without compiling anew."""
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "cpu": {
@@ -173,7 +173,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "cuda": {},
 }
-"""Of torch.compile, by device."""
+"""Options of torch.compile, by device."""
 
 
 # What else may change is in `_key`; tensors that come from elsewhere than a buffer of rows may be of any kind.
@@ -189,7 +189,7 @@ PAYS = 20_000
 
 
 def gains_by_compiling(agent: RPPSAC) -> bool:
-    """Whether the training that an agent has begun is long enough, and torch can compile it.
+    """True where the training that an agent has begun is long enough, and torch can compile it.
 
     The whole training counts, steps before this call included, so that one that is resumed rounds as before.
     """

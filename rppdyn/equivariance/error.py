@@ -296,7 +296,7 @@ def error_by_output(
         check_finite(moved, "f(g x)")
         sums += differences(act(rep_out, g, y), moved).sum(1)
     difference, size = sums
-    floor = POOLED_FLOOR * float(size.mean())
+    floor = FLOOR * float(size.mean())
     parts = {name: (float(difference[i].sum()), float(size[i].sum())) for name, i in indices.items()}
     return {name: d / s if s > floor * len(indices[name]) else float("nan") for name, (d, s) in parts.items()}
 
