@@ -79,3 +79,11 @@ def test_errors_name_the_fault():
         error_by_output(POLICY, *ENDS, X, ["a", "b"])
     with pytest.raises(ValueError, match=r"block 'a' has indices \[6\]"):
         error_by_output(POLICY, *ENDS, X, {"a": [6]})
+
+
+def test_a_small_block_counts_and_one_at_rounding_does_not():
+    rep_out = Scalar(D(4)) + Scalar(D(4))
+    for size, vacuous in ((1e-7, False), (1e-9, True)):
+        f = lambda x, size=size: torch.stack([x.square().sum(-1), size * x[:, 0]], -1)  # noqa: E731
+        error = error_by_output(f, V(D(4)), rep_out, X[:, :2], ["large", "small"])
+        assert math.isnan(error["small"]) == vacuous and error["large"] < 1e-12
