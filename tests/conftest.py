@@ -46,6 +46,25 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory):
         yield folder
 
 
+@pytest.fixture(autouse=True)
+def users_code_is_forgotten(tmp_path_factory: pytest.TempPathFactory):
+    """Forget a user's module, which a test wrote and imported, and the environments that it registered.
+
+    The next test of the process may write another module of the same name, or register another environment under it.
+    """
+    yield
+    folder = str(tmp_path_factory.getbasetemp())
+    own = [name for name, module in [*sys.modules.items()] if str(getattr(module, "__file__", "")).startswith(folder)]
+    if own:
+        registry = sys.modules["gymnasium"].registry if "gymnasium" in sys.modules else {}
+        for name, spec in [*registry.items()]:
+            entry = spec.entry_point
+            if (entry.split(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", None)) in own:
+                del registry[name]
+    for name in own:
+        sys.modules.pop(name, None)
+
+
 @pytest.fixture
 def data_collector(monkeypatch: pytest.MonkeyPatch):
     """Minari's own `DataCollector`, which asks jax, a heavy package, for a map over nested containers; torch has one too."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from stable_baselines3 import SAC
@@ -87,10 +86,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "my_point.py").write_text(MODULE)
     (tmp_path / "mirror.yaml").write_text(MIRROR)
-    yield tmp_path
-    sys.modules.pop("my_point", None)
-    for name in [name for name, spec in gym.registry.items() if str(spec.entry_point).startswith("my_point:")]:
-        del gym.registry[name]
+    return tmp_path
 
 
 @pytest.fixture

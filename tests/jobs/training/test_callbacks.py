@@ -40,8 +40,7 @@ WORDS = ["train-agent", "env=InvertedPendulum-v5", "device=cpu", "threads=1", "m
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_callbacks.py").write_text(MODULE)
-    yield tmp_path
-    sys.modules.pop("my_callbacks", None)
+    return tmp_path
 
 
 def test_they_are_called_and_may_end_a_run(capsys):
