@@ -17,8 +17,8 @@ from measuring import Step, Timing, begin, command_line, interleave, report, wri
 from torch import nn
 
 from rppdyn.compression import KroneckerProjector, Subspace, decode_symbols, encode_symbols
-from rppdyn.envs.tasks import regression_task
 from rppdyn.nn import MLP
+from rppdyn.tasks import regression_task
 
 DIMENSION = 100
 

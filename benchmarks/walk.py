@@ -36,7 +36,7 @@ JOBS = {
 }  # fmt: skip
 FLOORS = (
     ("errors", "trust"), ("groups", "reps", "runs"), ("basis",), ("nn", "priors", "compression", "equivariance"),
-    ("dynamics", "images"), ("envs",), ("agents",), ("jobs",), ("verbs", "cli"),
+    ("dynamics", "images", "tasks"), ("envs",), ("agents",), ("jobs",), ("verbs", "cli"),
 )  # fmt: skip
 BEFORE = {
     "equivariance of a transition model": (

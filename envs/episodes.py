@@ -26,10 +26,9 @@ from rppdyn.envs.catalogue import symmetry_spec
 from rppdyn.envs.making import env_name, make_env
 from rppdyn.envs.registration import described, recreation
 from rppdyn.runs.files import new_folder
+from rppdyn.tasks.tables import damaged_dataset, dataset_folder, open_dataset
 
 __all__ = ["Episode", "EpisodeDataset", "dataset_folder", "read_episodes", "write_episodes"]
-
-INSTALL = "pip install 'rppdyn[minari]'"
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,27 +147,6 @@ def read_episodes(dataset: str | Path, *, env_id: str | None = None, trust: bool
     return found
 
 
-def open_dataset(dataset: str) -> Any:
-    """The `minari.MinariDataset` with an id, or in a folder.
-
-    Raises:
-        ValueError: Minari is not installed; there is no such dataset, or it is damaged.
-    """
-    minari = _minari()
-    folder = Path(dataset) if (Path(dataset) / "data").is_dir() else dataset_folder(dataset)
-    if not (folder / "data").is_dir():
-        raise ValueError(
-            f"there is no dataset {dataset!r}, neither a folder nor in {_root()}: make one with rppdyn collect, or get one "
-            "of Farama's with minari download"
-        )
-    try:
-        return minari.MinariDataset(folder / "data")
-    except ImportError as error:
-        raise ValueError(f"{dataset} can't be read: {_line(error)}") from error
-    except (AssertionError, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
-        raise _damaged(dataset, error) from error
-
-
 def _episodes(name: str, source: Any) -> Iterator[Episode]:
     try:
         for data in source.storage.get_episodes(source.episode_indices):
@@ -182,7 +160,7 @@ def _episodes(name: str, source: Any) -> Iterator[Episode]:
                 bool(data["truncations"][-1]),
             )
     except (AssertionError, IndexError, KeyError, OSError, RuntimeError, ValueError) as error:
-        raise _damaged(name, error) from error
+        raise damaged_dataset(name, error) from error
 
 
 def _require_vectors(name: str, what: str, space: gym.Space) -> None:
@@ -276,29 +254,6 @@ def write_episodes(
     return folder
 
 
-def dataset_folder(dataset: str) -> Path:
-    """Where the dataset with a Minari id is, if it is.
-
-    Raises:
-        ValueError: Minari is not installed, or the id is malformed.
-    """
-    _minari()
-    from minari.dataset.minari_dataset import DATASET_ID_RE
-
-    match = DATASET_ID_RE.fullmatch(dataset)
-    if match is None or match["version"] is None:
-        if (path := Path(dataset)).exists():
-            what = "a folder without a dataset" if path.is_dir() else "a file"
-            raise ValueError(
-                f"{dataset} is {what}: give a folder that rppdyn collect has written, or an id of Minari's"
-            )
-        raise ValueError(
-            f"{dataset!r} is neither a dataset's folder nor an id of Minari's: letters, digits, _ and -, folders of "
-            "two letters or more before it, a version behind it, as in swimmer/random-v0"
-        )
-    return _root() / dataset
-
-
 def _buffers(episodes: Iterable[Episode], env: gym.Env) -> Iterator[Any]:
     from minari.data_collector import EpisodeBuffer
 
@@ -325,32 +280,5 @@ def _numbered(space: gym.Space) -> tuple[str, ...]:
     return tuple(f"[{i}]" for i in range(spaces.flatdim(space)))
 
 
-# -- Minari -----------------------------------------------------------------------------------------------------------
-
-
-def _minari() -> Any:
-    try:
-        import h5py  # noqa: F401 (what Minari stores in)
-        import minari
-    except ImportError as error:
-        raise ValueError(f"datasets of episodes need Minari ({error}): {INSTALL}") from error
-    return minari
-
-
-def _root() -> Path:
-    from minari.storage.datasets_root_dir import get_dataset_path
-
-    return Path(get_dataset_path()).resolve()  # h5py and Minari would join a relative one twice
-
-
 def _one_line(space: gym.Space) -> str:
     return " ".join(str(space).split())
-
-
-def _damaged(dataset: str, error: Exception) -> ValueError:
-    return ValueError(f"{dataset} can't be read ({_line(error)}): collect or download it again")
-
-
-def _line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__

@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from mpl_toolkits.mplot3d import Axes3D
 
-from rppdyn.envs.tasks.pendulum import Pendulum
+from rppdyn.tasks.pendulum import Pendulum
 
 __all__ = ["PendulumFigure"]
 

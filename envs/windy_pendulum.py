@@ -13,9 +13,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
-from rppdyn.envs.tasks.pendulum import Pendulum
-from rppdyn.envs.tasks.symplectic import DRIFTS, KICKS
 from rppdyn.groups import DkeR3, Group, O2eR3, SO2eR3
+from rppdyn.tasks.pendulum import DRIFTS, KICKS, Pendulum
 
 if TYPE_CHECKING:
     from rppdyn.envs.pendulum_figure import PendulumFigure
@@ -53,7 +52,7 @@ _CHOICES: Mapping[str, tuple[Group, tuple[str, ...]]] = {
 class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
     r"""Hold the lower mass of a double spring pendulum plumb below its pivot, in a steady wind, by a torque on the upper arm.
 
-    The dynamics are those of :class:`rppdyn.envs.tasks.Pendulum` and a force on the upper mass,
+    The dynamics are those of :class:`rppdyn.tasks.Pendulum` and a force on the upper mass,
 
     .. math:: F = \tau \times x_1 / |x_1|^2,
 

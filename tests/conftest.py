@@ -14,7 +14,8 @@ from jaxtyping import config, install_import_hook
 # Public signatures carry shapes (jaxtyping); from here on a call that breaks its own is an error. Modules are checked
 # when they are first imported, so the hook stands before any import of the package.
 CHECKED = ["rppdyn.groups", "rppdyn.reps", "rppdyn.basis", "rppdyn.nn", "rppdyn.priors", "rppdyn.compression",
-           "rppdyn.equivariance", "rppdyn.dynamics", "rppdyn.images", "rppdyn.envs.tasks"]  # fmt: skip
+           "rppdyn.equivariance", "rppdyn.dynamics", "rppdyn.images", "rppdyn.tasks",
+           "rppdyn.envs.transitions"]  # fmt: skip
 install_import_hook(CHECKED, "beartype.beartype")
 
 # Whole jobs call the mathematics many thousand times, and a check takes longer than most of what it checks: it was half of

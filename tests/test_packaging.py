@@ -36,6 +36,7 @@ FLOORS = {
     "equivariance": 3,
     "dynamics": 4,
     "images": 4,
+    "tasks": 4,
     "envs": 5,
     "agents": 6,
     "integrations": 6,
@@ -52,8 +53,9 @@ VERBS_OF_ROOMS = {("measuring", "fit_dynamics"), ("measuring", "fit_regression")
 """Verbs that a room asks: fits, whose members are measured, build them, and a fit leaves the report of its own run."""
 # Imports that go up, each with its reason. They stand inside a function or under TYPE_CHECKING.
 UPWARDS = {("reps", "basis"): "rep.solve() and rep.equivariant_basis() are how users reach the solver"}
-MATHEMATICS = ("groups", "reps", "basis", "nn", "priors", "compression", "equivariance")
-FOREIGN = {"gymnasium", "mujoco", "stable_baselines3", "hydra", "omegaconf"}
+MATHEMATICS = ("groups", "reps", "basis", "nn", "priors", "compression", "equivariance", "dynamics", "images", "tasks")
+SIMULATORS = {"gymnasium", "mujoco", "stable_baselines3"}
+FOREIGN = {*SIMULATORS, "hydra", "omegaconf"}
 
 
 def sources() -> list[tuple[str, Path]]:
@@ -167,6 +169,13 @@ def test_bare_names_refuse_to_be_imported(name):
 
 def test_importing_the_package_is_cheap():
     code = "import sys, rppdyn; print(*sorted({'torch', 'numpy', 'gymnasium', 'hydra'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("name", ["tasks.images", "jobs.fit_image", "jobs.fit_regression", "jobs.fit_dynamics"])
+def test_what_needs_no_simulator_loads_none(name):
+    code = f"import sys, rppdyn.{name}; print(*sorted({SIMULATORS} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 

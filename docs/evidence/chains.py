@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rppdyn.envs.tasks import Pendulum, regression_task
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.groups import D, Group, O, O2eR3
 from rppdyn.nn import RPPEMLP, Stack
@@ -28,6 +27,7 @@ from rppdyn.reps import RepType, T, V
 from rppdyn.runs import iqm
 from rppdyn.runs.files import write_json
 from rppdyn.runs.statistics import paired_ratio
+from rppdyn.tasks import Pendulum, regression_task
 
 NOISE = 0.1  # standard deviation of the noise of training data, in units of the targets' root mean square
 TEST = 500

@@ -25,7 +25,6 @@ from torch import Tensor
 from rppdyn.agents import played_episodes, random_policy
 from rppdyn.dynamics import learn_symmetry
 from rppdyn.envs import certify, make_env, symmetry_candidates
-from rppdyn.envs.tasks import Pendulum
 from rppdyn.equivariance import discover, discover_affine
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.groups import GL, SO, O2eR3
@@ -33,6 +32,7 @@ from rppdyn.nn import EMLP, MLP, LearnedFrame
 from rppdyn.reps import Scalar, T, V
 from rppdyn.runs.files import write_json
 from rppdyn.runs.statistics import paired_ratio
+from rppdyn.tasks import Pendulum
 
 VERTICAL = torch.tensor([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
 FRAME_STEPS = 500

@@ -22,8 +22,6 @@ from scipy.ndimage import rotate
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.envs.tasks import image_data
-from rppdyn.envs.tasks.images import ImageData
 from rppdyn.images import (
     AnchoredConv2d,
     RelaxedImageLayer,
@@ -44,6 +42,8 @@ from rppdyn.images.models import FieldNorm, OrientationPooling
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import Categorical, curvature, kronecker_evidence, negative_log_prior
 from rppdyn.runs.files import write_json
+from rppdyn.tasks import image_data
+from rppdyn.tasks.images import ImageData
 
 Row = dict[str, Any]
 OMEGAS = (0.0, 0.1, 0.5, 1.0, 2.0)

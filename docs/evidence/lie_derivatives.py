@@ -22,7 +22,6 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.envs.tasks.images import translated
 from rppdyn.equivariance import images, layerwise_lie_derivative, local_equivariance_error
 from rppdyn.jobs import fit_image
 from rppdyn.jobs.config import compose
@@ -30,6 +29,7 @@ from rppdyn.runs import RunFolder, provenance
 from rppdyn.runs.figures import COLOURS, label_decades, save
 from rppdyn.runs.files import write_json
 from rppdyn.runs.streams import stream
+from rppdyn.tasks.images import translated
 
 EPOCHS, BATCH, SHIFT = 50, 128, 2
 MEASURED, ATTRIBUTED = 100, 30  # images

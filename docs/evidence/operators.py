@@ -23,12 +23,12 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.envs.tasks.images import centred
 from rppdyn.images import ImageModel
 from rppdyn.images.models import one_layer, power_blocks
 from rppdyn.images.operator_settings import OperatorSettings
 from rppdyn.images.operators import affine_base
 from rppdyn.runs.files import write_json
+from rppdyn.tasks.images import centred
 
 SIDE, TRAINED, VALIDATED = 9, 1000, 437  # of 1,797 digits; 360 are left to test
 RATES = (3e-3, 1e-2)

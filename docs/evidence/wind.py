@@ -19,7 +19,6 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from rppdyn.envs.tasks import Pendulum
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.nn import RPPEMLP, Stack
 from rppdyn.nn.hidden import component_major
@@ -28,6 +27,7 @@ from rppdyn.reps import T, V
 from rppdyn.runs import iqm
 from rppdyn.runs.files import write_json
 from rppdyn.runs.statistics import paired_ratio
+from rppdyn.tasks import Pendulum
 
 STRENGTHS = (0.0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3)
 GRID = (0.0, 1e-6, 1e-4, 1e-2, 1.0)  # of free variances; 0 is the strict network

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.func import functional_call, jacrev, vmap
 from torch.nn import functional as F
 
-from rppdyn.envs.tasks import image_data
 from rppdyn.images import ARCHITECTURES, ImageModel
 from rppdyn.nn.pathways import Pathway, named_pathways
 from rppdyn.priors import Categorical, curvature, negative_log_prior
 from rppdyn.runs.files import write_json
+from rppdyn.tasks import image_data
 
 MODELS: dict[str, tuple[str, dict[str, float], float, float]] = {  # architecture, pathways, rate, size of outputs
     "conv": ("small_max", {"conv": 1.0}, 4e-3, 1.0),

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rppdyn.envs.tasks import regression_task
 from rppdyn.groups import Z
 from rppdyn.images import ImageModel, LayerSpec
 from rppdyn.nn import RPPEMLP, Chained
@@ -38,6 +37,7 @@ from rppdyn.priors import (
 from rppdyn.priors.joint import JointEvidence
 from rppdyn.reps import V
 from rppdyn.runs.files import write_json
+from rppdyn.tasks import regression_task
 
 Case = tuple[nn.Module, Tensor, Tensor, Likelihood]
 

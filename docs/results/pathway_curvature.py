@@ -14,13 +14,13 @@ import torch
 from convolution_curvature import extent, ratios
 from torch.nn import functional as F
 
-from rppdyn.envs.tasks import image_data
 from rppdyn.images import ARCHITECTURES, ImageModel
 from rppdyn.images.filter_settings import FilterSettings
 from rppdyn.images.operator_settings import OperatorSettings
 from rppdyn.priors import negative_log_prior
 from rppdyn.runs import provenance
 from rppdyn.runs.files import write_json
+from rppdyn.tasks import image_data
 
 FILTERS, OPERATORS = FilterSettings(), OperatorSettings(count=5, rank=4)
 MODELS: dict[str, dict[str, float]] = {

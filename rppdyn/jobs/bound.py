@@ -26,7 +26,6 @@ from rppdyn.compression import (
     universal_kl,
     zero_one_loss,
 )
-from rppdyn.envs.tasks.images import TABLES
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.bound import BoundImageConfig, BoundRegressionConfig
 from rppdyn.jobs.config.checks import ConfigError
@@ -40,6 +39,7 @@ from rppdyn.runs import RunFolder
 from rppdyn.runs.figures import COLOURS, legend_below, save
 from rppdyn.runs.files import write_json
 from rppdyn.runs.streams import stream
+from rppdyn.tasks.images import TABLES
 
 __all__ = ["SubspaceFit", "run"]
 

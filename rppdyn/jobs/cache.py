@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rppdyn.basis import cache as bases
-from rppdyn.envs.tasks import TASK_CACHE
 from rppdyn.runs.array_cache import Summary
+from rppdyn.tasks import TASK_CACHE
 
 UNITS = ("bytes", "KiB", "MiB", "GiB")
 

@@ -22,7 +22,6 @@ from rppdyn.dynamics import (
     noether_momenta,
     relative_drift,
 )
-from rppdyn.envs.tasks import OtherParametersError, Pendulum, TrajectoryData, load_trajectories
 from rppdyn.equivariance.discover import discover
 from rppdyn.equivariance.error import equivariance_error
 from rppdyn.groups import SO, SO2eR3
@@ -41,6 +40,7 @@ from rppdyn.nn.compiling import can_compile, check_compiler
 from rppdyn.reps import Rep, Scalar, V
 from rppdyn.runs import Progress, RunFolder
 from rppdyn.runs.workers import Worker, WorkerError, in_turn
+from rppdyn.tasks import OtherParametersError, Pendulum, TrajectoryData, load_trajectories
 
 __all__ = ["Dynamics", "load_models", "roll_out", "run"]
 

@@ -14,19 +14,6 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.envs.tasks import image_data
-from rppdyn.envs.tasks.images import (
-    ARRANGEMENTS,
-    TABLES,
-    ImageData,
-    ImageSet,
-    mirrored,
-    parted,
-    quarter_turned,
-    resized,
-    translated,
-)
-from rppdyn.envs.tasks.labelled import LabelledImages, named_parts, read_images, shared_out
 from rppdyn.equivariance.error import relative_difference
 from rppdyn.images import ImageModel
 from rppdyn.images.layer import STATIONARY
@@ -49,6 +36,19 @@ from rppdyn.nn import Stack
 from rppdyn.priors import Categorical
 from rppdyn.runs import RunFolder
 from rppdyn.runs.streams import stream
+from rppdyn.tasks import image_data
+from rppdyn.tasks.images import (
+    ARRANGEMENTS,
+    TABLES,
+    ImageData,
+    ImageSet,
+    mirrored,
+    parted,
+    quarter_turned,
+    resized,
+    translated,
+)
+from rppdyn.tasks.labelled import LabelledImages, named_parts, read_images, shared_out
 
 __all__ = ["ImageFit", "ImageFunction", "fit", "load_image_models", "run"]
 
@@ -334,7 +334,7 @@ def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> Fit
         model.classify(x[:5])
 
     Args:
-        data: a file, a folder, or arrays by name; see :func:`rppdyn.envs.tasks.read_images`.
+        data: a file, a folder, or arrays by name; see :func:`rppdyn.tasks.read_images`.
         options: keys of ``rppdyn fit-image data=...`` without their section, and with ``__`` for a dot.
     Raises:
         ConfigError, ValueError: as on the command line.

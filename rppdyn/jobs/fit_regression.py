@@ -15,8 +15,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rppdyn.envs.tasks import RegressionTask, regression_task
-from rppdyn.envs.tasks.labelled import Rows, named_parts, read_rows, shared_out
 from rppdyn.equivariance.actions import act
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.groups import GL, Group, Trivial
@@ -36,6 +34,8 @@ from rppdyn.nn import Chained, InvariantNormaliser, Stack
 from rppdyn.reps import V
 from rppdyn.runs import RunFolder
 from rppdyn.runs.streams import data_stream, stream
+from rppdyn.tasks import RegressionTask, regression_task
+from rppdyn.tasks.labelled import Rows, named_parts, read_rows, shared_out
 
 __all__ = ["OwnRows", "Regression", "Regressor", "fit", "load_regressors", "run"]
 
@@ -268,7 +268,7 @@ def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> Fit
         model.predict(x)
 
     Args:
-        data: a file, a folder, or arrays by name; see :func:`rppdyn.envs.tasks.read_rows`.
+        data: a file, a folder, or arrays by name; see :func:`rppdyn.tasks.read_rows`.
         options: keys of ``rppdyn fit-regression data=...`` without their section, and with ``__`` for a dot,
             ``optimiser__epochs=100``.
     Raises:

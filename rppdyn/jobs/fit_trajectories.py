@@ -23,7 +23,6 @@ from rppdyn.dynamics import (
     Trajectories,
 )
 from rppdyn.dynamics.fitted import solve
-from rppdyn.envs.tasks import Recording, read_recordings
 from rppdyn.groups import GL, Group
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.checks import ConfigError
@@ -51,6 +50,7 @@ from rppdyn.jobs.fitting.trajectories import (
 )
 from rppdyn.reps import Rep, Scalar
 from rppdyn.runs import RunFolder
+from rppdyn.tasks import Recording, read_recordings
 
 __all__ = ["RecordingsFit", "fit", "load_dynamics", "run"]
 
@@ -307,7 +307,7 @@ def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> Fit
         model.predict([0.1, 0.0], [0.0, 0.1, 0.2])
 
     Args:
-        data: a file, a folder, a Minari dataset, or arrays by name; see :func:`rppdyn.envs.tasks.read_recordings`.
+        data: a file, a folder, a Minari dataset, or arrays by name; see :func:`rppdyn.tasks.read_recordings`.
         options: keys of ``rppdyn fit-dynamics data=...`` without their section, as ``state=``, ``group=``, ``seeds=``, and with
             ``__`` for a dot, ``optimiser__epochs=100``.
     Raises:

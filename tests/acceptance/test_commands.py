@@ -10,9 +10,9 @@ import pytest
 from rppdyn import __version__
 from rppdyn.basis import solver
 from rppdyn.cli import VERBS, main
-from rppdyn.envs.tasks import Pendulum, load_trajectories
 from rppdyn.groups import SO
 from rppdyn.reps import T
+from rppdyn.tasks import Pendulum, load_trajectories
 
 
 def test_help_and_version(fresh, tmp_path):

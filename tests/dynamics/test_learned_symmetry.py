@@ -10,9 +10,9 @@ from refusals import refused
 from registry import generator
 
 from rppdyn.dynamics import learn_symmetry
-from rppdyn.envs.tasks import Pendulum
 from rppdyn.groups import SO
 from rppdyn.reps import V
+from rppdyn.tasks import Pendulum
 
 
 def data(wind, count=30, noise=0.02):

@@ -23,8 +23,8 @@ from rppdyn.envs import (
     symmetry_choices,
     symmetry_spec,
 )
-from rppdyn.envs.tasks.symplectic import symplectic_step
 from rppdyn.groups import DkeR3, O2eR3
+from rppdyn.tasks.pendulum import symplectic_step
 
 ID = "rppdyn/WindyPendulum-v0"
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from registry import generator
 
-from rppdyn.envs.tasks import Pendulum
 from rppdyn.equivariance import block_family, discover, lie_derivative
 from rppdyn.groups import GL, SO, Group, U, Z
 from rppdyn.nn import EMLP
 from rppdyn.reps import Scalar, T, V
+from rppdyn.tasks import Pendulum
 
 
 def axis(found):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from image_pathways import images, relative
 
-from rppdyn.envs.tasks import image_data
 from rppdyn.images import MaxSubsampling, PolyphaseSubsampling
+from rppdyn.tasks import image_data
 
 SHIFTS = [(i, j) for i in range(8) for j in range(8)]
 

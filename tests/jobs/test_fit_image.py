@@ -10,12 +10,12 @@ import torch
 from torchvision_files import torchvision, write_idx  # noqa: F401 (a fixture)
 
 from rppdyn.cli import main
-from rppdyn.envs.tasks.images import translated
 from rppdyn.equivariance.lie_algebra import algebra_penalties
 from rppdyn.jobs import fit_image
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.runs import RunFolder, RunFolderError, read_metrics
+from rppdyn.tasks.images import translated
 
 WORDS = ("model.width=4", "task.train=600", "task.validation=100", "optimiser.epochs=12", "optimiser.batch_size=60",
          "marginal_likelihood.burn_in=2", "marginal_likelihood.every=2", "marginal_likelihood.data=200", "evaluation.every=6",

@@ -13,7 +13,6 @@ import torch
 
 from rppdyn.cli import main
 from rppdyn.dynamics import DrivenModel, MechanicalModel, NeuralODEModel, integrate, learn_symmetry
-from rppdyn.envs.tasks import read_recordings
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import GL, SO, O
 from rppdyn.jobs.config import compose
@@ -22,6 +21,7 @@ from rppdyn.jobs.fit_trajectories import RecordingsFit, _variation, fit, load_dy
 from rppdyn.nn import EMLP
 from rppdyn.reps import V
 from rppdyn.runs import RunFolder
+from rppdyn.tasks import read_recordings
 
 SMALL = ("model.hidden=8", "model.num_layers=1", "optimiser.epochs=8", "optimiser.batch_size=50", "task.chunk=2",
          "optimiser.learning_rate=2e-2", "evaluation.every=4", "report=false", "device=cpu")  # fmt: skip

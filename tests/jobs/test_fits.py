@@ -15,8 +15,6 @@ from refusals import refused
 
 from rppdyn.cli import main
 from rppdyn.dynamics import rollout_error
-from rppdyn.envs.tasks import Pendulum, load_trajectories
-from rppdyn.envs.tasks.regression import RegressionTask
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import O, O2eR3
 from rppdyn.jobs import fit_dynamics, fit_regression
@@ -27,6 +25,8 @@ from rppdyn.jobs.fitting.members import StackFit
 from rppdyn.nn import hidden_representation
 from rppdyn.reps import Scalar, V
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError, read_metrics
+from rppdyn.tasks import Pendulum, load_trajectories
+from rppdyn.tasks.regression import RegressionTask
 
 REGRESSION = ("task=inertia", "model.hidden=16", "model.num_layers=2", "task.train=60", "task.validation=40",
               "task.test=50", "optimiser.batch_size=32", "evaluation.every=2", "evaluation.states=20",

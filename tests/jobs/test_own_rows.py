@@ -11,11 +11,11 @@ from PIL import Image
 
 import rppdyn
 from rppdyn.cli import main
-from rppdyn.envs.tasks import read_images, read_rows
-from rppdyn.envs.tasks.labelled import shared_out
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.own import own_words
 from rppdyn.runs import RunFolder
+from rppdyn.tasks import read_images, read_rows
+from rppdyn.tasks.labelled import shared_out
 
 SMALL = ("optimiser.epochs=2", "report=false", "device=cpu")
 NETWORK = ("model.hidden=8", "model.num_layers=1")

@@ -23,7 +23,7 @@ ARCHITECTURES = ("small", "small_max", "one_layer", "three_layers", "power_block
 
 @dataclass
 class ImageTaskConfig:
-    """Images, where they stand, and how many there are to train on and to choose by; see `rppdyn.envs.tasks.image_data`."""
+    """Images, where they stand, and how many there are to train on and to choose by; see `rppdyn.tasks.image_data`."""
 
     name: str = MISSING  # written by task=
     source: str = "digits"  # digits, or a data set of torchvision in folder

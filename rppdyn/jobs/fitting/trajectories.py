@@ -12,8 +12,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rppdyn.dynamics import Drive, Scaling
-from rppdyn.envs.tasks import Recording, Recordings
-from rppdyn.envs.tasks.labelled import shared_out
 from rppdyn.groups import GL, Group, Trivial
 from rppdyn.jobs.config import notation
 from rppdyn.jobs.config.checks import ConfigError
@@ -22,6 +20,8 @@ from rppdyn.jobs.config.trajectories import FitTrajectoriesConfig
 from rppdyn.jobs.fitting.own import vectors, warn_of_sizes
 from rppdyn.nn import InvariantNormaliser
 from rppdyn.reps import Rep, V
+from rppdyn.tasks import Recording, Recordings
+from rppdyn.tasks.labelled import shared_out
 
 __all__ = ["Split", "check_data", "drive_of", "padded", "positions_count", "positions_rep", "representations", "scaling_of",
            "split_of", "state_rep", "vector_size"]  # fmt: skip

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from rppdyn.dynamics import DynamicsModel, HamiltonianModel, TransitionModel
 from rppdyn.envs import SymmetrySpec
-from rppdyn.envs.tasks import regression_task
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.fit import FitDynamicsConfig, FitRegressionConfig
@@ -28,6 +27,7 @@ from rppdyn.jobs.measuring.subjects import Blocks, Function, Network, changes
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, RunFolderError
+from rppdyn.tasks import regression_task
 
 SAME = 0.01  # relative; test errors of one function differ by far less between machines
 

@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn.agents.networks import in_precision
-from rppdyn.envs.tasks.images import SOURCES, image_data
 from rppdyn.equivariance import Flow, layerwise_lie_derivative, lie_derivative
 from rppdyn.equivariance.error import POOLED_FLOOR
 from rppdyn.equivariance.images import TRANSFORMATIONS
@@ -33,6 +32,7 @@ from rppdyn.jobs.measuring.measured import Layers, Measured, estimate_of
 from rppdyn.jobs.measuring.states import evenly
 from rppdyn.runs import CheckpointError, RunFolder
 from rppdyn.runs.fitting import load_tensors
+from rppdyn.tasks.images import SOURCES, image_data
 
 DEFAULT = ("translation_x", "translation_y", "rotation", "scaling", "stretch_x", "shear_x", "brightening")
 DETAIL_IMAGES = 32

@@ -19,10 +19,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SUFFIXES", "Table", "column_of", "columns_of", "flat", "listed", "read_tables", "require_finite"]
+__all__ = [
+    "SUFFIXES",
+    "Table",
+    "column_of",
+    "columns_of",
+    "damaged_dataset",
+    "dataset_folder",
+    "flat",
+    "listed",
+    "open_dataset",
+    "read_tables",
+    "require_finite",
+]
 
 SUFFIXES = (".csv", ".npz", ".h5", ".hdf5")
 DELIMITERS = ",;\t"
+INSTALL = "pip install 'rppdyn[minari]'"
 SHOWN = 12
 """Names in a message."""
 DAMAGED = (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
@@ -50,7 +63,7 @@ def read_tables(source: str | Path) -> Iterator[Table]:
     elif path.suffix.lower() in SUFFIXES or not (path.is_dir() or re.search(r"-v\d+$", named)):
         raise ValueError(f"{path}: there is no such file, folder or Minari dataset")
     else:
-        yield from _minari(named)
+        yield from _episodes(named)
 
 
 def _file(path: Path) -> Iterator[Table]:
@@ -160,9 +173,7 @@ def _decoded(values: NDArray) -> NDArray:
     )
 
 
-def _minari(source: str) -> Iterator[Table]:
-    from rppdyn.envs.episodes import open_dataset
-
+def _episodes(source: str) -> Iterator[Table]:
     dataset = open_dataset(source)
     for episode in dataset.iterate_episodes():
         table: dict[str, NDArray] = {}
@@ -257,3 +268,75 @@ def require_finite(name: str, values: NDArray, names: Sequence[str]) -> None:
 
 def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+
+
+# -- Minari -----------------------------------------------------------------------------------------------------------
+
+
+def open_dataset(dataset: str) -> Any:
+    """The `minari.MinariDataset` with an id, or in a folder.
+
+    Raises:
+        ValueError: Minari is not installed; there is no such dataset, or it is damaged.
+    """
+    minari = _import_minari()
+    folder = Path(dataset) if (Path(dataset) / "data").is_dir() else dataset_folder(dataset)
+    if not (folder / "data").is_dir():
+        raise ValueError(
+            f"there is no dataset {dataset!r}, neither a folder nor in {_root()}: make one with rppdyn collect, or get one "
+            "of Farama's with minari download"
+        )
+    try:
+        return minari.MinariDataset(folder / "data")
+    except ImportError as error:
+        raise ValueError(f"{dataset} can't be read: {_line(error)}") from error
+    except (AssertionError, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        raise damaged_dataset(dataset, error) from error
+
+
+def dataset_folder(dataset: str) -> Path:
+    """Where the dataset with a Minari id is, if it is.
+
+    Raises:
+        ValueError: Minari is not installed, or the id is malformed.
+    """
+    _import_minari()
+    from minari.dataset.minari_dataset import DATASET_ID_RE
+
+    match = DATASET_ID_RE.fullmatch(dataset)
+    if match is None or match["version"] is None:
+        if (path := Path(dataset)).exists():
+            what = "a folder without a dataset" if path.is_dir() else "a file"
+            raise ValueError(
+                f"{dataset} is {what}: give a folder that rppdyn collect has written, or an id of Minari's"
+            )
+        raise ValueError(
+            f"{dataset!r} is neither a dataset's folder nor an id of Minari's: letters, digits, _ and -, folders of "
+            "two letters or more before it, a version behind it, as in swimmer/random-v0"
+        )
+    return _root() / dataset
+
+
+def _import_minari() -> Any:
+    try:
+        import h5py  # noqa: F401 (what Minari stores in)
+        import minari
+    except ImportError as error:
+        raise ValueError(f"datasets of episodes need Minari ({error}): {INSTALL}") from error
+    return minari
+
+
+def _root() -> Path:
+    from minari.storage.datasets_root_dir import get_dataset_path
+
+    return Path(get_dataset_path()).resolve()  # h5py and Minari would join a relative one twice
+
+
+def damaged_dataset(dataset: str, error: Exception) -> ValueError:
+    """The error for a dataset that one of Minari's own functions could not read."""
+    return ValueError(f"{dataset} can't be read ({_line(error)}): collect or download it again")
+
+
+def _line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else type(error).__name__

@@ -10,11 +10,11 @@ Errors are `ValueError`s of one line.
 
 from __future__ import annotations
 
-from rppdyn.envs.tasks.images import ImageData, ImageSet, image_data
-from rppdyn.envs.tasks.labelled import LabelledImages, Rows, read_images, read_rows
-from rppdyn.envs.tasks.pendulum import Pendulum
-from rppdyn.envs.tasks.recordings import Recording, Recordings, read_recordings
-from rppdyn.envs.tasks.regression import (
+from rppdyn.tasks.images import ImageData, ImageSet, image_data
+from rppdyn.tasks.labelled import LabelledImages, Rows, read_images, read_rows
+from rppdyn.tasks.pendulum import Pendulum
+from rppdyn.tasks.recordings import Recording, Recordings, read_recordings
+from rppdyn.tasks.regression import (
     REGRESSION_TASKS,
     ElectronMuon,
     Inertia,
@@ -24,8 +24,7 @@ from rppdyn.envs.tasks.regression import (
     RegressionTask,
     regression_task,
 )
-from rppdyn.envs.tasks.trajectories import TASK_CACHE, OtherParametersError, TrajectoryData, load_trajectories
-from rppdyn.envs.tasks.transitions import TransitionData, draw_chunks, transition_data
+from rppdyn.tasks.trajectories import TASK_CACHE, OtherParametersError, TrajectoryData, load_trajectories
 
 __all__ = [
     "REGRESSION_TASKS",
@@ -45,13 +44,10 @@ __all__ = [
     "RegressionTask",
     "Rows",
     "TrajectoryData",
-    "TransitionData",
-    "draw_chunks",
     "image_data",
     "load_trajectories",
     "read_images",
     "read_recordings",
     "read_rows",
     "regression_task",
-    "transition_data",
 ]

@@ -13,7 +13,7 @@ from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rppdyn.envs.tasks.tables import column_of, columns_of, flat, listed, read_tables, require_finite
+from rppdyn.tasks.tables import column_of, columns_of, flat, listed, read_tables, require_finite
 
 __all__ = ["PARTS", "LabelledImages", "Rows", "named_parts", "read_images", "read_rows", "shared_out"]
 

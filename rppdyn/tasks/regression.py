@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from rppdyn.envs.tasks.vectors import check_acts_on
 from rppdyn.groups import Group, O, SO13p
 from rppdyn.reps import Rep, RepType, T
 
@@ -24,8 +23,26 @@ __all__ = [
     "ModifiedInertiaCode",
     "O5Invariant",
     "RegressionTask",
+    "check_acts_on",
     "regression_task",
 ]
+
+
+def check_acts_on(group: Group, d: int, task: str, own: Group) -> None:
+    """Refuse a group that does not act on R^d.
+
+    Args:
+        task: what has vectors in R^d, for the message.
+        own: a group that does act on them, for the message.
+    Raises:
+        ValueError: the group acts on another space.
+    """
+    if group.d != d or group.is_complex:
+        field = "C" if group.is_complex else "R"
+        raise ValueError(
+            f"group={group}: acts on {field}^{group.d}, and {task}'s vectors are in R^{d}; "
+            f"use a group of real {d} x {d} matrices, such as {own}"
+        )
 
 
 class RegressionTask(ABC):

@@ -15,9 +15,9 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor
 
-from rppdyn.envs.tasks.pendulum import Pendulum
 from rppdyn.runs.array_cache import ArrayCache, decode, encode
 from rppdyn.runs.files import write_bytes
+from rppdyn.tasks.pendulum import Pendulum
 
 __all__ = ["TASK_CACHE", "OtherParametersError", "TrajectoryData", "load_trajectories"]
 

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rppdyn.envs.tasks.tables import Table, column_of, columns_of, flat, listed, read_tables, require_finite
+from rppdyn.tasks.tables import Table, column_of, columns_of, flat, listed, read_tables, require_finite
 
 __all__ = ["Recording", "Recordings", "read_recordings"]
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from registry import generator
 
-from rppdyn.envs.tasks import REGRESSION_TASKS, Inertia, RegressionTask, regression_task
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import O13, SL, SO, SO13, SU, O, O2eR3, SO2eR3, SO13p
+from rppdyn.tasks import REGRESSION_TASKS, Inertia, RegressionTask, regression_task
 
 EXACT = 1e-12
 
