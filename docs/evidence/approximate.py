@@ -1,8 +1,8 @@
 """Agents on a task whose symmetry is broken by degrees: `python docs/evidence/approximate.py RUNS...`.
 
-Reads the folders of single seeds and writes `approximate.json` (a row for each cell and arm: every seed's mean return over
-training, its returns at all evaluations, and free pathways' shares), the figure `approximate.png` and the table of
-`approximate.md`. Without RUNS it reads the file and does the rest again.
+Reads the folders of single seeds and adds them to `approximate.json` (a row for each cell and arm: every seed's mean return
+over training, its returns at all evaluations, and free pathways' shares), in which they replace arms of the same cell. Then
+writes the figure `approximate.png` and the table of `approximate.md`. Without RUNS it reads the file and does the rest again.
 Section 10 of `protocol.md` says how the runs are made and what is tested.
 """
 
@@ -138,21 +138,31 @@ def wind_of(row: Row) -> float:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows of each wind's longest runs as Markdown, the best arm first; the others are in the raw data."""
+    """The longest runs as Markdown: an arm in each row, a wind in each column, what an arm is of the best in parentheses."""
     longest = {wind: max(row["steps"][-1] for row in rows if wind_of(row) == wind) for wind in map(wind_of, rows)}
-    rows = [row for row in rows if row["steps"][-1] == longest[wind_of(row)]]
+    here = {
+        (row["arm"], wind_of(row)): row for row in rows if row["steps"][-1] == longest[wind_of(row)]
+    }  # runs of less than a wind's longest are in the raw data
+    winds = sorted(longest)
+    ratios = {
+        arm: [here[arm, wind]["to_best"] for wind in winds if (arm, wind) in here]
+        for arm in dict.fromkeys(arm for arm, _ in here)
+    }
+    tests = f"p, strict, wind {winds[-1]:g} | p, plain, wind {winds[0]:g}"
     lines = [
-        "| wind | steps | arm | mean over training | of the best | last | free share, actor, critic | p, strict | p, plain |",
-        "| --- | ---: | --- | ---: | ---: | ---: | --- | ---: | ---: |",
+        f"| arm | {' | '.join(f'wind {wind:g}' for wind in winds)} | worst | {tests} |",
+        f"| --- |{' ---: |' * (len(winds) + 3)}",
     ]
-    for row in sorted(rows, key=lambda row: (wind_of(row), row["steps"][-1], -row["to_best"])):
-        values, last = np.array(row["values"]), np.array(row["returns"])[:, -1]
-        shares = ", ".join(f"{row[name][-1]:.1g}" for name in SHARES) if row["arm"] not in UNRELAXED else "–"
-        ps = [f"{row[key]:.2g}" if (key := f"p_{other}") in row else "–" for other in (STRICT, PLAIN)]
-        name = f"{row['arm']} (is {row['same_as']})" if "same_as" in row else row["arm"]
-        cells = [f"{wind_of(row):g}", str(row["steps"][-1]), name, f"{values.mean():.1f} ± {values.std(ddof=1):.1f}",
-                 f"{row['to_best']:.2f}", f"{last.mean():.0f}", shares, *ps]  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
+    for arm in sorted(ratios, key=lambda arm: (-len(ratios[arm]), -min(ratios[arm]))):
+        cells = []
+        for wind in winds:
+            row = here.get((arm, wind))
+            cells.append(f"{np.mean(row['values']):.1f} ({row['to_best']:.2f})" if row else "–")
+        cells.append(f"{min(ratios[arm]):.2f}" if len(ratios[arm]) == len(winds) else "–")
+        for wind, key in ((winds[-1], f"p_{STRICT}"), (winds[0], f"p_{PLAIN}")):
+            row = here.get((arm, wind), {})
+            cells.append(f"{row[key]:.2g}" if key in row else "–")
+        lines.append(f"| {arm} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -163,7 +173,7 @@ def draw(rows: list[Row], path: Path) -> None:
         longest[wind_of(row), row["arm"]] = row
     winds, arms = (sorted({key[place] for key in longest}) for place in (0, 1))
     colours = dict(zip(sorted(arms, key=lambda arm: (arm not in UNRELAXED, arm)), cycle(COLOURS), strict=False))
-    figure = Figure(figsize=(5.6 * len(winds), 4), layout="constrained")
+    figure = Figure(figsize=(min(5.6 * len(winds), 14), 4), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, wind in zip(figure.subplots(1, len(winds), squeeze=False, sharey=True)[0], winds, strict=True):
         for (_, arm), row in ((key, row) for key, row in longest.items() if key[0] == wind):
@@ -182,7 +192,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUNS")
     if runs := parser.parse_args().runs:
-        write_rows(DATA, rows_of(runs))
+        new = rows_of(runs)
+        have = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else []
+        measured = {(row["cell"], row["arm"]) for row in new}
+        write_rows(DATA, [row for row in have if (row["cell"], row["arm"]) not in measured] + new)
     rows = tested(json.loads(DATA.read_text(encoding="utf-8")))
     draw(rows, HERE / "approximate.png")
     before, _, after = PAGE.read_text(encoding="utf-8").split(MARK)

@@ -30,7 +30,7 @@ MARK = "<!-- table: made by `make evidence` -->"
 VERDICTS = ("decided", "suggestive", "contradicted", "open")
 DECIDED_FROM = 10  # seeds
 INTERVAL_FROM = 5  # seeds
-LEVEL_MARGIN = 1.1  # an arm is level with another if the ratio's upper end is below this
+LEVEL_MARGIN = 1.1  # an arm is level with another if the ratio's upper end is below this, or below the claim's `margin`
 SAME_MARGIN = 1.02  # and changes nothing if the interval lies between the inverse of this and this
 CONTROL = "control"  # the arm of the same layers without preference, unless a claim names another
 MODEL_COLOUR, RETURN_COLOUR = COLOURS[0], COLOURS[1]
@@ -110,7 +110,7 @@ def verdict(claim: Claim, measured: dict[str, Any], p: float | None) -> str:
         p: of returns, the p-value corrected by Holm over the claims on returns.
     """
     ratio, interval, ahead = measured["ratio"], measured["interval"], claim["relation"] == "ahead"
-    below = {"ahead": 1.0, "level": LEVEL_MARGIN, "same": SAME_MARGIN}[claim["relation"]]
+    below = {"ahead": 1.0, "level": claim.get("margin", LEVEL_MARGIN), "same": SAME_MARGIN}[claim["relation"]]
     above = 1 / SAME_MARGIN if claim["relation"] == "same" else 0.0
     if interval is not None and measured["seeds"] >= DECIDED_FROM:
         supported, refuted = above < interval[0] and interval[1] < below, interval[0] > below or interval[1] < above
