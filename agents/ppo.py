@@ -32,7 +32,7 @@ from rppdyn.envs import SymmetrySpec, symmetry_spec
 from rppdyn.nn import RPPEMLP, RelaxedLinear
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Scalar
-from rppdyn.runs.finite import DivergedError
+from rppdyn.runs.checkpoints import DivergedError
 
 
 class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):

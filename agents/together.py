@@ -27,7 +27,7 @@ from rppdyn.agents.compilation import (
 from rppdyn.agents.functional import flatten_, stacked
 from rppdyn.agents.update import Metrics, State, UpdateConfig, acted, numbers_of, update_
 from rppdyn.nn.compiling import failed_to_compile, reason_of
-from rppdyn.runs.finite import DivergedError
+from rppdyn.runs.checkpoints import DivergedError
 
 if TYPE_CHECKING:
     from rppdyn.agents.algorithm import RPPSAC

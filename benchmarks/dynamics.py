@@ -38,12 +38,12 @@ from rppdyn.dynamics import DynamicsModel, HamiltonianModel, NeuralODEModel, int
 from rppdyn.groups import Group, O, O2eR3
 from rppdyn.jobs.config.compose import composed
 from rppdyn.jobs.fit_dynamics import INITIAL_SCALE, Dynamics
-from rppdyn.jobs.fitting.networks import build_network
+from rppdyn.jobs.fitting.members import build_network
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack, derivatives
 from rppdyn.nn.hidden import component_major
 from rppdyn.reps import Rep, RepType, Scalar, T, V
 from rppdyn.runs.figures import COLOURS
-from rppdyn.runs.threads import torch_threads
+from rppdyn.runs.workers import torch_threads
 
 Build = Callable[..., RPPEMLP]
 STEPS, DT = 5, 0.2

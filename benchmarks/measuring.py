@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rppdyn.nn.compiling import why_not_compiled
-from rppdyn.runs.threads import processors
+from rppdyn.runs.workers import processors
 
 Step = Callable[[], object]
 ROOT = Path(__file__).resolve().parents[1]

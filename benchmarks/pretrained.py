@@ -31,8 +31,7 @@ from rppdyn.agents.pretrained import (
 )
 from rppdyn.envs import certify
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.training.building import agent_of
-from rppdyn.jobs.training.rollouts import Evaluator, policy_of
+from rppdyn.jobs.training.evaluation import Evaluator, agent_of, policy_of
 from rppdyn.runs import RunFolder, provenance
 from rppdyn.runs.files import read_tensors, replacing, write_json
 

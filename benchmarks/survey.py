@@ -30,9 +30,9 @@ from rppdyn.envs.catalogue import verdict_key
 from rppdyn.envs.derivation import derive, symmetrise
 from rppdyn.envs.making import load_model
 from rppdyn.envs.published import PUBLISHED
+from rppdyn.runs import provenance
 from rppdyn.runs.files import write_json
 from rppdyn.runs.progress import Progress
-from rppdyn.runs.provenance import provenance
 
 ROBOTS = ("suite", "locomotion/walkers/assets", "locomotion/walkers/assets/jumping_ball", "locomotion/soccer/assets/boxhead",
           "third_party/ant")  # fmt: skip

@@ -92,7 +92,7 @@ VERBS: dict[str, Verb] = {
     "train-agent": training_verb(
         "train_agent",
         "train a soft actor-critic with symmetry priors",
-        result="rppdyn.jobs.training.result:TrainAgentResult",
+        result="rppdyn.jobs.results:TrainAgentResult",
         trusts=True,
     ),
     "evaluate-agent": Verb("play episodes with a trained agent", flags.evaluate_agent_arguments, flags.evaluate_agent),

@@ -24,7 +24,7 @@ from scipy import stats
 from rppdyn.runs import RunFolder
 from rppdyn.runs.figures import COLOURS
 from rppdyn.runs.files import write_text
-from rppdyn.runs.metrics import read_metrics, series
+from rppdyn.runs.folder import read_metrics, series
 
 HERE = Path(__file__).parent
 DATA, PAGE = HERE / "approximate.json", HERE / "approximate.md"

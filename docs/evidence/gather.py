@@ -14,7 +14,7 @@ from typing import Any
 
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import write_text
-from rppdyn.runs.metrics import read_metrics, series
+from rppdyn.runs.folder import read_metrics, series
 
 Row = dict[str, Any]
 OWN_GROUPS = {"lorentz": "O(1,3)", "o5_invariant": "O(5)"}  # of tasks; that of the others is O(3)

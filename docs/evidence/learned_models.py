@@ -18,7 +18,7 @@ from gather import write_rows
 from scipy import stats
 
 from rppdyn.runs import RunFolder
-from rppdyn.runs.metrics import read_metrics, series
+from rppdyn.runs.folder import read_metrics, series
 
 DATA = Path(__file__).with_suffix(".json")
 NAMES = {"emlp": "strict", "mlp": "plain", "rpp": "relaxed"}

@@ -18,8 +18,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from rppdyn.agents import RPPSAC, critic_equivariance_error, policy_equivariance_error
 from rppdyn.envs import make_env
+from rppdyn.runs import provenance
 from rppdyn.runs.files import write_json
-from rppdyn.runs.provenance import provenance
 
 EVERY, STATES, EPISODES = 1000, 1000, 2
 PRECISIONS = {"float32": None, "float64": torch.float64}

@@ -31,8 +31,8 @@ from rppdyn.jobs.config.bound import BoundImageConfig, BoundRegressionConfig
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.fit_image import ImageFit, load_image_models
 from rppdyn.jobs.fit_regression import Regression, load_regressors
-from rppdyn.jobs.fitting.result import FitResult, numbers
 from rppdyn.jobs.fitting.running import run_fit
+from rppdyn.jobs.results import FitResult, numbers
 from rppdyn.nn import Stack
 from rppdyn.priors import Evidence, weights_of
 from rppdyn.runs import RunFolder

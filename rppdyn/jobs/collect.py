@@ -18,9 +18,8 @@ from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import CollectConfig
 from rppdyn.jobs.measuring.loading import load_policy
 from rppdyn.jobs.measuring.subjects import check_environment
-from rppdyn.jobs.training import agent_files
-from rppdyn.jobs.training.building import agent_of
-from rppdyn.jobs.training.rollouts import Policy, exploring, policy_of
+from rppdyn.jobs.training import building
+from rppdyn.jobs.training.evaluation import Policy, agent_of, exploring, policy_of
 from rppdyn.runs import Progress, RunFolder
 
 STEPS = 50_000  # that are played unless another number is asked for
@@ -152,7 +151,7 @@ def _of_run(config: CollectConfig) -> Iterator[_Source]:
             return
         if not isinstance(agent, RPPSAC):
             raise ConfigError(f"{folder.path} is a run of agent=ppo, which keeps no transitions: add --play exploring")
-        step = agent_files.load_checkpoint(agent, folder).step
+        step = building.load_checkpoint(agent, folder)
         held = replay_episodes(agent)
         if config.steps is not None:
             held = spread_episodes(held, steps=config.steps, seed=config.seed)

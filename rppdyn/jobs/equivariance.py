@@ -39,9 +39,9 @@ from rppdyn.jobs.measuring.measured import (
 )
 from rppdyn.jobs.measuring.states import evenly, inputs_of, states_of
 from rppdyn.jobs.measuring.subjects import Function, Subject
-from rppdyn.jobs.training import agent_files
-from rppdyn.jobs.training.building import agent_of, process_state
-from rppdyn.jobs.training.rollouts import Evaluator
+from rppdyn.jobs.training import building
+from rppdyn.jobs.training.building import process_state
+from rppdyn.jobs.training.evaluation import Evaluator, agent_of
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, iqm, provenance
 from rppdyn.runs.files import write_json, write_measured
@@ -307,7 +307,7 @@ def _spec(config: EquivarianceConfig, subject: Subject) -> SymmetrySpec:
             + ("" if subject.policy is not None else ", or --group, --rep-in and --rep-out")
         )
     if config.kind == "run" and not config.trust:
-        require_trust(env_id, Path(config.what, agent_files.SPEC))
+        require_trust(env_id, Path(config.what, building.SPEC))
     return symmetry_spec(env_id, symmetry=config.symmetry)
 
 

@@ -16,9 +16,8 @@ from rppdyn.envs import dictionary_of, make_env, unflattening
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import POLICIES, PRETRAINED, EvaluateAgentConfig, pretrained_name
 from rppdyn.jobs.measuring.loading import load_policy, load_pretrained, load_program
-from rppdyn.jobs.training.building import agent_of
+from rppdyn.jobs.training.evaluation import Evaluator, Policy, agent_of, policy_of
 from rppdyn.jobs.training.film import film, require_format
-from rppdyn.jobs.training.rollouts import Evaluator, Policy, policy_of
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import write_json, write_measured
 

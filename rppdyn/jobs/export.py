@@ -28,8 +28,7 @@ from rppdyn.envs import SymmetrySpec, certificate_for, make_env
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import PRETRAINED, ExportConfig
 from rppdyn.jobs.measuring.loading import load_policy, load_pretrained, load_program
-from rppdyn.jobs.training.building import agent_of
-from rppdyn.jobs.training.rollouts import Evaluator
+from rppdyn.jobs.training.evaluation import Evaluator, agent_of
 from rppdyn.runs.files import replacing, write_json
 
 FORMAT = 1

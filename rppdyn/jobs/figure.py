@@ -16,8 +16,7 @@ from rppdyn.jobs.measuring.agent_file import measure_files
 from rppdyn.jobs.training.curves import draw_files, learning_curves
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import write_json
-from rppdyn.runs.folder import with_metrics
-from rppdyn.runs.metrics import read_metrics
+from rppdyn.runs.folder import read_metrics, with_metrics
 
 
 def run(config: FigureConfig) -> Path:

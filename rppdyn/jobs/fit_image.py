@@ -26,12 +26,10 @@ from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.image import FitImageConfig
 from rppdyn.jobs.config.own import overrides
-from rppdyn.jobs.fitting.function import FittedFunction
-from rppdyn.jobs.fitting.members import GAUSSIAN, Likelihood, StackFit
-from rppdyn.jobs.fitting.networks import stack_of
-from rppdyn.jobs.fitting.own import as_file, fitted
-from rppdyn.jobs.fitting.result import FitResult, numbers
+from rppdyn.jobs.fitting.members import GAUSSIAN, Likelihood, StackFit, stack_of
+from rppdyn.jobs.fitting.own import FittedFunction, as_file, fitted
 from rppdyn.jobs.fitting.running import load_members, run_fit
+from rppdyn.jobs.results import FitResult, numbers
 from rppdyn.nn import Stack
 from rppdyn.priors import Categorical
 from rppdyn.runs import RunFolder

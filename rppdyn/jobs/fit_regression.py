@@ -23,13 +23,11 @@ from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.fit import FitRegressionConfig, RegressionTaskConfig
 from rppdyn.jobs.config.own import AUTO, file_stem, overrides
-from rppdyn.jobs.fitting.function import FittedFunction
-from rppdyn.jobs.fitting.members import StackFit, equivariance_metrics
-from rppdyn.jobs.fitting.networks import build_stack, under_group
-from rppdyn.jobs.fitting.own import as_file, fitted, vectors, warn_of_sizes
-from rppdyn.jobs.fitting.result import FitResult, over_members
+from rppdyn.jobs.fitting.members import StackFit, build_stack, equivariance_metrics, under_group
+from rppdyn.jobs.fitting.own import FittedFunction, as_file, fitted, vectors, warn_of_sizes
 from rppdyn.jobs.fitting.running import load_members, run_fit
 from rppdyn.jobs.fitting.symmetry import found_group, generators_of, in_function
+from rppdyn.jobs.results import FitResult, over_members
 from rppdyn.nn import Chained, InvariantNormaliser, Stack
 from rppdyn.reps import V
 from rppdyn.runs import RunFolder

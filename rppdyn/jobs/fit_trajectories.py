@@ -31,9 +31,8 @@ from rppdyn.jobs.config.own import AUTO, overrides
 from rppdyn.jobs.config.trajectories import FitTrajectoriesConfig
 from rppdyn.jobs.fitting.dynamics import INITIAL_SCALE, DynamicsFit
 from rppdyn.jobs.fitting.figures import draw_trajectory
-from rppdyn.jobs.fitting.networks import build_stack
+from rppdyn.jobs.fitting.members import build_stack
 from rppdyn.jobs.fitting.own import as_file, fitted
-from rppdyn.jobs.fitting.result import FitResult
 from rppdyn.jobs.fitting.running import load_members, run_fit
 from rppdyn.jobs.fitting.symmetry import by_evidence, found_group, generators_of, in_function
 from rppdyn.jobs.fitting.trajectories import (
@@ -48,6 +47,7 @@ from rppdyn.jobs.fitting.trajectories import (
     state_rep,
     vector_size,
 )
+from rppdyn.jobs.results import FitResult
 from rppdyn.reps import Rep, Scalar
 from rppdyn.runs import RunFolder
 from rppdyn.tasks import Recording, read_recordings

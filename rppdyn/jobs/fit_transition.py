@@ -24,12 +24,11 @@ from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.transition import FitTransitionConfig
 from rppdyn.jobs.fitting.figures import draw_horizons
-from rppdyn.jobs.fitting.members import LAPLACE, Likelihood, StackFit, equivariance_metrics
-from rppdyn.jobs.fitting.networks import build_stack, widest
-from rppdyn.jobs.fitting.result import FitResult, over_members
+from rppdyn.jobs.fitting.members import LAPLACE, Likelihood, StackFit, build_stack, equivariance_metrics, widest
 from rppdyn.jobs.fitting.running import load_members, run_fit
-from rppdyn.jobs.training import agent_files
-from rppdyn.jobs.training.certified import certify_variance
+from rppdyn.jobs.results import FitResult, over_members
+from rppdyn.jobs.training import building
+from rppdyn.jobs.training.building import certify_variance
 from rppdyn.nn import Chained, Stack
 from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.runs.files import write_json
@@ -250,7 +249,7 @@ class Transition(StackFit):
         return over_members(measured)
 
     def save(self, folder: RunFolder) -> None:
-        agent_files.save_spec(folder, self.spec)
+        building.save_spec(folder, self.spec)
         write_json(folder.path / "rollouts.json", self.curves)
 
     def draw(self, folder: RunFolder) -> None:
@@ -348,7 +347,7 @@ def load_transition_model(run: str | os.PathLike[str]) -> tuple[TransitionModel,
     """
     folder = RunFolder.open(run)
     config = compose.from_run("fit_transition", folder)
-    spec = agent_files.load_spec(folder)
+    spec = building.load_spec(folder)
     if spec is None and folder.result() is not None:
         raise RunFolderError(
             f"{folder.path}: spec.json is missing: delete {folder.result_file}, and use --resume {folder.path} to write both "

@@ -24,8 +24,8 @@ from rppdyn.jobs.fit_image import load_image_models
 from rppdyn.jobs.fit_regression import load_regressors
 from rppdyn.jobs.fit_trajectories import load_recordings
 from rppdyn.jobs.fit_transition import load_transition_model
-from rppdyn.jobs.fitting.function import FittedFunction, like, over_members
-from rppdyn.jobs.training.building import agent_of
+from rppdyn.jobs.fitting.own import FittedFunction, like, over_members
+from rppdyn.jobs.training.evaluation import agent_of
 from rppdyn.nn import Stack
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import replacing, write_measured

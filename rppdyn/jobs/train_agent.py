@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,21 +25,17 @@ from rppdyn.jobs.config.agent import ModelConfig, TrainAgentConfig
 from rppdyn.jobs.config.checks import CERTIFIED, LEARNED
 from rppdyn.jobs.config.preflight import preflight
 from rppdyn.jobs.measuring.loading import load_function
-from rppdyn.jobs.training import agent_files
-from rppdyn.jobs.training.agent_files import RunState
-from rppdyn.jobs.training.building import build_agent, build_env, process_state, spec_of
-from rppdyn.jobs.training.callbacks import load_callbacks
-from rppdyn.jobs.training.certified import certify_variance
+from rppdyn.jobs.results import TrainAgentResult, TrainManyResult
+from rppdyn.jobs.training import building
+from rppdyn.jobs.training.building import build_agent, build_env, certify_variance, process_state, spec_of
+from rppdyn.jobs.training.callbacks import Events, Recorder, load_callbacks
 from rppdyn.jobs.training.curves import learning_curves
-from rppdyn.jobs.training.evaluations import Aside, Evaluations, Here
-from rppdyn.jobs.training.processes import Seeds, Told, portable, shared_out, side_by_side
-from rppdyn.jobs.training.recorder import Events, Recorder
-from rppdyn.jobs.training.result import TrainAgentResult, TrainManyResult
+from rppdyn.jobs.training.evaluation import AsyncEvaluations, Evaluations, SyncEvaluations
+from rppdyn.jobs.training.processes import RemoteProgress, Seeds, portable, shared_out, side_by_side
 from rppdyn.priors.shares import NARROW_SHARE
-from rppdyn.runs import Progress, RunFolder, RunFolderError, StopRequest, provenance, stop_on_signals
+from rppdyn.runs import Progress, RunFolder, RunFolderError, Session, StopRequest, stop_on_signals
 from rppdyn.runs.files import write_json
-from rppdyn.runs.loggers import open_loggers
-from rppdyn.runs.progress import Shown
+from rppdyn.runs.progress import ProgressBar
 from rppdyn.runs.workers import asked_to_stop
 
 logger = logging.getLogger(__name__)
@@ -77,7 +72,7 @@ def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = Fals
         stack.enter_context(process_state(config.threads, ALONE))
         run = stack.enter_context(_begun(config))
         stop = stack.enter_context(stop_on_signals())
-        bar = stack.enter_context(_bar(config, 1, run.state.step, progress))
+        bar = stack.enter_context(_bar(config, 1, run.session.saved, progress))
         return run.train(stop, bar)
 
 
@@ -123,7 +118,9 @@ def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool =
     return TrainManyResult([found[seed] for seed in sorted(found)], errors)
 
 
-def _train_seeds(waiting: Seeds, threads: int, stop: StopRequest, bar_from: Callable[[int], Shown]) -> TrainManyResult:
+def _train_seeds(
+    waiting: Seeds, threads: int, stop: StopRequest, bar_from: Callable[[int], ProgressBar]
+) -> TrainManyResult:
     """Train seeds in this process; the bar shows steps from that on at which the last one begins."""
     if waiting and waiting[0].agent.ppo is not None:
         return _train_in_turn(waiting, threads, stop, bar_from)
@@ -139,9 +136,9 @@ def _train_seeds(waiting: Seeds, threads: int, stop: StopRequest, bar_from: Call
 
         trainees = {own.seed: Trainee(partial(build, own), name=f"seed {own.seed}") for own in waiting}
         if runs:
-            bar = stack.enter_context(bar_from(min(run.state.step for run in runs.values())))
+            bar = stack.enter_context(bar_from(min(run.session.saved for run in runs.values())))
             for seed, run in runs.items():
-                trainees[seed].callback = run.callbacks(run.recorder(stop, bar))
+                trainees[seed].callback = run.callbacks(stop, bar)
             train_together(list(trainees.values()), waiting[0].total_steps)
             for seed, run in runs.items():
                 if trainees[seed].error is None:
@@ -152,7 +149,7 @@ def _train_seeds(waiting: Seeds, threads: int, stop: StopRequest, bar_from: Call
 
 
 def _train_in_turn(
-    waiting: Seeds, threads: int, stop: StopRequest, bar_from: Callable[[int], Shown]
+    waiting: Seeds, threads: int, stop: StopRequest, bar_from: Callable[[int], ProgressBar]
 ) -> TrainManyResult:
     """Train seeds one after the other: updates of PPO are not done as one."""
     found: list[TrainAgentResult] = []
@@ -172,62 +169,57 @@ def _train_in_turn(
 
 def _train_part(waiting: Seeds, threads: int) -> TrainManyResult:
     """Train seeds in a worker process."""
-    return portable(_train_seeds(waiting, threads, asked_to_stop, Told))
+    return portable(_train_seeds(waiting, threads, asked_to_stop, RemoteProgress))
 
 
 class _Run:
     """A run under way: its agent, as its last checkpoint left it, and what it writes.
 
-    Attributes:
-        missing: the steps that are left.
+    Args:
+        users: callbacks of the user's.
     """
 
     def __init__(
         self,
         config: TrainAgentConfig,
-        folder: RunFolder,
+        session: Session,
         agent: Agent,
-        state: RunState,
         evaluations: Evaluations,
-        own: list[BaseCallback],
-    ):
-        self.config, self.folder, self.agent, self.state, self.evaluations = config, folder, agent, state, evaluations
-        self._own = own  # callbacks of the user's
-        self.missing = config.total_steps - state.step
-        self._start, self._provenance = time.monotonic(), provenance()  # a checkout may have moved on when the run ends
+        users: list[BaseCallback],
+    ) -> None:
+        self.config, self.session, self.agent = config, session, agent
+        self.evaluations, self.users = evaluations, users
 
-    def train(self, stop: StopRequest, bar: Shown) -> TrainAgentResult:
+    def train(self, stop: StopRequest, bar: ProgressBar) -> TrainAgentResult:
         """Train for the steps that are left, and finish."""
-        recorder = self.recorder(stop, bar)
-        if self.missing > 0:
-            agent, is_new = self.agent, self.state.step == 0
+        callbacks, agent, begun = self.callbacks(stop, bar), self.agent, self.session.saved
+        if begun < self.config.total_steps:
             interval = LOG_INTERVAL * agent.n_envs if isinstance(agent, RPPSAC) else 1  # episodes, or rollouts
             agent.learn(
-                self.missing, callback=self.callbacks(recorder), reset_num_timesteps=is_new, log_interval=interval
+                self.config.total_steps - begun,
+                callback=callbacks,
+                reset_num_timesteps=begun == 0,
+                log_interval=interval,
             )
         return self.finish()
 
-    def recorder(self, stop: StopRequest, bar: Shown) -> Recorder:
-        """The callback that evaluates and saves."""
-        self._recorder = Recorder(self.config, self.folder, self.evaluations, self.state, stop, bar)
-        return self._recorder
-
-    def callbacks(self, recorder: Recorder) -> list[BaseCallback]:
-        """What is called at each step: the user's callbacks, what moves variances where they move, and the recorder."""
-        model, before = self.config.model, list(self._own)
+    def callbacks(self, stop: StopRequest, bar: ProgressBar) -> list[BaseCallback]:
+        """What is called at each step: the user's callbacks, what moves variances where they move, and what records."""
+        model, before = self.config.model, list(self.users)
         if model.widen is not None:
             before.append(WidenVariances(model.widen))
         elif model.free_variance == LEARNED:
             before.append(LearnVariances(model.learn_every))
-        return [*before, recorder]
+        self._recorder = Recorder(self.session, self.config.total_steps, self.evaluations, stop, bar)
+        return [*before, self._recorder]
 
     def _ended_early(self) -> str:
-        left = self.config.total_steps - self.state.step
-        return f"ended by {' or '.join(self.config.callback_names)}" if left > 0 and self._own else ""
+        left = self.config.total_steps - self.session.saved
+        return f"ended by {' or '.join(self.config.callback_names)}" if left > 0 and self.users else ""
 
     def finish(self) -> TrainAgentResult:
         """The last evaluation and checkpoint, the final agent, figure and result; unless the run was stopped."""
-        config, folder, stopped = self.config, self.folder, self._recorder.stopped
+        config, folder, stopped = self.config, self.session.folder, self._recorder.stopped
         if not stopped:
             self._recorder.finish(self.agent)
         result = TrainAgentResult(
@@ -235,19 +227,19 @@ class _Run:
             env=config.env.id,
             model=config.model.kind,
             seed=config.seed,
-            steps=self.state.step,
+            steps=self.session.saved,
             total_steps=config.total_steps,
             metrics=folder.metrics.last(),
             compiled=self.agent.compiles,
             fresh_episodes=self.agent.fresh_episodes,
             prior=_prior(config.model, self.agent),
-            seconds=time.monotonic() - self._start,
+            seconds=self.session.seconds,
             interrupted=stopped,
             note="stopped; a checkpoint was written" if stopped else self._ended_early(),
         )
         if not stopped:
-            agent_files.save_model(self.agent, folder)
-            folder.write_result({**asdict(result), "provenance": self._provenance})
+            building.save_model(self.agent, folder)
+            self.session.finish(result)
             learning_curves([folder.path], folder.figures / "learning_curve.png")  # it must not cost the result
         return result
 
@@ -255,12 +247,12 @@ class _Run:
 @contextmanager
 def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
     """Build a run's agent, or take it from its last checkpoint; the folder is held, and files are open, in the block."""
-    folder = RunFolder(config.folder())
-    own = load_callbacks(config.callback_names, load_function, config.env.named_by)
+    users = load_callbacks(config.callback_names, load_function, config.env.named_by)
     with ExitStack() as stack:
+        session = stack.enter_context(Session(config))
         env = stack.enter_context(closing(build_env(config)))
-        spec = spec_of(config, folder, env)
-        certify_variance(config.model, folder, env, spec, widest(config.model.hidden), reward=True)
+        spec = spec_of(config, session.folder, env)
+        certify_variance(config.model, session.folder, env, spec, widest(config.model.hidden), reward=True)
         fresh = why_not_capturable(env)
         stepped, options, count = env, {}, config.agent.num_envs
         if config.workers:
@@ -273,55 +265,46 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
         if count > 1 and agent.env is not None:  # from far apart, so that no two seeds have one in common
             agent.env.seed(int(np.random.SeedSequence(config.seed).generate_state(1)[0]))
         agent.fresh_episodes = bool(fresh)
-        if folder.is_vacant():
-            folder = RunFolder.create(folder.path, asdict(config))
-        stack.enter_context(folder.lock())
-        state = agent_files.restore_latest(agent, folder)
+        session.begin(
+            partial(_restore, config, agent),
+            evaluate_every=config.evaluation.every,
+            checkpoint_every=config.checkpoint_every,
+        )
         if fresh:
-            _say_fresh(config, agent, state, fresh)
-        if (is_new := state.evaluated < 0) and folder.result() is not None:
-            raise RunFolderError(
-                f"{folder.path} was trained to its end and has no checkpoints to go on from: put them back, or choose another "
-                "run_dir="
-            )
-        if is_new and folder.metrics.last():
-            logger.warning("%s has records and no checkpoint yet: training begins anew", folder.path)
-        if state.step >= config.total_steps + config.agent.rollout:  # a last rollout may end a little later
-            raise RunFolderError(
-                f"total_steps={config.total_steps}: the run in {folder.path} has {state.step} already; "
-                "give at least as many, or another run_dir="
-            )
-        if state.step < config.total_steps:
-            folder.result_file.unlink(missing_ok=True)  # of a shorter run: this one is unfinished
-        folder.replace_config(asdict(config))
-        _describe_symmetry(folder, spec, env, agent)
-        for records in (folder.metrics, folder.timing):
-            records.rewind(state.evaluated)
-        if (last := folder.metrics.last().get("step", -1)) < state.evaluated:
-            logger.warning(
-                "%s ends at step %d, and the run was evaluated at step %d: records are lost, and what comes is measured anew",
-                folder.metrics.path, last, state.evaluated,
-            )  # fmt: skip
-            state.evaluated = last
-        after = state.step - (state.evaluated < state.step) if state.step else None  # what is measured again is hidden
-        writer = Events(open_loggers(config.loggers, folder, asdict(config), after))
-        stack.callback(writer.close)
-        agent.set_logger(Logger(folder=None, output_formats=[writer]))
-        evaluations = stack.enter_context(closing(Aside(config, spec) if config.workers else Here(config)))
-        yield _Run(config, folder, agent, state, evaluations, own)
+            _say_fresh(config, agent, session.saved, fresh)
+        _describe_symmetry(session.folder, spec, env, agent)
+        agent.set_logger(Logger(folder=None, output_formats=[Events(session)]))
+        evaluations = stack.enter_context(
+            closing(AsyncEvaluations(config, spec) if config.workers else SyncEvaluations(config))
+        )
+        yield _Run(config, session, agent, evaluations, users)
 
 
-def _say_fresh(config: TrainAgentConfig, agent: Agent, state: RunState, why: str) -> None:
+def _restore(config: TrainAgentConfig, agent: Agent, checkpoint: Path) -> None:
+    """Put an agent where a checkpoint left it.
+
+    Raises:
+        RunFolderError: it has gone further than is asked for.
+    """
+    building.restore_from(agent, checkpoint)
+    if agent.num_timesteps >= config.total_steps + config.agent.rollout:  # a last rollout may end a little later
+        raise RunFolderError(
+            f"total_steps={config.total_steps}: the run in {config.folder()} has {agent.num_timesteps} already; "
+            "give at least as many, or another run_dir="
+        )
+
+
+def _say_fresh(config: TrainAgentConfig, agent: Agent, step: int, why: str) -> None:
     """Say that episodes begin anew where a run goes on, and begin with one that the run has not seen."""
-    if not state.step:
+    if not step:
         logger.warning(
             "%s, so a run that is interrupted goes on from its last checkpoint with a fresh episode, not bit for bit",
             why,
         )
         return
-    logger.warning("seed %d goes on from step %d with a fresh episode", config.seed, state.step)
+    logger.warning("seed %d goes on from step %d with a fresh episode", config.seed, step)
     if agent.env is not None:
-        agent.env.seed(int(np.random.SeedSequence([config.seed, state.step]).generate_state(1)[0]))
+        agent.env.seed(int(np.random.SeedSequence([config.seed, step]).generate_state(1)[0]))
 
 
 def _bar(config: TrainAgentConfig, count: int, initial: int, enabled: bool) -> Progress:
@@ -352,7 +335,7 @@ def _describe_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any, agent: A
     A certificate is one of this spec for this very model, weakened actuators included. Where the user has none, what the
     package's authors found of a stock model stands in the spec.
     """
-    agent_files.save_spec(folder, spec)
+    building.save_spec(folder, spec)
     certificate, reason = certificate_for(env, spec)
     networks = agent.policy.networks.values()
     narrow = max(map(prior_share, networks)) if agent.policy.model == "rpp" else 1.0

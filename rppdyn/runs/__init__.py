@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from rppdyn.runs.checkpoints import Checkpoint, CheckpointError, Checkpoints
-from rppdyn.runs.folder import RunFolder, RunFolderError, differences
-from rppdyn.runs.metrics import MetricsLog, read_metrics, series
+from rppdyn.runs.folder import (
+    MetricsLog,
+    RunFolder,
+    RunFolderError,
+    RunResult,
+    differences,
+    provenance,
+    read_metrics,
+    series,
+)
 from rppdyn.runs.progress import Progress
-from rppdyn.runs.provenance import provenance
-from rppdyn.runs.signals import StopRequest, stop_on_signals
+from rppdyn.runs.session import Session
 from rppdyn.runs.statistics import bootstrap_interval, iqm, paired_ratio
+from rppdyn.runs.workers import StopRequest, stop_on_signals
 
 __all__ = [
     "Checkpoint",
@@ -18,6 +26,8 @@ __all__ = [
     "Progress",
     "RunFolder",
     "RunFolderError",
+    "RunResult",
+    "Session",
     "StopRequest",
     "bootstrap_interval",
     "differences",

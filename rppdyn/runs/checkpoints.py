@@ -1,17 +1,22 @@
-"""Checkpoints that are complete or absent, and say when the disk has damaged them."""
+"""Checkpoints that are complete or absent, and say when the disk has damaged them; numbers that are not worth keeping."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
+import math
 import os
+import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rppdyn.runs.files import flush_to_disk
+import numpy as np
+
+from rppdyn.runs.files import flush_to_disk, read_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +26,10 @@ MANIFEST = "manifest.json"
 
 class CheckpointError(ValueError):
     """A run has checkpoints, and none of them can be read."""
+
+
+class DivergedError(ValueError):
+    """What is trained has numbers that are not finite: its weights, its losses, or the state of its optimiser."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +112,45 @@ class Checkpoints:
     def _remove_leftovers(self) -> None:
         for path in [*self.folder.glob(".writing-*"), *self.folder.glob(".replaced-*"), *self.folder.glob(".old-*")]:
             shutil.rmtree(path)
+
+
+def load_tensors(path: Path) -> Any:
+    """What `torch.save` wrote into a checkpoint, tensors and plain values alone.
+
+    Raises:
+        CheckpointError: the file is damaged or absent.
+    """
+    try:
+        return read_tensors(path)
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise CheckpointError(
+            f"{path} is damaged: delete the folder {path.parent} to use the checkpoint before it"
+        ) from error
+
+
+def not_finite(value: Any, name: str = "") -> str | None:
+    """The name of the first number in nested data that is nan or infinite; None where all are finite.
+
+    >>> not_finite({"critic": {"loss": [0.5, float("inf")]}})
+    'critic.loss.1'
+
+    Args:
+        value: mappings and sequences of tensors, arrays and numbers; text and whatever else there is counts as finite.
+        name: of the data.
+    """
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    elif isinstance(value, float):
+        return None if math.isfinite(value) else name
+    elif isinstance(value, np.ndarray):
+        return None if value.dtype.kind not in "fc" or np.isfinite(value).all() else name
+    elif hasattr(value, "is_floating_point"):  # a tensor; torch takes seconds to import
+        return None if not value.is_floating_point() or bool(value.isfinite().all()) else name
+    found = (not_finite(item, f"{name}.{key}" if name else str(key)) for key, item in items)
+    return next((path for path in found if path is not None), None)
 
 
 def _remove(path: Path) -> None:

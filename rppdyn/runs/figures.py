@@ -18,7 +18,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatt
 from numpy.typing import ArrayLike, NDArray
 
 from rppdyn.runs.files import replacing
-from rppdyn.runs.metrics import series
+from rppdyn.runs.folder import series
 from rppdyn.runs.statistics import FEW, bootstrap_interval, iqm
 
 SMALLEST = 1e-17  # what a logarithmic axis reaches down to; rounding is above it

@@ -1,22 +1,26 @@
-"""A run's folder: created once, refused twice, resumed on request."""
+"""A run's folder: created once, refused twice, resumed on request; its metrics, its result, and where that comes from."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import logging
 import os
+import platform
 import shutil
-from collections.abc import Iterator, Sequence
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rppdyn.runs.checkpoints import Checkpoints
-from rppdyn.runs.files import flush_to_disk, plain, write_json, write_text
-from rppdyn.runs.metrics import MetricsLog
+from rppdyn.runs.files import flush_to_disk, names_file, plain, write_json, write_text
 
 try:
     import fcntl
@@ -25,11 +29,85 @@ except ImportError:  # no advisory locks on this platform; folders are then guar
 
 logger = logging.getLogger(__name__)
 
-MISSING = "(absent)"
+ABSENT = "(absent)"
+PACKAGES = ("rppdyn", "torch", "numpy", "gymnasium", "mujoco", "stable-baselines3", "hydra-core")
 
 
 class RunFolderError(ValueError):
     """A run's folder exists, is absent, is in use, or holds another configuration than the one asked for."""
+
+
+class MetricsLog:
+    """A file of JSON lines, each `{"step": n, name: value, ...}`, appended and flushed to the disk.
+
+    It holds no times, so a resumed run's file is equal, byte by byte, to that of a run that was never interrupted.
+    """
+
+    def __init__(self, path: Path):
+        self.path = Path(path)
+
+    def append(self, step: int, values: dict[str, Any]) -> None:
+        """Add one record; it is on the disk when this returns."""
+        line = json.dumps({"step": step, **plain(values, finite=True)}, allow_nan=False)
+        with names_file(self.path), open(self.path, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def last(self) -> dict[str, Any]:
+        """The last record; empty where there is none."""
+        records = read_metrics(self.path) if self.path.exists() else []
+        return records[-1] if records else {}
+
+    def rewind(self, step: int) -> None:
+        """Drop the records after `step`, and a last line that a killed process left unfinished."""
+        if self.path.exists():
+            kept = [record for record in read_metrics(self.path) if record["step"] <= step]
+            write_text(self.path, "".join(json.dumps(record, allow_nan=False) + "\n" for record in kept))
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The records of a metrics file, in order; an unfinished last line is left out, a damaged one with a warning.
+
+    Raises:
+        ValueError: a line other than the last is no JSON record, or has a step before that of the line above.
+    """
+    *lines, _ = Path(path).read_bytes().split(b"\n")  # what follows the last newline is empty or unfinished
+    records: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = _record(line)
+            if records and record["step"] < records[-1]["step"]:
+                raise ValueError("out of order")
+        except ValueError as error:
+            said = f"{path}, line {number} is no metrics record: {line[:60].decode(errors='backslashreplace')!r}"
+            if number < len(lines):
+                raise ValueError(f"{said}; remove the line") from error
+            logger.warning("%s; it is left out", said)
+        else:
+            records.append(record)
+    return records
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    """A record: a step, and numbers, lists of them or text, where null is no number.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        record = json.loads(line)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(record, dict) or type(record.get("step")) is not int or record["step"] < 0:
+        raise ValueError("no step")
+    return record
+
+
+def series(records: Iterable[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    """Steps and values of one metric, from the records that have it."""
+    points = [(record["step"], record[name]) for record in records if record.get(name) is not None]
+    return [step for step, _ in points], [value for _, value in points]
 
 
 class RunFolder:
@@ -177,6 +255,27 @@ class RunFolder:
             yield
 
 
+@dataclass
+class RunResult:
+    """What every run ends with."""
+
+    run: str
+
+    @classmethod
+    def from_dict(cls, result: dict[str, Any]) -> Self:
+        """What a finished run wrote.
+
+        Raises:
+            RunFolderError: something of it is missing.
+        """
+        needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+        if missing := [name for name in needed if name not in result]:
+            raise RunFolderError(
+                f"{result['run']}/result.json is damaged: it has no {missing[0]}; delete it and use --resume to write it again"
+            )
+        return cls(**{f.name: result[f.name] for f in fields(cls) if f.name in result})
+
+
 def with_metrics(runs: Sequence[str]) -> list[str]:
     """The runs that have metrics, of those that are to be compared; what has none yet is warned of, and left out.
 
@@ -199,7 +298,7 @@ def differences(stored: dict[str, Any], asked: dict[str, Any], prefix: str = "")
     """Leaves in which two configurations differ, as (dotted key, stored value, value asked for), sorted by key."""
     found: list[tuple[str, Any, Any]] = []
     for key in sorted(stored.keys() | asked.keys()):
-        left, right = stored.get(key, MISSING), asked.get(key, MISSING)
+        left, right = stored.get(key, ABSENT), asked.get(key, ABSENT)
         if isinstance(left, dict) and isinstance(right, dict):
             found += differences(left, right, f"{prefix}{key}.")
         elif left != right and (left == left or right == right):  # nan is nan
@@ -215,3 +314,39 @@ def _loading_errors() -> tuple[type[Exception], ...]:
     from yaml import YAMLError  # OmegaConf's own dependency
 
     return OSError, ValueError, OmegaConfBaseException, YAMLError
+
+
+def provenance() -> dict[str, object]:
+    """Versions of the packages that decide a run's numbers, the commit where the package is a checkout, the command."""
+    return {
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "commit": commit(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in PACKAGES},
+    }
+
+
+def commit() -> str | None:
+    """The commit of the checkout this package is imported from, with "+changes" where files differ; None in a wheel."""
+    folder = Path(__file__).resolve().parents[2]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        head = _git(folder, "rev-parse", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head + ("+changes" if changed else "")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.random import mtrand
 
-__all__ = ["GlobalStates", "data_stream", "quick_states", "stream"]
+__all__ = ["GlobalStates", "data_stream", "kept_random_state", "quick_states", "stream"]
 
 
 def stream(seed: int, n: int) -> torch.Generator:
@@ -29,6 +29,17 @@ def data_stream(seed: int) -> torch.Generator:
     numbers that the first layer's weights are.
     """
     return torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]))
+
+
+@contextmanager
+def kept_random_state() -> Iterator[None]:
+    """Put the global random states of Python, NumPy and torch back on leaving."""
+    states = GlobalStates.now()
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count()), enabled=torch.cuda.is_initialized()):
+            yield
+    finally:
+        states.put()
 
 
 class GlobalStates(NamedTuple):

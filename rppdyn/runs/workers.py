@@ -1,4 +1,4 @@
-"""Processes of one thread that call functions for this one."""
+"""This process, its threads and its stops, and workers: processes of one thread that call functions for it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,103 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from logging.handlers import QueueHandler
 from queue import SimpleQueue
 from typing import Any, BinaryIO
 
 from rppdyn.errors import UserCodeError, one_line, place_in_users_code
-from rppdyn.runs.signals import StopRequest
 
-__all__ = ["Worker", "WorkerError", "asked_to_stop", "in_turn", "tell"]
+__all__ = [
+    "MOST",
+    "StopRequest",
+    "Worker",
+    "WorkerError",
+    "asked_to_stop",
+    "in_turn",
+    "processors",
+    "stop_on_signals",
+    "tell",
+    "torch_threads",
+]
 
 START = "from rppdyn.runs.workers import serve; serve()"
 LONGEST = 10.0  # seconds that a worker gets to end by itself
 RECORD, TOLD, ANSWER = range(3)  # what a worker sends
+MOST = 4
+"""Threads that networks trained together share unless told otherwise; no more have been measured."""
+
+
+# -- this process ------------------------------------------------------------------------------------------------------
+
+
+class StopRequest:
+    """True once a stop was asked for; `signal` says by which one."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[StopRequest]:
+    """Turn the first SIGINT or SIGTERM inside the block into a request that the job looks at between two steps.
+
+    An exception raised by a signal lands anywhere, half-way through an optimiser's step for instance, where no
+    checkpoint can be taken. After the first, whichever it was, SIGINT raises KeyboardInterrupt again and SIGTERM ends the
+    process. Handlers are put back on leaving; outside the main thread, where Python allows none, the block changes nothing.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+
+    def ask(number: int, _frame: object) -> None:
+        request.signal = number
+        put_back()
+
+    def put_back() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in previous:
+        signal.signal(number, ask)
+    try:
+        yield request
+    finally:
+        put_back()
+
+
+def processors() -> int:
+    """How many processors this process may use; not every system tells, and then all there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def torch_threads(threads: int | None, together: int = 1) -> Iterator[None]:
+    """Torch's thread count inside the block, put back afterwards.
+
+    At most as many as this process has processors: with more, all wait for each other at every operation.
+
+    Args:
+        threads: how many; None for one, whose products are too small to share out, or, where several networks are trained
+            `together`, for as many as there are networks, torch has threads (`OMP_NUM_THREADS`) and `MOST` allows.
+    """
+    import torch  # takes seconds
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(min(together, before, MOST) if threads is None else threads, processors()))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# -- workers -----------------------------------------------------------------------------------------------------------
 
 asked_to_stop = StopRequest()
 """In a worker: true once its :meth:`Worker.stop` was called."""

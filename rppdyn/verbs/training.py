@@ -113,7 +113,7 @@ class Training:
 def training_verb(
     name: str,
     summary: str,
-    result: str = "rppdyn.jobs.fitting.result:FitResult",
+    result: str = "rppdyn.jobs.results:FitResult",
     trusts: bool = False,
     others: tuple[str, ...] = (),
     module: str = "",

@@ -20,7 +20,7 @@ from rppdyn.cli import main
 from rppdyn.envs import make_env, read_episodes, write_episodes
 from rppdyn.jobs import evaluate_agent
 from rppdyn.jobs.config.command import EvaluateAgentConfig
-from rppdyn.jobs.training.building import agent_of
+from rppdyn.jobs.training.evaluation import agent_of
 
 PAYLOAD = "import pathlib\npathlib.Path({marker!r}).touch()\n"
 STOCK = "InvertedPendulum-v5"

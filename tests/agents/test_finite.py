@@ -16,7 +16,7 @@ from rppdyn.agents.trainees import train_many
 from rppdyn.agents.update import clip_
 from rppdyn.agents.workers import WorkerEnv
 from rppdyn.envs import make_env, symmetry_spec
-from rppdyn.runs.finite import DivergedError, not_finite
+from rppdyn.runs.checkpoints import DivergedError, not_finite
 
 ENV = "InvertedPendulum-v5"
 

@@ -16,7 +16,7 @@ from rppdyn.envs import make_env, read_episodes
 from rppdyn.jobs import collect, train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.command import CollectConfig
-from rppdyn.jobs.training.building import agent_of
+from rppdyn.jobs.training.evaluation import agent_of
 from rppdyn.runs import RunFolder
 
 WEAK = 0.5

@@ -24,7 +24,7 @@ from rppdyn.jobs.config.command import EquivarianceConfig
 from rppdyn.jobs.measuring import subjects
 from rppdyn.jobs.measuring.loading import load_policy
 from rppdyn.jobs.measuring.measured import measure
-from rppdyn.jobs.training.rollouts import Evaluator
+from rppdyn.jobs.training.evaluation import Evaluator
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import T
 

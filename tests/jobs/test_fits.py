@@ -20,7 +20,6 @@ from rppdyn.groups import O, O2eR3
 from rppdyn.jobs import fit_dynamics, fit_regression
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.fitting import running
 from rppdyn.jobs.fitting.members import StackFit
 from rppdyn.nn import hidden_representation
 from rppdyn.reps import Scalar, V
@@ -68,7 +67,7 @@ def test_what_takes_long_beside_training_shows_how_far_it_is(tmp_path, monkeypat
 
 def test_the_commit_is_that_which_the_process_began_with(tmp_path, monkeypatch):
     config = regression(tmp_path / "run", "model=mlp", "optimiser.epochs=1")
-    monkeypatch.setattr(running, "provenance", lambda: {"begun": config.folder().exists()})
+    monkeypatch.setattr("rppdyn.runs.session.provenance", lambda: {"begun": config.folder().exists()})
     fit_regression.run(config)
     assert RunFolder.open(config.run_dir).result()["provenance"] == {"begun": False}
 

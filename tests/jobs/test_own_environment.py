@@ -13,7 +13,7 @@ from rppdyn.cli import main
 from rppdyn.envs import flat_names, make_env, unflattening
 from rppdyn.jobs import train_agent
 from rppdyn.jobs.config import compose
-from rppdyn.runs import RunFolder, read_metrics
+from rppdyn.runs import RunFolder, Session, read_metrics
 
 MODULE = """
 import gymnasium as gym
@@ -116,15 +116,15 @@ def refused(capsys, *words) -> str:
 
 def test_a_plain_network_of_a_nested_dictionary_goes_on_with_a_fresh_episode(said_of, here):
     words = ["env=my_point:Point-v0", "model=mlp", *SAC_WORDS, "checkpoint_every=20", "run_dir=run"]
-    save = train_agent.agent_files.write_checkpoint
+    save = Session.checkpoint
 
-    def kill(agent, folder, state):
-        save(agent, folder, state)
-        if state.step == 40:
+    def kill(run, step, write):
+        save(run, step, write)
+        if step == 40:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("rppdyn.jobs.training.recorder.write_checkpoint", kill)
+        patch.setattr(Session, "checkpoint", kill)
         train_agent.run(compose.composed("train_agent", words))
     first = sys.modules["my_point"].Point.first
     before = list(first)

@@ -12,7 +12,7 @@ from rppdyn.agents import policy_equivariance_error
 from rppdyn.agents.collection import played_episodes, random_policy
 from rppdyn.cli import main
 from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec, terms_spec, write_episodes
-from rppdyn.jobs.training.building import agent_of
+from rppdyn.jobs.training.evaluation import agent_of
 
 JOINTS = "rootz, rooty, thigh_joint, leg_joint, foot_joint, thigh_left_joint, leg_left_joint, foot_left_joint"
 TERMS = f"""

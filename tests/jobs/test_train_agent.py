@@ -23,10 +23,10 @@ from rppdyn.jobs import evaluate_agent, report, train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import EvaluateAgentConfig, ReportConfig
-from rppdyn.jobs.training import agent_files, building
-from rppdyn.jobs.training.result import TrainManyResult, summary
+from rppdyn.jobs.results import TrainManyResult, summary
+from rppdyn.jobs.training import building
 from rppdyn.priors import free_variance
-from rppdyn.runs import RunFolder, RunFolderError, StopRequest, read_metrics
+from rppdyn.runs import RunFolder, RunFolderError, Session, StopRequest, read_metrics
 
 WORDS = (
     "device=cpu",
@@ -60,7 +60,9 @@ def result(config):
 
 def test_the_commit_is_that_which_the_process_began_with(tmp_path, monkeypatch):
     config = compose.composed("train_agent", [*WORDS, f"run_dir={tmp_path / 'run'}"])
-    monkeypatch.setattr(train_agent, "provenance", lambda: {"records": len(RunFolder(config.run_dir).metrics.last())})
+    monkeypatch.setattr(
+        "rppdyn.runs.session.provenance", lambda: {"records": len(RunFolder(config.run_dir).metrics.last())}
+    )
     train_agent.run(config)
     assert RunFolder.open(config.run_dir).result()["provenance"] == {"records": 0}
 
@@ -160,7 +162,7 @@ def test_an_evaluation_leaves_training_as_it_was(config, tmp_path):
 
 def test_state_files_are_plain_json(result):
     checkpoint = RunFolder(result.run).checkpoints.latest()
-    assert (checkpoint.path / agent_files.STATE).read_text() == '{"step": 50, "evaluated": 50}\n'
+    assert (checkpoint.path / "state.json").read_text() == '{"step": 50, "evaluated": 50}\n'
 
 
 def test_a_rollout_that_ends_beyond_the_last_step_finishes_the_run(config, tmp_path):
@@ -226,14 +228,14 @@ def test_an_impossible_target_entropy_is_named(value):
 def test_a_finished_run_that_goes_on_is_unfinished_again(config, tmp_path, monkeypatch):
     first = replace(config, run_dir=str(tmp_path / "run"))
     train_agent.run(first)
-    save = agent_files.write_checkpoint
+    save = Session.checkpoint
 
-    def killed_after_60(agent, folder, state):
-        save(agent, folder, state)
-        if state.step == 60:
+    def killed_after_60(run, step, write):
+        save(run, step, write)
+        if step == 60:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("rppdyn.jobs.training.recorder.write_checkpoint", killed_after_60)
+    monkeypatch.setattr(Session, "checkpoint", killed_after_60)
     with pytest.raises(KeyboardInterrupt):
         train_agent.run(replace(first, total_steps=100), resume=True)
     assert RunFolder.open(first.run_dir).result() is None
@@ -330,7 +332,7 @@ def test_the_symmetry_is_chosen_by_name_and_kept_with_the_run(tmp_path, monkeypa
     config = compose.composed("train_agent", [*WORDS, *words])
     train_agent.run(config)
     folder = RunFolder.open(tmp_path / "run")
-    spec = agent_files.load_spec(folder)
+    spec = building.load_spec(folder)
     assert spec.generator_names == ("left-right",) != symmetry_spec("Reacher-v5").generator_names
 
     def derived_again(*_, **__):
@@ -338,7 +340,7 @@ def test_the_symmetry_is_chosen_by_name_and_kept_with_the_run(tmp_path, monkeypa
 
     monkeypatch.setattr("rppdyn.jobs.training.building.symmetry_spec", derived_again)
     evaluate_agent.run(EvaluateAgentConfig(run=config.run_dir, episodes=1))
-    (folder.path / agent_files.SPEC).write_text("{")
+    (folder.path / building.SPEC).write_text("{")
     with pytest.raises(RunFolderError, match=r"spec\.json can't be read"):
         evaluate_agent.run(EvaluateAgentConfig(run=config.run_dir, episodes=1))
 
@@ -389,7 +391,7 @@ def test_a_certified_variance_is_written_once_and_neither_resuming_nor_evaluatin
     def again(*_, **__):
         raise AssertionError("the number stands in the run's folder")
 
-    monkeypatch.setattr("rppdyn.jobs.training.certified.certified_share", again)
+    monkeypatch.setattr("rppdyn.jobs.training.building.certified_share", again)
     monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "another"))
     longer = train_agent.run(compose.composed("train_agent", [*words, "total_steps=60"]), resume=True)  # these words
     assert longer.steps == 60 and stored(tmp_path / "run", "certified_variance") == pytest.approx(number)
@@ -444,9 +446,9 @@ def test_learned_variances_go_on_bit_identically_and_the_actor_has_them(tmp_path
     ]
     assert len({float(value) for value in logs}) == len(logs) > 1 and all(float(v) != math.log(1e-4) for v in logs)
     agent = train_agent.build_agent(  # as report and evaluate-agent build it
-        configs["whole"], building.build_env(configs["whole"]), agent_files.load_spec(folders[0])
+        configs["whole"], building.build_env(configs["whole"]), building.load_spec(folders[0])
     )
-    agent_files.load_policy(agent, folders[0])
+    building.load_policy(agent, folders[0])
     assert torch.equal(
         agent.policy.state_dict()["actor.net.head.free.log_variance"], policies[0]["actor.net.head.free.log_variance"]
     )
@@ -477,10 +479,10 @@ def test_a_chain_of_groups_is_trained_learned_and_built_again(tmp_path):
     result = train_agent.run(config)
     assert {"pathway/actor_equivariant_2_norm", "pathway/critic_equivariant_2_norm"} <= result.metrics.keys()
     folder = RunFolder.open(tmp_path / "run")
-    spec = agent_files.load_spec(folder)
+    spec = building.load_spec(folder)
     with closing(building.build_env(config)) as env:
         agent = building.build_agent(config, env, spec)
-    agent_files.load_policy(agent, folder)
+    building.load_policy(agent, folder)
     for net in (agent.actor.net, *agent.critic.function.nets):
         assert net.groups[0] == spec.group
         assert torch.equal(net.groups[1].discrete_generators, spec.group.discrete_generators[1:])
@@ -542,15 +544,15 @@ def test_several_seeds_at_once_are_the_runs_they_would_be_alone(tmp_path, monkey
         lambda build, count: workers.append(build) or DummyVecEnv([build] * count),
     )
     many = compose.composed("train_agent", words)
-    save = agent_files.write_checkpoint
+    save = Session.checkpoint
 
-    def fails_once(agent, folder, state):
-        save(agent, folder, state)
-        if agent.seed == 0 and state.step == 40:
+    def fails_once(run, step, write):
+        save(run, step, write)
+        if run.config.seed == 0 and step == 40:
             raise ValueError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rppdyn.jobs.training.recorder.write_checkpoint", fails_once)
+        patch.setattr(Session, "checkpoint", fails_once)
         found = train_agent.run_many(many)
     assert len(workers) == 2
     assert list(found.errors) == [0] and str(found.errors[0]) == "the disk is full"

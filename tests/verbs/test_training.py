@@ -10,7 +10,7 @@ import pytest
 from rppdyn.cli import main
 from rppdyn.jobs import train_agent
 from rppdyn.jobs.config.checks import ConfigError, positive
-from rppdyn.jobs.training.result import TrainManyResult
+from rppdyn.jobs.results import TrainManyResult
 
 
 def refused() -> ConfigError:

@@ -15,7 +15,7 @@ from rppdyn.dynamics import DynamicsModel, Trajectories, rollout_error
 from rppdyn.equivariance.error import geometric_mean
 from rppdyn.jobs.config.fit import FitConfig
 from rppdyn.jobs.fitting.members import StackFit, equivariance_metrics
-from rppdyn.jobs.fitting.result import over_members
+from rppdyn.jobs.results import over_members
 from rppdyn.nn import Chained, Stack
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder

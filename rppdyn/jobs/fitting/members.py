@@ -1,4 +1,4 @@
-r"""What the fits share: members stacked, and their maximum a posteriori objective.
+r"""What the fits share: networks, one for each seed and all of them as one stack, and their maximum a posteriori objective.
 
 Each member minimises
 
@@ -12,9 +12,13 @@ the factor before the priors are others (:class:`Likelihood`).
 from __future__ import annotations
 
 import math
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -22,19 +26,145 @@ from torch import Tensor, nn
 
 from rppdyn import priors
 from rppdyn.equivariance import equivariance_error
+from rppdyn.errors import is_out_of_memory
+from rppdyn.groups import Group
+from rppdyn.jobs.config import notation
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.fit import FitConfig
+from rppdyn.jobs.config.devices import device_of
+from rppdyn.jobs.config.fit import FitConfig, NetworkConfig
 from rppdyn.jobs.fitting.figures import fit_curves
-from rppdyn.nn import Stack
-from rppdyn.priors import Evidence, VarianceLearning, negative_log_prior, weights_of
+from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
+from rppdyn.nn.hidden import component_major
+from rppdyn.priors import Evidence, VarianceLearning, learn_variances, negative_log_prior, weights_of
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder
-from rppdyn.runs.finite import not_finite
-from rppdyn.runs.fitting import Fittable
+from rppdyn.runs.checkpoints import not_finite
 from rppdyn.runs.streams import stream
 from rppdyn.runs.workers import Worker
 
-__all__ = ["GAUSSIAN", "LAPLACE", "FitSubject", "Likelihood", "StackFit", "backward", "equivariance_metrics"]
+__all__ = [
+    "Backward",
+    "FitSubject",
+    "GAUSSIAN",
+    "LAPLACE",
+    "Likelihood",
+    "Parts",
+    "StackFit",
+    "backward",
+    "build_network",
+    "build_stack",
+    "equivariance_metrics",
+    "stack_of",
+    "under_group",
+    "widest",
+]
+
+
+Made = TypeVar("Made")
+
+
+def under_group(text: str | None, make: Callable[[Group | None], Made]) -> Made:
+    """What is made of a task with the group that its configuration names; a refusal of the group names the key."""
+    group = None if text is None else notation.group(text, "task.group")
+    try:
+        return make(group)
+    except ValueError as error:
+        if not str(error).startswith("group="):
+            raise
+        raise ConfigError(f"task.{error}") from error
+
+
+def build_network(
+    config: NetworkConfig,
+    rep_in: Rep,
+    rep_out: Rep,
+    seed: int,
+    output_scale: float = 1.0,
+    symmetries: Sequence[str] | None = None,
+) -> RPPEMLP:
+    """The configured network with initial weights of a seed.
+
+    Args:
+        output_scale: multiplies those of the last layer.
+        symmetries: names of the generators of a symmetry spec's group, which a chain may be written in.
+    """
+    options: dict[str, Any] = dict(
+        output_scale=output_scale,
+        hidden=_hidden(config.hidden, rep_in.G),
+        num_layers=config.num_layers,
+        architecture=config.architecture,
+        activation=config.activation or "swish",
+        bilinear=config.bilinear,
+        bilinear_maps=config.bilinear_maps,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    if config.kind == "mlp":
+        return MLP(rep_in, rep_out, rep_in.G, free_variance=config.free, **options)
+    options["equivariant_variance"] = config.equivariant_variance
+    if config.kind == "emlp":
+        return EMLP(rep_in, rep_out, rep_in.G, **options)
+    if config.groups is not None:
+        options.pop("equivariant_variance")
+        remedy = ", or give task.group the chain's first" if symmetries is None else ""
+        groups = notation.chain(config.groups, rep_in.G, symmetries or (), remedy)
+        options |= dict(groups=groups, variances=config.variances)
+        return RPPEMLP(rep_in, rep_out, **options)
+    options |= dict(free_variance=config.free, parametrisation=config.parametrisation)
+    return RPPEMLP(rep_in, rep_out, rep_in.G, **options)
+
+
+def _hidden(hidden: int | str | list, G: Group) -> Any:
+    if isinstance(hidden, list):
+        return [_hidden(layer, G) for layer in hidden]
+    if isinstance(hidden, str):
+        return component_major(notation.representation("model.hidden", hidden, G))
+    return hidden
+
+
+def widest(hidden: int | str | list, G: Group) -> int:
+    """The inputs of the layer that has most of those between hidden ones and the last."""
+    layers = [_hidden(layer, G) for layer in (hidden if isinstance(hidden, list) else [hidden])]
+    return max(layer if isinstance(layer, int) else layer.dim for layer in layers)
+
+
+def build_stack(
+    config: FitConfig,
+    rep_in: Rep,
+    rep_out: Rep,
+    output_scale: float = 1.0,
+    symmetries: Sequence[str] | None = None,
+    plain: bool = False,
+) -> Stack:
+    """A member for each seed; other arguments are those of :func:`build_network`.
+
+    Args:
+        plain: whether networks are plain whatever is configured, since no symmetry was found for them.
+    Raises:
+        ConfigError: their weights don't fit in memory.
+    """
+    model = replace(config.model, kind="mlp", free_variance=config.model.free or 1.0) if plain else config.model
+    try:
+        nets = [build_network(model, rep_in, rep_out, seed, output_scale, symmetries) for seed in config.all_seeds]
+        return stack_of(config, nets)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ConfigError(
+            f"model.hidden={config.model.hidden}, {len(config.all_seeds)} of them: the weights don't fit in memory; give fewer "
+            "channels"
+        ) from error
+
+
+def stack_of(config: FitConfig, nets: Sequence[nn.Module]) -> Stack:
+    """Networks as one; their prior variances are parameters where they are learned."""
+    if config.objective == "marginal_likelihood":
+        for net in nets:
+            learn_variances(net, config.marginal_likelihood.curvature)
+    stack = Stack(nets)
+    return stack.to(device=device_of(config.device), dtype=getattr(torch, config.dtype))
+
+
+# -- what they minimise ------------------------------------------------------------------------------------------------
 
 
 def equivariance_metrics(
@@ -85,8 +215,11 @@ def backward(
     return errors.detach()
 
 
-class FitSubject(Fittable, Protocol):
-    """What a run folder is filled with: what is fitted, and what is measured and kept of it."""
+class FitSubject(Protocol):
+    """What a run folder is filled with: what is fitted, and what is measured and kept of it.
+
+    A step must follow from the state and its number alone, so that a resumed run repeats it.
+    """
 
     compiled: bool
     """Whether it is trained by ``torch.compile``."""
@@ -102,6 +235,21 @@ class FitSubject(Fittable, Protocol):
     @property
     def module(self) -> nn.Module:
         """What is saved of the finished fit."""
+
+    def step(self, step: int) -> None:
+        """The update number ``step``, counted from 0."""
+
+    def evaluate(self) -> dict[str, Any]:
+        """Metrics by name: numbers, or lists of numbers."""
+
+    def headline(self, metrics: dict[str, Any]) -> dict[str, float]:
+        """The metrics worth a place behind the progress bar."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and numbers from which :meth:`load_state_dict` goes on exactly."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up a state."""
 
     def give_up(self) -> None:
         """Make the weights of members that have diverged nan."""
@@ -123,7 +271,7 @@ class FitSubject(Fittable, Protocol):
 
 
 class StackFit(ABC):
-    """A configured task and its members, each fitted to data of its own (a :class:`~rppdyn.runs.fitting.Fittable`).
+    """A configured task and its members, each fitted to data of its own (a :class:`FitSubject`).
 
     Args:
         inputs, targets: ``(members, N, ...)``.
@@ -352,3 +500,97 @@ class StackFit(ABC):
         self.lengths = state.get("lengths", self.lengths)
         if self.variances is not None:
             self.variances.load_state_dict(state["variances"])
+
+
+# -- processes that share them -----------------------------------------------------------------------------------------
+
+VALUES, GRADIENTS = "values", "gradients"  # files
+
+Backward = Callable[..., Float[Tensor, " members"]]
+"""Of a stack: it takes tensors ``(members, ...)``, leaves gradients with the parameters and returns each member's error."""
+
+
+class Parts:
+    """A stack's members, some of them with each worker, where their gradients are taken.
+
+    Two threads of one process share out every product of ten members, and wait for each other after each; two processes with
+    five members each wait once in a step. Parameters and gradients are in files that all of them map, so that no more than
+    batches and errors is sent.
+
+    The stack's parameters move to a file that the workers map: what is done to them in place is seen there.
+
+    Args:
+        build: of a stack's part, the function that is called there with that part of every argument; both are sent to the
+            workers, so it is a function of a module or an object of a class of one.
+    """
+
+    def __init__(self, stack: Stack, workers: Sequence[Worker], build: Callable[[Stack], Backward]):
+        self.workers, self.parameters = workers, list(stack.stacked)
+        self.slices = _slices(stack.members, len(workers))
+        shapes, dtype = [p.shape for p in self.parameters], self.parameters[0].dtype
+        with tempfile.TemporaryDirectory(prefix="rppdyn-parts-", ignore_cleanup_errors=True) as folder:
+            for name in (VALUES, GRADIENTS):  # in full: a full disk is found out here, and not by a signal
+                Path(folder, name).write_bytes(bytes(sum(p.nbytes for p in self.parameters)))
+            values, self.gradients = _shared(folder, shapes, dtype)
+            for parameter, value in zip(self.parameters, values, strict=True):
+                parameter.data = value.copy_(parameter.detach())
+            for worker, members in zip(workers, self.slices, strict=True):
+                worker.ask(_take, stack.part(members), build, stack.members, members, folder)
+            for worker in workers:
+                worker.answer()  # from here on the files need no names
+
+    def backward(self, *values: Float[Tensor, "members ..."]) -> Float[Tensor, " members"]:
+        """Gradients of all members, left with the stack's parameters; each member's error."""
+        for worker, members in zip(self.workers, self.slices, strict=True):
+            worker.ask(_backward, [value[members].clone() for value in values])  # a view is sent with all that it is of
+        errors = torch.cat([worker.answer() for worker in self.workers])
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            parameter.grad = gradient
+        return errors
+
+
+def _slices(members: int, parts: int) -> list[slice]:
+    """As equal as they can be."""
+    ends = [members * part // parts for part in range(parts + 1)]
+    return [slice(start, end) for start, end in pairwise(ends)]
+
+
+def _shared(folder: str, shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
+    """Values and gradients of all members."""
+    values, gradients = (_mapped(Path(folder, name), shapes, dtype) for name in (VALUES, GRADIENTS))
+    return values, gradients
+
+
+def _mapped(path: Path, shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> list[Tensor]:
+    """Tensors of these shapes whose memory is a file's."""
+    sizes = [math.prod(shape) for shape in shapes]
+    flat = torch.from_file(str(path), shared=True, size=sum(sizes), dtype=dtype)
+    return [part.view(*shape) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
+
+
+# -- in the workers ----------------------------------------------------------------------------------------------------
+
+
+class _Own:
+    """The part that a worker has."""
+
+    backward: Backward
+    parameters: list[nn.Parameter]
+    gradients: list[Tensor]
+
+
+def _take(part: Stack, build: Callable[[Stack], Backward], of: int, members: slice, folder: str) -> None:
+    values, gradients = _shared(folder, [(of, *p.shape[1:]) for p in part.stacked], part.stacked[0].dtype)
+    for parameter, value in zip(part.stacked, values, strict=True):
+        parameter.data = value[members]
+    _Own.parameters, _Own.gradients = list(part.stacked), [gradient[members] for gradient in gradients]
+    _Own.backward = staticmethod(build(part))
+
+
+def _backward(values: list[Tensor]) -> Tensor:
+    for parameter in _Own.parameters:
+        parameter.grad = None
+    errors = _Own.backward(*values)
+    for parameter, gradient in zip(_Own.parameters, _Own.gradients, strict=True):
+        gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad)
+    return errors

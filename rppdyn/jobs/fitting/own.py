@@ -1,4 +1,4 @@
-"""What fits to data of the user's own share, whatever they are fits of."""
+"""What fits to data of the user's own share: data in, a fitted function out."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from jaxtyping import Float
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from rppdyn.groups import Group
 from rppdyn.jobs.config import notation
@@ -20,7 +22,7 @@ from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.fitting.members import StackFit
 from rppdyn.reps import Rep, V
 
-__all__ = ["as_file", "fitted", "vectors", "warn_of_sizes"]
+__all__ = ["FittedFunction", "as_file", "fitted", "like", "over_members", "vectors", "warn_of_sizes"]
 
 logger = logging.getLogger(__name__)
 
@@ -85,3 +87,52 @@ def warn_of_sizes(values: Float[Tensor, "N n"], names: Sequence[str]) -> None:
             "symmetry mixes",
             names[most], float(sizes[most] / sizes[least]), names[least],
         )  # fmt: skip
+
+
+Arrays = NDArray | Tensor
+
+
+class FittedFunction:
+    """Fitted members of one function, of a regression or of images: `predict(x)`, arrays or tensors.
+
+    Args:
+        members: from raw inputs to raw outputs, of classifiers logits.
+        classes: their names, of classifiers.
+    """
+
+    def __init__(self, members: Sequence[nn.Module], classes: Sequence[str] | None = None):
+        self.members = [member.eval() for member in members]
+        self.classes = None if classes is None else tuple(classes)
+
+    @torch.no_grad()
+    def predict(self, x: Arrays, *, members: str = "mean") -> Any:
+        """The mean over members of what they say of ``(N, ...)``, or "all" of them along a new first axis."""
+        first = next(self.members[0].parameters())
+        inputs = torch.as_tensor(x).to(first.dtype)
+        return like(x, over_members(torch.stack([member(inputs) for member in self.members]), members))
+
+    def classify(self, x: Arrays) -> list[str]:
+        """The names of the classes that the members give the largest mean logits.
+
+        Raises:
+            ValueError: the outputs are no classes.
+        """
+        if self.classes is None:
+            raise ValueError("the outputs are numbers, not classes: call predict")
+        return [self.classes[index] for index in torch.as_tensor(self.predict(x)).argmax(-1).tolist()]
+
+
+def over_members(values: Tensor, members: str) -> Tensor:
+    """The mean over the first axis, or all.
+
+    Raises:
+        ValueError: it is neither "mean" nor "all".
+    """
+    if members not in ("mean", "all"):
+        raise ValueError(f"members={members!r}: give 'mean' or 'all'")
+    return values.mean(0) if members == "mean" else values
+
+
+def like(given: Any, found: Tensor) -> Any:
+    """A tensor for a tensor, else an array."""
+    return found if isinstance(given, Tensor) else found.numpy()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict
 
 import torch
 from torch import nn
@@ -14,15 +12,16 @@ from rppdyn.jobs.config.fit import FitConfig
 from rppdyn.jobs.config.preflight import preflight
 from rppdyn.jobs.fitting.members import FitSubject
 from rppdyn.jobs.fitting.pathways import draw_pathways, pathway_rows
-from rppdyn.jobs.fitting.result import FitResult
-from rppdyn.runs import CheckpointError, Progress, RunFolder, RunFolderError, provenance, stop_on_signals
+from rppdyn.jobs.results import FitResult
+from rppdyn.runs import CheckpointError, Progress, RunFolder, RunFolderError, Session, stop_on_signals
+from rppdyn.runs.checkpoints import load_tensors
 from rppdyn.runs.files import write_tensors
-from rppdyn.runs.fitting import fit, load_tensors
-from rppdyn.runs.threads import torch_threads
+from rppdyn.runs.workers import torch_threads
 
 __all__ = ["load_members", "run_fit", "save_members"]
 
 MEMBERS = "members.pt"
+STATE = "state.pt"
 
 
 def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool, progress: bool) -> FitResult:
@@ -40,60 +39,74 @@ def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool,
     finished = preflight(config, resume)
     if finished is not None:
         return FitResult.from_dict(finished)
-    start, origin = time.monotonic(), provenance()  # a checkout may have moved on when the run ends
-    with torch_threads(config.threads, config.seeds), closing(build()) as subject:
-        folder = RunFolder(config.folder())
-        if folder.is_vacant():
-            folder = RunFolder.create(folder.path, asdict(config))
-        with folder.lock():
-            folder.replace_config(asdict(config))
-            steps = subject.steps
-            label = f"{config.task_name} {config.model_name}"
-            with stop_on_signals() as stop, Progress(steps, description=label, enabled=progress) as bar:
-                if subject.compiled:
-                    bar.say("compiling")
-                done = fit(
-                    subject,
-                    folder,
-                    steps=steps,
-                    evaluate_every=config.evaluation.every * subject.steps_per_epoch,
-                    checkpoint_every=config.checkpoint_every * subject.steps_per_epoch,
-                    stop=stop,
-                    progress=bar,
-                    loggers=config.loggers,
-                    config=asdict(config),
-                )
-            result = FitResult(
-                run=str(folder.path),
-                verb=config.verb,
-                task=config.task_name,
-                model=config.model_name,
-                seeds=config.all_seeds,
-                epochs=config.optimiser.epochs,
-                metrics=folder.metrics.last(),
-                compiled=subject.compiled,
-                interrupted=not done,
-                note=""
-                if done
-                else "stopped"
-                if folder.checkpoints.latest() is None
-                else "stopped; a checkpoint was written",
-            )
-            if done:
-                subject.give_up()
-                with torch.no_grad():
-                    result.test = subject.test()
-                result.pathways = pathway_rows(subject.evidence())
-                save_members(subject.module, folder)
-                subject.save(folder)
-                result.seconds = time.monotonic() - start
-                folder.write_result({**asdict(result), "provenance": origin})
-                if result.pathways:  # figures last: none of them may cost the result
-                    draw_pathways(result.pathways, folder.figures / "pathways.png")
-                subject.draw(folder)
-                if config.reports:
-                    _report(folder)
+    with Session(config) as run, torch_threads(config.threads, config.seeds), closing(build()) as subject:
+        run.begin(
+            lambda checkpoint: subject.load_state_dict(load_tensors(checkpoint / STATE)),
+            evaluate_every=config.evaluation.every * subject.steps_per_epoch,
+            checkpoint_every=config.checkpoint_every * subject.steps_per_epoch,
+        )
+        done = _fit(subject, run, f"{config.task_name} {config.model_name}", progress)
+        stopped = "stopped; a checkpoint was written" if run.saved else "stopped"
+        folder = run.folder
+        result = FitResult(
+            run=str(folder.path),
+            verb=config.verb,
+            task=config.task_name,
+            model=config.model_name,
+            seeds=config.all_seeds,
+            epochs=config.optimiser.epochs,
+            metrics=folder.metrics.last(),
+            compiled=subject.compiled,
+            interrupted=not done,
+            note="" if done else stopped,
+        )
+        if done:
+            subject.give_up()
+            with torch.no_grad():
+                result.test = subject.test()
+            result.pathways = pathway_rows(subject.evidence())
+            save_members(subject.module, folder)
+            subject.save(folder)
+            result.seconds = run.seconds
+            run.finish(result)
+            if result.pathways:  # figures last: none of them may cost the result
+                draw_pathways(result.pathways, folder.figures / "pathways.png")
+            subject.draw(folder)
+            if config.reports:
+                _report(folder)
     return result
+
+
+def _fit(subject: FitSubject, run: Session, description: str, progress: bool) -> bool:
+    """Take the steps that are left; whether all were taken. A stop ends them after a step, or where the step can't end."""
+    steps = subject.steps
+
+    def evaluate(step: int) -> None:
+        metrics = subject.evaluate()
+        run.record(step, metrics)
+        bar.show(**subject.headline(metrics))
+
+    with stop_on_signals() as stop, Progress(steps, description=description, enabled=progress) as bar:
+        if subject.compiled:
+            bar.say("compiling")
+        bar.update(run.saved)
+        for step in range(run.saved, steps):
+            if run.due(step):
+                evaluate(step)
+            try:
+                subject.step(step)
+            except Exception:
+                if stop:  # ctrl-C ends what the step waits for, too, such as a compiler
+                    return False
+                raise
+            bar.update(step + 1)
+            if stop or run.save_due(step + 1) or step + 1 == steps:
+                run.checkpoint(step + 1, lambda folder: torch.save(subject.state_dict(), folder / STATE))
+            if stop:
+                return False
+        if run.recorded < steps:
+            evaluate(steps)
+    return True
 
 
 def _report(folder: RunFolder) -> None:

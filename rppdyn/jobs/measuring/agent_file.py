@@ -12,7 +12,7 @@ from rppdyn.envs import dictionary_of, make_env, symmetry_spec, unflattening
 from rppdyn.jobs.config.agent import EVALUATION_SEED
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.measuring.loading import load_policy
-from rppdyn.jobs.training.rollouts import Evaluator, policy_of
+from rppdyn.jobs.training.evaluation import Evaluator, policy_of
 
 __all__ = ["FileAgent", "measure_files"]
 

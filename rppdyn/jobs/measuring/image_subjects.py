@@ -31,7 +31,7 @@ from rppdyn.jobs.measuring.loading import load_function
 from rppdyn.jobs.measuring.measured import Layers, Measured, estimate_of
 from rppdyn.jobs.measuring.states import evenly
 from rppdyn.runs import CheckpointError, RunFolder
-from rppdyn.runs.fitting import load_tensors
+from rppdyn.runs.checkpoints import load_tensors
 from rppdyn.tasks.images import SOURCES, image_data
 
 DEFAULT = ("translation_x", "translation_y", "rotation", "scaling", "stretch_x", "shear_x", "brightening")

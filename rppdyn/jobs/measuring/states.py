@@ -14,7 +14,7 @@ from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
 from rppdyn.jobs.measuring import subjects
 from rppdyn.jobs.measuring.subjects import Subject
-from rppdyn.jobs.training.rollouts import noisy
+from rppdyn.jobs.training.evaluation import noisy
 
 MOST = 2**28  # numbers in all inputs together, which are two gigabytes
 

@@ -22,7 +22,7 @@ from rppdyn.agents.policy import SymmetricPolicy
 from rppdyn.envs import Space, SymmetrySpec
 from rppdyn.errors import one_line, place_in_users_code
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.training.rollouts import Evaluator
+from rppdyn.jobs.training.evaluation import Evaluator
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep, Scalar
 

@@ -9,7 +9,7 @@ from typing import Any
 from rppdyn.jobs.measuring.figure import figure_of
 from rppdyn.jobs.reporting.data import Measure, RunGroup
 from rppdyn.jobs.reporting.html import Markup, figure, joined, tag
-from rppdyn.jobs.training.agent_files import final_policy
+from rppdyn.jobs.results import final_policy
 from rppdyn.runs.statistics import FEW
 
 MISSING = "–"

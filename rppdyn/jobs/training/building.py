@@ -1,13 +1,15 @@
-"""The agent of a configuration, and the one of a run's folder, with the environment and the process state that it needs."""
+"""The agent of a run: built from its configuration, with its environment and its symmetry; kept in its folder, and loaded."""
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,15 +17,19 @@ from gymnasium.envs.mujoco import MujocoEnv
 from stable_baselines3.common.utils import LinearSchedule
 
 from rppdyn.agents import RPPMBPO, RPPPPO, RPPSAC, Agent, defaults
-from rppdyn.envs import SymmetrySpec, file_spec, make_env, plain_spec, symmetry_spec
+from rppdyn.envs import SymmetrySpec, certified_share, file_spec, make_env, plain_spec, symmetry_spec
 from rppdyn.errors import place_in_users_code
-from rppdyn.jobs.config import compose, notation
+from rppdyn.jobs.config import notation
 from rppdyn.jobs.config.agent import ImaginationConfig, ModelConfig, TrainAgentConfig
+from rppdyn.jobs.config.checks import CERTIFIED, ConfigError
 from rppdyn.jobs.config.devices import device_of
-from rppdyn.jobs.training import agent_files
-from rppdyn.jobs.training.rollouts import Evaluator
-from rppdyn.runs import RunFolder
-from rppdyn.runs.threads import torch_threads
+from rppdyn.jobs.results import final_policy
+from rppdyn.priors import free_variance
+from rppdyn.runs import CheckpointError, RunFolder, RunFolderError
+from rppdyn.runs.checkpoints import load_tensors
+from rppdyn.runs.files import replacing, write_json, write_tensors
+from rppdyn.runs.streams import kept_random_state
+from rppdyn.runs.workers import torch_threads
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +56,7 @@ def spec_of(config: TrainAgentConfig, folder: RunFolder, env: Any) -> SymmetrySp
         ValueError: the environment has no such symmetry, or none that can be derived.
         RunFolderError: the run's own is damaged.
     """
-    if (stored := agent_files.load_spec(folder)) is not None:
+    if (stored := load_spec(folder)) is not None:
         return stored
     if config.env.spec is not None:
         return file_spec(env, config.env.spec, symmetry=config.env.symmetry)
@@ -169,35 +175,154 @@ def _algorithm(imagination: ImaginationConfig | None) -> Callable[..., RPPSAC]:
 
 
 @contextmanager
-def agent_of(
-    run: str, episodes: int, seed: int, *, whole: bool = False, trust: bool = False
-) -> Iterator[tuple[Agent, str, Evaluator]]:
-    """The agent of a run, or its policy alone, where its weights come from, and an evaluator to play episodes with.
-
-    Args:
-        trust: whether a module that the run names may be imported to make its environment.
-    """
-    folder = RunFolder.open(run)
-    config = compose.from_run("train_agent", folder, trust=trust)
-    if not torch.cuda.is_available():  # a run that was trained elsewhere can be looked at here
-        config = replace(config, device="cpu")
-    with process_state(config.threads):
-        env = build_env(config)
-        agent = build_agent(config, env, spec_of(config, folder, env))
-        source = agent_files.load_policy(agent, folder, whole=whole)
-        evaluator = Evaluator(partial(build_env, config), episodes, seed)
-        try:
-            yield agent, source, evaluator
-        finally:
-            evaluator.close()
-            env.close()
-
-
-@contextmanager
 def process_state(threads: int | None, together: int = 1) -> Iterator[None]:
     """Torch's thread count and the global random states as the job needs them, put back afterwards.
 
     Stable-baselines3 seeds Python's, NumPy's and torch's global generators and draws from them.
     """
-    with torch_threads(threads, together), agent_files.kept_random_state():
+    with torch_threads(threads, together), kept_random_state():
         yield
+
+
+def certify_variance(model: Any, folder: RunFolder, env: Any, spec: SymmetrySpec, inputs: int, *, reward: bool) -> None:
+    """Set `certified_variance` of a model's configuration: as the run has it, else from the environment's certificate.
+
+    Args:
+        model: configuration of the networks; left alone where the variance is not certified.
+        folder: of the run, or where it will be.
+        inputs: of the layer with the most, see :func:`rppdyn.priors.free_variance`.
+        reward: whether networks learn rewards or values.
+    Raises:
+        ConfigError: the environment's symmetry can't be certified.
+    """
+    if model.free_variance != CERTIFIED:
+        return
+    if folder.config_file.is_file():
+        model.certified_variance = folder.config().get("model", {}).get("certified_variance")
+    if model.certified_variance is not None:
+        return
+    try:
+        found = certified_share(env, spec, reward=reward)
+    except ValueError as error:
+        raise ConfigError(f"model.free_variance={CERTIFIED}: {error}") from error
+    model.certified_variance = free_variance(found.share, model.equivariant_variance, inputs)
+    number = f"model.free_variance={CERTIFIED} is {model.certified_variance:.3g}"
+    if found.share == 0:
+        logger.warning("%s: %s is %s, networks are strict", number, spec.env_id, found.note)
+    elif found.verdict == "broken":
+        logger.warning("%s, wide: the symmetry of %s is %s; model=mlp does without it", number, spec.env_id, found.note)
+    else:
+        share = f"the free pathway has {100 * found.share:.2g} % of the prior"
+        logger.warning("%s: %s is %s, %s", number, spec.env_id, found.note, share)
+
+
+# -- its files ---------------------------------------------------------------------------------------------------------
+
+AGENT = "agent.pt"
+SPEC = "spec.json"
+
+
+def capture_into(agent: Agent, checkpoint: Path) -> None:
+    """Write what an exact continuation needs of an agent: model, optimisers, replay buffer, random states, simulator."""
+    torch.save(agent.capture(), checkpoint / AGENT)
+
+
+def restore_from(agent: Agent, checkpoint: Path) -> None:
+    """Put an agent where a checkpoint left it.
+
+    Raises:
+        CheckpointError: the file is damaged.
+        ValueError: the checkpoint is of another agent.
+    """
+    agent.restore(load_tensors(checkpoint / AGENT))
+
+
+def save_model(agent: Agent, folder: RunFolder) -> None:
+    """The final agent, twice: its parts (`policy.pt`), tensors that this package loads, and stable-baselines3's `model.zip`.
+
+    The second is for `RPPSAC.load`; stable-baselines3 writes parts of it as pickles, so load it from people you trust.
+    """
+    for file, part in _parts(agent, folder).items():
+        write_tensors(file, part.state_dict())
+    with replacing(folder.model_file) as path:
+        agent.save(path)
+
+
+def _parts(agent: Agent, folder: RunFolder) -> dict[Path, torch.nn.Module]:
+    """`policy.pt`, and `dynamics.pt` of an agent that learns a model of them."""
+    return {folder.path / f"{name}.pt": part for name, part in agent.parts.items()}
+
+
+def save_spec(folder: RunFolder, spec: SymmetrySpec) -> None:
+    """The symmetry that a run's networks were built for, in `spec.json`."""
+    write_json(folder.path / SPEC, spec.to_dict())
+
+
+def load_spec(folder: RunFolder) -> SymmetrySpec | None:
+    """The symmetry that a run's networks were built for; None where it was not written yet.
+
+    Raises:
+        RunFolderError: the file is damaged, or of another version.
+    """
+    path = folder.path / SPEC
+    if not path.is_file():
+        return None
+    try:
+        return SymmetrySpec.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RunFolderError(f"{path} can't be read ({error}): delete it, and the symmetry is derived anew") from error
+
+
+def load_policy(agent: Agent, folder: RunFolder, *, whole: bool = False) -> str:
+    """Give an agent the weights of a run: those of its end, or else of its last checkpoint; says which.
+
+    Args:
+        whole: all parts of the agent, not the policy alone.
+    Raises:
+        RunFolderError: the run has neither yet, or the file is damaged.
+        CheckpointError: none of the checkpoints can be read.
+    """
+    parts = {file: part for file, part in _parts(agent, folder).items() if whole or file == folder.policy_file}
+    if folder.result() is not None and all(file.is_file() for file in parts):
+        for file, part in parts.items():
+            weights = _load(file)
+            try:
+                part.load_state_dict(weights)
+            except (RuntimeError, KeyError, TypeError) as error:
+                raise RunFolderError(
+                    f"{file} is of another network than config.yaml says; delete {folder.result_file} and write it "
+                    f"again with rppdyn train-agent --resume {folder.path}"
+                ) from error
+        return final_policy(folder.result() or {})
+    return f"policy of the checkpoint at step {load_checkpoint(agent, folder)}"
+
+
+def load_checkpoint(agent: Agent, folder: RunFolder) -> int:
+    """Give an agent all that a run's last checkpoint holds, its replay buffer included; its step. The run stays as it is.
+
+    Raises:
+        RunFolderError: the run has none yet.
+        CheckpointError: none of the checkpoints can be read.
+    """
+    checkpoint = folder.checkpoints.latest()
+    if checkpoint is not None:
+        restore_from(agent, checkpoint.path)
+        return checkpoint.step
+    if folder.result() is not None:
+        missing = ", ".join(file.name for file in _parts(agent, folder) if not file.is_file())
+        raise RunFolderError(
+            f"{folder.path} is finished and has neither {missing} nor a checkpoint: train it again with another run_dir="
+        )
+    raise RunFolderError(
+        f"{folder.path} has no policy yet: let the run go on with rppdyn train-agent --resume {folder.path}"
+    )
+
+
+def _load(path: Path) -> Any:
+    try:
+        return load_tensors(path)
+    except CheckpointError as error:
+        raise RunFolderError(
+            f"{path} is damaged: delete {path.parent / 'result.json'} and write it again "
+            f"with rppdyn train-agent --resume {path.parent}"
+        ) from error

@@ -26,8 +26,7 @@ from rppdyn.runs.figures import (
     over_seeds,
     save,
 )
-from rppdyn.runs.folder import RunFolder, differences
-from rppdyn.runs.metrics import read_metrics
+from rppdyn.runs.folder import RunFolder, differences, read_metrics
 
 STYLES = ("-", "--", ":")
 WIDTH = 4.4  # of a panel, in inches

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.training.rollouts import begin
+from rppdyn.jobs.training.evaluation import begin
 from rppdyn.runs import Progress
 from rppdyn.runs.files import replacing
 

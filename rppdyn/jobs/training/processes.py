@@ -22,10 +22,9 @@ import torch
 from rppdyn.errors import UserCodeError, by_user, one_line, place_in_users_code
 from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.config.devices import device_of
-from rppdyn.jobs.training.result import TrainManyResult
+from rppdyn.jobs.results import TrainManyResult
 from rppdyn.runs import Progress, StopRequest
-from rppdyn.runs.threads import MOST, processors
-from rppdyn.runs.workers import Worker, WorkerError, tell
+from rppdyn.runs.workers import MOST, Worker, WorkerError, processors, tell
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +59,7 @@ def side_by_side(
     """Train each part in a process of its own.
 
     Args:
-        train: called there, by name; it shows its progress by `Told`, and ends with what is `portable`.
+        train: called there, by name; it shows its progress by `RemoteProgress`, and ends with what is `portable`.
         bar_from: makes the bar for all of them, once it is known at which step the last one begins.
     Returns:
         Of each part; the seeds of a process that is gone have that for their error.
@@ -122,7 +121,7 @@ def _here(error: Exception) -> Exception:
         return raised
 
 
-class Told:
+class RemoteProgress:
     """The `Progress` of a process, told to the one that shows it.
 
     Args:
@@ -149,7 +148,7 @@ class Told:
         """As a bar shows them."""
         tell(("show", values))
 
-    def __enter__(self) -> Told:
+    def __enter__(self) -> RemoteProgress:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from rppdyn.jobs import fit_dynamics
 from rppdyn.jobs.config import compose
-from rppdyn.runs import RunFolder, threads
+from rppdyn.runs import RunFolder, workers
 from rppdyn.runs.workers import Worker
 
 WORDS = ("task=pendulum", "task.train=40", "task.validation=4", "task.test=4", "task.horizon=1", "seeds=3",
@@ -19,7 +19,7 @@ WORDS = ("task=pendulum", "task.train=40", "task.validation=4", "task.test=4", "
 
 @pytest.fixture
 def two_processors(monkeypatch):
-    monkeypatch.setattr(threads, "processors", lambda: 2)
+    monkeypatch.setattr(workers, "processors", lambda: 2)
     monkeypatch.setattr(fit_dynamics, "PAYS", 4)  # steps, all that these fits have
     monkeypatch.setattr(fit_dynamics.Dynamics, "draw", lambda *arguments: None)
 
@@ -43,7 +43,7 @@ def test_two_processes_give_what_one_gives_and_go_on_where_it_stopped(tmp_path, 
         "marginal_likelihood.burn_in=1",
         "marginal_likelihood.data=2",
     )
-    with threads.torch_threads(1):
+    with workers.torch_threads(1):
         alone = fit(tmp_path / "alone", *words)
     assert made == []
 
@@ -53,7 +53,7 @@ def test_two_processes_give_what_one_gives_and_go_on_where_it_stopped(tmp_path, 
     (tmp_path / "beside" / "members.pt").unlink()
     folder.checkpoints.discard_after(2)
     assert folder.checkpoints.latest().step == 2
-    with threads.torch_threads(2):
+    with workers.torch_threads(2):
         beside = fit(tmp_path / "beside", *words, resume=True)
     assert len(made) == 2 and all(worker._process.returncode is not None for worker in made)
     assert beside.test == alone.test and beside.pathways == alone.pathways and beside.metrics == alone.metrics
@@ -62,8 +62,8 @@ def test_two_processes_give_what_one_gives_and_go_on_where_it_stopped(tmp_path, 
 
 
 def test_short_fits_and_single_members_have_no_workers(two_processors):
-    with threads.torch_threads(2):
+    with workers.torch_threads(2):
         count = lambda *words: fit_dynamics._processes(compose.composed("fit_dynamics", [*WORDS, *words]))  # noqa: E731
         assert [count(), count("seeds=1"), count("optimiser.epochs=1")] == [2, 0, 0]
-    with threads.torch_threads(1):
+    with workers.torch_threads(1):
         assert count() == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rppdyn.jobs.fitting.result import FitResult
+from rppdyn.jobs.results import FitResult
 
 
 def printed(**test):

@@ -14,11 +14,10 @@ from rppdyn.errors import by_user
 from rppdyn.jobs import train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.results import TrainManyResult
 from rppdyn.jobs.training import processes
-from rppdyn.jobs.training.result import TrainManyResult
 from rppdyn.runs import RunFolder, StopRequest
-from rppdyn.runs.threads import torch_threads
-from rppdyn.runs.workers import Worker
+from rppdyn.runs.workers import Worker, torch_threads
 
 WORDS = (
     "device=cpu",

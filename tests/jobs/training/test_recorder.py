@@ -9,8 +9,8 @@ import pytest
 
 from rppdyn.jobs import train_agent
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.training import evaluations
-from rppdyn.runs import RunFolder, StopRequest, read_metrics
+from rppdyn.jobs.training import evaluation
+from rppdyn.runs import RunFolder, Session, StopRequest, read_metrics
 from rppdyn.runs.workers import WorkerError
 
 WORDS = (
@@ -33,7 +33,7 @@ def configured(run, *words: str):
     return compose.composed("train_agent", [*WORDS, f"run_dir={run}", *words])
 
 
-class Late(evaluations.Here):
+class Late(evaluation.SyncEvaluations):
     """Measures at once, and says so only when it is asked for the third time, or waited for."""
 
     waited: ClassVar[list[int]] = []
@@ -56,7 +56,7 @@ def records(run) -> tuple[list, list]:
 
 @pytest.fixture
 def late(monkeypatch) -> type[Late]:
-    monkeypatch.setattr(train_agent, "Here", Late)
+    monkeypatch.setattr(train_agent, "SyncEvaluations", Late)
     monkeypatch.setattr(Late, "waited", [])
     return Late
 
@@ -73,15 +73,15 @@ def test_late_values_are_recorded_at_the_step_they_are_of(tmp_path, monkeypatch,
 
 def test_a_checkpoint_taken_while_its_evaluation_is_under_way_begins_it_again(tmp_path, monkeypatch, late):
     """A run is killed after such a checkpoint, and resumed."""
-    save = train_agent.agent_files.write_checkpoint
+    save = Session.checkpoint
 
-    def kill(agent, folder, state):
-        save(agent, folder, state)
-        if state.step == 60:
+    def kill(run, step, write):
+        save(run, step, write)
+        if step == 60:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("rppdyn.jobs.training.recorder.write_checkpoint", kill)
+        patch.setattr(Session, "checkpoint", kill)
         with pytest.raises(KeyboardInterrupt):
             train_agent.run(configured(tmp_path / "run", "total_steps=120"))
     assert [row["step"] for row in records(tmp_path / "run")[0]] == [0, 30]
@@ -124,7 +124,7 @@ class Broken(Late):
 @pytest.mark.parametrize("stops", [False, True])
 def test_an_evaluation_that_fails_costs_no_steps(tmp_path, monkeypatch, stops):
     stop = StopRequest()
-    monkeypatch.setattr(train_agent, "Here", Broken)
+    monkeypatch.setattr(train_agent, "SyncEvaluations", Broken)
     begin = Broken.begin
 
     def begin_and_stop(self, agent) -> None:

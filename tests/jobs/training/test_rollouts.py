@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from rppdyn.agents import RPPSAC
-from rppdyn.jobs.training.agent_files import kept_random_state
-from rppdyn.jobs.training.rollouts import Episodes, Evaluator
+from rppdyn.jobs.training.evaluation import Episodes, Evaluator
+from rppdyn.runs.streams import kept_random_state
 
 
 def policy(observations):

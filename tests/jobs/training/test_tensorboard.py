@@ -31,7 +31,7 @@ def resumed(tmp_path_factory):
 
     def kill(self, agent, wait):
         record(self, agent, wait)
-        if self.state.evaluated == 120:
+        if self.run.recorded == 120:
             raise KeyboardInterrupt
 
     patch.setattr(train_agent.Recorder, "_record", kill)

@@ -1,0 +1,221 @@
+"""What runs of fits and of train-agent end with; nothing heavy is imported here, so that a finished run is shown at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rppdyn.errors import one_line
+from rppdyn.runs import RunResult
+from rppdyn.runs.statistics import FEW, bootstrap_interval, iqm
+
+FIRST_DIVERGENCE = "rollout/first_divergence"  # null where none did, which is no loss of a number
+
+
+@dataclass
+class FitResult(RunResult):
+    """What a fit ends with, and what `result.json` holds.
+
+    Attributes:
+        metrics: the last record of `metrics.jsonl`; lists have one value per seed.
+        test: what was measured of the finished members, lists of one value per seed; null for a member that diverged.
+        pathways: where variances were learned, the rows of :func:`rppdyn.jobs.fitting.pathways.pathway_rows`.
+    """
+
+    verb: str
+    task: str
+    model: str
+    seeds: list[int]
+    epochs: int
+    metrics: dict[str, Any] = field(default_factory=dict)
+    test: dict[str, Any] = field(default_factory=dict)
+    pathways: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0  # of this process
+    compiled: bool = False  # whether this process trained by torch.compile, and rounded as that does
+    interrupted: bool = False
+    note: str = ""
+
+    def __str__(self) -> str:
+        seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"seeds {self.seeds[0]} to {self.seeds[-1]}"
+        note = f" ({self.note})" if self.note else ""
+        lines = [f"{self.task}, {self.model}, {seeds}: {self.epochs:,} epochs{note}"]
+        if self.test and len(self.seeds) > 1:
+            many = "interquartile mean [95 % bootstrap interval], of three and fewer " * (len(self.seeds) > FEW)
+            lines.append(f"  over seeds: {many}mean (each)")
+        for name, values in self.test.items():
+            if name == FIRST_DIVERGENCE:
+                times = [time for time in values if time is not None]
+                lines += [f"  {name:34} {min(times):g} s; in {len(times)} of {len(values)}"] if times else []
+            elif isinstance(values, list):
+                lines.append(f"  {name:34} {_over_seeds(values)}")
+        lines += _pathway_table(self.pathways)
+        lines.append(f"  {'run folder':34} {self.run}")
+        if self.interrupted:
+            lines.append(f"  {'go on with':34} rppdyn {self.verb} --resume {self.run}")
+        else:
+            lines.append(f"  {'figures':34} {Path(self.run) / 'figures'}")
+            page = Path(self.run) / "report.html"
+            lines += [f"  {'report':34} {page}"] if page.exists() else []
+        return "\n".join(lines)
+
+
+def over_members(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Values by name, one for each member; None where a member has none, or what it has is no number."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: numbers([row.get(name) for row in rows]) for name in names}
+
+
+def numbers(values: Sequence[float | None]) -> list[float | None]:
+    """The values, with None for what is no number."""
+    return [None if v is None or not math.isfinite(v) else v for v in values]
+
+
+def _pathway_table(rows: list[dict[str, Any]]) -> list[str]:
+    """Means over the seeds that did not diverge, a line for each pathway."""
+    if not rows:
+        return []
+    lines = [f"  {'pathway':34} {'precision':>10} {'norm':>8} {'effective':>17} {'normalised':>10} {'relative':>8}"]
+    for row in rows:
+        precision, norm, effective, normalised, relative = (
+            float(iqm([value for value in row[key] if value is not None]))
+            for key in ("precision", "norm", "effective", "normalised", "relative")
+        )
+        share = f"{effective:.0f} of {row['coefficients']}"
+        name = f"{row['layer']}.{row['pathway']}"
+        lines.append(f"  {name:34} {precision:10.3g} {norm:8.3g} {share:>17} {normalised:10.2g} {relative:8.2f}")
+    return lines
+
+
+def _over_seeds(values: list[float | None]) -> str:
+    """The interquartile mean over seeds and its interval, or each of few; members that diverged are counted apart."""
+    kept = [value for value in values if value is not None]
+    lost = f", {len(values) - len(kept)} of {len(values)} diverged" if len(kept) < len(values) else ""
+    if not kept:
+        return lost.removeprefix(", ")
+    centre = f"{float(iqm(kept)):.3g}"
+    if len(kept) == 1:
+        return centre + lost
+    if len(kept) <= FEW:
+        return f"{centre} ({', '.join(f'{value:.3g}' for value in kept)}){lost}"
+    low, high = bootstrap_interval(kept)
+    return f"{centre} [{float(low):.3g}, {float(high):.3g}]{lost}"
+
+
+@dataclass
+class TrainAgentResult(RunResult):
+    """What a run ends with, and what `result.json` holds."""
+
+    env: str
+    model: str
+    seed: int
+    steps: int
+    total_steps: int
+    metrics: dict[str, Any] = field(default_factory=dict)  # the last record of metrics.jsonl
+    prior: str = ""  # what part of it is the free pathways', in words
+    compiled: bool = False  # whether this process trained by torch.compile, and rounded as that does
+    fresh_episodes: bool = (
+        False  # whether a run that goes on begins a new episode: its environment doesn't say its state
+    )
+    seconds: float = 0.0  # of this process; a resumed run's earlier ones are in timing.jsonl
+    interrupted: bool = False
+    note: str = ""
+
+    def __str__(self) -> str:
+        return summary(self)
+
+
+@dataclass
+class TrainManyResult:
+    """What the runs of several seeds end with.
+
+    Attributes:
+        results: of the seeds that came to an end, or were stopped.
+        errors: what ended the others, by seed.
+    """
+
+    results: list[TrainAgentResult]
+    errors: dict[int, Exception] = field(default_factory=dict)
+
+    @property
+    def interrupted(self) -> bool:
+        return any(result.interrupted for result in self.results)
+
+    def __str__(self) -> str:
+        lines = [*map(str, self.results), *(f"seed {seed}: {one_line(error)}" for seed, error in self.errors.items())]
+        return "\n".join([*lines, *self._together()])
+
+    def _together(self) -> list[str]:
+        """What is said of all seeds, where there are several."""
+        if len(self.results) < 2:
+            return []
+        returns = [result.metrics["eval/return_mean"] for result in self.results if result.metrics]
+        lines = [f"all {len(self.results)} seeds"]
+        if len(returns) > 1:
+            low, high = min(returns), max(returns)
+            lines.append(f"  mean return         {_return(fmean(returns))}  (from {_return(low)} to {_return(high)})")
+        if self.interrupted:
+            lines.append("  go on with          the same command and --resume")
+        else:
+            lines.append(f"  compare             rppdyn report {' '.join(result.run for result in self.results)}")
+        return lines
+
+
+def summary(result: TrainAgentResult) -> str:
+    """A few lines for the end of a run."""
+    lines = [f"{result.env}, {result.model}, seed {result.seed}: {result.steps:,} of {result.total_steps:,} steps"]
+    if result.note:
+        lines[0] += f" ({result.note})"
+    m = result.metrics
+    if m:
+        lines.append(
+            f"  mean return         {_return(m['eval/return_mean'])}  "
+            f"(standard deviation {_return(m['eval/return_std'])} over {len(m['eval/returns'])} episodes"
+            f"{'' if m['step'] == result.steps else ', at step ' + format(m['step'], ',')})"
+        )
+        errors = ", ".join(
+            f"{who} {_error(m[f'equivariance/{who}'])}"
+            for who in ("policy", "critic", "dynamics")
+            if f"equivariance/{who}" in m  # most agents learn no dynamics
+        )
+        if any(name.startswith("equivariance/policy/") for name in m):
+            lines.append(f"  equivariance error  {errors}  (0 is equivariant, 1 as far from it as can be)")
+        else:
+            lines.append("  equivariance error  none: the environment has no symmetry here")
+        shares = ", ".join(
+            f"{who} {_percent(m[f'pathway/{who}_free_share'])}"
+            for who in ("actor", "critic", "dynamics")
+            if f"pathway/{who}_free_share" in m
+        )
+        lines.append(f"  free pathway        {shares} of the squared weights")
+    if result.prior:
+        lines.append(f"  of the prior        {result.prior}")
+    if result.fresh_episodes:
+        lines.append("  when it goes on     from the last checkpoint, with a fresh episode")
+    lines.append(f"  run folder          {result.run}")
+    if result.interrupted:
+        lines.append(f"  go on with          rppdyn train-agent --resume {result.run}")
+    else:
+        lines.append(f"  learning curve      {Path(result.run) / 'figures' / 'learning_curve.png'}")
+        lines.append(f"  TensorBoard         tensorboard --logdir {result.run}")
+    return "\n".join(lines)
+
+
+def final_policy(result: Mapping[str, Any]) -> str:
+    """What the policy at the end of a run is called; the run may have gone on since."""
+    return f"final policy, after {result['steps']} steps"
+
+
+def _error(value: float | None) -> str:
+    return "vacuous (the outputs are all but zero)" if value is None else f"{value:.1e}"
+
+
+def _return(value: float) -> str:
+    return f"{value:.1f}" if abs(value) >= 10 or not value else f"{value:.3g}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
