@@ -35,7 +35,7 @@ from rppdyn.nn.chains import check_chain
 from rppdyn.nn.pathways import prior_unit
 from rppdyn.priors import free_share, free_variance
 from rppdyn.reps import Rep
-from rppdyn.reps.algebra import is_int
+from rppdyn.reps.rep import is_int
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from measuring import Step, Timing, begin, command_line, interleave, report, wri
 from torch import nn
 
 from rppdyn.images import RelaxedImageLayer
-from rppdyn.images.operator_settings import OperatorSettings
+from rppdyn.images.registry import OperatorSettings
 from rppdyn.jobs import fit_image
 from rppdyn.jobs.config import compose
 

@@ -29,7 +29,7 @@ from rppdyn.envs import KNOWN_ENVIRONMENTS, Certificate, GeneratorReport, Symmet
 from rppdyn.envs.catalogue import verdict_key
 from rppdyn.envs.derivation import derive, symmetrise
 from rppdyn.envs.making import load_model
-from rppdyn.envs.published import PUBLISHED
+from rppdyn.envs.mirror import PUBLISHED
 from rppdyn.runs import provenance
 from rppdyn.runs.files import write_json
 from rppdyn.runs.progress import Progress

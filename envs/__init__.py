@@ -43,8 +43,7 @@ from rppdyn.envs.certification.store import certificate_for, find_certificate, s
 from rppdyn.envs.episodes import Episode, EpisodeDataset, read_episodes, write_episodes
 from rppdyn.envs.flat import dictionary_of, flat_names, flattened, unflattening
 from rppdyn.envs.making import ScaledActuators, make_env
-from rppdyn.envs.mirror import mirror_spec, plain_spec
-from rppdyn.envs.partial import without
+from rppdyn.envs.mirror import mirror_spec, plain_spec, without
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
 from rppdyn.envs.state import Resumable, capture_state, restore_state, why_not_capturable
 from rppdyn.envs.termination import Termination, termination

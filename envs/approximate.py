@@ -62,7 +62,7 @@ class TiltedReacher(ReacherEnv):
 
     Args:
         tilt: angle in rad, from 0, level, to 1.
-        options: of Reacher-v5.
+        options: options of Reacher-v5.
     Raises:
         ValueError: the tilt is not between 0 and 1.
 
@@ -99,7 +99,7 @@ class CurrentSwimmer(SwimmerEnv):
 
     Args:
         current: speed of the flow along y, m/s; 0 is Swimmer-v5.
-        options: of Swimmer-v5.
+        options: options of Swimmer-v5.
     Raises:
         ValueError: the speed is negative or not finite.
 

@@ -59,7 +59,7 @@ class Candidates:
 
     Attributes:
         best: candidates of the smallest scores, ascending.
-        scores: of all, ascending.
+        scores: scores of all, ascending.
         steps: from which the model was fitted.
         residual: share of the variance of changes that the model leaves.
         limbs: whether joints were exchanged by whole limbs only, since there were too many permutations.
@@ -95,7 +95,7 @@ def symmetry_candidates(
 
     Args:
         env: its id, or an environment with a MuJoCo model.
-        episodes: of it (`read_episodes`, or `Episode`s of your own).
+        episodes: episodes of it (`read_episodes`, or `Episode`s of your own).
         signs: whether joints may change their direction; else they are exchanged only, and the root stays.
         top: how many get a spec.
     Raises:
@@ -173,19 +173,19 @@ def _fitted(robot: _Robot, x: NDArray, target: NDArray, mean: NDArray, first: in
     residual = float(np.square(target - x @ M.T).sum() / total)
     M = M * np.sqrt(np.square(M).sum()) ** -1
     orders, limbs = robot.orders(signs)
-    found = _ranked(robot, M, mean, orders, signs, first)
-    if not found:
+    ranked = _ranked(robot, M, mean, orders, signs, first)
+    if not ranked:
         raise ValueError(
             f"{robot.name}: no candidate, as no joint has another to be exchanged with: use `rppdyn certify`"
         )
-    scores = np.concatenate([part for part, _, _ in found])
+    scores = np.concatenate([part for part, _, _ in ranked])
     best_first = np.argsort(scores, kind="stable")[:top]
-    start = np.cumsum([0, *(len(part) for part, _, _ in found)])
+    start = np.cumsum([0, *(len(part) for part, _, _ in ranked)])
     best = []
     for i in best_first:
         k = int(np.searchsorted(start, i, side="right")) - 1
-        _, image, kept = found[k]
-        one = image._replace(signs=tuple(int(s) for s in kept[i - start[k]]))
+        _, image, signs_of = ranked[k]
+        one = image._replace(signs=tuple(int(s) for s in signs_of[i - start[k]]))
         best.append(Candidate(robot.name_of(one), float(scores[i]), robot.spec(one)))
     return Candidates(tuple(best), np.sort(scores), len(x), residual, limbs)
 
@@ -194,8 +194,8 @@ def _orders(classes: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int,
     """All permutations within classes."""
     for choice in product(*(permutations(c) for c in classes)):
         order = list(range(count))
-        for own, images in zip(classes, choice, strict=True):
-            for j, image in zip(own, images, strict=True):
+        for joints, images in zip(classes, choice, strict=True):
+            for j, image in zip(joints, images, strict=True):
                 order[j] = image
         yield tuple(order)
 
@@ -213,7 +213,7 @@ def _ranked(
     S = np.concatenate([S, np.ones((len(S), 1))], 1)  # and what belongs to no joint
     owners, total = np.array(robot.owners), float(np.square(M).sum())
     member = np.eye(count + 1)[owners]
-    found = []
+    ranked = []
     for body, world in robot.roots() if signs else [(np.eye(3), np.eye(3))]:
         for order in orders:
             image = _Image(order, (1,) * count, body, world)
@@ -227,10 +227,10 @@ def _ranked(
             whole = S[:, owners] * sign
             inside = np.abs(whole * mean[p] - mean).max(1) <= OUTSIDE  # a state and its image are both met
             trivial = (p == np.arange(len(p))).all() & (whole == -1).all(1)  # which every linear map commutes with
-            kept = inside & ~trivial & (denominator > UNMOVED * total)
-            if kept.any():
-                found.append((np.sqrt(np.maximum(numerator[kept], 0) / denominator[kept]), image, S[kept, :count]))
-    return found
+            valid = inside & ~trivial & (denominator > UNMOVED * total)
+            if valid.any():
+                ranked.append((np.sqrt(np.maximum(numerator[valid], 0) / denominator[valid]), image, S[valid, :count]))
+    return ranked
 
 
 class _Robot:
@@ -275,12 +275,12 @@ class _Robot:
     def _keys(self, space: Space) -> list[tuple[str, str, int]]:
         """Joint of each feature, what it is of the joint, and which of several alike."""
         seen: dict[tuple[str, str], int] = defaultdict(int)
-        found = []
+        keys = []
         for entry in space.features:
             kind = entry.name.replace(entry.joint, "", 1).strip() if entry.joint in self.joints else entry.name
-            found.append((entry.joint, kind, seen[entry.joint, kind]))
+            keys.append((entry.joint, kind, seen[entry.joint, kind]))
             seen[entry.joint, kind] += 1
-        return found
+        return keys
 
     def check(self, episodes: Sequence[Episode]) -> None:
         """Refuse episodes of another robot."""
@@ -301,11 +301,11 @@ class _Robot:
 
     def classes(self) -> list[list[int]]:
         """Joints of one type that are observed and driven alike."""
-        found = defaultdict(list)
+        alike = defaultdict(list)
         keys = self.keys["obs"] + self.keys["action"]
         for j, joint in enumerate(self.joints):
-            found[self.types[j], tuple(sorted(key[1:] for key in keys if key[0] == joint))].append(j)
-        return list(found.values())
+            alike[self.types[j], tuple(sorted(key[1:] for key in keys if key[0] == joint))].append(j)
+        return list(alike.values())
 
     def limb_orders(self) -> Iterator[tuple[int, ...]]:
         """Permutations that take whole limbs to limbs of as many joints of the same types; a limb hangs on what branches."""
@@ -341,17 +341,17 @@ class _Robot:
 
     def scales(self, x: NDArray, classes: Sequence[Sequence[int]]) -> NDArray:
         """Standard deviations, pooled over what candidates exchange; 1 where nothing varies."""
-        home = {self.joints[j]: k for k, own in enumerate(classes) for j in own}
+        home = {self.joints[j]: k for k, members in enumerate(classes) for j in members}
         groups = defaultdict(list)
         for i, (joint, kind, _) in enumerate(self.keys["obs"] + self.keys["action"]):
             parts = kind.rpartition(" ")
             axis = joint == self.root and (parts[2] in "xyz" or parts[2].startswith("R["))
             groups[(home[joint], kind) if joint in home else parts[0] if axis else i].append(i)
-        found, variance = np.ones(x.shape[1]), x.var(0)
-        for own in groups.values():
-            if (pooled := variance[own].mean()) > 1e-20:
-                found[own] = pooled**0.5
-        return found
+        scales, variance = np.ones(x.shape[1]), x.var(0)
+        for members in groups.values():
+            if (pooled := variance[members].mean()) > 1e-20:
+                scales[members] = pooled**0.5
+        return scales
 
     def permutation(self, image: _Image) -> tuple[NDArray[np.intp], NDArray]:
         """Where each feature and action takes its value from, and with which sign."""
@@ -363,9 +363,9 @@ class _Robot:
         index = {k: i for i, k in enumerate(keys)}
         p, sign = np.arange(len(keys)), np.ones(len(keys))
         for j, joint in enumerate(self.joints):
-            for own in (k for k in keys if k[0] == joint):
-                p[index[own]] = index[self.joints[image.joints[j]], own[1], own[2]]
-                sign[index[own]] = image.signs[j]
+            for feature in (k for k in keys if k[0] == joint):
+                p[index[feature]] = index[self.joints[image.joints[j]], feature[1], feature[2]]
+                sign[index[feature]] = image.signs[j]
         vectors: dict[str, dict[str, int]] = defaultdict(dict)
         for i, (joint, kind, _) in enumerate(keys):
             if joint == self.root and self.root is not None:
@@ -391,7 +391,7 @@ class _Robot:
 
     def name_of(self, image: _Image) -> str:
         """Cycles of joints, which change sign, and what the root does."""
-        words, left = [], set(range(len(self.joints)))
+        parts, left = [], set(range(len(self.joints)))
         while left:
             cycle = [min(left)]
             while image.joints[cycle[-1]] != cycle[0]:
@@ -399,16 +399,16 @@ class _Robot:
             left -= set(cycle)
             names = [self.joints[j] for j in cycle]
             if len(names) == 2:
-                words.append(" <-> ".join(names))
+                parts.append(" <-> ".join(names))
             elif len(names) > 2:
-                words.append(" <- ".join([*names, names[0]]))
+                parts.append(" <- ".join([*names, names[0]]))
         if flipped := [self.joints[j] for j, sign in enumerate(image.signs) if sign < 0]:
-            words.append("signs of " + ", ".join(flipped))
+            parts.append("signs of " + ", ".join(flipped))
         if not np.array_equal(image.body, np.eye(3)):
             kind = "turned" if np.linalg.det(image.body) > 0 else "mirrored"
             axes = ", ".join("-" * int(row.sum() < 0) + "xyz"[int(np.flatnonzero(row)[0])] for row in image.body[:2])
-            words.append(f"body {kind}: x, y from {axes}")
-        return "; ".join(words)
+            parts.append(f"body {kind}: x, y from {axes}")
+        return "; ".join(parts)
 
     def spec(self, image: _Image) -> SymmetrySpec:
         """How it acts on observations, actions and the simulator's state; entries of no joint are left free."""

@@ -25,12 +25,12 @@ from gymnasium.envs.registration import WrapperSpec
 from rppdyn.envs.certification.store import find_certificate, model_digest, simulated, spec_digest
 from rppdyn.envs.derivation import Derivation, derive, state_spaces, symmetry_group
 from rppdyn.envs.making import env_name, is_model_file, load_model, stock_env
+from rppdyn.envs.mirror import published_spec
 from rppdyn.envs.model_symmetry import ModelSymmetry
 from rppdyn.envs.observation.action import notes, space_of
 from rppdyn.envs.observation.recognition import observation_of, recognise
-from rppdyn.envs.published import published_spec
 from rppdyn.envs.spec import Space, Symmetry, SymmetrySpec
-from rppdyn.envs.terms.compiled import CompiledTerms, compile_terms, read_terms
+from rppdyn.envs.terms.layout import CompiledTerms, compile_terms, read_terms
 from rppdyn.envs.terms.robot import Pose
 from rppdyn.envs.wrappers import step_wrappers
 
@@ -108,7 +108,7 @@ def symmetry_spec(
             nothing in the model spoils.
         variant: "derived", or "published" for the representation of the residual-pathway papers, right or wrong, of which
             there is one for a task.
-        observation: of a model: terms that its observation consists of, or groups of them by name
+        observation: terms that the observation of a model consists of, or groups of them by name
             (`rppdyn.envs.terms`), instead of positions and velocities.
         action: terms that the policy moves; None is the model's controls, or targets of all joints where it has none.
         base: the body that base velocities and scans belong to; empty is the one with a free joint.
@@ -183,7 +183,7 @@ def terms_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] 
 
     Args:
         env: the environment, wrapped or not.
-        path: of the file, as `rppdyn.envs.terms.read_terms` reads it.
+        path: path of the file, as `rppdyn.envs.terms.read_terms` reads it.
         symmetry: which one, in place of the file's own.
     Raises:
         ValueError: the file can't be used, or its observation or action has another size than the environment's.
@@ -195,13 +195,13 @@ def terms_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] 
         spec = compiled_terms(env, **terms).spec
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    for what, space, own in (
+    for what, space, part in (
         ("observation", env.observation_space, spec.obs),
         ("action", env.action_space, spec.action),
     ):
-        if space.shape != (own.dim,):
+        if space.shape != (part.dim,):
             raise ValueError(
-                f"{path} lists {own.dim} entries of {what}, and {env_name(env)} has {space.shape or space}: list the terms "
+                f"{path} lists {part.dim} entries of {what}, and {env_name(env)} has {space.shape or space}: list the terms "
                 f"that its {what} consists of, in its order"
             )
     return _with_verdicts(spec, None if step_wrappers(env) else simulated(env))
@@ -244,13 +244,13 @@ def file_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] |
             spec = mirror_spec(env_name(env), **({**entry_names(env), **content}))
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: {error}") from error
-    for what, space, own in (
+    for what, space, part in (
         ("observation", env.observation_space, spec.obs),
         ("action", env.action_space, spec.action),
     ):
-        if space.shape != (own.dim,):
+        if space.shape != (part.dim,):
             raise ValueError(
-                f"{path} is of {own.dim} entries of {what}, and {env_name(env)} has {space.shape or space}"
+                f"{path} is of {part.dim} entries of {what}, and {env_name(env)} has {space.shape or space}"
             )
     return spec
 
@@ -494,7 +494,7 @@ def _build(name: str, model, chosen: list[ModelSymmetry], obs: Space, remarks: t
 
 
 def verdict_key(model: str, spec: SymmetrySpec) -> str:
-    """What the package's own verdicts are found by: a model's digest and a spec's."""
+    """The keys of the package's own verdicts: a model's digest and a spec's."""
     return f"{model[:24]}-{spec_digest(spec)[:24]}"
 
 
@@ -509,9 +509,9 @@ def _with_verdicts(spec: SymmetrySpec, model: mujoco.MjModel | gym.Env | None) -
         return spec
     else:
         reports = _shipped_verdicts().get(verdict_key(model_digest(model), spec), [])
-    found = {name: (verdict, reward) for name, verdict, reward in reports}
+    verdicts = {name: (verdict, reward) for name, verdict, reward in reports}
     symmetries = (
-        Symmetry(s.name, *found.get(s.name, (s.verdict, s.reward_symmetric)), s.note) for s in spec.symmetries
+        Symmetry(s.name, *verdicts.get(s.name, (s.verdict, s.reward_symmetric)), s.note) for s in spec.symmetries
     )
     return replace(spec, symmetries=tuple(symmetries))
 

@@ -54,18 +54,18 @@ class Encoding:
         """Runs of like coordinates as (kind, raw slice, feature slice); kind is "linear", "angle" or "quaternion"."""
         sizes = {"linear": (1, 1), "angle": (1, 2), "quaternion": (4, 9)}
         kinds = dict.fromkeys(self.angles, "angle") | dict.fromkeys(self.quaternions, "quaternion")
-        found: list[tuple[str, slice, slice]] = []
+        blocks: list[tuple[str, slice, slice]] = []
         raw = feature = 0
         while raw < self.dim:
             kind = kinds.get(raw, "linear")
             a, b = sizes[kind]
-            if kind == "linear" and found and found[-1][0] == "linear":
-                _, r, f = found.pop()
-                found.append((kind, slice(r.start, raw + a), slice(f.start, feature + b)))
+            if kind == "linear" and blocks and blocks[-1][0] == "linear":
+                _, r, f = blocks.pop()
+                blocks.append((kind, slice(r.start, raw + a), slice(f.start, feature + b)))
             else:
-                found.append((kind, slice(raw, raw + a), slice(feature, feature + b)))
+                blocks.append((kind, slice(raw, raw + a), slice(feature, feature + b)))
             raw, feature = raw + a, feature + b
-        return tuple(found)
+        return tuple(blocks)
 
     @property
     def rotations(self) -> tuple[int, ...]:

@@ -23,8 +23,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rppdyn.envs.catalogue import symmetry_spec
-from rppdyn.envs.making import env_name, make_env
-from rppdyn.envs.registration import described, recreation
+from rppdyn.envs.making import described, env_name, make_env, recreation
 from rppdyn.runs.files import new_folder
 from rppdyn.tasks.tables import damaged_dataset, dataset_folder, open_dataset
 
@@ -73,8 +72,8 @@ class EpisodeDataset:
 
     Attributes:
         name: the dataset's Minari id.
-        env_id: of the environment, as `gymnasium.make` takes it.
-        env_kwargs: of `gymnasium.make`.
+        env_id: id of the environment, as `gymnasium.make` takes it.
+        env_kwargs: keyword arguments of `gymnasium.make`.
         actuator_scale: factors on the strength of actuators (`rppdyn.envs.make_env`).
         episodes: in the dataset's order.
         named_by: the dataset's folder, where that alone names the environment: then no module is imported to make it.
@@ -142,9 +141,9 @@ def read_episodes(dataset: str | Path, *, env_id: str | None = None, trust: bool
         trust = True
     about = EpisodeDataset(name, made_id, options, (), scale, None if trust else Path(source.storage.data_path))
     _require_spaces_of_env(about, source)
-    found = replace(about, episodes=tuple(_episodes(name, source)))
-    _require_finite(found)
-    return found
+    loaded = replace(about, episodes=tuple(_episodes(name, source)))
+    _require_finite(loaded)
+    return loaded
 
 
 def _episodes(name: str, source: Any) -> Iterator[Episode]:

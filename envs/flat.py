@@ -50,13 +50,15 @@ def flat_names(space: spaces.Space, prefix: str = "") -> list[str]:
     """
     if isinstance(space, spaces.Dict):
         return [
-            name for key, own in space.spaces.items() for name in flat_names(own, f"{prefix}.{key}" if prefix else key)
+            name
+            for key, inner in space.spaces.items()
+            for name in flat_names(inner, f"{prefix}.{key}" if prefix else key)
         ]
     if isinstance(space, spaces.Tuple):
         return [
             name
-            for i, own in enumerate(space.spaces)
-            for name in flat_names(own, f"{prefix}.{i}" if prefix else f"{i}")
+            for i, inner in enumerate(space.spaces)
+            for name in flat_names(inner, f"{prefix}.{i}" if prefix else f"{i}")
         ]
     name = prefix or "observation"
     if isinstance(space, spaces.Box) and len(space.shape) <= LARGEST and space.dtype != np.uint8:

@@ -1,11 +1,14 @@
-"""Making an environment as experiments need it: with weakened actuators, monitored and resumable."""
+"""Environments as experiments need them, with weakened actuators, monitored and resumable; and those that data are of."""
 
 from __future__ import annotations
 
 import math
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -13,16 +16,25 @@ from typing import Any
 import gymnasium as gym
 import mujoco
 from gymnasium.envs.mujoco import MujocoEnv
+from gymnasium.envs.registration import EnvSpec
 
 from rppdyn.envs.flat import flattened
 from rppdyn.envs.returned import ReturnedError, blamed, require_reset
 from rppdyn.envs.state import Resumable
-from rppdyn.envs.upstream import versions_that_go_together
 from rppdyn.errors import one_line, place_in_users_code
 from rppdyn.trust import require_trust, search_modules
 
-__all__ = ["ScaledActuators", "is_model_file", "load_model", "make_env", "stock_env"]
-
+__all__ = [
+    "ScaledActuators",
+    "is_model_file",
+    "load_model",
+    "make_env",
+    "stock_env",
+    "TOGETHER",
+    "versions_that_go_together",
+    "described",
+    "recreation",
+]
 
 ARGUMENTS = ("env_id", "actuator_scale", "monitor", "named_by")
 """Of `make_env` itself; an option of an environment can't be called so."""
@@ -127,13 +139,13 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
         require_trust(env_id, named_by)
     if ":" in env_id:
         search_modules()
-    own = {name: value for name, value in options.items() if name != "disable_env_checker"}  # which is Gymnasium's
-    given = " with " + ", ".join(f"{name}={value}" for name, value in own.items()) if own else ""
+    settings = {name: value for name, value in options.items() if name != "disable_env_checker"}  # which is Gymnasium's
+    suffix = " with " + ", ".join(f"{name}={value}" for name, value in settings.items()) if settings else ""
     try:
         with warnings.catch_warnings(record=True) as remarks:
             warnings.simplefilter("always")
             env = gym.make(env_id, **options)
-            if own or ":" in env_id:  # some values are refused there alone, and what is returned may not fit
+            if settings or ":" in env_id:  # some values are refused there alone, and what is returned may not fit
                 with _closed_on_error(env):
                     _try_reset(env)
     except gym.error.UnregisteredEnv as error:
@@ -147,21 +159,21 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
             f"{env_id}: {error}; the part before the colon is a module to import: run in its folder, or set PYTHONPATH"
         ) from None
     except (ImportError, TypeError, gym.error.Error) as error:
-        if place_in_users_code(error) is not None and not own:
+        if place_in_users_code(error) is not None and not settings:
             raise
-        raise ValueError(f"{env_id} can't be made{given}: {_first_line(error)}") from error
+        raise ValueError(f"{env_id} can't be made{suffix}: {_first_line(error)}") from error
     except ReturnedError:
         raise
     except Exception as error:
-        if said := versions_that_go_together(error):
-            raise ValueError(f"{env_id} can't be made: {said}") from error
-        if not own:
+        if advice := versions_that_go_together(error):
+            raise ValueError(f"{env_id} can't be made: {advice}") from error
+        if not settings:
             raise
-        raise ValueError(f"{env_id} can't be made or reset{given}: {_first_line(error)}") from error
+        raise ValueError(f"{env_id} can't be made or reset{suffix}: {_first_line(error)}") from error
     frames = getattr(env.unwrapped, "frame_skip", 1)
     if not isinstance(frames, Integral) or frames < 1:
         env.close()
-        raise ValueError(f"{env_id} can't be made{given}: frame_skip={frames} must be an integer, at least 1")
+        raise ValueError(f"{env_id} can't be made{suffix}: frame_skip={frames} must be an integer, at least 1")
     for remark in remarks:  # of an environment that can't be made, none
         warnings.warn_explicit(remark.message, remark.category, remark.filename, remark.lineno, registry=_SAID)
     return env
@@ -242,3 +254,103 @@ def _actuators(model) -> dict[str, int]:
 def env_name(env: gym.Env) -> str:
     """The id an environment was registered by, or the name of its class."""
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+
+
+TOGETHER = {
+    "gymnasium_robotics": "gymnasium-robotics 1.4.2 runs on mujoco 3.3.7 and 3.8.0, and only its mazes and Adroit on 4.0.0",
+    "dm_control": "dm_control 1.0.50 runs on mujoco 3.17.0, through shimmy 2.0.1",
+}
+"""By package, what was tried; docs/jobs/your-environment.md has the table."""
+
+
+def versions_that_go_together(error: BaseException) -> str:
+    """One line on an error that one of these packages raised; "" for any other."""
+    files = [frame.f_code.co_filename.replace("\\", "/") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for package, tried in TOGETHER.items():
+        if files and any(f"/{package}/" in file for file in files[-3:]):
+            name = package.replace("gymnasium_robotics", "gymnasium-robotics")
+            reason = " ".join(str(error).split())[:160] or "an assertion of its own"
+            return (
+                f"{name} {_version(name)} fails on mujoco {_version('mujoco')} ({type(error).__name__}: {reason}); {tried}: "
+                "install versions that go together"
+            )
+    return ""
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "of unknown version"
+
+
+# -- environments of data ------------------------------------------------------------------------------------------------
+
+
+TRANSPARENT = ("Monitor", "RecordEpisodeStatistics", "Resumable")
+"""Wrappers that change nothing of what is seen and done; data are the same without them."""
+
+
+def recreation(spec: EnvSpec, name: str) -> tuple[str, dict[str, Any], dict[str, float]]:
+    """The arguments of `rppdyn.envs.make_env` for an environment: its id, its options, and factors on actuators' strength.
+
+    An id that is not registered gets the module of its class before it, which `gymnasium.make` then imports.
+
+    Args:
+        name: whose spec it is, for messages.
+    Raises:
+        ValueError: nothing says where the environment is registered, or it is behind a wrapper that may change it.
+    """
+    registered = gym.registry.get(spec.id)
+    if registered is None and not isinstance(spec.entry_point, str):
+        raise ValueError(f"{name} is of {spec.id}, which is not registered: import the module that does it first")
+    kwargs = {key: value for key, value in spec.kwargs.items() if key != "render_mode"}
+    for key in ARGUMENTS:
+        if key in kwargs:
+            raise ValueError(
+                f"{name} is of {spec.id} with {key}, which is no option of an environment; collect it again"
+            )
+    if registered is None or registered.max_episode_steps != spec.max_episode_steps:
+        kwargs["max_episode_steps"] = -1 if spec.max_episode_steps is None else spec.max_episode_steps
+    env_id = spec.id if registered else f"{str(spec.entry_point).partition(':')[0]}:{spec.id}"
+    return env_id, kwargs, _actuator_scale(spec, name)
+
+
+def described(env: gym.Env) -> EnvSpec:
+    """An environment's spec as data are written with: without wrappers that only watch, and without a way of drawing.
+
+    Raises:
+        ValueError: it was not made by its id, has options that are no plain data, or is behind a wrapper that may change it.
+    """
+    if env.spec is None:
+        raise ValueError(
+            f"{env_name(env)} was not made by its id, so a dataset can't say what it is; gymnasium.register it"
+        )
+    _actuator_scale(env.spec, env.spec.id)  # refuses what could not be read again
+    spec = replace(
+        env.spec,
+        additional_wrappers=tuple(w for w in env.spec.additional_wrappers if w.name not in TRANSPARENT),
+        kwargs={key: value for key, value in env.spec.kwargs.items() if key != "render_mode"},
+    )
+    try:
+        spec.to_json()
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{spec.id} can't be written to a dataset ({error}): register it by a string, entry_point='module:Class', with "
+            "numbers, texts and lists as options"
+        ) from error
+    return spec
+
+
+def _actuator_scale(spec: EnvSpec, name: str) -> dict[str, float]:
+    scale: dict[str, float] = {}
+    for wrapper in spec.additional_wrappers:
+        if wrapper.name == "ScaledActuators":
+            for actuator, factor in (wrapper.kwargs or {}).get("scale", {}).items():
+                scale[actuator] = scale.get(actuator, 1.0) * factor
+        elif wrapper.name not in TRANSPARENT:
+            raise ValueError(
+                f"{name}: behind the wrapper {wrapper.name} it may be another environment: collect without it, or from an "
+                "environment that is registered with it inside"
+            )
+    return scale

@@ -1,19 +1,43 @@
-"""A mirror symmetry of your own environment, from permutations and signs."""
+r"""A mirror symmetry of your own environment, from permutations and signs, and partial symmetries: none for the arms, say.
+
+In a partial symmetry the state is (l, a), with a the part left free. The only linear action that leaves a alone and is a
+representation is the trivial one, g (l, a) = (g l, a), so that is the action of a partial symmetry. It says of a policy
+:math:`\pi = (\pi_l, \pi_a)` in its equivariant pathway
+
+.. math:: \pi_l(g l, a) = g\, \pi_l(l, a), \qquad \pi_a(g l, a) = \pi_a(l, a) :
+
+the legs obey the mirror whatever the arms do, and the mirror says nothing of the arms but that it does not reach them. How
+the arms depend on the side that the legs are on comes from the free pathway alone, which every relaxed layer has; a
+strictly equivariant network (`model=emlp`) has none, and its arms can't tell left from right. An entry that a symmetry
+exchanges or mixes with a free one is free too: a right arm without a partner has nothing to be exchanged with.
+
+Entries left free are marked (`Entry.free`), and `certify` does not count them. It does count what they do to the others: the
+image of a state has the legs mirrored and the arms as they were, so the legs' defect is how far the arms disturb them.
+
+Published symmetries are the representations of the residual-pathway work, right or wrong, for ablations.
+They are those of the code published with Finzi, Benton & Wilson 2021 (`RL/representations.py`), which differ here and
+there from the text's Table A.10, written as what the symmetry does to each joint. What the papers left out of the
+observation (Ant's contact forces, Humanoid's inertias) stays where it is. `docs/symmetries.md` has what the simulator says
+of each: Walker2d's and Hopper's are those of the model, HalfCheetah's keeps front and back legs apart, Swimmer's keeps the
+lateral velocity, Ant's cycles the legs without the signs of the ankles, Humanoid's exchanges x and y.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 
 from rppdyn.envs.flat import dictionary_of, flat_names
 from rppdyn.envs.making import env_name
-from rppdyn.envs.spec import NOT_CERTIFIED, Entry, Matrix, Space, Symmetry, SymmetrySpec
-from rppdyn.groups import Group, Trivial
+from rppdyn.envs.spec import NOT_CERTIFIED, SPACES, Entry, Matrix, Space, Symmetry, SymmetrySpec
+from rppdyn.groups import Group, Trivial, Z
 
-__all__ = ["entry_names", "mirror_group", "mirror_spec", "plain_spec"]
+__all__ = ["entry_names", "mirror_group", "mirror_spec", "plain_spec", "without", "PUBLISHED", "published_spec"]
 
 
 def mirror_spec(
@@ -128,3 +152,211 @@ def _involution(what: str, permutation, signs) -> Matrix:
     if (wrong := np.flatnonzero((matrix @ matrix != np.eye(n)).any(1))).size:
         raise ValueError(f"{what}: mirroring twice does not return entry {wrong[0]}; swap in pairs with equal signs")
     return tuple(map(tuple, matrix.tolist()))
+
+
+# -- partial symmetries --------------------------------------------------------------------------------------------------
+
+
+def without(spec: SymmetrySpec, *names: str, model: mujoco.MjModel | None = None) -> SymmetrySpec:
+    """The spec with some entries left free: the group acts trivially on them, and certificates do not count them.
+
+    Args:
+        names: names of joints, of entries, or of bodies. A body stands for itself and the bodies it carries; the joints of
+            bodies are known from the model only.
+        model: the model that the spec was derived from, where bodies are named.
+    Returns:
+        a spec whose symmetries are not certified yet.
+    Raises:
+        ValueError: a name that is in no space, or nothing is left for the group to act on.
+
+    >>> legs = without(spec, "right_upper_arm", "left_upper_arm", model=env.unwrapped.model)    # doctest: +SKIP
+    """
+    joints, bodies = _below(model, names) if model is not None else (set(names), set(names))
+    joints |= set(names)
+    spaces: dict[str, Any] = {}
+    matched = set()
+    for key in SPACES:
+        if (space := getattr(spec, key)) is None:
+            continue
+        free = set()
+        for i, entry in enumerate(space.entries):
+            matches = {n for n in (*names, *joints) if n in (entry.name, entry.joint)}
+            matches |= {body for body in bodies if entry.name.startswith(f"{body} ") and not entry.joint}
+            if matches:
+                free.add(i)
+                matched |= matches
+        spaces[key] = _freed(space, free)
+    if unknown := [name for name in names if name not in matched and not (model is not None and _is_body(model, name))]:
+        known = ", ".join(dict.fromkeys(e.joint for e in (spec.qpos or spec.obs).entries if e.joint))
+        raise ValueError(
+            f"{spec.env_id} has no joint or entry {unknown[0]!r} to leave free; its joints are {known} "
+            "(a body needs model=)"
+        )
+    if all(_is_trivial(space) for space in spaces.values()):
+        raise ValueError(
+            f"{spec.env_id}: with {', '.join(names)} left free the symmetry acts on nothing; leave out fewer"
+        )
+    note = f"{', '.join(names)} left free."
+    symmetries = tuple(Symmetry(s.name, note=f"{s.note} {note}".strip()) for s in spec.symmetries)
+    return SymmetrySpec(spec.env_id, spec.group, symmetries=symmetries, **spaces)
+
+
+def _freed(space: Space, entries: set[int]) -> Space:
+    """The space with the trivial action on these entries and on all that the group mixes them with."""
+    owner = np.empty(space.feature_dim, dtype=int)
+    for kind, raw, feature in space.encoding.blocks:
+        owner[feature] = range(raw.start, raw.stop) if kind == "linear" else raw.start
+    matrices = np.array([*space.discrete_generators, *space.lie_algebra])
+    mixed = (matrices != 0).any(0) | (matrices != 0).any(0).T
+    free = np.isin(owner, [owner[f] for i in entries for f in space.encoding.features_of(i)])
+    while (more := free | np.isin(owner, owner[mixed[free].any(0)])).sum() > free.sum():
+        free = more
+    quaternions = {i: i - i0 for i0 in space.quaternions for i in range(i0, i0 + 4)}
+    marked = {int(owner[f]) for f in np.flatnonzero(free)}
+    remaining = [
+        entry._replace(free=entry.free or (i - quaternions.get(i, 0)) in marked)
+        for i, entry in enumerate(space.entries)
+    ]
+    discrete, lie = ([np.array(m) for m in part] for part in (space.discrete_generators, space.lie_algebra))
+    for matrix in discrete:
+        matrix[free] = np.eye(space.feature_dim)[free]
+    for matrix in lie:
+        matrix[free] = 0
+    return Space(remaining, discrete, lie, space.origin, space.angles, space.quaternions)
+
+
+def _below(model: mujoco.MjModel, names: tuple[str, ...]) -> tuple[set[str], set[str]]:
+    """Joints and bodies of the named bodies and of all that they carry."""
+    chosen = np.zeros(model.nbody, dtype=bool)
+    for b in range(1, model.nbody):  # parents come before their children
+        chosen[b] = chosen[model.body_parentid[b]] or model.body(b).name in names
+    joints = {model.joint(j).name for j in range(model.njnt) if chosen[model.jnt_bodyid[j]]}
+    return joints, {model.body(b).name for b in np.flatnonzero(chosen) if model.body(b).name}
+
+
+def _is_body(model: mujoco.MjModel, name: str) -> bool:
+    return any(model.body(b).name == name for b in range(1, model.nbody))
+
+
+def _is_trivial(space: Space) -> bool:
+    eye = np.eye(space.feature_dim)
+    return all((np.array(m) == eye).all() for m in space.discrete_generators) and not np.any(space.lie_algebra)
+
+
+# -- published symmetries ------------------------------------------------------------------------------------------------
+
+
+_SWAP = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+
+
+@dataclass(frozen=True)
+class _Published:
+    """A generator.
+
+    Args:
+        name, group: name and group of the symmetry.
+        image: the joint that each joint is carried to; others stay.
+        odd: joints that change sign.
+        root: what the generator does to vectors of a free joint; its angular velocity is taken for a pseudovector.
+    """
+
+    name: str
+    group: Group
+    image: Mapping[str, str] = field(default_factory=dict)
+    odd: frozenset[str] = frozenset()
+    root: np.ndarray = field(default_factory=lambda: np.eye(3))
+
+
+def _pairs(*names: str) -> dict[str, str]:
+    """Joints of the right side and of the left one, exchanged."""
+    return {f"{a}_{name}": f"{b}_{name}" for name in names for a, b in (("right", "left"), ("left", "right"))}
+
+
+def _planar(*names: str) -> frozenset[str]:
+    return frozenset({"rootx", "rooty", *names})
+
+
+_WALKER = {a: b for joint in ("thigh", "leg", "foot")
+           for a, b in ((f"{joint}_joint", f"{joint}_left_joint"), (f"{joint}_left_joint", f"{joint}_joint"))}  # fmt: skip
+
+PUBLISHED: Mapping[str, _Published] = {
+    "Hopper": _Published("front-back", mirror_group(), odd=_planar("thigh_joint", "leg_joint", "foot_joint")),
+    "HalfCheetah": _Published(
+        "front-back", mirror_group(), odd=_planar("bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot")
+    ),
+    "Walker2d": _Published("leg swap", mirror_group(), _WALKER),
+    "Swimmer": _Published("left-right", mirror_group(), odd=frozenset({"free_body_rot", "motor1_rot", "motor2_rot"})),
+    "Ant": _Published(
+        "leg cycle", Z(4), {f"{kind}_{i}": f"{kind}_{i % 4 + 1}" for kind in ("hip", "ankle") for i in (1, 2, 3, 4)}
+    ),
+    "Humanoid": _Published(
+        "left-right",
+        mirror_group(),
+        _pairs("hip_x", "hip_z", "hip_y", "knee", "shoulder1", "shoulder2", "elbow"),
+        frozenset({"abdomen_x", *_pairs("hip_x", "shoulder1")}),
+        root=_SWAP,
+    ),
+}
+"""Published representation of each task that has one."""
+
+
+def published_spec(spec: SymmetrySpec, task: str) -> SymmetrySpec:
+    """The published representation of a task on the spaces of its derived spec.
+
+    Args:
+        spec: the derived spec, whose entries say which joint each coordinate belongs to.
+        task: the environment's name without its version.
+    Raises:
+        ValueError: none was published for the task.
+    """
+    if task not in PUBLISHED:
+        raise ValueError(f"no representation was published for {spec.env_id}; there is one for {', '.join(PUBLISHED)}")
+    published = PUBLISHED[task]
+    state = {key: _signed_permutation(published, getattr(spec, key).features) for key in ("qpos", "qvel", "action")}
+    features = [feature for key in ("qpos", "qvel") for feature in getattr(spec, key).features]
+    whole = np.zeros((len(features), len(features)))
+    n = len(state["qpos"])
+    whole[:n, :n], whole[n:, n:] = state["qpos"], state["qvel"]
+    spaces: dict[str, Any] = {key: _with_generator(getattr(spec, key), matrix) for key, matrix in state.items()}
+    spaces["obs"] = _with_generator(spec.obs, _restricted(whole, features, spec.obs.features))
+    symmetry = Symmetry(published.name, note="As published with the residual-pathway work.")
+    return SymmetrySpec(spec.env_id, published.group, act=spec.act, symmetries=(symmetry,), **spaces)
+
+
+def _signed_permutation(published: _Published, features: tuple[Entry, ...]) -> np.ndarray:
+    """The generator on features, each of which belongs to a joint; a free joint's come in blocks of three and nine."""
+    joints = [f.joint for f in features]
+    numbers = [joints[:i].count(joint) for i, joint in enumerate(joints)]
+    where = {place: i for i, place in enumerate(zip(joints, numbers, strict=True))}
+    matrix = np.zeros((len(features), len(features)))
+    for i, (joint, number) in enumerate(zip(joints, numbers, strict=True)):
+        if joints.count(joint) == 1:
+            sign = -1.0 if joint in published.odd else 1.0
+            matrix[where[published.image.get(joint, joint), 0], i] = sign
+        elif number == 0:
+            block = _free_joint(published.root, joints.count(joint))
+            matrix[i : i + len(block), i : i + len(block)] = block
+    return matrix
+
+
+def _free_joint(S: np.ndarray, size: int) -> np.ndarray:
+    """On position and rotation matrix (12 features), or on linear and angular velocity (6)."""
+    block = np.zeros((size, size))
+    block[:3, :3] = S
+    block[3:, 3:] = np.kron(S, S) if size == 12 else np.linalg.det(S) * S
+    return block
+
+
+def _restricted(whole: np.ndarray, features: list[Entry], observed: tuple[Entry, ...]) -> np.ndarray:
+    """The generator on those of the features that are observed; what is observed besides stays where it is."""
+    place = {f.name: i for i, f in enumerate(features)}
+    names = [f.name for f in observed]
+    known = [i for i, name in enumerate(names) if name in place and names.index(name) == i]
+    at = [place[observed[i].name] for i in known]
+    matrix = np.eye(len(observed))
+    matrix[np.ix_(known, known)] = whole[np.ix_(at, at)]
+    return matrix
+
+
+def _with_generator(space: Space, matrix: np.ndarray) -> Space:
+    return Space(space.entries, (matrix,), angles=space.angles, quaternions=space.quaternions)

@@ -1,4 +1,4 @@
-"""What an environment returns, compared with what Gymnasium asks for; and where one of the user's is wrong."""
+"""Checks of an environment's returned values against what Gymnasium asks for; they name the place in a user's code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ReturnedError(ValueError):
 
 
 def require_reset(env: gym.Env, returned: Any) -> Any:
-    """What `reset` returned.
+    """Check the values that `reset` returned, and return them.
 
     Raises:
         ReturnedError: it is no pair, or its observation is not of the observation space's shape or, of a class of the user's,
@@ -34,7 +34,7 @@ def require_reset(env: gym.Env, returned: Any) -> Any:
 
 
 def require_step(env: gym.Env, returned: Any, within: bool = False) -> Any:
-    """What `step` returned.
+    """Check the values that `step` returned, and return them.
 
     Args:
         within: look at the observation's bounds, too.
@@ -79,9 +79,9 @@ def held_remarks() -> Iterator[None]:
 def _require_shape(env: gym.Env, method: str, observation: Any) -> None:
     space = env.observation_space
     if isinstance(space, gym.spaces.Box) and np.shape(observation) != space.shape:
-        found = np.shape(observation)
+        shape = np.shape(observation)
         raise _wrong(
-            env, method, f"returned an observation of shape {found}, and its observation_space has {space.shape}"
+            env, method, f"returned an observation of shape {shape}, and its observation_space has {space.shape}"
         )
 
 

@@ -59,18 +59,18 @@ def set_integration_state(model: mujoco.MjModel, data: mujoco.MjData, state: np.
 
 
 def get_derived(data: mujoco.MjData) -> dict[str, np.ndarray]:
-    """What the simulator last computed of its state: poses and velocities of bodies, forces, sensor readings.
+    """Quantities that the simulator last computed of its state: poses and velocities of bodies, forces, sensor readings.
 
     After a step most of these belong to the beginning of the step, and observations and rewards read them so (Ant's and
     Humanoid's do). Arrays whose size varies with the contacts are left out; the next step makes them anew.
     """
-    found = {}
+    derived = {}
     for name in dir(data):
         if not name.startswith(("_", "efc_", "iefc_", "contact", "solver", "timer", "bvh_")):
             value = getattr(data, name)
             if isinstance(value, np.ndarray) and value.dtype == np.float64 and value.flags.writeable and value.size:
-                found[name] = value.copy()
-    return found
+                derived[name] = value.copy()
+    return derived
 
 
 def set_derived(data: mujoco.MjData, derived: Mapping[str, np.ndarray]) -> None:
@@ -87,13 +87,13 @@ def tight_solver(model: mujoco.MjModel) -> Iterator[None]:
     """
     tight = {"solver": mujoco.mjtSolver.mjSOL_NEWTON, "tolerance": 1e-15, "iterations": 200,
              "ls_tolerance": 1e-6, "ls_iterations": 200}  # fmt: skip
-    kept = {key: getattr(model.opt, key) for key in tight}
+    options = {key: getattr(model.opt, key) for key in tight}
     try:
         for key, value in tight.items():
             setattr(model.opt, key, value)
         yield
     finally:
-        for key, value in kept.items():
+        for key, value in options.items():
             setattr(model.opt, key, value)
 
 
@@ -248,7 +248,7 @@ class Simulator:
         raise ValueError(f"{self.name}: {culprit} {fault}, or use the environment inside it")
 
     def _memory(self) -> str:
-        """What does not follow from state and action; "" if everything does."""
+        """The part of the dynamics that does not follow from state and action; "" if all of it does."""
         states, actions = self.rollout_states(PROBES, np.random.default_rng(0), stride=3, horizon=25)
         there = self.steps(states, actions)
         back = Outcome(*(column[::-1] for column in self.steps(states[::-1], actions[::-1])))
@@ -329,7 +329,7 @@ class Simulator:
         return Outcome(*before, *results, *map(np.array, (terminated, contact or data.ncon > 0, fault)))
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, str]:
-        """What `advance` returns, and what is wrong with the step; "" if nothing is."""
+        """The result of `advance`, and the fault of the step; "" if it has none."""
         for warning in UNSTABLE:
             self.data.warning[warning].number = 0
         obs, reward, terminated = self.advance(action)
@@ -355,7 +355,7 @@ class Simulator:
 
         From a faulty step on (see `Outcome`) they are nan.
         """
-        found = []
+        paths = []
         for start, sequence in zip(starts, actions, strict=True):
             self.set(start)
             path = []
@@ -365,8 +365,8 @@ class Simulator:
                 now = self.data.qpos, self.data.qvel, self.data.act
                 path.append(tuple(np.full(x.shape, np.nan) if faulty else x.copy() for x in now))
             tick(len(sequence))
-            found.append([np.array(column) for column in zip(*path, strict=True)])
-        return [np.array(column) for column in zip(*found, strict=True)]
+            paths.append([np.array(column) for column in zip(*path, strict=True)])
+        return [np.array(column) for column in zip(*paths, strict=True)]
 
     def rollout_states(
         self,

@@ -1,4 +1,4 @@
-r"""What a symmetry does to an environment's observation, action and simulator state, as plain data.
+r"""The action of a symmetry on an environment's observation, action and simulator state, as plain data.
 
 A group acts linearly on *features* of each space: :math:`g \cdot y = \phi^{-1}(\rho(g)\,\phi(y))` with
 :math:`\phi(y) = \mathrm{encode}(y - c)`. Most coordinates are their own features; a quaternion becomes a rotation matrix and
@@ -37,7 +37,7 @@ Matrix = tuple[tuple[float, ...], ...]
 
 
 class Symmetry(NamedTuple):
-    """What is known of one generator.
+    """One generator: its name, its verdicts and a note.
 
     `verdict` is what stepping the simulator found for the dynamics ("exact", "approximate" or "broken", see
     `rppdyn.envs.certify`), or "not certified"; `reward_symmetric` says whether the reward changes no more than the
@@ -123,17 +123,17 @@ class Space:
     @cached_property
     def features(self) -> tuple[Entry, ...]:
         """A name for every feature: the entry's own, ``cos``, ``sin`` of an angle, ``R[i,j]`` of a rotation matrix."""
-        found: list[Entry] = []
+        names: list[Entry] = []
         for kind, raw, _ in self.encoding.blocks:
             first = self.entries[raw.start]
             if kind == "linear":
-                found += self.entries[raw]
+                names += self.entries[raw]
             elif kind == "angle":
-                found += [Entry(f"{part} {first.name}", first.joint, "1", first.free) for part in ("cos", "sin")]
+                names += [Entry(f"{part} {first.name}", first.joint, "1", first.free) for part in ("cos", "sin")]
             else:
                 name = first.name.removesuffix(" w")
-                found += [Entry(f"{name} R[{i},{j}]", first.joint, "1", first.free) for i in range(3) for j in range(3)]
-        return tuple(found)
+                names += [Entry(f"{name} R[{i},{j}]", first.joint, "1", first.free) for i in range(3) for j in range(3)]
+        return tuple(names)
 
     @property
     def is_linear(self) -> bool:
@@ -180,7 +180,7 @@ class Space:
         return self.decode(np.einsum("...ij,...j->...i", matrix.astype(np.result_type(z, np.float32)), z))
 
     def describe(self, i: int, k: int) -> str:
-        """What the k-th generator (discrete ones first) puts in feature i, for instance ``-[5]``."""
+        """The feature that the k-th generator (discrete ones first) puts in place i, for instance ``-[5]``."""
         row = np.array((*self.discrete_generators, *self.lie_algebra)[k])[i]
         text = " ".join(f"{_coefficient(row[j])}[{j}]" for j in np.flatnonzero(row)) or "0"
         origin = next((c for j, c in enumerate(self.origin) if c and i in self.encoding.features_of(j)), 0.0)
@@ -231,10 +231,10 @@ class SymmetrySpec:
             space = getattr(self, key)
             if space is None:
                 continue
-            found = (len(space.discrete_generators), len(space.lie_algebra))
-            if found != expected:
+            counts = (len(space.discrete_generators), len(space.lie_algebra))
+            if counts != expected:
                 raise ValueError(
-                    f"{self.env_id}: {key} has {found[0]} discrete and {found[1]} Lie algebra generators, "
+                    f"{self.env_id}: {key} has {counts[0]} discrete and {counts[1]} Lie algebra generators, "
                     f"the group {self.group} has {expected[0]} and {expected[1]}; give one matrix for each"
                 )
         object.__setattr__(self, "symmetries", tuple(Symmetry(*s) for s in self.symmetries))
@@ -347,14 +347,14 @@ class SymmetrySpec:
         ends = np.cumsum([size for _, size in self.observation_groups])
         stop = int(ends[names.index(name)])
         raw = range(stop - self.observation_groups[names.index(name)][1], stop)
-        own = [f for i in raw for f in self.obs.encoding.features_of(i)]
-        own = sorted(set(own))
+        features = [f for i in raw for f in self.obs.encoding.features_of(i)]
+        features = sorted(set(features))
 
         def part(matrix: Matrix) -> np.ndarray:
             whole = np.array(matrix)
-            if np.delete(whole[own], own, axis=1).any():
+            if np.delete(whole[features], features, axis=1).any():
                 raise ValueError(f"{self.env_id}: a symmetry mixes the observation group {name!r} with another one")
-            return whole[np.ix_(own, own)]
+            return whole[np.ix_(features, features)]
 
         obs = Space(
             [self.obs.entries[i] for i in raw],
@@ -460,12 +460,12 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _entry(entry: Entry | str | Sequence[Any]) -> Entry:
     try:
-        found = Entry(entry) if isinstance(entry, str) else Entry(*entry)
+        parsed = Entry(entry) if isinstance(entry, str) else Entry(*entry)
     except TypeError:
-        found = Entry("")
-    if not all(isinstance(text, str) for text in found[:3]) or not found.name:
+        parsed = Entry("")
+    if not all(isinstance(text, str) for text in parsed[:3]) or not parsed.name:
         raise ValueError(f"entry {entry!r} of a space: give its name, or Entry(name, joint, unit)")
-    return found
+    return parsed
 
 
 def _matrix(m, n: int, key: str) -> Matrix:

@@ -184,10 +184,10 @@ def _restore_simulator(base: Any, state: Mapping[str, Any]) -> None:
     if not isinstance(base, MujocoEnv):
         base.restore_simulator_state(_plain(state["simulator"]))
         return
-    found, needed = np.shape(state["simulator"]), get_integration_state(base.model, base.data).shape
-    if found != needed:
+    shape, needed = np.shape(state["simulator"]), get_integration_state(base.model, base.data).shape
+    if shape != needed:
         raise ValueError(
-            f"the simulator's state has shape {found}, the model of {state['env_id']} has {needed}; use the same model"
+            f"the simulator's state has shape {shape}, the model of {state['env_id']} has {needed}; use the same model"
         )
     set_integration_state(base.model, base.data, np.array(state["simulator"], dtype=np.float64))
     set_derived(base.data, {name: np.asarray(value) for name, value in state["derived"].items()})
@@ -227,8 +227,8 @@ def _own_spaces(layer) -> dict[str, gym.Space]:
 
 
 def _random_state(base: gym.Env) -> dict:
-    own = None if base._np_random is None else _bits(base._np_random)
-    return {"env": own} | {key: _bits(space.np_random) for key, space in _own_spaces(base).items()}
+    bits = None if base._np_random is None else _bits(base._np_random)
+    return {"env": bits} | {key: _bits(space.np_random) for key, space in _own_spaces(base).items()}
 
 
 def _restore_random(base: gym.Env, saved: dict) -> None:

@@ -30,8 +30,8 @@ def termination(env: gym.Env) -> Termination:
         ValueError: another environment, or one whose observation does not show what its rule asks for.
     """
     base = env.unwrapped
-    if callable(own := getattr(base, "terminates", None)):
-        return lambda observations: own(observations) | ~observations.isfinite().all(-1)
+    if callable(terminates := getattr(base, "terminates", None)):
+        return lambda observations: terminates(observations) | ~observations.isfinite().all(-1)
     task = type(base).__name__.removesuffix("Env")
     rules = {
         "InvertedPendulum": _pendulum,

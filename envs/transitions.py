@@ -13,15 +13,15 @@ from torch import Tensor
 from rppdyn.envs.episodes import Episode, EpisodeDataset
 from rppdyn.envs.spec import SymmetrySpec
 
-__all__ = ["Stretches", "TransitionData", "draw_chunks", "hold_out", "transition_data"]
+__all__ = ["Segments", "TransitionData", "draw_chunks", "hold_out", "transition_data"]
 
 SPLIT_SEED = 0
 """Of the episodes held out: the same for every seed of a fit, so that seeds are compared on the same trajectories."""
 
 
 @dataclass(frozen=True)
-class Stretches:
-    """Stretches of one length out of episodes: features, actions and rewards in float64.
+class Segments:
+    """Segments of one length out of episodes: features, actions and rewards in float64.
 
     Attributes:
         states: ``(n, T + 1, features)``.
@@ -42,8 +42,8 @@ class TransitionData:
     """A dataset's episodes parted: to train on, to choose by, and to be judged by; no episode is in two of them."""
 
     train: tuple[Episode, ...]
-    validation: Stretches
-    test: Stretches
+    validation: Segments
+    test: Segments
 
 
 def transition_data(
@@ -61,10 +61,10 @@ def transition_data(
     _check(dataset, spec)
     train, validation, test = hold_out(dataset, held_out, length)
 
-    def draw(episodes: Sequence[Episode], what: str) -> Stretches:
-        too_few = lambda found: (  # noqa: E731
-            f"its {len(episodes)} {what} episodes have {found} trajectories of {length} steps, not {trajectories}: give "
-            f"task.trajectories={found}, a larger task.held_out, or collect more"
+    def draw(episodes: Sequence[Episode], what: str) -> Segments:
+        too_few = lambda available: (  # noqa: E731
+            f"its {len(episodes)} {what} episodes have {available} trajectories of {length} steps, not {trajectories}: give "
+            f"task.trajectories={available}, a larger task.held_out, or collect more"
         )
         return _drawn(dataset, spec, episodes, trajectories, length, SPLIT_SEED, too_few)
 
@@ -99,24 +99,24 @@ def hold_out(
 
 def draw_chunks(
     dataset: EpisodeDataset, spec: SymmetrySpec, episodes: Sequence[Episode], count: int, length: int, seed: int
-) -> Stretches:
-    """Disjoint stretches of ``length`` steps, drawn uniformly from all that the episodes can be cut into.
+) -> Segments:
+    """Disjoint segments of ``length`` steps, drawn uniformly from all that the episodes can be cut into.
 
     Raises:
         ValueError: naming how many there are, if fewer.
     """
-    too_few = lambda found: (  # noqa: E731
-        f"its training episodes have {found} chunks of {length} steps, not {count}: give task.train={found * length} at "
-        "most, shorter chunks, or collect more"
+    too_few = lambda available: (  # noqa: E731
+        f"its training episodes have {available} chunks of {length} steps, not {count}: give "
+        f"task.train={available * length} at most, shorter chunks, or collect more"
     )
     return _drawn(dataset, spec, episodes, count, length, seed, too_few)
 
 
 def _check(dataset: EpisodeDataset, spec: SymmetrySpec) -> None:
-    found = dataset.episodes[0].observations.shape[1], dataset.episodes[0].actions.shape[1]
-    if found != (spec.obs.dim, spec.action.dim):
+    sizes = dataset.episodes[0].observations.shape[1], dataset.episodes[0].actions.shape[1]
+    if sizes != (spec.obs.dim, spec.action.dim):
         raise ValueError(
-            f"{dataset.name} has observations and actions of {found[0]} and {found[1]} numbers, the symmetry spec of "
+            f"{dataset.name} has observations and actions of {sizes[0]} and {sizes[1]} numbers, the symmetry spec of "
             f"{spec.env_id} is for {spec.obs.dim} and {spec.action.dim}"
         )
 
@@ -129,17 +129,17 @@ def _drawn(
     length: int,
     seed: int,
     too_few: Callable[[int], str],
-) -> Stretches:
-    """Disjoint stretches, drawn uniformly; ``too_few`` says of how many there are what is to be done."""
+) -> Segments:
+    """Disjoint segments, drawn uniformly; ``too_few`` says of how many there are what is to be done."""
     rng = np.random.default_rng(seed)
     starts = _cuts(episodes, length, rng)
     if len(starts) < count:
         raise ValueError(f"{dataset.name}: {too_few(len(starts))}")
-    return _stretches(spec, episodes, [starts[i] for i in rng.permutation(len(starts))[:count]], length)
+    return _segments(spec, episodes, [starts[i] for i in rng.permutation(len(starts))[:count]], length)
 
 
 def _cuts(episodes: Sequence[Episode], length: int, rng: np.random.Generator) -> list[tuple[int, int]]:
-    """Beginnings of disjoint stretches, (episode, step); where an episode has steps to spare the first begins at random."""
+    """Beginnings of disjoint segments, (episode, step); where an episode has steps to spare the first begins at random."""
     starts: list[tuple[int, int]] = []
     for index, episode in enumerate(episodes):
         count, spare = divmod(len(episode), length)
@@ -149,10 +149,10 @@ def _cuts(episodes: Sequence[Episode], length: int, rng: np.random.Generator) ->
     return starts
 
 
-def _stretches(
+def _segments(
     spec: SymmetrySpec, episodes: Sequence[Episode], starts: Sequence[tuple[int, int]], length: int
-) -> Stretches:
+) -> Segments:
     observations = np.stack([episodes[i].observations[t : t + length + 1] for i, t in starts])
     actions = np.stack([episodes[i].actions[t : t + length] for i, t in starts])
     rewards = np.stack([episodes[i].rewards[t : t + length] for i, t in starts])
-    return Stretches(spec.encode(torch.from_numpy(observations)), *map(torch.from_numpy, (actions, rewards)))
+    return Segments(spec.encode(torch.from_numpy(observations)), *map(torch.from_numpy, (actions, rewards)))

@@ -236,7 +236,7 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
         )
 
     def simulator_state(self) -> dict[str, Any]:
-        """What the next step follows from, beside the random generators; `rppdyn.envs.capture_state` asks for it."""
+        """The state that the next step follows from, beside the random generators; `rppdyn.envs.capture_state` asks for it."""
         return {"state": self._z.numpy().copy(), "torque": self._torque.numpy().copy()}
 
     def restore_simulator_state(self, state: Mapping[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import shutil
@@ -11,8 +10,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from rppdyn.jobs.reporting.html import POLICY, VOID
-
+VOID = ("meta", "link", "br", "hr", "img", "col")
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+"""What a browser may load for a report: nothing; and it may run no script."""
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="no browser found: apt-get install chromium")
 FLAGS = (
@@ -91,9 +91,8 @@ def browse(path, profile, *flags):
 def probed(text, folder, window="1280,900", scheme="light"):
     """What a script finds in the page once it is shown."""
     path = folder / "probe.html"
-    policy = html.escape(POLICY)
-    assert text.count(policy) == 1
-    text = text.replace(policy, f"{policy}; script-src &#x27;unsafe-inline&#x27;")
+    assert text.count(POLICY) == 1
+    text = text.replace(POLICY, f"{POLICY}; script-src 'unsafe-inline'")
     path.write_text(text.replace("</head>", LISTENER).replace("</body>", PROBE), encoding="utf-8")
     preference = f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}"
     dom = browse(path, folder / "profile", f"--window-size={window}", preference, "--dump-dom")

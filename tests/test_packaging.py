@@ -47,8 +47,8 @@ FLOORS = {
 }
 # The rooms of jobs, and files that they share, in the same way. The other files beside them are verbs, which may use every
 # room, and some rooms verbs' models.
-ROOMS_OF_JOBS = {"config": 0, "results": 1, "fitting": 2, "training": 2, "measuring": 3, "reporting": 4}
-FILES_OF_JOBS = {"results"}
+ROOMS_OF_JOBS = {"config": 0, "plots": 1, "results": 1, "fitting": 2, "training": 2, "measuring": 3, "reporting": 4}
+FILES_OF_JOBS = {"plots", "results"}
 TOP = 5  # where verbs are
 VERBS_OF_ROOMS = {("measuring", "fit_dynamics"), ("measuring", "fit_regression"), ("measuring", "fit_transition"),
                   ("measuring", "fit_image"), ("measuring", "fit_trajectories"), ("fitting", "report")}  # fmt: skip
@@ -130,6 +130,22 @@ def test_rooms_have_no_cycles():
     TopologicalSorter(graph).prepare()  # raises CycleError, naming the cycle
 
 
+def test_modules_have_no_cycles():
+    """Module by module, of what is imported when a module is. The one exception stands at the end of its file."""
+    modules: dict[str, Path] = {}
+    for room, path in sources():
+        base = ROOT if room in LINKS else ROOT / "rppdyn"
+        modules[".".join(["rppdyn", *path.relative_to(base).with_suffix("").parts]).removesuffix(".__init__")] = path
+    graph: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        names = {name for name, _, lazily in imports(path) if not lazily}
+        graph[module] = {name if name in modules else name.rpartition(".")[0] for name in names} & set(modules) - {
+            module
+        }
+    graph["rppdyn.reps.rep"] -= {f"rppdyn.reps.{name}" for name in ("builtin", "matrices", "types")}
+    TopologicalSorter(graph).prepare()
+
+
 def test_mathematics_knows_no_simulator_and_no_configuration_tool():
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
@@ -175,9 +191,11 @@ def test_importing_the_package_is_cheap():
     assert done.stdout.split() == []
 
 
-@pytest.mark.parametrize("name", ["tasks.images", "jobs.fit_image", "jobs.fit_regression", "jobs.fit_dynamics"])
-def test_what_needs_no_simulator_loads_none(name):
-    code = f"import sys, rppdyn.{name}; print(*sorted({SIMULATORS} & set(sys.modules)))"
+def test_what_needs_no_simulator_loads_none():
+    names = ", ".join(
+        f"rppdyn.{name}" for name in ("tasks.images", "jobs.fit_image", "jobs.fit_regression", "jobs.fit_dynamics")
+    )
+    code = f"import sys, {names}; print(*sorted({SIMULATORS} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
@@ -220,7 +238,7 @@ def test_wheel_holds_every_module_and_every_configuration(wheel):
     expected |= {f"rppdyn/{path.relative_to(ROOT / 'rppdyn')}" for room, path in sources() if room not in LINKS}
     expected |= {f"rppdyn/{path.relative_to(ROOT)}" for room, path in sources() if room in LINKS}
     expected |= {f"rppdyn/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.yaml")}
-    expected.add("rppdyn/envs/verdicts.json")
+    expected |= {"rppdyn/envs/verdicts.json", "rppdyn/jobs/reporting/report.html"}
     expected |= {f"rppdyn/{path.relative_to(ROOT)}" for path in (ROOT / "agents" / "weights").iterdir()}
     held = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert held == expected

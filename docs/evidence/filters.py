@@ -32,13 +32,11 @@ from rppdyn.images import (
     omega_penalty,
     sampled,
 )
-from rppdyn.images.bases import pixel_grid
-from rppdyn.images.filter_settings import FilterSettings
+from rppdyn.images.anchors import pixel_grid
 from rppdyn.images.layer import rotations_of
-from rppdyn.images.lie_convolution import set_elements
-from rppdyn.images.lie_groups import GROUPS
-from rppdyn.images.lie_relaxed import amplitudes, relaxed
+from rppdyn.images.lie_convolution import GROUPS, amplitudes, relaxed, set_elements
 from rppdyn.images.models import FieldNorm, OrientationPooling
+from rppdyn.images.registry import FilterSettings
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import Categorical, curvature, kronecker_evidence, negative_log_prior
 from rppdyn.runs.files import write_json

@@ -25,8 +25,8 @@ from torch.nn import functional as F
 
 from rppdyn.images import ImageModel
 from rppdyn.images.models import one_layer, power_blocks
-from rppdyn.images.operator_settings import OperatorSettings
 from rppdyn.images.operators import affine_base
+from rppdyn.images.registry import OperatorSettings
 from rppdyn.runs.files import write_json
 from rppdyn.tasks.images import centred
 

@@ -15,8 +15,7 @@ from convolution_curvature import extent, ratios
 from torch.nn import functional as F
 
 from rppdyn.images import ARCHITECTURES, ImageModel
-from rppdyn.images.filter_settings import FilterSettings
-from rppdyn.images.operator_settings import OperatorSettings
+from rppdyn.images.registry import FilterSettings, OperatorSettings
 from rppdyn.priors import negative_log_prior
 from rppdyn.runs import provenance
 from rppdyn.runs.files import write_json

@@ -1,4 +1,4 @@
-"""What stepping the simulator from mirrored states found: numbers, verdicts, a table, a dictionary and a figure."""
+"""The certificate of a symmetry, from steps from mirrored states: numbers, verdicts, a table, a dictionary and a figure."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Support(NamedTuple):
     """How often mirrored states lie among the states that rollouts visit, see `rppdyn.envs.certification.certify`.
 
     Args:
-        share: of the images that lie as near to visited states as 95 % of visited states do; 0.95 for a symmetry of
+        share: share of the images that lie as near to visited states as 95 % of visited states do; 0.95 for a symmetry of
             everything, 0 where the images are never visited and data can't refute the map.
         worst: the coordinate whose images most often lie more than a standard deviation outside the visited range.
         outside: how often they do.
@@ -95,10 +95,10 @@ class Support(NamedTuple):
 
 @dataclass(frozen=True)
 class GeneratorReport:
-    """What was found for one generator. What a bare model lacks (all but `state`, `rollout`, `support`) is None.
+    """The verdicts on one generator. What a bare model lacks (all but `state`, `rollout`, `support`) is None.
 
     Args:
-        name: of the symmetry.
+        name: name of the symmetry.
         expected: the verdict on the dynamics that the spec states, or "".
         state: defect of one step in positions, velocities and activations, relative to the length of the step.
         observation: the same in the raw observation, and of the observation itself, obs(g s) against g obs(s).
@@ -108,7 +108,7 @@ class GeneratorReport:
         n_states, n_contact: all states, and those in contact.
         termination: share of states that terminate while their mirror images don't, or the reverse.
         reset: largest Kolmogorov-Smirnov distance, over coordinates, between reset states and their mirror images.
-        reset_p_value: of that distance, corrected for the number of coordinates.
+        reset_p_value: p-value of that distance, corrected for the number of coordinates.
         reset_coordinate: where it is.
         rollout: median over rollouts of the defect after 1, 2, ... steps, in units of a typical step.
         support: how often the mirrored states are visited.
@@ -116,7 +116,7 @@ class GeneratorReport:
             change in a step.
         constant: coordinates that never varied in the sample, so that nothing was learned about them.
         unconstrained: coordinates that the spec leaves free, and so are not counted.
-        quantiles: of each distribution of the figure, at `LEVELS`.
+        quantiles: quantiles of each distribution of the figure, at `LEVELS`.
         left_out: number of further steps by what was wrong with them or with their images: MuJoCo reset the simulation, or an
             observation or reward was not finite. No number above is of these.
         deviations: what in the model keeps it from being exact, the largest relative difference first, see
@@ -286,8 +286,9 @@ class Certificate:
 
     Args:
         env_id: what the spec describes.
-        model_digest, spec_digest: of the compiled model and of the group's action, see `rppdyn.envs.certification.store`.
-        n_states, seed: of the sample.
+        model_digest, spec_digest: digests of the compiled model and of the group's action, see
+            `rppdyn.envs.certification.store`.
+        n_states, seed: number of states and seed of the sample.
         solver: "stock", or "tight" for one that solves contact forces to rounding.
         mujoco: version of the simulator.
         generators: one report per generator of the spec's group, discrete ones first.

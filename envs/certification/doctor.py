@@ -77,27 +77,27 @@ def diagnose(
         model: an environment or its id, a model, or the path of an MJCF or URDF file; the model's own motion is judged.
         symmetry: its name, as `derive` says it; None: of those that deviate the one that is nearest to exact.
         n_states: states that random actions reach, from which one step is taken.
-        seed: of the actions.
+        seed: seed of the actions.
     Raises:
         ValueError: an unknown symmetry, or none that is discrete and deviates.
     """
     with opened(model) as simulator:
-        own = simulator.model
-        found = _chosen(own, symmetry)
-        spec = symmetry_spec(own, symmetry=found.name)
+        compiled = simulator.model
+        chosen = _chosen(compiled, symmetry)
+        spec = symmetry_spec(compiled, symmetry=chosen.name)
         elements = Elements.of(spec, 0, np.random.default_rng(seed))
-        evidence = Evidence.visit(BareSimulator(own), n_states, np.random.default_rng(seed))
+        evidence = Evidence.visit(BareSimulator(compiled), n_states, np.random.default_rng(seed))
         evidence.require_enough(evidence.outcome.fault)
         whole = _defects(evidence, elements)
         broken = whole > EXACT_BELOW
         findings = []
-        for deviation in found.deviations:
-            left = _defects(_stepped(symmetrise(own, found, deviation), evidence), elements)
+        for deviation in chosen.deviations:
+            left = _defects(_stepped(symmetrise(compiled, chosen, deviation), evidence), elements)
             gone = 1 - np.square(left[broken] / whole[broken])
             findings.append(Finding(deviation, float(np.nanmean(gone.clip(min=0))) if broken.any() else 0.0))
-        repaired = _defects(_stepped(symmetrise(own, found), evidence), elements)
+        repaired = _defects(_stepped(symmetrise(compiled, chosen), evidence), elements)
     findings.sort(key=lambda one: -one.share)
-    return Diagnosis(found.name, float(np.nanmedian(whole)), float(np.nanmedian(repaired)), tuple(findings))
+    return Diagnosis(chosen.name, float(np.nanmedian(whole)), float(np.nanmedian(repaired)), tuple(findings))
 
 
 def _chosen(model: mujoco.MjModel, name: str | None) -> ModelSymmetry:
@@ -123,6 +123,6 @@ def _defects(evidence: Evidence, elements: Elements) -> np.ndarray:
     state = Comparison.of(elements, "qpos", s, m)
     for key in evidence.state_keys[1:]:
         state = state.beside(Comparison.of(elements, key, s, m))
-    found = np.full(len(evidence.states), np.nan)
-    found[faults(s, m) == ""] = state.relative
-    return found
+    defects = np.full(len(evidence.states), np.nan)
+    defects[faults(s, m) == ""] = state.relative
+    return defects

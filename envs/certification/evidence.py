@@ -1,4 +1,4 @@
-r"""What a simulator did from visited states, to be compared with what it does from their mirror images.
+r"""Steps of a simulator from visited states, to be compared with those from their mirror images.
 
 The original states are stepped once and serve every generator; for each generator only the images are stepped.
 
@@ -92,12 +92,12 @@ class Comparison:
         A force that acts in one state of a hundred would be lost in a percentile over all of them. A feature that never
         changes has the defect of its value, zero if that is right too.
         """
-        found = {}
+        components = {}
         for name, difference, moved in zip(self.names, np.abs(self.difference).T, self.moved.T, strict=True):
             active = (difference != 0) | (moved != 0)
             scale = np.sqrt(np.mean(moved[active] ** 2)) if moved.any() else 1.0
-            found[name] = Defect.of(difference[active] / scale) if active.any() else Defect(0.0, 0.0, 0.0, 0.0)
-        return found
+            components[name] = Defect.of(difference[active] / scale) if active.any() else Defect(0.0, 0.0, 0.0, 0.0)
+        return components
 
     @property
     def verdict(self) -> str:
@@ -165,12 +165,12 @@ class Evidence:
             state = state.beside(Comparison.of(elements, key, self.outcome, m))
         return state, Comparison.of(elements, "obs", self.outcome, m) if self.simulator.is_task else None
 
-    def require_enough(self, found: np.ndarray) -> None:
+    def require_enough(self, fault: np.ndarray) -> None:
         """Refuse to judge by too few steps, given what is wrong with each."""
-        if (n := int(np.sum(found == ""))) < min(FEWEST, len(found)):
-            kinds, counts = np.unique(found[found != ""], return_counts=True)
+        if (n := int(np.sum(fault == ""))) < min(FEWEST, len(fault)):
+            kinds, counts = np.unique(fault[fault != ""], return_counts=True)
             raise ValueError(
-                f"{self.simulator.name}: no verdict, for {n} of {len(found)} steps are left to judge ({counts.max()} "
+                f"{self.simulator.name}: no verdict, for {n} of {len(fault)} steps are left to judge ({counts.max()} "
                 f"{kinds[counts.argmax()]}); give it weaker controls or a shorter timestep, or take more states"
             )
 
@@ -192,9 +192,9 @@ class Elements:
 
     Args:
         spec: whose spaces they act on.
-        generators: of each space that the spec has, the generator's (f, f) matrix.
+        generators: the generator's (f, f) matrix on each space that the spec has.
         times: t of each element of a continuous generator; None for a discrete one, which is its own only element.
-        matrices: of each space, one (f, f) matrix per element.
+        matrices: one (f, f) matrix per element, on each space.
     """
 
     spec: SymmetrySpec

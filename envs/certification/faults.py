@@ -57,7 +57,7 @@ class Suspect:
         change: relative to the model's value; of friction, and of what is 0 in the model, in units of `unit`.
         unit: what a change of 1 is, in the parameter's own units.
         error: standard error of the change.
-        share: of the residual that it explains, from 0 to 1.
+        share: share of the residual that it explains, from 0 to 1.
     """
 
     part: str
@@ -70,10 +70,10 @@ class Suspect:
 
 @dataclass(frozen=True)
 class FaultReport:
-    """What logged transitions say of the parts of a robot.
+    """The faults of a robot's parts, judged by logged transitions.
 
     Attributes:
-        name: of the robot.
+        name: name of the robot.
         transitions: how many were compared.
         residual: median difference of a logged step from the model's, relative to a step.
         floor: the same of the model's own log.
@@ -118,7 +118,7 @@ def find_fault(
             positions, velocities and activations, and actions that are held as `certify` holds them.
         episodes: the log; ten thousand transitions are plenty.
         n_states: transitions that are compared, drawn from the log.
-        seed: of the draw.
+        seed: seed of the draw.
     Raises:
         ValueError: observations or actions of another size, too few usable transitions, or an environment whose log does not
             say its simulator's state, or whose step is not the simulator's alone.
@@ -133,12 +133,14 @@ def find_fault(
         nominal = _Stepper(simulator.model, log.substeps)
         before = states[:, 1 + simulator.model.nq : 1 + simulator.model.nq + simulator.model.nv]
         units = (after - before).std(0) + 1e-12 * np.abs(after).max() + 1e-300
-        own = (floor_log[2] - nominal(floor_log[0], floor_log[1])) / units
+        floor_residual = (floor_log[2] - nominal(floor_log[0], floor_log[1])) / units
         predicted = nominal(states, actions)
         residual = (after - predicted) / units
         usable = np.isfinite(residual).all(1)
         size = np.linalg.norm(((after - before) / units)[usable], axis=1)
-        floor = float(np.quantile(np.linalg.norm(own[np.isfinite(own).all(1)], axis=1), 0.9)) + 1e-12
+        floor = (
+            float(np.quantile(np.linalg.norm(floor_residual[np.isfinite(floor_residual).all(1)], axis=1), 0.9)) + 1e-12
+        )
         fit = _Fit(nominal, states[usable], actions[usable], after[usable], units, floor)
         misses = float(np.median(np.linalg.norm(residual[usable], axis=1)))
         suspects = fit.suspects(list(_parameters(simulator.model)), predicted[usable]) if misses > floor else []
@@ -146,7 +148,7 @@ def find_fault(
             simulator.name,
             int(usable.sum()),
             misses / float(np.median(size)),
-            float(np.median(np.linalg.norm(own, axis=1)) / np.median(size)),
+            float(np.median(np.linalg.norm(floor_residual, axis=1)) / np.median(size)),
             tuple(suspects),
         )
 
@@ -163,17 +165,17 @@ class _Parameter:
 
     def changed(self, model: mujoco.MjModel, change: float) -> mujoco.MjModel:
         """A copy of the model with the parameter off by so much."""
-        found = copy.deepcopy(model)
-        array = getattr(found, self.field)
+        changed = copy.deepcopy(model)
+        array = getattr(changed, self.field)
         if self.field == "body_mass":
             array[self.index[0]] *= 1 + change
-            found.body_inertia[self.index[0]] *= 1 + change
-            mujoco.mj_setConst(found, mujoco.MjData(found))
+            changed.body_inertia[self.index[0]] *= 1 + change
+            mujoco.mj_setConst(changed, mujoco.MjData(changed))
         elif self.field == "actuator_gear":
             array[self.index[0]] *= 1 + change
         else:
             array[list(self.index)] += change * self.unit
-        return found
+        return changed
 
 
 def _parameters(model: mujoco.MjModel) -> Iterator[_Parameter]:
@@ -203,13 +205,13 @@ def _parameters(model: mujoco.MjModel) -> Iterator[_Parameter]:
 
 def _torques(model: mujoco.MjModel) -> NDArray[np.float64]:
     """The largest torque of the motors on each degree of freedom, where they drive joints; a scale of friction."""
-    found = np.zeros(model.nv)
+    torques = np.zeros(model.nv)
     for i in range(model.nu):
         if int(model.actuator_trntype[i]) in (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)):
             high = np.abs(model.actuator_ctrlrange[i]).max() or 1.0
             gain = abs(model.actuator_gainprm[i, 0]) or 1.0
-            found[model.jnt_dofadr[model.actuator_trnid[i, 0]]] += abs(model.actuator_gear[i, 0]) * high * gain
-    return found
+            torques[model.jnt_dofadr[model.actuator_trnid[i, 0]]] += abs(model.actuator_gear[i, 0]) * high * gain
+    return torques
 
 
 class _Stepper:
@@ -221,10 +223,10 @@ class _Stepper:
     def __call__(self, states: NDArray, actions: NDArray) -> NDArray[np.float64]:
         model = self.model
         control = np.repeat(actions[:, None], self.substeps, axis=1)
-        found, _ = rollout.rollout(
+        path, _ = rollout.rollout(
             model, mujoco.MjData(model), np.ascontiguousarray(states), np.ascontiguousarray(control)
         )
-        after = found[:, -1, 1 + model.nq : 1 + model.nq + model.nv]
+        after = path[:, -1, 1 + model.nq : 1 + model.nq + model.nv]
         return np.where(np.abs(after).max(1, keepdims=True) < 1e8, after, np.nan)
 
     def of(self, model: mujoco.MjModel) -> _Stepper:
@@ -251,16 +253,16 @@ class _Fit:
         """Of each parameter, by some transitions; those that explain most are fitted with the model itself, by all of them."""
         chosen = np.unique(np.linspace(0, len(self.states) - 1, SCREENED).astype(int))
         some = replace(self, states=self.states[chosen], actions=self.actions[chosen], after=self.after[chosen])
-        found = {p: some._screened(p, predicted[chosen]) for p in parameters}
-        first = sorted(found, key=lambda p: -found[p][2])[:REFINED]
+        screened = {p: some._screened(p, predicted[chosen]) for p in parameters}
+        first = sorted(screened, key=lambda p: -screened[p][2])[:REFINED]
         whole = (self.after - predicted) / self.units
         for p in first:
             slope = self._slope(p, whole)
-            found[p] = self._refined(p, whole, slope, self._solved(whole, whole, slope))
-            if found[p][2] > EXPLAINED:
+            screened[p] = self._refined(p, whole, slope, self._solved(whole, whole, slope))
+            if screened[p][2] > EXPLAINED:
                 break
-        ranked = sorted(found, key=lambda p: -found[p][2])
-        return [Suspect(p.part, p.name, found[p][0], p.unit, found[p][1], found[p][2]) for p in ranked]
+        ranked = sorted(screened, key=lambda p: -screened[p][2])
+        return [Suspect(p.part, p.name, screened[p][0], p.unit, screened[p][1], screened[p][2]) for p in ranked]
 
     def _slope(self, parameter: _Parameter, whole: NDArray) -> NDArray[np.float64]:
         return np.nan_to_num((whole - self.residual(parameter, STEP)) / STEP)
@@ -314,8 +316,8 @@ class _Log:
 
     Attributes:
         positions, velocities: the entry of the observation for each number of the state, -1 where there is none.
-        limit: of velocities in the observation, which may be clipped.
-        substeps: of the simulator, for a step of the log.
+        limit: limit of velocities in the observation, which may be clipped.
+        substeps: number of steps of the simulator in a step of the log.
     """
 
     simulator: Simulator
@@ -424,16 +426,16 @@ class _Log:
                     after.append(there)
                 if terminated:
                     break
-        found = self.states(np.array(before)), np.array(actions), np.array(after)
-        predicted = _Stepper(model, self.substeps)(found[0], found[1])
-        change = np.abs(found[2] - np.array(before)[:, self.velocities]).mean(0) + 1e-9
-        off = np.nanmedian(np.abs(found[2] - predicted) / change)
+        transitions = self.states(np.array(before)), np.array(actions), np.array(after)
+        predicted = _Stepper(model, self.substeps)(transitions[0], transitions[1])
+        change = np.abs(transitions[2] - np.array(before)[:, self.velocities]).mean(0) + 1e-9
+        off = np.nanmedian(np.abs(transitions[2] - predicted) / change)
         if not off < 1e-2:
             raise ValueError(
                 f"{simulator.name}: its own log differs from the model's steps by {off:.2g}, so that it can't be compared: the "
                 "observation must have the simulator's positions and velocities, and the action its controls"
             )
-        return found
+        return transitions
 
     def _observed(self) -> NDArray[np.float64]:
         if isinstance(self.simulator, BareSimulator):

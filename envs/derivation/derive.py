@@ -20,7 +20,7 @@ LISTED = 12  # deviations that a table spells out
 
 @dataclass(frozen=True, eq=False)
 class Derivation:
-    """What was derived from a model: its candidate symmetries, discrete ones first, and its reversal if it is a chain."""
+    """The result of a derivation: a model's candidate symmetries, discrete ones first, and its reversal if it is a chain."""
 
     model: mujoco.MjModel
     symmetries: tuple[ModelSymmetry, ...]
@@ -78,7 +78,7 @@ def derive(model: mujoco.MjModel) -> Derivation:
         raise ValueError(f"the model has {model.nflex} flexes, whose symmetry is not derived; remove them")
     if not model.nv:
         raise ValueError("the model has no joints: there is nothing to derive a symmetry of")
-    return Derivation(model, tuple(found.symmetry for found in search(model)), derive_reversal(model))
+    return Derivation(model, tuple(candidate.symmetry for candidate in search(model)), derive_reversal(model))
 
 
 def _deviating(name: str, deviations: tuple[Deviation, ...]) -> list[str]:
@@ -113,20 +113,20 @@ def _joints(model: mujoco.MjModel, s: ModelSymmetry) -> list[tuple[str, str]]:
     """(joint, what it becomes) of every joint."""
     scalars = [int(j) for j in Skeleton(model).scalars]
     names = [name_of(model, "joint", j).removeprefix("joint ") for j in range(model.njnt)]
-    found = []
+    joints = []
     for j in range(model.njnt):
         if j in scalars:
             n = scalars.index(j)
             text, shift = _sum(s.joint_matrix[n], [names[k] for k in scalars]), s.joint_shift[n]
             if shift:
                 text = f"{shift:.4g}" if text == "stays" else f"{text} {'-' if shift < 0 else '+'} {abs(shift):.4g}"
-            found.append((names[j], text))
+            joints.append((names[j], text))
         else:
             body = int(model.jnt_bodyid[j])
             source = s.bodies.index(body)
             of = "" if source == body else f" of {name_of(model, 'body', source).removeprefix('body ')}"
-            found.append((f"{names[j]} (own axes)", _axes(s.frames[source], s.is_continuous) + of))
-    return found
+            joints.append((f"{names[j]} (own axes)", _axes(s.frames[source], s.is_continuous) + of))
+    return joints
 
 
 def _controls(model: mujoco.MjModel, s: ModelSymmetry) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """Every field of `mujoco.MjModel`: how a symmetry carries it, or why it cannot matter.
 
 `SAME`, `CONSTANTS` and `SHORTCUTS` are what the comparison itself reads: adding a name there compares it. `CARRIED` names the
-fields that have rules of their own, in `elements`, `shapes`, `inertia` and `parameters`. A test goes through the fields of the
+fields that have rules of their own, in `elements` and `parameters`. A test goes through the fields of the
 installed MuJoCo.
 """
 

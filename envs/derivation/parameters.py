@@ -16,14 +16,15 @@ import numpy as np
 from rppdyn.envs.derivation.elements import (
     NONE,
     Match,
+    carried_inertias,
     force_of,
     image_in_body,
     image_size,
+    matters,
     orientation_gap,
     tendon_coefficients,
 )
 from rppdyn.envs.derivation.fields import CONSTANTS, SAME, SHORTCUTS
-from rppdyn.envs.derivation.inertia import carried_inertias, matters
 from rppdyn.envs.derivation.trees import (
     BALL,
     BIAS,
@@ -104,27 +105,27 @@ class Parameter:
 
     def image(self, values: np.ndarray) -> np.ndarray:
         """All rows carried to their partners; an element that nothing is carried to keeps its own."""
-        found = values.copy()
+        image = values.copy()
         for i in np.flatnonzero(self.partners != NONE):
             carried = self.carry(int(i), values[i])
             if np.isfinite(carried).all():
-                found[self.partners[i]] = carried
-        return found
+                image[self.partners[i]] = carried
+        return image
 
 
 def deviations(skeleton: Skeleton, match: Match, compared: Iterable[Parameter] | None = None) -> tuple[Deviation, ...]:
-    """What keeps a symmetry from being exact, the largest first; of a pair of partners it is said once.
+    """Deviations that keep a symmetry from being exact, the largest first; of a pair of partners it is said once.
 
     `compared` stands in for the parameters of a symmetry that keeps the root of each tree.
     """
-    found: dict[tuple, Deviation] = {}
+    by_pair: dict[tuple, Deviation] = {}
     for parameter in parameters(skeleton, match) if compared is None else compared:
         for i in np.flatnonzero(parameter.counts & parameter.may_deviate):
             j = int(parameter.partners[i])
             key = (parameter.kind, parameter.name, frozenset((int(i), j)))
-            if key not in found and (one := _deviation(skeleton, parameter, int(i), j)) is not None:
-                found[key] = one
-    return tuple(sorted([*found.values(), *_sets(skeleton, match)], key=lambda d: -d.relative))
+            if key not in by_pair and (one := _deviation(skeleton, parameter, int(i), j)) is not None:
+                by_pair[key] = one
+    return tuple(sorted([*by_pair.values(), *_sets(skeleton, match)], key=lambda d: -d.relative))
 
 
 def _deviation(skeleton: Skeleton, parameter: Parameter, i: int, j: int) -> Deviation | None:
@@ -438,9 +439,9 @@ def contact_pairs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 
     def friction(i: int, row: np.ndarray) -> np.ndarray:
         """Of two tangents, which MuJoCo lays along the world's axes y and z as far as it can."""
-        kept = np.abs(R[1, 1]) > 1 - 1e-9 and np.abs(R[2, 2]) > 1 - 1e-9
+        same_plane = np.abs(R[1, 1]) > 1 - 1e-9 and np.abs(R[2, 2]) > 1 - 1e-9
         alike = row[0] == row[1] and row[3] == row[4]
-        return row if alike or kept else np.full_like(row, np.nan)
+        return row if alike or same_plane else np.full_like(row, np.nan)
 
     if m.npair:
         everywhere = np.ones(m.npair, bool)
@@ -709,8 +710,8 @@ def _sets(skeleton: Skeleton, match: Match) -> Iterator[Deviation]:
             yield Deviation("the world", "the world", name, _text(R @ vector), _text(vector), float(gap / size))
     bodies = match.trees.bodies
     excluded = {(int(s) >> 16, int(s) & 0xFFFF) for s in m.exclude_signature}
-    kept = {frozenset(pair) for pair in excluded}
+    untouched = {frozenset(pair) for pair in excluded}
     for a, b in excluded:
-        if frozenset((int(bodies[a]), int(bodies[b]))) not in kept:
+        if frozenset((int(bodies[a]), int(bodies[b]))) not in untouched:
             one, two = (name_of(m, "body", x) for x in (a, b))
             yield Deviation(one, two, "exclude", "for this pair", "not for its image", 1.0)

@@ -147,9 +147,9 @@ def derive_reversal(model: mujoco.MjModel) -> Reversal | None:
         return None
     geoms = _match_geoms(skeleton, best)
     match = Match(trees, dofs, geoms, none, none, none, *driven, equalities=none)
-    found = deviations(skeleton, match, _parameters(skeleton, match, best))
+    spoilers = deviations(skeleton, match, _parameters(skeleton, match, best))
     R = trees.isometry.rotation
-    return Reversal(chain, trees.bodies, R, trees.frames, best.offsets, trees.joints, signs, match.controls, found)
+    return Reversal(chain, trees.bodies, R, trees.frames, best.offsets, trees.joints, signs, match.controls, spoilers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,7 +269,7 @@ def _match_geoms(skeleton: Skeleton, fit: _Fit) -> np.ndarray:
 
 
 def _parameters(skeleton: Skeleton, match: Match, fit: _Fit) -> Iterator[Parameter]:
-    """What the dynamics of a chain depend on; places and axes are those of the reference pose.
+    """Parameters that the dynamics of a chain depend on; places and axes are those of the reference pose.
 
     What acts on the root's own coordinates (an armature, a spring) has nothing at the other end to be carried to.
     """

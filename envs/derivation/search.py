@@ -67,12 +67,12 @@ def search(model: mujoco.MjModel) -> tuple[Found, ...]:
     """Every symmetry found, none of them trivial and no two the same."""
     skeleton = Skeleton(model)
     yaw = _yaw(skeleton)
-    found = [yaw] if yaw else []
+    symmetries = [yaw] if yaw else []
     for candidate in (_reflections, _body_turns, _swaps, _world_turns):
-        for one in candidate(skeleton, found):
-            if not _is_trivial(one.symmetry) and not any(_same(skeleton, one, other, yaw) for other in found):
-                found.append(one)
-    return tuple(sorted(_tidy(found), key=lambda one: one.symmetry.is_continuous))
+        for one in candidate(skeleton, symmetries):
+            if not _is_trivial(one.symmetry) and not any(_same(skeleton, one, other, yaw) for other in symmetries):
+                symmetries.append(one)
+    return tuple(sorted(_tidy(symmetries), key=lambda one: one.symmetry.is_continuous))
 
 
 # -- candidates -------------------------------------------------------------------------------------------------------
@@ -85,8 +85,8 @@ def _yaw(skeleton: Skeleton) -> Found | None:
     best = _best(skeleton, [Isometry(rotation, p - rotation @ p, keep=True) for p in _pivots(skeleton, up)])
     if best is None:
         return None
-    found = _generator(skeleton, best, yaw_name(skeleton))
-    return None if _is_trivial(found.symmetry) else found
+    turn = _generator(skeleton, best, yaw_name(skeleton))
+    return None if _is_trivial(turn.symmetry) else turn
 
 
 def _pivots(skeleton: Skeleton, up: np.ndarray) -> list[np.ndarray]:
@@ -117,21 +117,21 @@ def _reflections(skeleton: Skeleton, known: list[Found]) -> Iterator[Found]:
         parts = exchanges_geoms(skeleton, pair[1])
         return trees.misfit > NEAR, bool(turned), not is_exchange(trees), not parts
 
-    found = [(axis, match) for axis in axes if (match := mirrored(axis, axis)) is not None]
-    found.sort(key=rank)
-    for n, (axis, match) in enumerate(found):
+    mirrors = [(axis, match) for axis in axes if (match := mirrored(axis, axis)) is not None]
+    mirrors.sort(key=rank)
+    for n, (axis, match) in enumerate(mirrors):
         if n and root:
-            match = mirrored(found[0][0], axis) or match
+            match = mirrored(mirrors[0][0], axis) or match
         name = reflection_name(
             skeleton,
             match,
             first=axis == axes[0],
-            alone=len(found) == 1,
+            alone=len(mirrors) == 1,
             other=axes[1 - axes.index(axis)],
             known=_names(known),
         )
         yield _element(skeleton, match, name)
-    if root and not found:
+    if root and not mirrors:
         yield from _oblique_reflections(skeleton, root, axes[0])
 
 
@@ -212,9 +212,9 @@ def _world_turns(skeleton: Skeleton, known: list[Found]) -> Iterator[Found]:
         pivots = _distinct([(p + q) / 2 for p in pivots for q in pivots] + _pivots(skeleton, up))
         best = _best(skeleton, [Isometry(rotation, p - rotation @ p, keep=True) for p in pivots])
         if best is not None:
-            found = _element(skeleton, best, name)
-            if not found.symmetry.deviations and not _is_product(found, known):
-                yield found
+            turn = _element(skeleton, best, name)
+            if not turn.symmetry.deviations and not _is_product(turn, known):
+                yield turn
                 return
 
 
@@ -356,12 +356,12 @@ def _is_product(one: Found, known: list[Found]) -> bool:
     return False
 
 
-def _tidy(found: list[Found]) -> list[Found]:
+def _tidy(symmetries: list[Found]) -> list[Found]:
     """Of several turns by fractions of a whole one the smallest is kept, which generates the others, and the half turn."""
-    turns = [one for one in found if one.symmetry.name.endswith("turn") or one.symmetry.name.startswith("turn")]
+    turns = [one for one in symmetries if one.symmetry.name.endswith("turn") or one.symmetry.name.startswith("turn")]
     turns = [one for one in turns if not one.symmetry.name.startswith("world")]
     smallest = min(turns, key=lambda one: _turn_angle(one), default=None)
-    return [one for one in found if one not in turns or one is smallest or one.symmetry.name == "half turn"]
+    return [one for one in symmetries if one not in turns or one is smallest or one.symmetry.name == "half turn"]
 
 
 def _turn_angle(one: Found) -> float:
@@ -372,22 +372,22 @@ def _turn_angle(one: Found) -> float:
 # -- small helpers ----------------------------------------------------------------------------------------------------
 
 
-def _names(found: list[Found]) -> list[str]:
-    return [one.symmetry.name for one in found]
+def _names(symmetries: list[Found]) -> list[str]:
+    return [one.symmetry.name for one in symmetries]
 
 
 def _azimuths(skeleton: Skeleton, root: int) -> list[float]:
     """Directions about the vertical, from the root, of the first bodies off its axis."""
     horizontal = [a for a in range(3) if a != skeleton.vertical]
-    found, todo = [], list(skeleton.children[root])
+    azimuths, todo = [], list(skeleton.children[root])
     while todo:
         b = todo.pop()
         off = (_root_of(skeleton, b) - skeleton.data.xpos[root])[horizontal]
         if np.linalg.norm(off) > 1e-3 * skeleton.size:
-            found.append(float(np.arctan2(off[1], off[0])))
+            azimuths.append(float(np.arctan2(off[1], off[0])))
         else:
             todo += skeleton.children[b]
-    return found
+    return azimuths
 
 
 def _fraction(angle: float) -> float:
@@ -399,11 +399,11 @@ def _fraction(angle: float) -> float:
 
 def _distinct(values: list) -> list:
     """Values that are not, to rounding, an earlier one."""
-    kept: list = []
+    distinct: list = []
     for value in values:
-        if not any(np.allclose(value, other, atol=1e-6) for other in kept):
-            kept.append(value)
-    return kept
+        if not any(np.allclose(value, other, atol=1e-6) for other in distinct):
+            distinct.append(value)
+    return distinct
 
 
 def _whole(array: np.ndarray) -> np.ndarray:

@@ -1,31 +1,181 @@
-r"""Making a symmetry exact: parameters averaged over its orbits.
+r"""Chosen symmetries: the group that they generate, and a model in which they are exact.
 
 If g has order n and carries parameters v to g v, the mean :math:`\frac1n \sum_k g^k v` is the nearest that g leaves alone.
+
+The group is one of small matrices. Discrete symmetries are multiplied out on the state; then the smallest of a few
+candidates for their matrices is taken whose group is the same: the same number of elements, alone and together with the
+state. A continuous symmetry turns the world, so it adds the 2 x 2 block on which discrete ones act by how they turn or
+reflect the horizontal plane.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import mujoco
 import numpy as np
+from scipy.linalg import block_diag
 
-from rppdyn.envs.derivation.elements import NONE, Match
-from rppdyn.envs.derivation.group import order_of
-from rppdyn.envs.derivation.inertia import pseudo_inertias, set_inertias
+from rppdyn.envs.derivation.elements import NONE, Match, pseudo_inertias, set_inertias
 from rppdyn.envs.derivation.parameters import Parameter, parameters
 from rppdyn.envs.derivation.search import search
 from rppdyn.envs.derivation.trees import BIAS, GAIN, GEOM, JOINT, TRANSMISSION, Skeleton, control_addresses, name_of
+from rppdyn.envs.mirror import mirror_group
 from rppdyn.envs.model_symmetry import Deviation, ModelSymmetry
 from rppdyn.envs.observation.action import space_of
 from rppdyn.envs.observation.quantities import fields_of
 from rppdyn.envs.observation.recognition import Observation, Source
 from rppdyn.envs.spec import Entry, Space
+from rppdyn.groups import SO, D, Group, O, Trivial
+from rppdyn.groups.group import MAX_ORDER
 
-__all__ = ["state_spaces", "symmetrise"]
+__all__ = ["state_spaces", "symmetrise", "order_of", "symmetry_group"]
+
+
+def symmetry_group(symmetries: Sequence[ModelSymmetry]) -> Group:
+    """A faithful matrix group whose generators are the discrete symmetries, in order, then the continuous one.
+
+    One mirror gives `mirror_group()`, yaw `SO(2)`, yaw with a mirror of the world `O(2)`.
+
+    Raises:
+        ValueError: a discrete symmetry after a continuous one, more than one continuous one, more than `MAX_ORDER`
+            discrete elements, or a turn of the world beside yaw, which contains it.
+    """
+    discrete = [s for s in symmetries if not s.is_continuous]
+    continuous = [s for s in symmetries if s.is_continuous]
+    names = ", ".join(s.name for s in symmetries)
+    if [*discrete, *continuous] != list(symmetries):
+        raise ValueError(f"symmetries {names}: give the discrete ones first")
+    if len(continuous) > 1:
+        raise ValueError(f"symmetries {names}: {len(continuous)} continuous ones are given; choose one")
+    if not continuous:
+        return _finite(discrete) if discrete else Trivial(1)
+    if not discrete:
+        return SO(2)
+    planes = [_horizontal(s.rotation, continuous[0].rotation) for s in discrete]
+    if any(np.linalg.det(plane) > 0 and not np.allclose(plane, np.eye(2)) for plane in planes):
+        raise ValueError(f"symmetries {names}: a turn of the world is contained in the continuous one; leave it out")
+    if len(discrete) == 1 and np.linalg.det(planes[0]) < 0 and len(_closure([_State.of(discrete[0])])) == 2:
+        return O(2)
+    finite = _finite(discrete)
+    generator = SO(2).lie_algebra[0].numpy()
+    zero = np.zeros((finite.d, finite.d))
+    return Group(
+        f"{finite.name} with SO(2)",
+        discrete_generators=[block_diag(p, f) for p, f in zip(planes, finite.discrete_generators.numpy(), strict=True)],
+        lie_algebra=[block_diag(generator, zero)],
+    )
+
+
+def order_of(symmetry: ModelSymmetry) -> int:
+    """How often a discrete symmetry must be repeated to change nothing."""
+    return len(_closure([_State.of(symmetry)]))
+
+
+def _horizontal(rotation: np.ndarray, generator: np.ndarray) -> np.ndarray:
+    """Its block on the plane that the generator turns."""
+    plane = [a for a in range(3) if generator[a].any()]
+    return rotation[np.ix_(plane, plane)]
+
+
+def _finite(symmetries: Sequence[ModelSymmetry]) -> Group:
+    """The group of discrete symmetries."""
+    states = [_State.of(s) for s in symmetries]
+    order = len(_closure(states))
+    for name, matrices in _candidates(symmetries, states, order):
+        group = Group(name, discrete_generators=matrices)
+        together = [_State(*state.parts, m) for state, m in zip(states, matrices, strict=True)]
+        if group.order == order == len(_closure(together)):
+            return group
+    raise AssertionError("the regular representation is faithful")
+
+
+def _candidates(symmetries, states, order) -> Iterator[tuple[str, list[np.ndarray]]]:
+    """Matrices for the generators that may be faithful, small ones first."""
+    k = len(symmetries)
+    if k == 1 and order == 2:
+        yield "Z(2)", [mirror_group().discrete_generators[0].numpy()]
+    if k == 1 and order > 2:
+        yield f"Z({order})", [_turn(order)]
+    orders = [len(_closure([state])) for state in states]
+    if k == 2 and 2 in orders and order == 2 * max(orders) > 4:
+        # A turn and a mirror.
+        turn, mirror = D(order // 2).discrete_generators.numpy()
+        yield f"D({order // 2})", [mirror if n == 2 else turn for n in orders]
+    if order == 2**k:
+        yield " x ".join(["Z(2)"] * k), [np.diag([-1.0 if i == n else 1.0 for i in range(k)]) for n in range(k)]
+    for matrices in (_frames(symmetries), [s.rotation for s in symmetries]):
+        for axis in range(3):
+            plane, e = [a for a in range(3) if a != axis], np.eye(3)[axis]
+            if all(np.allclose(m[axis], e) and np.allclose(m[:, axis], e) for m in matrices):
+                yield f"group of order {order}", [m[np.ix_(plane, plane)] for m in matrices]
+    moved = [b for b in range(len(symmetries[0].bodies)) if any(s.bodies[b] != b for s in symmetries)]
+    if 0 < len(moved) <= order:
+        yield f"group of order {order}", [_permutation([moved.index(s.bodies[b]) for b in moved]) for s in symmetries]
+    elements = _closure(states)
+    yield f"group of order {order}", [_permutation([_find(elements, s @ e) for e in elements]) for s in states]
+
+
+def _frames(symmetries: Sequence[ModelSymmetry]) -> list[np.ndarray]:
+    """M of the first body that stays where it is in the tree, the torso of a robot."""
+    stays = [b for b in range(1, len(symmetries[0].bodies)) if all(s.bodies[b] == b for s in symmetries)]
+    return [s.frames[stays[0]] if stays else np.eye(3) for s in symmetries]
+
+
+class _State:
+    """An element as it acts on the state: matrices, of which the first also has a shift, in angles modulo a turn."""
+
+    def __init__(self, joints: np.ndarray, shift: np.ndarray, *linear: np.ndarray):
+        self.joints, self.shift, self.linear = joints, shift, linear
+
+    @classmethod
+    def of(cls, s: ModelSymmetry) -> _State:
+        return cls(s.joint_matrix, s.joint_shift, s.dofs, s.controls, s.activations)
+
+    @property
+    def parts(self) -> tuple[np.ndarray, ...]:
+        return self.joints, self.shift, *self.linear
+
+    def __matmul__(self, other: _State) -> _State:
+        linear = (a @ b for a, b in zip(self.linear, other.linear, strict=True))
+        return _State(self.joints @ other.joints, self.joints @ other.shift + self.shift, *linear)
+
+    def equals(self, other: _State) -> bool:
+        turn = (self.shift - other.shift + np.pi) % (2 * np.pi) - np.pi
+        pairs = zip((self.joints, *self.linear), (other.joints, *other.linear), strict=True)
+        return bool(np.allclose(turn, 0, atol=1e-6)) and all(np.allclose(a, b, atol=1e-6) for a, b in pairs)
+
+
+def _closure(generators: Sequence[_State]) -> list[_State]:
+    """All products, the identity first."""
+    one = generators[0]
+    identity = _State(np.eye(len(one.joints)), np.zeros(len(one.shift)), *(np.eye(len(m)) for m in one.linear))
+    elements = [identity]
+    for element in elements:  # which grows meanwhile
+        for generator in generators:
+            product = generator @ element
+            if not any(element.equals(product) for element in elements):
+                elements.append(product)
+                if len(elements) > MAX_ORDER:
+                    raise ValueError(f"the chosen symmetries generate more than {MAX_ORDER} elements; choose fewer")
+    return elements
+
+
+def _find(elements: Sequence[_State], one: _State) -> int:
+    return next(i for i, element in enumerate(elements) if element.equals(one))
+
+
+def _turn(n: int) -> np.ndarray:
+    return D(n).discrete_generators[0].numpy()
+
+
+def _permutation(images: Sequence[int]) -> np.ndarray:
+    """The matrix that takes basis vector i to the one of number images[i]."""
+    return np.eye(len(images))[list(images)].T
+
 
 CHANGED = 1e-12  # relative; what changes less keeps its bits
 
@@ -124,19 +274,19 @@ def _average_axes(made: mujoco.MjModel, skeleton: Skeleton, match: Match, order:
     m, trees = skeleton.model, match.trees
     turned = _of(only, skeleton, "geom", m.ngeom) & (only is None or only.parameter == "orientation")
     which = [i for i in np.flatnonzero(skeleton.shaped & turned) if match.geoms[i] != NONE]
-    own = skeleton.axes["geom"]
+    axes = skeleton.axes["geom"]
 
     def image(values):
         carried = values.copy()
         for i in which:
             j = int(match.geoms[i])
-            nearest = _nearest(int(m.geom_type[i]), trees.frames[m.geom_bodyid[i]] @ values[i], own[j])
+            nearest = _nearest(int(m.geom_type[i]), trees.frames[m.geom_bodyid[i]] @ values[i], axes[j])
             carried[j] = values[j] if nearest is None else nearest
         return carried
 
-    mean = _mean(image, own, order)
+    mean = _mean(image, axes, order)
     for i in which:
-        if np.abs(mean[i] - own[i]).max() > CHANGED:
+        if np.abs(mean[i] - axes[i]).max() > CHANGED:
             u, _, v = np.linalg.svd(mean[i])
             mujoco.mju_mat2Quat(made.geom_quat[i], np.ascontiguousarray(u @ v).ravel())
 
@@ -208,8 +358,8 @@ def state_spaces(model: mujoco.MjModel, symmetries: Sequence[ModelSymmetry]) -> 
 
 
 def _controls(model: mujoco.MjModel) -> tuple[Entry, ...]:
-    """What each control does: the torque or force on a joint that a motor gives, or the actuator's own name."""
-    found = []
+    """The effect of each control: the torque or force on a joint that a motor gives, or the actuator's own name."""
+    entries = []
     plain = (GAIN.FIXED, BIAS.NONE)
     kinds = zip(model.actuator_gaintype, model.actuator_biastype, strict=True)
     motors = [(int(gain), int(bias)) == plain for gain, bias in kinds]
@@ -222,7 +372,7 @@ def _controls(model: mujoco.MjModel) -> tuple[Entry, ...]:
         for _ in range(num[i]):
             if on_joint and motors[i] and model.jnt_type[j] in (JOINT.SLIDE, JOINT.HINGE):
                 slides = model.jnt_type[j] == JOINT.SLIDE
-                found.append(Entry(f"{joint} {'force' if slides else 'torque'}", joint, "N" if slides else "N m"))
+                entries.append(Entry(f"{joint} {'force' if slides else 'torque'}", joint, "N" if slides else "N m"))
             else:
-                found.append(Entry(f"{name} control", joint))
-    return tuple(found)
+                entries.append(Entry(f"{name} control", joint))
+    return tuple(entries)

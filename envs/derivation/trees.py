@@ -207,10 +207,10 @@ class _Matcher:
             gap, off = np.zeros(3), 0.0
         else:
             offset = self.isometry.translation if at_root and m.body_parentid[b] == 0 else np.zeros(3)
-            found = self.joints(b, c, parent, M, offset, at_root)
-            if found is None:
+            matched = self.joints(b, c, parent, M, offset, at_root)
+            if matched is None:
                 return None
-            M, blocks, gap, off = found
+            M, blocks, gap, off = matched
         misfit = float(np.linalg.norm(gap)) / self.scale + off if self.carries[b] else 0.0
         below = self.assign(b, c, M)
         return None if below is None else _Pair(b, c, M, blocks, gap, misfit, self.unlike(b, c, M), below)
@@ -293,16 +293,16 @@ class _Matcher:
         """(type, place, axis) of the first joints below b, from the anchor of its last joint, in its frame."""
         m = self.m
         origin = m.jnt_pos[self.s.joints[b][-1]] if self.s.joints[b] else np.zeros(3)
-        found = []
+        joints = []
         for i in self.s.children[b]:
             rest, place = self.s.rest[i], m.body_pos[i] - origin
             if self.s.joints[i]:
                 j = self.s.joints[i][0]
                 axis = m.jnt_axis[j] if m.jnt_type[j] in (HINGE, SLIDE) else np.zeros(3)
-                found.append((int(m.jnt_type[j]), place + rest @ m.jnt_pos[j], rest @ axis))
+                joints.append((int(m.jnt_type[j]), place + rest @ m.jnt_pos[j], rest @ axis))
             else:
-                found += [(kind, place + rest @ x, rest @ axis) for kind, x, axis in self.next_joints(i)]
-        return found
+                joints += [(kind, place + rest @ x, rest @ axis) for kind, x, axis in self.next_joints(i)]
+        return joints
 
     def hanging(self, b: int, c: int, M: np.ndarray) -> float:
         """How far the first joints below b, carried by M, are from those of c."""
@@ -331,12 +331,12 @@ class _Matcher:
     def is_image(self, b: int, c: int, M: np.ndarray) -> bool:
         """Whether M carries the geoms, the centre of mass and the inertia of b onto those of c; never without geoms."""
         m, origins = self.m, [self.m.jnt_pos[self.s.joints[x][-1]] for x in (b, c)]
-        own, there = (np.flatnonzero(m.geom_bodyid == x) for x in (b, c))
-        if not len(own) or len(own) != len(there):
+        here, there = (np.flatnonzero(m.geom_bodyid == x) for x in (b, c))
+        if not len(here) or len(here) != len(there):
             return False
-        images = (m.geom_pos[own] - origins[0]) @ M.T
+        images = (m.geom_pos[here] - origins[0]) @ M.T
         cost = np.linalg.norm(images[:, None] - (m.geom_pos[there] - origins[1])[None], axis=2)
-        cost[m.geom_type[own][:, None] != m.geom_type[there][None]] = 1e6
+        cost[m.geom_type[here][:, None] != m.geom_type[there][None]] = 1e6
         inertia = np.abs(M @ self.s.inertia[b] @ M.T - self.s.inertia[c]).max() / np.abs(self.s.inertia[c]).max()
         apart = max(cost[linear_sum_assignment(cost)].max(), np.linalg.norm(M @ self.lever(b) - self.lever(c)))
         return bool(apart < SNAP * self.scale and inertia < SNAP)
@@ -354,11 +354,11 @@ class _Matcher:
     @cached_property
     def carries(self) -> np.ndarray:
         """Bodies with a joint on them or below, or moved by hand, (nbody,) booleans: where they are is structure."""
-        found = self.m.body_mocapid >= 0
+        carries = self.m.body_mocapid >= 0
         for b in range(self.m.nbody - 1, 0, -1):
-            found[b] |= bool(self.s.joints[b])
-            found[self.m.body_parentid[b]] |= found[b]
-        return found
+            carries[b] |= bool(self.s.joints[b])
+            carries[self.m.body_parentid[b]] |= carries[b]
+        return carries
 
     def unlike(self, b: int, c: int, M: np.ndarray) -> float:
         """How unlike b and c are in mass and its centre, relative to the robot's, from 0 to 1."""
@@ -456,10 +456,10 @@ class Skeleton:
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        found: list[list[int]] = [[] for _ in range(self.model.nbody)]
+        children: list[list[int]] = [[] for _ in range(self.model.nbody)]
         for b in range(1, self.model.nbody):
-            found[self.model.body_parentid[b]].append(b)
-        return tuple(map(tuple, found))
+            children[self.model.body_parentid[b]].append(b)
+        return tuple(map(tuple, children))
 
     @cached_property
     def joints(self) -> tuple[tuple[int, ...], ...]:
@@ -518,9 +518,9 @@ class Skeleton:
         meet = (m.geom_contype[:, None] & m.geom_conaffinity[None]) != 0
         body = m.body_weldid[m.geom_bodyid]
         meet = (meet | meet.T) & (body[:, None] != body[None])
-        found = meet.any(1)
-        found[m.pair_geom1] = found[m.pair_geom2] = True
-        return found
+        colliding = meet.any(1)
+        colliding[m.pair_geom1] = colliding[m.pair_geom2] = True
+        return colliding
 
     @cached_property
     def sites_in_use(self) -> np.ndarray:
@@ -540,9 +540,9 @@ class Skeleton:
     def shaped(self) -> np.ndarray:
         """Whether a geom's shape matters: it collides, a fluid drags it, or a tendon wraps around it."""
         m = self.model
-        found = self.colliding | (self.in_fluid and m.geom_fluid[:, 0] > 0)
-        found[m.wrap_objid[np.isin(m.wrap_type, (WRAP.SPHERE, WRAP.CYLINDER))]] = True
-        return found
+        shaped = self.colliding | (self.in_fluid and m.geom_fluid[:, 0] > 0)
+        shaped[m.wrap_objid[np.isin(m.wrap_type, (WRAP.SPHERE, WRAP.CYLINDER))]] = True
+        return shaped
 
     @property
     def in_fluid(self) -> bool:

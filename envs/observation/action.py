@@ -42,7 +42,7 @@ def observation_space(env: gym.Env, symmetries: Sequence[ModelSymmetry]) -> Spac
 
     Args:
         env: a Gymnasium MuJoCo environment, wrapped or not; it is left as it was.
-        symmetries: of `env.unwrapped.model`.
+        symmetries: symmetries of `env.unwrapped.model`.
     Raises:
         ValueError: as `observation_of` and `space_of` do.
     """
@@ -84,14 +84,14 @@ def space_of(observation: Observation, symmetries: Sequence[ModelSymmetry]) -> S
 
 
 def notes(observation: Observation, symmetries: Sequence[ModelSymmetry]) -> tuple[str, ...]:
-    """What a user should know of an observation's entries, one sentence each."""
-    found = []
+    """Notes for a user on an observation's entries, one sentence each."""
+    notes = []
     if observation.constant:
-        found.append(
+        notes.append(
             f"Entries {_list(observation.constant)} never vary with the simulator's state: taken for invariant."
         )
     if observation.unexplained:
-        found.append(
+        notes.append(
             f"Entries {_list(observation.unexplained)} are none of MuJoCo's quantities: their images were fitted."
         )
     clipped = [i for i, source in enumerate(observation.sources) if source is not None and source.is_clipped]
@@ -101,11 +101,11 @@ def notes(observation: Observation, symmetries: Sequence[ModelSymmetry]) -> tupl
         rows = {i: matrix[features.encoding.features_of(i)[0]] for i in clipped}
         mixed = [i for i, row in rows.items() if row.any() and (symmetry.is_continuous or not _is_signed_unit(row))]
         if mixed:
-            found.append(
+            notes.append(
                 f"{len(mixed)} of the entries {mixed[0]}-{mixed[-1]} are clipped and mixed by {symmetry.name}, which is no "
                 "symmetry of theirs where they are at a bound."
             )
-    return tuple(found)
+    return tuple(notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,9 +210,9 @@ def common_fixed_point(symmetries, actions, b: np.ndarray) -> tuple[np.ndarray, 
     c is fixed by a discrete symmetry if (1 - rho) c = (1 - rho) b + S a, by a continuous one if rho c = rho b - S a.
     """
     n = len(b)
-    found, without = np.zeros(n), set[int]()
+    point, without = np.zeros(n), set[int]()
     if not actions:
-        return found, without
+        return point, without
     equations = [(rho, -shift) if s.is_continuous else (np.eye(n) - rho, shift)
                  for s, (rho, shift) in zip(symmetries, actions, strict=True)]  # fmt: skip
     mixing = sum(np.abs(left) for left, _ in equations)
@@ -220,26 +220,26 @@ def common_fixed_point(symmetries, actions, b: np.ndarray) -> tuple[np.ndarray, 
     right = [left @ b + shift for left, shift in equations]
     needed = set(component[np.any([r != 0 for r in right], axis=0)])
     for k in needed:
-        own = np.flatnonzero(component == k)
-        left = np.concatenate([equation[np.ix_(own, own)] for equation, _ in equations])
-        r = np.concatenate([part[own] for part in right])
+        members = np.flatnonzero(component == k)
+        left = np.concatenate([equation[np.ix_(members, members)] for equation, _ in equations])
+        r = np.concatenate([part[members] for part in right])
         c = np.linalg.lstsq(left, r, rcond=None)[0]
         if np.abs(left @ c - r).max() > CLOSED:
-            without |= set(own.tolist())
-        found[own] = np.where(np.abs(c) < ROUNDING, 0.0, c)
-    return found, without
+            without |= set(members.tolist())
+        point[members] = np.where(np.abs(c) < ROUNDING, 0.0, c)
+    return point, without
 
 
 def _hinges(observation: Observation) -> set[int]:
     """Entries that are a hinge's angle, perhaps negated or shifted."""
-    found = set()
+    hinges = set()
     for i, source in enumerate(observation.sources):
         if source is not None and len(source.terms) == 1 and not source.is_clipped:
             column, c = source.terms[0]
             entry = observation.columns[column]
             if entry.name == f"{entry.joint} position" and entry.unit == "rad" and abs(c) == 1:
-                found.add(i)
-    return found
+                hinges.add(i)
+    return hinges
 
 
 def _quaternions(observation: Observation, home: list[tuple[int, int]]) -> list[int]:
@@ -249,7 +249,7 @@ def _quaternions(observation: Observation, home: list[tuple[int, int]]) -> list[
         ValueError: a component is observed without the others, scaled, or in another order than w, x, y, z.
     """
     sources = observation.sources
-    found: list[int] = []
+    firsts: list[int] = []
     component = {}
     for column, (k, i) in enumerate(home):
         for first in observation.fields[k].quaternions:
@@ -258,7 +258,7 @@ def _quaternions(observation: Observation, home: list[tuple[int, int]]) -> list[
     for i, source in enumerate(sources):
         if source is None or not any(column in component for column, _ in source.terms):
             continue
-        if found and i < found[-1] + 4:
+        if firsts and i < firsts[-1] + 4:
             continue
         column = source.terms[0][0]
         expected = [((column + n, 1.0),) for n in range(4)]
@@ -268,8 +268,8 @@ def _quaternions(observation: Observation, home: list[tuple[int, int]]) -> list[
                 f"{observation.name}: {observation.describe(i)} is a part of a quaternion, and the entries from there on "
                 "are not its w, x, y, z; observe them in this order, or the rotation matrix"
             )
-        found.append(i)
-    return found
+        firsts.append(i)
+    return firsts
 
 
 def _check_clipping(observation: Observation, features: _Features, symmetry: ModelSymmetry, matrix: np.ndarray) -> None:
@@ -329,12 +329,12 @@ def fit(observation: Observation, symmetry: ModelSymmetry) -> np.ndarray:
         others = [n] if symmetry.is_continuous else [n, *(m for m in range(len(entries)) if m != n)]
         signs = (1.0,) if symmetry.is_continuous else (1.0, -1.0)
         match = ((m, s) for m in others for s in signs if _agree(after[:, n], s * before[:, m]))
-        if (found := next(match, None)) is None:
+        if (first := next(match, None)) is None:
             raise ValueError(
                 f"{observation.name}: entry {i} of the observation is none of MuJoCo's quantities, and under "
                 f"{symmetry.name} it is not plus or minus another such entry; leave it out, or give your own spec"
             )
-        matrix[n, found[0]] = found[1]
+        matrix[n, first[0]] = first[1]
     return np.zeros_like(matrix) if symmetry.is_continuous else matrix
 
 

@@ -33,7 +33,7 @@ from rppdyn.envs.encoding import Encoding
 from rppdyn.envs.model_symmetry import ModelSymmetry
 from rppdyn.envs.spec import Entry
 
-__all__ = ["Field", "Part", "derivable", "element_field", "finite_element", "scalar_joints", "words"]
+__all__ = ["Field", "Part", "derivable", "element_field", "finite_element", "scalar_joints", "phrase"]
 
 FREE, BALL, SLIDE, HINGE = (
     int(getattr(mujoco.mjtJoint, f"mjJNT_{name}")) for name in ("FREE", "BALL", "SLIDE", "HINGE")
@@ -185,8 +185,8 @@ def element_field(
     """A field that consists of parts, element by element.
 
     Args:
-        names: of the elements.
-        parts: of each element.
+        names: names of the elements.
+        parts: parts of each element.
         read: the numbers, in the order of elements and parts.
         images: the element that each one is carried to, or -1.
         frame: the map from the axes of element i to those of element j, its image.
@@ -198,15 +198,15 @@ def element_field(
         for part in blocks:
             if part.kind == "quaternion":
                 quaternions.append(len(entries))
-            entries += [Entry(words(element, part.label, c), "", part.unit) for c in part.components]
+            entries += [Entry(phrase(element, part.label, c), "", part.unit) for c in part.components]
         starts.append(starts[-1] + sum(9 if part.kind == "quaternion" else len(part.components) for part in blocks))
 
     def finite(symmetry: ModelSymmetry) -> Affine:
         A, a = np.zeros((starts[-1], starts[-1])), np.zeros(starts[-1])
         reached = set(still)
         for i in still:
-            own = np.arange(starts[i], starts[i + 1])
-            A[own, own] = 1.0
+            rows = np.arange(starts[i], starts[i + 1])
+            A[rows, rows] = 1.0
         for i, j in enumerate(images(symmetry)):
             if i in still or j < 0 or [part.kind for part in parts[i]] != [part.kind for part in parts[j]]:
                 continue
@@ -229,6 +229,6 @@ def scalar_joints(model: mujoco.MjModel) -> list[int]:
     return [j for j, kind in enumerate(model.jnt_type.tolist()) if kind in (SLIDE, HINGE)]
 
 
-def words(*parts: str) -> str:
+def phrase(*parts: str) -> str:
     """The parts that are not empty, with spaces between them."""
     return " ".join(part for part in parts if part)

@@ -32,8 +32,8 @@ from rppdyn.envs.observation.fields import (
     Part,
     derivable,
     element_field,
+    phrase,
     scalar_joints,
-    words,
 )
 from rppdyn.envs.spec import Entry
 
@@ -43,13 +43,13 @@ __all__ = ["Fixtures", "Subtrees", "fields_of", "sensor_fields"]
 def fields_of(model: mujoco.MjModel) -> tuple[Field, ...]:
     """Every field of a model, the ones that observations are most often made of first."""
     bodies, geoms, sites = (Fixtures.of(model, kind) for kind in ("body", "geom", "site"))
-    found = [*_joint_fields(model), *(_array_field(bodies, name, *parts) for name, parts in _BODY_FIELDS)]
-    found += [_array_field(bodies, name, *parts, images=Subtrees.of(model)) for name, parts in _SUBTREE_FIELDS]
-    found += [_array_field(geoms, "geom_xpos", Part("position", "", "m"))]
-    found += [_array_field(sites, "site_xpos", Part("position", "", "m"))]
-    found += [_array_field(sites, "site_xmat", Part("orientation", "orientation", "1"))]
-    found += [*_relative_fields(model, bodies), *sensor_fields(model)]
-    return tuple(field for field in found if field.entries)
+    fields = [*_joint_fields(model), *(_array_field(bodies, name, *parts) for name, parts in _BODY_FIELDS)]
+    fields += [_array_field(bodies, name, *parts, images=Subtrees.of(model)) for name, parts in _SUBTREE_FIELDS]
+    fields += [_array_field(geoms, "geom_xpos", Part("position", "", "m"))]
+    fields += [_array_field(sites, "site_xpos", Part("position", "", "m"))]
+    fields += [_array_field(sites, "site_xmat", Part("orientation", "orientation", "1"))]
+    fields += [*_relative_fields(model, bodies), *sensor_fields(model)]
+    return tuple(field for field in fields if field.entries)
 
 
 def _array_field(fixtures: Fixtures, name: str, *parts: Part, images: Subtrees | None = None) -> Field:
@@ -94,7 +94,7 @@ _SUBTREE_FIELDS: tuple[tuple[str, tuple[Part, ...]], ...] = (
 
 
 def _relative_fields(model: mujoco.MjModel, bodies: Fixtures) -> list[Field]:
-    """What `mjData` has no array for: velocities of the bodies' origins, and quantities in axes of a body."""
+    """Quantities that `mjData` has no array for: velocities of the bodies' origins, and quantities in axes of a body."""
     root = model.body_rootid
 
     def velocity(data):
@@ -132,13 +132,13 @@ _POSITION_UNITS = {SLIDE: "m", HINGE: "rad"}
 def _joint_fields(model: mujoco.MjModel) -> list[Field]:
     controls = _actuator_names(model)
     driven = [_force_unit(model, i) for i in range(model.nu)]
-    found = [_positions(model), _turns(model)]
-    found += [_over_dofs(model, name, *words) for name, words in _DOF_FIELDS.items()]
+    fields = [_positions(model), _turns(model)]
+    fields += [_over_dofs(model, name, *label) for name, label in _DOF_FIELDS.items()]
     for name, what in (("ctrl", ""), ("actuator_force", "force"), ("actuator_velocity", "velocity")):
-        entries = tuple(Entry(words(n, what), j, u) for (n, j), u in zip(controls, driven, strict=True))
-        found.append(_linear(name, entries, "controls"))
-    found.append(_linear("act", tuple(Entry(f"activation {i}") for i in range(model.na)), "activations"))
-    return found
+        entries = tuple(Entry(phrase(n, what), j, u) for (n, j), u in zip(controls, driven, strict=True))
+        fields.append(_linear(name, entries, "controls"))
+    fields.append(_linear("act", tuple(Entry(f"activation {i}") for i in range(model.na)), "activations"))
+    return fields
 
 
 def _linear(name: str, entries: tuple[Entry, ...], matrix: str) -> Field:
@@ -258,14 +258,14 @@ def _body_name(model: mujoco.MjModel, joint: int) -> str:
 
 def _actuator_names(model: mujoco.MjModel) -> list[tuple[str, str]]:
     """A name for what each actuator exerts, and the joint that it drives."""
-    found = []
+    names = []
     for i in range(model.nu):
         if model.actuator_trntype[i] in (0, 1):  # mjTRN_JOINT, mjTRN_JOINTINPARENT
             joint = _joint_name(model, int(model.actuator_trnid[i, 0]))
-            found.append((joint, joint))
+            names.append((joint, joint))
         else:
-            found.append((model.actuator(i).name or f"actuator {i}", ""))
-    return found
+            names.append((model.actuator(i).name or f"actuator {i}", ""))
+    return names
 
 
 def _force_unit(model: mujoco.MjModel, i: int) -> str:
@@ -337,12 +337,12 @@ def _attached(model: mujoco.MjModel, sensors: list[int]) -> Field:
 
     def images(symmetry: ModelSymmetry) -> np.ndarray:
         carried = {kind: fixture.images(symmetry) for kind, fixture in fixtures.items()}
-        found = {key(i, int(model.sensor_objid[i])): n for n, i in enumerate(sensors)}
+        number_of = {key(i, int(model.sensor_objid[i])): n for n, i in enumerate(sensors)}
         things = (
             int(carried[kind][model.sensor_objid[i]]) if (kind := int(model.sensor_objtype[i])) in carried else -1
             for i in sensors
         )
-        return np.array([found.get(key(i, thing), -1) for i, thing in zip(sensors, things, strict=True)], dtype=int)
+        return np.array([number_of.get(key(i, thing), -1) for i, thing in zip(sensors, things, strict=True)], dtype=int)
 
     def frame(symmetry: ModelSymmetry, a: int, b: int) -> np.ndarray:
         kind, i, j = int(model.sensor_objtype[sensors[a]]), *(int(model.sensor_objid[sensors[n]]) for n in (a, b))
@@ -400,7 +400,7 @@ class Fixtures:
     """Bodies, geoms or sites.
 
     Args:
-        names: of each.
+        names: name of each.
         bodies: the body that it belongs to.
         places: where it is in that body, (n, 3), and `turns`, its axes there, (n, 3, 3).
         kinds: things of different kinds are not images of each other.
@@ -483,8 +483,8 @@ class Subtrees:
 
     def images(self, symmetry: ModelSymmetry) -> np.ndarray:
         """Index of the subtree that each one is carried to, -1 where there is none."""
-        found = self.bodies.images(symmetry)
+        images = self.bodies.images(symmetry)
         there = self.centres @ symmetry.rotation.T + symmetry.translation
-        near = np.linalg.norm(there - self.centres[found], axis=1) <= self.bodies.reach
-        alike = np.isclose(self.masses, self.masses[found]) & (near | (self.masses == 0))
-        return np.where(alike, found, -1)
+        near = np.linalg.norm(there - self.centres[images], axis=1) <= self.bodies.reach
+        alike = np.isclose(self.masses, self.masses[images]) & (near | (self.masses == 0))
+        return np.where(alike, images, -1)

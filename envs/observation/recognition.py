@@ -1,4 +1,4 @@
-"""What each entry of an environment's observation is.
+"""The meaning of each entry of an environment's observation.
 
 The observation is a function of `mjData`. It is looked at while `mjData` holds random numbers (kinematics that belong
 together, forces that need not), and every entry is compared with every known quantity (`quantities`): it is
@@ -26,7 +26,7 @@ import mujoco
 import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 
-from rppdyn.envs.observation.fields import BALL, FREE, SLIDE, Field, words
+from rppdyn.envs.observation.fields import BALL, FREE, SLIDE, Field, phrase
 from rppdyn.envs.observation.quantities import fields_of
 from rppdyn.envs.simulator import Simulator, quiet_mujoco
 from rppdyn.envs.spec import Entry
@@ -64,13 +64,13 @@ _COORDINATES = ("qpos", "qvel")
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What an observation is made of.
+    """The parts of an observation.
 
     Args:
-        name: of the environment, for messages.
+        name: name of the environment, for messages.
         model, data, observe: as `recognise` was given them.
         fields: the known quantities; *columns* number their entries in order.
-        sources: of each entry, in terms of columns; None where no quantity explains it.
+        sources: sources of each entry, in terms of columns; None where no quantity explains it.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Observation:
             return Entry(f"observation[{i}]")
         terms = sorted(source.terms, key=lambda term: term[1] < 0)  # what is added first, then what is taken away
         parts = [self.columns[column] for column, _ in terms]
-        text = words(*(_scaled(c, self.columns[column].name, k > 0) for k, (column, c) in enumerate(terms)))
+        text = phrase(*(_scaled(c, self.columns[column].name, k > 0) for k, (column, c) in enumerate(terms)))
         if source.offset and len(parts) == 1 and parts[0].unit:
             text += f" {'-' if source.offset < 0 else '+'} {abs(source.offset):.4g}"
         unit = parts[0].unit if all(abs(c) == 1 for _, c in terms) else ""
@@ -126,7 +126,7 @@ class Observation:
 
 
 def observation_of(env: gym.Env) -> Observation:
-    """What an environment's observation is made of; the environment is left as it was.
+    """The parts of an environment's observation; the environment is left as it was.
 
     Args:
         env: a Gymnasium MuJoCo environment with the method `_get_obs`, perhaps in wrappers that map observations.
@@ -155,13 +155,13 @@ def observation_of(env: gym.Env) -> Observation:
             Simulator(env).require_observed()
         finally:
             restore_state(base, before)
-    found = recognise(base.model, base.data, observe, name=name)
-    if env.observation_space.shape != (len(found.sources),):
+    parts = recognise(base.model, base.data, observe, name=name)
+    if env.observation_space.shape != (len(parts.sources),):
         raise ValueError(
-            f"{name} declares observations of shape {env.observation_space.shape} and gives {len(found.sources)} numbers; "
+            f"{name} declares observations of shape {env.observation_space.shape} and gives {len(parts.sources)} numbers; "
             "declare as many"
         )
-    return found
+    return parts
 
 
 def recognise(
@@ -170,7 +170,7 @@ def recognise(
     """Find what each entry of an observation is.
 
     Args:
-        model, data: of the simulator that `observe` reads; the data are left as they were.
+        model, data: model and data of the simulator that `observe` reads; the data are left as they were.
         observe: the observation, a vector, of the present contents of `data`.
         name: for messages.
     Raises:
@@ -291,30 +291,30 @@ def complete(model: mujoco.MjModel, data: mujoco.MjData) -> None:
 
 def _look(observe: Callable[[], np.ndarray], name: str) -> tuple[np.ndarray, float]:
     """The observation in float64, and the precision that it was given with."""
-    found = observe()
-    if isinstance(found, dict):
-        raise ValueError(f"{name} is a dictionary of {', '.join(map(str, found))}; flatten it to a vector")
-    found = np.asarray(found)
-    if found.ndim != 1 or not np.issubdtype(found.dtype, np.number) or not np.isfinite(found).all():
-        raise ValueError(f"{name} gives {found.dtype} of shape {found.shape}; it must be a vector of finite numbers")
-    precision = np.finfo(found.dtype).eps if np.issubdtype(found.dtype, np.floating) else np.finfo(float).eps
-    return found.astype(np.float64), float(precision)
+    values = observe()
+    if isinstance(values, dict):
+        raise ValueError(f"{name} is a dictionary of {', '.join(map(str, values))}; flatten it to a vector")
+    values = np.asarray(values)
+    if values.ndim != 1 or not np.issubdtype(values.dtype, np.number) or not np.isfinite(values).all():
+        raise ValueError(f"{name} gives {values.dtype} of shape {values.shape}; it must be a vector of finite numbers")
+    precision = np.finfo(values.dtype).eps if np.issubdtype(values.dtype, np.floating) else np.finfo(float).eps
+    return values.astype(np.float64), float(precision)
 
 
 def _explain(
     values: np.ndarray, columns: np.ndarray, fields: tuple[Field, ...], tolerance: float
 ) -> list[Source | None]:
-    found: list[Source | None] = [None] * values.shape[1]
+    sources: list[Source | None] = [None] * values.shape[1]
     for candidates in _candidates(fields, columns):
-        open_ = np.array([source is None for source in found])
+        open_ = np.array([source is None for source in sources])
         if not open_.any():
             break
         for i, source in explain(values, candidates, open_, tolerance).items():
-            found[i] = source
-    for i, known in enumerate(found):
+            sources[i] = source
+    for i, known in enumerate(sources):
         if known is None and np.ptp(values[:, i]) == 0:
-            found[i] = Source((), float(values[0, i]))
-    return found
+            sources[i] = Source((), float(values[0, i]))
+    return sources
 
 
 def _candidates(fields: tuple[Field, ...], columns: np.ndarray) -> Iterator[Candidates]:
@@ -359,7 +359,7 @@ FEWEST = 8  # samples, not cut off, that must agree
 
 
 class Source(NamedTuple):
-    """What an entry is: the sum of coefficient times column, plus an offset, clipped; a constant has no terms."""
+    """The source of an entry: the sum of coefficient times column, plus an offset, clipped; a constant has no terms."""
 
     terms: tuple[tuple[int, float], ...]
     offset: float = 0.0
@@ -378,7 +378,7 @@ class Candidates:
 
     Args:
         values: over n samples, (n, m).
-        terms: of each column, in terms of the columns that sources refer to.
+        terms: terms of each column, in terms of the columns that sources refer to.
         starts: where a block of consecutive columns begins, (m,) booleans.
         scaled: whether an entry may be a multiple of a column, and shifted against it.
     """
@@ -402,11 +402,11 @@ def explain(entries: np.ndarray, candidates: Candidates, open_: np.ndarray, tole
     for i in np.flatnonzero(open_):
         explains[i] = _explaining(entries[:, i], bool(varies[i]), candidates, tolerance)
     score = _neighbourhood(explains, varies, candidates.starts)
-    found = {}
+    sources = {}
     for i in np.flatnonzero(score.max(1, initial=0) > 0):
         j = int(score[i].argmax())  # the first of equals: candidates stand in the order of preference
-        found[int(i)] = _source(entries[:, i], bool(varies[i]), candidates, j, tolerance)
-    return found
+        sources[int(i)] = _source(entries[:, i], bool(varies[i]), candidates, j, tolerance)
+    return sources
 
 
 def _varies(values: np.ndarray, tolerance: float) -> np.ndarray:

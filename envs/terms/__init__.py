@@ -14,8 +14,7 @@ from __future__ import annotations
 from rppdyn.envs.terms import catalogue as catalogue  # registers the terms
 from rppdyn.envs.terms.auditing import Audit, audit
 from rppdyn.envs.terms.certification import TermCertificate, certify_terms
-from rppdyn.envs.terms.compiled import CompiledTerms, compile_terms, read_terms
-from rppdyn.envs.terms.layout import Layout
+from rppdyn.envs.terms.layout import CompiledTerms, Layout, compile_terms, read_terms
 from rppdyn.envs.terms.robot import Robot, Scene
 from rppdyn.envs.terms.term import TERMS, Term, register, term_of
 

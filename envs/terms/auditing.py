@@ -17,7 +17,7 @@ import torch
 
 from rppdyn.envs.spec import Space, SymmetrySpec, align
 from rppdyn.envs.terms.certification import TOLERANCE, Witness, unmirrored, witnesses
-from rppdyn.envs.terms.compiled import CompiledTerms
+from rppdyn.envs.terms.layout import CompiledTerms
 
 __all__ = ["Audit", "WrongEntry", "audit"]
 
@@ -33,7 +33,7 @@ class WrongEntry:
     Args:
         space: "observation" or "action".
         element: the symmetry.
-        index, name: of the entry.
+        index, name: index and name of the entry.
         found, right: what the map puts there, and what belongs there, for instance ``-[5]``.
         defect: how far the map is off in the simulator, relative to the entry's spread; NaN where it was not stepped, or the
             entry never varied.
@@ -50,10 +50,10 @@ class WrongEntry:
 
 @dataclass(frozen=True)
 class Audit:
-    """What was found.
+    """The result of an audit.
 
     Args:
-        name: of the map.
+        name: name of the map.
         elements: the symmetries that its images are.
         relations: for each property of a representation, how far the map is from it.
         wrong: entries that are not the derived ones.
@@ -141,7 +141,7 @@ def audit(
         compiled: the observation's and action's terms (`rppdyn.envs.compiled_terms`).
         actions: maps actions likewise, where `function` does not.
         states: how many states the simulator is stepped from.
-        seed: of these states.
+        seed: seed of these states.
         name: what the table calls the map.
     Raises:
         ValueError: the function raises, returns another shape, or is no affine map; or the symmetry acts on rotation
@@ -163,7 +163,7 @@ def audit(
     elif "actions" in both:
         maps["action"] = _probe(_call(function, spec, name, "action", both), spec.action.dim, name, "action")
     elements = _elements(spec)
-    found = list(witnesses(compiled, states=states, seed=seed))
+    pairs = list(witnesses(compiled, states=states, seed=seed))
     relations: dict[str, float] = {}
     wrong: list[WrongEntry] = []
     worst = 0.0
@@ -175,7 +175,7 @@ def audit(
         named = named or titles
         relations |= {f"{key}: {relation}": defect for relation, defect in _relations(images, titles, derived).items()}
         for image, title in zip(images, titles, strict=True):
-            defect = _stepped(image, title, key, found, space)
+            defect = _stepped(image, title, key, pairs, space)
             off = (np.abs(image.matrix - derived[title].matrix) > SAME).any(1) | (
                 np.abs(image.shift - derived[title].shift) > SAME
             )
@@ -186,7 +186,7 @@ def audit(
     notes = []
     if missing := [title for title in elements if title not in named]:
         notes.append(f"the map leaves out {', '.join(missing)}")
-    notes += unmirrored({witness.name: witness.left_out for witness in found}, states)
+    notes += unmirrored({witness.name: witness.left_out for witness in pairs}, states)
     if worst > TOLERANCE:
         notes.append(
             f"the simulator disagrees with the derivation by {worst:.1e}: trust neither, and look at the model"
@@ -226,16 +226,16 @@ def _call(function, spec: SymmetrySpec, name: str, key: str, both: set[str]) -> 
             if not both:
                 return function(x)
             observed = next(one for one in INPUTS if one in both)
-            given: dict[str, Any] = {"env": None} if "env" in both else {}
-            given |= {observed: x if key == "observation" else None, "actions": x if key == "action" else None}
+            arguments: dict[str, Any] = {"env": None} if "env" in both else {}
+            arguments |= {observed: x if key == "observation" else None, "actions": x if key == "action" else None}
             if "obs_type" in both:
-                given["obs_type"] = "policy"
-            result = function(**given)
+                arguments["obs_type"] = "policy"
+            result = function(**arguments)
         except (Exception, SystemExit) as error:
-            said = " ".join(str(error).split())[:200]
+            message = " ".join(str(error).split())[:200]
             raised = f"{name} raises {type(error).__name__} for the {key} {tuple(x.shape)}"
             raise ValueError(
-                f"{raised}: {said}" if said else f"{raised}; call it on such a batch to see where"
+                f"{raised}: {message}" if message else f"{raised}; call it on such a batch to see where"
             ) from error
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise ValueError(
@@ -250,8 +250,8 @@ def _call(function, spec: SymmetrySpec, name: str, key: str, both: set[str]) -> 
         parts = dict(zip((group for group, _ in spec.observation_groups), x.split(sizes, -1), strict=True))
         result = call(_tensordict(parts, x))
         if not hasattr(result, "keys") or (lacking := [group for group in parts if group not in result.keys()]):
-            found = f"lacks the group {lacking[0]!r}" if hasattr(result, "keys") else f"is {_kind(result)}"
-            raise ValueError(f"{name}: the image of the {key} {found}; return every group, {', '.join(parts)}")
+            fault = f"lacks the group {lacking[0]!r}" if hasattr(result, "keys") else f"is {_kind(result)}"
+            raise ValueError(f"{name}: the image of the {key} {fault}; return every group, {', '.join(parts)}")
         return torch.cat([result[group] for group in parts], -1)
 
     return grouped if key == "observation" and spec.observation_groups and both else call
@@ -306,15 +306,15 @@ def _probe(call: Callable[[torch.Tensor], Any], dim: int, name: str, key: str) -
 
 
 def _numbers(y: Any, name: str, of: str) -> np.ndarray:
-    """What a function has returned, as an array of float64.
+    """The value that a function has returned, as an array of float64.
 
     Raises:
         ValueError: it is no array of real numbers.
     """
     try:
-        found = y.detach().to_dense() if isinstance(y, torch.Tensor) else np.asarray(y)
-        if y is not None and found.dtype not in (torch.complex64, torch.complex128) and not np.iscomplexobj(found):
-            return np.asarray(found, dtype=np.float64)
+        array = y.detach().to_dense() if isinstance(y, torch.Tensor) else np.asarray(y)
+        if y is not None and array.dtype not in (torch.complex64, torch.complex128) and not np.iscomplexobj(array):
+            return np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError):
         pass
     raise ValueError(f"{name} returns {_kind(y)} for the {of}; return its image, a tensor of real numbers")
@@ -334,22 +334,22 @@ def _kind(value: Any) -> str:
 def _elements(spec: SymmetrySpec) -> dict[str, Callable[[Space], np.ndarray]]:
     """Elements of the group but the identity, by name: generators, and products of two of them."""
     names = spec.generator_names[: len(spec.group.discrete_generators)]
-    found: dict[str, Callable[[Space], np.ndarray]] = {}
+    elements: dict[str, Callable[[Space], np.ndarray]] = {}
     for i, name in enumerate(names):
-        found[name] = partial(_product, generators=(i,))
+        elements[name] = partial(_product, generators=(i,))
     for i, a in enumerate(names):
         for j, b in enumerate(names[:i]):
-            found[f"{b} and {a}"] = partial(_product, generators=(i, j))
-    if not found:
+            elements[f"{b} and {a}"] = partial(_product, generators=(i, j))
+    if not elements:
         raise ValueError(f"{', '.join(spec.generator_names)}: an audit is of discrete symmetries; choose one")
-    return found
+    return elements
 
 
 def _product(space: Space, generators: Sequence[int]) -> np.ndarray:
-    found = np.eye(space.dim)
+    product = np.eye(space.dim)
     for i in generators:
-        found = found @ space.generator(i)
-    return found
+        product = product @ space.generator(i)
+    return product
 
 
 def _derived(space: Space, matrix: np.ndarray) -> _Affine:
@@ -372,7 +372,7 @@ def _match(images: Sequence[_Affine], derived: dict[str, _Affine]) -> list[str]:
 
 def _relations(images: Sequence[_Affine], titles: Sequence[str], derived: dict[str, _Affine]) -> dict[str, float]:
     """How far each relation of the group that the images' elements obey is from holding for the images."""
-    found: dict[str, float] = {}
+    distances: dict[str, float] = {}
     n = len(images[0].shift)
     one = _Affine(np.eye(n), np.zeros(n))
     known = dict(zip(titles, images, strict=True))
@@ -381,19 +381,19 @@ def _relations(images: Sequence[_Affine], titles: Sequence[str], derived: dict[s
         while right.distance(one) > 1e-9 and order < 24:
             power, right, order = power @ image, right @ derived[title], order + 1
         times = {2: "twice", 1: "once"}.get(order, f"{order} times")
-        found[f"{title} {times} is nothing"] = power.distance(one)
+        distances[f"{title} {times} is nothing"] = power.distance(one)
     for a, A in known.items():
         for b, B in known.items():
             product = derived[a] @ derived[b]
             target = next((t for t in known if derived[t].distance(product) < 1e-9), None)
             if a < b and target is not None:
-                found[f"{b}, then {a}, is {target}"] = (A @ B).distance(known[target])
-    return found
+                distances[f"{b}, then {a}, is {target}"] = (A @ B).distance(known[target])
+    return distances
 
 
-def _stepped(image: _Affine, title: str, key: str, found: Sequence[Witness], space: Space) -> np.ndarray:
+def _stepped(image: _Affine, title: str, key: str, pairs: Sequence[Witness], space: Space) -> np.ndarray:
     """Defect of each entry in the simulator relative to its spread; NaN where it never varied or was not stepped."""
-    witness = next((w for w in found if w.name == title), None)
+    witness = next((w for w in pairs if w.name == title), None)
     if witness is None:
         return np.full(space.dim, np.nan)
     before, after = (witness.before, witness.after) if key == "observation" else (witness.action, witness.action_after)

@@ -30,7 +30,6 @@ M is the map of the base's frame and R that of the world (`rppdyn.envs.model_sym
 
 from __future__ import annotations
 
-from rppdyn.envs.terms.commands import Commands, Scalars
 from rppdyn.envs.terms.feet import FootClocks, FootContacts, FootForces, FootPositions, GaitPhase
 from rppdyn.envs.terms.grids import HeightScan, Image
 from rppdyn.envs.terms.joints import Controls, JointPositions, JointTorques, JointVelocities, LastAction
@@ -39,10 +38,12 @@ from rppdyn.envs.terms.vectors import (
     BaseAngularVelocity,
     BaseHeight,
     BaseLinearVelocity,
+    Commands,
     EulerAngles,
     ProjectedGravity,
     Pseudovector,
     Quaternion,
+    Scalars,
     Vector,
 )
 

@@ -22,13 +22,13 @@ from rppdyn.envs.observation.quantities import fields_of
 from rppdyn.envs.simulator import tight_solver
 from rppdyn.envs.spec import Space
 from rppdyn.envs.terms.catalogue import Commands, FootClocks, GaitPhase, Pseudovector, Scalars, Vector
-from rppdyn.envs.terms.compiled import CompiledTerms
+from rppdyn.envs.terms.layout import CompiledTerms
 from rppdyn.envs.terms.robot import Robot, Scene
 
 __all__ = ["TermCertificate", "Witness", "certify_terms", "witnesses"]
 
 TOLERANCE = 1e-6
-"""What an entry may be off by, relative to its spread, in a model that was made symmetric."""
+"""Largest error of an entry, relative to its spread, in a model that was made symmetric."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Witness:
 
     Args:
         generator: number of the generator, discrete ones first.
-        name: of the symmetry.
+        name: name of the symmetry.
         parameter: how far along a continuous one, 0 for a discrete one.
         before, after: raw observations (n, dim) of the states and of their images.
         action, action_after: raw actions (n, dim) likewise.
@@ -59,12 +59,12 @@ class TermCertificate:
     """How far each entry of each mirrored observation is from the image that the spec gives.
 
     Args:
-        names: of the symmetries.
+        names: names of the symmetries.
         entries: names of the observation's features.
         defects: largest difference over all states relative to the entry's spread, one row per symmetry.
         constant: entries that never vary, of which the simulator says nothing.
         states: how many were stepped.
-        left_out: of these, how many the simulator itself did not mirror, one number per symmetry.
+        left_out: number of these that the simulator itself did not mirror, one per symmetry.
     """
 
     names: tuple[str, ...]
@@ -82,11 +82,11 @@ class TermCertificate:
     @property
     def wrong(self) -> dict[str, list[str]]:
         """Entries that do not agree, by symmetry."""
-        found = {}
+        wrong = {}
         for name, row in zip(self.names, self.defects, strict=True):
             if bad := np.flatnonzero(row > TOLERANCE).tolist():
-                found[name] = [self.entries[i] for i in bad]
-        return found
+                wrong[name] = [self.entries[i] for i in bad]
+        return wrong
 
     def __str__(self) -> str:
         lines = [
@@ -117,7 +117,7 @@ def certify_terms(
     Args:
         compiled: the terms.
         states: how many.
-        seed: of the random states, actions, goals, clocks and grounds.
+        seed: seed of the random states, actions, goals, clocks and grounds.
         as_built: whether the model stays as it is; its deviating parameters are made equal otherwise, so that only the
             terms' maps are tested.
         obs: another map of the observation to test instead of the spec's.
@@ -125,14 +125,14 @@ def certify_terms(
         ValueError: `states` is below 1.
     """
     space = compiled.spec.obs if obs is None else obs
-    found = list(witnesses(compiled, states=states, seed=seed, as_built=as_built))
-    return judge(found, space, states)
+    pairs = list(witnesses(compiled, states=states, seed=seed, as_built=as_built))
+    return judge(pairs, space, states)
 
 
-def judge(found: Sequence[Witness], space: Space, states: int) -> TermCertificate:
-    """What witnesses say of a map of the observation."""
+def judge(pairs: Sequence[Witness], space: Space, states: int) -> TermCertificate:
+    """The verdict of witnesses on a map of the observation."""
     defects, spread = [], np.zeros(space.feature_dim)
-    for witness in found:
+    for witness in pairs:
         z, image = space.encode(witness.before), space.encode(witness.after)
         defects.append(np.abs(image - z @ matrix_of(space, witness).T).max(0))
         spread = np.maximum(spread, np.concatenate([z, image]).std(0))
@@ -140,8 +140,8 @@ def judge(found: Sequence[Witness], space: Space, states: int) -> TermCertificat
     varies = spread > 1e-9
     relative = np.array(defects) / np.where(varies, spread, 1.0)
     constant = tuple(name for name, one in zip(names, varies, strict=True) if not one)
-    left_out = tuple(witness.left_out for witness in found)
-    return TermCertificate(tuple(w.name for w in found), names, relative, constant, states, left_out)
+    left_out = tuple(witness.left_out for witness in pairs)
+    return TermCertificate(tuple(w.name for w in pairs), names, relative, constant, states, left_out)
 
 
 def matrix_of(space: Space, witness: Witness) -> np.ndarray:
@@ -174,9 +174,9 @@ def witnesses(
         mirrored = [pair.drift < TOLERANCE for pair in pairs]
         if as_built or 2 * sum(mirrored) < states:
             mirrored = [True] * states
-        kept = [pair for pair, keep in zip(pairs, mirrored, strict=True) if keep]
-        before, after, action, action_after, _ = (np.array(column) for column in zip(*kept, strict=True))
-        yield Witness(number, symmetry.name, parameter, before, after, action, action_after, states - len(kept))
+        valid = [pair for pair, keep in zip(pairs, mirrored, strict=True) if keep]
+        before, after, action, action_after, _ = (np.array(column) for column in zip(*valid, strict=True))
+        yield Witness(number, symmetry.name, parameter, before, after, action, action_after, states - len(valid))
 
 
 class _Pair(NamedTuple):
@@ -207,14 +207,14 @@ class _Rollouts:
         state, goal = self._state(), self._state()
         actions = [rng.normal(size=self.compiled.action.space.dim) for _ in range(steps + 1)]
         terrain = _ground(rng)
-        phase, given = float(rng.uniform()), self._given()
+        phase, task_values = float(rng.uniform()), self._given()
         feet = {foot: float(rng.uniform()) for term in self.terms if isinstance(term, FootClocks) for foot in term.feet}
         scenes: dict[str, Any] = {
             "action": actions,
             "goal": goal,
             "terrain": terrain,
             "phase": phase,
-            "given": given,
+            "given": task_values,
             "feet": feet,
         }
 
@@ -226,7 +226,7 @@ class _Rollouts:
             "goal": self._image(*goal),
             "terrain": carried,
             "phase": self._image_of_phase(phase),
-            "given": {title: self._lift(title) @ value for title, value in given.items()},
+            "given": {title: self._lift(title) @ value for title, value in task_values.items()},
             "feet": {self._image_of_foot(foot): value for foot, value in feet.items()},
         }
         (before, v), (after, v_image) = self._roll(state, scenes), self._roll(self._image(*state), images)
@@ -239,9 +239,9 @@ class _Rollouts:
         noise = rng.uniform(-0.4, 0.4, len(self.robot.places))
         low, high = model.jnt_range[self._scalars].T
         limited = model.jnt_limited[self._scalars].astype(bool)
-        found = self.robot.default + noise
-        found = np.where(limited, np.clip(found, low + 0.05 * (high - low), high - 0.05 * (high - low)), found)
-        qpos[self.robot.places] = found
+        joints = self.robot.default + noise
+        joints = np.where(limited, np.clip(joints, low + 0.05 * (high - low), high - 0.05 * (high - low)), joints)
+        qpos[self.robot.places] = joints
         for j in np.flatnonzero(model.jnt_type == FREE):
             adr = model.jnt_qposadr[j]
             qpos[adr : adr + 2] += rng.uniform(-1, 1, 2)
@@ -265,9 +265,9 @@ class _Rollouts:
             data.qpos[heights] += middle
             mujoco.mj_kinematics(model, data)
             mujoco.mj_collision(model, data)
-            own = sum(data.contact[i].geom.min() >= 0 and 0 in model.body_weldid[model.geom_bodyid[data.contact[i].geom]]
+            contacts = sum(data.contact[i].geom.min() >= 0 and 0 in model.body_weldid[model.geom_bodyid[data.contact[i].geom]]
                       for i in range(data.ncon))  # fmt: skip
-            low, high = (middle, high) if own else (low, middle)
+            low, high = (middle, high) if contacts else (low, middle)
         qpos[heights] += low - 0.005
 
     @property
@@ -279,7 +279,7 @@ class _Rollouts:
 
     def _image_of_action(self, action: np.ndarray) -> np.ndarray:
         """By way of what the action moves: its value in the model is carried to the partner's."""
-        layout, found, k = self.compiled.action, np.zeros(len(action)), 0
+        layout, image, k = self.compiled.action, np.zeros(len(action)), 0
         values: dict[tuple[str, int], float] = {}
         blocks = []
         for term, (_, rows), (scale, offset) in zip(layout.terms, layout.bound, layout.scales, strict=True):
@@ -291,8 +291,8 @@ class _Rollouts:
             matrix = self.element.controls if kind == "controls" else self.element.joint_matrix
             shift = self.element.joint_shift[row] if kind == "joint_positions" else 0.0
             value = shift + sum(matrix[row, c] * values.get((kind, int(c)), 0.0) for c in np.flatnonzero(matrix[row]))
-            found[k] = (value - o) * s
-        return found
+            image[k] = (value - o) * s
+        return image
 
     def _image_of_foot(self, foot: str) -> str:
         image = self.robot.image(self.element, self.robot.thing(foot))
@@ -311,13 +311,13 @@ class _Rollouts:
         return phase
 
     def _given(self) -> dict[str, np.ndarray]:
-        found = {}
+        values = {}
         for term in self.terms:
             if isinstance(term, Vector | Pseudovector):
-                found[term.title] = self.rng.normal(size=3)
+                values[term.title] = self.rng.normal(size=3)
             elif isinstance(term, Scalars):
-                found[term.title] = self.rng.normal(size=term.size)
-        return found
+                values[term.title] = self.rng.normal(size=term.size)
+        return values
 
     def _lift(self, title: str) -> np.ndarray:
         term = next(term for term in self.terms if term.title == title)
@@ -332,7 +332,7 @@ class _Rollouts:
         data = mujoco.MjData(model)
         data.qpos, data.qvel = state
         goal = mujoco.MjData(model) if any(isinstance(term, Commands) for term in self.terms) else None
-        kept = {name: deque[list[np.ndarray]]() for name in compiled.groups}
+        histories = {name: deque[list[np.ndarray]]() for name in compiled.groups}
         for k in range(compiled.history):
             self._act(data, task["action"][k])
             for _ in range(2):
@@ -342,14 +342,14 @@ class _Rollouts:
             if goal is not None:
                 goal.qpos, goal.qvel = task["goal"][0], growth * task["goal"][1]
                 mujoco.mj_forward(model, goal)
-            given = {title: growth * value for title, value in task["given"].items()}
+            task_values = {title: growth * value for title, value in task["given"].items()}
             scene = Scene(
                 self.robot, data, task["action"][k], goal, (task["phase"] + 0.03 * k) % 1.0, task["feet"],
-                task["terrain"], given,
+                task["terrain"], task_values,
             )  # fmt: skip
             for name, group in compiled.groups.items():
-                kept[name].append(group.read_step(scene))
-        observation = np.concatenate([group.stacked(list(kept[name])) for name, group in compiled.groups.items()])
+                histories[name].append(group.read_step(scene))
+        observation = np.concatenate([group.stacked(list(histories[name])) for name, group in compiled.groups.items()])
         return observation, data.qvel.copy()
 
     def _act(self, data: mujoco.MjData, action: np.ndarray) -> None:

@@ -41,7 +41,7 @@ class _Feet(Term):
             ValueError: it is carried to something that is none of the feet.
         """
         things = self._things(robot)
-        found = []
+        images = []
         for foot, thing in zip(self.feet, things, strict=True):
             image = robot.image(symmetry, thing)
             if image not in things:
@@ -49,8 +49,8 @@ class _Feet(Term):
                 raise ValueError(
                     f"{self.title}: {symmetry.name} carries the foot {foot!r} to {name!r}, which is no foot of the term; add it"
                 )
-            found.append(things.index(image))
-        return found
+            images.append(things.index(image))
+        return images
 
     def _per_foot(
         self, robot: Robot, key: object, kind: str, read: Callable[[Scene, Thing], np.ndarray], parts: Sequence[str],
@@ -64,10 +64,10 @@ class _Feet(Term):
             for i, j in enumerate(self._images(robot, symmetry)):
                 M = np.eye(3)
                 if kind != "scalar":
-                    own = frame == "foot"
+                    in_foot = frame == "foot"
                     M = (
                         robot.frame(symmetry, things[i], things[j])
-                        if own
+                        if in_foot
                         else frame_of(robot, symmetry, base, self.title)
                     )
                 part = np.eye(n) if kind == "scalar" else lift(kind, symmetry.rotation, M)
@@ -75,11 +75,11 @@ class _Feet(Term):
             return A, np.zeros(len(A))
 
         entries = tuple(Entry(f"{foot} {self.kind} {part}".strip(), "", unit) for foot in self.feet for part in parts)
-        found = Quantity(
+        quantity = Quantity(
             (key, frame, tuple(things)), entries,
             lambda scene: np.concatenate([np.atleast_1d(read(scene, thing)) for thing in things]), derivable(finite),
         )  # fmt: skip
-        return found, range(n * len(things))
+        return quantity, range(n * len(things))
 
 
 @register("foot_contacts")

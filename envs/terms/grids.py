@@ -62,7 +62,7 @@ class HeightScan(Term):
         size: lengths along x and y in m.
         resolution: distance of neighbours in m.
         ordering: "xy" where x varies fastest, as in Isaac Lab, or "yx".
-        centre: of the grid, in the base's frame.
+        centre: centre of the grid, in the base's frame.
         points: any points (x, y) instead, in order.
         frame: "yaw", the base's axes turned level, or "body", its own ones.
     """

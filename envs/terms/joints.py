@@ -45,8 +45,8 @@ class JointPositions(_Joints):
     relative: bool = True
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> tuple[Quantity, Sequence[int]]:
-        found = _joint_quantity(robot, "position", "", lambda scene: scene.data.qpos[robot.places], True)
-        return found, robot.choose_joints(self.joints)
+        quantity = _joint_quantity(robot, "position", "", lambda scene: scene.data.qpos[robot.places], True)
+        return quantity, robot.choose_joints(self.joints)
 
 
 @register("joint_velocities")
@@ -55,8 +55,8 @@ class JointVelocities(_Joints):
     """Velocities of slides and hinges."""
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> tuple[Quantity, Sequence[int]]:
-        found = _joint_quantity(robot, "velocity", "", lambda scene: scene.data.qvel[robot.dofs], False)
-        return found, robot.choose_joints(self.joints)
+        quantity = _joint_quantity(robot, "velocity", "", lambda scene: scene.data.qvel[robot.dofs], False)
+        return quantity, robot.choose_joints(self.joints)
 
 
 @register("joint_torques")

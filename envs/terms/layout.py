@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import mujoco
 import numpy as np
+from scipy.linalg import block_diag
 
+from rppdyn.envs.derivation import Derivation, state_spaces, symmetry_group
 from rppdyn.envs.model_symmetry import ModelSymmetry
 from rppdyn.envs.observation.action import common_fixed_point
-from rppdyn.envs.spec import Entry, Space
+from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
 from rppdyn.envs.terms.catalogue import Controls, JointPositions, JointTorques, JointVelocities, LastAction
-from rppdyn.envs.terms.robot import Robot, Scene
+from rppdyn.envs.terms.robot import Pose, Robot, Scene
 from rppdyn.envs.terms.term import Affine, Quantity, Term, term_of
 
-__all__ = ["Layout", "action_layout", "observation_groups"]
+__all__ = ["Layout", "action_layout", "observation_groups", "CompiledTerms", "compile_terms", "read_terms"]
 
 STACKS = ("term", "time")
 ACTIONS = (JointPositions, JointVelocities, JointTorques, Controls)
@@ -65,7 +69,7 @@ class Layout:
     @cached_property
     def bound(self) -> list[tuple[Quantity, list[int]]]:
         """The quantity of each term, and the numbers of it that the term shows."""
-        found = []
+        bound = []
         for term in self.terms:
             if isinstance(term, LastAction):
                 if self.action is None:
@@ -76,23 +80,23 @@ class Layout:
                 rows = list(shown)
             if not rows:
                 raise ValueError(f"{self.name}: {term.title} shows no entry; name some, or leave the term out")
-            found.append((quantity, rows))
-        return found
+            bound.append((quantity, rows))
+        return bound
 
     def _numbers(self, term: Term, rows: Sequence[int], n: int, key: str) -> np.ndarray:
         """The scale or offset of each number that a term shows."""
-        found = np.asarray(getattr(term, key), dtype=np.float64)
+        numbers = np.asarray(getattr(term, key), dtype=np.float64)
         if key == "offset" and isinstance(term, JointPositions) and term.relative:
-            found = found + self.robot.default[rows]
-        if found.shape not in ((), (n,)):
+            numbers = numbers + self.robot.default[rows]
+        if numbers.shape not in ((), (n,)):
             raise ValueError(
-                f"{self.name}: {term.title} has {found.size} numbers as {key} and {n} entries; give one, or {n}"
+                f"{self.name}: {term.title} has {numbers.size} numbers as {key} and {n} entries; give one, or {n}"
             )
-        if not np.isfinite(found).all() or (key == "scale" and (found == 0).any()):
+        if not np.isfinite(numbers).all() or (key == "scale" and (numbers == 0).any()):
             raise ValueError(
                 f"{self.name}: {term.title} has {key} {getattr(term, key)!r}; give finite numbers, and no scale of 0"
             )
-        return np.broadcast_to(found, (n,))
+        return np.broadcast_to(numbers, (n,))
 
     @cached_property
     def scales(self) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -111,27 +115,27 @@ class Layout:
 
     def slices(self) -> dict[str, slice]:
         """Where each term stands in the flat vector; of terms stacked by time, the newest step alone."""
-        found: dict[str, slice] = {}
+        slices: dict[str, slice] = {}
         start = 0
         for i, _ in self.order:
             quantity, rows = self.bound[i]
             size = 4 if quantity.quaternion else len(rows)
             title = self.terms[i].title
-            first = found[title].start if title in found and self.stack == "term" else start
-            found[title] = slice(first, start + size)
+            first = slices[title].start if title in slices and self.stack == "term" else start
+            slices[title] = slice(first, start + size)
             start += size
-        return found
+        return slices
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
         """Names of the flat vector's numbers."""
-        found: list[Entry] = []
+        entries: list[Entry] = []
         for i, ago in self.order:
             quantity, rows = self.bound[i]
             when = f" {ago} ago" if ago else ""
             of = quantity.entries if quantity.quaternion else [quantity.entries[row] for row in rows]
-            found += [entry._replace(name=entry.name + when) for entry in of]
-        return tuple(found)
+            entries += [entry._replace(name=entry.name + when) for entry in of]
+        return tuple(entries)
 
     # -- how symmetries act -------------------------------------------------------------------------------------------
 
@@ -204,7 +208,7 @@ class Layout:
     def _block(
         self, i: int, act: Affine, symmetry: ModelSymmetry
     ) -> tuple[np.ndarray, list[tuple[int, int, int]], np.ndarray]:
-        """What the symmetry puts into a term's entries: coefficients, (entry, term, entry there) of each, and shifts."""
+        """The images of a term's entries under the symmetry: coefficients, (entry, term, entry there) of each, and shifts."""
         quantity, rows = self.bound[i]
         A, a = act
         if np.isnan(A[rows]).any():
@@ -252,11 +256,11 @@ class Layout:
 
     def read_step(self, scene: Scene) -> list[np.ndarray]:
         """The block of each term at one time step, which may be kept for a history."""
-        found = []
+        step = []
         for (quantity, rows), (scale, offset) in zip(self.bound, self.scales, strict=True):
             values = np.asarray(quantity.read(scene), dtype=np.float64)
-            found.append(values if quantity.quaternion else (values[rows] - offset) * scale)
-        return found
+            step.append(values if quantity.quaternion else (values[rows] - offset) * scale)
+        return step
 
     def stacked(self, steps: Sequence[list[np.ndarray]]) -> np.ndarray:
         """The flat vector of what `read_step` gave at each time step, the newest last."""
@@ -307,10 +311,10 @@ def action_layout(
             )
         inverse = 1.0 / scale
         terms.append(replace(term, scale=float(inverse) if inverse.ndim == 0 else tuple(inverse.tolist())))
-    found = Layout("action", robot, tuple(terms), tuple(symmetries))
+    layout = Layout("action", robot, tuple(terms), tuple(symmetries))
     seen: set[tuple[Any, int]] = set()
     idle = robot.idle_joints
-    for quantity, rows in found.bound:
+    for quantity, rows in layout.bound:
         for row in rows:
             if (quantity.key, row) in seen:
                 raise ValueError(f"action: {quantity.entries[row].name!r} is moved twice; leave one out")
@@ -320,7 +324,7 @@ def action_layout(
                     f"action: no actuator moves the joint {quantity.entries[row].joint!r}; moved are "
                     f"{', '.join(joint for joint in robot.joints if joint not in idle)}"
                 )
-    return found
+    return layout
 
 
 def observation_groups(
@@ -333,7 +337,7 @@ def observation_groups(
             `history` and `stack`.
     """
     groups = described if isinstance(described, Mapping) and "terms" not in described else {"": described}
-    found = {}
+    layouts = {}
     for name, group in groups.items():
         stack, defaults = "term", {}
         if isinstance(group, Mapping):
@@ -350,7 +354,114 @@ def observation_groups(
         if defaults:
             terms = tuple(replace(t, history=defaults["history"]) if t.history == 1 else t for t in terms)
         title = f"observation {name}".strip()
-        found[str(name)] = Layout(title, robot, terms, tuple(symmetries), stack, action)
-    if not found:
+        layouts[str(name)] = Layout(title, robot, terms, tuple(symmetries), stack, action)
+    if not layouts:
         raise ValueError("the observation has no terms; list some")
-    return found
+    return layouts
+
+
+# -- terms compiled for a model ------------------------------------------------------------------------------------------
+
+
+KEYS = ("observation", "action", "symmetry", "base", "default_pose")
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledTerms:
+    """A list of terms, compiled for a model.
+
+    Args:
+        name: name of the model.
+        robot: the model with its base and default pose.
+        symmetries: the ones that act.
+        groups: the layout of each observation group; the name is "" where there is one list of terms.
+        action: the layout of the action.
+        spec: the symmetry of observation and action, plain data.
+    """
+
+    name: str
+    robot: Robot
+    symmetries: tuple[ModelSymmetry, ...]
+    groups: Mapping[str, Layout]
+    action: Layout
+    spec: SymmetrySpec
+
+    @property
+    def history(self) -> int:
+        """How many time steps an observation looks back, the newest included."""
+        return max(group.history for group in self.groups.values())
+
+    def read(self, scenes: Sequence[Scene]) -> np.ndarray:
+        """The raw observation, all groups one after the other, of scenes with the newest last."""
+        return np.concatenate([group.read(scenes) for group in self.groups.values()])
+
+
+def compile_terms(
+    model: mujoco.MjModel,
+    derivation: Derivation,
+    names: Sequence[str],
+    observation: Any,
+    action: Any = None,
+    base: str = "",
+    default_pose: Pose = None,
+    name: str = "model",
+) -> CompiledTerms:
+    """The spec of terms and how they are read.
+
+    Args:
+        model: the robot.
+        derivation: its symmetries.
+        names: names of those that act.
+        observation: a list of terms, or groups of them by name (see `rppdyn.envs.terms`).
+        action: terms that the policy moves; None is the model's controls, or targets of all joints where it has none.
+        base: the body that base velocities and scans belong to; empty is the one with a free joint.
+        default_pose: that positions are relative to (`rppdyn.envs.terms.robot.Robot`).
+        name: name of the model, for messages.
+    Raises:
+        ValueError: an unknown term, joint or foot; an entry whose image is not observed, or no linear function.
+    """
+    chosen = tuple(derivation[one] for one in names)
+    robot = Robot(model, base, default_pose)
+    _ = robot.default  # a pose that is none is refused, whether or not it is used
+    acting = action_layout(robot, action, chosen)
+    groups = observation_groups(robot, observation, chosen, acting)
+    parts = [group.space for group in groups.values()]
+    firsts = np.cumsum([0, *(part.dim for part in parts)])
+    obs = parts[0] if len(parts) == 1 else Space(
+        [e._replace(name=f"{group}: {e.name}") for group, part in zip(groups, parts, strict=True) for e in part.entries],
+        [block_diag(*m) for m in zip(*(part.discrete_generators for part in parts), strict=True)],
+        [block_diag(*m) for m in zip(*(part.lie_algebra for part in parts), strict=True)],
+        [c for part in parts for c in part.origin],
+        quaternions=[int(first) + i for first, part in zip(firsts, parts, strict=False) for i in part.quaternions],
+    )  # fmt: skip
+    state = {key: space for key, space in state_spaces(model, chosen).items() if key in ("qpos", "qvel")}
+    symmetries = tuple(Symmetry(s.name, note=" ".join(f"{d}." for d in s.deviations[:3])) for s in chosen)
+    named = tuple((group, part.dim) for group, part in zip(groups, parts, strict=True)) if "" not in groups else ()
+    spec = SymmetrySpec(
+        name, symmetry_group(chosen), obs, acting.space, symmetries=symmetries, observation_groups=named, **state
+    )
+    return CompiledTerms(name, robot, chosen, groups, acting, spec)
+
+
+def read_terms(path: str | Path) -> dict[str, Any]:
+    """The content of a YAML file of terms: `observation`, and perhaps `action`, `symmetry`, `base`, `default_pose`.
+
+    Raises:
+        ValueError: no such file, no YAML, or an unknown key.
+    """
+    from omegaconf import OmegaConf  # reads 3e-4 as a number
+    from yaml import YAMLError
+
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path))
+    except FileNotFoundError:
+        raise ValueError(f"there is no file of terms {str(path)!r}") from None
+    except (OSError, YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"can't read terms from {path}: {' '.join(str(error).split())}") from None
+    if isinstance(content, list):
+        content = {"observation": content}
+    if not isinstance(content, dict) or "observation" not in content:
+        raise ValueError(f"{path} holds no terms; give a list of them, or a mapping with the key observation")
+    if unknown := [key for key in content if key not in KEYS]:
+        raise ValueError(f"{path} has an unknown key {unknown[0]!r}; known: {', '.join(KEYS)}")
+    return {str(key): value for key, value in content.items()}

@@ -137,9 +137,9 @@ class Robot:
             ValueError: there is none.
         """
         for kind in kinds:
-            found = mujoco.mj_name2id(self.model, getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}"), name)
-            if found >= 0:
-                return Thing(kind, found)
+            number = mujoco.mj_name2id(self.model, getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}"), name)
+            if number >= 0:
+                return Thing(kind, number)
         known = [self._name(kind, i) for kind in kinds for i in range(getattr(self.model, f"n{_COUNTS[kind]}"))]
         raise ValueError(f"the model has no {' or '.join(kinds)} {name!r}{_nearest(name, known)}")
 
@@ -151,7 +151,7 @@ class Robot:
         return {kind: Fixtures.of(self.model, kind) for kind in ("body", "site", "geom")}
 
     def image(self, symmetry: ModelSymmetry, thing: Thing) -> Thing:
-        """What a symmetry carries a thing to; its index is -1 if there is nothing."""
+        """The thing to which a symmetry carries a thing; its index is -1 if there is none."""
         if symmetry.is_continuous:
             return thing
         return Thing(thing.kind, int(self._fixtures[thing.kind].images(symmetry)[thing.number]))
@@ -170,7 +170,7 @@ _COUNTS = {"body": "body", "site": "site", "geom": "geom", "camera": "cam"}
 
 @dataclass
 class Scene:
-    """What an observation is read from: the simulator's state, and what the task adds to it.
+    """The source of an observation: the simulator's state, and what the task adds to it.
 
     Args:
         robot: whose.
@@ -201,12 +201,12 @@ class Scene:
     def velocity_of(self, thing: Thing, data: mujoco.MjData | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Linear and angular velocity of a thing in the world's axes."""
         kind = {"body": "XBODY", "site": "SITE", "geom": "GEOM"}[thing.kind]
-        found = np.zeros(6)
+        velocity = np.zeros(6)
         mujoco.mj_objectVelocity(
             self.robot.model, self.data if data is None else data, getattr(mujoco.mjtObj, f"mjOBJ_{kind}"),
-            thing.number, found, 0,
+            thing.number, velocity, 0,
         )  # fmt: skip
-        return found[3:], found[:3]
+        return velocity[3:], velocity[:3]
 
     def heading(self, thing: Thing) -> np.ndarray:
         """The turn about the vertical that a thing's first axis has, (3, 3)."""
@@ -245,7 +245,7 @@ def choose(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
     """
     if isinstance(names, str):
         raise ValueError(f"{what}s {names!r}: give a list of names")
-    found: list[str] = []
+    chosen: list[str] = []
     for name in names:
         try:
             more = [name] if name in known else [one for one in known if re.fullmatch(name, one)]
@@ -253,10 +253,10 @@ def choose(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
             more = []
         if not more:
             raise ValueError(f"the model has no {what} {name!r}{_nearest(name, known)}")
-        if twice := sorted(set(more) & set(found)):
+        if twice := sorted(set(more) & set(chosen)):
             raise ValueError(f"{what} {twice[0]!r} is named twice; leave one out")
-        found += more
-    return found
+        chosen += more
+    return chosen
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:

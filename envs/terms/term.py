@@ -1,4 +1,4 @@
-r"""What a term is: a label, scale, offset and history, and a quantity of the robot that knows how a symmetry acts on it.
+r"""A term: a label, scale, offset and history, and a quantity of the robot that knows how a symmetry acts on it.
 
 A symmetry acts on a quantity's numbers by v' = A v + a. An entry of an observation is x = (v - offset) scale, so that
 
@@ -56,7 +56,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda value: value is None or _is_list(value, lambda point: _is_list(point, _is_number)),
     ),
 }
-"""What an option of a term must be, by its annotation: in words, and a test."""
+"""The type that an option of a term must have, by its annotation: in words, and a test."""
 
 Affine = tuple[np.ndarray, np.ndarray]
 
@@ -107,10 +107,10 @@ class Term(ABC):
     def __post_init__(self) -> None:
         for entry in fields(self):
             value = getattr(self, entry.name)
-            words, holds = _OPTIONS.get(str(entry.type), ("", lambda _: True))
+            type_name, holds = _OPTIONS.get(str(entry.type), ("", lambda _: True))
             if entry.name != "history" and not holds(value):
                 shown = list(value) if isinstance(value, tuple) else value
-                raise ValueError(f"{self._called()}: {entry.name}={shown!r} must be {words}")
+                raise ValueError(f"{self._called()}: {entry.name}={shown!r} must be {type_name}")
         if not isinstance(self.history, int) or isinstance(self.history, bool) or not 1 <= self.history <= LONGEST:
             raise ValueError(
                 f"{self.title}: history={self.history!r} must be a whole number of steps, from 1 to {LONGEST}"
@@ -118,7 +118,7 @@ class Term(ABC):
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return self.label or self.kind
 
     def _called(self) -> str:

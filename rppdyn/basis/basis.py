@@ -1,24 +1,308 @@
-r"""The answer of the solver: an orthonormal basis known block by block."""
+r"""The answer of the solver: an orthonormal basis known block by block, each block a subspace in the form its strategy gave.
+
+A subspace holds an orthonormal Q of shape (dim, rank), and none stores it densely unless it is dense. Arrays are numpy
+(that is what the cache stores); products are torch, differentiable, on the device and in the dtype of their
+argument's kind (float64 or complex128).
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from rppdyn.basis.certificate import Certificate
-from rppdyn.basis.subspace import MAX_SPARSE_BYTES, Subspace
+from rppdyn.basis.problem import Array
 
 if TYPE_CHECKING:
     from rppdyn.reps import Rep
 
 MAX_BYTES = 2**30
-ENTRY_BYTES = 24  # row, column and value
+"""Limit in bytes of a dense basis, unless the caller sets another."""
+
+MAX_SPARSE_BYTES = 2**32
+"""Limit in bytes of the entries that are formed to find those that are not zero, and of those that are found."""
+
+ENTRY_BYTES = 24
+"""Row, column and value of an entry that is not zero."""
+
+
+class Subspace(ABC):
+    """An orthonormal basis Q (dim, rank) known through its products."""
+
+    kind: ClassVar[str]
+    dim: int
+    rank: int
+    np_dtype: np.dtype
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """torch.float64 or torch.complex128."""
+        return torch.complex128 if self.np_dtype.kind == "c" else torch.float64
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one entry."""
+        return self.np_dtype.itemsize
+
+    @abstractmethod
+    def matmul(self, beta: Tensor) -> Tensor:
+        """Q beta for beta (rank, b): (dim, b)."""
+
+    @abstractmethod
+    def rmatmul(self, v: Tensor) -> Tensor:
+        """Q^H v for v (dim, b): (rank, b)."""
+
+    @abstractmethod
+    def arrays(self) -> dict[str, Array]:
+        """The arrays that determine the subspace, for the cache."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is stored."""
+        return sum(a.nbytes for a in self.arrays().values())
+
+    def dense(self) -> Tensor:
+        """Q as a (dim, rank) tensor."""
+        return self.matmul(torch.eye(self.rank, dtype=self.dtype))
+
+    def sparse(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows, columns and values of Q's entries above rounding (1e-14), ordered by row.
+
+        Raises:
+            ValueError: there are so many that they would not fit in memory.
+        """
+        if (needed := self.dim * self.rank * self.itemsize) > MAX_SPARSE_BYTES:
+            raise ValueError(
+                f"a basis of shape ({self.dim}, {self.rank}) takes {needed} bytes, more than {MAX_SPARSE_BYTES}; use a lower "
+                "tensor power"
+            )
+        q = self.dense()
+        rows, cols = torch.nonzero(q.abs() > 1e-14, as_tuple=True)
+        return rows, cols, q[rows, cols]
+
+
+class OrbitSubspace(Subspace):
+    """Indicator vectors of signed orbits, scaled to length one.
+
+    Args:
+        labels: (dim,) int32, the orbit of every coordinate, -1 where invariants vanish.
+        sign: (dim,) int8 or None for all +1.
+        dtype: dtype of the answer.
+    """
+
+    kind = "orbits"
+
+    def __init__(self, labels: Array, sign: Array | None, dtype: np.dtype) -> None:
+        self.labels, self.sign, self.np_dtype = labels, sign, np.dtype(dtype)
+        self.dim = len(labels)
+        self.rank = int(labels.max(initial=-1)) + 1
+
+    @cached_property
+    def sizes(self) -> Array:
+        """Number of coordinates in each orbit."""
+        return np.bincount(
+            self.labels[self.labels >= 0] if (self.labels < 0).any() else self.labels, minlength=self.rank
+        )
+
+    @cached_property
+    def _coo(self) -> tuple[Tensor, Tensor, Tensor]:
+        rows = np.flatnonzero(self.labels >= 0)
+        cols = self.labels[rows].astype(np.int64)
+        values = (1 / np.sqrt(self.sizes))[cols]
+        if self.sign is not None:
+            values = values * self.sign[rows]
+        return torch.from_numpy(rows), torch.from_numpy(cols), torch.from_numpy(values.astype(self.np_dtype))
+
+    def matmul(self, beta: Tensor) -> Tensor:
+        """Q beta for beta (rank, b): (dim, b)."""
+        rows, cols, values = (t.to(beta.device) for t in self._coo)
+        out = torch.zeros(self.dim, beta.shape[1], dtype=self.dtype, device=beta.device)
+        return out.index_copy(0, rows, values[:, None] * beta.to(self.dtype)[cols])
+
+    def rmatmul(self, v: Tensor) -> Tensor:
+        """Q^H v for v (dim, b): (rank, b)."""
+        rows, cols, values = (t.to(v.device) for t in self._coo)
+        out = torch.zeros(self.rank, v.shape[1], dtype=self.dtype, device=v.device)
+        return out.index_add(0, cols, values[:, None] * v.to(self.dtype)[rows])
+
+    def dense(self) -> Tensor:
+        """Q as a (dim, rank) tensor."""
+        rows, cols, values = self._coo
+        q = torch.zeros(self.dim, self.rank, dtype=self.dtype)
+        q[rows, cols] = values
+        return q
+
+    def sparse(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows, columns and values of Q's non-zeros, ordered by row."""
+        return self._coo
+
+    def arrays(self) -> dict[str, Array]:
+        """Labels and signs."""
+        return {"labels": self.labels} | ({} if self.sign is None else {"sign": self.sign})
+
+
+class DenseSubspace(Subspace):
+    """An explicit matrix with orthonormal columns."""
+
+    kind = "dense"
+
+    def __init__(self, q: Array) -> None:
+        self.q, self.np_dtype = np.ascontiguousarray(q), q.dtype
+        self.dim, self.rank = q.shape
+
+    @cached_property
+    def _q(self) -> Tensor:
+        return torch.from_numpy(self.q)
+
+    def matmul(self, beta: Tensor) -> Tensor:
+        """Q beta for beta (rank, b): (dim, b)."""
+        return self._q.to(beta.device) @ beta.to(self.dtype)
+
+    def rmatmul(self, v: Tensor) -> Tensor:
+        """Q^H v for v (dim, b): (rank, b)."""
+        return self._q.to(v.device).mH @ v.to(self.dtype)
+
+    def dense(self) -> Tensor:
+        """Q itself, a copy."""
+        return self._q.clone()
+
+    def arrays(self) -> dict[str, Array]:
+        """Q."""
+        return {"q": self.q}
+
+
+def unit_matrices(count: int) -> Array:
+    r"""Units of the endomorphism algebra in an adapted basis: (1, 1, 1) for R, (2, 2, 2) for C, (4, 4, 4) for H.
+
+    For C the basis is (e, Je); for H it is (e, ie, je, ke) with the group acting by left multiplication, so that the
+    maps commuting with it are right multiplications by 1, i, j, k.
+    """
+    if count == 1:
+        return np.ones((1, 1, 1))
+    if count == 2:
+        return np.array([[[1.0, 0], [0, 1]], [[0, -1], [1, 0]]])
+    right = [
+        [(0, 1), (1, 1), (2, 1), (3, 1)],  # q -> q
+        [(1, 1), (0, -1), (3, -1), (2, 1)],  # 1, i, j, k -> i, -1, -k, j
+        [(2, 1), (3, 1), (0, -1), (1, -1)],  # -> j, k, -1, -i
+        [(3, 1), (2, -1), (1, 1), (0, -1)],  # -> k, -j, i, -1
+    ]
+    units = np.zeros((4, 4, 4))
+    for u, images in enumerate(right):
+        for column, (row, sign) in enumerate(images):
+            units[u, row, column] = sign
+    return units
+
+
+@dataclass(frozen=True)
+class SharedType:
+    """One irreducible type that occurs on both sides of a map: where its columns lie in U_out and U_in."""
+
+    dim: int
+    units: int
+    out_start: int
+    out_mult: int
+    in_start: int
+    in_mult: int
+
+    @property
+    def rank(self) -> int:
+        """Number of independent maps, out_mult * in_mult * units."""
+        return self.out_mult * self.in_mult * self.units
+
+
+class IsotypicSubspace(Subspace):
+    r"""Maps W = U_out (sum_k sum_u W_ku (x) (I (x) unit_u)) U_in^H, flattened row-major.
+
+    Coefficients are sqrt(d_k) W_ku[a, b], ordered (type, a, b, unit).
+
+    Args:
+        u_out: (n_out, n_out), columns ordered (type, multiplicity, component).
+        u_in: (n_in, n_in), likewise.
+        types: the types that occur on both sides, with the places of their columns.
+    """
+
+    kind = "isotypic"
+
+    def __init__(self, u_out: Array, u_in: Array, types: tuple[SharedType, ...]) -> None:
+        self.u_out, self.u_in, self.types = u_out, u_in, types
+        self.np_dtype = u_out.dtype
+        self.dim = len(u_out) * len(u_in)
+        self.rank = sum(t.rank for t in types)
+
+    def matmul(self, beta: Tensor) -> Tensor:
+        """Q beta for beta (rank, b): (dim, b)."""
+        u_out, u_in = (torch.from_numpy(u).to(beta.device) for u in (self.u_out, self.u_in))
+        beta = beta.to(self.dtype)
+        out = torch.zeros(beta.shape[1], len(u_out), len(u_in), dtype=self.dtype, device=beta.device)
+        start = 0
+        for t in self.types:
+            b = beta[start : start + t.rank].reshape(t.out_mult, t.in_mult, t.units, -1)
+            start += t.rank
+            units = torch.from_numpy(unit_matrices(t.units)).to(b)
+            c = t.dim // t.units
+            # (b, columns of U_out, columns of U_in): sum over the components that the type's cells share
+            left = u_out[:, t.out_start : t.out_start + t.out_mult * t.dim].reshape(-1, t.out_mult, c, t.units)
+            right = u_in[:, t.in_start : t.in_start + t.in_mult * t.dim].reshape(-1, t.in_mult, c, t.units).conj()
+            core = torch.einsum("pqus,umn->spmqn", b, units) / t.dim**0.5
+            half = torch.einsum("ipcm,spmqn->sicqn", left, core)
+            out = out + half.reshape(half.shape[0], half.shape[1], -1) @ right.permute(2, 1, 3, 0).reshape(
+                -1, len(u_in)
+            )
+        return out.reshape(out.shape[0], -1).T
+
+    def rmatmul(self, v: Tensor) -> Tensor:
+        """Q^H v for v (dim, b): (rank, b)."""
+        u_out, u_in = (torch.from_numpy(u).to(v.device) for u in (self.u_out, self.u_in))
+        w = v.to(self.dtype).T.reshape(v.shape[1], len(u_out), len(u_in))
+        parts = []
+        for t in self.types:
+            units = torch.from_numpy(unit_matrices(t.units)).to(w)
+            c = t.dim // t.units
+            left = u_out[:, t.out_start : t.out_start + t.out_mult * t.dim].conj()
+            right = u_in[:, t.in_start : t.in_start + t.in_mult * t.dim]
+            core = (left.T @ w @ right).reshape(-1, t.out_mult, c, t.units, t.in_mult, c, t.units)
+            core = torch.diagonal(core, dim1=2, dim2=5).sum(-1)  # (b, p, m, q, n)
+            parts.append((torch.einsum("spmqn,umn->pqus", core, units) / t.dim**0.5).reshape(t.rank, -1))
+        return torch.cat(parts) if parts else v.new_zeros(0, v.shape[1], dtype=self.dtype)
+
+    def dense(self) -> Tensor:
+        """Q as a (dim, rank) tensor, filled a few columns at a time."""
+        q = torch.empty(self.dim, self.rank, dtype=self.dtype)
+        eye = torch.eye(self.rank, dtype=self.dtype)
+        for s in range(0, self.rank, 32):
+            q[:, s : s + 32] = self.matmul(eye[:, s : s + 32])
+        return q
+
+    def arrays(self) -> dict[str, Array]:
+        """Both changes of basis and the table of types."""
+        table = [[t.dim, t.units, t.out_start, t.out_mult, t.in_start, t.in_mult] for t in self.types]
+        shared = {} if self.u_in is self.u_out else {"u_in": self.u_in}
+        return {"u_out": self.u_out, "types": np.array(table, np.int64).reshape(-1, 6)} | shared
+
+
+def from_arrays(kind: str, arrays: dict[str, Array], dtype: np.dtype) -> Subspace:
+    """The subspace that `arrays()` came from.
+
+    Raises:
+        ValueError: kind is none of "orbits", "dense", "isotypic".
+    """
+    if kind == "orbits":
+        return OrbitSubspace(arrays["labels"], arrays.get("sign"), dtype)
+    if kind == "dense":
+        return DenseSubspace(arrays["q"])
+    if kind == "isotypic":
+        types = tuple(SharedType(*map(int, row)) for row in arrays["types"])
+        return IsotypicSubspace(arrays["u_out"], arrays.get("u_in", arrays["u_out"]), types)
+    raise ValueError(f"subspace kind {kind!r} is none of 'orbits', 'dense', 'isotypic'")
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from rppdyn.basis.basis import Subspace, from_arrays
 from rppdyn.basis.certificate import RESIDUAL_LIMIT, Certificate
 from rppdyn.basis.problem import Array, Problem
-from rppdyn.basis.subspace import Subspace, from_arrays
 from rppdyn.runs.array_cache import ArrayCache, Summary
 
 FORMAT_VERSION = 3

@@ -1,4 +1,4 @@
-r"""What every answer of the solver carries, and the error where it cannot be given."""
+r"""The certificate that every answer of the solver carries, and the error where it cannot be given."""
 
 from __future__ import annotations
 

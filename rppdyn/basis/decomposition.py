@@ -33,8 +33,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rppdyn.basis.basis import unit_matrices
 from rppdyn.basis.problem import Array, Factor, chain_apply
-from rppdyn.basis.subspace import unit_matrices
 
 SPLIT = 1e-7  # eigenvalues closer than this (relative to the spread) belong together ...
 WITHIN = 1e-11  # ... and then must agree to this
@@ -88,7 +88,7 @@ def decompose(
         factors: distinct factors of one group.
         sites: products of factors, tuples of indices into `factors`; list equal sites once.
         theta: adjoint map of the factors.
-        seed: of the internal random draws; the answer is a function of the arguments alone.
+        seed: seed of the internal random draws; the answer is a function of the arguments alone.
     Raises:
         Ambiguous: no draw separated the types.
     """
@@ -97,12 +97,12 @@ def decompose(
     for draw in range(DRAWS):
         rng = np.random.default_rng([seed, draw])
         try:
-            found = _attempt(factors, sites, Sampler(factors, sites, theta, rng), rng)
+            attempt = _attempt(factors, sites, Sampler(factors, sites, theta, rng), rng)
         except Ambiguous as e:
             reason = str(e)
             continue
-        if best is None or found.residual.max(initial=0.0) < best.residual.max(initial=0.0):
-            best = found
+        if best is None or attempt.residual.max(initial=0.0) < best.residual.max(initial=0.0):
+            best = attempt
         if (best.gap >= COMFORT and best.residual.max(initial=0.0) <= 1e-11) or draw >= 3:
             break
     if best is None:
@@ -460,20 +460,22 @@ class Sampler:
         self.factors, self.sites = factors, sites
         count = len(factors[0].discrete)
         dimension = len(theta)
-        words: list[list[int]] = [[k] for k in range(count)]
+        products: list[list[int]] = [[k] for k in range(count)]
         # long words of generators that stretch would drown everything else
         stretching = max((float(f.discrete_norms.max(initial=1.0)) for f in factors), default=1.0) > 1 + 1e-9
-        words += [list(rng.integers(count, size=n)) for n in ((2, 2) if stretching else (2, 3, 5, 8))] if count else []
-        words += [[] for _ in range(6 - len(words))] if dimension else []
-        words = words or [[]]
-        self.size = len(words)
+        products += (
+            [list(rng.integers(count, size=n)) for n in ((2, 2) if stretching else (2, 3, 5, 8))] if count else []
+        )
+        products += [[] for _ in range(6 - len(products))] if dimension else []
+        products = products or [[]]
+        self.size = len(products)
         compact, stretch = self._directions(theta, rng, dimension)
         self.elements: list[Array] = []  # per factor: (J, n, n)
         for f in factors:
             g = np.broadcast_to(np.eye(f.dim, dtype=f.lie.dtype), (self.size, f.dim, f.dim)).copy()
             if dimension:
                 g = expm_batch(np.tensordot(compact, f.lie, 1)) @ expm_batch(np.tensordot(stretch, f.lie, 1))
-            for j, word in enumerate(words):
+            for j, word in enumerate(products):
                 for k in word:
                     g[j] = f.discrete[k] @ g[j]
             self.elements.append(g)

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rppdyn.basis.basis import IsotypicSubspace, SharedType, unit_matrices
 from rppdyn.basis.certificate import ZERO, Certificate, NotCertified
 from rppdyn.basis.decomposition import Ambiguous, adjoint_map, decompose
 from rppdyn.basis.problem import Factor, Problem, generators_of
-from rppdyn.basis.subspace import IsotypicSubspace, SharedType, unit_matrices
 
 if TYPE_CHECKING:
     from rppdyn.reps import Rep
@@ -59,7 +59,7 @@ def solve_isotypic(problem: Problem) -> tuple[IsotypicSubspace, Certificate] | N
     in_site = tuple(place(f.dual) for f in problem.factors[cut:]) or (place(one),)
     sites = (out_site,) if out_site == in_site else (out_site, in_site)
     try:
-        found = decompose(factors, sites, theta)
+        parts = decompose(factors, sites, theta)
     except Ambiguous as e:
         raise NotCertified(
             f"no certified basis of {problem.name}: {e}; give the generators to full float64 precision, "
@@ -67,19 +67,19 @@ def solve_isotypic(problem: Problem) -> tuple[IsotypicSubspace, Certificate] | N
         ) from None
     last = len(sites) - 1
     shared, residual = [], 0.0
-    for k, t in enumerate(found.types):
+    for k, t in enumerate(parts.types):
         if t.multiplicities[0] and t.multiplicities[last]:
             shared.append(
                 SharedType(t.dim, t.units, t.starts[0], t.multiplicities[0], t.starts[last], t.multiplicities[last])
             )
-            residual = max(residual, float(found.residual[0, k, 0] + found.residual[last, k, 1]))
+            residual = max(residual, float(parts.residual[0, k, 0] + parts.residual[last, k, 1]))
     if residual > max(ZERO, ROUNDING * size):
         raise NotCertified(
             f"no certified basis of {problem.name}: a vector is invariant but for {residual:.1e}, neither rounding nor enough "
             "to leave it out (isotypic); give the generators to full float64 precision, and none that nearly coincide"
         )
-    subspace = IsotypicSubspace(found.u[0], found.u[last], tuple(shared))
-    return subspace, Certificate(residual, 2 * found.orthonormality, found.gap, "isotypic")
+    subspace = IsotypicSubspace(parts.u[0], parts.u[last], tuple(shared))
+    return subspace, Certificate(residual, 2 * parts.orthonormality, parts.gap, "isotypic")
 
 
 @dataclass(frozen=True)
@@ -207,19 +207,19 @@ def isotypic(reps: Sequence[Rep]) -> Isotypic:
             "is not known; use rep.solve(), which needs none"
         )
     try:
-        found = decompose(factors, tuple(sites), theta)
+        parts = decompose(factors, tuple(sites), theta)
     except Ambiguous as e:
         raise NotCertified(f"no certified decomposition of {name}: {e}") from None
     certificate = Certificate(
-        float(2 * found.residual.max(initial=0.0)), 2 * found.orthonormality, found.gap, "isotypic"
+        float(2 * parts.residual.max(initial=0.0)), 2 * parts.orthonormality, parts.gap, "isotypic"
     )
     certificate.check(name)
 
-    dtype = torch.complex128 if found.u[0].dtype.kind == "c" else torch.float64
+    dtype = torch.complex128 if parts.u[0].dtype.kind == "c" else torch.float64
     columns: list[list[Tensor]] = [[] for _ in reps]
     starts = [0] * len(reps)
     types = []
-    for t in found.types:
+    for t in parts.types:
         multiplicities, first = [], tuple(starts)
         for r, (rep, plan) in enumerate(zip(reps, plans, strict=True)):
             count = 0
@@ -227,7 +227,7 @@ def isotypic(reps: Sequence[Rep]) -> Isotypic:
                 width = t.multiplicities[s] * t.dim
                 if not width:
                     continue
-                part = torch.from_numpy(np.ascontiguousarray(found.u[s][:, t.starts[s] : t.starts[s] + width]))
+                part = torch.from_numpy(np.ascontiguousarray(parts.u[s][:, t.starts[s] : t.starts[s] + width]))
                 placed = torch.zeros(len(index), rep.dim, width, dtype=dtype)
                 placed[torch.arange(len(index))[:, None], index] = part
                 columns[r].append(placed.permute(1, 0, 2).reshape(rep.dim, -1))

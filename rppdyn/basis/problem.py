@@ -35,8 +35,8 @@ def as_numpy(x: Tensor) -> Array:
 
 def generators_of(leaf: Any) -> tuple[Array, Array]:
     """The images (lie, discrete) of a group's generators; a Lie one's is zero where it is rounding beside that generator."""
-    lie, own = as_numpy(leaf.lie_generators), as_numpy(leaf.G.lie_algebra)
-    acts = np.linalg.norm(lie, axis=(1, 2)) > ZERO * np.linalg.norm(own, axis=(1, 2))
+    lie, algebra = as_numpy(leaf.lie_generators), as_numpy(leaf.G.lie_algebra)
+    acts = np.linalg.norm(lie, axis=(1, 2)) > ZERO * np.linalg.norm(algebra, axis=(1, 2))
     return np.where(acts[:, None, None], lie, 0), as_numpy(leaf.discrete_generators)
 
 
@@ -107,8 +107,8 @@ class Factor:
         label = connected_components(pattern != 0, connection="strong")[1]
         farthest = 1.0
         for k in range(label.max(initial=-1) + 1):
-            own = pattern[np.ix_(label == k, label == k)]
-            scaling = scipy.linalg.matrix_balance(own, permute=False, separate=True)[1][0]
+            block = pattern[np.ix_(label == k, label == k)]
+            scaling = scipy.linalg.matrix_balance(block, permute=False, separate=True)[1][0]
             farthest = max(farthest, float(scaling.max() / scaling.min()))
         return farthest
 
@@ -258,6 +258,6 @@ class Problem:
             part = q[:, start : start + chunk]
             norms = np.linalg.norm(part, axis=0)
             for i in range(len(self.scales)):
-                found = np.linalg.norm(self.apply(i, part), axis=0) / norms
-                worst = float(found.max(initial=worst))  # which nan goes through, as Python's max need not let it
+                residuals = np.linalg.norm(self.apply(i, part), axis=0) / norms
+                worst = float(residuals.max(initial=worst))  # which nan goes through, as Python's max need not let it
         return worst

@@ -22,11 +22,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from rppdyn.basis.basis import DenseSubspace, Subspace
 from rppdyn.basis.certificate import Certificate, NotCertified
 from rppdyn.basis.decomposition import adjoint_map
-from rppdyn.basis.iterative import MAX_BYTES
 from rppdyn.basis.problem import Array, Factor, Problem, chain_apply
-from rppdyn.basis.subspace import DenseSubspace, Subspace
+from rppdyn.basis.strategies import MAX_ITERATIVE_BYTES
 
 MAX_NUMBERS = 5e6  # of commutators; so many take a fifth of a second a step (SO(16) has 4 million)
 MAX_STEPS = 40
@@ -77,15 +77,16 @@ def solve_similar(
     if maps is None:
         return None
     moved = {f: _moved(f, p) for f, p in maps.items()}
-    found, certificate = solve(replace(problem, factors=tuple(moved[f] for f in problem.factors)))
-    if (needed := 4 * problem.dim * found.rank * found.itemsize) > MAX_BYTES:
+    basis, certificate = solve(replace(problem, factors=tuple(moved[f] for f in problem.factors)))
+    if (needed := 4 * problem.dim * basis.rank * basis.itemsize) > MAX_ITERATIVE_BYTES:
         raise NotCertified(
-            f"no certified basis of {problem.name}: its dimension {problem.dim} and its rank {found.rank} need {needed} bytes "
-            f"to be carried to its own coordinates, more than {MAX_BYTES}; give skew-symmetric or orthogonal generators"
+            f"no certified basis of {problem.name}: its dimension {problem.dim} and its rank {basis.rank} need {needed} bytes "
+            f"to be carried to its own coordinates, more than {MAX_ITERATIVE_BYTES}; give skew-symmetric or orthogonal "
+            "generators"
         )
     q = np.zeros((problem.dim, 0), problem.dtype)
-    if found.rank:
-        q = np.linalg.qr(chain_apply([maps[f] for f in problem.factors], found.dense().numpy()))[0]
+    if basis.rank:
+        q = np.linalg.qr(chain_apply([maps[f] for f in problem.factors], basis.dense().numpy()))[0]
     orthonormality = float(np.abs(q.conj().T @ q - np.eye(q.shape[1])).max(initial=0.0))
     strategy = f"{certificate.strategy}+similar"
     return DenseSubspace(q), Certificate(problem.residual(q), orthonormality, certificate.rank_gap, strategy)
@@ -107,12 +108,12 @@ def _improve(maps: Maps) -> float:
     dims = [f.dim for f in moved]
     units = [_hermitian_units(f.dim, f.lie.dtype.kind == "c") for f in moved]
     lie = _span(_flat([f.lie for f in moved]))
-    words = _flat([np.concatenate([f.discrete, np.linalg.inv(f.discrete)]) for f in moved])
-    words /= np.linalg.norm(words, axis=1, keepdims=True)
+    rows = _flat([np.concatenate([f.discrete, np.linalg.inv(f.discrete)]) for f in moved])
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
 
-    along, over = _commutators(lie, dims, units), _commutators(words, dims, units)
+    along, over = _commutators(lie, dims, units), _commutators(rows, dims, units)
     s = along @ lie.conj().T  # (J, U, I)
-    t = np.einsum("jus,js->uj", over, words.conj()).real
+    t = np.einsum("jus,js->uj", over, rows.conj()).real
     gradient = np.einsum("juj->u", s).real + t.sum(1)
     hessian = 2 * (_inner(along) + _inner(over) - _inner(s) - t @ t.T)
 
@@ -121,10 +122,10 @@ def _improve(maps: Maps) -> float:
     step = -vectors[:, curved] @ ((vectors.T @ gradient)[curved] / values[curved])
     longest = max(float(np.linalg.norm(x, 2)) for x in _exponents(step, units))
     step *= min(1.0, LONGEST_STEP / max(longest, 1e-300))
-    before = _value(lie, words, dims, _exponents(0 * step, units))
-    rounding = np.finfo(float).eps * (lie.size + words.size)
+    before = _value(lie, rows, dims, _exponents(0 * step, units))
+    rounding = np.finfo(float).eps * (lie.size + rows.size)
     for _ in range(HALVINGS):
-        if _value(lie, words, dims, _exponents(step, units)) <= before + rounding:
+        if _value(lie, rows, dims, _exponents(step, units)) <= before + rounding:
             break
         step /= 2
     for f, x in zip(maps, _exponents(step, units), strict=True):
@@ -138,11 +139,11 @@ def _inner(c: Array) -> Array:
     return (rows @ rows.conj().T).real
 
 
-def _value(lie: Array, words: Array, dims: Sequence[int], exponents: Sequence[Array]) -> float:
+def _value(lie: Array, elements: Array, dims: Sequence[int], exponents: Sequence[Array]) -> float:
     """The function after a step; of no step it is zero but for rounding."""
     p, inverse = [_exp(x) for x in exponents], [_exp(-x) for x in exponents]
     a, h = (
-        _flat([m @ g @ n for m, g, n in zip(inverse, _blocks(rows, dims), p, strict=True)]) for rows in (lie, words)
+        _flat([m @ g @ n for m, g, n in zip(inverse, _blocks(rows, dims), p, strict=True)]) for rows in (lie, elements)
     )
     return float(np.linalg.slogdet(a @ a.conj().T)[1] / 2 + np.log(np.linalg.norm(h, axis=1)).sum())
 
@@ -179,13 +180,13 @@ def _hermitian_units(n: int, complex_: bool) -> Array:
 
 def _commutators(rows: Array, dims: Sequence[int], units: Sequence[Array]) -> Array:
     """[E_j, X_u] for all elements and units, (J, U, S); a unit acts on its own factor."""
-    found = np.zeros((len(rows), sum(map(len, units)), rows.shape[1]), np.result_type(rows, *units))
+    commutators = np.zeros((len(rows), sum(map(len, units)), rows.shape[1]), np.result_type(rows, *units))
     u = s = 0
     for g, unit in zip(_blocks(rows, dims), units, strict=True):
         bracket = g[:, None] @ unit - unit @ g[:, None]
-        found[:, u : u + len(unit), s : s + unit[0].size] = bracket.reshape(len(g), len(unit), unit[0].size)
+        commutators[:, u : u + len(unit), s : s + unit[0].size] = bracket.reshape(len(g), len(unit), unit[0].size)
         u, s = u + len(unit), s + unit[0].size
-    return found
+    return commutators
 
 
 def _exponents(x: Array, units: Sequence[Array]) -> list[Array]:

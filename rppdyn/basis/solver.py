@@ -10,15 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rppdyn.basis import cache as disk
-from rppdyn.basis.basis import Basis, Block
+from rppdyn.basis.basis import Basis, Block, Subspace
 from rppdyn.basis.certificate import Certificate, NotCertified
-from rppdyn.basis.dense import solve_dense
 from rppdyn.basis.isotypic import solve_isotypic
-from rppdyn.basis.iterative import solve_iterative
-from rppdyn.basis.orbits import solve_orbits
 from rppdyn.basis.problem import Problem
 from rppdyn.basis.similar import solve_similar
-from rppdyn.basis.subspace import Subspace
+from rppdyn.basis.strategies import solve_dense, solve_iterative, solve_orbits
 
 if TYPE_CHECKING:
     from rppdyn.reps import Rep
@@ -74,8 +71,8 @@ def solve_problem(problem: Problem) -> Solution:
     refused: dict[Strategy, NotCertified] = {}
     for strategy in (solve_orbits, *others):
         try:
-            if (found := strategy(problem)) is not None:
-                return _certified(problem, found)
+            if (answer := strategy(problem)) is not None:
+                return _certified(problem, answer)
         except NotCertified as error:
             refused[strategy] = error
     raise refused[_general]
@@ -136,11 +133,11 @@ memory = _Memory()
 
 
 def _cached(problem: Problem, key: str) -> Solution:
-    if (found := memory.get(key)) is None:
-        if (found := disk.read(problem)) is None:
+    if (answer := memory.get(key)) is None:
+        if (answer := disk.read(problem)) is None:
             start = time.perf_counter()
-            found = solve_problem(problem)
+            answer = solve_problem(problem)
             if time.perf_counter() - start > WORTH_KEEPING:
-                disk.write(problem, *found)
-        memory.put(key, found)
-    return found
+                disk.write(problem, *answer)
+        memory.put(key, answer)
+    return answer

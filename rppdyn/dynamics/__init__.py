@@ -10,8 +10,10 @@ from rppdyn.dynamics.models import (
     MechanicalModel,
     NeuralODEModel,
     SeparableHamiltonian,
+    noether_momenta,
+    relative_drift,
+    rollout_error,
 )
-from rppdyn.dynamics.observables import noether_momenta, relative_drift, rollout_error
 from rppdyn.dynamics.planning import CrossEntropyPlanner
 from rppdyn.dynamics.transition import Rollout, Step, TransitionModel
 

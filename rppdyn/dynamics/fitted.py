@@ -52,9 +52,9 @@ class FittedDynamics:
 
     Args:
         models: the members, one for each seed, in scaled units.
-        scalings: of each member.
-        rep: of the states.
-        names, control_names: of the coordinates.
+        scalings: scalings of each member.
+        rep: representation of the states.
+        names, control_names: names of the coordinates.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class FittedDynamics:
             times: increasing, s.
             controls: ``(*batch, T - 1, m)``, held from each time to the next; of a model that has controls.
             members: "mean" over seeds, or "all" of them along a new first axis.
-            substeps: of rk4, from one time to the next.
+            substeps: number of steps of rk4 from one time to the next.
         Returns:
             ``(*batch, T, n)``, of the kind that `state` is, an array or a tensor; nan from where a model diverges.
         Raises:
@@ -100,14 +100,14 @@ class FittedDynamics:
         if members not in ("mean", "all"):
             raise ValueError(f"members={members!r}: give 'mean' or 'all'")
         steps = t.diff().expand(*z.shape[:-1], len(t) - 1)
-        u, found = self._controls(controls, (*z.shape[:-1], len(t) - 1)), []
+        u, predictions = self._controls(controls, (*z.shape[:-1], len(t) - 1)), []
         for model, scaling in zip(self.models, self.scalings, strict=True):
             drive = Drive(steps / scaling.seconds, scaling.controls(u))
             solved = solve(model, None, scaling.states(z), drive, substeps)
             index = torch.arange(len(t))
             lost = solved.diverged[..., None] & (index >= solved.diverged_at[..., None])
-            found.append(torch.where(lost[..., None], torch.nan, scaling.back(solved.states)))
-        together = torch.stack(found)
+            predictions.append(torch.where(lost[..., None], torch.nan, scaling.back(solved.states)))
+        together = torch.stack(predictions)
         result = together.mean(0) if members == "mean" else together
         return result if isinstance(state, Tensor) else result.numpy()
 

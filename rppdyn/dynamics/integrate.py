@@ -124,13 +124,13 @@ def _solve(
 ) -> tuple[Float[Tensor, "*batch T n"], Int[Tensor, "*batch"]]:
     """States, and where they diverged."""
     field = _Guarded(model, weights, bound, retries=method == "dopri5")
-    fine, kept = (times, slice(None)) if method == "dopri5" else _subdivided(times, step)
+    fine, at_times = (times, slice(None)) if method == "dopri5" else _subdivided(times, step)
     if method == "leapfrog":
-        states = _leapfrog(field, z0, fine)[kept]
+        states = _leapfrog(field, z0, fine)[at_times]
     else:
         solver = partial(odeint_adjoint, adjoint_params=tuple(model.parameters())) if adjoint else odeint
         try:
-            states = solver(field, z0, fine, method=method, **options)[kept]
+            states = solver(field, z0, fine, method=method, **options)[at_times]
         except AssertionError as error:
             if not str(error).startswith(("underflow in dt", "max_num_steps exceeded")):
                 raise
@@ -147,10 +147,10 @@ def _solve(
 
 def _stand_ins(z0: Float[Tensor, "*batch n"], lost: Bool[Tensor, "*batch"]) -> Float[Tensor, "*batch n"]:
     """Initial states, for those of lost trajectories one that is kept: of the same row (a stack's member) if it has one."""
-    kept = (~lost).to(torch.int64)
-    neighbours = torch.take_along_dim(z0, kept.argmax(-1, keepdim=True).unsqueeze(-1), -2)
-    first = z0.reshape(-1, z0.shape[-1])[kept.flatten().argmax()]
-    others = torch.where(kept.any(-1)[..., None, None], neighbours, first)
+    present = (~lost).to(torch.int64)
+    neighbours = torch.take_along_dim(z0, present.argmax(-1, keepdim=True).unsqueeze(-1), -2)
+    first = z0.reshape(-1, z0.shape[-1])[present.flatten().argmax()]
+    others = torch.where(present.any(-1)[..., None, None], neighbours, first)
     return torch.where(lost.unsqueeze(-1), others.detach(), z0)
 
 
@@ -199,8 +199,8 @@ class _Guarded:
     """A vector field, zero where the state has diverged: there a solver would take ever smaller steps, or hand on nan.
 
     Args:
-        retries: of a solver that takes a step again where it was too long: a trajectory whose field was no number is not lost
-            if it is one later on.
+        retries: whether the solver takes a step again where it was too long: a trajectory whose field was no number is not
+            lost if it is one later on.
     """
 
     def __init__(self, model: DynamicsModel, weights: Any, bound: float, retries: bool = False):

@@ -26,10 +26,11 @@ class SymmetricHamiltonian:
     """A Hamiltonian that is linear in features, with the generator that leaves it alone.
 
     Attributes:
-        generator: of the symmetry, ``(d, d)``, of the Frobenius norm of a plane rotation; None where none was asked for.
+        generator: generator of the symmetry, ``(d, d)``, with the Frobenius norm of a plane rotation; None where none was asked
+            for.
         strength: prior precision of the energy's change along the generator, beside that of the weights, which is near 1.
         noise: standard deviation of the noise of rates of positions and of momenta, as learned.
-        log_evidence: of the data.
+        log_evidence: log evidence of the data.
     """
 
     generator: Float[Tensor, "d d"] | None
@@ -47,7 +48,7 @@ class SymmetricHamiltonian:
         """How much the energy changes along the generator at some states, relative to the most that it could: 0 if invariant.
 
         Args:
-            rep: of the family, as the generator was learned in.
+            rep: representation of the family, as the generator was learned in.
         """
         assert self.generator is not None
         size = self.features.size
@@ -175,7 +176,7 @@ class _Evidence:
     """The log evidence of a linear-Gaussian model whose prior favours invariance along one direction.
 
     Args:
-        designs, targets: of each kind of observation, which has a noise variance of its own.
+        designs, targets: designs and targets of each kind of observation, which has a noise variance of its own.
     """
 
     def __init__(self, designs: list[Tensor], targets: list[Tensor], kinds: Tensor, invariance: Tensor | None):

@@ -37,10 +37,10 @@ class CrossEntropyPlanner:
         horizon: steps that are looked ahead.
         samples, elites: sequences drawn, and the best of them that the Gaussian is moved onto, in each iteration.
         iterations: how often it is moved.
-        discount: of rewards, per step.
-        reward: of a step from state to state, as features, in the place of the learned one.
+        discount: discount of rewards, per step.
+        reward: reward of a step from state to state, as features, in the place of the learned one.
         ends: whether an episode ends at a state; rewards after that do not count.
-        seed: of the draws.
+        seed: seed of the draws.
     Raises:
         ValueError: a number that makes no sense, or a model without rewards and none given.
     """
@@ -87,14 +87,14 @@ class CrossEntropyPlanner:
     def plan(self, x: Float[Tensor, " n"]) -> Float[Tensor, "horizon m"]:
         """The best sequence's mean from a state, after which :meth:`act` would go on."""
         mean, std = self.mean, ((self.high - self.low) / 2).expand(self.horizon, -1)
-        kept: list[Tensor] = []
+        elite: list[Tensor] = []
         weights = self.model.assemble()
         for _ in range(self.iterations):
             noise = torch.randn(self.samples, *mean.shape, generator=self.generator).to(mean)
             actions = torch.minimum(torch.maximum(mean + std * noise, self.low), self.high)
-            actions = torch.cat([actions, mean[None], *kept])
+            actions = torch.cat([actions, mean[None], *elite])
             best = actions[self._returns(x, actions, weights).topk(self.elites).indices]
-            mean, std, kept = best.mean(0), best.std(0), [best[: self.elites // KEPT]]
+            mean, std, elite = best.mean(0), best.std(0), [best[: self.elites // KEPT]]
         return mean
 
     def act(self, x: Float[Tensor, " n"]) -> Float[Tensor, " m"]:

@@ -11,13 +11,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.dynamics.rotations import nearest_rotation
 from rppdyn.nn import InvariantNormaliser, Stack
 from rppdyn.nn.assembling import Network
 from rppdyn.nn.normaliser import blocks_of, deviation_rep
 from rppdyn.reps import Rep, Scalar
 
-__all__ = ["Rollout", "Step", "TransitionModel"]
+__all__ = ["Rollout", "Step", "TransitionModel", "nearest_rotation"]
 
 LOG_STD = (-8.0, 2.0)
 """Softly bounded logarithm of a Gaussian model's standard deviation, in units of that of one-step changes."""
@@ -30,12 +29,13 @@ HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class Step(NamedTuple):
-    """What a model says of the next state.
+    """A model's prediction of the next state.
 
     Attributes:
         mean: its features, rotations and angles projected.
-        log_std: of a Gaussian model, in the units of the features and, last, of the reward where there is one; else None.
-        reward: of the step, where the model has learned it; else None.
+        log_std: logarithms of the standard deviations of a Gaussian model, else None; in the units of the features and, last,
+            of the reward where there is one.
+        reward: reward of the step, where the model has learned it; else None.
     """
 
     mean: Float[Tensor, "*batch n"]
@@ -133,7 +133,7 @@ class TransitionModel(nn.Module):
     def change(
         self, x: Float[Tensor, "*batch n"], u: Float[Tensor, "*batch m"], weights: Any = None
     ) -> Float[Tensor, "*batch n"]:
-        """What the network adds to the features, before projection: the learned part of the model."""
+        """The change of the features by the network, before projection: the learned part of the model."""
         n = x.shape[-1]
         return self.changes.inverse(self._output(x, u, weights)[..., : n + self.reward])[..., :n]
 
@@ -148,7 +148,7 @@ class TransitionModel(nn.Module):
         Between raw observations it is ``rppdyn.load(RUN).predict(observation, action)``.
 
         Args:
-            members: of an ensemble, "mean", or "all" along a new first axis.
+            members: members of an ensemble to return, "mean", or "all" along a new first axis.
         Raises:
             ValueError: another word, or sizes that are not the model's.
         """
@@ -163,12 +163,12 @@ class TransitionModel(nn.Module):
                 f"{sizes[0]} and {sizes[1]} entries"
             )
         if not isinstance(self.net, Stack):
-            found = self(state, action).unsqueeze(0)
+            prediction = self(state, action).unsqueeze(0)
         else:
             rows = (v.reshape(1, -1, v.shape[-1]).expand(self.net.members, -1, -1) for v in (state, action))
-            found = self(*rows).reshape(self.net.members, *state.shape)
-        found = found.mean(0) if members == "mean" else found
-        return found if isinstance(x, Tensor) else found.numpy()
+            prediction = self(*rows).reshape(self.net.members, *state.shape)
+        prediction = prediction.mean(0) if members == "mean" else prediction
+        return prediction if isinstance(x, Tensor) else prediction.numpy()
 
     def rollout(self, x: Float[Tensor, "*batch n"], u: Float[Tensor, "*batch T m"], weights: Any = None) -> Rollout:
         """States 1 to ``T`` that follow from state 0 under given actions, each step from the mean of the one before.
@@ -231,3 +231,63 @@ class TransitionModel(nn.Module):
 
 def _predicted(state_rep: Rep, reward: bool) -> Rep:
     return state_rep + Scalar(state_rep.G) if reward else state_rep
+
+
+SMALLEST = 1e-6
+"""Sums of singular values count as at least this in the derivative: a matrix near a reflection has no nearest rotation."""
+
+
+def nearest_rotation(M: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
+    r"""The rotation that is nearest to ``M`` in Frobenius norm, :math:`U\,\mathrm{diag}(1, \ldots, 1, \det UV^T)\,V^T`.
+
+    With the singular value decomposition :math:`M = U S V^T`. It commutes with rotations and reflections on either side,
+    :math:`\Pi(gMh) = g\,\Pi(M)\,h` for orthogonal ``g, h`` with :math:`\det g \det h = 1`, so an equivariant step that
+    is projected stays equivariant (Gram-Schmidt would not).
+
+    The derivative is that of the polar factor, :math:`U\,\frac{U^T dM\,V - (\ldots)^T}{s_i + s_j}\,V^T`, which exists where
+    that of ``U`` and ``V`` does not: at rotations all singular values are equal.
+
+    There is no second derivative: backwards it is refused, forwards it is nan. Of a matrix with an entry that is no finite
+    number the rotation is nan, and so is its derivative; the others of a batch keep theirs.
+
+    Source: Kabsch 1976; the derivative by differentiating :math:`M = QP`, ``P`` symmetric.
+    """
+    return _NearestRotation.apply(M)[0]
+
+
+class _NearestRotation(torch.autograd.Function):
+    """The rotation, and the decomposition ``U S V^T`` with its sign that the derivatives are made of."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(M):
+        finite = M.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
+        U, S, Vh = torch.linalg.svd(torch.where(finite, M, torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)))
+        sign = torch.cat([torch.ones_like(S[..., 1:]), torch.linalg.det(U @ Vh).sign().unsqueeze(-1)], -1)
+        U = torch.where(finite, U * sign.unsqueeze(-2), torch.nan)
+        return U @ Vh, U, S * sign, Vh
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _, *decomposition = output
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*decomposition)
+        ctx.save_for_forward(*decomposition)
+
+    @staticmethod
+    def backward(ctx, gradient, *of_decomposition):
+        if any(g is not None for g in of_decomposition):
+            raise NotImplementedError("nearest_rotation has no second derivative: differentiate it once")
+        return None if gradient is None else _polar_derivative(*ctx.saved_tensors, gradient)
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        unknown = (torch.full_like(part, torch.nan) for part in ctx.saved_tensors)  # so that second derivatives are nan
+        return _polar_derivative(*ctx.saved_tensors, tangent), *unknown
+
+
+def _polar_derivative(U, S, Vh, X):
+    """Along X; the same forwards and backwards, since it is symmetric."""
+    B = U.mT @ X @ Vh.mT
+    return U @ ((B - B.mT) / (S.unsqueeze(-1) + S.unsqueeze(-2)).clamp_min(SMALLEST)) @ Vh

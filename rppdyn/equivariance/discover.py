@@ -32,8 +32,8 @@ class Discovery:
             nothing agrees has about 1.
         gap: ratio of the first defect outside of the symmetry and the last one inside; without symmetry that of the smallest
             two.
-        generators: of the symmetry, ``(k, d, d)``, an orthogonal basis in which each has the Frobenius norm of a plane
-            rotation, :math:`\\sqrt 2`.
+        generators: generators of the symmetry, ``(k, d, d)``, an orthogonal basis in which each has the Frobenius norm of a
+            plane rotation, :math:`\\sqrt 2`.
         coefficients: what they are in the family's basis, ``(k, D)``.
         verdict: "exact", "approximate" or "none".
         unfelt: how many of the generators change only entries that the function does not depend on. They are its symmetries,
@@ -74,17 +74,17 @@ class Discovery:
 
     def __str__(self) -> str:
         shown = ", ".join(f"{value:.2g}" for value in self.spectrum[:8]) + (", ..." if len(self.spectrum) > 8 else "")
-        found = {
+        text = {
             "none": f"no symmetry in {self.family}",
             "exact": f"an exact symmetry of dimension {len(self.generators)} in {self.family}",
             "approximate": f"an approximate symmetry of dimension {len(self.generators)} in {self.family}, "
             f"relative defect {self.defect:.2g}",
         }[self.verdict]
         if len(self.generators) == len(self.spectrum):
-            found += ", which is all of it"
+            text += ", which is all of it"
         if self.unfelt:
-            found += f", {self.unfelt} of which change nothing that the function depends on"
-        return f"{found}; relative defects {shown}; gap {self.gap:.2g}"
+            text += f", {self.unfelt} of which change nothing that the function depends on"
+        return f"{text}; relative defects {shown}; gap {self.gap:.2g}"
 
 
 def discover(
@@ -178,8 +178,8 @@ def discover(
     directions, defects, _ = torch.linalg.svd(white.mT @ (first - second), full_matrices=False)
     coefficients = torch.cat([left[:, ~seen], (white @ directions).flip(1)], 1).mT.double()  # f does not feel the first
     spectrum = torch.cat([defects.new_zeros(int((~seen).sum())), defects.flip(0)]).double()
-    found = judged(family, spectrum, coefficients, rounding(x), gap, largest)
-    return replace(found, unfelt=min(unfelt, len(found.generators)))
+    discovery = judged(family, spectrum, coefficients, rounding(x), gap, largest)
+    return replace(discovery, unfelt=min(unfelt, len(discovery.generators)))
 
 
 def _unfelt(f: Callable[[Tensor], Tensor], x: Tensor, rep_in: Rep, directions: Tensor) -> int:
@@ -209,7 +209,7 @@ def block_family(parts: Mapping[str, int], *together: Sequence[str]) -> Rep:
     >>> rep.dim, len(rep.G.lie_algebra)
     (7, 9)
     """
-    names = [name for own in together for name in own]
+    names = [name for block_names in together for name in block_names]
     if not names:
         raise ValueError(f"no block is moved: name some of {', '.join(parts)}")
     for name in names:
@@ -218,12 +218,12 @@ def block_family(parts: Mapping[str, int], *together: Sequence[str]) -> Rep:
         if names.count(name) > 1:
             raise ValueError(f"block {name!r} is named twice: it can be moved by one matrix only")
     starts = dict(zip(parts, torch.tensor([0, *parts.values()]).cumsum(0).tolist(), strict=False))
-    for own in together:
-        if len({parts[name] for name in own}) != 1:
-            shown = ", ".join(f"{name} has {parts[name]}" for name in own)
+    for block_names in together:
+        if len({parts[name] for name in block_names}) != 1:
+            shown = ", ".join(f"{name} has {parts[name]}" for name in block_names)
             raise ValueError(f"blocks of different sizes can't be moved by one matrix: {shown} entries")
-    blocks = [[range(starts[name], starts[name] + parts[name]) for name in own] for own in together]
-    return index_families([parts[own[0]] for own in together], (sum(parts.values()), blocks))[0]
+    blocks = [[range(starts[name], starts[name] + parts[name]) for name in block_names] for block_names in together]
+    return index_families([parts[block_names[0]] for block_names in together], (sum(parts.values()), blocks))[0]
 
 
 def index_families(sizes: Sequence[int], *spaces: tuple[int, Sequence[Sequence[Sequence[int]]]]) -> tuple[Rep, ...]:
@@ -231,7 +231,7 @@ def index_families(sizes: Sequence[int], *spaces: tuple[int, Sequence[Sequence[S
 
     Args:
         sizes: n of each list.
-        spaces: of each its dimension and, for each list, its blocks: n indices each, in any order; none where the list moves
+        spaces: dimension of each and, for each list, its blocks: n indices each, in any order; none where the list moves
             nothing there.
 
     >>> states, actions = index_families([2], (4, [[(0, 2), (1, 3)]]), (3, [[(1, 2)]]))
@@ -245,14 +245,14 @@ def index_families(sizes: Sequence[int], *spaces: tuple[int, Sequence[Sequence[S
                 A = torch.zeros(sum(sizes), sum(sizes), dtype=torch.float64)
                 A[first + i, first + j] = 1
                 small.append(A)
-                for (dim, blocks), own in zip(spaces, large, strict=True):
+                for (dim, blocks), matrices in zip(spaces, large, strict=True):
                     B = torch.zeros(dim, dim, dtype=torch.float64)
                     for block in blocks[number]:
                         B[block[i], block[j]] = 1
-                    own.append(B)
+                    matrices.append(B)
         first += n
     group = Group(" x ".join(f"GL({n})" for n in sizes), lie_algebra=torch.stack(small))
-    return tuple(Rep.from_generators(group, lie_algebra=torch.stack(own)) for own in large)
+    return tuple(Rep.from_generators(group, lie_algebra=torch.stack(matrices)) for matrices in large)
 
 
 def rounding(x: Tensor) -> float:

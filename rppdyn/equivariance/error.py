@@ -71,7 +71,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class EquivarianceError(Summary):
-    """What :func:`equivariance_error` measured; errors are between 0 (equivariant) and 1.
+    """The result of :func:`equivariance_error`; errors are between 0 (equivariant) and 1.
 
     The statistics are those of the mean over sampled elements at each input.
 
@@ -197,7 +197,7 @@ def equivariance_error(
         x: ``(batch, dim_in)``.
         n_samples: group elements for each input. For a finite group of at most that many elements, all but the identity
             are used instead.
-        generator: of the random elements; seed 0 if not given.
+        generator: generator of the random elements; seed 0 if not given.
         elements: group elements ``(d, d)`` to use for every input in place of random ones: a few for all inputs cost less
             where the image of an element is dear (a continuous symmetry of a robot, say).
     Raises:
@@ -358,12 +358,12 @@ def _move(rep: Rep, g: Tensor) -> Callable[[Tensor], Tensor]:
 
 def _indices(blocks: Blocks, rep: Rep, what: str) -> dict[str, Tensor]:
     if isinstance(blocks, Mapping):
-        found = {name: torch.as_tensor(list(index), dtype=torch.int64) for name, index in blocks.items()}
+        indices = {name: torch.as_tensor(list(index), dtype=torch.int64) for name, index in blocks.items()}
     elif len(blocks) != rep.dim or len(set(blocks)) != len(blocks):
         raise ValueError(f"{len(set(blocks))} different names for an {what} of {rep.dim} entries: give one for each")
     else:
-        found = {name: torch.tensor([i]) for i, name in enumerate(blocks)}
-    for name, index in found.items():
+        indices = {name: torch.tensor([i]) for i, name in enumerate(blocks)}
+    for name, index in indices.items():
         if not len(index) or index.min() < 0 or index.max() >= rep.dim:
             raise ValueError(f"block {name!r} has indices {index.tolist()} of an {what} of {rep.dim} entries")
-    return found
+    return indices

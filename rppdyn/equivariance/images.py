@@ -306,7 +306,7 @@ def expected_group_sample(
 
     Args:
         radius: in units of the flow: 5 / width for translations by up to 5 pixels, as published.
-        generator: of t; seed 0 if not given.
+        generator: generator of t; seed 0 if not given.
     Returns:
         The mean and its standard error over inputs. (The text has the norm, the code the mean square.)
     Raises:

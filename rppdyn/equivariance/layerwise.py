@@ -185,12 +185,12 @@ def _with_inputs(layers: list[Layer]) -> list[Layer]:
 def _blocks_and_head(network: RPPEMLP, known: bool) -> list[Layer]:
     layers: list[Layer] = []
     for i, (block, rep) in enumerate(zip(network.blocks, network.hidden, strict=True)):
-        own, wide = (rep, gated(rep)) if known else (None, None)
+        action, wide = (rep, gated(rep)) if known else (None, None)
         made = block.bilinear.rep_in if known and block.bilinear is not None else wide
         layers.append(Layer(f"blocks.{i}.linear", _linear(block.linear), made))
         if block.bilinear is not None:
             layers.append(Layer(f"blocks.{i}.bilinear", block.bilinear, wide))
-        layers.append(Layer(f"blocks.{i}.gate", block.gate, own))
+        layers.append(Layer(f"blocks.{i}.gate", block.gate, action))
     return [*layers, Layer("head", _linear(network.head))]
 
 
@@ -238,10 +238,10 @@ def _composed(layer: Layer, pending: Mapping[str, Layer]) -> Layer:
     )
 
     def function(*tensors: Tensor) -> Tensor:
-        given = dict(zip(inputs, tensors, strict=True))
+        values = dict(zip(inputs, tensors, strict=True))
         for name, part in parts.items():
-            given[name] = part(*(given[n] for n in part.inputs or ()))
-        return layer(*(given[n] for n in layer.inputs or ()))
+            values[name] = part(*(values[n] for n in part.inputs or ()))
+        return layer(*(values[n] for n in layer.inputs or ()))
 
     several = [*parts.values(), layer]
     names = dict.fromkeys(name for part in several for name in part.name.split(" + "))
@@ -267,7 +267,7 @@ class Attribution:
         share: ``(D, N)``, the layer's part of the error, with sign; adds up to 1 over layers, nan where there is no error.
         total: ``(D, *batch, *out)``, the error end to end, computed without taking the network apart.
         contributions: ``(D, N, *batch, *out)``, the vectors :math:`C_i`; None from random probes.
-        kinds: of the layers: class names of modules, names of functions.
+        kinds: kinds of the layers: class names of modules, names of functions.
     """
 
     generators: tuple[str, ...]
@@ -336,7 +336,7 @@ def layerwise_lie_derivative(
         hidden: how hidden layers transform, where the network does not say; layers of unknown action are taken together. Of
             images it is the flow itself, or ``{"*": flow, "name of a layer": its own action}``.
         probes: number of random probes (the published figures use 100), or None for the exact values.
-        generator: of the probes; seed 0 if not given.
+        generator: generator of the probes; seed 0 if not given.
     Raises:
         ValueError: no continuous generator, or what :func:`~rppdyn.equivariance.layerwise.layers_of` refuses (a module that
             can't be traced, by the name of the node).
@@ -354,9 +354,9 @@ def layerwise_lie_derivative(
     defects, values = _defects(graph, rep_in, x)
     entries = values[-1][:1].numel()
     if 2 * entries <= len(graph) and not values[-1].is_complex():
-        found = _attribution(names, graph, total, _by_reverse(graph, x, defects, entries))
-        if found.residual < torch.finfo(x.dtype).eps ** 0.5:
-            return found
+        attribution = _attribution(names, graph, total, _by_reverse(graph, x, defects, entries))
+        if attribution.residual < torch.finfo(x.dtype).eps ** 0.5:
+            return attribution
     return _attribution(names, graph, total, _by_forward(graph, x, defects))
 
 
@@ -417,8 +417,8 @@ def _graph(network: Network, rep_in: Action, rep_out: Action, x: Tensor, hidden:
 
 def _read(graph: list[KnownLayer], start: int) -> set[str]:
     """Values from before that layers from there on read."""
-    own = {layer.name for layer in graph[start:]}
-    return {name for layer in graph[start:] for name in layer.inputs} - own
+    here = {layer.name for layer in graph[start:]}
+    return {name for layer in graph[start:] for name in layer.inputs} - here
 
 
 def _along(layer: KnownLayer, inputs: Sequence[Tensor], velocities: Sequence[Tensor]) -> Tensor:
@@ -458,8 +458,8 @@ def _by_forward(graph: list[KnownLayer], x: Tensor, defects: list[list[Tensor]])
         for reached in carried:
             if any(name in reached for name in layer.inputs):
                 zeros = [[torch.zeros_like(v)] * len(defects[0]) for v in inputs]
-                own = [reached.get(name, zero) for name, zero in zip(layer.inputs, zeros, strict=True)]
-                reached[layer.name] = [_along(layer, inputs, along) for along in zip(*own, strict=True)]
+                incoming = [reached.get(name, zero) for name, zero in zip(layer.inputs, zeros, strict=True)]
+                reached[layer.name] = [_along(layer, inputs, along) for along in zip(*incoming, strict=True)]
         values[layer.name] = layer(*inputs)
         carried.append({layer.name: defects[i]})
         still = _read(graph, i + 1) if i + 1 < len(graph) else {layer.name}
@@ -479,8 +479,8 @@ def _recorded(graph: list[KnownLayer], x: Tensor) -> list[Tensor]:
 def _pulled(nodes: list[Tensor], z: Tensor, defects: list[list[Tensor]]) -> Tensor:
     """``z^T C`` by generator, layer and input: ``(D, N, batch)``."""
     at = [i for i, node in enumerate(nodes) if node.requires_grad]
-    found = torch.autograd.grad(nodes[-1], [nodes[i] for i in at], z, retain_graph=True, materialize_grads=True)
-    rows = dict(zip(at, found, strict=True))
+    gradients = torch.autograd.grad(nodes[-1], [nodes[i] for i in at], z, retain_graph=True, materialize_grads=True)
+    rows = dict(zip(at, gradients, strict=True))
     zero = z.new_zeros(len(defects[0]), len(z))
     return torch.stack(
         [
@@ -500,8 +500,8 @@ def _by_reverse(
     if not y.requires_grad:
         return torch.stack([torch.stack([torch.full_like(y, torch.nan) for _ in d]) for d in defects], 1)
     rows = torch.eye(entries, dtype=y.dtype, device=y.device)
-    found = [_pulled(nodes, row.expand(len(y), -1).view(y.shape), defects) for row in rows]
-    return torch.stack(found, -1).unflatten(-1, y.shape[1:]) if y.ndim > 1 else torch.stack(found, -1)[..., 0]
+    pulled = [_pulled(nodes, row.expand(len(y), -1).view(y.shape), defects) for row in rows]
+    return torch.stack(pulled, -1).unflatten(-1, y.shape[1:]) if y.ndim > 1 else torch.stack(pulled, -1)[..., 0]
 
 
 def _whole(network: Network, graph: list[KnownLayer]) -> Callable[[Tensor], Tensor]:

@@ -36,7 +36,7 @@ class Placed(Flow):
     Entries that are in no pixel stay as they are.
 
     Args:
-        index: of the flattened entries.
+        index: index of the flattened entries.
     """
 
     flow: Flow
@@ -78,7 +78,7 @@ def action_behind(
     Args:
         function, inputs, output: the layer, its inputs at some images and what it makes of them.
         actions: on the inputs.
-        flow: of images.
+        flow: flow of images.
     """
     layouts = [_layout(action, x, flow) for action, x in zip(actions, inputs, strict=True)]
     if not any(layout is not None for layout in layouts):
@@ -88,13 +88,13 @@ def action_behind(
     grids = {layout.index.shape[1:] for layout in layouts if layout is not None}
     if len(grids) == 1 and (moved := _moved_about(function, inputs, layouts, flow)) is not None:
         return moved
-    found: list[Flow] = []
+    flows: list[Flow] = []
     for x, layout in zip(inputs, layouts, strict=True):
-        if layout is not None and (kept := _kept(function, inputs, x, layout, output)) is not None:
-            if not any(_same(kept, other) for other in found):
-                found.append(kept)
-    if found:
-        return found[0] if len(found) == 1 else None
+        if layout is not None and (carried := _kept(function, inputs, x, layout, output)) is not None:
+            if not any(_same(carried, other) for other in flows):
+                flows.append(carried)
+    if flows:
+        return flows[0] if len(flows) == 1 else None
     return TrivialFlow(flow.name) if output.ndim == 2 else None
 
 
@@ -159,15 +159,15 @@ def _moved_about(
     channel, place, channels = [], [], 0
     for x, layout in zip(inputs, layouts, strict=True):
         size = x[0].numel()
-        own = torch.full((size,), -1)
+        channels_of = torch.full((size,), -1)
         if layout is not None:
             count = layout.index.shape[0]
-            own[layout.index.flatten(1)] = torch.arange(channels, channels + count)[:, None]
+            channels_of[layout.index.flatten(1)] = torch.arange(channels, channels + count)[:, None]
             place.append(_places(layout).flatten())
             channels += count
         else:
             place.append(torch.full((size,), -1))
-        channel.append(own)
+        channel.append(channels_of)
     grid = next(layout.index.shape[1:] for layout in layouts if layout is not None)
     pixels = grid[0] * grid[1]
     keep = (~fixed).cpu() & (torch.cat(place)[source.cpu()] >= 0)

@@ -89,9 +89,9 @@ def _whole_derivative(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tu
         double, at = _in_double(f, x, y)
         v = v.to(at.dtype)
         if not _is_whole(double, at, v):
-            found, error = _differences(double, at, v)
-            if error.norm() < NOISE * found.norm():  # else f is noisy
-                pushed = found.to(y.dtype)
+            whole, error = _differences(double, at, v)
+            if error.norm() < NOISE * whole.norm():  # else f is noisy
+                pushed = whole.to(y.dtype)
     except RuntimeError:  # no forward mode to be judged; or inside torch.vmap, where nothing may be decided by values
         pass
     return y, pushed
@@ -108,12 +108,12 @@ class _Double(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         func = Tensor.double if func in (Tensor.float, Tensor.half, Tensor.bfloat16) else func
-        leaves, structure = tree_flatten((args, kwargs or {}))
+        flat, structure = tree_flatten((args, kwargs or {}))
         with torch.inference_mode(False):  # where tensors count what is written into them
-            doubled = [_doubled(leaf) for leaf in leaves]
+            doubled = [_doubled(leaf) for leaf in flat]
         args, kwargs = tree_unflatten(doubled, structure)
         result = func(*args, **kwargs)
-        for leaf, copy in zip(leaves, doubled, strict=True):
+        for leaf, copy in zip(flat, doubled, strict=True):
             if copy is not leaf and isinstance(copy, Tensor) and copy._version:
                 # only the copy was given to it
                 raise TypeError(f"{func.__name__} writes into a tensor of {leaf.dtype}")
@@ -192,9 +192,9 @@ def _differences(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tuple[T
             continue
         first, middle, last = estimates
         change = torch.maximum((middle - first).abs(), (last - middle).abs())
-        found = torch.minimum(change, error)
-        best, idle = torch.where(change < error, middle, best), 0 if found.sum() < 0.9 * error.sum() else idle + 1
-        error = found
+        smaller = torch.minimum(change, error)
+        best, idle = torch.where(change < error, middle, best), 0 if smaller.sum() < 0.9 * error.sum() else idle + 1
+        error = smaller
         if idle == PATIENCE:
             break
     return best, error

@@ -1,4 +1,4 @@
-r"""What a set of matrices generates, what commutes with it, and the symmetries of a linear regression.
+r"""The algebra that a set of matrices generates, what commutes with it, and the symmetries of a linear regression.
 
 A sum of operators :math:`y = \sum_i M_i x W^i` commutes with a matrix B on pixels, whatever its weights W are, exactly if B
 commutes with every :math:`M_i`. So it is equivariant to their :func:`centraliser`, and not to the group that they generate,
@@ -38,8 +38,8 @@ def centraliser(matrices: Float[Tensor, "k n n"], *, rtol: float = 1e-9) -> Floa
     if n > 40:
         raise ValueError(f"matrices of {n} rows: their centraliser has {n**2} unknowns; give at most 40 rows")
     one = torch.eye(n, dtype=torch.float64, device=matrices.device)
-    own = matrices.double()
-    system = torch.cat([torch.kron(one, M.mT.contiguous()) - torch.kron(M, one) for M in own])
+    generators = matrices.double()
+    system = torch.cat([torch.kron(one, M.mT.contiguous()) - torch.kron(M, one) for M in generators])
     gram = system.mT @ system
     values, vectors = torch.linalg.eigh(gram)
     zero = values <= rtol**2 * n**2 + 1e-14 * values[-1].clamp_min(1e-300)
@@ -116,8 +116,8 @@ def regression_symmetries(
     Source: Dehmamy et al., Theorem 1 and Corollary 1.
     """
     count, d = x.shape
-    own = x.double()
-    values, vectors = torch.linalg.eigh(own.mT @ own / count)
+    inputs = x.double()
+    values, vectors = torch.linalg.eigh(inputs.mT @ inputs / count)
     if values[0] <= values[-1] * d * torch.finfo(torch.float64).eps:
         raise ValueError(
             f"second moments of {count} inputs of {d} numbers are singular: give more inputs, or leave out dependent numbers"
@@ -129,7 +129,7 @@ def regression_symmetries(
     L = root @ turns @ inverse
     if y is None:
         return L
-    C, c = y.double().mT @ own / count, y.shape[1]
+    C, c = y.double().mT @ inputs / count, y.shape[1]
     one = torch.eye(c, dtype=torch.float64)
     by_L = (C @ L.mT).flatten(1).mT  # columns are generators
     by_c = torch.einsum("ap,qd->adpq", one, C).flatten(2).flatten(0, 1)  # of L_c's entries (p, q)

@@ -127,10 +127,10 @@ def trajectory_equivariance_error(
     elements = sampled_elements(rep_state.G, len(x), n_samples, generator)
     states = solve(torch.cat([x, *(act(rep_state, g, x) for g in elements)]))
     here, *moved = states[:, 1:].transpose(0, 1).split(len(x), dim=1)  # (horizon, batch, dim) each
-    kept = states.isfinite().flatten(1).all(1).reshape(-1, len(x)).all(0)
+    finite = states.isfinite().flatten(1).all(1).reshape(-1, len(x)).all(0)
     pairs = zip(elements, moved, strict=True)
     errors = torch.stack([relative_difference(act(rep_state, g, here), there) for g, there in pairs])
-    return RolloutError(errors[..., kept], left_out=int((~kept).sum()))
+    return RolloutError(errors[..., finite], left_out=int((~finite).sum()))
 
 
 def _check_states(rep_state: Rep, x: Tensor) -> None:

@@ -31,7 +31,7 @@ class TracedLayer:
     Attributes:
         name: the module's path, or the function's name behind the path of the module that calls it; a second call has ``_1``.
         kind: the module's class or the function's name; a convolution says that it is strided.
-        function: of the values of ``inputs``.
+        function: function of the values of ``inputs``.
         inputs: names of layers before it, or ``INPUT``.
     """
 
@@ -64,9 +64,9 @@ def traced_layers(network: nn.Module, x: Tensor, whole: Collection[str] = ()) ->
             "returns that"
         )
     layers, names = _layers(network, nodes, values)
-    kept = _ancestors(layers, names[result])
-    _check_values(network, kept, graph, x)
-    return kept
+    ancestors = _ancestors(layers, names[result])
+    _check_values(network, ancestors, graph, x)
+    return ancestors
 
 
 def is_one_layer(module: nn.Module) -> bool:
@@ -123,7 +123,7 @@ def _trace(network: nn.Module, whole: Collection[str]) -> fx.Graph:
 
 
 def _values(network: nn.Module, graph: fx.Graph, x: Tensor) -> dict[fx.Node, Any]:
-    """What each node computes at x."""
+    """The value of each node at x."""
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     interpreter = fx.Interpreter(fx.GraphModule(network, graph), garbage_collect_values=False)
     with torch.no_grad():
@@ -192,8 +192,8 @@ def _function(
     known = {n: names[n] for n in read if n in names}
 
     def function(*tensors: Tensor) -> Tensor:
-        given = dict(zip(inputs, tensors, strict=True))
-        interpreter.env = constants | {n: given[name] for n, name in known.items()}
+        by_name = dict(zip(inputs, tensors, strict=True))
+        interpreter.env = constants | {n: by_name[name] for n, name in known.items()}
         for n in between:
             interpreter.env[n] = interpreter.run_node(n)
         return interpreter.run_node(node)
@@ -249,8 +249,8 @@ def _check_values(network: nn.Module, layers: list[TracedLayer], graph: fx.Graph
     values = {INPUT: x}
     for layer in layers:
         values[layer.name] = layer.function(*(values[name].clone() for name in layer.inputs))
-    found, expected = values[layers[-1].name] if layers else x, network(x.clone())
-    if not (found - expected).norm() <= SAME * expected.norm():
+    actual, expected = values[layers[-1].name] if layers else x, network(x.clone())
+    if not (actual - expected).norm() <= SAME * expected.norm():
         silent = [n.name for n in graph.nodes if n.op != "output" and not n.users and n.op != "placeholder"]
         where = f"the node {silent[0]!r}, whose value nobody reads" if silent else "random numbers or state"
         raise ValueError(

@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rppdyn.images.continuous import AnchoredConv2d, anchored, sampled
-    from rppdyn.images.factored import FactoredFullyConnected
     from rppdyn.images.group_convolution import GroupConvolution, SeparableGroupConvolution
     from rppdyn.images.layer import RelaxedImageLayer
-    from rppdyn.images.lie_convolution import LieConvolution, draw_elements
-    from rppdyn.images.lie_relaxed import RelaxedLieConvolution, implied_omega, learn_omega, omega_penalty, set_omega
+    from rppdyn.images.lie_convolution import (
+        LieConvolution,
+        RelaxedLieConvolution,
+        draw_elements,
+        implied_omega,
+        implied_omegas,
+        learn_omega,
+        omega_penalty,
+        set_omega,
+    )
     from rppdyn.images.lie_resnet import LieResNet18
     from rppdyn.images.models import (
         ARCHITECTURES,
@@ -26,7 +33,14 @@ if TYPE_CHECKING:
         three_layers,
     )
     from rppdyn.images.operators import OperatorPathway
-    from rppdyn.images.pathways import Convolution, FullyConnected, ImagePathway, PixelBias, SharedBias
+    from rppdyn.images.pathways import (
+        Convolution,
+        FactoredFullyConnected,
+        FullyConnected,
+        ImagePathway,
+        PixelBias,
+        SharedBias,
+    )
     from rppdyn.images.sparse import SparseConvolution, SparseFullyConnected
 
 __all__ = [
@@ -67,18 +81,19 @@ __all__ = [
 
 _MODULES = {
     "continuous": ("AnchoredConv2d", "anchored", "sampled"),
-    "factored": ("FactoredFullyConnected",),
     "group_convolution": ("GroupConvolution", "SeparableGroupConvolution"),
     "layer": ("RelaxedImageLayer",),
-    "lie_convolution": ("LieConvolution", "draw_elements"),
-    "lie_relaxed": ("RelaxedLieConvolution", "implied_omega", "learn_omega", "omega_penalty", "set_omega"),
+    "lie_convolution": (
+        "LieConvolution", "RelaxedLieConvolution", "draw_elements", "implied_omega", "implied_omegas", "learn_omega",
+        "omega_penalty", "set_omega",
+    ),
     "lie_resnet": ("LieResNet18",),
     "models": (
         "ARCHITECTURES", "ImageModel", "LayerSpec", "MaxSubsampling", "PolyphaseSubsampling", "nine_layers", "small",
         "ten_layers", "three_layers",
     ),
     "operators": ("OperatorPathway",),
-    "pathways": ("Convolution", "FullyConnected", "ImagePathway", "PixelBias", "SharedBias"),
+    "pathways": ("Convolution", "FactoredFullyConnected", "FullyConnected", "ImagePathway", "PixelBias", "SharedBias"),
     "sparse": ("SparseConvolution", "SparseFullyConnected"),
 }  # fmt: skip
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

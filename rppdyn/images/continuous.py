@@ -19,8 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.images.anchors import FREE_NOISE, NOISE, AnchorBasis, frequency, refit, spread
-from rppdyn.images.bases import pixel_grid
+from rppdyn.images.anchors import FREE_NOISE, NOISE, AnchorBasis, frequency, pixel_grid, refit, spread
 from rppdyn.nn.coefficients import ExactBuffers
 
 __all__ = ["AnchoredConv2d", "anchored", "sampled"]
@@ -53,8 +52,8 @@ class AnchoredConv2d(ExactBuffers):
             padding_mode=conv.padding_mode,
         )  # fmt: skip
         noise = (FREE_NOISE if learned else NOISE) if noise is None else noise
-        own = [frequency(len(anchors), math.prod(_sides(conv)))] * 2
-        self.basis = AnchorBasis(anchors, frequencies=own, noise=noise, learned=learned).to(conv.weight.device)
+        frequencies = [frequency(len(anchors), math.prod(_sides(conv)))] * 2
+        self.basis = AnchorBasis(anchors, frequencies=frequencies, noise=noise, learned=learned).to(conv.weight.device)
         points = pixel_grid(_sides(conv)).double().to(conv.weight.device)
         self.values = nn.Parameter(refit(self.basis, points, conv.weight.flatten(2)))
         self.bias = conv.bias

@@ -73,7 +73,7 @@ class GroupConvolution(P4Convolution):
 
     Args:
         in_channels, out_channels: orientations counted apart.
-        orientations: of input and output.
+        orientations: numbers of orientations of input and output.
         pointwise: w is zero but for r = r', a quarter of the coefficients.
         kernel_size, pooled, gain: as of :class:`~rppdyn.images.pathways.Convolution`.
     Raises:

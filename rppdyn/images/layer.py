@@ -62,11 +62,11 @@ class RelaxedImageLayer(nn.Module):
     s_conv              :class:`~rppdyn.images.sparse.SparseConvolution`, prior on anchor values
     s_conv_lengthscales the same, prior on lengthscales
     fc                  :class:`~rppdyn.images.pathways.FullyConnected`
-    f_fc                :class:`~rppdyn.images.factored.FactoredFullyConnected`
+    f_fc                :class:`~rppdyn.images.pathways.FactoredFullyConnected`
     s_fc                :class:`~rppdyn.images.sparse.SparseFullyConnected`, prior on anchor values
     s_fc_lengthscales   the same, prior on lengthscales
     p4, se2, scaling    :class:`~rppdyn.images.lie_convolution.LieConvolution`, of features with ``orientations``
-    (p4, se2)_relaxed   :class:`~rppdyn.images.lie_relaxed.RelaxedLieConvolution`, which knows absolute angles
+    (p4, se2)_relaxed   :class:`~rppdyn.images.lie_convolution.RelaxedLieConvolution`, which knows absolute angles
     anchored            :class:`~rppdyn.images.lie_convolution.LieConvolution` of T(2)
     pixel_bias          :class:`~rppdyn.images.pathways.PixelBias`, where a layer should know absolute positions
     =================== ==========================================================================================
@@ -84,12 +84,13 @@ class RelaxedImageLayer(nn.Module):
     either off again.
 
     Args:
-        size, out_size: of input and output maps; they differ only where ``out_size`` is (1, 1).
+        size, out_size: sizes of input and output maps; they differ only where ``out_size`` is (1, 1).
         pathways: names and prior variances.
         bias_variance: prior variance of the bias that pixels share, a pathway of its own ("bias").
-        kernel_size: of convolutions; odd.
-        orientations: of input and output, (1, N), (N, N) or (N, 1) where channels stand for orientations; of p4, N is 4.
-        settings: of pathways that have their own, by the pathway's name.
+        kernel_size: kernel size of convolutions; odd.
+        orientations: numbers of orientations of input and output, (1, N), (N, N) or (N, 1) where channels stand for
+            orientations; of p4, N is 4.
+        settings: settings of pathways that have their own, by the pathway's name.
         gain: output standard deviation at initialisation for inputs of unit mean square.
         free_scale: initial size of all but the most symmetric pathways, relative to a layer of their own.
     Raises:
@@ -160,11 +161,11 @@ class RelaxedImageLayer(nn.Module):
         if bias_variance != 0:
             shared = orientations[1] if any(name in ROTATIONAL for name in maps) else 1
             self.bias = SharedBias(out_channels, self.out_size, bias_variance, orientations=shared)
-        for name, own in self.named_children():
+        for name, child in self.named_children():
             within = ("pixel_bias",) if name == "bias" else REGISTRY[name].within
-            if isinstance(own, ImagePathway) and within:
-                own.within = next((wider for wider in within if wider in present), None)
-                own.uses = self._uses(name)
+            if isinstance(child, ImagePathway) and within:
+                child.within = next((wider for wider in within if wider in present), None)
+                child.uses = self._uses(name)
 
     def _uses(self, name: str) -> int | float:
         """At how many places of the dense map a coefficient stands; of means over pixels, with the square of their weight."""

@@ -2,13 +2,34 @@ r"""Convolutions over groups of the plane, with continuous filters of anchor val
 
 .. math:: y(c', v) = \frac{1}{\sqrt N} \sum_c \sum_{u} |A_u|^{-1} f(c', c, v^{-1} u)\, x(c, u)
 
-over the pixels that a kernel covers and N elements of H (:mod:`rppdyn.images.lie_groups`): a Monte Carlo estimate of the
-integral over the group, but for a constant. The filters f are those of :class:`~rppdyn.images.anchors.AnchorBasis`.
+over the pixels that a kernel covers and N elements of H: a Monte Carlo estimate of the integral over the group, but for a
+constant. The filters f are those of :class:`~rppdyn.images.anchors.AnchorBasis`. Groups are translations with a group H of
+rotations or scalings of their own.
+
+Feature maps are functions on the group, ``x(p, h)`` at pixels p and N elements h of H: channels are ``(c, j)``, N for each
+field c, j fastest. Coordinates t of H are angles in half turns, or logarithms of scales in octaves. Elements are evenly
+spread and begin at an offset, which all layers of a network share and which may be drawn anew for each pass.
+
+A relaxed filter depends on the absolute angle as well, ``f(v^-1 u, u)``, and is a pair of pathways. Filters of anchors in
+the product of G and the angles have the basis function :math:`\phi_G(v^{-1} u)\, \psi(t)` with
+
+.. math:: \psi(t) = \exp(-2 \omega^2 \sin^2(\pi t / 2)) = \sum_{m \ge 0} c_m \cos(m \pi t), \qquad
+          c_0 = e^{-\omega^2} I_0(\omega^2), \quad c_m = 2 e^{-\omega^2} I_m(\omega^2).
+
+So a filter with such a prior is a sum of independent ones. One of variance :math:`c_0` does not know the angle: the strict
+pathway, :class:`~rppdyn.images.lie_convolution.LieConvolution`. For each m two of variance :math:`c_m`, times
+:math:`\cos(m \pi t)` and :math:`\sin(m \pi t)`, make the free one, :class:`RelaxedLieConvolution`. :math:`\omega` says how
+much of it to believe. It is given, penalised (:func:`learn_omega`, :func:`omega_penalty`), or follows from learned variances
+(:func:`implied_omega`).
+
+Source: van der Ouderaa & van der Wilk 2023, Eqs. 8 to 12, where anchors are points of the product. There
+:math:`\omega` enters by its square alone, without a gradient at 0; in :math:`\sqrt{c_1} \approx \omega` it has one.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,15 +37,84 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.images.anchors import FREE_NOISE, NOISE, AnchorBasis, Kind, frequency, spread
-from rppdyn.images.bases import pixel_grid
-from rppdyn.images.filter_settings import FilterSettings
-from rppdyn.images.lie_groups import GROUPS, PlaneGroup
+from rppdyn.images.anchors import FREE_NOISE, NOISE, AnchorBasis, Kind, frequency, pixel_grid, spread
 from rppdyn.images.pathways import ImagePathway, check_kernel, circular_pad, patch_moments, place_moments, pool
-from rppdyn.images.registry import Place
+from rppdyn.images.registry import FilterSettings, Place
 from rppdyn.nn.curvature import Kronecker
+from rppdyn.nn.pathways import named_pathways
 
-__all__ = ["LieConvolution", "draw_elements", "lie_rows", "set_elements"]
+__all__ = [
+    "LieConvolution",
+    "draw_elements",
+    "lie_rows",
+    "set_elements",
+    "GROUPS",
+    "PlaneGroup",
+    "RelaxedLieConvolution",
+    "amplitudes",
+    "implied_omega",
+    "implied_omegas",
+    "learn_omega",
+    "omega_penalty",
+    "set_omega",
+]
+
+
+@dataclass(frozen=True)
+class PlaneGroup:
+    r"""Translations T(2), semidirect with H: elements ``(p, t)`` act as :math:`q \mapsto p + A_t q`.
+
+    Attributes:
+        name: as printed.
+        kind: kind of the basis function on H; None where H is trivial.
+        span: from the first to the last coordinate of H, as Monte Carlo samples it, in units of t.
+        elements: how many elements H has; None if it is continuous.
+    """
+
+    name: str
+    kind: Kind | None
+    span: float = 0.0
+    elements: int | None = None
+
+    def check_elements(self, count: int | None) -> int:
+        """How many elements of H there are to be.
+
+        Raises:
+            ValueError: none, or another number than H has.
+        """
+        count = (self.elements or 8) if count is None else count
+        if count < 1 or self.elements not in (None, count):
+            allowed = "one or more" if self.elements is None else self.elements
+            raise ValueError(f"elements={count} of {self.name}: give {allowed}")
+        return count
+
+    def coordinates(self, count: int, offset: Tensor) -> Float[Tensor, " N"]:
+        """t of so many elements, evenly spread; each is uniform over H where the offset is uniform in [0, 1)."""
+        if self.elements is not None:  # all of them
+            offset = torch.zeros_like(offset)
+        steps = torch.arange(count, dtype=torch.float64, device=offset.device)
+        start = -self.span / 2 if self.kind == "rbf" else 0.0
+        return start + self.span * (steps + offset) / count
+
+    def matrices(self, t: Float[Tensor, " N"]) -> Float[Tensor, "N 2 2"]:
+        """A_t, on ``(row, column)``; a positive rotation is that of :func:`torch.rot90`."""
+        if self.kind == "rbf":
+            return torch.exp2(t)[:, None, None] * torch.eye(2, dtype=t.dtype, device=t.device)
+        cos, sin = (math.pi * t).cos(), (math.pi * t).sin()
+        return torch.stack([torch.stack([cos, -sin], -1), torch.stack([sin, cos], -1)], -2)
+
+    def volumes(self, t: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+        r"""The Haar measure's density, :math:`|\det A_t|^{-1}`."""
+        return torch.exp2(-2 * t) if self.kind == "rbf" else torch.ones_like(t)
+
+
+GROUPS: dict[str, PlaneGroup] = {
+    "t2": PlaneGroup("T(2)", None, elements=1),
+    "p4": PlaneGroup("p4", "periodic", span=2.0, elements=4),
+    "se2": PlaneGroup("SE(2)", "periodic", span=2.0),
+    "scale": PlaneGroup("T(2) x R+", "rbf", span=1.0),
+}
+"""By name."""
 
 
 class LieConvolution(ImagePathway):
@@ -44,7 +134,7 @@ class LieConvolution(ImagePathway):
 
     Args:
         in_channels, out_channels: elements counted apart.
-        group: one of :data:`~rppdyn.images.lie_groups.GROUPS`, by name.
+        group: one of :data:`~rppdyn.images.lie_convolution.GROUPS`, by name.
         orientations: N of input and output.
         share: anchors P for each pixel of the kernel, rounded up; those of a function on G are spread over it.
         frequencies: :math:`\omega` of rows, columns and H; by default 1, and less of few anchors in the plane.
@@ -86,9 +176,9 @@ class LieConvolution(ImagePathway):
             raise ValueError(f"share={share} of anchors: give more than 0, at most {len(places) // kernel_size**2}")
         count = min(math.ceil(share * kernel_size**2 - 1e-9), len(places))
         wide = frequency(count, len(places)) if len(kinds) == 2 else 1.0
-        own = [wide * omega for omega in frequencies[:2]] + list(frequencies[2 : len(kinds)])
-        anchors = spread(places, count, kinds, own)
-        self.basis = AnchorBasis(anchors, kinds, frequencies=own, noise=noise, learned=learned)
+        scaled = [wide * omega for omega in frequencies[:2]] + list(frequencies[2 : len(kinds)])
+        anchors = spread(places, count, kinds, scaled)
+        self.basis = AnchorBasis(anchors, kinds, frequencies=scaled, noise=noise, learned=learned)
         self.register_exact("offset", torch.tensor(self.usual_offset), working_copy=False)
         self.is_fixed = not learned
         self._prepare()
@@ -102,13 +192,13 @@ class LieConvolution(ImagePathway):
 
     @classmethod
     def at(cls, place: Place, variance: int | float, *, group: str) -> LieConvolution:
-        own = place.settings or FilterSettings()
+        chosen = place.settings or FilterSettings()
         orientations = (1, 1) if GROUPS[group].kind is None else place.orientations
         return cls(
             *place[:2], variance, group=group, orientations=orientations, kernel_size=place.kernel_size,
-            pooled=place.pooled, share=own.share, learned=own.learned, noise=FREE_NOISE if own.learned else NOISE,
+            pooled=place.pooled, share=chosen.share, learned=chosen.learned, noise=FREE_NOISE if chosen.learned else NOISE,
             gain=place.gain, generator=place.generator,
-            **cls.own_settings(own),
+            **cls.own_settings(chosen),
         )  # fmt: skip
 
     @property
@@ -163,7 +253,12 @@ class LieConvolution(ImagePathway):
         A = patch_moments(pool(x) if self.pooled else x, self.kernel_size)
         A = A.view(*(fields_in, rows.shape[1] * rows.shape[2]) * 2)
         flat = rows.flatten(1, 2).to(A)
-        A = torch.stack([torch.einsum("bncm,np,mq->bpcq", A, own, own) for own in flat]).sum(0).flatten(2).flatten(0, 1)
+        A = (
+            torch.stack([torch.einsum("bncm,np,mq->bpcq", A, basis, basis) for basis in flat])
+            .sum(0)
+            .flatten(2)
+            .flatten(0, 1)
+        )
         by_field = g.unflatten(2, (fields_out, -1)).movedim(3, 1).flatten(0, 1)  # elements are as many more factors
         return [Kronecker(A, place_moments(by_field) / len(rows))]
 
@@ -242,3 +337,169 @@ def draw_elements(net: nn.Module, generator: torch.Generator | None = None) -> f
     offset = float(torch.rand((), generator=generator, dtype=torch.float64))
     set_elements(net, offset)
     return offset
+
+
+# -- relaxed -------------------------------------------------------------------------------------------------------------
+
+
+TERMS = 60
+"""Of the series of Bessel functions: enough for omega up to 4, beyond which a filter is another one at every angle."""
+
+LARGEST_OMEGA = 4.0
+
+
+def amplitudes(omega: Float[Tensor, ""], harmonics: int) -> Float[Tensor, " M"]:
+    r""":math:`\sqrt{c_m / c_0}` for m = 1, ..., M, differentiable everywhere: :math:`\omega` itself in the first order.
+
+    With :math:`z = \omega^2`, :math:`I_m(z) = (z/2)^m \sum_k (z/2)^{2k} / (k! (k + m)!)`; the first factor's root is
+    :math:`(\omega / \sqrt 2)^m`.
+    """
+    omega = omega.double()
+    k = torch.arange(TERMS, dtype=torch.float64, device=omega.device)
+    quarter = (omega**4 / 4).unsqueeze(-1)  # (z/2)^2
+
+    def rest(m: int) -> Tensor:
+        return (quarter**k / torch.exp(torch.lgamma(k + 1) + torch.lgamma(k + m + 1))).sum(-1)
+
+    terms = [(omega / math.sqrt(2)) ** m * (2 * rest(m) / rest(0)).sqrt() for m in range(1, harmonics + 1)]
+    return torch.stack(terms, -1)
+
+
+class RelaxedLieConvolution(LieConvolution):
+    r"""The part of filters that a strict convolution leaves out.
+
+    It is :math:`\sum_m \sqrt{c_m / c_0} (f_m \cos m \pi t + g_m \sin m \pi t)`.
+
+    t is the angle of the input's element u; where images are lifted, that of the output's. Coefficients are anchor values of
+    f_m and g_m, of the prior variance that the strict pathway has.
+
+    Args:
+        omega: how much is relaxed; 0 is nothing.
+        harmonics: M; by default half the elements.
+        others: as of :class:`~rppdyn.images.lie_convolution.LieConvolution`.
+    Raises:
+        ValueError: a group without rotations, a negative or too large omega, or more harmonics than elements tell apart.
+    """
+
+    omega: Tensor
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        variance: int | float = 1.0,
+        *,
+        omega: int | float = 1.0,
+        harmonics: int | None = None,
+        orientations: tuple[int, int] = (8, 8),
+        **options,
+    ):
+        check_omega(omega)
+        self.harmonics = max(orientations) // 2 if harmonics is None else harmonics
+        if not 1 <= self.harmonics <= max(orientations) // 2:
+            raise ValueError(
+                f"harmonics={self.harmonics} of {max(orientations)} elements: give 1 to {max(orientations) // 2}, half of them"
+            )
+        self._start = omega
+        super().__init__(in_channels, out_channels, variance, orientations=orientations, **options)
+
+    def _prepare(self) -> None:
+        if self.group.kind != "periodic":
+            raise ValueError(f"{self.group.name} has no rotations to relax: choose p4 or se2")
+        self.register_exact("omega", torch.tensor(self._start, dtype=torch.float64), working_copy=False)
+
+    @staticmethod
+    def own_settings(settings: FilterSettings) -> dict[str, Any]:
+        return {"omega": settings.omega}
+
+    def features(self) -> Float[Tensor, "N F"]:
+        r"""Cosines and sines of m times the elements' angles, times :math:`\sqrt{c_m / c_0}`."""
+        angles = torch.pi * self.coordinates()[:, None] * torch.arange(1, self.harmonics + 1, device=self.omega.device)
+        weights = amplitudes(self.omega, self.harmonics)
+        waves = torch.cat([weights * angles.cos(), weights * angles.sin()], -1)
+        vanish = self.group.elements is not None and 2 * self.harmonics == self.group.elements
+        return waves[:, :-1] if vanish else waves  # the last sine is 0 at every element of p4
+
+    def sampled(self) -> Float[Tensor, "H J Q P"]:
+        rows, features = super().sampled(), self.features()
+        features = features[None, :, None, None] if self.orientations[0] > 1 else features[:, None, None, None]
+        return (rows.unsqueeze(-1) * features).flatten(-2)
+
+
+def set_omega(net: nn.Module, omega: int | float) -> None:
+    """Relax all pathways of a network that relax rotations as much as this."""
+    check_omega(omega)
+    for module in relaxed(net):
+        module.omega.data.fill_(omega)
+        module._sample()
+
+
+def learn_omega(net: nn.Module, start: int | float = 0.1) -> list[nn.Parameter]:
+    """Make omega of every relaxed pathway a parameter, which an optimiser of weights moves too; returns them."""
+    check_omega(start)
+    omegas = []
+    for module in relaxed(net):
+        if not isinstance(module.omega, nn.Parameter):
+            module.omega = nn.Parameter(module.drop_exact("omega"))
+            module.is_fixed = False
+        omegas.append(module.omega)
+    set_omega(net, start)
+    return omegas
+
+
+def omega_penalty(net: nn.Module, strength: int | float) -> Float[Tensor, ""]:
+    r""":math:`\lambda \sum \omega^2` over the relaxed pathways of a network, to add to a loss.
+
+    Source: van der Ouderaa & van der Wilk 2023, section 7.
+    """
+    return strength * torch.stack([module.omega.square() for module in relaxed(net)]).sum()
+
+
+def implied_omega(ratio: int | float) -> float:
+    r"""The omega whose first harmonic has this variance beside the strict pathway, :math:`c_1 / c_0 = 2 I_1 / I_0`.
+
+    A relaxed pathway of amplitude :math:`a_1` and learned variance :math:`\sigma^2`, beside a strict one of :math:`\tau^2`, has
+    the ratio :math:`a_1^2 \sigma^2 / \tau^2`. It is below 2, to which it tends; of more the largest omega is returned.
+    """
+    if not ratio >= 0:
+        raise ValueError(f"ratio={ratio} of variances: give a number from 0 to 2")
+    low, high = 0.0, LARGEST_OMEGA
+    for _ in range(60):
+        middle = (low + high) / 2
+        below = float(amplitudes(torch.tensor(middle, dtype=torch.float64), 1)[0]) ** 2 < ratio
+        low, high = (middle, high) if below else (low, middle)
+    return low
+
+
+def implied_omegas(net: nn.Module) -> dict[str, float]:
+    """By :func:`implied_omega`, of every layer that has a strict pathway beside the relaxed one: by the layer's name."""
+    pathways = {(layer, name): p for layer, name, p in named_pathways(net)}
+    omegas = {}
+    for (layer, name), p in pathways.items():
+        strict = pathways.get((layer, name.removesuffix("_relaxed")))
+        if isinstance(p, RelaxedLieConvolution) and strict is not None:
+            first = float(amplitudes(p.omega.detach(), 1)[0]) ** 2
+            omegas[layer] = implied_omega(first * float(p.variance) / float(strict.variance))
+    return omegas
+
+
+def relaxed(net: nn.Module) -> list[RelaxedLieConvolution]:
+    """The relaxed pathways of a network.
+
+    Raises:
+        ValueError: it has none.
+    """
+    pathways = [module for module in net.modules() if isinstance(module, RelaxedLieConvolution)]
+    if not pathways:
+        raise ValueError(
+            f"{type(net).__name__} has no relaxed pathway: give one, se2_relaxed or p4_relaxed, a variance"
+        )
+    return pathways
+
+
+def check_omega(omega: int | float) -> None:
+    """Refuse a negative or too large omega."""
+    if not 0 <= omega <= LARGEST_OMEGA:
+        raise ValueError(
+            f"omega={omega}: give a number from 0 (strict) to {LARGEST_OMEGA:g} (another filter at every angle)"
+        )

@@ -62,7 +62,7 @@ class LieResNet18(nn.Module):
 
     Args:
         classes: number of outputs.
-        in_channels: of images.
+        in_channels: number of channels of images.
         group: by name.
         elements: N, by default 4; time and memory of layers grow with its square.
         stages: fields and strides of the four stages.

@@ -134,7 +134,7 @@ class FieldNorm(nn.BatchNorm2d):
 
     Args:
         fields: how many.
-        elements: of each; channels are ``(field, element)``.
+        elements: number of elements of each; channels are ``(field, element)``.
         affine: whether it has a scale and an offset, which are learned.
     """
 
@@ -168,12 +168,12 @@ class LayerSpec:
     """A hidden layer.
 
     Attributes:
-        channels: of its output; of a model with rotations, of each orientation.
-        kernel_size: of convolutions.
+        channels: number of channels of its output; of a model with rotations, of each orientation.
+        kernel_size: kernel size of convolutions.
         subsample: what comes after it. "polyphase" and "max" halve its maps; "flatten" makes a channel of every pixel, so that
             layers behind it are fully connected.
         residual: how much of what the block was given is added to what comes out of it, after the rectifier: PowerNet's.
-        span: of a residual, how many layers it goes past: this one and those before it.
+        span: number of layers that a residual goes past: this one and those before it.
         normalised: whether maps are divided, before the rectifier, by the root of their mean square over channels and pixels,
             which commutes with whatever is orthogonal.
         lifted: whether the first layer of a model with rotations reads images as features whose orientations are all the same,
@@ -286,7 +286,7 @@ class ImageModel(nn.Module):
 
     Args:
         layers: the hidden layers.
-        in_channels, size: of the images.
+        in_channels, size: number of channels and size of the images.
         outputs: numbers for each image: classes, or targets.
         pathways: names and prior variances.
         bias_variance: prior variance of biases, shared over pixels (and orientations).
@@ -296,8 +296,8 @@ class ImageModel(nn.Module):
         batch_norm: whether what a layer is given, after the first, is normalised over the batch, each field by itself, without
             scale and offset. Rectified maps have much in common, and layers learn badly from it. In training a sample's output
             depends on the others then; after ``model.eval()`` running means stand for them.
-        settings: of pathways that have their own, by the pathway's name.
-        generator: of the initial weights.
+        settings: settings of pathways that have their own, by the pathway's name.
+        generator: generator of the initial weights.
     Raises:
         ValueError: pathways of different groups of rotations, a size that can't be halved as often as the layers ask, a lifted
             layer that is not the first, or what a layer refuses.
@@ -391,7 +391,7 @@ class ImageModel(nn.Module):
         return self.head(self._normalised(x, len(self.specs) - 1)).flatten(1)
 
     def _normalised(self, x: Tensor, index: int) -> Tensor:
-        """What hidden layer number `index` gives, for the next."""
+        """The output of hidden layer number `index`, for the next."""
         return x if self.norms is None or index < 0 else self.norms[index](x)
 
 
@@ -403,9 +403,9 @@ def pathways_at(size: Size, pathways: Mapping[str, int | float]) -> dict[str, in
     if size != (1, 1):
         return dict(pathways)
     maps = {name: pathways[name] for name in MAPS if pathways.get(name, 0) != 0}
-    kept = {
+    commuting = {
         name: variance for name, variance in maps.items() if name in STATIONARY and REGISTRY[name].orientations() == 1
     }
-    if kept or not maps:
-        return kept
+    if commuting or not maps:
+        return commuting
     return {"conv": next(iter(maps.values()))}

@@ -24,9 +24,8 @@ from torch import Tensor, nn
 
 from rppdyn.equivariance.lie_algebra import algebra_penalties, check_independent
 from rppdyn.equivariance.pixels import Interpolation, affine_generator, exponential, shift
-from rppdyn.images.operator_settings import OperatorSettings
 from rppdyn.images.pathways import ImagePathway, Size, check_maps, check_size
-from rppdyn.images.registry import Place
+from rppdyn.images.registry import OperatorSettings, Place
 from rppdyn.nn.coefficients import ExactBuffers
 from rppdyn.nn.curvature import Kronecker, of_linear
 
@@ -50,7 +49,7 @@ class Operators(ExactBuffers):
 
     Attributes:
         count, outputs, inputs: n, P' and P.
-        generators: of them, those that penalties are of: not the identity.
+        generators: those of them that penalties are of: not the identity.
     """
 
     count: int
@@ -69,7 +68,7 @@ class Operators(ExactBuffers):
             self.register_exact(name, drawn)
 
     def forward(self, x: Float[Tensor, "N C P"]) -> Float[Tensor, "N n C Q"]:
-        """What each makes of each channel."""
+        """The image of each channel under each operator."""
         stacked = self.matrices().flatten(0, 1)  # one product for all
         return (x @ stacked.mT).unflatten(-1, (self.count, self.outputs)).transpose(1, 2)
 
@@ -126,7 +125,7 @@ class LowRankOperators(Operators):
 
     Args:
         count: n.
-        rank: of each.
+        rank: rank of each.
         trained: whether they are learned; otherwise they stay as they are drawn.
     """
 
@@ -217,8 +216,8 @@ class PowerOperators(Operators):
         products = []
         for chosen in itertools.product(range(len(self.powers)), repeat=len(bases)):
             product = powers[0][chosen[0]]
-            for own, index in zip(powers[1:], chosen[1:], strict=True):
-                product = product @ own[index]
+            for power, index in zip(powers[1:], chosen[1:], strict=True):
+                product = product @ power[index]
             products.append(product * (math.sqrt(len(product)) / product.norm()))
         return torch.stack(products)
 
@@ -348,5 +347,5 @@ class OperatorPathway(ImagePathway):
 
 def penalty(module: nn.Module) -> Float[Tensor, ""] | None:
     """The sum of the penalties of a module's operator pathways that have one; None where none has."""
-    own = [p for p in module.modules() if isinstance(p, OperatorPathway) and (p.closure or p.orthogonality)]
-    return sum((p.penalty() for p in own[1:]), own[0].penalty()) if own else None
+    penalised = [p for p in module.modules() if isinstance(p, OperatorPathway) and (p.closure or p.orthogonality)]
+    return sum((p.penalty() for p in penalised[1:]), penalised[0].penalty()) if penalised else None

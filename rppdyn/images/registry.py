@@ -6,20 +6,110 @@ argument is refused at once: constructors are named, and imported when a layer i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from rppdyn.images.filter_settings import FilterSettings, elements
-from rppdyn.images.operator_settings import OperatorSettings
 
 if TYPE_CHECKING:
     import torch
 
     from rppdyn.images.pathways import ImagePathway
 
-__all__ = ["REGISTRY", "ROTATIONS_AND_SHIFTS", "SHIFTS", "NOTHING", "PathwayKind", "Place"]
+__all__ = [
+    "REGISTRY",
+    "ROTATIONS_AND_SHIFTS",
+    "SHIFTS",
+    "NOTHING",
+    "PathwayKind",
+    "Place",
+    "FilterSettings",
+    "FORMS",
+    "OperatorSettings",
+]
+
+FORMS = ("low_rank", "dense", "powers", "shifts")
+
+
+@dataclass
+class OperatorSettings:
+    """Which matrices on pixels an operator pathway has; see `rppdyn.images.operators`.
+
+    Raises:
+        ValueError: a form, a base or an interpolation that there is not, or a number out of its range.
+    """
+
+    form: str = "low_rank"  # or dense (both learned), powers of bases, shifts of a convolution
+    count: int = 9  # learned matrices, of which the first is the identity
+    rank: int = 8  # of learned matrices of low rank
+    trained: bool = True  # false: matrices stay as they were drawn
+    drawn: int = 0  # seed of matrices that are not trained
+    bases: list[str] = field(default_factory=lambda: ["rotation"])  # generators, whose exponentials are powered
+    step: float = 1.0  # how far a base moves the middle of an edge, in pixels
+    interpolation: str = "shannon_whittaker"  # of images between pixels; or bilinear, flow
+    reach: int = 2  # K: powers from -K to K; of shifts, a kernel of 2 K + 1 pixels
+    dilation: int = 1  # powers are multiples of it
+    closure: float = 0.0  # factor of the penalty on commutators that leave the span of learned matrices
+    orthogonality: float = 0.0  # factor of the penalty on what their Killing form has off the diagonal
+
+    def __post_init__(self) -> None:
+        name = "model.operators"
+        for key, value, known in (
+            ("form", self.form, FORMS),
+            ("interpolation", self.interpolation, ("shannon_whittaker", "bilinear", "flow")),
+        ):
+            if value not in known:
+                raise ValueError(f"{name}.{key}={value}: choose one of {', '.join(known)}")
+        for key, count, least in ("count", self.count, 2), ("rank", self.rank, 1), ("dilation", self.dilation, 1):
+            if not least <= count <= 10_000:
+                raise ValueError(f"{name}.{key}={count}: give a number from {least} to 10000")
+        if not 0 <= self.reach <= 100:
+            raise ValueError(f"{name}.reach={self.reach}: give a number from 0 to 100")
+        for key, factor in ("closure", self.closure), ("orthogonality", self.orthogonality):
+            if not 0 <= factor < math.inf:
+                raise ValueError(f"{name}.{key}={factor}: give a finite number, 0 for no penalty")
+        if not math.isfinite(self.step) or self.step == 0:
+            raise ValueError(f"{name}.step={self.step}: give a finite number that is not 0")
+        if not self.bases:
+            raise ValueError(f"{name}.bases is empty: give one generator or more, for example rotation")
+        if repeated := [base for base in self.bases if self.bases.count(base) > 1]:
+            raise ValueError(f"{name}.bases={self.bases}: {repeated[0]} stands twice; powers of one base are dependent")
+
+
+@dataclass
+class FilterSettings:
+    """Anchors and group elements of Lie-group filters; see `rppdyn.images.lie_convolution`.
+
+    Raises:
+        ValueError: a number out of its range.
+    """
+
+    elements: int = 8  # of SE(2) or of scalings, to stand for all
+    redraw: bool = (
+        False  # draw elements anew for each training step, alike in all layers; evaluation has the usual ones
+    )
+    share: float = 1.0  # anchors for each pixel of a filter
+    learned: bool = False  # whether anchors move
+    omega: float = 1.0  # how much a relaxed pathway relaxes before its variance is learned; 0 is nothing
+    penalty: float = 0.0  # above 0 omega is learned with the weights, and this times its square is added to the loss
+
+    def __post_init__(self) -> None:
+        for name, value, low, high in (
+            ("elements", self.elements, 2, 64),
+            ("omega", self.omega, 0, 4),
+            ("penalty", self.penalty, 0, 1e6),
+        ):
+            if not low <= value <= high:
+                raise ValueError(f"filters.{name}={value}: give a number from {low} to {high}")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"filters.share={self.share}: give a number above 0, at most 1")
+
+
+def elements(settings: FilterSettings | None) -> int:
+    """How many elements of a continuous group there are."""
+    return (settings or FilterSettings()).elements
+
 
 ROTATIONS_AND_SHIFTS, SHIFTS, NOTHING = 0, 1, 2
 """With what a pathway commutes, the most first."""
@@ -29,8 +119,9 @@ class Place(NamedTuple):
     """Where a pathway stands: all that a layer knows of it.
 
     Attributes:
-        orientations: of input and output, ``(1, N)``, ``(N, N)`` or ``(N, 1)`` where channels stand for N orientations.
-        kernel_size: of convolutions; 1 where maps are pooled.
+        orientations: numbers of orientations of input and output, ``(1, N)``, ``(N, N)`` or ``(N, 1)`` where channels stand for
+            N orientations.
+        kernel_size: kernel size of convolutions; 1 where maps are pooled.
         pooled: whether output maps are one pixel and input maps are larger.
         gain: output standard deviation at initialisation for inputs of unit mean square.
         settings: the pathway's own, None for the usual ones; what :attr:`PathwayKind.settings` says.
@@ -57,8 +148,8 @@ class PathwayKind:
         constructor: "module:Class", of an :class:`~rppdyn.images.pathways.ImagePathway`, whose ``at(place, variance,
             **arguments)`` builds one.
         symmetry: with what it commutes: ``ROTATIONS_AND_SHIFTS``, ``SHIFTS`` or ``NOTHING``.
-        arguments: of the constructor, beside the place.
-        rotations: of the group of a pathway that commutes with them: how many orientations a field has, or a function of the
+        arguments: arguments of the constructor, beside the place.
+        rotations: number of orientations of a field, for a pathway that commutes with rotations, or a function of the
             settings that says so. 1 where channels stand for no orientations.
         is_map: False of biases.
         within: pathways that contain it, the narrowest first, where it is linear in its coefficients.
@@ -88,7 +179,7 @@ class PathwayKind:
 
 
 _CONV, _GROUP, _SPARSE = "rppdyn.images.pathways:", "rppdyn.images.group_convolution:", "rppdyn.images.sparse:"
-_LIE, _RELAXED = "rppdyn.images.lie_convolution:", "rppdyn.images.lie_relaxed:"
+_LIE = "rppdyn.images.lie_convolution:"
 _FILTERS: Any = {"settings": ("filters", FilterSettings), "later": True}
 _KINDS = (
     PathwayKind("gconv", f"{_GROUP}GroupConvolution", ROTATIONS_AND_SHIFTS, rotations=4, within=("conv", "fc")),
@@ -104,15 +195,15 @@ _KINDS = (
     ),
     PathwayKind("conv", f"{_CONV}Convolution", SHIFTS, within=("fc",)),
     PathwayKind("anchored", f"{_LIE}LieConvolution", SHIFTS, {"group": "t2"}, **_FILTERS),
-    PathwayKind("p4_relaxed", f"{_RELAXED}RelaxedLieConvolution", SHIFTS, {"group": "p4"}, rotations=4, **_FILTERS),
+    PathwayKind("p4_relaxed", f"{_LIE}RelaxedLieConvolution", SHIFTS, {"group": "p4"}, rotations=4, **_FILTERS),
     PathwayKind(
-        "se2_relaxed", f"{_RELAXED}RelaxedLieConvolution", SHIFTS, {"group": "se2"}, rotations=elements, **_FILTERS
+        "se2_relaxed", f"{_LIE}RelaxedLieConvolution", SHIFTS, {"group": "se2"}, rotations=elements, **_FILTERS
     ),
     PathwayKind("s_conv", f"{_SPARSE}SparseConvolution", SHIFTS),
     PathwayKind("s_conv_lengthscales", f"{_SPARSE}SparseConvolution", SHIFTS, {"prior": "lengthscales"}),
     PathwayKind("s_fc", f"{_SPARSE}SparseFullyConnected"),
     PathwayKind("s_fc_lengthscales", f"{_SPARSE}SparseFullyConnected", arguments={"prior": "lengthscales"}),
-    PathwayKind("f_fc", "rppdyn.images.factored:FactoredFullyConnected"),
+    PathwayKind("f_fc", "rppdyn.images.pathways:FactoredFullyConnected"),
     PathwayKind("fc", f"{_CONV}FullyConnected"),
     PathwayKind(
         "operators", "rppdyn.images.operators:OperatorPathway", within=("fc",), settings=("operators", OperatorSettings),

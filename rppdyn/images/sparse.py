@@ -19,8 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.images.bases import ExponentialBasis
-from rppdyn.images.factored import factored, factored_curvature, reduced
+from rppdyn.images.anchors import ExponentialBasis
 from rppdyn.images.pathways import (
     Convolution,
     ImagePathway,
@@ -28,9 +27,12 @@ from rppdyn.images.pathways import (
     check_kernel,
     check_maps,
     circular_pad,
+    factored,
+    factored_curvature,
     of_ones,
     patch_moments,
     place_moments,
+    reduced,
 )
 from rppdyn.images.registry import Place
 from rppdyn.nn.curvature import Kronecker
@@ -133,7 +135,7 @@ class SparseFullyConnected(SparsePathway):
 
     Args:
         prior: what the prior is on.
-        size, out_size, gain: as of :class:`~rppdyn.images.factored.FactoredFullyConnected`.
+        size, out_size, gain: as of :class:`~rppdyn.images.pathways.FactoredFullyConnected`.
     Source: van der Ouderaa, Immer & van der Wilk 2023, Eq. 7 and 3.2.
     """
 

@@ -17,7 +17,7 @@ from rppdyn.jobs.config.agent import EnvConfig, TrainAgentConfig
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import CollectConfig
 from rppdyn.jobs.measuring.loading import load_policy
-from rppdyn.jobs.measuring.subjects import check_environment
+from rppdyn.jobs.measuring.targets import check_environment
 from rppdyn.jobs.training import building
 from rppdyn.jobs.training.evaluation import Policy, agent_of, exploring, policy_of
 from rppdyn.runs import Progress, RunFolder

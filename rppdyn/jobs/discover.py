@@ -35,12 +35,12 @@ from rppdyn.equivariance.error import relative_difference
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
-from rppdyn.jobs.equivariance import functions_of, subject_of
+from rppdyn.jobs.equivariance import functions_of, target_of
 from rppdyn.jobs.measuring.families import Family, family_of
-from rppdyn.jobs.measuring.fit_subjects import open_fit, open_transition, transition_fit
+from rppdyn.jobs.measuring.fit_targets import open_fit, open_transition, transition_fit
 from rppdyn.jobs.measuring.loading import load_function
 from rppdyn.jobs.measuring.states import evenly, inputs_of, states_of
-from rppdyn.jobs.measuring.subjects import check_policy
+from rppdyn.jobs.measuring.targets import check_policy
 from rppdyn.jobs.training.building import build_env, process_state
 from rppdyn.runs import RunFolder, provenance
 from rppdyn.runs.files import write_json, write_measured
@@ -54,7 +54,7 @@ SHOWN = 8  # defects in the table; the JSON has all
 
 @dataclass(frozen=True)
 class Found:
-    """What was found in one function.
+    """The symmetry discovered in one function.
 
     Attributes:
         name: of the function, with the seed of a fit's member.
@@ -116,7 +116,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class DiscoverResult:
-    """What was looked at, in which family, and what was found in each function.
+    """The result of the verb: the target, the family, and the symmetry discovered in each function.
 
     Attributes:
         rankings: of a transition model or a policy, permutations of the robot's joints.
@@ -241,7 +241,7 @@ def _of_transition(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
 
     @torch.no_grad()
     def after(obs: NDArray, act: NDArray) -> NDArray:
-        """What the members say of the next state, the mean of their features."""
+        """The members' prediction of the next state, the mean of their features."""
         x, u = spec.encode(torch.as_tensor(obs)), spec.action.encode(torch.as_tensor(act))
         mean = torch.stack([m.step(x, u, w).mean for m, w in zip(models, weights, strict=True)]).mean(0)
         return spec.decode(models[0].project(mean)).numpy()
@@ -267,13 +267,13 @@ def _of_agent(config: DiscoverConfig) -> DiscoverResult:
     )  # fmt: skip
     if config.states_from in ("normal", "test"):
         raise ConfigError(f"--from {config.states_from}: of an agent give rollouts, reset or a file of observations")
-    with process_state(threads=1), subject_of(own) as subject:
-        spec = subject.spec
+    with process_state(threads=1), target_of(own) as target:
+        spec = target.spec
         assert spec is not None
-        check_policy(subject.policy, spec)
-        observations, actions, origin = states_of(own, subject, spec)
+        check_policy(target.policy, spec)
+        observations, actions, origin = states_of(own, target, spec)
         assert actions is not None
-        functions = [f for f in functions_of(subject, spec, observations) if f.name in ("policy", "dynamics")]
+        functions = [f for f in functions_of(target, spec, observations) if f.name in ("policy", "dynamics")]
         few = [evenly(part, config.states) for part in (observations, actions)]
         found, notes, family = [], [], None
         for function in functions:
@@ -335,7 +335,7 @@ def _family(config: DiscoverConfig, inputs: Sequence[str], outputs: Sequence[str
 def _searched(
     config: DiscoverConfig, name: str, call: Callable[[Tensor], Tensor], family: Family, x: Tensor, notes: list[str]
 ) -> list[Found]:
-    """What is found in a function; nothing, with a note, where the family was not asked for and does not suit it."""
+    """Discover the symmetry of a function; none, with a note, where the family was not asked for and does not suit it."""
     try:
         return [_found(name, discover(call, family.rep_in, family.rep_out, x))]
     except ValueError as error:
@@ -482,7 +482,7 @@ def _about(ranking: RobotResult | Ranking) -> list[str]:
 
 
 def _words(one: Found) -> str:
-    """What a verdict means, in words."""
+    """The meaning of a verdict, in words."""
     count = f"{len(one.generators)} generator{'s' * (len(one.generators) != 1)}"
     if one.verdict == "none":
         return f"no continuous symmetry: no gap in the defects (the smallest is {one.spectrum[0]:.1e})"

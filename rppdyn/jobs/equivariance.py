@@ -18,12 +18,11 @@ from rppdyn.equivariance.actions import generator_names
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import PRETRAINED, SUBJECTS, EquivarianceConfig, pretrained_name
-from rppdyn.jobs.measuring import subjects
-from rppdyn.jobs.measuring.figure import draw
-from rppdyn.jobs.measuring.fit_subjects import Member, open_fit
-from rppdyn.jobs.measuring.image_subjects import flows_of, image_function, image_members, measure_images
+from rppdyn.jobs.measuring import targets
+from rppdyn.jobs.measuring.fit_targets import Member, open_fit
+from rppdyn.jobs.measuring.image_targets import flows_of, image_function, image_members, measure_images
 from rppdyn.jobs.measuring.loading import load_function, load_policy, load_pretrained, load_program
-from rppdyn.jobs.measuring.measured import (
+from rppdyn.jobs.measuring.measure import (
     FORMAT,
     LAYERS,
     OUTPUTS,
@@ -38,7 +37,8 @@ from rppdyn.jobs.measuring.measured import (
     over_members,
 )
 from rppdyn.jobs.measuring.states import evenly, inputs_of, states_of
-from rppdyn.jobs.measuring.subjects import Function, Subject
+from rppdyn.jobs.measuring.targets import Function, Target
+from rppdyn.jobs.reporting.figures import draw_equivariance
 from rppdyn.jobs.training import building
 from rppdyn.jobs.training.building import process_state
 from rppdyn.jobs.training.evaluation import Evaluator, agent_of
@@ -53,7 +53,7 @@ SHOWN = 6  # parts of the input in the table: those that explain most; the JSON 
 
 @dataclass(frozen=True)
 class EquivarianceResult:
-    """What was measured, where, and every function's errors.
+    """The result of the verb: the target, the states, and every function's errors.
 
     Attributes:
         what, source: what was given, and which weights or code that is.
@@ -129,32 +129,34 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
             result = _of_agent(config)
     content = asdict(result)
     write_measured(
-        result, {result.json: lambda path: write_json(path, content), result.figure: lambda path: draw(content, path)}
+        result,
+        {
+            result.json: lambda path: write_json(path, content),
+            result.figure: lambda path: draw_equivariance(content, path),
+        },
     )
     return result
 
 
 def _of_agent(config: EquivarianceConfig) -> EquivarianceResult:
     """Of a policy, or of a function from an environment's observations to its actions."""
-    with subject_of(config) as subject:
-        spec = _spec(config, subject)
-        if subject.policy is not None:
-            subjects.check_policy(subject.policy, spec)
-        observations, actions, origin = states_of(config, subject, spec)
+    with target_of(config) as target:
+        spec = _spec(config, target)
+        if target.policy is not None:
+            targets.check_policy(target.policy, spec)
+        observations, actions, origin = states_of(config, target, spec)
         names = list(spec.generator_names)
-        functions = {
-            f.name: measure(f, observations, actions, names) for f in functions_of(subject, spec, observations)
-        }
-        whole = subject.agent or subject.policy
+        functions = {f.name: measure(f, observations, actions, names) for f in functions_of(target, spec, observations)}
+        whole = target.agent or target.policy
         pathways = whole.pathway_statistics() if hasattr(whole, "pathway_statistics") else {}
-    return _result(config, subject.source, f"{spec.group} of {spec.env_id}", names, len(observations), origin, functions,
+    return _result(config, target.source, f"{spec.group} of {spec.env_id}", names, len(observations), origin, functions,
                    pathways=pathways)  # fmt: skip
 
 
 def _of_function(config: EquivarianceConfig, group: str, rep_in: str, rep_out: str) -> EquivarianceResult:
     """Of a function between representations."""
-    with subject_of(config) as subject:
-        if subject.call is None:
+    with target_of(config) as target:
+        if target.call is None:
             raise ConfigError(f"--group {group}: {config.what} is a policy, which is measured with --env")
         G = notation.group(group)
         ends = notation.representation("--rep-in", rep_in, G), notation.representation("--rep-out", rep_out, G)
@@ -164,10 +166,10 @@ def _of_function(config: EquivarianceConfig, group: str, rep_in: str, rep_out: s
                 "complex ones, in Python"
             )
         inputs, origin = inputs_of(config, ends[0].dim)
-        function = subjects.plain_function(subject.call, *ends, None, torch.as_tensor(inputs[:2]))
+        function = targets.plain_function(target.call, *ends, None, torch.as_tensor(inputs[:2]))
         names = _generators(ends[0])
         functions = {function.name: measure(function, inputs, None, names)}
-    return _result(config, subject.source, f"{G}: {ends[0]} to {ends[1]}", names, len(inputs), origin, functions)
+    return _result(config, target.source, f"{G}: {ends[0]} to {ends[1]}", names, len(inputs), origin, functions)
 
 
 def _of_fit(config: EquivarianceConfig, folder: RunFolder) -> EquivarianceResult:
@@ -262,15 +264,15 @@ def _result(
 
 
 @contextmanager
-def subject_of(config: EquivarianceConfig) -> Iterator[Subject]:
-    """What is to be measured, loaded: a run's agent, a file's policy or program, or a function."""
+def target_of(config: EquivarianceConfig) -> Iterator[Target]:
+    """The target of the measurement, loaded: a run's agent, a file's policy or program, or a function."""
     if config.kind == "run":
         if config.env is not None:
             raise ConfigError(f"--env {config.env}: a run brings its environment; leave it out")
         whole = config.symmetry is None  # what agents learn of dynamics is in features of their own symmetry
         options = dict(whole=whole, trust=config.trust)
         with agent_of(config.what, config.episodes, config.seed, **options) as (agent, source, its_evaluator):
-            yield Subject(
+            yield Target(
                 source, agent.policy, agent if whole else None, evaluator=lambda: its_evaluator, spec=agent.spec
             )
         return
@@ -280,46 +282,46 @@ def subject_of(config: EquivarianceConfig) -> Iterator[Subject]:
     if config.kind == PRETRAINED:
         pretrained, make = load_pretrained(config.what)
         own = evaluator or (lambda: Evaluator(make, config.episodes, config.seed))
-        yield Subject(PRETRAINED, pretrained, evaluator=own, spec=pretrained.spec)
+        yield Target(PRETRAINED, pretrained, evaluator=own, spec=pretrained.spec)
     elif config.kind == "stable-baselines3 file":
         policy = load_policy(config.what, config.vecnormalize)
         name = f"{type(policy).__module__.split('.')[0]}'s {type(policy).__name__}"
-        yield Subject(name, policy, evaluator=evaluator, spec=getattr(policy, "spec", None))
+        yield Target(name, policy, evaluator=evaluator, spec=getattr(policy, "spec", None))
     elif config.kind == "function":
-        yield Subject("a function", call=load_function(config.what), evaluator=evaluator)
+        yield Target("a function", call=load_function(config.what), evaluator=evaluator)
     else:
-        yield Subject("an exported program", call=load_program(config.what).module(), evaluator=evaluator)
+        yield Target("an exported program", call=load_program(config.what).module(), evaluator=evaluator)
 
 
-def _spec(config: EquivarianceConfig, subject: Subject) -> SymmetrySpec:
-    """The symmetry that was asked for, else the subject's own, else its environment's default."""
-    if subject.spec is not None and config.symmetry is None:
-        if config.env is not None and not subject.spec.is_of(config.env):
+def _spec(config: EquivarianceConfig, target: Target) -> SymmetrySpec:
+    """The symmetry that was asked for, else the target's own, else its environment's default."""
+    if target.spec is not None and config.symmetry is None:
+        if config.env is not None and not target.spec.is_of(config.env):
             raise ConfigError(
-                f"--env {config.env}: {config.what} is a policy of {subject.spec.env_id} and has the symmetry of that; leave "
+                f"--env {config.env}: {config.what} is a policy of {target.spec.env_id} and has the symmetry of that; leave "
                 "--env out, or give --symmetry, too"
             )
-        return subject.spec
-    env_id = config.env or (subject.spec.env_id if subject.spec else None)
+        return target.spec
+    env_id = config.env or (target.spec.env_id if target.spec else None)
     if env_id is None:
         raise ConfigError(
             f"{config.what}: which symmetry? give --env with the environment it was made for"
-            + ("" if subject.policy is not None else ", or --group, --rep-in and --rep-out")
+            + ("" if target.policy is not None else ", or --group, --rep-in and --rep-out")
         )
     if config.kind == "run" and not config.trust:
         require_trust(env_id, Path(config.what, building.SPEC))
     return symmetry_spec(env_id, symmetry=config.symmetry)
 
 
-def functions_of(subject: Subject, spec: SymmetrySpec, observations: NDArray) -> list[Function]:
+def functions_of(target: Target, spec: SymmetrySpec, observations: NDArray) -> list[Function]:
     """The functions of an agent or a policy, under a symmetry; a callable is tried at some of the observations."""
-    if subject.call is None:
-        found = subjects.policy_functions(subject.policy, spec)
-        if isinstance(subject.agent, RPPMBPO):
-            found.append(subjects.dynamics_function(subject.agent))
+    if target.call is None:
+        found = targets.policy_functions(target.policy, spec)
+        if isinstance(target.agent, RPPMBPO):
+            found.append(targets.dynamics_function(target.agent))
         return found
     sample = torch.as_tensor(observations[:2], dtype=torch.float64)
-    return [subjects.plain_function(subject.call, spec.obs_rep, spec.action_rep, spec, sample)]
+    return [targets.plain_function(target.call, spec.obs_rep, spec.action_rep, spec, sample)]
 
 
 # -- what comes out ---------------------------------------------------------------------------------------------------

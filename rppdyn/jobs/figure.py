@@ -11,9 +11,8 @@ from typing import Any
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import FigureConfig, is_agent_file
-from rppdyn.jobs.fitting.figures import compare_equivariance
 from rppdyn.jobs.measuring.agent_file import measure_files
-from rppdyn.jobs.training.curves import draw_files, learning_curves
+from rppdyn.jobs.plots import compare_equivariance, draw_files, learning_curves
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import write_json
 from rppdyn.runs.folder import read_metrics, with_metrics
@@ -50,7 +49,7 @@ def run(config: FigureConfig) -> Path:
 
 
 def _raw_data(runs: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
-    """What the curves are drawn from: of each run its configuration, its result (once finished) and its metrics.
+    """The data of the curves: of each run its configuration, its result (once finished) and its metrics.
 
     Raises:
         ValueError: a folder that is no run.

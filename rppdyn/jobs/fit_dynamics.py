@@ -29,9 +29,9 @@ from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.fit import FitDynamicsConfig, PendulumTaskConfig, RolloutConfig
 from rppdyn.jobs.fitting.dynamics import INITIAL_SCALE, DynamicsFit
-from rppdyn.jobs.fitting.figures import draw_rollouts
 from rppdyn.jobs.fitting.members import GAUSSIAN, Parts, backward, build_stack, under_group
 from rppdyn.jobs.fitting.running import load_members, run_fit
+from rppdyn.jobs.plots import draw_rollouts
 from rppdyn.jobs.results import FitResult
 from rppdyn.nn import Stack
 from rppdyn.nn.compiling import can_compile, check_compiler

@@ -17,8 +17,7 @@ from torch.nn import functional as F
 from rppdyn.equivariance.error import relative_difference
 from rppdyn.images import ImageModel
 from rppdyn.images.layer import STATIONARY
-from rppdyn.images.lie_convolution import draw_elements, set_elements
-from rppdyn.images.lie_relaxed import implied_omegas, learn_omega, omega_penalty
+from rppdyn.images.lie_convolution import draw_elements, implied_omegas, learn_omega, omega_penalty, set_elements
 from rppdyn.images.models import ARCHITECTURES
 from rppdyn.images.operators import penalty
 from rppdyn.jobs.config import compose

@@ -30,7 +30,6 @@ from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.own import AUTO, overrides
 from rppdyn.jobs.config.trajectories import FitTrajectoriesConfig
 from rppdyn.jobs.fitting.dynamics import INITIAL_SCALE, DynamicsFit
-from rppdyn.jobs.fitting.figures import draw_trajectory
 from rppdyn.jobs.fitting.members import build_stack
 from rppdyn.jobs.fitting.own import as_file, fitted
 from rppdyn.jobs.fitting.running import load_members, run_fit
@@ -47,6 +46,7 @@ from rppdyn.jobs.fitting.trajectories import (
     state_rep,
     vector_size,
 )
+from rppdyn.jobs.plots import draw_trajectory
 from rppdyn.jobs.results import FitResult
 from rppdyn.reps import Rep, Scalar
 from rppdyn.runs import RunFolder

@@ -17,15 +17,15 @@ from rppdyn.agents.buffers import GroupImages, refuse_changed_rewards
 from rppdyn.dynamics import Step, TransitionModel
 from rppdyn.dynamics.transition import INITIAL_SCALE
 from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec, terms_spec
-from rppdyn.envs.transitions import Stretches, draw_chunks, transition_data
+from rppdyn.envs.transitions import Segments, draw_chunks, transition_data
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.transition import FitTransitionConfig
-from rppdyn.jobs.fitting.figures import draw_horizons
 from rppdyn.jobs.fitting.members import LAPLACE, Likelihood, StackFit, build_stack, equivariance_metrics, widest
 from rppdyn.jobs.fitting.running import load_members, run_fit
+from rppdyn.jobs.plots import draw_horizons
 from rppdyn.jobs.results import FitResult, over_members
 from rppdyn.jobs.training import building
 from rppdyn.jobs.training.building import certify_variance
@@ -188,7 +188,7 @@ class Transition(StackFit):
         metrics["equivariance/error"] = [self._equivariance(m)["error"] for m in members]
         return metrics
 
-    def _errors(self, member: TransitionModel, truth: Stretches) -> Float[Tensor, "n T"]:
+    def _errors(self, member: TransitionModel, truth: Segments) -> Float[Tensor, "n T"]:
         """Relative errors of the features along rollouts, at each step but the first; 1 where they are no numbers."""
         return relative_difference(_rolled_out(member, truth), truth.states[:, 1:]).nan_to_num(1.0)
 
@@ -258,7 +258,7 @@ class Transition(StackFit):
 
 
 @torch.no_grad()
-def _rolled_out(member: TransitionModel, truth: Stretches) -> Float[Tensor, "n T f"]:
+def _rolled_out(member: TransitionModel, truth: Segments) -> Float[Tensor, "n T f"]:
     return member.rollout(truth.states[:, 0], truth.actions)[0]
 
 

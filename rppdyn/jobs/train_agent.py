@@ -25,11 +25,11 @@ from rppdyn.jobs.config.agent import ModelConfig, TrainAgentConfig
 from rppdyn.jobs.config.checks import CERTIFIED, LEARNED
 from rppdyn.jobs.config.preflight import preflight
 from rppdyn.jobs.measuring.loading import load_function
+from rppdyn.jobs.plots import learning_curves
 from rppdyn.jobs.results import TrainAgentResult, TrainManyResult
 from rppdyn.jobs.training import building
 from rppdyn.jobs.training.building import build_agent, build_env, certify_variance, process_state, spec_of
 from rppdyn.jobs.training.callbacks import Events, Recorder, load_callbacks
-from rppdyn.jobs.training.curves import learning_curves
 from rppdyn.jobs.training.evaluation import AsyncEvaluations, Evaluations, SyncEvaluations
 from rppdyn.jobs.training.processes import RemoteProgress, Seeds, portable, shared_out, side_by_side
 from rppdyn.priors.shares import NARROW_SHARE

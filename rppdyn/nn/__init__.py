@@ -2,11 +2,10 @@
 
 from rppdyn.nn.activations import ACTIVATIONS, Activation
 from rppdyn.nn.bilinear import Bilinear
-from rppdyn.nn.dense import DensePathway
 from rppdyn.nn.frame import LearnedFrame
 from rppdyn.nn.gate import Gate, Pointwise
 from rppdyn.nn.hidden import gated, hidden_representation, regular_hidden, tensor_hidden
-from rppdyn.nn.linear import RelaxedLinear
+from rppdyn.nn.linear import DensePathway, RelaxedLinear
 from rppdyn.nn.merging import merge
 from rppdyn.nn.networks import EMLP, MLP, RPPEMLP, Chained
 from rppdyn.nn.normaliser import InvariantNormaliser

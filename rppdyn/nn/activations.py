@@ -68,7 +68,7 @@ ACTIVATIONS: dict[str, Activation] = {"swish": SWISH} | {
 ALIASES = {"silu": "swish"}
 
 
-def activation_of(given: Any, key: str = "activation") -> Activation:
+def activation_of(activation: Any, key: str = "activation") -> Activation:
     """The activation that a name or a class of `torch.nn` stands for.
 
     Args:
@@ -79,17 +79,17 @@ def activation_of(given: Any, key: str = "activation") -> Activation:
     >>> activation_of("relu").gain, activation_of(nn.Tanh).name
     (1.4142, 'tanh')
     """
-    if isinstance(given, Activation):
-        return given
-    if isinstance(given, str):
-        name = ALIASES.get(given.lower(), given.lower())
+    if isinstance(activation, Activation):
+        return activation
+    if isinstance(activation, str):
+        name = ALIASES.get(activation.lower(), activation.lower())
     else:
-        name = next((a.name for a in ACTIVATIONS.values() if given is a.module or given is a.function), "")
+        name = next((a.name for a in ACTIVATIONS.values() if activation is a.module or activation is a.function), "")
     if name in ACTIVATIONS:
         return ACTIVATIONS[name]
     close = difflib.get_close_matches(name, [*ACTIVATIONS, *ALIASES], n=1) if name else []
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     modules = ", ".join(a.module.__name__ for a in ACTIVATIONS.values())
     raise ValueError(
-        f"{key}={given!r}: no activation{hint}; choose one of {', '.join(ACTIVATIONS)}, or of torch.nn's classes {modules}"
+        f"{key}={activation!r}: no activation{hint}; choose one of {', '.join(ACTIVATIONS)}, or of torch.nn's classes {modules}"
     )

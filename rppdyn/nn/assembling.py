@@ -1,4 +1,4 @@
-"""What networks have in common that are assembled once and applied several times, and a list that knows what it holds."""
+"""The base class of networks that are assembled once and applied several times, and a typed list of modules."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from rppdyn.nn.derivatives import Arithmetic, PullBack, evaluate, evaluate_vjp, 
 from rppdyn.nn.linear import bind, check_size
 from rppdyn.nn.pathways import Pathway, written
 from rppdyn.reps import Rep
-from rppdyn.reps.algebra import is_int
+from rppdyn.reps.rep import is_int
 
 __all__ = ["Bilinear", "BilinearPathway", "Contraction", "Plan", "contractions", "grouped"]
 
@@ -30,7 +30,7 @@ def contractions(rep: Rep, maps: int | None = None) -> list[Contraction]:
     None for as many as it has dimensions.
     """
     parts = rep.blocks()
-    found = []
+    contractions = []
     for a, (rep_a, index_a) in enumerate(parts):
         if not _factors(rep_a):
             continue
@@ -39,10 +39,10 @@ def contractions(rep: Rep, maps: int | None = None) -> list[Contraction]:
                 coordinates = _as_matrix(rep_a, rep_c, rep_b.T)
                 if coordinates is not None:
                     used = min(len(index_a), rep_a.dim if maps is None else maps)
-                    found.append(
+                    contractions.append(
                         Contraction(c, a, b, coordinates, used, len(index_c), len(index_b), rep_c.dim, rep_b.dim)
                     )
-    return found
+    return contractions
 
 
 def _factors(rep: Rep) -> tuple[Rep, ...]:
@@ -249,7 +249,7 @@ class ContractionGroup:
     Attributes:
         mixed: the part that the weights are contracted with, of so many ``components`` and ``copies``.
         rows: how many numbers the weights of each contraction make of a component of ``p``.
-        grids: of each contraction, the sizes ``(k, j)`` of ``w p``.
+        grids: sizes ``(k, j)`` of ``w p`` for each contraction.
     """
 
     def __init__(self, contractions: Sequence[Contraction], shapes: Sequence[tuple[int, int]]):
@@ -275,7 +275,7 @@ class ContractionGroup:
 
 
 class Plan(Arithmetic):
-    r"""What is fixed at construction: the groups of contractions, where the parts lie, which rows hold the maps' matrices.
+    r"""The plan, fixed at construction: the groups of contractions, where the parts lie, which rows hold the maps' matrices.
 
     Matrices ``M``, the weights' products ``z = w p`` and features ``r`` stand on one grid with axes ``i, k, j, samples``, along
     which each lacks one. Products over two of the three are summed along the axis that both have:
@@ -286,8 +286,8 @@ class Plan(Arithmetic):
 
     Args:
         groups: as :func:`grouped` makes them.
-        shapes: of each part: components, copies.
-        map_sizes: of each set of matrices, how many rows of features it takes.
+        shapes: numbers of components and copies of each part.
+        map_sizes: number of rows of features that each set of matrices takes.
     """
 
     def __init__(
@@ -341,7 +341,7 @@ class Plan(Arithmetic):
     def value(self, index, inputs):
         x, weight = inputs
         y = _copy(x)
-        xs, ys, kept = self.parts(x), self.parts(y), []
+        xs, ys, residuals = self.parts(x), self.parts(y), []
         matrices = self.matrices(x.index_select(-2, index), 1)
         for group, w, Ms in zip(self.groups, self.weights(weight), matrices, strict=True):
             ks, mixed = group.contractions, group.mixed
@@ -354,17 +354,17 @@ class Plan(Arithmetic):
                 for k, M, z_k in zip(ks, Ms, group.split(z), strict=True):
                     _set(z_k, I, M, xs[k.into].unsqueeze(K))
                 ys[mixed].add_(_mix(w.mT, z))
-            kept.append(z)
-        return (y,), tuple(kept)
+            residuals.append(z)
+        return (y,), tuple(residuals)
 
-    def gradient(self, index, inputs, kept, every, again):
+    def gradient(self, index, inputs, residuals, every, again):
         x, weight, g = inputs
         rows = x.index_select(-2, index)
         grad_x, grad_rows, grad_weight, keep = _copy(g), torch.zeros_like(rows), _like(weight), []
         xs, gs, grad_xs = self.parts(x), self.parts(g), self.parts(grad_x)
         ws, grad_ws = self.weights(weight), self.weights(grad_weight)
         matrices = self.matrices(rows, 1), self.matrices(grad_rows)
-        for group, w, grad_w, Ms, grad_Ms, of_value in zip(self.groups, ws, grad_ws, *matrices, kept, strict=True):
+        for group, w, grad_w, Ms, grad_Ms, of_value in zip(self.groups, ws, grad_ws, *matrices, residuals, strict=True):
             ks, mixed = group.contractions, group.mixed
             if group.weights_first:
                 p, rs, z, back = xs[mixed], gs, of_value, group.room(x)
@@ -384,7 +384,7 @@ class Plan(Arithmetic):
         grad_x.index_add_(-2, index, grad_rows)
         return (grad_x, grad_weight) if every else (grad_x,), tuple(keep)
 
-    def second(self, index, inputs, kept):
+    def second(self, index, inputs, residuals):
         x, weight, g, u = inputs
         rows, rows_u = x.index_select(-2, index), u.index_select(-2, index)
         grad_x, grad_weight, grad_g, grad_rows = _like(x).zero_(), _like(weight), _copy(u), torch.zeros_like(rows)
@@ -397,7 +397,7 @@ class Plan(Arithmetic):
         )  # M_u: tangent of M along u
         n = len(self.groups)
         for group, w, grad_w, Ms, M_us, grad_Ms, of_value, of_gradient in zip(
-            self.groups, ws, grad_ws, *matrices, kept[:n], kept[n:], strict=True
+            self.groups, ws, grad_ws, *matrices, residuals[:n], residuals[n:], strict=True
         ):
             ks, mixed, back_u = group.contractions, group.mixed, group.room(x)
             backs = group.split(back_u)

@@ -74,8 +74,8 @@ def check_nested(pathways: Sequence[EquivariantPathway]) -> None:
         ValueError: naming the groups, and the map's representations.
     """
     generator = torch.Generator().manual_seed(0)
-    for own, wider in pairwise(pathways):
-        for first, second in ((own.weight_map, wider.weight_map), (own.bias_map, wider.bias_map)):
+    for one, wider in pairwise(pathways):
+        for first, second in ((one.weight_map, wider.weight_map), (one.bias_map, wider.bias_map)):
             if first is None or second is None:
                 continue
             rows, cols, values = first.entries()
@@ -83,8 +83,8 @@ def check_nested(pathways: Sequence[EquivariantPathway]) -> None:
             w = torch.zeros(first.size, dtype=torch.float64).index_add_(0, rows, values * theta[cols])
             squared, inside = float(w.square().sum()), float(second.transpose(w).square().sum())
             if squared - inside > TOLERANCE * squared:
-                G, H = own.rep_in.G, wider.rep_in.G
+                G, H = one.rep_in.G, wider.rep_in.G
                 raise ValueError(
-                    f"groups: {H} is no subgroup of {G}: not all maps {own.rep_in} -> {own.rep_out} that are equivariant under "
+                    f"groups: {H} is no subgroup of {G}: not all maps {one.rep_in} -> {one.rep_out} that are equivariant under "
                     f"{G} are so under {H}; give the largest group first, then subgroups of the one before"
                 )

@@ -42,9 +42,9 @@ class ExactBuffers(nn.Module):
 
     def drop_exact(self, name: str) -> Tensor:
         """Keep ``name`` no longer, neither in float64 nor cast; returns what it was in float64."""
-        kept = f"{name}_exact" if f"{name}_exact" in self._exact else name
-        working, value = self._exact.pop(kept), self.get_buffer(kept)
-        del self._buffers[kept]
+        buffer = f"{name}_exact" if f"{name}_exact" in self._exact else name
+        working, value = self._exact.pop(buffer), self.get_buffer(buffer)
+        del self._buffers[buffer]
         if working is not None:
             del self._buffers[working]
         return value
@@ -96,7 +96,7 @@ class CoefficientMap(ExactBuffers):
 
     Args:
         basis: a solved basis (``rep.solve()``).
-        shape: of the dense tensor, whose row-major vector the basis describes.
+        shape: shape of the dense tensor, whose row-major vector the basis describes.
     """
 
     scale: Tensor

@@ -45,7 +45,7 @@ def can_compile(device: torch.device) -> bool:
 
 
 def why_not_compiled(device: torch.device) -> str:
-    """What keeps ``torch.compile`` from working here, in one line; empty where nothing does."""
+    """The reason why ``torch.compile`` does not work here, in one line; empty where it does."""
     return _missing_compiler(device) or _failure(device)
 
 
@@ -69,8 +69,8 @@ def failed_to_compile(error: Exception) -> bool:
 def reason_of(error: Exception) -> str:
     """In one line why torch did not compile something, and what to do."""
     lines = [line for line in str(error).splitlines() if line.strip() and not line.endswith("raised:")]
-    said = next((line for line in lines if " error: " in line), lines[0] if lines else type(error).__name__)
-    return f"{said.strip()}; mend that, or use compile=false"
+    reason = next((line for line in lines if " error: " in line), lines[0] if lines else type(error).__name__)
+    return f"{reason.strip()}; mend that, or use compile=false"
 
 
 def _missing_compiler(device: torch.device) -> str:
@@ -93,12 +93,12 @@ def compiled(function: Any, **options: Any) -> Any:
     torch keeps compilations with the code of a function, looks through all of them at each call, and after eight goes on
     without: here they are this function's alone, however many are made of the same code.
     """
-    own = types.FunctionType(
+    copy = types.FunctionType(
         function.__code__.replace(), function.__globals__, argdefs=function.__defaults__, closure=function.__closure__
     )
-    own.__kwdefaults__ = function.__kwdefaults__
+    copy.__kwdefaults__ = function.__kwdefaults__
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores .* not enabled")  # it rounds more coarsely
-    return torch.compile(own, **options)
+    return torch.compile(copy, **options)
 
 
 def materialised(x: torch.Tensor) -> torch.Tensor:

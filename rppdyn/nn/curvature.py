@@ -74,8 +74,8 @@ class Kronecker(NamedTuple):
     r"""The curvature :math:`A \otimes G` of a matrix of coefficients; leading axes are of independent blocks.
 
     Attributes:
-        A: of inputs, ``(*blocks, n, n)``, a sum over the data (whoever has seen all of them divides by their number).
-        G: of gradients, ``(*blocks, m, m)``, a sum over the data and the factors of the loss's Hessian.
+        A: factor of inputs, ``(*blocks, n, n)``, a sum over the data (whoever has seen all of them divides by their number).
+        G: factor of gradients, ``(*blocks, m, m)``, a sum over the data and the factors of the loss's Hessian.
         copies: how many matrices of coefficients have this curvature each.
     """
 
@@ -86,8 +86,8 @@ class Kronecker(NamedTuple):
     def eigenvalues(self) -> tuple[Float[Tensor, " eigenvalues"], int]:
         """Those of the curvature that are not zero, and perhaps some that are, none negative; and how many there are."""
         (a, n), (g, m) = (_eigenvalues(factor) for factor in (self.A, self.G))
-        found = (a.unsqueeze(-1) * g.unsqueeze(-2)).flatten().repeat(self.copies)
-        return found, math.prod(a.shape[:-1]) * n * m * self.copies
+        eigenvalues = (a.unsqueeze(-1) * g.unsqueeze(-2)).flatten().repeat(self.copies)
+        return eigenvalues, math.prod(a.shape[:-1]) * n * m * self.copies
 
 
 def _eigenvalues(factor: Factor) -> tuple[Float[Tensor, "*blocks k"], int]:

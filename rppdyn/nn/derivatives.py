@@ -23,7 +23,7 @@ class Arithmetic(ABC):
     gradient, and training differentiates that.
 
     All tensors have the same leading axes, none or those of stacked networks. ``index`` is a buffer that they share. Next to
-    its results each method returns what it keeps for the next order; the next orders are given all that was kept.
+    its results each method returns the residuals that the next order needs; later orders receive those of all before.
     """
 
     @abstractmethod
@@ -32,19 +32,19 @@ class Arithmetic(ABC):
 
     @abstractmethod
     def value(self, index: Tensor, inputs: Tensors) -> tuple[Tensors, Tensors]:
-        """``(y,)`` at ``inputs = (x, *parameters)``, and what is kept."""
+        """``(y,)`` at ``inputs = (x, *parameters)``, and residuals."""
 
     @abstractmethod
     def gradient(
-        self, index: Tensor, inputs: Tensors, kept: Tensors, every: bool, again: bool
+        self, index: Tensor, inputs: Tensors, residuals: Tensors, every: bool, again: bool
     ) -> tuple[Tensors, Tensors]:
         """The gradient of ``<g, y>`` by ``x`` and, with ``every``, by the parameters, at ``inputs = (x, *parameters, g)``.
 
-        Nothing need be kept where there is no next order (``again`` is False).
+        No residuals are needed where there is no next order (``again`` is False).
         """
 
     @abstractmethod
-    def second(self, index: Tensor, inputs: Tensors, kept: Tensors) -> Tensors:
+    def second(self, index: Tensor, inputs: Tensors, residuals: Tensors) -> Tensors:
         """The gradient of ``<u, d<g, y>/dx>`` by ``x``, the parameters and ``g``, at ``inputs = (x, *parameters, g, u)``."""
 
 
@@ -68,9 +68,9 @@ def evaluate_vjp(arithmetic: Arithmetic, index: Tensor, x: Tensor, *parameters: 
     if _left_to_autograd(x):
         return plain_vjp(lambda x: arithmetic.plain(index, x, *parameters), x)
     n = 1 + len(parameters)
-    y, *kept = _Derivative.apply(_Task(arithmetic, 0, n), index, x, *parameters)
+    y, *residuals = _Derivative.apply(_Task(arithmetic, 0, n), index, x, *parameters)
     gradient = _Task(arithmetic, 1, n + 1, every=False)
-    return y, lambda g: _Derivative.apply(gradient, index, x, *parameters, g, *kept)[0]
+    return y, lambda g: _Derivative.apply(gradient, index, x, *parameters, g, *residuals)[0]
 
 
 def plain_vjp(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, PullBack]:
@@ -84,7 +84,7 @@ def _left_to_autograd(x: Tensor) -> bool:
 
 
 class _Task(NamedTuple):
-    """What to compute from ``tensors``, which are ``num_inputs`` and then what the orders before kept.
+    """A computation from ``tensors``, which are ``num_inputs`` and then the residuals of the orders before.
 
     Order 0 is the value at ``(x, *parameters)``; each further order has a cotangent more and is the gradient of the first
     result of the order before, times that cotangent, by the inputs of that order: by all of them with ``every``, or by ``x``.
@@ -101,21 +101,21 @@ class _Task(NamedTuple):
         return self.num_inputs - 1 if self.order and self.every else 1
 
     def compute(self, index: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensors, Tensors]:
-        """The results, and what is kept."""
-        inputs, kept = tuple(tensors[: self.num_inputs]), tuple(tensors[self.num_inputs :])
+        """The results, and the residuals."""
+        inputs, residuals = tuple(tensors[: self.num_inputs]), tuple(tensors[self.num_inputs :])
         if self.order == 0:
             return self.arithmetic.value(index, inputs)
         if self.order == 1:
-            return self.arithmetic.gradient(index, inputs, kept, self.every, self.again)
-        return self.arithmetic.second(index, inputs, kept), ()
+            return self.arithmetic.gradient(index, inputs, residuals, self.every, self.again)
+        return self.arithmetic.second(index, inputs, residuals), ()
 
     def plain(self, index: Tensor, *inputs: Tensor) -> Tensors:
         """The results by autograd."""
         if self.order == 0:
             return (self.arithmetic.plain(index, *inputs),)
-        *own, cotangent = inputs
+        *arguments, cotangent = inputs
         before = self._replace(order=self.order - 1, num_inputs=self.num_inputs - 1)
-        gradients = torch.func.vjp(lambda *xs: before.plain(index, *xs)[0], *own)[1](cotangent)
+        gradients = torch.func.vjp(lambda *xs: before.plain(index, *xs)[0], *arguments)[1](cotangent)
         return gradients[: self.num_results]
 
 
@@ -123,8 +123,8 @@ class _Derivative(torch.autograd.Function):
     @staticmethod
     def forward(*arguments):  # with named ones ``apply`` would spend 50 us on matching them
         task, index, *tensors = arguments
-        results, kept = task.compute(index, tensors)
-        return *results, *kept
+        results, residuals = task.compute(index, tensors)
+        return *results, *residuals
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -139,7 +139,7 @@ class _Derivative(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         task, (index, *tensors) = ctx.task, ctx.saved_tensors
-        inputs, kept = tensors[: task.num_inputs], tensors[task.num_inputs :]
+        inputs, residuals = tensors[: task.num_inputs], tensors[task.num_inputs :]
         first, *others = cotangents[: task.num_results]
         if all(c is None for c in cotangents):
             gradients: Tensors = ()
@@ -147,7 +147,7 @@ class _Derivative(torch.autograd.Function):
             every = task.order > 0 or any(ctx.needs_input_grad[3 : 2 + task.num_inputs])
             again = torch.is_grad_enabled()
             following = _Task(task.arithmetic, task.order + 1, task.num_inputs + 1, every, again)
-            arguments = *inputs, first, *kept
+            arguments = *inputs, first, *residuals
             results = (
                 _Derivative.apply(following, index, *arguments) if again else following.compute(index, arguments)[0]
             )

@@ -22,7 +22,8 @@ class LearnedFrame(nn.Module):
 
     Args:
         net: :math:`f_0`, ``(..., dim_in)`` to ``(..., dim_out)``, equivariant under a subgroup of the representations' group.
-        rep_in, rep_out: of the larger group, SO(3) for the axis of a pendulum, on the spaces that the network maps.
+        rep_in, rep_out: representations of the larger group, SO(3) for the axis of a pendulum, on the spaces that the network
+            maps.
     Raises:
         ValueError: the representations belong to different groups, or to one without continuous generators.
 

@@ -12,7 +12,7 @@ from rppdyn.basis import isotypic
 from rppdyn.groups import Group
 from rppdyn.nn.linear import bind
 from rppdyn.reps import Rep, RepType, Scalar, T, V, regular
-from rppdyn.reps.algebra import is_int
+from rppdyn.reps.rep import is_int
 
 __all__ = [
     "Architecture",
@@ -105,13 +105,13 @@ def missing_types(rep: Rep, max_rank: int) -> tuple[Rep, ...]:
         adapted = isotypic([rep, reduce(add, (T(k) for k in range(max_rank + 1)))(G)])
     except ValueError:
         return ()
-    found = []
+    missing = []
     for kind in adapted.types:
         if kind.multiplicities[0] and not kind.multiplicities[1]:
             u = adapted.u[0][:, kind.starts[0] : kind.starts[0] + kind.dim]
             lie, discrete = u.mT @ rep.drho(G.lie_algebra) @ u, u.mT @ rep.rho(G.discrete_generators) @ u
-            found.append(Rep.from_generators(G, lie, discrete, name=f"type of dimension {kind.dim}"))
-    return tuple(found)
+            missing.append(Rep.from_generators(G, lie, discrete, name=f"type of dimension {kind.dim}"))
+    return tuple(missing)
 
 
 def component_major(rep: Rep) -> Rep:

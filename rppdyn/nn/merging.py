@@ -1,4 +1,4 @@
-"""Merging the pathways of a trained network into ordinary linear layers."""
+"""Merge the pathways of a trained network into ordinary linear layers; a module of its own, since it knows every layer."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from rppdyn.nn.linear import FREE_SCALE, Parametrisation, RelaxedLinear, bind, c
 from rppdyn.nn.pathways import AffineMap, named_pathways
 from rppdyn.nn.products import ChannelProducts, product_maps, with_operands
 from rppdyn.reps import Rep, RepType, Scalar
-from rppdyn.reps.algebra import is_int
+from rppdyn.reps.rep import is_int
 
 __all__ = ["RPPEMLP", "EMLP", "MLP", "Block", "Chained"]
 
@@ -66,11 +66,11 @@ class Block(nn.Module):
             free_scale=free_scale, parametrisation=parametrisation, generator=generator,
         )  # fmt: skip
         self.bilinear = None
-        own: dict[str, Any] = dict(variance=next(filter(None, variances[:-1]), 0), generator=generator)
+        options: dict[str, Any] = dict(variance=next(filter(None, variances[:-1]), 0), generator=generator)
         if bilinear == "channelwise":
-            self.bilinear = ChannelProducts(rep_out, channels=channels, **own)
+            self.bilinear = ChannelProducts(rep_out, channels=channels, **options)
         elif bilinear == "published":
-            self.bilinear = Bilinear(gated(rep_out), maps=bilinear_maps, **own)
+            self.bilinear = Bilinear(gated(rep_out), maps=bilinear_maps, **options)
         if pointwise:
             self.gate = Pointwise(rep_out, activation)
         else:
@@ -179,8 +179,8 @@ class RPPEMLP(Network):
         parametrisation: "pathways", or "dense", which stores the linear layers' sums (:class:`RelaxedLinear`).
         groups: a chain in the place of ``group``: each a subgroup of the one before, given by the matrices by which it acts.
         variances: with ``groups``, one for each of them and the free pathway's, in the place of the two variances.
-        activation: of hidden features that a symmetry only permutes, "swish", "relu", "tanh", ..., or a class of `torch.nn`;
-            all others are gated by sigmoids.
+        activation: activation of hidden features that a symmetry only permutes, "swish", "relu", "tanh", ..., or a class of
+            `torch.nn`; all others are gated by sigmoids.
         device: where parameters and buffers are; they are drawn on the CPU.
         generator: source of all random choices, the global one if None; the choices themselves are parameters and
             buffers, so a state dict rebuilds the network.
@@ -360,11 +360,11 @@ class RPPEMLP(Network):
 
     def layers(self) -> list[tuple[str, nn.Module]]:
         """The layers in the order in which they are run, by name: linear, bilinear where there is one, gate, ..., head."""
-        found: list[tuple[str, nn.Module]] = []
+        layers: list[tuple[str, nn.Module]] = []
         for i, block in enumerate(self.blocks):
-            own = ((name, getattr(block, name)) for name in ("linear", "bilinear", "gate"))
-            found += [(f"blocks.{i}.{name}", layer) for name, layer in own if layer is not None]
-        return [*found, ("head", self.head)]
+            parts = ((name, getattr(block, name)) for name in ("linear", "bilinear", "gate"))
+            layers += [(f"blocks.{i}.{name}", layer) for name, layer in parts if layer is not None]
+        return [*layers, ("head", self.head)]
 
     def pathway_variances(self) -> dict[str, dict[str, float]]:
         """``{layer: {pathway: prior variance}}``."""
@@ -447,7 +447,7 @@ def _nested(triples) -> dict[str, dict[str, float]]:
 
 
 class Options(TypedDict, total=False):
-    """What :class:`EMLP` and :class:`MLP` hand on to :class:`RPPEMLP`, which says what it is."""
+    """The arguments that :class:`EMLP` and :class:`MLP` hand on to :class:`RPPEMLP`, which describes them."""
 
     architecture: Architecture
     bilinear: Choice

@@ -170,7 +170,7 @@ class InvariantNormaliser(ExactBuffers):
         return torch.where(is_radial[self.component], shrunk, y.clamp(-self.clip, self.clip))
 
     def inverse(self, y: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        """What :meth:`forward` takes to ``y`` where it does not clip."""
+        """The inverse image of ``y`` under :meth:`forward`, where that does not clip."""
         return y * self.std.to(y.dtype) + self.mean.to(y.dtype)
 
     def extra_repr(self) -> str:

@@ -96,7 +96,7 @@ class Pathway(ExactBuffers, ABC):
             self.register_exact("unit", torch.tensor(unit, dtype=torch.float64))
 
     def in_units(self, parameter: Tensor) -> Tensor:
-        """What a stored parameter stands for."""
+        """The coefficients in a stored parameter."""
         return parameter if self.unit is None else self.unit * parameter
 
     @torch.no_grad()
@@ -112,13 +112,13 @@ class Pathway(ExactBuffers, ABC):
         """
         if not self.has_unit:
             return
-        own = [self.get_parameter(name) for name in self.coefficient_names()]
+        parameters = [self.get_parameter(name) for name in self.coefficient_names()]
         new = prior_unit(float(self.variance), self.fan_in)
         if self.unit is None:
-            self.register_exact("unit", torch.ones((), device=own[0].device))
-            self.unit = self.get_buffer("unit").to(own[0])
+            self.register_exact("unit", torch.ones((), device=parameters[0].device))
+            self.unit = self.get_buffer("unit").to(parameters[0])
         exact = self.get_buffer("unit_exact")
-        in_new_unit(own, (exact / new).to(own[0]), optimiser)
+        in_new_unit(parameters, (exact / new).to(parameters[0]), optimiser)
         exact.fill_(new)
         self.unit.fill_(new)
 
@@ -143,13 +143,13 @@ class Pathway(ExactBuffers, ABC):
                 self.register_exact("unit", saved[0])
                 self.unit = self.unit.to(self.get_parameter(stored[0]))
             if self.unit is not None:
-                own = learned if isinstance(self.unit, nn.Parameter) else exact
-                state_dict[own] = saved[0] if saved else torch.ones_like(self.unit)
+                target = learned if isinstance(self.unit, nn.Parameter) else exact
+                state_dict[target] = saved[0] if saved else torch.ones_like(self.unit)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     @abstractmethod
     def coefficients(self) -> tuple[Tensor, ...]:
-        """What the prior is on: orthonormal coefficients or the free weights themselves."""
+        """The variables of the prior: orthonormal coefficients or the free weights themselves."""
 
     def coefficient_names(self) -> list[str]:
         """The parameters that coefficients are multiples of."""
@@ -198,9 +198,9 @@ class Pathway(ExactBuffers, ABC):
         return {name: self.norm()}
 
     def prior_terms(self, *log_variances: Tensor) -> list[PriorTerm]:
-        r"""What the negative log-prior is made of, for the :math:`\log\sigma^2` of :meth:`log_variances` in their order."""
-        own, (log_variance,) = self.coefficients(), log_variances
-        return [PriorTerm(summed_squares(own), log_variance, sum(c.numel() for c in own))] if own else []
+        r"""The terms of the negative log-prior, for the :math:`\log\sigma^2` of :meth:`log_variances` in their order."""
+        values, (log_variance,) = self.coefficients(), log_variances
+        return [PriorTerm(summed_squares(values), log_variance, sum(c.numel() for c in values))] if values else []
 
     def norm(self) -> Float[Tensor, ""]:
         """Root of the sum of squared coefficients, which is the Frobenius norm of the dense tensors they describe."""
@@ -279,8 +279,8 @@ class EquivariantPathway(LinearPathway):
             weight = self.weight_map(self.in_units(self.weight), weight)
         elif weight is None:
             weight = self.weight_map.scale.new_zeros(self.weight_map.shape)
-        own, bias_map = self.bias, self.bias_map
-        return weight, bias if own is None or bias_map is None else bias_map(self.in_units(own), bias)
+        stored, bias_map = self.bias, self.bias_map
+        return weight, bias if stored is None or bias_map is None else bias_map(self.in_units(stored), bias)
 
     def curvature(self, x: Float[Tensor, "N *places in"], g: Float[Tensor, "S N *places out"]) -> list[Kronecker]:
         r"""One pair of factors for each irreducible type k, of dimension :math:`d_k`.
@@ -312,9 +312,9 @@ class EquivariantPathway(LinearPathway):
         blocks = []
         for kind, inputs, outputs in _types(adapted):
             n, m, d = *kind.multiplicities, kind.dim
-            own = M[:, outputs, inputs].unflatten(2, (n, d)).unflatten(1, (m, d))
+            block = M[:, outputs, inputs].unflatten(2, (n, d)).unflatten(1, (m, d))
             blocks.append(
-                of_gradients(torch.einsum("upq,kmpnq->kmnu", kind.units.to(M), own).flatten(2) / math.sqrt(d))
+                of_gradients(torch.einsum("upq,kmpnq->kmnu", kind.units.to(M), block).flatten(2) / math.sqrt(d))
             )
         return blocks
 
@@ -358,11 +358,11 @@ class FreePathway(LinearPathway):
         return _count(self)
 
 
-def added(own: AffineMap, onto: AffineMap | None) -> AffineMap:
+def added(first: AffineMap, onto: AffineMap | None) -> AffineMap:
     """The sum of two affine maps, the second of which may be zero."""
     if onto is None:
-        return own
-    (weight, bias), (other, other_bias) = own, onto
+        return first
+    (weight, bias), (other, other_bias) = first, onto
     return weight + other, other_bias if bias is None else bias if other_bias is None else bias + other_bias
 
 
@@ -392,11 +392,11 @@ def prior_unit(variance: int | float, fan_in: int | float = 1) -> float:
 def in_new_unit(parameters: Iterable[Tensor], ratio: Tensor, optimiser: torch.optim.Optimizer | None = None) -> None:
     """Multiply stored parameters by the ratio of an old unit to a new one, and change Adam's moments to match, in place."""
     for p in parameters:
-        own = ratio.view(-1, *[1] * (p.dim() - 1)) if ratio.dim() else ratio  # one for each member of a stack
-        p.mul_(own)
+        factor = ratio.view(-1, *[1] * (p.dim() - 1)) if ratio.dim() else ratio  # one for each member of a stack
+        p.mul_(factor)
         if optimiser is not None and (state := optimiser.state.get(p)):
-            state["exp_avg"].div_(own)
-            state["exp_avg_sq"].div_(own**2)
+            state["exp_avg"].div_(factor)
+            state["exp_avg_sq"].div_(factor**2)
 
 
 @functools.lru_cache(maxsize=256)

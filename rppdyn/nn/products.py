@@ -17,8 +17,7 @@ from rppdyn.nn.activations import SWISH
 from rppdyn.nn.bilinear import BilinearPathway
 from rppdyn.nn.coefficients import ExactBuffers
 from rppdyn.nn.derivatives import Arithmetic, PullBack, evaluate, evaluate_vjp, plain_vjp
-from rppdyn.nn.gate import Gate
-from rppdyn.nn.gating import Gating
+from rppdyn.nn.gate import Gate, Gating
 from rppdyn.nn.hidden import component_major, gated, operand_types
 from rppdyn.nn.linear import check_size
 from rppdyn.reps import Rep
@@ -31,7 +30,7 @@ __all__ = ["ChannelProducts", "GatedProducts", "Multiplying", "Target", "product
 
 
 def with_operands(rep: Rep, channels: int) -> Rep:
-    """What a linear layer makes before products: ``gated(rep)``, and two operands for each channel."""
+    """The output of a linear layer before products: ``gated(rep)``, and two operands for each channel."""
     return reduce(add, (component_major(2 * channels * t) for t in operand_types(rep)), gated(rep))
 
 
@@ -91,12 +90,12 @@ class ChannelProducts(ExactBuffers):
             )
         self.register_exact("products", torch.cat(parts))
         self.arithmetic = Multiplying(self.rep.dim, dim, channels, tuple(targets))
-        own = torch.cat(
+        place = torch.cat(
             [index.T.flatten() for _, index in rep.blocks()]
         )  # part by part, of each all copies of one component
         order = torch.arange(self.rep_in.dim)
-        order[self.rep.dim - rep.dim : self.rep.dim] = self.rep.dim - rep.dim + own
-        contiguous = bool((own == torch.arange(rep.dim)).all())
+        order[self.rep.dim - rep.dim : self.rep.dim] = self.rep.dim - rep.dim + place
+        contiguous = bool((place == torch.arange(rep.dim)).all())
         self.register_buffer("order", None if contiguous else order)
         self.register_buffer("inverse", None if contiguous else order[: self.rep.dim].argsort())
         terms = [t.rank * channels for t in targets]
@@ -217,25 +216,25 @@ class Multiplying(Arithmetic):
 
     def _added(self, y: Tensor, terms: Tensor, weight: Tensor) -> Tensor:
         """``y + w t``, in place."""
-        for rows, own, w in self._by_target(y, terms, weight):
+        for rows, product, w in self._by_target(y, terms, weight):
             if rows.ndim == 3:
-                rows.baddbmm_(w.expand(len(rows), -1, -1), own)
+                rows.baddbmm_(w.expand(len(rows), -1, -1), product)
             else:
-                rows.add_(w.unsqueeze(-3) @ own)
+                rows.add_(w.unsqueeze(-3) @ product)
         return y
 
     def _gradient_of_weights(self, g: Tensor, terms: Tensor, weight: Tensor) -> Tensor:
         grad = torch.empty_like(weight, memory_format=torch.contiguous_format)
-        for rows, own, w in self._by_target(g, terms, grad):
-            torch.sum(rows @ own.mT, -3, out=w)
+        for rows, product, w in self._by_target(g, terms, grad):
+            torch.sum(rows @ product.mT, -3, out=w)
         return grad
 
     def plain(self, index, x, *parameters):
         u, v = self._operands(x)
         terms = self._products(index, u * v)
         parts, row = [], 0
-        for t, (rows, own, w) in zip(self.targets, self._by_target(x, terms, parameters[0]), strict=True):
-            parts += [x[..., row : t.start, :], (rows + w.unsqueeze(-3) @ own).flatten(-3, -2)]
+        for t, (rows, product, w) in zip(self.targets, self._by_target(x, terms, parameters[0]), strict=True):
+            parts += [x[..., row : t.start, :], (rows + w.unsqueeze(-3) @ product).flatten(-3, -2)]
             row = t.start + t.dim * t.copies
         return torch.cat([*parts, x[..., row : self.features, :]], -2)
 
@@ -246,16 +245,16 @@ class Multiplying(Arithmetic):
         y = x.narrow(-2, 0, self.features).clone(memory_format=torch.contiguous_format)
         return (self._added(y, terms, weight),), (terms,)
 
-    def gradient(self, index, inputs, kept, every, again):
+    def gradient(self, index, inputs, residuals, every, again):
         x, weight, g = inputs
-        (terms,) = kept
+        (terms,) = residuals
         g = g.contiguous()
         back = torch.empty_like(terms)
-        for rows, own, w in self._by_target(g, back, weight):
+        for rows, product, w in self._by_target(g, back, weight):
             if rows.ndim == 3:
-                torch.bmm(w.mT.expand(len(rows), -1, -1), rows, out=own)
+                torch.bmm(w.mT.expand(len(rows), -1, -1), rows, out=product)
             else:
-                torch.matmul(w.mT.unsqueeze(-3), rows, out=own)
+                torch.matmul(w.mT.unsqueeze(-3), rows, out=product)
         outer = self._pairs(index, back)
         grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
         grad_x.narrow(-2, 0, self.features).copy_(g)
@@ -264,9 +263,9 @@ class Multiplying(Arithmetic):
         torch.sum(outer * u, -4, keepdim=True, out=grad_v)
         return (grad_x, self._gradient_of_weights(g, terms, weight)) if every else (grad_x,), (outer,)
 
-    def second(self, index, inputs, kept):
+    def second(self, index, inputs, residuals):
         x, weight, g, along = inputs
-        _, outer = kept
+        _, outer = residuals
         (u, v), (u_along, v_along) = self._operands(x), self._operands(along)
         terms = self._products(index, (u_along * v).addcmul_(u, v_along))
         grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -298,16 +297,16 @@ class GatedProducts(Arithmetic):
         result, (s, h) = self.gating.value(None, (y, *c))
         return result, (y, terms, s, h)
 
-    def gradient(self, index, inputs, kept, every, again):
+    def gradient(self, index, inputs, residuals, every, again):
         x, weight, *c, g = inputs
-        y, terms, s, h = kept
+        y, terms, s, h = residuals
         (grad_y, *grad_c), back = self.gating.gradient(None, (y, *c, g), (s, h), every, again)
         grads, (outer,) = self.multiplying.gradient(index, (x, weight, grad_y), (terms,), every, again)
         return (*grads, *grad_c), (grad_y, outer, *back) if again else ()
 
-    def second(self, index, inputs, kept):
+    def second(self, index, inputs, residuals):
         x, weight, *c, g, u = inputs
-        y, terms, s, h, grad_y, outer, back = kept
+        y, terms, s, h, grad_y, outer, back = residuals
         grad_x, grad_weight, along = self.multiplying.second(index, (x, weight, grad_y, u), (terms, outer))
         grad_through, *grad_c, grad_g = self.gating.second(None, (y, *c, g, along), (s, h, back))
         more, _ = self.multiplying.gradient(index, (x, weight, grad_through), (terms,), True, False)

@@ -51,9 +51,9 @@ class Stack(Network):
         super().__init__()
         if not nets:
             raise ValueError("a stack of no networks: give at least one")
-        own = [dict(net.named_parameters()) for net in nets]
-        shapes = {name: p.shape for name, p in own[0].items()}
-        for index, (net, parameters) in enumerate(zip(nets, own, strict=True)):
+        per_net = [dict(net.named_parameters()) for net in nets]
+        shapes = {name: p.shape for name, p in per_net[0].items()}
+        for index, (net, parameters) in enumerate(zip(nets, per_net, strict=True)):
             if {name: p.shape for name, p in parameters.items()} != shapes:
                 raise ValueError(
                     f"network {index} has other parameters than the first: build all with the same arguments"
@@ -64,7 +64,7 @@ class Stack(Network):
                 )
         self.members = len(nets)
         self.names = tuple(shapes)
-        self.stacked = nn.ParameterList(torch.stack([ps[name].detach() for ps in own]) for name in self.names)
+        self.stacked = nn.ParameterList(torch.stack([ps[name].detach() for ps in per_net]) for name in self.names)
         self.net = copy.deepcopy(nets[0])  # whose parameters are put in place whenever it is used
         for name in self.names:
             module, leaf = _owner(self.net, name)
@@ -75,7 +75,7 @@ class Stack(Network):
             self.register_buffer(f"statistics_{i}", torch.stack([net.get_buffer(name) for net in nets]))
 
     def per_member(self, function: Callable[..., Any], *values: Float[Tensor, "members ..."]) -> Any:
-        """What ``function`` makes of each member's network, and of its own values: tensors ``(members, ...)``.
+        """The outputs of ``function`` for each member's network and its own values: tensors ``(members, ...)``.
 
         >>> # stack.per_member(negative_log_prior): (members,)
         >>> # stack.per_member(lambda net, x: net(x), x): (members, ...), of any module
@@ -186,7 +186,9 @@ def _different_buffer(first: nn.Module, net: nn.Module) -> str | None:
 def _statistics(net: nn.Module) -> tuple[str, ...]:
     """Names of the running means and variances of batch normalisation."""
     norms = [
-        (name, own) for name, own in net.named_modules() if isinstance(own, _BatchNorm) and own.track_running_stats
+        (name, module)
+        for name, module in net.named_modules()
+        if isinstance(module, _BatchNorm) and module.track_running_stats
     ]
     return tuple(f"{name}.{key}" for name, _ in norms for key in ("running_mean", "running_var"))
 
@@ -201,8 +203,8 @@ def _owner(net: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 def stacked_weights(weights: Sequence[Weights]) -> Weights:
     """Assembled weights of networks that differ in these alone as one, with a leading axis, for the first network to apply."""
-    leaves = (torch.stack(own) for own in zip(*map(_weights, weights), strict=True))
-    return _filled(weights[0], leaves)
+    stacked = (torch.stack(tensors) for tensors in zip(*map(_weights, weights), strict=True))
+    return _filled(weights[0], stacked)
 
 
 def _is_weight(leaf: Any) -> bool:

@@ -176,7 +176,9 @@ def kernel_matrices(
         )
     pathways = [PathwayEvidence.of(*each) for each in named]
     units = [_units(layer, name, pathway) for layer, name, pathway in named]
-    jacobian = _Jacobian(module, list(dict.fromkeys(name for own in units for name in own)), predict, predict_each)
+    jacobian = _Jacobian(
+        module, list(dict.fromkeys(name for rows_of in units for name in rows_of)), predict, predict_each
+    )
 
     with torch.no_grad():
         one = jacobian.outputs(x[:1])
@@ -194,15 +196,15 @@ def kernel_matrices(
         )
     factors = _factors(likelihood, predicted, generator, draws).transpose(0, 1)
     kernels = torch.zeros(len(named), len(x) * S, len(x) * S, dtype=torch.float64)
-    width = 8 * S * sum(unit.numel() for own in units for unit in own.values())
+    width = 8 * S * sum(unit.numel() for rows_of in units for unit in rows_of.values())
     parts = torch.arange(len(x)).split(max(1, BLOCK // max(width, 1)))
     for i, first in enumerate(parts):
         rows = _by_pathway(jacobian(x[first], factors[first]), units)
         for second in parts[i:]:
             others = rows if second is first else _by_pathway(jacobian(x[second], factors[second]), units)
             at, of = (slice(S * int(part[0]), S * (int(part[-1]) + 1)) for part in (first, second))
-            for kernel, own, other in zip(kernels, rows, others, strict=True):
-                for a, b in zip(own, other, strict=True):
+            for kernel, rows_of, other in zip(kernels, rows, others, strict=True):
+                for a, b in zip(rows_of, other, strict=True):
                     kernel[at, of] += (a @ b.mT).cpu()
                 if second is not first:
                     kernel[of, at] = kernel[at, of].mT
@@ -239,23 +241,23 @@ class _Jacobian:
             if self.given_each or "vmap" not in str(error):
                 raise
             return self._one_by_one(x, factors)
-        own = dict(zip(stack.names, stack.stacked, strict=True))
-        return self._rows(outputs, {name: own[name] for name in self.names}, factors)
+        parameters = dict(zip(stack.names, stack.stacked, strict=True))
+        return self._rows(outputs, {name: parameters[name] for name in self.names}, factors)
 
     def _one_by_one(self, x: Tensor, factors: Float[Tensor, "N S *out"]) -> dict[str, Tensor]:
         """Of functions in which a datum decides what is done, as in solvers."""
-        own: dict[str, Tensor] = {name: self.module.get_parameter(name) for name in self.names}
+        parameters: dict[str, Tensor] = {name: self.module.get_parameter(name) for name in self.names}
         lifted = lambda of: {name: gradient.unsqueeze(0) for name, gradient in of.items()}  # noqa: E731
         rows = []
         for datum, each in zip(x.split(1), factors, strict=True):
             outputs = self.predict(self.module, datum)
-            rows += [lifted(_gradients(outputs, own, factor.unsqueeze(0))) for factor in each]
+            rows += [lifted(_gradients(outputs, parameters, factor.unsqueeze(0))) for factor in each]
         return {name: torch.cat([row[name] for row in rows]) for name in self.names}
 
     @staticmethod
     def _rows(outputs: Tensor, parameters: dict[str, Tensor], factors: Float[Tensor, "N S *out"]) -> dict[str, Tensor]:
-        found = [_gradients(outputs, parameters, factor) for factor in factors.unbind(1)]
-        return {name: torch.stack([each[name] for each in found], 1).flatten(0, 1) for name in parameters}
+        rows = [_gradients(outputs, parameters, factor) for factor in factors.unbind(1)]
+        return {name: torch.stack([each[name] for each in rows], 1).flatten(0, 1) for name in parameters}
 
 
 def _gradients(outputs: Tensor, parameters: dict[str, Tensor], factor: Tensor) -> dict[str, Tensor]:
@@ -263,19 +265,19 @@ def _gradients(outputs: Tensor, parameters: dict[str, Tensor], factor: Tensor) -
         raise ValueError(
             "predict's outputs have no gradient by the network's weights: compute them without no_grad() and detach()"
         )
-    found = torch.autograd.grad(outputs, list(parameters.values()), factor, retain_graph=True, allow_unused=True)
-    named = zip(parameters.items(), found, strict=True)
+    gradients = torch.autograd.grad(outputs, list(parameters.values()), factor, retain_graph=True, allow_unused=True)
+    named = zip(parameters.items(), gradients, strict=True)
     return {name: torch.zeros_like(p) if g is None else g for (name, p), g in named}
 
 
 @torch.enable_grad()
 def _units(layer: str, name: str, pathway: Pathway) -> dict[str, Tensor]:
     """Of each of a pathway's parameters, by its name in the module, what its coefficients are multiples of it by."""
-    own = copy.deepcopy(pathway).requires_grad_(True)
-    parameters = {leaf: own.get_parameter(leaf) for leaf in own.coefficient_names()}
+    copied = copy.deepcopy(pathway).requires_grad_(True)
+    parameters = {leaf: copied.get_parameter(leaf) for leaf in copied.coefficient_names()}
     if not parameters:
         return {}
-    total = torch.stack([c.sum() for c in own.coefficients()]).sum()
+    total = torch.stack([c.sum() for c in copied.coefficients()]).sum()
     units = torch.autograd.grad(total, list(parameters.values()))
     path = ".".join(part for part in (layer, name) if part)
     return {f"{path}.{leaf}": unit.double() for leaf, unit in zip(parameters, units, strict=True)}
@@ -283,7 +285,7 @@ def _units(layer: str, name: str, pathway: Pathway) -> dict[str, Tensor]:
 
 def _by_pathway(gradients: dict[str, Tensor], units: list[dict[str, Tensor]]) -> list[list[Tensor]]:
     """Of each pathway its rows by coefficients, float64, in a tensor for each of its parameters."""
-    return [[(gradients[name].double() / unit).flatten(1) for name, unit in own.items()] for own in units]
+    return [[(gradients[name].double() / unit).flatten(1) for name, unit in by_name.items()] for by_name in units]
 
 
 def _factors(

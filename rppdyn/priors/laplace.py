@@ -45,12 +45,12 @@ BIASES = ("bias", "pixel_bias")
 
 @dataclass(frozen=True, eq=False)
 class PathwayEvidence:
-    """What the Laplace approximation knows of one pathway.
+    """The Laplace approximation's numbers of one pathway.
 
     Attributes:
-        layer, name: of the pathway.
+        layer, name: layer and name of the pathway.
         squared_norm: sum of its squared coefficients.
-        log_variance: of the prior, as it stands.
+        log_variance: log variance of the prior, as it stands.
         size: how many coefficients it has.
         within: the pathway of the same layer that contains it, None for one that no other does.
         uses: squared norm of the dense map that one coefficient of 1 stands for.
@@ -92,7 +92,7 @@ class Evidence(ABC):
 
     Args:
         pathways: one or more.
-        negative_log_likelihood: of all data, for :attr:`log_evidence`.
+        negative_log_likelihood: negative log-likelihood of all data, for :attr:`log_evidence`.
     Raises:
         ValueError: there is none.
     """
@@ -122,10 +122,10 @@ class Evidence(ABC):
     @property
     def effective_parameters(self) -> dict[str, dict[str, Tensor]]:
         """:meth:`effective` at the variances that stand, ``{layer: {pathway: number}}``."""
-        found: dict[str, dict[str, Tensor]] = {}
+        effective: dict[str, dict[str, Tensor]] = {}
         for p, value in zip(self.pathways, self.effective(), strict=True):
-            found.setdefault(p.layer, {})[p.name] = value
-        return found
+            effective.setdefault(p.layer, {})[p.name] = value
+        return effective
 
     def negative_log(
         self,
@@ -136,7 +136,7 @@ class Evidence(ABC):
         r"""The formula above, differentiable in all of its arguments.
 
         Args:
-            negative_log_likelihood: of all data, :math:`-\log p(D \mid \theta)`.
+            negative_log_likelihood: negative log-likelihood of all data, :math:`-\log p(D \mid \theta)`.
             log_variances: :math:`\log \sigma_p^2`, in the order of `pathways`; None for those that stand.
             curvature_scale: multiplies the curvature: of a normal likelihood the ratio of the noise variance that it was
                 computed with to another one.
@@ -192,7 +192,7 @@ class KroneckerEvidence(Evidence):
     otherwise (of :math:`\det(I + \sigma_b^2 H) \det(I + \sigma_a^2 Q^T H (I + \sigma_b^2 H)^{-1} Q)`, by Jensen's inequality).
 
     Args:
-        eigenvalues: of each pathway's curvature, none negative; those that are not among them are zero.
+        eigenvalues: eigenvalues of each pathway's curvature, none negative; those that are not among them are zero.
     """
 
     def __init__(
@@ -215,11 +215,11 @@ class KroneckerEvidence(Evidence):
     def log_determinant(
         self, log_variances: Float[Tensor, " pathways"], curvature_scale: float | Tensor = 1.0
     ) -> Float[Tensor, ""]:
-        own = log_variances.exp()
-        outer = self.wider @ own
+        variances = log_variances.exp()
+        outer = self.wider @ variances
         logs = [
             (curvature_scale * t * e).log1p().sum() - (curvature_scale * o * e).log1p().sum()
-            for e, t, o in zip(self.eigenvalues, own + outer, outer, strict=True)
+            for e, t, o in zip(self.eigenvalues, variances + outer, outer, strict=True)
         ]
         return torch.stack(logs).sum()
 
@@ -235,7 +235,8 @@ def learn_variances(module: nn.Module, curvature: str = "joint") -> None:
     """Make the prior variances of pathways parameters, in place (:meth:`Pathway.learn_variance`).
 
     Args:
-        curvature: of the evidence that they are to be learned by: all for "joint", or those that have Kronecker factors.
+        curvature: curvature of the evidence that they are to be learned by: all for "joint", or those that have Kronecker
+            factors.
     Raises:
         ValueError: a dense weight that stands for two pathways; for "kronecker", a group in coordinates in which factors are
             not known.
@@ -270,7 +271,7 @@ def kronecker_evidence(
                 f"curvature of {layer}.{name} is of {size} coefficients, and it has {pathway.num_coefficients}"
             )
         pathways.append(PathwayEvidence.of(layer, name, pathway))
-        eigenvalues.append(torch.cat([torch.zeros(0, dtype=torch.float64), *(own for own, _ in spectra)]))
+        eigenvalues.append(torch.cat([torch.zeros(0, dtype=torch.float64), *(spectrum for spectrum, _ in spectra)]))
     return KroneckerEvidence(pathways, eigenvalues, negative_log_likelihood)
 
 
@@ -309,8 +310,8 @@ def curvature(
     Args:
         module: what contains the layers.
         predict: outputs ``(N, *out)`` of a batch, computed with the module's layers.
-        batches: of inputs; empty ones are passed over.
-        likelihood: of the outputs.
+        batches: batches of inputs; empty ones are passed over.
+        likelihood: likelihood of the outputs.
         total: number of data that the curvature is of, one or more; those in the batches if None.
         generator: draws one target for each datum from the likelihood, which costs one backward pass; without it there is one
             for each factor of the Hessian, as many as there are outputs.
@@ -333,10 +334,10 @@ def curvature(
             if not len(outputs):
                 continue
             factors = likelihood.factors(outputs.detach(), generator)
-            found = [(name, x, y) for name, calls in uses.items() for x, y in calls]
-            gradients = [_gradients(outputs, [y for *_, y in found], factor) for factor in factors]
+            used = [(name, x, y) for name, calls in uses.items() for x, y in calls]
+            gradients = [_gradients(outputs, [y for *_, y in used], factor) for factor in factors]
         by_layer: Blocks = defaultdict(list)
-        for (name, x, _), g in zip(found, zip(*gradients, strict=True), strict=True):
+        for (name, x, _), g in zip(used, zip(*gradients, strict=True), strict=True):
             _add_use(by_layer, name, module.get_submodule(name), x, torch.stack(g), len(uses[name]))
         for key, blocks in by_layer.items():
             _add(sums, key, blocks)
@@ -377,11 +378,11 @@ def gradient_curvature(
             stack = Stack([net] * len(batch))
             weights = stack.assemble()
         layers = _leaves(net, weights)
-        leaves = [w.requires_grad_() for own in layers.values() for w in own if w is not None]
+        tensors = [w.requires_grad_() for layer in layers.values() for w in layer if w is not None]
         with torch.enable_grad():
             outputs = predict(stack, weights, batch)
             for factor in likelihood.factors(outputs.detach(), generator):
-                gradients = iter(_gradients(outputs, leaves, factor))
+                gradients = iter(_gradients(outputs, tensors, factor))
                 for name, (_, bias) in layers.items():
                     by_weight, by_bias = next(gradients), None if bias is None else next(gradients)
                     for pathway_name, pathway in _curved(net.get_submodule(name)):
@@ -399,7 +400,7 @@ def _check(total: int | None) -> None:
 
 
 def _scale(count: int, total: int | None) -> float:
-    """What makes a sum over the data that were given one over ``total`` of them."""
+    """The factor that makes a sum over the data that were passed one over ``total`` of them."""
     if not count:
         raise ValueError("curvature of no data: give one batch or more that is not empty")
     return 1.0 if total is None else total / count
@@ -407,10 +408,10 @@ def _scale(count: int, total: int | None) -> float:
 
 def _leaves(net: RPPEMLP, weights: Weights) -> dict[str, AffineMap]:
     """The assembled weights of the layers that have pathways with curvature."""
-    found = {"head": weights[-1]}
+    assembled = {"head": weights[-1]}
     for i, (linear, _, gate) in enumerate(weights[:-1]):
-        found |= {f"blocks.{i}.linear": linear, f"blocks.{i}.gate": (gate, None)}
-    return {name: own for name, own in found.items() if _curved(net.get_submodule(name))}
+        assembled |= {f"blocks.{i}.linear": linear, f"blocks.{i}.gate": (gate, None)}
+    return {name: pair for name, pair in assembled.items() if _curved(net.get_submodule(name))}
 
 
 def _normalised(block: Kronecker, scale: float) -> Kronecker:
@@ -452,8 +453,8 @@ def _gradients(outputs: Tensor, of: list[Tensor], factor: Tensor) -> list[Tensor
         raise ValueError(
             "predict's outputs have no gradient by its layers': compute them without no_grad() and detach()"
         )
-    found = torch.autograd.grad(outputs, of, factor, retain_graph=True, allow_unused=True)
-    return [torch.zeros_like(y) if g is None else g for y, g in zip(of, found, strict=True)]
+    gradients = torch.autograd.grad(outputs, of, factor, retain_graph=True, allow_unused=True)
+    return [torch.zeros_like(y) if g is None else g for y, g in zip(of, gradients, strict=True)]
 
 
 def _add_use(sums: Blocks, name: str, layer: nn.Module, x: Tensor, g: Tensor, uses: int) -> None:

@@ -57,7 +57,7 @@ class VarianceLearning:
     are, and its metrics are nan.
 
     Args:
-        stack: of networks that went through :func:`learn_variances`; of one, ``Stack([net])``.
+        stack: stack of networks that went through :func:`learn_variances`; of one, ``Stack([net])``.
         inputs, targets: the training data, ``(members, N, ...)``.
         density: the likelihood with a variance; of one without, ``lambda _: Categorical()``.
         noise: ``(members,)``, the logarithms of these variances, learned in place; None of a likelihood without, and for a
@@ -69,7 +69,7 @@ class VarianceLearning:
         curvature: "joint", the exact Gauss-Newton matrix, whose rows are data; or "kronecker", for more than fit.
         by_gradients: Kronecker factors come from `predict_each`, since weights enter in other ways than as maps of features
             (:func:`rppdyn.priors.gradient_curvature`).
-        learning_rate, steps: of Adam at each update.
+        learning_rate, steps: learning rate and number of steps of Adam at each update.
         data: how many of each member's data the curvature is estimated from.
         sampled: the Fisher information of random targets; False: one backward pass for each output.
         draws: random targets of each datum, where curvature is joint; of the other there is one.
@@ -164,7 +164,7 @@ class VarianceLearning:
         Args:
             weights: the optimiser of the members' weights, whose moments follow the units that free pathways are stored in.
             rate: multiplies the learning rate, where it is to fall.
-            generators: of each member; choose its data, and draw random targets. torch's own if None.
+            generators: generators of each member; choose its data, and draw random targets. torch's own if None.
         Raises:
             ValueError: an optimiser other than Adam, or generators of another number.
         """
@@ -185,8 +185,8 @@ class VarianceLearning:
             self._negative_log(members, stood).sum().backward()
             self.optimiser.step()
         with torch.no_grad():
-            for p, kept in zip(parameters, before, strict=True):
-                p[absent] = kept  # which Adam's momentum has moved
+            for p, old in zip(parameters, before, strict=True):
+                p[absent] = old  # which Adam's momentum has moved
         self._follow(weights, variances)
         self.found = self._measured(members, stood)
 
@@ -195,30 +195,30 @@ class VarianceLearning:
         """-log p(D) per datum; of each pathway the norm of its coefficients and its shares (:meth:`Evidence.shares`)."""
         metrics: dict[str, list[float]] = defaultdict(lambda: [math.nan] * self.stack.members)
         per_datum = self._negative_log(members, stood) / len(self.inputs[0])
-        for (index, (own, _)), negative_log in zip(members.items(), per_datum, strict=True):
+        for (index, (evidence, _)), negative_log in zip(members.items(), per_datum, strict=True):
             metrics["marginal_likelihood/negative_log"][index] = float(negative_log)
-            values = own.shares(self._log_variances(index, own), self._scale(index, stood))
-            for name, of in ({"norm": own.squared_norms.sqrt()} | values).items():
-                for pathway, value in zip(own.pathways, of.tolist(), strict=True):
+            values = evidence.shares(self._log_variances(index, evidence), self._scale(index, stood))
+            for name, of in ({"norm": evidence.squared_norms.sqrt()} | values).items():
+                for pathway, value in zip(evidence.pathways, of.tolist(), strict=True):
                     metrics[f"{name}/{pathway.layer}.{pathway.name}"][index] = value
         return dict(metrics)
 
     def _negative_log(self, members: Members, stood: Tensor) -> Tensor:
         """-log p(D) of each member at the variances as they are; ``stood`` are the noise variances of their curvature."""
-        found = [torch.zeros(0, dtype=torch.float64)]
-        for index, (own, negative_log_likelihood) in members.items():
+        values = [torch.zeros(0, dtype=torch.float64)]
+        for index, (evidence, negative_log_likelihood) in members.items():
             of_data = negative_log_likelihood(self.noise[index].double().cpu().exp())
-            value = own.negative_log(of_data, self._log_variances(index, own), self._scale(index, stood))
-            found.append(value.view(1))
-        return torch.cat(found)
+            value = evidence.negative_log(of_data, self._log_variances(index, evidence), self._scale(index, stood))
+            values.append(value.view(1))
+        return torch.cat(values)
 
     def _scale(self, index: int, stood: Tensor) -> Tensor:
-        """What a member's curvature is multiplied by since the noise variance was ``stood``."""
+        """The factor on a member's curvature since the noise variance was ``stood``."""
         return (stood[index] - self.noise[index]).double().cpu().exp()
 
-    def _log_variances(self, index: int, found: Evidence) -> Tensor:
+    def _log_variances(self, index: int, evidence: Evidence) -> Tensor:
         """A member's, in the order of its evidence."""
-        return torch.stack([self.variances[p.layer, p.name][index] for p in found.pathways]).double().cpu()
+        return torch.stack([self.variances[p.layer, p.name][index] for p in evidence.pathways]).double().cpu()
 
     @torch.no_grad()
     def _follow(self, weights: torch.optim.Optimizer, before: Mapping[Key, Tensor]) -> None:
@@ -227,33 +227,33 @@ class VarianceLearning:
         Their weights stay as they are or, with `shrink`, follow a variance that has fallen from the one before.
         """
         named = dict(zip(self.stack.names, self.stack.stacked, strict=True))
-        for key, leaves in self._free.items():
+        for key, names in self._free.items():
             log_variance, prefix = self.variances[key], ".".join(key)
-            own = [named[f"{prefix}.{leaf}"] for leaf in leaves]
+            free = [named[f"{prefix}.{leaf}"] for leaf in names]
             if self.shrink:
                 share = ((log_variance - before[key]) / 2).exp().clamp(max=1.0)
-                for p in own:
+                for p in free:
                     p.mul_(_each(share, p))
             unit = named.get(f"{prefix}.unit")
             if unit is None:
                 continue
             new = (log_variance.exp() * max(self._fan_in[key], 1)).sqrt().clamp(max=1.0).to(unit)
-            in_new_unit(own, (unit / new).to(own[0]), weights)
+            in_new_unit(free, (unit / new).to(free[0]), weights)
             unit.copy_(new)
 
     @torch.no_grad()
     def evidence(self, generators: Generators | None = None) -> list[Evidence | None]:
         """Of each member as it stands; None of one that has diverged."""
-        found = self._members(generators)
-        return [found[index][0] if index in found else None for index in range(self.stack.members)]
+        members = self._members(generators)
+        return [members[index][0] if index in members else None for index in range(self.stack.members)]
 
     def _members(self, generators: Generators | None) -> Members:
         """Those that have evidence."""
         each = [None] * self.stack.members if generators is None else generators
         if len(each) != self.stack.members:
             raise ValueError(f"{len(each)} generators: give one for each of {self.stack.members} members")
-        found = {index: self._at(index, generator) for index, generator in enumerate(each)}
-        return {index: member for index, member in found.items() if member is not None}
+        members = {index: self._at(index, generator) for index, generator in enumerate(each)}
+        return {index: member for index, member in members.items() if member is not None}
 
     def _at(self, index: int, generator: torch.Generator | None) -> Member | None:
         """A member's evidence, and its negative log-likelihood of all data as a function of the noise variance."""
@@ -263,18 +263,18 @@ class VarianceLearning:
         parts = []
         for batch in inputs[chosen].split(BATCH):
             with torch.enable_grad():
-                found = self.predict(net, batch)
-            if not found.requires_grad:  # rollouts that were all cut off
+                prediction = self.predict(net, batch)
+            if not prediction.requires_grad:  # rollouts that were all cut off
                 return None
-            parts.append(found.detach().cpu())
+            parts.append(prediction.detach().cpu())
         outputs = torch.cat(parts)
         if not outputs.isfinite().all():
             return None
         wanted, share = targets[chosen].cpu(), len(inputs) / len(chosen)
-        own = self._evidence(net, inputs[chosen], self.density(float(self.noise[index].detach().exp())), generator)
-        if own is None:
+        evidence = self._evidence(net, inputs[chosen], self.density(float(self.noise[index].detach().exp())), generator)
+        if evidence is None:
             return None
-        return own, lambda variance: share * self.density(variance).negative_log(outputs, wanted)
+        return evidence, lambda variance: share * self.density(variance).negative_log(outputs, wanted)
 
     def _evidence(
         self, net: Any, inputs: Tensor, likelihood: Likelihood, generator: torch.Generator | None
@@ -303,17 +303,17 @@ class VarianceLearning:
             blocks = gradient_curvature(net, self.predict_each, batches, likelihood, **options)
         else:
             blocks = curvature(net, partial(self.predict, net), batches, likelihood, **options)
-        if not all(M.isfinite().all() for own in blocks.values() for A, G, _ in own for M in (A, G)):
+        if not all(M.isfinite().all() for factors in blocks.values() for A, G, _ in factors for M in (A, G)):
             return None
         return kronecker_evidence(net, blocks)
 
     def metrics(self) -> dict[str, list[float]]:
         """Logarithms to base 10 of all variances and, after an update, the evidence and effective numbers of parameters."""
         named = {".".join(key): p for key, p in self.variances.items()}
-        found = {f"log10_variance/{name}": (p.detach() / math.log(10)).tolist() for name, p in named.items()}
+        metrics = {f"log10_variance/{name}": (p.detach() / math.log(10)).tolist() for name, p in named.items()}
         if self.has_noise:
-            found["log10_variance/noise"] = (self.noise.detach() / math.log(10)).tolist()
-        return found | self.found
+            metrics["log10_variance/noise"] = (self.noise.detach() / math.log(10)).tolist()
+        return metrics | self.found
 
     def state_dict(self) -> dict[str, Any]:
         return {"noise": self.noise.detach().clone(), "optimiser": self.optimiser.state_dict(), "found": self.found}

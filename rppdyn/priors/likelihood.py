@@ -18,7 +18,7 @@ __all__ = ["Categorical", "Gaussian", "Laplace", "Likelihood", "negative_log_pri
 
 @runtime_checkable
 class Likelihood(Protocol):
-    """What the marginal likelihood asks of a likelihood."""
+    """The interface that the marginal likelihood asks of a likelihood."""
 
     def negative_log(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
         """Summed over the data."""
@@ -149,19 +149,19 @@ def negative_log_prior(module: nn.Module, log_variances: LogVariances | None = N
     Raises:
         ValueError: ``log_variances`` names a layer or pathway that the module does not have, or it has none at all.
     """
-    given = {(layer, name): s for layer, inner in (log_variances or {}).items() for name, s in inner.items()}
+    by_pathway = {(layer, name): s for layer, inner in (log_variances or {}).items() for name, s in inner.items()}
     squares, logs, counts = [], [], []
     known = []
     for layer, name, pathway in named_pathways(module):
         stored = pathway.log_variances(name)
         known += [f"{layer}.{part}" for part in stored]
-        for term in pathway.prior_terms(*(given.pop((layer, part), s) for part, s in stored.items())):
+        for term in pathway.prior_terms(*(by_pathway.pop((layer, part), s) for part, s in stored.items())):
             squares.append(term.square)
             logs.append(term.log_variance.to(term.square.dtype))
             counts.append(term.size)
-    if given:
+    if by_pathway:
         raise ValueError(
-            f"log_variances for {'.'.join(next(iter(given)))}: no such pathway; there are {', '.join(known) or 'none'}"
+            f"log_variances for {'.'.join(next(iter(by_pathway)))}: no such pathway; there are {', '.join(known) or 'none'}"
         )
     if not squares:
         raise ValueError(

@@ -14,10 +14,10 @@ NARROW_SHARE = 1e-3
 """A share below which a relaxed network is strict in all but name: 3 % of a weight's size."""
 
 SMALLEST_DEFECT = 1e-6
-"""What a smaller defect counts as, unless the symmetry is exact: single precision rounds by 1e-7 of an output."""
+"""The size that a smaller defect counts as, unless the symmetry is exact: single precision rounds by 1e-7 of an output."""
 
 LARGEST_DEFECT = 0.99
-"""What a larger defect counts as: at 1 a symmetry says no more than that nothing moves, and the share would be all."""
+"""The size that a larger defect counts as: at 1 a symmetry says no more than that nothing moves, and the share would be all."""
 
 
 def share_of_defect(defect: float) -> float:
@@ -39,9 +39,9 @@ def free_variance(share: float, equivariant_variance: float, inputs: int) -> flo
     r"""The free pathway's variance :math:`\sigma_b^2 = \sigma_a^2 s / (1 - s)`, with :math:`\sigma_a^2` at most 1 / inputs.
 
     Args:
-        share: of the free pathway, s, from 0 (which removes it) to below 1.
-        equivariant_variance: of the other's prior.
-        inputs: of the layer, n.
+        share: share of the free pathway, s, from 0 (which removes it) to below 1.
+        equivariant_variance: variance of the other's prior.
+        inputs: number of inputs of the layer, n.
     Raises:
         ValueError: a share outside of [0, 1); an equivariant variance that is not positive; no inputs.
     """

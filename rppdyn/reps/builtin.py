@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from rppdyn.groups import Group
-from rppdyn.reps.algebra import check_factors
-from rppdyn.reps.rep import Rep
+from rppdyn.reps.rep import Rep, check_factors
 
 
 class ScalarRep(Rep):
@@ -271,7 +270,7 @@ class SumRep(Rep):
         parts, start = [], 0
         for rep, n in self._terms:
             copies = start + rep.dim * torch.arange(n)[:, None, None]
-            parts += [(leaves, (copies + index).reshape(-1, index.shape[1])) for leaves, index in rep._expand()]
+            parts += [(factors, (copies + index).reshape(-1, index.shape[1])) for factors, index in rep._expand()]
             start += rep.dim * n
         return parts
 
@@ -344,10 +343,10 @@ class ProductRep(Rep):
         for rep in self._factors:
             parts = [
                 (
-                    leaves + more,
+                    factors + more,
                     (index[:, None, :, None] * rep.dim + inner[None, :, None, :]).reshape(len(index) * len(inner), -1),
                 )
-                for leaves, index in parts
+                for factors, index in parts
                 for more, inner in rep._expand()
             ]
         return parts

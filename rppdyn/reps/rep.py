@@ -1,12 +1,13 @@
-"""The base class of representations bound to a group."""
+"""The base class of representations bound to a group, and the operators that unbound ones share with them."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, reduce
+from numbers import Integral
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from jaxtyping import Inexact, Int
@@ -15,12 +16,79 @@ from torch import Tensor
 
 from rppdyn.groups import Group, is_signed_permutation
 from rppdyn.groups.group import Matrices
-from rppdyn.reps.algebra import Algebra, check_multiplicity
 
 if TYPE_CHECKING:
-    from rppdyn.basis import Basis
+    from rppdyn.basis import Basis  # for the annotation of `solve`
+
+
+class Algebra(ABC):
+    """The operators that bound and unbound representations share."""
+
+    @property
+    @abstractmethod
+    def T(self) -> Algebra:
+        """The dual."""
+
+    @abstractmethod
+    def _sum(self, other, swap: bool): ...
+
+    @abstractmethod
+    def _product(self, other, swap: bool): ...
+
+    @abstractmethod
+    def _multiple(self, n: int): ...
+
+    @abstractmethod
+    def _one(self): ...
+
+    def __add__(self, other):
+        return self._sum(other, swap=False)
+
+    def __radd__(self, other):
+        return self if is_int(other) and other == 0 else self._sum(other, swap=True)  # so that sum([...]) works
+
+    def __mul__(self, other):
+        return self._multiple(other) if is_int(other) else self._product(other, swap=False)
+
+    def __rmul__(self, other):
+        return self._multiple(other) if is_int(other) else self._product(other, swap=True)
+
+    def __pow__(self, n):
+        if not is_int(n) or n < 0:
+            raise ValueError(f"{self} ** {n!r}: a tensor power is a non-negative integer")
+        check_factors(n, f"{self} ** {n}")
+        return reduce(lambda a, b: a * b, [self] * n) if n else self._one()
+
+    def __rshift__(self, other):
+        """``rep_in >> rep_out``: the linear maps, as ``rep_out * rep_in.T``, row-major vec(W)."""
+        return other * self.T
+
+    def __rrshift__(self, other):
+        return self * other.T
+
+
+MAX_FACTORS = 64
+"""Of a tensor product: in two dimensions already it has more coordinates than any memory."""
+
+
+def check_factors(n: int, product: str) -> None:
+    """Refuse a tensor product of more factors than anything could be computed with."""
+    if n > MAX_FACTORS:
+        raise ValueError(f"{product}: a product of {n} factors is beyond any memory; use {MAX_FACTORS} at most")
+
+
+def is_int(value: object) -> TypeGuard[int]:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_multiplicity(n: int, rep) -> int:
+    if n < 0:
+        raise ValueError(f"{n} * {rep}: a multiplicity must not be negative")
+    return n
+
 
 TOLERANCE = 1e-9
+MAX_DENSE_BYTES = 2**30  # that a projector may take
 MAX_BYTES = 2**33  # that a representation's coordinates may take while it is split into its parts,
 COUNTING = 64  # bytes each
 
@@ -45,7 +113,7 @@ class Rep(Algebra):
 
     @abstractmethod
     def _content(self) -> tuple:
-        """What distinguishes this representation from others of its class, apart from the group."""
+        """The data that distinguish this representation from others of its class, apart from the group."""
 
     @abstractmethod
     def _rebind(self, G: Group) -> Rep:
@@ -278,31 +346,33 @@ class Rep(Algebra):
         """
         if G == self.G and factor is None:
             return self
-        own, others = self.G.factors, G.factors
-        starts = [i for i in range(len(others) - len(own) + 1) if others[i : i + len(own)] == own]
+        factors, others = self.G.factors, G.factors
+        starts = [i for i in range(len(others) - len(factors) + 1) if others[i : i + len(factors)] == factors]
         if factor is not None:
             if factor not in starts:
                 raise ValueError(f"cannot lift {self}: factor {factor} of {G} is not {self.G}")
             starts = [factor]
         if len(starts) == 1:
-            places = list(range(starts[0], starts[0] + len(own)))
+            places = list(range(starts[0], starts[0] + len(factors)))
         else:
-            for f in own:
+            for f in factors:
                 if f not in others:
                     raise ValueError(
                         f"cannot lift {self} from {self.G} to {G}: {f} is not a factor; take the product with it, as "
                         f"{G} * {f}"
                     )
-                if others.count(f) != own.count(f):
+                if others.count(f) != factors.count(f):
                     raise ValueError(
                         f"cannot lift {self} from {self.G} to {G}: {f} is a factor more than once; say which by factor=i, in "
                         "rep.lift(G, factor=i) of a part of one factor"
                     )
             free = list(enumerate(others))
-            places = [free.pop([g for _, g in free].index(f))[0] for f in own]
+            places = [free.pop([g for _, g in free].index(f))[0] for f in factors]
         sizes = [f.d for f in others]
         starts = [sum(sizes[:place]) for place in places]
-        return self._lift(G, tuple(i for f, start in zip(own, starts, strict=True) for i in range(start, start + f.d)))
+        return self._lift(
+            G, tuple(i for f, start in zip(factors, starts, strict=True) for i in range(start, start + f.d))
+        )
 
     def _lift(self, G: Group, slot: tuple[int, ...]) -> Rep:
         """This representation as one of ``G``, in whose elements this one's group acts on the coordinates ``slot``."""
@@ -312,7 +382,9 @@ class Rep(Algebra):
 
     def solve(self) -> Basis:
         """The invariants of this representation as a lazy, certified basis."""
-        from rppdyn.basis import solve  # the solver stands one floor up and is built on representations
+        from rppdyn.basis import (
+            solve,  # one floor up: the only step from here to the solver, which is built on this class
+        )
 
         return solve(self)
 
@@ -326,13 +398,11 @@ class Rep(Algebra):
         Raises:
             ValueError: it would not fit in memory.
         """
-        from rppdyn.basis.basis import MAX_BYTES
-
         size = self.dim**2 * (16 if self.dtype.is_complex else 8)
-        if size > MAX_BYTES:
+        if size > MAX_DENSE_BYTES:
             raise ValueError(
                 f"the dense projector of {self} of {self.G} has shape ({self.dim}, {self.dim}) and {size} bytes, more than "
-                f"{MAX_BYTES}; use the lazy rep.solve().project(v)"
+                f"{MAX_DENSE_BYTES}; use the lazy rep.solve().project(v)"
             )
         Q = self.equivariant_basis()
         return Q @ Q.mH
@@ -371,7 +441,7 @@ class Rep(Algebra):
             raise ValueError(
                 f"{self} of {self.G}: rho(g1 g2) differs from rho(g1) rho(g2) for elements g1, g2 of the group"
             )
-        given.check_full_turns(self)
+        matrices.check_full_turns(self)
 
     @staticmethod
     def from_generators(
@@ -388,7 +458,7 @@ class Rep(Algebra):
         Raises:
             ValueError: the matrices don't extend to a representation, naming the generator at fault.
         """
-        return given.GeneratedRep(G, lie_algebra, discrete_generators, name)
+        return matrices.GeneratedRep(G, lie_algebra, discrete_generators, name)
 
     @staticmethod
     def from_function(G: Group, dim: int, rho: Callable[[Tensor], Tensor], name: str | None = None) -> Rep:
@@ -396,7 +466,7 @@ class Rep(Algebra):
 
         Its Lie-algebra action is the Jacobian-vector product of ``rho`` at the identity. Checked on samples.
         """
-        return given.FunctionRep(G, dim, rho, name)
+        return matrices.FunctionRep(G, dim, rho, name)
 
 
 def near(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> bool:
@@ -409,7 +479,7 @@ KINDS = {
     "is_signed_permutation": "a group of signed permutations",
     "is_permutation": "a group of permutations",
 }
-"""What every subgroup of such a group is, too."""
+"""Properties that every subgroup of such a group has, too."""
 
 
 def _check_subgroup(H: Group, G: Group) -> None:
@@ -460,4 +530,4 @@ def _same_group(a: Rep, b: Rep) -> tuple[Rep, Rep]:
 
 
 # The operators above build subclasses of Rep, whose modules in turn need Rep, so these stand after it.
-from rppdyn.reps import builtin, given, types  # noqa: E402
+from rppdyn.reps import builtin, matrices, types  # noqa: E402

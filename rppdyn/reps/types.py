@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
 from rppdyn.groups import Group
-from rppdyn.reps.algebra import Algebra, check_factors, check_multiplicity, is_int
 from rppdyn.reps.builtin import PseudoscalarRep, VectorRep, direct_sum, tensor_product
-from rppdyn.reps.rep import Rep
+from rppdyn.reps.rep import Algebra, Rep, check_factors, check_multiplicity, is_int
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What figures of runs share: colours, curves over steps and seeds, and files that are whole or not there."""
+"""Parts that figures of runs share: colours, curves over steps and seeds, and files that are whole or not there."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def draw_several(
 
 
 def over_seeds(counts: Sequence[int]) -> list[str]:
-    """What curves are of so many seeds."""
+    """Say what a curve is of so many seeds: an interquartile mean with an interval, or a mean with each."""
     many, few = ([count for count in counts if count > 1 and (count <= FEW) == is_few] for is_few in (False, True))
-    said = [(many, "interquartile mean and 95 % bootstrap interval over"), (few, "mean (thick) and each (thin) of")]
-    return [f"{words} {' or '.join(map(str, some))} seeds" for some, words in said if some]
+    kinds = [(many, "interquartile mean and 95 % bootstrap interval over"), (few, "mean (thick) and each (thin) of")]
+    return [f"{kind} {' or '.join(map(str, some))} seeds" for some, kind in kinds if some]
 
 
 def on_log_axis(values: ArrayLike) -> NDArray[np.float64]:
@@ -121,18 +121,25 @@ def legend_below(axes: Axes, columns: int, handles: Sequence[Artist] | None = No
     )
 
 
-def leave_empty(axes: Axes, words: str) -> None:
-    """Words in the place of data, and no scale."""
-    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center")
+def dress(axes: Axes, title: str, fontsize: str = "medium") -> None:
+    """Give axes their title, a pale grid, and no frame above and to the right."""
+    axes.set_title(title, fontsize=fontsize)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def leave_empty(axes: Axes, text: str) -> None:
+    """Write a text in the place of data, without a scale."""
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center")
     axes.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
     axes.grid(visible=False)
 
 
 def looks_of(models: Sequence[str], colours: Sequence[str] = COLOURS) -> list[tuple[str, str]]:
     """Colour and line of each run: the colour of its model, or of several of one model any that no other run has."""
-    own = [(MODEL_COLOURS[m], LINES[0]) if m in MODEL_COLOURS and models.count(m) == 1 else None for m in models]
-    others = cycle(look for look in ((colour, line) for line in LINES for colour in colours) if look not in own)
-    return [look or next(others) for look in own]
+    fixed = [(MODEL_COLOURS[m], LINES[0]) if m in MODEL_COLOURS and models.count(m) == 1 else None for m in models]
+    others = cycle(look for look in ((colour, line) for line in LINES for colour in colours) if look not in fixed)
+    return [look or next(others) for look in fixed]
 
 
 def save(figure: Figure, path: Path) -> Path:

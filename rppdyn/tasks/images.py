@@ -177,7 +177,7 @@ def centred(x: Float[Tensor, "N C H W"], side: int, degrees: Tensor | None = Non
     aside. Beside :func:`on_canvas`, whose image is off centre then, a turn moves nothing but the image.
 
     Args:
-        side: of the canvas.
+        side: side of the canvas.
         degrees: by which each image is turned, counter-clockwise; None for 0.
     Raises:
         ValueError: the canvas is smaller than the images.
@@ -272,7 +272,7 @@ def _table(name: str) -> Callable[[Path | None], _Source]:
 
 
 DAMAGED = (RuntimeError, AssertionError, ValueError, LookupError, EOFError, OSError, pickle.UnpicklingError)
-"""What torchvision raises of files that are missing, cut off, or others."""
+"""Exceptions that torchvision raises for files that are missing, cut off, or others."""
 
 
 def _torchvision(name: str) -> Callable[[Path | None], _Source]:
@@ -293,10 +293,10 @@ def _torchvision(name: str) -> Callable[[Path | None], _Source]:
             try:
                 part = getattr(datasets, name)(folder, train=train, download=False)
             except DAMAGED as error:
-                said = " ".join(str(error).split()) or type(error).__name__
+                message = " ".join(str(error).split()) or type(error).__name__
                 raise ValueError(
                     f"no {name} in folder {str(folder)!r}, or not all of it: torchvision's own layout is expected, and its own "
-                    f"files (torchvision: {said}); put them there again"
+                    f"files (torchvision: {message}); put them there again"
                 ) from error
             x = torch.as_tensor(part.data)
             y = torch.as_tensor(part.targets)
@@ -368,7 +368,7 @@ def image_data(
     each pixel, and so are the targets of a regression.
 
     Args:
-        seed: of the split and of every random placement.
+        seed: seed of the split and of every random placement.
         validation: how many images are taken from the training set to choose by.
         canvas: side of the canvas in pixels; None for the arrangement's own.
         shift: largest random shift in pixels; None for the arrangement's own.
@@ -403,21 +403,21 @@ def image_data(
         raise ValueError(f"resize={resize} of {source}: {why}")
     if folder is not None and source in ("digits", *TABLES):
         raise ValueError(f"folder={str(folder)!r}: {source} comes with scikit-learn; leave it out")
-    found = SOURCES[source](None if folder is None else Path(folder))
+    dataset = SOURCES[source](None if folder is None else Path(folder))
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(found.x) - (found.tested or 0), generator=generator)
-    tested = math.ceil(len(order) / 5) if found.tested is None else 0
-    own = torch.arange(len(order), len(found.x))
+    order = torch.randperm(len(dataset.x) - (dataset.tested or 0), generator=generator)
+    tested = math.ceil(len(order) / 5) if dataset.tested is None else 0
+    held_out = torch.arange(len(order), len(dataset.x))
     test, validated, train = (
-        torch.cat([order[:tested], own]),
+        torch.cat([order[:tested], held_out]),
         order[tested : tested + validation],
         order[tested + validation :],
     )
     if not 0 <= validation < len(order) - tested:
         raise ValueError(f"validation={validation} of {len(order) - tested} training images: leave some to train on")
     if resize is not None:
-        found = replace(found, x=resized(found.x, resize))
-    x, y, classes = _arranged(found, ARRANGEMENTS[arrangement], canvas, shift, generator)
+        dataset = replace(dataset, x=resized(dataset.x, resize))
+    x, y, classes = _arranged(dataset, ARRANGEMENTS[arrangement], canvas, shift, generator)
     return parted(x, y, classes, (train, validated, test), each_pixel=source in TABLES)
 
 
@@ -436,7 +436,7 @@ def parted(
         classes: their number; None of a regression, whose targets are standardised too.
         parts: indices of the images to train on, to choose by and to be judged by.
         each_pixel: whether each pixel has units of its own, in the place of each channel.
-        names: of the classes.
+        names: names of the classes.
     """
     pixels = _units(x[parts[0]], (0,) if each_pixel else (0, 2, 3))
     targets = None if classes is not None else _units(y[parts[0]], (0,))
@@ -449,10 +449,10 @@ def parted(
 
 
 def _arranged(
-    found: _Source, how: Arrangement, canvas: int | None, shift: int | None, generator: Generator
+    dataset: _Source, how: Arrangement, canvas: int | None, shift: int | None, generator: Generator
 ) -> tuple[Tensor, Tensor, int | None]:
     """Images on their canvas, targets, and the number of classes."""
-    x, y, classes = found.x, found.y, found.classes
+    x, y, classes = dataset.x, dataset.y, dataset.classes
     side = how.canvas * max(x.shape[-2:]) if canvas is None else canvas
     if how.quadrants and (side % 2 or side < 2 * max(x.shape[-2:])):
         smaller = f", or resize={side // 2}" if side > 0 and side % 2 == 0 else ""

@@ -18,7 +18,7 @@ from rppdyn.tasks.tables import column_of, columns_of, flat, listed, read_tables
 __all__ = ["PARTS", "LabelledImages", "Rows", "named_parts", "read_images", "read_rows", "shared_out"]
 
 PARTS = ("train", "validation", "test")
-"""What a column that says to which part a datum belongs may hold."""
+"""Values of a column that says to which part a datum belongs."""
 CHANNELS = (1, 3, 4)
 """Of a last axis that is taken for that of the colours."""
 PICTURES = (".png", ".jpg", ".jpeg")
@@ -32,7 +32,7 @@ class Rows:
 
     Attributes:
         source: where they are from.
-        names, output_names: of the numbers.
+        names, output_names: names of the numbers.
         parts: to which part each row belongs, where a column says so.
     """
 
@@ -151,11 +151,11 @@ def read_images(
 
 
 def _array(name: str, arrays: Mapping[str, NDArray], key: str | None, usual: Sequence[str], what: str) -> NDArray:
-    found = [key] if key is not None else [own for own in usual if own in arrays]
-    if len(found) != 1 or found[0] not in arrays:
+    keys = [key] if key is not None else [candidate for candidate in usual if candidate in arrays]
+    if len(keys) != 1 or keys[0] not in arrays:
         missing = f"{what}={key}: {name} has no such array" if key else f"{name} has no array {' or '.join(usual)}"
         raise ValueError(f"{missing}; name it, {what}=NAME; it has {listed(list(arrays))}")
-    return arrays[found[0]]
+    return arrays[keys[0]]
 
 
 def _pixels(name: str, values: NDArray) -> Float[Tensor, "N C H W"]:
@@ -271,11 +271,11 @@ def named_parts(parts: NDArray, what: str) -> tuple[list[int], ...]:
     Raises:
         ValueError: one of them has none.
     """
-    found = tuple((parts == name).nonzero()[0].tolist() for name in PARTS)
-    for name, own in zip(PARTS, found, strict=True):
-        if not own:
+    indices = tuple((parts == name).nonzero()[0].tolist() for name in PARTS)
+    for name, index in zip(PARTS, indices, strict=True):
+        if not index:
             raise ValueError(f"{what}: no datum is for {name}; mark some so")
-    return found
+    return indices
 
 
 def shared_out(
@@ -296,6 +296,6 @@ def shared_out(
         held = [max(1, round(share * len(group))) for share in shares[1:]]
         if sum(held) >= len(group):
             held = [1, 1]
-        for part, own in zip(parts, group.split([len(group) - sum(held), *held]), strict=True):
-            part += own.tolist()
+        for part, chosen in zip(parts, group.split([len(group) - sum(held), *held]), strict=True):
+            part += chosen.tolist()
     return parts

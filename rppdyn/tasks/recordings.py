@@ -47,7 +47,7 @@ class Recordings:
 
     Attributes:
         source: where they are from.
-        names, control_names: of the states' and the controls' coordinates.
+        names, control_names: names of the states' and the controls' coordinates.
     """
 
     source: str
@@ -93,7 +93,7 @@ def read_recordings(
         raise ValueError("state=[]: name the columns that make up a state")
     columns: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     recordings = []
-    tables = (own for file, arrays in read_tables(source) for own in _of_arrays(file, arrays))
+    tables = (recording for file, arrays in read_tables(source) for recording in _of_arrays(file, arrays))
     for name, table in _split(tables, trajectory):
         here, states = columns_of(name, table, state, "state")
         theirs, forces = columns_of(name, table, controls, "controls")

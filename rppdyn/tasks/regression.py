@@ -28,12 +28,12 @@ __all__ = [
 ]
 
 
-def check_acts_on(group: Group, d: int, task: str, own: Group) -> None:
+def check_acts_on(group: Group, d: int, task: str, example: Group) -> None:
     """Refuse a group that does not act on R^d.
 
     Args:
         task: what has vectors in R^d, for the message.
-        own: a group that does act on them, for the message.
+        example: a group that does act on them, for the message.
     Raises:
         ValueError: the group acts on another space.
     """
@@ -41,7 +41,7 @@ def check_acts_on(group: Group, d: int, task: str, own: Group) -> None:
         field = "C" if group.is_complex else "R"
         raise ValueError(
             f"group={group}: acts on {field}^{group.d}, and {task}'s vectors are in R^{d}; "
-            f"use a group of real {d} x {d} matrices, such as {own}"
+            f"use a group of real {d} x {d} matrices, such as {example}"
         )
 
 
@@ -317,7 +317,7 @@ def regression_task(name: str, group: Group | None = None, strength: float | Non
     """A regression task by its name, with its own symmetry or another group in that place.
 
     Args:
-        strength: of what breaks the symmetry of a modified task; None for the published one.
+        strength: strength of what breaks the symmetry of a modified task; None for the published one.
     Raises:
         ValueError: no such task, a group that does not act on vectors of its size, or a strength of a task that nothing
             breaks.

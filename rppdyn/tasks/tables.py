@@ -39,7 +39,7 @@ INSTALL = "pip install 'rppdyn[minari]'"
 SHOWN = 12
 """Names in a message."""
 DAMAGED = (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""What numpy and h5py raise of files that are cut off, or others than their names say."""
+"""Exceptions that numpy and h5py raise for files that are cut off, or others than their names say."""
 
 Table = tuple[str, Mapping[str, NDArray]]
 """A name, for messages, and columns by name, whose first axis is time or counts the data."""
@@ -197,7 +197,7 @@ def column_of(name: str, table: Mapping[str, NDArray], text: str, what: str) -> 
     """A column ``(N, numbers)``, or a part of it, ``name[2]`` or ``name[0:3]``.
 
     Args:
-        name: of the table, and ``what`` the key that the column was asked for by, for messages.
+        name: name of the table, and ``what`` the key that the column was asked for by, for messages.
     Raises:
         ValueError: there is no such column or part.
     """
@@ -230,7 +230,7 @@ def columns_of(
         ValueError: there is no such column, it is no numbers, the columns differ in length, or one is asked for twice.
     """
     names: list[str] = []
-    found: list[NDArray] = []
+    columns: list[NDArray] = []
     for text in wanted:
         values = column_of(name, table, text, what)
         if np.issubdtype(values.dtype, np.complexfloating):
@@ -242,14 +242,14 @@ def columns_of(
             raise ValueError(
                 f"{what}={text}: {name}, row {row + 1}: {str(values[row, 0])!r} is no number; name columns of numbers"
             )
-        found.append(values.astype(np.float64))
+        columns.append(values.astype(np.float64))
         names += [text] if values.shape[1] == 1 else [f"{text}[{i}]" for i in range(values.shape[1])]
-    if len({len(values) for values in found}) > 1:
-        rows = ", ".join(f"{text} has {len(values)}" for text, values in zip(wanted, found, strict=True))
+    if len({len(values) for values in columns}) > 1:
+        rows = ", ".join(f"{text} has {len(values)}" for text, values in zip(wanted, columns, strict=True))
         raise ValueError(f"{name}: columns of different lengths, {rows}; give as many of each")
     if len(set(names)) < len(names):
         raise ValueError(f"{what}={listed(wanted)}: a column stands there twice")
-    return tuple(names), np.concatenate(found, 1) if found else np.zeros((0, 0))
+    return tuple(names), np.concatenate(columns, 1) if columns else np.zeros((0, 0))
 
 
 def require_finite(name: str, values: NDArray, names: Sequence[str]) -> None:

@@ -78,11 +78,11 @@ class TrajectoryData:
 class OtherParametersError(ValueError):
     """A file of trajectories was made with other parameters than are asked for."""
 
-    def __init__(self, path: Path, name: str, found: Any, wanted: Any) -> None:
+    def __init__(self, path: Path, name: str, stored: Any, wanted: Any) -> None:
         super().__init__(
-            f"{path} was made with {name}={found}, not {name}={wanted}: make them the same, or leave the file out"
+            f"{path} was made with {name}={stored}, not {name}={wanted}: make them the same, or leave the file out"
         )
-        self.path, self.name, self.found, self.wanted = path, name, found, wanted
+        self.path, self.name, self.found, self.wanted = path, name, stored, wanted
 
 
 def load_trajectories(
@@ -124,9 +124,9 @@ def load_trajectories(
     content = json.dumps({"format": FORMAT_VERSION, "parameters": parameters}, sort_keys=True)
     key = hashlib.sha256(content.encode()).hexdigest()
     if cache:
-        found = TASK_CACHE.read(key, lambda arrays, about: _parse(arrays, about, pendulum, parameters))
-        if found is not None:
-            return found
+        cached = TASK_CACHE.read(key, lambda arrays, about: _parse(arrays, about, pendulum, parameters))
+        if cached is not None:
+            return cached
     data = _generate(pendulum, parameters)
     if cache:
         TASK_CACHE.write(key, data._arrays(), data._about(), name="the pendulum's dataset")

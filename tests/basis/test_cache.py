@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from rppdyn.basis import cache, solve, solver
+from rppdyn.basis.basis import DenseSubspace
 from rppdyn.basis.certificate import Certificate, NotCertified
 from rppdyn.basis.problem import Problem
-from rppdyn.basis.subspace import DenseSubspace
 from rppdyn.groups import O13, SO, SU, Group, RubiksCube
 from rppdyn.reps import T
 from rppdyn.runs import array_cache
@@ -218,7 +218,7 @@ import logging
 from rppdyn.basis import cache, solve, solver
 from rppdyn.basis.certificate import Certificate, NotCertified
 from rppdyn.basis.problem import Problem
-from rppdyn.basis.subspace import DenseSubspace
+from rppdyn.basis.basis import DenseSubspace
 from rppdyn.groups import SO, SU
 from rppdyn.reps import T
 from rppdyn.runs import array_cache

@@ -59,7 +59,7 @@ def test_large_powers(G, k, rank):
 
 
 def test_a_basis_that_would_not_fit_is_refused_by_name(monkeypatch):
-    monkeypatch.setattr(similar, "MAX_BYTES", 10_000)
+    monkeypatch.setattr(similar, "MAX_ITERATIVE_BYTES", 10_000)
     with pytest.raises(NotCertified, match=r"T6: its dimension 729 and its rank 15 need 349920 bytes"):
         similar.solve_similar(Problem.from_rep(T(6)(skew(SO(3), 0)[1])), solve_problem)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from robots import robot
 
-from rppdyn.envs.certification.reversal import reversal_defect
+from rppdyn.envs.certification.certify import reversal_defect
 from rppdyn.envs.derivation import derive
 from rppdyn.envs.derivation.reversal import Reversal, derive_reversal
 

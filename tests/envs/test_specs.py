@@ -29,7 +29,7 @@ from rppdyn.envs import (
     symmetry_spec,
 )
 from rppdyn.envs.making import load_model
-from rppdyn.envs.published import PUBLISHED
+from rppdyn.envs.mirror import PUBLISHED
 from rppdyn.groups import SO
 from rppdyn.reps import V
 

@@ -25,7 +25,7 @@ def origin(states: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(SPEC.decode(states).numpy())[..., :2].round().to(torch.int64)
 
 
-def test_no_episode_is_in_two_parts_and_stretches_are_whole():
+def test_no_episode_is_in_two_parts_and_segments_are_whole():
     data = transition_data(dataset(*[250] * 20), SPEC, held_out=0.1, trajectories=4, length=100)
     chunks = draw_chunks(dataset(*[250] * 20), SPEC, data.train, 300, 10, seed=1)
     parts = [origin(part.states) for part in (chunks, data.validation, data.test)]

@@ -10,8 +10,7 @@ from registry import generator
 from torch.func import functional_call, jacrev
 
 from rppdyn.images import ImageModel, LayerSpec
-from rppdyn.images.filter_settings import FilterSettings
-from rppdyn.images.operator_settings import OperatorSettings
+from rppdyn.images.registry import FilterSettings, OperatorSettings
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import Gaussian, curvature, joint_evidence
 

@@ -13,19 +13,20 @@ from registry import generator
 from torch import nn
 
 from rppdyn.images import ImageModel, LayerSpec
-from rppdyn.images.anchors import AnchorBasis
-from rppdyn.images.bases import pixel_grid
-from rppdyn.images.filter_settings import FilterSettings
-from rppdyn.images.lie_convolution import LieConvolution, draw_elements, set_elements
-from rppdyn.images.lie_relaxed import (
+from rppdyn.images.anchors import AnchorBasis, pixel_grid
+from rppdyn.images.lie_convolution import (
+    LieConvolution,
     RelaxedLieConvolution,
     amplitudes,
+    draw_elements,
     implied_omega,
     learn_omega,
     omega_penalty,
+    set_elements,
     set_omega,
 )
 from rppdyn.images.lie_resnet import LieResNet18
+from rppdyn.images.registry import FilterSettings
 from rppdyn.priors import Categorical, curvature, kronecker_evidence
 
 CASES = [

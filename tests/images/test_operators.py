@@ -12,7 +12,6 @@ from rppdyn.equivariance.lie_algebra import centraliser
 from rppdyn.groups import SO, Group
 from rppdyn.images import Convolution, FullyConnected, ImageModel, LayerSpec
 from rppdyn.images.models import power_blocks
-from rppdyn.images.operator_settings import OperatorSettings
 from rppdyn.images.operators import (
     FixedOperators,
     LowRankOperators,
@@ -24,6 +23,7 @@ from rppdyn.images.operators import (
     operators_of,
     penalty,
 )
+from rppdyn.images.registry import OperatorSettings
 from rppdyn.nn import Stack
 from rppdyn.reps import Rep
 

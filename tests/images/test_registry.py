@@ -11,8 +11,7 @@ import torch
 from registry import generator
 
 from rppdyn.images import Convolution, GroupConvolution, ImageModel, ImagePathway, LayerSpec
-from rppdyn.images.anchors import AnchorBasis
-from rppdyn.images.bases import ExponentialBasis, pixel_grid
+from rppdyn.images.anchors import AnchorBasis, ExponentialBasis, pixel_grid
 from rppdyn.images.layer import MAPS, PATHWAYS, ROTATIONAL, STATIONARY, RelaxedImageLayer, rotations_of
 from rppdyn.images.registry import REGISTRY, ROTATIONS_AND_SHIFTS, PathwayKind
 from rppdyn.jobs.config.image import ImagePathwaysConfig

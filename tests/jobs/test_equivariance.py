@@ -21,9 +21,9 @@ from rppdyn.envs import symmetry_spec
 from rppdyn.jobs import equivariance
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import EquivarianceConfig
-from rppdyn.jobs.measuring import subjects
+from rppdyn.jobs.measuring import targets
 from rppdyn.jobs.measuring.loading import load_policy
-from rppdyn.jobs.measuring.measured import measure
+from rppdyn.jobs.measuring.measure import measure
 from rppdyn.jobs.training.evaluation import Evaluator
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import T
@@ -198,7 +198,7 @@ def test_the_layer_that_breaks_the_symmetry_is_found():
             if "free" in name and not name.startswith("head"):
                 parameter.zero_()
     states = np.random.default_rng(0).normal(size=(50, 17))
-    function = subjects.policy_functions(agent.policy, agent.spec)[0]
+    function = targets.policy_functions(agent.policy, agent.spec)[0]
     layers = measure(function, states, None, agent.spec.generator_names).layers["actor"]
     share = dict(zip(layers.layers, layers.share["leg swap"], strict=True))
     assert share["head"] == pytest.approx(1, abs=1e-6) and sum(share.values()) == pytest.approx(1)
@@ -365,7 +365,7 @@ def test_functions_of_a_network_and_its_symmetric_parts_agree():
 
     net = RPPEMLP(T(1), T(1), SO(2), hidden=8, num_layers=1, generator=torch.Generator().manual_seed(0)).double()
     x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = measure(subjects.plain_function(net, net.rep_in, net.rep_out, None, x[:2]), x.numpy(), None, ["turn"])
+    found = measure(targets.plain_function(net, net.rep_in, net.rep_out, None, x[:2]), x.numpy(), None, ["turn"])
     expected = equivariance_error(net, net.rep_in, net.rep_out, x)
     assert found.per_generator["turn"].published == pytest.approx(expected.per_generator["A0"])
     assert found.overall.published == pytest.approx(expected.mean, rel=0.5)  # other random elements

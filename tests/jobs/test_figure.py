@@ -12,7 +12,7 @@ from rppdyn.cli import main
 from rppdyn.jobs import figure
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.command import FigureConfig
-from rppdyn.jobs.training.curves import learning_curves
+from rppdyn.jobs.plots import learning_curves
 from rppdyn.runs import RunFolder, RunFolderError
 
 

@@ -21,7 +21,7 @@ from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import ReportConfig
 from rppdyn.jobs.reporting import agents, figures
 from rppdyn.jobs.reporting.data import read_groups
-from rppdyn.jobs.reporting.html import tag
+from rppdyn.jobs.reporting.page import html
 from rppdyn.runs import RunFolder, iqm, read_metrics
 from rppdyn.runs.files import write_json
 
@@ -268,14 +268,15 @@ def test_text_from_files_is_escaped(tmp_path):
     write_json(Path(run) / "spec.json", spec)
     text = written([run], tmp_path)
     assert "<script" not in text and "<img" not in text and "&lt;script&gt;" in text
-    assert tag("td", "<b>", title='"') == '<td title="&quot;">&lt;b&gt;</td>'
+    table = html.table('"<b>"', ["&"], [["<i>"]])
+    assert 'aria-label="&#34;&lt;b&gt;&#34;"' in table and ">&amp;</th>" in table and ">&lt;i&gt;</th>" in table
 
 
 def test_several_environments_are_apart(tmp_path, monkeypatch):
     made = [make_run(tmp_path / "a"), make_run(tmp_path / "b", env="Walker2d-v5")]
     text = written(made, tmp_path)
     assert Page(text).all("title")[0][1] == "rppdyn: InvertedPendulum-v5, Walker2d-v5"
-    monkeypatch.setattr(agents, "figure", lambda *arguments: "")  # the next page's are not looked at
+    monkeypatch.setattr(agents, "picture", lambda *arguments: "")  # the next page's are not looked at
     more = [make_run(tmp_path / env, env=env) for env in ("Ant-v5", "Hopper-v5")]
     assert Page(written([*made, *more], tmp_path)).all("h1")[0][1] == "rppdyn: 4 tasks"
     headings = [content for _, content in Page(text).all("h3")]

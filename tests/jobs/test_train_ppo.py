@@ -13,7 +13,7 @@ from rppdyn.cli import main
 from rppdyn.jobs import evaluate_agent, train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.command import EvaluateAgentConfig
-from rppdyn.jobs.training.curves import grouped
+from rppdyn.jobs.plots import grouped
 from rppdyn.runs import RunFolder, StopRequest
 
 WORDS = (

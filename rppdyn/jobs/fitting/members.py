@@ -32,7 +32,7 @@ from rppdyn.jobs.config import notation
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.fit import FitConfig, NetworkConfig
-from rppdyn.jobs.fitting.figures import fit_curves
+from rppdyn.jobs.plots import fit_curves
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
 from rppdyn.nn.hidden import component_major
 from rppdyn.priors import Evidence, VarianceLearning, learn_variances, negative_log_prior, weights_of

@@ -1,1 +1,1 @@
-"""What `rppdyn equivariance` measures, where, and how."""
+"""Targets of `rppdyn equivariance`, the states to measure them at, and the measures."""

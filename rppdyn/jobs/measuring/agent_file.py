@@ -1,4 +1,4 @@
-"""What a report and a figure show of agents in stable-baselines3 files, which have no records of their training: episodes."""
+"""Episodes of agents in stable-baselines3 files, which have no records of their training, for a report and a figure."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def _measured(file: str, env_id: str | None) -> FileAgent:
             note = str(error)
         else:
             states, _ = episodes.spread(STATES)
-            found = function_equivariance_error(act, spec, states, getattr(env.action_space, "high", 1.0))
-            errors = found.per_generator
+            result = function_equivariance_error(act, spec, states, getattr(env.action_space, "high", 1.0))
+            errors = result.per_generator
     finally:
         evaluator.close()
     return FileAgent(

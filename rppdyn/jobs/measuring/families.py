@@ -41,11 +41,11 @@ def family_of(inputs: Sequence[str], outputs: Sequence[str], blocks: str | None 
         asked = [list(dict.fromkeys([*known, *vectors(outputs)]))]
     else:
         asked = [[name.strip() for name in part.split(",") if name.strip()] for part in blocks.split(";")]
-    names = [name for own in asked for name in own]
+    names = [name for some in asked for name in some]
     if not all(asked) or len(set(names)) < len(names):
         raise ConfigError(f"--blocks {blocks}: name each block once, and at least one between semicolons")
     here, there = (
-        [[block for name in own for block in _block(side, name)] for own in asked] for side in (inputs, outputs)
+        [[block for name in some for block in _block(side, name)] for some in asked] for side in (inputs, outputs)
     )
     for name in names:
         if not _block(inputs, name) and not _block(outputs, name):
@@ -54,24 +54,24 @@ def family_of(inputs: Sequence[str], outputs: Sequence[str], blocks: str | None 
                 f'join entries by "+", of {", ".join(inputs[:12])}{", ..." if len(inputs) > 12 else ""}'
             )
     sizes = []
-    for own, first, second in zip(asked, here, there, strict=True):
-        found = {len(block) for block in first + second}
-        if len(found) > 1:
+    for some, first, second in zip(asked, here, there, strict=True):
+        lengths = {len(block) for block in first + second}
+        if len(lengths) > 1:
             raise ConfigError(
-                f"--blocks {', '.join(own)}: blocks of {' and '.join(map(str, sorted(found)))} entries can't be moved by one "
-                "matrix; put them into different lists, with a semicolon between"
+                f"--blocks {', '.join(some)}: blocks of {' and '.join(map(str, sorted(lengths)))} entries can't be moved by "
+                "one matrix; put them into different lists, with a semicolon between"
             )
-        sizes.append(found.pop())
+        sizes.append(lengths.pop())
     rep_in, rep_out = index_families(sizes, (len(inputs), here), (len(outputs), there))
-    return Family(rep_in, rep_out, "; ".join(", ".join(own) for own in asked))
+    return Family(rep_in, rep_out, "; ".join(", ".join(some) for some in asked))
 
 
 def vectors(names: Sequence[str]) -> list[str]:
     """The names of the vectors among entries, in their order."""
     stems = dict.fromkeys(re.sub(r" (x|R\[0,0\])$", "", name) for name in names)
-    found = [stem for stem in stems if any(len(block) == 3 for block in _block(names, stem))]
+    triples = [stem for stem in stems if any(len(block) == 3 for block in _block(names, stem))]
     turns = any("R[0,0]" in name for name in names)
-    return [stem for stem in found if not (turns and stem.endswith("angular velocity"))]
+    return [stem for stem in triples if not (turns and stem.endswith("angular velocity"))]
 
 
 def _block(names: Sequence[str], name: str) -> Blocks:

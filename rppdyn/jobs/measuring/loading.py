@@ -33,7 +33,7 @@ from rppdyn.jobs.config.command import pretrained_name
 from rppdyn.trust import modules_of, search_modules
 
 POLICY_KEYS = ("policy_class", "policy_kwargs", "observation_space", "action_space", "use_sde")
-"""What a policy is rebuilt from; the rest of a stable-baselines3 file stays unread."""
+"""The entries that a policy is rebuilt from; the rest of a stable-baselines3 file stays unread."""
 
 
 def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
@@ -162,10 +162,10 @@ def load_function(name: str) -> Callable[[Tensor], Tensor]:
     if not hasattr(module, attribute):
         public = [key for key in vars(module) if not key.startswith("_")]
         raise ConfigError(f"{name}: {module_name} has no {attribute!r}{did_you_mean(attribute, public)}")
-    found = getattr(module, attribute)
-    if not callable(found):
-        raise ConfigError(f"{name} is of type {type(found).__name__}: give a function or a torch.nn.Module")
-    return found.eval() if isinstance(found, nn.Module) else found
+    function = getattr(module, attribute)
+    if not callable(function):
+        raise ConfigError(f"{name} is of type {type(function).__name__}: give a function or a torch.nn.Module")
+    return function.eval() if isinstance(function, nn.Module) else function
 
 
 def _first_line(error: Exception) -> str:

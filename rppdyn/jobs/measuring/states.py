@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from rppdyn.envs import SymmetrySpec
 from rppdyn.jobs.config.checks import ConfigError
 from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
-from rppdyn.jobs.measuring import subjects
-from rppdyn.jobs.measuring.subjects import Subject
+from rppdyn.jobs.measuring import targets
+from rppdyn.jobs.measuring.targets import Target
 from rppdyn.jobs.training.evaluation import noisy
 
 MOST = 2**28  # numbers in all inputs together, which are two gigabytes
 
 
-def states_of(config: EquivarianceConfig, subject: Subject, spec: SymmetrySpec) -> tuple[NDArray, NDArray | None, str]:
+def states_of(config: EquivarianceConfig, target: Target, spec: SymmetrySpec) -> tuple[NDArray, NDArray | None, str]:
     """Raw observations, actions that were or could be taken there (None where no critic asks), and where they are from.
 
     Raises:
@@ -28,34 +28,34 @@ def states_of(config: EquivarianceConfig, subject: Subject, spec: SymmetrySpec) 
     source = config.states_from or "rollouts"
     if source not in ("rollouts", "reset"):
         observations, origin = inputs_of(config, spec.obs.dim)
-        return observations, _explored_actions(subject, observations), origin
-    if subject.evaluator is None:
+        return observations, _explored_actions(target, observations), origin
+    if target.evaluator is None:
         raise ConfigError(f"{config.what}: states from {source} need an environment; give --env, or --from FILE")
-    evaluator = subject.evaluator()
+    evaluator = target.evaluator()
     try:
-        if subject.policy is not None:
-            subjects.check_environment(config.what, subject.policy, evaluator.envs[0], "--env")
+        if target.policy is not None:
+            targets.check_environment(config.what, target.policy, evaluator.envs[0], "--env")
         if source == "reset":
             env = evaluator.envs[0]
             observations = np.stack([env.reset(seed=config.seed + i)[0] for i in range(config.states)])
-            return observations, _explored_actions(subject, observations), "reset distribution"
-        if subject.call is None:
-            episodes, how = evaluator.explore(subject.policy), "exploring episodes of its own"
+            return observations, _explored_actions(target, observations), "reset distribution"
+        if target.call is None:
+            episodes, how = evaluator.explore(target.policy), "exploring episodes of its own"
         else:
-            f = subjects.tried(subject.call, torch.as_tensor(evaluator.envs[0].reset(seed=0)[0])[None], spec.action.dim)
-            policy = noisy(subjects.as_policy(f), evaluator.envs[0].action_space, config.seed)
+            f = targets.tried(target.call, torch.as_tensor(evaluator.envs[0].reset(seed=0)[0])[None], spec.action.dim)
+            policy = noisy(targets.as_policy(f), evaluator.envs[0].action_space, config.seed)
             episodes, how = evaluator.run(policy), "episodes of its own with Gaussian noise"
         return *episodes.spread(config.states), f"{config.episodes} {how}"
     finally:
         evaluator.close()
 
 
-def _explored_actions(subject: Subject, observations: NDArray) -> NDArray | None:
+def _explored_actions(target: Target, observations: NDArray) -> NDArray | None:
     """Actions for critics at states that nobody acted in: half the range around the policy's own, evenly drawn."""
-    if subject.policy is None:
+    if target.policy is None:
         return None
-    space = subject.policy.action_space
-    actions = subject.policy.predict(observations, deterministic=True)[0]
+    space = target.policy.action_space
+    actions = target.policy.predict(observations, deterministic=True)[0]
     spread = np.random.default_rng(0).uniform(-0.5, 0.5, actions.shape) * (space.high - space.low) / 2
     return np.clip(actions + spread, space.low, space.high)
 

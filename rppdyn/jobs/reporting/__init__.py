@@ -1,1 +1,1 @@
-"""What the page of `rppdyn report` is made of, and the table of robots' symmetries."""
+"""The page of `rppdyn report`: its data, its figures, its sections and their template."""

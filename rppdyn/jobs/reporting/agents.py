@@ -1,4 +1,4 @@
-"""The sections of a report that are about agents."""
+"""The sections of a report that are about agents: those of runs, and those of stable-baselines3's files."""
 
 from __future__ import annotations
 
@@ -6,22 +6,28 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+from markupsafe import Markup
+
 from rppdyn.agents.policy import MODELS, pathway_variances
 from rppdyn.envs import Certificate, SymmetrySpec
 from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW
 from rppdyn.jobs.config.checks import free_variance_number
+from rppdyn.jobs.measuring.agent_file import FileAgent
 from rppdyn.jobs.reporting import figures
 from rppdyn.jobs.reporting.data import RunGroup
-from rppdyn.jobs.reporting.html import Markup, figure, joined, table, tag
-from rppdyn.jobs.reporting.words import (
+from rppdyn.jobs.reporting.page import (
     INTERVALS,
     MISSING,
+    Section,
     bands,
+    blocks,
     by_subject,
     estimate,
-    labelled,
+    html,
     legend,
     measured,
+    picture,
     plain,
     reached,
     scientific,
@@ -34,8 +40,8 @@ TRAINING = "rollout/return_mean"
 WHO = {"policy": "policy", "critic": "critics", "dynamics": "dynamics"}
 
 
-def sections(groups: Sequence[RunGroup]) -> list[tuple[str, Markup]]:
-    """What is said of agents beyond a glance."""
+def sections(groups: Sequence[RunGroup]) -> list[Section]:
+    """The sections on agents beyond a glance."""
     return [
         ("Learning curves", _learning(groups)),
         ("Returns at the end", _returns(groups)),
@@ -56,7 +62,7 @@ def glance(groups: Sequence[RunGroup]) -> Markup:
         env = [group.subject] if several else []
         rows.append(
             [
-                labelled(group),
+                html.label(group),
                 *env,
                 f"{len(group.runs)}",
                 reached(group, group.steps if final is None else final.step),
@@ -69,14 +75,12 @@ def glance(groups: Sequence[RunGroup]) -> Markup:
             *(f"{called}'{'' if called.endswith('s') else 's'} error" for called in measured_of.values()),
             "free share of the actor"]  # fmt: skip
     numbers = range(1 + several, len(head))
-    explain = tag(
-        "p",
+    explain = html.note(
         f"{INTERVALS}, at the last step that all seeds have. An equivariance error is 0 for an equivariant function and 1 at "
-        "worst. The free share is the part of the squared weights that the symmetry does not constrain.",
-        class_="note",
+        "worst. The free share is the part of the squared weights that the symmetry does not constrain."
     )
     caption = "Results so far" if any(group.unfinished for group in groups) else "Results at the end of training"
-    return joined([table(caption, head, rows, numbers), explain])
+    return blocks([html.table(caption, head, rows, numbers), explain])
 
 
 def _learning(groups: Sequence[RunGroup]) -> Markup:
@@ -90,13 +94,13 @@ def _learning(groups: Sequence[RunGroup]) -> Markup:
         "Mean return of the deterministic policy's evaluation episodes, and of the last hundred training episodes, in which it "
         "explores. " + bands(groups)
     )
-    words = "; ".join(
+    summary = "; ".join(
         f"{group.label} on {group.subject} goes from {plain(float(drawn.centre[0]))} to {plain(float(drawn.centre[-1]))}"
         for group in groups
         if (drawn := group.curve(RETURN)) is not None
     )
-    alternative = f"Mean return over steps: {words}."
-    return figure("learning", lambda: figures.curves(panels, "mean return"), caption, alternative, legend(groups))
+    alternative = f"Mean return over steps: {summary}."
+    return picture("learning", lambda: figures.curves(panels, "mean return"), caption, alternative, legend(groups))
 
 
 def _returns(groups: Sequence[RunGroup]) -> Markup:
@@ -108,19 +112,19 @@ def _returns(groups: Sequence[RunGroup]) -> Markup:
             if final is None:
                 continue
             each = ", ".join(f"{plain(value)}" for value in final.each)
-            rows.append([labelled(group), f"{final.step:,}", estimate(final, plain), plain(group.best(RETURN)), each])
+            rows.append([html.label(group), f"{final.step:,}", estimate(final, plain), plain(group.best(RETURN)), each])
         head = ["configuration", "step", "mean return", "best on the way", "each seed"]
         parts.append(_heading(env, groups))
         parts.append(
-            figure(
+            picture(
                 f"returns{k}",
                 partial(figures.finals, members, RETURN, "mean return at the end"),
                 "Each dot is a seed, the stroke the interquartile mean, of more than three the bar its 95 % interval.",
                 f"Returns at the end on {env}; the table below has the numbers.",
             )
         )
-        parts.append(table(f"Returns on {env}", head, rows, (1, 2, 3)))
-    return joined(parts)
+        parts.append(html.table(f"Returns on {env}", head, rows, (1, 2, 3)))
+    return blocks(parts)
 
 
 def _equivariance(groups: Sequence[RunGroup]) -> Markup:
@@ -135,7 +139,7 @@ def _equivariance(groups: Sequence[RunGroup]) -> Markup:
         ]
         rows = [
             [
-                labelled(group),
+                html.label(group),
                 name,
                 *(estimate(group.final(f"equivariance/{who}/{name}"), scientific) for who in measured_of),
             ]
@@ -144,10 +148,10 @@ def _equivariance(groups: Sequence[RunGroup]) -> Markup:
         ]
         parts.append(_heading(env, groups))
         if not panels:
-            parts.append(tag("p", "No symmetry was given here: plain networks have none."))
+            parts.append(html.paragraph("No symmetry was given here: plain networks have none."))
             continue
         parts.append(
-            figure(
+            picture(
                 f"equivariance{k}",
                 partial(figures.curves, panels, "error", log=True),
                 "The equivariance error at states of exploring episodes, by generator, on a logarithmic scale: 0 is "
@@ -157,12 +161,12 @@ def _equivariance(groups: Sequence[RunGroup]) -> Markup:
             )
         )
         head = ["configuration", "generator", *measured_of.values()]
-        parts.append(table(f"Equivariance errors at the end on {env}", head, rows, range(2, len(head))))
-    parts.append(tag("h3", "By entry and by layer"))
+        parts.append(html.table(f"Equivariance errors at the end on {env}", head, rows, range(2, len(head))))
+    parts.append(html.heading("By entry and by layer"))
     details = [measured(group, f"measured{i}", opened=i == 0) for i, group in enumerate(groups)]
     if not any(details):
-        parts.append(tag("p", "Measure a run with ", tag("code", "rppdyn equivariance RUN"), " to see them here."))
-    return joined([*parts, *details])
+        parts.append(html.advice("to see them here"))
+    return blocks([*parts, *details])
 
 
 def _pathways(groups: Sequence[RunGroup]) -> Markup:
@@ -175,7 +179,7 @@ def _pathways(groups: Sequence[RunGroup]) -> Markup:
         ]
         parts.append(_heading(env, groups))
         parts.append(
-            figure(
+            picture(
                 f"pathways{k}",
                 partial(figures.curves, panels, "norm of the weights", log=True),
                 "Norm of the weights that each pathway contributes. " + bands(members),
@@ -189,11 +193,11 @@ def _pathways(groups: Sequence[RunGroup]) -> Markup:
             for name, variance in variances.items():
                 pathway = name.removesuffix("_variance")
                 norm = group.final(f"pathway/{who}_{pathway}_norm")
-                prior = scientific(variance) if variance else tag("span", "no such pathway", class_="note")
-                rows.append([labelled(group), who, pathway, prior, estimate(norm, plain) if variance else MISSING])
+                prior = scientific(variance) if variance else html.faint("no such pathway")
+                rows.append([html.label(group), who, pathway, prior, estimate(norm, plain) if variance else MISSING])
     head = ["configuration", "network", "pathway", "prior variance", "norm at the end"]
-    parts.append(table("Prior variances and norms of the pathways", head, rows, (3, 4)))
-    return joined(parts)
+    parts.append(html.table("Prior variances and norms of the pathways", head, rows, (3, 4)))
+    return blocks(parts)
 
 
 def _variances(group: RunGroup) -> dict[str, dict[str, float]]:
@@ -201,7 +205,7 @@ def _variances(group: RunGroup) -> dict[str, dict[str, float]]:
     run = group.runs[0]
     model = dict(run.model) | {"free_variance": begun_with(run.model)}
     networks = dict(zip(("actor", "critic"), MODELS[run.model["kind"]], strict=True))
-    found = {
+    variances = {
         who: dict(zip(map("{}_variance".format, _chain(run.model)), run.model["variances"], strict=True))
         if run.model.get("groups") and network is RPPEMLP
         else pathway_variances(network, model, "critic_" if who == "critic" else "")
@@ -212,9 +216,9 @@ def _variances(group: RunGroup) -> dict[str, dict[str, float]]:
     }
     if learned:
         without = {"emlp": "free_variance", "mlp": "equivariant_variance"}.get(learned["kind"])
-        found["dynamics"] = {f"{p}_variance": learned[f"{p}_variance"] for p in ("equivariant", "free")}
-        found["dynamics"] |= {without: 0.0} if without else {}
-    return found
+        variances["dynamics"] = {f"{p}_variance": learned[f"{p}_variance"] for p in ("equivariant", "free")}
+        variances["dynamics"] |= {without: 0.0} if without else {}
+    return variances
 
 
 def _chain(model: Mapping[str, Any]) -> list[str]:
@@ -242,15 +246,15 @@ def _certificates(groups: Sequence[RunGroup]) -> Markup:
             continue
         seen.append(key)
         shared = all(g.runs[0].spec == run.spec for g in groups if g.subject == run.subject)
-        parts.append(tag("h3", f"{run.subject}, {run.spec.group}" + ("" if shared else f": {group.label}")))
+        parts.append(html.heading(f"{run.subject}, {run.spec.group}" + ("" if shared else f": {group.label}")))
         parts.append(_stated(run.spec) if run.certificate is None else _certificate(run.certificate))
-    return joined(parts) if parts else tag("p", "None of the runs holds a symmetry spec that can be read.")
+    return blocks(parts) if parts else html.paragraph("None of the runs holds a symmetry spec that can be read.")
 
 
 def _stated(spec: SymmetrySpec) -> Markup:
     rewards = {True: "the same", False: "changes", None: MISSING}
     rows = [[s.name, _verdict(s.verdict), rewards[s.reward_symmetric], s.note] for s in spec.symmetries]
-    return table("What the spec states of its generators", ["generator", "dynamics", "reward", "note"], rows)
+    return html.table("What the spec states of its generators", ["generator", "dynamics", "reward", "note"], rows)
 
 
 def _certificate(certificate: Certificate) -> Markup:
@@ -279,11 +283,11 @@ def _certificate(certificate: Certificate) -> Markup:
         ),
     ]
     head = ["generator", "of", "median", "95th percentile", "maximum", "verdict"]
-    return joined([table(caption, head, rows, (2, 3, 4)), *(tag("p", note, class_="note") for note in notes)])
+    return blocks([html.table(caption, head, rows, (2, 3, 4)), *(html.note(note) for note in notes)])
 
 
 def _who(groups: Sequence[RunGroup]) -> dict[str, str]:
-    """What was measured of any of these agents, by its name in the records, and what it is called; most have no dynamics."""
+    """The networks measured of any of these agents: names in the records, and on the page; most have no dynamics."""
     keys = {key for group in groups for run in group.runs for key in run.records[-1]}
     return {who: called for who, called in WHO.items() if f"equivariance/{who}" in keys}
 
@@ -295,8 +299,43 @@ def _generators(group: RunGroup) -> list[str]:
 
 def _heading(env: str, groups: Sequence[RunGroup]) -> Markup | None:
     """An environment's name, where there are several."""
-    return tag("h3", env) if len({group.subject for group in groups}) > 1 else None
+    return html.heading(env) if len({group.subject for group in groups}) > 1 else None
 
 
 def _verdict(verdict: str) -> Markup:
-    return tag("span", verdict, class_=verdict.split()[0] if verdict in ("exact", "approximate", "broken") else None)
+    return html.verdict(verdict, verdict in ("exact", "approximate", "broken"))
+
+
+def files(agents: Sequence[FileAgent]) -> Section:
+    """The section on agents from files: returns of episodes, and equivariance errors by generator."""
+    rows, errors = [], []
+    for agent in agents:
+        returns, lengths = np.array(agent.returns), np.array(agent.lengths)
+        each = ", ".join(map(plain, agent.returns))
+        name = html.code(agent.file)
+        rows.append(
+            [
+                name,
+                agent.env,
+                agent.policy,
+                plain(float(returns.mean())),
+                plain(float(returns.std())),
+                plain(float(lengths.mean())),
+                each,
+            ]
+        )
+        errors += [[name, generator, scientific(error)] for generator, error in agent.errors.items()]
+        if agent.note:
+            errors.append([name, agent.note, MISSING])
+    head = ["file", "environment", "policy", "mean return", "standard deviation", "mean length", "each episode"]
+    note = "They are played from the same resets as the evaluations of runs. A file has no record of its training."
+    return (
+        "Agents from files",
+        blocks(
+            [
+                html.table("Episodes of the deterministic policies", head, rows, (3, 4, 5)),
+                html.table("Equivariance errors of the policies", ["file", "generator", "policy"], errors, (2,)),
+                html.note(note),
+            ]
+        ),
+    )

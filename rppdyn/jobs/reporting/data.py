@@ -1,4 +1,4 @@
-"""What a report is made of: runs as their folders hold them, grouped by configuration."""
+"""The data of a report: runs as their folders hold them, grouped by configuration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.config.fit import FitConfig
 from rppdyn.jobs.config.labels import flattened, model_of, setting, value_of
-from rppdyn.jobs.measuring.measured import FORMAT
+from rppdyn.jobs.measuring.measure import FORMAT
 from rppdyn.runs import RunFolder, RunFolderError, bootstrap_interval, differences, iqm, read_metrics
 from rppdyn.runs.figures import COLOURS, Curve, curve, looks_of
 from rppdyn.runs.files import plain
@@ -44,11 +44,11 @@ class Run:
         subject: the environment, or the task.
         length: how long it is to be, in environment steps or epochs.
         config: by dotted key, without what tells no runs apart (the seed, folders, lengths).
-        name: of the model.
+        name: name of the model.
         records: metrics by step, those of a fit by epoch and of this member alone.
         result: None while the run is unfinished.
-        test: of a member of a finished fit, what was measured of it at the end; null where it diverged.
-        rollouts: of a member of a finished fit to trajectories, errors and drifts over `times`; null where all diverged.
+        test: measures of a member of a finished fit at the end; null where it diverged.
+        rollouts: errors and drifts of a member of a finished fit to trajectories, over `times`; null where all diverged.
         spec, certificate, equivariance: what `spec.json`, `certificate.json`, `equivariance.json` hold; None where the file is
             absent, or of another version of this package.
         outdated: files of another version.
@@ -146,29 +146,29 @@ class RunGroup:
 
     def final(self, metric: str) -> Final | None:
         """A metric at the end; None where there is none."""
-        found, lost = self.curve(metric), self.lost(metric)
-        if found is None:
+        drawn, lost = self.curve(metric), self.lost(metric)
+        if drawn is None:
             return Final([], lost, self.steps) if lost else None
-        return Final(found.each[:, -1].tolist(), lost, int(found.steps[-1]))
+        return Final(drawn.each[:, -1].tolist(), lost, int(drawn.steps[-1]))
 
     def _with(self, metric: str) -> list[Run]:
         return [run for run in self.runs if run.is_agent or run.records[-1].get(metric) is not None]
 
     def lost(self, metric: str) -> int:
         """How many members of fits have diverged: of those that have a metric, it is no number at the end."""
-        kept = self._with(metric)
-        return sum(metric in run.records[-1] and run not in kept for run in self.runs)
+        converged = self._with(metric)
+        return sum(metric in run.records[-1] and run not in converged for run in self.runs)
 
     def test(self, name: str) -> Measure | None:
-        """What was measured of finished fits; None where it was of none."""
+        """A measure of finished fits; None where none has it."""
         each = [run.test[name] for run in self.runs if name in run.test]
-        kept = [value for value in each if value is not None]
-        return Measure(kept, len(each) - len(kept)) if each else None
+        numbers = [value for value in each if value is not None]
+        return Measure(numbers, len(each) - len(numbers)) if each else None
 
     def best(self, metric: str) -> float:
         """The largest value that the curve reaches."""
-        found = self.curve(metric)
-        return float(np.max(found.centre)) if found is not None else float("nan")
+        drawn = self.curve(metric)
+        return float(np.max(drawn.centre)) if drawn is not None else float("nan")
 
 
 def read_groups(folders: Sequence[str]) -> list[RunGroup]:
@@ -199,17 +199,17 @@ def read_groups(folders: Sequence[str]) -> list[RunGroup]:
 
 def _subjects_apart(runs: Sequence[Run]) -> list[Run]:
     """Tasks of one name that differ in what is true there (a spring, the wind) are different subjects."""
-    found = []
+    named = []
     for run in runs:
         peers = [other.config for other in runs if (other.subject, other.verb) == (run.subject, run.verb)]
         varied = [key for key in TRUTH.get(run.verb, ()) if len({repr(config.get(key)) for config in peers}) > 1]
         parts = [setting(key, _written(run.config.get(key))) for key in varied]
-        found.append(replace(run, subject=" ".join([run.subject, *parts])))
-    return found
+        named.append(replace(run, subject=" ".join([run.subject, *parts])))
+    return named
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """What tells each run from the others on its subject: the model, and whatever else varies there.
+    """The name of each run among those on its subject: the model, and whatever else varies there.
 
     Where that is long it is the model and a letter: the page says elsewhere in what they differ.
     """
@@ -219,10 +219,9 @@ def _names(runs: Sequence[Run]) -> list[str]:
         peers = [other.config for other in runs if other.subject == run.subject]
         varied = {key for config in peers for key, _, _ in differences(run.config, config)}
         namesakes = [other.config for other in runs if (other.subject, other.name) == (run.subject, run.name)]
-        own = {key for config in namesakes for key, _, _ in differences(run.config, config)}
-        varied = {
-            key for key in varied if key in own or not key.startswith("model.")
-        }  # a model's own layers go without saying
+        differing = {key for config in namesakes for key, _, _ in differences(run.config, config)}
+        # a model's own layers go without saying
+        varied = {key for key in varied if key in differing or not key.startswith("model.")}
         settings = [setting(key, _written(value_of(run.config, key))) for key in sorted(varied - NAMED)]
         name = " ".join(filter(None, [run.name, *settings]))
         if len(name) > LONGEST_NAME:
@@ -253,14 +252,14 @@ def _read(folder: RunFolder) -> list[Run]:
     records = read_metrics(folder.metrics.path) if folder.metrics.path.exists() else []
     if not records:
         raise RunFolderError(f"{folder.path} has no metrics yet: leave it out, or let it run first")
-    found: dict[str, Any] = {}
+    contents: dict[str, Any] = {}
     outdated: list[str] = []
     for name, read in READERS.items():
         content = _json(folder.path / name)
         try:
-            found[Path(name).stem] = None if content is None else read(content)
+            contents[Path(name).stem] = None if content is None else read(content)
         except ValueError:  # another version
-            found[Path(name).stem] = None
+            contents[Path(name).stem] = None
             outdated.append(name)
     values = plain(asdict(config))
     common: dict[str, Any] = dict(
@@ -276,14 +275,14 @@ def _read(folder: RunFolder) -> list[Run]:
             subject=config.task_name,
             length=config.optimiser.epochs,
             name=config.model_name,
-            equivariance=found["equivariance"],
+            equivariance=contents["equivariance"],
         )
         return _members(config, folder, records, common)
     speed = folder.timing.last().get("time/steps_per_second")
     return [
         Run(
             subject=config.env.id, seed=config.seed, length=config.total_steps, name=config.model.kind, records=records,
-            speed=speed, **common, **found,
+            speed=speed, **common, **contents,
         )
     ]  # fmt: skip
 
@@ -293,13 +292,13 @@ def _members(config: FitConfig, folder: RunFolder, records: list[dict[str, Any]]
     test = (common["result"] or {}).get("test", {})
     rollouts = _json(folder.path / "rollouts.json") if common["result"] else None
     times = (rollouts or {}).pop("times", [])[1:]  # the initial state, where nothing differs yet, is in no curve
-    own = lambda values, i: {name: v[i] for name, v in values.items() if isinstance(v, list)}  # noqa: E731
+    of_member = lambda values, i: {name: v[i] for name, v in values.items() if isinstance(v, list)}  # noqa: E731
     return [
         Run(
             seed=seed,
-            records=[{"step": record["step"] // config.steps_per_epoch} | own(record, i) for record in records],
-            test=own(test, i),
-            rollouts={"times": times} | own(rollouts, i) if rollouts else {},
+            records=[{"step": record["step"] // config.steps_per_epoch} | of_member(record, i) for record in records],
+            test=of_member(test, i),
+            rollouts={"times": times} | of_member(rollouts, i) if rollouts else {},
             **common,
         )
         for i, seed in enumerate(config.all_seeds)

@@ -6,20 +6,22 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
+from markupsafe import Markup
+
 from rppdyn.jobs.reporting import figures
 from rppdyn.jobs.reporting.data import Final, Measure, RunGroup
-from rppdyn.jobs.reporting.html import Markup, figure, joined, table, tag
-from rppdyn.jobs.reporting.words import (
+from rppdyn.jobs.reporting.page import (
     INTERVALS,
     MISSING,
+    Section,
     bands,
+    blocks,
     by_subject,
     estimate,
-    folded,
-    labelled,
+    html,
     legend,
     measured,
-    note,
+    picture,
     reached,
     scientific,
     setting,
@@ -53,7 +55,7 @@ TESTED: Mapping[str, tuple[str, Write]] = {
     "rollout/momentum_drift": ("momentum drift", scientific),
     "equivariance/error": ("equivariance error", scientific),
 }
-"""What is measured of finished fits: its title, and how it is written."""
+"""Measures of finished fits: the title of each, and how it is written."""
 
 PARTLY = {"test/error": ("test/diverged", "chunks"), "rollout/error": ("rollout/diverged", "rollouts")}
 """Errors that leave out what diverged: the measure of its share, and what it is of."""
@@ -72,25 +74,23 @@ def glance(groups: Sequence[RunGroup]) -> Markup:
     several = len({group.subject for group in groups}) > 1
     shown = [name for name in (*COMPARED, "equivariance/error") if any(_last(group, name) for group in groups)]
     rows = [
-        [labelled(group), *[group.subject] * several, f"{len(group.runs)}", reached(group, group.steps),
+        [html.label(group), *[group.subject] * several, f"{len(group.runs)}", reached(group, group.steps),
          *(estimate(_last(group, name), scientific) for name in shown)]
         for group in groups
     ]  # fmt: skip
     head = ["configuration", *["task"] * several, "seeds", "epochs", *(TESTED[name][0] for name in shown)]
-    explain = tag(
-        "p",
+    explain = html.note(
         f"{INTERVALS}. Errors are relative, |y − f(x)| / (|y| + |f(x)|): 0 is right and 1 the worst, geometric means over the "
         "test data and, along rollouts, over time. An equivariance error is 0 for an equivariant function and 1 at worst."
         + IMAGES
-        * any("pathways" in group.runs[0].model for group in groups),
-        class_="note",
+        * any("pathways" in group.runs[0].model for group in groups)
     )
     caption = "Results of fits" + " so far" * any(group.unfinished for group in groups)
-    return joined([table(caption, head, rows, range(1 + several, len(head))), explain])
+    return blocks([html.table(caption, head, rows, range(1 + several, len(head))), explain])
 
 
-def sections(groups: Sequence[RunGroup]) -> list[tuple[str, Markup]]:
-    """What is said of fits beyond a glance, task by task."""
+def sections(groups: Sequence[RunGroup]) -> list[Section]:
+    """The sections on fits beyond a glance, task by task."""
     return [(subject, _task(k, subject, members)) for k, (subject, members) in enumerate(by_subject(groups))]
 
 
@@ -103,24 +103,24 @@ def _task(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
         "Equivariance": _equivariance(k, subject, groups),
         "Priors": _priors(subject, groups),
     }
-    return joined(joined([tag("h3", title), part]) for title, part in parts.items() if part is not None)
+    return blocks(blocks([html.heading(title), part]) for title, part in parts.items() if part is not None)
 
 
 def _tested(subject: str, groups: Sequence[RunGroup]) -> Markup:
     shown = [name for name in TESTED if any(group.test(name) for group in groups)]
     if not shown:
-        return tag("p", "None of the runs has finished.")
-    rows = [[labelled(group), *(_measured(group, name) for name in shown)] for group in groups]
+        return html.paragraph("None of the runs has finished.")
+    rows = [[html.label(group), *(_measured(group, name) for name in shown)] for group in groups]
     head = ["configuration", *(TESTED[name][0] for name in shown)]
-    return table(f"Finished models on the test data of {subject}", head, rows, range(1, len(head)))
+    return html.table(f"Finished models on the test data of {subject}", head, rows, range(1, len(head)))
 
 
 def _measured(group: RunGroup, name: str) -> str | Markup:
     """An estimate, and the share, in the mean over seeds, of what it leaves out."""
     share, what = PARTLY.get(name, ("", ""))
     left_out = [run.test.get(share) or 0.0 for run in group.runs if run.test.get(name) is not None]
-    words = note(f"{100 * fmean(left_out):.3g} % of {what} diverged") if any(left_out) else None
-    return joined([estimate(group.test(name), TESTED[name][1]), words])
+    diverged = f"{100 * fmean(left_out):.3g} % of {what} diverged" if any(left_out) else None
+    return html.with_note(estimate(group.test(name), TESTED[name][1]), diverged)
 
 
 def _pairs(subject: str, groups: Sequence[RunGroup]) -> Markup | None:
@@ -130,21 +130,19 @@ def _pairs(subject: str, groups: Sequence[RunGroup]) -> Markup | None:
     for a, b in itertools.combinations(groups, 2):
         cells = [_ratio(a, b, name) for name in shown]
         if any(cell != MISSING for cell in cells):
-            rows.append([joined([labelled(a), " to ", labelled(b)]), *cells])
+            rows.append([html.pair(a, b), *cells])
     if not rows:
         return None
     head = ["ratio of", *(TESTED[name][0].replace("error", "errors", 1) for name in shown)]
-    content = joined([
-        table(f"Ratios of errors on {subject}", head, rows, range(1, len(head))),
-        tag(
-            "p",
+    content = blocks([
+        html.table(f"Ratios of errors on {subject}", head, rows, range(1, len(head))),
+        html.note(
             "Below 1 the first has the smaller error. Pairs have the seed in common, and so the data: the interquartile mean "
             "over seeds of log(a/b), exponentiated, and its 95 % bootstrap interval over seeds; of three seeds or fewer each. "
-            "In bold where the interval leaves out 1.",
-            class_="note",
+            "In bold where the interval leaves out 1."
         ),
     ])  # fmt: skip
-    return folded(f"{len(rows)} pairs", content) if len(rows) > MOST_PAIRS else content
+    return html.details(f"{len(rows)} pairs", content) if len(rows) > MOST_PAIRS else content
 
 
 def _ratio(a: RunGroup, b: RunGroup, name: str) -> str | Markup:
@@ -162,7 +160,7 @@ def _ratio(a: RunGroup, b: RunGroup, name: str) -> str | Markup:
 
 def _training(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
     panels = [(title, groups, name) for name, title in CURVES.items()]
-    words = "; ".join(
+    summary = "; ".join(
         f"{group.label}'s {title} goes from {drawn.centre[0]:.2g} to {drawn.centre[-1]:.2g}"
         for name, title in CURVES.items()
         for group in groups
@@ -170,15 +168,15 @@ def _training(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
     )
     caption = "Errors on test data and equivariance errors there, on logarithmic scales. " + bands(groups, each=True)
     draw = lambda: figures.curves(panels, "error", log=True, unit="epochs", each=True)  # noqa: E731
-    return figure(f"training{k}", draw, caption, f"Errors on {subject} over epochs: {words}.", legend(groups))
+    return picture(f"training{k}", draw, caption, f"Errors on {subject} over epochs: {summary}.", legend(groups))
 
 
 def _rollouts(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None:
-    kept = [group for group in groups if any(run.rollouts.get("error") for run in group.runs)]
-    if not kept:
+    converged = [group for group in groups if any(run.rollouts.get("error") for run in group.runs)]
+    if not converged:
         return None
     panels = {
-        name: title for name, title in ALONG.items() if any(run.rollouts.get(name) for g in kept for run in g.runs)
+        name: title for name, title in ALONG.items() if any(run.rollouts.get(name) for g in converged for run in g.runs)
     }
     if len(panels) > 1:
         unit, drifts = "time, s", (
@@ -189,18 +187,18 @@ def _rollouts(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None
         unit, drifts = "steps", ". Geometric means over trajectories"
     caption = (
         f"Rollouts from the initial states of the test trajectories: the relative error of the state{drifts}. "
-        + bands(kept)
+        + bands(converged)
     )
     alternative = f"Errors of rollouts on {subject} over {unit}; the table above has their means."
     finished = [group for group in groups if any(run.rollouts for run in group.runs)]
     draw = lambda: figures.rollouts(finished, panels, unit)  # noqa: E731
-    return figure(f"rollouts{k}", draw, caption, alternative, legend(finished))
+    return picture(f"rollouts{k}", draw, caption, alternative, legend(finished))
 
 
 def _equivariance(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None:
     prefix = "equivariance/"
     rows = [
-        [labelled(group), name.removeprefix(prefix), estimate(group.test(name), scientific)]
+        [html.label(group), name.removeprefix(prefix), estimate(group.test(name), scientific)]
         for group in groups
         for name in dict.fromkeys(name for run in group.runs for name in run.test)
         if name.startswith(prefix) and name != "equivariance/error"
@@ -208,20 +206,20 @@ def _equivariance(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | 
     if not rows:
         return None
     details = [measured(group, f"measured{k}-{i}", opened=i == 0) for i, group in enumerate(groups)]
-    advice = tag("p", "Measure a run with ", tag("code", "rppdyn equivariance RUN"), " for entries and layers.")
-    return joined([
-        table(f"Equivariance errors by generator on {subject}", ["configuration", "generator", "error"], rows, (2,)),
+    advice = html.advice("for entries and layers")
+    return blocks([
+        html.table(f"Equivariance errors by generator on {subject}", ["configuration", "generator", "error"], rows, (2,)),
         *(details if any(details) else [advice]),
     ])  # fmt: skip
 
 
 def _priors(subject: str, groups: Sequence[RunGroup]) -> Markup:
     learned = [_learned(subject, group) for group in groups if group.runs[0].config["objective"] != "map"]
-    return joined([_configured(subject, groups), *learned])
+    return blocks([_configured(subject, groups), *learned])
 
 
 def _learned(subject: str, group: RunGroup) -> Markup:
-    """The variances that a marginal likelihood found, beside how much of each pathway the data determine."""
+    """Variances learned by marginal likelihood, beside how much of each pathway the data determine."""
     names = [name.partition("/")[2] for name in group.runs[0].records[-1] if name.startswith("effective/")]
     power = lambda exponent: scientific(10**exponent)  # noqa: E731
     rows = [
@@ -233,7 +231,7 @@ def _learned(subject: str, group: RunGroup) -> Markup:
         for name in names
     ]
     head = ["pathway", "learned variance", "effective number of parameters"]
-    return table(f"Learned variances on {subject}: {group.label}", head, rows, (1, 2))
+    return html.table(f"Learned variances on {subject}: {group.label}", head, rows, (1, 2))
 
 
 def _configured(subject: str, groups: Sequence[RunGroup]) -> Markup:
@@ -241,9 +239,10 @@ def _configured(subject: str, groups: Sequence[RunGroup]) -> Markup:
     if any("pathways" in group.runs[0].model for group in groups):
         names = [name for name in groups[0].runs[0].model["pathways"] if any(_variance(g, name) for g in groups)]
         rows = [
-            [labelled(g), *(scientific(v) if (v := _variance(g, name)) else MISSING for name in names)] for g in groups
+            [html.label(g), *(scientific(v) if (v := _variance(g, name)) else MISSING for name in names)]
+            for g in groups
         ]
-        return table(title, ["configuration", *names], rows, range(1, 1 + len(names)))
+        return html.table(title, ["configuration", *names], rows, range(1, 1 + len(names)))
     absent = {"emlp": "free_variance", "mlp": "equivariant_variance"}
     rows = []
     for group in groups:
@@ -253,14 +252,14 @@ def _configured(subject: str, groups: Sequence[RunGroup]) -> Markup:
             run.model["free_variance"],
         )
         variances = [
-            tag("span", "no such pathway", class_="note")
-            if absent.get(run.model["kind"]) == name or not any(own)
-            else Markup(joined(part for value in own for part in (", ", scientific(value)))[2:])
-            for name, own in (("equivariant_variance", equivariant), ("free_variance", [free]))
+            html.faint("no such pathway")
+            if absent.get(run.model["kind"]) == name or not any(variance)
+            else html.listed([scientific(value) for value in variance])
+            for name, variance in (("equivariant_variance", equivariant), ("free_variance", [free]))
         ]
-        rows.append([labelled(group), *variances, setting(run.config["optimiser.noise_variance"])])
+        rows.append([html.label(group), *variances, setting(run.config["optimiser.noise_variance"])])
     head = ["configuration", "equivariant pathway", "free pathway", "noise"]
-    return table(title, head, rows, (1, 2, 3))
+    return html.table(title, head, rows, (1, 2, 3))
 
 
 def _variance(group: RunGroup, pathway: str) -> float:
@@ -269,5 +268,5 @@ def _variance(group: RunGroup, pathway: str) -> float:
 
 
 def _last(group: RunGroup, name: str) -> Final | Measure | None:
-    """What was measured at the end, or as far as the runs have come."""
+    """A measure at the end, or as far as the runs have come."""
     return group.test(name) or group.final(name)

@@ -1,4 +1,4 @@
-"""What `rppdyn equivariance` measures of a fit: its members as functions, the task's test inputs, rollouts of models."""
+"""Fits as targets of `rppdyn equivariance`: their members as functions, the task's test inputs, rollouts of models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rppdyn.jobs.fit_regression import OwnRows, Regressor, load_regressors
 from rppdyn.jobs.fit_trajectories import load_recordings
 from rppdyn.jobs.fit_transition import Transition, load_transitions
 from rppdyn.jobs.fitting.members import StackFit
-from rppdyn.jobs.measuring.subjects import Blocks, Function, Network, changes
+from rppdyn.jobs.measuring.targets import Blocks, Function, Network, changes
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, RunFolderError
@@ -44,7 +44,7 @@ class Member:
     """One of the networks that a fit has trained.
 
     Attributes:
-        inputs: of the task's test data.
+        inputs: inputs of the task's test data.
         rollout: None for regression.
     """
 
@@ -61,7 +61,7 @@ class Fit:
     Attributes:
         source: what its members are.
         rep_in, rep_out: under which they are measured.
-        times: of the rollouts, s; None for regression.
+        times: times of the rollouts, s; None for regression.
     """
 
     source: str
@@ -112,8 +112,8 @@ def _regression(config: FitRegressionConfig, folder: RunFolder, group: str | Non
 def _check(fit: StackFit, folder: RunFolder) -> None:
     """Refuse members that are not what they were: the same numbers mean another function where a layer has changed since."""
     result = folder.result() or {}
-    found, stored = (np.array(metrics["test/error"], dtype=float) for metrics in (fit.evaluate(), result["metrics"]))
-    if not np.allclose(found, stored, rtol=SAME, atol=0, equal_nan=True):
+    errors, stored = (np.array(metrics["test/error"], dtype=float) for metrics in (fit.evaluate(), result["metrics"]))
+    if not np.allclose(errors, stored, rtol=SAME, atol=0, equal_nan=True):
         commit = str(result.get("provenance", {}).get("commit") or "unknown")[:10]
         raise RunFolderError(
             f"{folder.path}: its members have other test errors than when they were fitted, by another version of this package "
@@ -151,17 +151,17 @@ def open_transition(
 
 def _recordings(config: FitTrajectoriesConfig, folder: RunFolder, group: str | None) -> Fit:
     """The fields of the members in scaled units, which commute with the group."""
-    subject, models = load_recordings(config, folder)
-    _check(subject, folder)
+    target, models = load_recordings(config, folder)
+    _check(target, folder)
     if group is not None:
-        subject.measure_under(notation.group(group))
-    names, controls = subject.recordings.names, subject.recordings.control_names
-    parts, parts_in, rep_in = dict.fromkeys(names, 1), dict.fromkeys((*names, *controls), 1), subject.field_rep
+        target.measure_under(notation.group(group))
+    names, controls = target.recordings.names, target.recordings.control_names
+    parts, parts_in, rep_in = dict.fromkeys(names, 1), dict.fromkeys((*names, *controls), 1), target.field_rep
     members = [
-        Member(seed, _vector_field(model, subject.rep, parts, rep_in, parts_in), subject.inputs_of(index))
+        Member(seed, _vector_field(model, target.rep, parts, rep_in, parts_in), target.inputs_of(index))
         for index, (seed, model) in enumerate(zip(config.all_seeds, models, strict=True))
     ]
-    return Fit(f"{config.task_name}, {config.model_name}", rep_in, subject.rep, members)
+    return Fit(f"{config.task_name}, {config.model_name}", rep_in, target.rep, members)
 
 
 def _transition(config: FitTransitionConfig, folder: RunFolder, group: str | None, trust: bool) -> Fit:
@@ -185,7 +185,7 @@ def transition_fit(config: FitTransitionConfig, transition: Transition, models: 
 
 
 def _change(model: TransitionModel, spec: SymmetrySpec, rep_in: Rep) -> Function:
-    """What a transition model adds to the state, as a function of state and action."""
+    """The change of the state by a transition model, as a function of state and action."""
     weights, n = model.assemble(), spec.feature_dim
     inputs = _blocks(dict.fromkeys((*spec.feature_names, *spec.action_names), 1))
     network_inputs = lambda z: torch.cat([model.states(z[..., :n]), model.actions(z[..., n:])], -1)  # noqa: E731
@@ -212,8 +212,8 @@ def _vector_field(
 
 def _solver(dynamics: Dynamics, model: DynamicsModel) -> Callable[[Tensor], Tensor]:
     def solve(z0: Tensor) -> Tensor:
-        found = roll_out(dynamics.config.rollout, model, z0, dynamics.data[0].times)
-        return torch.where(found.diverged[:, None, None], torch.nan, found.states)
+        rolled = roll_out(dynamics.config.rollout, model, z0, dynamics.data[0].times)
+        return torch.where(rolled.diverged[:, None, None], torch.nan, rolled.states)
 
     return solve
 

@@ -6,8 +6,8 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from rppdyn.jobs.training import curves
-from rppdyn.jobs.training.curves import PANELS, grouped, learning_curves
+from rppdyn.jobs import plots
+from rppdyn.jobs.plots import PANELS, grouped, learning_curves
 from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.runs.figures import MODEL_COLOURS, curve
 
@@ -36,7 +36,7 @@ def make_run(tmp_path):
 
 def drawn(monkeypatch, runs):
     """The figure that would be written."""
-    monkeypatch.setattr(curves, "save", lambda figure, path: figure)
+    monkeypatch.setattr(plots, "save", lambda figure, path: figure)
     return learning_curves(runs, "curves.png")
 
 
@@ -97,7 +97,7 @@ def test_the_picture_is_written(make_run, tmp_path, count):
 
 def test_small_numbers_are_drawn_as_they_are_and_zeros_are_not(make_run, monkeypatch):
     run = make_run("a", kind="emlp")
-    monkeypatch.setattr(curves, "read_metrics", lambda path: [
+    monkeypatch.setattr(plots, "read_metrics", lambda path: [
         {"step": i, "eval/return_mean": 0.0, "equivariance/policy": 0.0, "pathway/actor_free_share": 10.0**-i}
         for i in range(9, 15)
     ])  # fmt: skip
@@ -133,7 +133,7 @@ def test_legends_stand_below_the_axes_and_hide_nothing(make_run, monkeypatch):
 
 def test_training_returns_are_drawn_beside_evaluations(make_run, monkeypatch):
     run = make_run("rpp")
-    monkeypatch.setattr(curves, "read_metrics", lambda path: [
+    monkeypatch.setattr(plots, "read_metrics", lambda path: [
         {"step": i, "eval/return_mean": 2.0 * i, **({"rollout/return_mean": 1.0 * i} if i else {})} for i in range(4)
     ])  # fmt: skip
     returns = drawn(monkeypatch, [run]).axes[0]

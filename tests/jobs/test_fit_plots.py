@@ -8,10 +8,11 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from rppdyn.jobs import plots
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.fitting import figures, pathways
-from rppdyn.jobs.fitting.figures import compare_equivariance, draw_horizons, draw_rollouts, fit_curves
+from rppdyn.jobs.fitting import pathways
 from rppdyn.jobs.fitting.pathways import draw_pathways
+from rppdyn.jobs.plots import compare_equivariance, draw_horizons, draw_rollouts, fit_curves
 from rppdyn.runs import RunFolder, iqm, read_metrics
 
 ERRORS = np.random.default_rng(0).uniform(0.01, 0.1, size=(10, 6))  # (members, evaluations)
@@ -55,7 +56,7 @@ def test_a_member_that_diverged_is_left_out(tmp_path):
 def figures_kept(monkeypatch):
     """Figures that would be written."""
     kept = []
-    monkeypatch.setattr(figures, "save", lambda figure, path: kept.append(figure))
+    monkeypatch.setattr(plots, "save", lambda figure, path: kept.append(figure))
     return kept
 
 

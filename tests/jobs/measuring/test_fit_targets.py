@@ -24,7 +24,7 @@ from rppdyn.jobs.config.command import EquivarianceConfig
 from rppdyn.jobs.fit_dynamics import load_models
 from rppdyn.jobs.fit_regression import load_regressors
 from rppdyn.jobs.fitting.running import save_members
-from rppdyn.jobs.measuring.measured import over_members
+from rppdyn.jobs.measuring.measure import over_members
 from rppdyn.runs import RunFolder, RunFolderError, iqm, read_metrics
 
 REGRESSION = ("model.hidden=8", "model.num_layers=1", "task.train=60", "task.validation=20", "task.test=40",

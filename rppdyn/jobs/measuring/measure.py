@@ -23,7 +23,7 @@ from rppdyn.equivariance import (
 from rppdyn.equivariance.actions import act
 from rppdyn.equivariance.error import POOLED_FLOOR, elements_by_generator, pooled_ratio, pooled_sums
 from rppdyn.groups import Group
-from rppdyn.jobs.measuring.subjects import Function, Network
+from rppdyn.jobs.measuring.targets import Function, Network
 from rppdyn.reps import Rep
 from rppdyn.runs.statistics import bootstrap_interval, iqm
 
@@ -60,7 +60,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Layers:
-    """What each layer of a network contributes to its error, by generator: mean norm, and signed share of the whole.
+    """The contribution of each layer of a network to its error, by generator: mean norm, and signed share of the whole.
 
     Of image models also what layers are, and by how much contributions miss the whole, relative to it.
     """
@@ -78,7 +78,7 @@ class Measured:
 
     Attributes:
         overall: over all generators; its `published` is over sampled elements of the whole group.
-        published_interval: of that, over states.
+        published_interval: interval of that, over states.
         per_generator: by name.
         scale: root mean square of the output relative to what counts as something.
         vacuous: the output is all but zero (or, less its mean, all but constant), and the errors say nothing.
@@ -86,7 +86,7 @@ class Measured:
         by_input: share of the error that vanishes when a named part of the input says nothing about the symmetry.
         layers: by network; empty where nothing says how hidden layers transform.
         precision: in which the function computes.
-        lee: of image models, the local equivariance error of each transformation, with its standard error over images.
+        lee: local equivariance error of image models under each transformation, with its standard error over images.
     """
 
     overall: Estimate
@@ -107,12 +107,12 @@ class Rollouts:
 
     Attributes:
         times: s, without the initial one.
-        error, interval: of each member the geometric mean over the times, averaged over trajectories; of several members their
+        error, interval: geometric mean of each member over the times, averaged over trajectories; of several members their
             interquartile mean, with its 95 % bootstrap interval (of one: over trajectories). nan where all of them diverge.
         per_member: the same of each, nan where all its trajectories diverge.
-        per_step: of each member, the geometric mean over trajectories at each time.
+        per_step: geometric mean of each member over trajectories at each time.
         trajectories: how many were rolled out, each with some images.
-        left_out: of each member, how many of them diverged, or an image of theirs did.
+        left_out: number of these of each member that diverged, or whose image did.
     """
 
     times: list[float]
@@ -130,7 +130,7 @@ def measure(function: Function, observations: NDArray, actions: NDArray | None, 
 
     Args:
         observations, actions: (n, entries), raw.
-        names: of the group's generators, discrete ones first.
+        names: names of the group's generators, discrete ones first.
     """
     obs = torch.as_tensor(observations, dtype=torch.float64)
     x = function.encode(obs, torch.as_tensor(obs[:, :0] if actions is None else actions, dtype=torch.float64))
@@ -164,7 +164,11 @@ def measure(function: Function, observations: NDArray, actions: NDArray | None, 
         if len(function.outputs) > 1
         else {},
         by_input=error_by_input(call, rep_in, rep_out, few, function.inputs, elements=some),
-        layers={name: found for name, net in function.networks.items() if (found := _layers(net, few, generators))},
+        layers={
+            name: attribution
+            for name, net in function.networks.items()
+            if (attribution := _layers(net, few, generators))
+        },
         precision=str(y.dtype).removeprefix("torch."),
     )
 
@@ -198,7 +202,7 @@ def finite(function: Function, inputs: NDArray) -> bool:
 
 
 def over_members(members: Sequence[Measured]) -> Measured:
-    """What several members have in common: interquartile means over them, with intervals over members in place of states."""
+    """A summary of several members: interquartile means over them, with intervals over members in place of states."""
     if len(members) == 1:
         return members[0]
 
@@ -214,13 +218,16 @@ def over_members(members: Sequence[Measured]) -> Measured:
         return Estimate(mean(errors), interval(errors), mean(e.published for e in estimates))
 
     def layers(name: str) -> Layers:
-        found = [m.layers[name] for m in members]
+        per_member = [m.layers[name] for m in members]
         norm, share = (
-            {generator: iqm([getattr(f, what)[generator] for f in found]).tolist() for generator in found[0].norm}
+            {
+                generator: iqm([getattr(f, what)[generator] for f in per_member]).tolist()
+                for generator in per_member[0].norm
+            }
             for what in ("norm", "share")
         )
-        residual = {generator: max(f.residual[generator] for f in found) for generator in found[0].residual}
-        return Layers(found[0].layers, norm, share, found[0].kinds, residual)
+        residual = {generator: max(f.residual[generator] for f in per_member) for generator in per_member[0].residual}
+        return Layers(per_member[0].layers, norm, share, per_member[0].kinds, residual)
 
     def lee(generator: str) -> tuple[float, float]:
         values = [m.lee[generator][0] for m in members]
@@ -247,21 +254,21 @@ def measure_rollouts(
     """Measure models along their rollouts.
 
     Args:
-        solvers: of each member, initial states to trajectories at `times`.
+        solvers: function of each member from initial states to trajectories at `times`.
         starts: initial states of each member's trajectories.
     """
-    found = [trajectory_equivariance_error(solve, rep, z) for solve, z in zip(solvers, starts, strict=True)]
-    each = [error.over().mean for error in found]
-    kept = [value for value in each if not math.isnan(value)]
-    low, high = bootstrap_interval(kept) if len(found) > 1 and kept else found[0].over().interval
+    errors = [trajectory_equivariance_error(solve, rep, z) for solve, z in zip(solvers, starts, strict=True)]
+    each = [error.over().mean for error in errors]
+    numbers = [value for value in each if not math.isnan(value)]
+    low, high = bootstrap_interval(numbers) if len(errors) > 1 and numbers else errors[0].over().interval
     return Rollouts(
         times=times[1:].tolist(),
-        error=float(iqm(kept)) if kept else math.nan,
+        error=float(iqm(numbers)) if numbers else math.nan,
         interval=(float(low), float(high)),
         per_member=each,
-        per_step=[error.per_step.tolist() for error in found],
+        per_step=[error.per_step.tolist() for error in errors],
         trajectories=len(starts[0]),
-        left_out=[error.left_out for error in found],
+        left_out=[error.left_out for error in errors],
     )
 
 
@@ -281,15 +288,15 @@ def _layers(network: Network, x: Tensor, generators: dict[str, list[Tensor]]) ->
     """The attribution of the error to layers; None where the network has only one whose output's action is known."""
     module, inputs = network.module, network.inputs(x)
     count = len(module.rep_in.G.discrete_generators)
-    found: list[Attribution] = []
+    attributions: list[Attribution] = []
     if count:
-        found.append(layerwise_difference(module, module.rep_in, module.rep_out, inputs))
+        attributions.append(layerwise_difference(module, module.rep_in, module.rep_out, inputs))
     if len(generators) > count:
-        found.append(layerwise_lie_derivative(module, module.rep_in, module.rep_out, inputs))
-    layers = found[0].layers
+        attributions.append(layerwise_lie_derivative(module, module.rep_in, module.rep_out, inputs))
+    layers = attributions[0].layers
     if len(layers) < 2:
         return None
-    rows = [(a.norm[d].tolist(), a.share[d].tolist()) for a in found for d in range(len(a.generators))]
+    rows = [(a.norm[d].tolist(), a.share[d].tolist()) for a in attributions for d in range(len(a.generators))]
     named = dict(zip(generators, rows, strict=True))
     return Layers(layers, {k: norm for k, (norm, _) in named.items()}, {k: share for k, (_, share) in named.items()})
 

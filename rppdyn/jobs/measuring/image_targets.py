@@ -1,4 +1,4 @@
-"""What `rppdyn equivariance` measures of image models: how they lose transformations, and where."""
+"""Image models as targets of `rppdyn equivariance`: how they lose transformations, and where."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rppdyn.jobs.config.command import EquivarianceConfig
 from rppdyn.jobs.config.image import FitImageConfig
 from rppdyn.jobs.fit_image import load_image_models
 from rppdyn.jobs.measuring.loading import load_function
-from rppdyn.jobs.measuring.measured import Layers, Measured, estimate_of
+from rppdyn.jobs.measuring.measure import Layers, Measured, estimate_of
 from rppdyn.jobs.measuring.states import evenly
 from rppdyn.runs import CheckpointError, RunFolder
 from rppdyn.runs.checkpoints import load_tensors
@@ -41,7 +41,7 @@ DETAIL_IMAGES = 32
 CHUNK = 100  # images that are measured at a time
 
 
-class ImageSubject(NamedTuple):
+class ImageTarget(NamedTuple):
     """Something that maps images to numbers.
 
     Attributes:
@@ -72,8 +72,8 @@ def flows_of(config: EquivarianceConfig) -> dict[str, Flow]:
     return {name: TRANSFORMATIONS[name]() for name in names}
 
 
-def image_members(config: EquivarianceConfig, folder: RunFolder) -> tuple[str, list[ImageSubject]]:
-    """What a run of `fit-image` is, and its members, in float64; classifiers give probabilities.
+def image_members(config: EquivarianceConfig, folder: RunFolder) -> tuple[str, list[ImageTarget]]:
+    """The kind of model in a run of `fit-image`, and its members, in float64; classifiers give probabilities.
 
     Raises:
         RunFolderError, CheckpointError: the run is unfinished, or its files are damaged.
@@ -89,12 +89,12 @@ def image_members(config: EquivarianceConfig, folder: RunFolder) -> tuple[str, l
             parts.append(("softmax", nn.Softmax(-1)))
         network = nn.Sequential(OrderedDict(parts)).eval()
         name = "regressor" if data.regression else "classifier"
-        members.append(ImageSubject(name, network, network, _some(x, config).double(), origin, seed))
+        members.append(ImageTarget(name, network, network, _some(x, config).double(), origin, seed))
     return f"{fitted.task_name}, {fitted.model_name}", members
 
 
-def image_function(config: EquivarianceConfig) -> tuple[str, ImageSubject]:
-    """What `module:function` is, and the function; a module, or what a function without arguments makes, with its weights.
+def image_function(config: EquivarianceConfig) -> tuple[str, ImageTarget]:
+    """The name and the function of `module:function`: a module, or one made by a function without arguments, with its weights.
 
     Raises:
         ConfigError: it can't be called with images, or the weights are not its own.
@@ -114,7 +114,7 @@ def image_function(config: EquivarianceConfig) -> tuple[str, ImageSubject]:
     )
     network = in_precision(call, torch.float64) if isinstance(call, nn.Module) else None
     f = _tried(network if network is not None else call, x)
-    return what, ImageSubject("function", f, network, x.double(), origin)
+    return what, ImageTarget("function", f, network, x.double(), origin)
 
 
 def images_of(config: EquivarianceConfig) -> tuple[Float[Tensor, "N C H W"], str]:
@@ -150,7 +150,7 @@ def images_of(config: EquivarianceConfig) -> tuple[Float[Tensor, "N C H W"], str
 
 
 @torch.no_grad()
-def measure_images(subject: ImageSubject, flows: Mapping[str, Flow], whole: tuple[str, ...] = ()) -> Measured:
+def measure_images(target: ImageTarget, flows: Mapping[str, Flow], whole: tuple[str, ...] = ()) -> Measured:
     r"""The errors of an image model, by transformation.
 
     ``error`` is :math:`\sum |L f| / 2 \sum |f|` over images and entries, per unit of the transformation (an image's width, a
@@ -162,18 +162,18 @@ def measure_images(subject: ImageSubject, flows: Mapping[str, Flow], whole: tupl
         ConfigError: a network can't be traced, or its output is not finite.
     """
     with torch.no_grad():
-        y = torch.cat([subject.call(part) for part in subject.images.split(CHUNK)])
+        y = torch.cat([target.call(part) for part in target.images.split(CHUNK)])
     if not y.isfinite().all():
-        raise ConfigError(f"the {subject.name} gives numbers that are not finite; look at its weights and the images")
+        raise ConfigError(f"the {target.name} gives numbers that are not finite; look at its weights and the images")
     size = y.double().flatten(1).abs()
     sums, published, lee = {}, {}, {}
     for name, flow in flows.items():
-        parts = [lie_derivative(subject.call, flow, flow, part)[0] for part in subject.images.split(CHUNK)]
-        found = torch.cat(parts).double().flatten(1).abs()
-        sums[name] = torch.stack([found.sum(1), 2 * size.sum(1)], 1)
-        ratio = found.norm(dim=1) / (2 * size.norm(dim=1)).clamp_min(torch.finfo(torch.float64).tiny)
+        parts = [lie_derivative(target.call, flow, flow, part)[0] for part in target.images.split(CHUNK)]
+        derivative = torch.cat(parts).double().flatten(1).abs()
+        sums[name] = torch.stack([derivative.sum(1), 2 * size.sum(1)], 1)
+        ratio = derivative.norm(dim=1) / (2 * size.norm(dim=1)).clamp_min(torch.finfo(torch.float64).tiny)
         published[name] = float(ratio.mean())
-        squared = found.square().mean(1)
+        squared = derivative.square().mean(1)
         lee[name] = (float(squared.mean()), float(standard_error(squared)))
     every = float(np.mean(list(published.values())))
     scale = float(size.square().mean().sqrt())
@@ -186,20 +186,20 @@ def measure_images(subject: ImageSubject, flows: Mapping[str, Flow], whole: tupl
         vacuous=scale < POOLED_FLOOR,
         by_output={},
         by_input={},
-        layers={} if subject.network is None else {"network": _layers(subject, flows, whole)},
+        layers={} if target.network is None else {"network": _layers(target, flows, whole)},
         precision=str(y.dtype).removeprefix("torch."),
         lee=lee,
     )
 
 
-def _layers(subject: ImageSubject, flows: Mapping[str, Flow], whole: tuple[str, ...]) -> Layers:
-    assert subject.network is not None
-    few = subject.images[np.unique(np.linspace(0, len(subject.images) - 1, DETAIL_IMAGES).round().astype(int))]
+def _layers(target: ImageTarget, flows: Mapping[str, Flow], whole: tuple[str, ...]) -> Layers:
+    assert target.network is not None
+    few = target.images[np.unique(np.linspace(0, len(target.images) - 1, DETAIL_IMAGES).round().astype(int))]
     attributions = {}
     for name, flow in flows.items():
         hidden = {"*": flow, **dict.fromkeys(whole)}
         try:
-            attributions[name] = layerwise_lie_derivative(subject.network, flow, flow, few, hidden=hidden)
+            attributions[name] = layerwise_lie_derivative(target.network, flow, flow, few, hidden=hidden)
         except ValueError as error:
             message = re.sub(r"hidden=\{'([^']*)': None, \.\.\.\}", r"--whole \1", str(error))
             raise ConfigError(message.replace("hidden names", "--whole names")) from error

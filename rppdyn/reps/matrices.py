@@ -147,13 +147,13 @@ class GeneratedRep(Rep):
     def _words(self) -> list[tuple[Tensor, Tensor]]:
         """The first ``MAX_WORDS`` distinct words in the discrete generators and their images, the empty one first."""
         letters = list(zip(self.G.discrete_generators, self._discrete, strict=True))
-        words = [(torch.eye(self.G.d, dtype=self.dtype), torch.eye(self.dim, dtype=self.dtype))]
-        for h, image in words:  # which grows meanwhile
+        elements = [(torch.eye(self.G.d, dtype=self.dtype), torch.eye(self.dim, dtype=self.dtype))]
+        for h, image in elements:  # which grows meanwhile
             for letter, image_letter in letters:
                 g = letter @ h
-                if len(words) < MAX_WORDS and not any(near(g, known) for known, _ in words):
-                    words.append((g, image_letter @ image))
-        return words
+                if len(elements) < MAX_WORDS and not any(near(g, known) for known, _ in elements):
+                    elements.append((g, image_letter @ image))
+        return elements
 
     def drho(self, A):
         flat = A.reshape(-1, *A.shape[-2:]).to(torch.promote_types(A.dtype, self.dtype))
@@ -226,10 +226,10 @@ def _extend_large(generators: Tensor, images: Tensor, name: str) -> tuple[Tensor
     places = {_rounded(elements[0][None])[0]: 0}
     position = 0
     for _ in range(MAX_DEPTH):
-        frontier, own = torch.stack(elements[position:]), torch.stack(values[position:])
+        frontier, frontier_images = torch.stack(elements[position:]), torch.stack(values[position:])
         position = len(elements)
         for k, (h, image) in enumerate(zip(generators, images, strict=True)):
-            products, results = h @ frontier, image @ own
+            products, results = h @ frontier, image @ frontier_images
             if products.abs().max() > 1e6:
                 return None
             known = torch.zeros(len(products), dtype=torch.int64)

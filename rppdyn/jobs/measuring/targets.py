@@ -1,4 +1,4 @@
-"""What `rppdyn equivariance` measures: functions of a policy, of an exported program, or of the user's own."""
+"""Targets of `rppdyn equivariance`: functions of a policy, of an exported program, or of the user's own."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Subject:
+class Target:
     """A policy or a callable, and how it acts.
 
     Attributes:
         source: which weights or code it is.
-        policy: of stable-baselines3.
+        policy: policy of stable-baselines3.
         agent: whose policy it is, of a run.
         evaluator: plays its episodes.
         spec: the symmetry that it brings.
@@ -89,7 +89,7 @@ def policy_functions(policy: BasePolicy, spec: SymmetrySpec) -> list[Function]:
     """The deterministic action of a policy in the environment's units, and its critics or its value where it has them."""
     act, high = action_function(policy), _action_bounds(policy)[1].double()
     actor = getattr(getattr(policy, "actor", None), "net", getattr(policy, "action_net", None))
-    found = [
+    functions = [
         Function(
             "policy",
             lambda x: spec.action.encode(act(spec.decode(x))),
@@ -104,7 +104,7 @@ def policy_functions(policy: BasePolicy, spec: SymmetrySpec) -> list[Function]:
     ]
     if isinstance(policy, ActorCriticPolicy):
         value = value_function(policy)
-        found.append(
+        functions.append(
             Function(
                 "value",
                 lambda x: value(spec.decode(x)),
@@ -121,7 +121,7 @@ def policy_functions(policy: BasePolicy, spec: SymmetrySpec) -> list[Function]:
     elif (critic := getattr(policy, "critic", None)) is not None and hasattr(critic, "q_networks"):
         q, n, split = critic_function(policy), len(critic.q_networks), spec.feature_dim
         names = [f"critic {i + 1}" for i in range(n)]
-        found.append(
+        functions.append(
             Function(
                 "critics",
                 lambda x: q(spec.decode(x[..., :split]), spec.action.decode(x[..., split:])),
@@ -135,11 +135,11 @@ def policy_functions(policy: BasePolicy, spec: SymmetrySpec) -> list[Function]:
                 networks=_symmetric_networks(policy, spec, dict(zip(names, critic.q_networks, strict=True))),
             )
         )
-    return found
+    return functions
 
 
 def dynamics_function(agent: RPPMBPO) -> Function:
-    """What the model that an agent learns adds to the features of a state, the mean of its members."""
+    """The change of the features of a state by the model that an agent learns, the mean of its members."""
     spec, split, change = agent.spec, agent.spec.feature_dim, agent.change_function(torch.float64)
     return Function(
         "dynamics",
@@ -258,13 +258,13 @@ def value_function(policy: Any) -> Callable[[Tensor], Tensor]:
 
 def blocks(space: Space) -> dict[str, list[int]]:
     """The features of each coordinate by its name; the four numbers of a quaternion are one block."""
-    found: dict[str, list[int]] = {}
+    features: dict[str, list[int]] = {}
     for kind, raw, _ in space.encoding.blocks:
         indices = [raw.start] if kind == "quaternion" else range(raw.start, raw.stop)
         for i in indices:
             name = space.names[i].removesuffix(" w") if kind == "quaternion" else space.names[i]
-            found[name] = list(space.encoding.features_of(i))
-    return found
+            features[name] = list(space.encoding.features_of(i))
+    return features
 
 
 def changes(spec: SymmetrySpec) -> dict[str, list[int]]:
@@ -287,7 +287,7 @@ def check_environment(name: str, policy: BasePolicy, env: gymnasium.Env, flag: s
     """Refuse an environment whose observations or actions have other shapes than the policy's.
 
     Args:
-        name, flag: of the policy, and what the environment was given by.
+        name, flag: name of the policy, and the flag that gave the environment.
     Raises:
         ConfigError: naming both shapes.
     """
@@ -307,15 +307,15 @@ def check_policy(policy: BasePolicy, spec: SymmetrySpec) -> None:
     Raises:
         ConfigError: one of these.
     """
-    for what, space, own in (
+    for what, space, part in (
         ("observation", policy.observation_space, spec.obs),
         ("action", policy.action_space, spec.action),
     ):
         if not isinstance(space, spaces.Box) or len(space.shape) != 1:
             raise ConfigError(f"the policy's {what} space is {space}: a symmetry acts on vectors (Box with one axis)")
-        if space.shape[0] != own.dim:
+        if space.shape[0] != part.dim:
             raise ConfigError(
-                f"the policy's {what} has {space.shape[0]} entries and that of {spec.env_id} {own.dim}: give the --env it "
+                f"the policy's {what} has {space.shape[0]} entries and that of {spec.env_id} {part.dim}: give the --env it "
                 "was trained on"
             )
     if len(inspect.signature(policy._predict).parameters) > 2:
@@ -326,8 +326,12 @@ def check_policy(policy: BasePolicy, spec: SymmetrySpec) -> None:
 
 def _symmetric_networks(policy: Any, spec: SymmetrySpec, modules: Mapping[str, Any]) -> dict[str, Network]:
     """Those networks of an RPP policy that were built for this very symmetry."""
-    own = getattr(policy, "spec", None)
-    if own is None or (own.group, own.obs_rep, own.action_rep) != (spec.group, spec.obs_rep, spec.action_rep):
+    built = getattr(policy, "spec", None)
+    if built is None or (built.group, built.obs_rep, built.action_rep) != (
+        spec.group,
+        spec.obs_rep,
+        spec.action_rep,
+    ):
         return {}
     features, n = in_precision(policy.features_extractor, torch.float64), spec.feature_dim
     high = _action_bounds(policy)[1].double()
@@ -336,8 +340,8 @@ def _symmetric_networks(policy: Any, spec: SymmetrySpec, modules: Mapping[str, A
         obs = features(spec.decode(x[..., :n]))
         return torch.cat([obs, spec.action.decode(x[..., n:]) / high], -1) if x.shape[-1] > n else obs
 
-    kept = {name: module for name, module in modules.items() if isinstance(module, RPPEMLP)}
-    return {name: Network(in_precision(module, torch.float64), inputs) for name, module in kept.items()}
+    networks = {name: module for name, module in modules.items() if isinstance(module, RPPEMLP)}
+    return {name: Network(in_precision(module, torch.float64), inputs) for name, module in networks.items()}
 
 
 def as_policy(call: Callable[[Tensor], Tensor]) -> Callable[[NDArray], NDArray]:

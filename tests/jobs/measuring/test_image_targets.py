@@ -114,7 +114,7 @@ def test_a_function_without_arguments_makes_the_model_and_weights_are_read_from_
     assert measured("image_models:make", *words)["functions"]["function"]["lee"] != own
 
 
-def test_architectures_of_torchvision_are_subjects(models):
+def test_architectures_of_torchvision_are_targets(models):
     try:
         import torchvision.models  # noqa: F401
     except (ImportError, RuntimeError) as error:  # a build for another torch fails when it is imported
