@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from rppdyn._version import __version__
 from rppdyn.trust import modules_of
 from rppdyn.verbs import flags
+from rppdyn.verbs.flags import flag_verb
 from rppdyn.verbs.training import training_verb
 from rppdyn.verbs.verb import HELP, INTERRUPTED, TRACEBACK, Parser, UsageError, Verb, report_error
 
@@ -95,22 +96,22 @@ VERBS: dict[str, Verb] = {
         result="rppdyn.jobs.results:TrainAgentResult",
         trusts=True,
     ),
-    "evaluate-agent": Verb("play episodes with a trained agent", flags.evaluate_agent_arguments, flags.evaluate_agent),
-    "export": Verb("write a policy as an ONNX or torch file for a robot", flags.export_arguments, flags.export),
-    "certify": Verb("check an environment's symmetries in the simulator", flags.certify_arguments, flags.certify),
-    "audit": Verb("judge a hand-written map of observations in the simulator", flags.audit_arguments, flags.audit),
-    "equivariance": Verb(
-        "measure how equivariant an agent, a fit or any function is", flags.equivariance_arguments, flags.equivariance
+    "evaluate-agent": flag_verb("EvaluateAgentConfig", "play episodes with a trained agent", flags.evaluate_agent),
+    "export": flag_verb("ExportConfig", "write a policy as an ONNX or torch file for a robot", flags.export),
+    "certify": flag_verb("CertifyConfig", "check an environment's symmetries in the simulator", flags.certify),
+    "audit": flag_verb("AuditConfig", "judge a hand-written map of observations in the simulator", flags.audit),
+    "equivariance": flag_verb(
+        "EquivarianceConfig", "measure how equivariant an agent, a fit or any function is", flags.equivariance
     ),
-    "discover": Verb(
-        "find the symmetry of a fit, of any function or of a robot", flags.discover_arguments, flags.discover
+    "discover": flag_verb(
+        "DiscoverConfig", "find the symmetry of a fit, of any function or of a robot", flags.discover
     ),
-    "predict": Verb("predict from arrays with the model of a finished run", flags.predict_arguments, flags.predict),
+    "predict": flag_verb("PredictConfig", "predict from arrays with the model of a finished run", flags.predict),
     "collect": Verb(
         "write episodes of an agent, or of random actions, as a dataset", flags.collect_arguments, flags.collect
     ),
-    "report": Verb("compare runs on one HTML page", flags.report_arguments, flags.report_runs),
-    "figure": Verb("draw runs in one picture", flags.figure_arguments, flags.figure),
+    "report": flag_verb("ReportConfig", "compare runs on one HTML page", flags.report_runs),
+    "figure": flag_verb("FigureConfig", "draw runs in one picture", flags.figure),
     "fit-dynamics": training_verb(
         "fit_dynamics",
         "fit Hamiltonian and neural-ODE models to trajectories, your own too",
@@ -127,7 +128,7 @@ VERBS: dict[str, Verb] = {
         others=("bound_image",),
         module="bound",
     ),
-    "cache": Verb("show where solved bases and datasets are kept, and clear them", flags.cache_arguments, flags.cache),
+    "cache": flag_verb("CacheConfig", "show where solved bases and datasets are kept, and clear them", flags.cache),
 }
 
 

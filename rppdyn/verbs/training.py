@@ -17,7 +17,6 @@ from typing import Any
 
 from rppdyn.errors import by_user
 from rppdyn.trust import modules_of
-from rppdyn.verbs.flags import trust_argument
 from rppdyn.verbs.verb import INTERRUPTED, USER_ERROR, Parser, UsageError, Verb, report_error
 
 
@@ -144,7 +143,9 @@ def _training_arguments(job: Training, parser: Parser) -> None:
         help="run every combination of values such as seed=0,1,2 (Hydra's sweep)",
     )
     if job.trusts:
-        trust_argument(parser)
+        from rppdyn.jobs.config.command import TRUST
+
+        parser.add_argument("--trust", action="store_true", help=TRUST)
 
 
 def _train(job: Training, arguments: argparse.Namespace) -> int:

@@ -7,8 +7,8 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import MISSING, dataclass, fields
+from typing import NoReturn, get_args, get_type_hints
 
 from rppdyn.errors import (
     UserCodeError,
@@ -40,6 +40,30 @@ class Parser(argparse.ArgumentParser):
         if self.describe is not None:
             self.epilog = self.describe()
         return super().format_help()
+
+    def add_fields(self, schema: type) -> None:
+        """Take the words and flags that fields of a dataclass are; a number's default stands behind its help."""
+        kinds = get_type_hints(schema)
+        for item in fields(schema):
+            words = dict(item.metadata)
+            if not words:
+                continue
+            if "flag" not in words:
+                self.add_argument(item.name, **words)
+                continue
+            flag = words.pop("flag") or f"--{item.name.replace('_', '-')}"
+            if kinds[item.name] is bool:
+                words["action"] = "store_false" if item.default else "store_true"
+                del words["metavar"]
+            elif item.default is MISSING:
+                words["required"] = True
+            else:
+                words["default"] = item.default
+            if int in (kinds[item.name], *get_args(kinds[item.name])):
+                words["type"] = int
+            if kinds[item.name] is int:
+                words["help"] += f" ({item.default})"
+            self.add_argument(flag, dest=item.name, **words)
 
     def parse_intermixed_args(self, args=None, namespace=None):
         """As argparse does it; empty words stand for nothing that a verb asks for, and are refused."""

@@ -37,6 +37,9 @@ ARCHITECTURES = ("auto", "regular", "tensor")
 MODELS = ("rpp", "emlp", "mlp", "rpp_policy_only")
 VARIANTS = ("derived", "published")
 
+FORMER_KEYS = ("env.total_steps", "env.learning_rate", "env.learning_rate_end", "env.betas", "env.tau")
+"""Keys that older runs have in their configurations: what they say stands in `agent`, too."""
+
 EVALUATION_SEED = 10_000  # of the first evaluation episode's reset; training uses seeds of its own
 
 
@@ -50,22 +53,12 @@ class EnvConfig:
     spec: str | None = (
         None  # a file with the symmetry: YAML of terms or of a mirror image, or JSON of a spec; null: derived from the model
     )
-    total_steps: int = 1_000_000  # what total_steps stands at unless it is given
-    learning_rate: float = 3e-4  # what agent.learning_rate stands at unless it is given
-    learning_rate_end: float | None = None  # what agent.learning_rate_end stands at unless it is given
-    betas: list[float] = field(default_factory=lambda: [0.5, 0.999])  # what agent.betas stands at unless it is given
-    tau: float = 0.005  # what agent.tau stands at unless it is given
     actuator_scale: dict[str, float] = field(default_factory=dict)  # strength by name of an actuator
     kwargs: dict[str, Any] = field(default_factory=dict)  # options of gymnasium.make: env.kwargs.NAME=VALUE
 
     named_by: ClassVar[str | None] = None  # the file that alone names it, and that nobody has trusted
 
     def __post_init__(self) -> None:
-        at_least("env.total_steps", self.total_steps, 1)
-        positive("env.learning_rate", self.learning_rate)
-        learning_rate_end("env.learning_rate_end", self.learning_rate_end)
-        betas("env.betas", self.betas)
-        require("env.tau", self.tau, 0 < self.tau <= 1, "in (0, 1]")
         require("env.variant", self.variant, self.variant in VARIANTS, " or ".join(VARIANTS))
         if self.spec is not None and self.variant != "derived":
             raise ConfigError(f"env.variant={self.variant} and env.spec={self.spec} are two symmetries: leave out one")
@@ -88,14 +81,14 @@ class EnvConfig:
 class ModelConfig:
     """The networks of actor and critics: which pathways, how wide, how much each is believed."""
 
-    kind: str = "rpp"  # rpp (both pathways), emlp (strict), mlp (no symmetry), rpp_policy_only; written by model=
+    kind: str = MISSING  # rpp (both pathways), emlp (strict), mlp (no symmetry), rpp_policy_only; written by model=
     hidden: Any = 256  # channels of each hidden layer; or a list, one for each: [64,32]
     num_layers: int = 2  # as many as hidden lists, where it is a list
     activation: str | None = None  # swish, relu, tanh, ..., as rppdyn.nn.ACTIVATIONS has them; null: swish
-    equivariant_variance: float = MISSING  # prior variance of the equivariant pathway; 0 removes it
+    equivariant_variance: float = 1e5  # prior variance of the equivariant pathway; 0 removes it
     # prior variance of the free pathway; or certified, by how far the symmetry is off in the simulator; or learned by the
     # critics, whom the actor follows
-    free_variance: Any = MISSING
+    free_variance: Any = 1e-7
     critic_equivariant_variance: float | None = None  # of the critics' equivariant pathway; null: as the actor's
     critic_free_variance: float | None = None  # of the critics' free pathway; null: as the actor's
     free_scale: Any = None  # initial size of free pathways, of a layer's own; prior: as their prior has it; null: 1e-3
@@ -274,19 +267,19 @@ SAC_ONLY = (
 class AgentConfig:
     """Soft actor-critic, on its own or on rollouts of a model; or proximal policy optimisation."""
 
-    learning_rate: float = MISSING  # of Adam
+    learning_rate: float = 3e-4  # of Adam
     learning_rate_end: float | None = None  # reached on a straight line at total_steps; null: constant
     buffer_size: int = 1_000_000  # transitions that the replay buffer holds
     learning_starts: int = 1000  # random steps before the first update
     batch_size: int = 256  # transitions in an update
-    tau: float = MISSING  # share of the critics that targets move by at each update
+    tau: float = 0.005  # share of the critics that targets move by at each update
     gamma: float = 0.99  # discount of a step
     num_envs: int = 1  # environments that a seed steps at once
     train_freq: int = 1  # steps of each before gradient updates
     gradient_steps: int = 1  # gradient updates then; -1: as many as there are new transitions
-    betas: list[float] = MISSING  # of Adam
+    betas: list[float] = field(default_factory=lambda: [0.5, 0.999])  # of Adam, as published for relaxed networks
     target_entropy: Any = "auto"  # of the learned temperature, in nats; auto: minus the action's dimension
-    noise_variance: float = MISSING  # of the critics' Gaussian likelihood; the smaller, the less the priors weigh
+    noise_variance: float = 1.0  # of the critics' Gaussian likelihood; the smaller, the less the priors weigh
     max_gradient_norm: float | None = None  # longest gradient, longer ones are clipped; null: none is
     augment: bool = False  # sampled transitions are replaced by images under random elements of the group
     mirror_loss: float = 0.0  # weight of |pi(g s) - g pi(s)|^2 in the actor's loss
@@ -372,7 +365,7 @@ class TrainAgentConfig(RunConfig):
     model: ModelConfig = MISSING
     agent: AgentConfig = MISSING
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    total_steps: int = MISSING  # steps of the environment, of all its copies together
+    total_steps: int = 1_000_000  # steps of the environment, of all its copies together
     checkpoint_every: int = 10_000  # steps between two checkpoints
     callbacks: Any = None  # of your own: module:Class of a stable-baselines3 callback, or a list of them; null: none
     seeds: int = 1  # seed, seed + 1, ..., trained at once, each into its own folder, in as many processes as threads
@@ -381,7 +374,7 @@ class TrainAgentConfig(RunConfig):
     )
 
     verb = "train-agent"
-    resumable = (*RunConfig.resumable, "total_steps", "env.total_steps", "seeds", "workers")
+    resumable = (*RunConfig.resumable, "total_steps", "seeds", "workers")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,24 +3,64 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from rppdyn.jobs.config.agent import EVALUATION_SEED, EnvConfig
+from rppdyn.jobs.config.agent import EVALUATION_SEED, VARIANTS, EnvConfig
 from rppdyn.jobs.config.checks import ConfigError, different_files, each_once, figure, file, flag, require, trusted
+
+
+def option(default: Any, text: str, metavar: str | None = None, name: str | None = None, **words: Any) -> Any:
+    """A field that is a flag of the command line.
+
+    Args:
+        text: a line of help, behind which a number has its default.
+        name: of the flag; None: the field's.
+        words: more for argparse.
+    """
+    return field(default=default, metadata={"flag": name, "help": text, "metavar": metavar, **words})
+
+
+def word(text: str, metavar: str, **words: Any) -> Any:
+    """A field that is a word of the command line without a flag."""
+    return field(metadata={"help": text, "metavar": metavar, **words})
+
+
+TRUST = "let the file run code, its own or of modules it names: you know where it is from"
+
+
+def _trust() -> Any:
+    return option(False, TRUST)
+
+
+def _vecnormalize() -> Any:
+    return option(None, "what VecNormalize.save wrote beside a .zip, whose policy saw such observations", "FILE")
+
+
+def _seed_of_episodes() -> Any:
+    return option(EVALUATION_SEED, "of the first episode's reset; the others follow")
+
+
+def _env_of_files() -> Any:
+    return option(None, "of stable-baselines3 files: the environment that they play in", "ENV")
 
 
 @dataclass
 class EvaluateAgentConfig:
     """`rppdyn evaluate-agent`."""
 
-    run: str  # a run's folder, a stable-baselines3 zip, or what `rppdyn export` wrote
-    episodes: int = 10
-    seed: int = EVALUATION_SEED
-    video: str | None = None  # where the film of the first episode goes
-    env: str | None = None  # of a file: the environment that it plays in; None: that of its symmetry
-    trust: bool = False  # a module that the run names may be imported, a file's pickles read
-    vecnormalize: str | None = None  # the statistics that a stable-baselines3 policy's observations were normalised by
+    run: str = word(
+        "the folder of a run of train-agent, a stable-baselines3 .zip, an .onnx or .pt2 of rppdyn export, or "
+        "pretrained:NAME, an agent that comes with rppdyn (pretrained:Walker2d-v5)",
+        "RUN",
+    )
+    episodes: int = option(10, "how many")
+    seed: int = _seed_of_episodes()
+    video: str | None = option(None, "film the first episode: a .gif or .mp4", "FILE")
+    env: str | None = option(None, "of a file: the environment that it plays in", "ENV")  # None: that of its symmetry
+    trust: bool = _trust()
+    vecnormalize: str | None = _vecnormalize()
 
     def __post_init__(self) -> None:
         flag("--episodes", self.episodes, 1)
@@ -38,14 +78,15 @@ class EvaluateAgentConfig:
 class ExportConfig:
     """`rppdyn export`."""
 
-    what: str  # a run's folder, or a stable-baselines3 zip
-    onnx: str | None = None
-    torch: str | None = None
-    env: str | None = None  # of a zip: the environment that it is checked in; None: that of its symmetry
-    states: int = 1000
-    seed: int = EVALUATION_SEED
-    trust: bool = False
-    vecnormalize: str | None = None
+    what: str = word("the folder of a run of train-agent, a stable-baselines3 .zip, or pretrained:NAME", "WHAT")
+    onnx: str | None = option(None, "write an ONNX model, .onnx", "FILE")
+    torch: str | None = option(None, "write a program of torch.export, .pt2", "FILE")
+    # None: that of its symmetry
+    env: str | None = option(None, "of a .zip: the environment that the files are checked in", "ENV")
+    states: int = option(1000, "how many they are checked on")
+    seed: int = _seed_of_episodes()
+    trust: bool = _trust()
+    vecnormalize: str | None = _vecnormalize()
 
     def __post_init__(self) -> None:
         flag("--states", self.states, 1)
@@ -115,24 +156,43 @@ SUBJECTS = {".zip": "stable-baselines3 file", ".pt2": "torch.export program"}
 class EquivarianceConfig:
     """`rppdyn equivariance`."""
 
-    what: str  # a run's folder, a stable-baselines3 zip, a torch.export program, or module:function
-    env: str | None = None
-    symmetry: str | None = None  # None: the run's or policy's own, else the default of `symmetry_spec`
-    group: str | None = None  # with rep_in and rep_out in place of an environment's symmetry; of a fit alone
-    rep_in: str | None = None
-    rep_out: str | None = None
-    states_from: str | None = None  # rollouts, reset, normal, test (of a fit), or a file; None: rollouts, of a fit test
-    states: int = 2000
-    episodes: int = 10
-    seed: int = EVALUATION_SEED
-    trust: bool = False  # of what it names may run code
-    vecnormalize: str | None = None  # the statistics that a stable-baselines3 policy's observations were normalised by
-    image: str | None = None  # images for a model of images: a file, or the name of a data set
-    transformations: str | None = None  # of them, by name; None: the default ones
-    weights: str | None = None  # of the model that `what` names
-    whole: str | None = None  # modules that are one layer whatever is inside
-    json: str | None = None
-    figure: str | None = None
+    what: str = word(
+        "a run's folder, a stable-baselines3 .zip, a torch.export .pt2, pretrained:NAME, or module:function (n inputs "
+        "to n outputs)",
+        "WHAT",
+    )
+    env: str | None = option(None, "the environment that a policy, or a function like one, is for", "ENV")
+    symmetry: str | None = option(None, "which one, for example D4 (the run's own, or the default one)", "NAME")
+    group: str | None = option(
+        None, 'in place of --env, or of the group that a fit was given, for example "SO(3)"', "GROUP"
+    )
+    rep_in: str | None = option(None, 'how inputs transform under --group, for example "5*T(0)+5*T(1)"', "REP")
+    rep_out: str | None = option(None, 'how outputs do, for example "T(2)"', "REP")
+    states_from: str | None = option(
+        None,
+        "where states come from: rollouts (exploring episodes of its own; the default), reset, normal (standard "
+        "normal inputs), test (of a fit; its default), or a .npy or .npz file",
+        "SOURCE",
+        "--from",
+    )
+    states: int = option(2000, "how many, evenly spaced in what there is")
+    episodes: int = option(10, "how many episodes they are taken from")
+    seed: int = _seed_of_episodes()
+    image: str | None = option(
+        None,
+        "images for module:function, a model of images or a function that makes one: .npy or .npz (n, channels, "
+        "height, width), a picture, or digits",
+        "FILE",
+    )
+    transformations: str | None = option(
+        None, "of images, for example translation_x,rotation,stretch_x,brightening", "NAMES"
+    )
+    weights: str | None = option(None, "of that model: torch.save of its state_dict, or .safetensors", "FILE")
+    whole: str | None = option(None, "modules of it that are taken as one layer each", "NAMES")
+    trust: bool = _trust()
+    vecnormalize: str | None = _vecnormalize()
+    json: str | None = option(None, "where the result goes (RUN/equivariance.json)", "FILE")
+    figure: str | None = option(None, "where it is drawn: png, svg, pdf (RUN/figures/equivariance.png)", "FILE")
 
     def __post_init__(self) -> None:
         flag("--states", self.states, 1)
@@ -203,19 +263,37 @@ class EquivarianceConfig:
 class DiscoverConfig:
     """`rppdyn discover`."""
 
-    what: str  # a run's folder, module:function, a dataset, or an environment's id
-    family: str | None = None  # a group whose generators are searched; of a fit GL(n), n the dimension of its group
-    blocks: str | None = None  # of a transition model or an agent: which entries are moved alike, in place of a family
-    rep_in: str | None = None
-    rep_out: str | None = None
-    states_from: str | None = None  # test (of a fit), rollouts or reset (of an agent), normal, or a file
-    states: int = 500
-    episodes: int = 5  # of an agent
-    seed: int = 0
-    json: str | None = None
-    steps: int = 6000  # of random actions, in an environment; states, at most, that candidates of a run are ranked by
-    signs: bool = True  # whether a robot's joints may change their direction
-    trust: bool = False  # of a module that a dataset names
+    what: str = word(
+        "a run (of an agent, fit-dynamics, fit-regression or fit-transition), module:function, a Minari dataset, or an "
+        "environment's id",
+        "WHAT",
+    )
+    family: str | None = option(
+        None, 'whose generators are searched, for example "GL(3)" (of a run GL(n))', "GROUP"
+    )  # n the dimension of its group
+    rep_in: str | None = option(
+        None, 'how the family acts on inputs, for example "4*V"; a run of a task brings it', "REP"
+    )
+    rep_out: str | None = option(None, "and on outputs", "REP")
+    blocks: str | None = option(
+        None,
+        'of a transition model or an agent: vectors among its entries, "torso velocity, tau" by one matrix, those '
+        'behind a semicolon by another, entries joined by "+"; by default all with x, y and z',
+        "NAMES",
+    )
+    states_from: str | None = option(
+        None,
+        "test (the default of a fit), rollouts (of an agent), reset, normal, or a .npy or .npz file",
+        "STATES",
+        "--from",
+    )
+    episodes: int = option(5, "of an agent, that states are from")
+    states: int = option(500, "how many at most")
+    seed: int = option(0, "of normal states")
+    steps: int = option(6000, "of random actions in an environment, or of a run at most")
+    signs: bool = option(True, "exchange a robot's joints only; none changes direction", name="--no-signs")
+    json: str | None = option(None, "where the result is written (RUN/discover.json)", "FILE")
+    trust: bool = _trust()
 
     def __post_init__(self) -> None:
         flag("--states", self.states, 1)
@@ -270,11 +348,11 @@ class DiscoverConfig:
 class PredictConfig:
     """`rppdyn predict`."""
 
-    run: str
-    data: str = ""  # an NPZ file with the arrays that the model takes
-    out: str = ""
-    members: str = "mean"  # over seeds; or all
-    trust: bool = False  # a module that the run names may be imported
+    run: str = word("a finished run", "RUN")
+    data: str = option("", "an NPZ file with the arrays that the model takes", "FILE")
+    out: str = option("", "where the array `prediction` is written (.npz)", "FILE")
+    members: str = option("mean", "mean over seeds (the default), or all", "WHICH")
+    trust: bool = _trust()
 
     def __post_init__(self) -> None:
         if not self.data or not self.out:
@@ -295,12 +373,16 @@ class CollectConfig:
 
     env: EnvConfig | None = None  # None: that of the run
     source: str | None = None  # a run's folder or a stable-baselines3 zip; None: random actions
-    play: str | None = None  # which of its policies plays; None: of a run the replay buffer is taken, a zip explores
-    steps: int | None = None  # at least; None: all of a replay buffer, else as many as the job says
-    seed: int = 0
-    name: str | None = None  # the dataset's Minari id; None: one that follows from the others
-    trust: bool = False  # of what it names may run code
-    vecnormalize: str | None = None  # the statistics that a stable-baselines3 policy's observations were normalised by
+    play: str | None = option(
+        None,
+        "episodes of the policy, in place of a run's replay buffer; a .zip explores unless told otherwise",
+        choices=PLAYS,
+    )
+    steps: int | None = option(None, "how many at least, in whole episodes (50000, or all that a replay buffer holds)")
+    seed: int = option(0, "of resets and actions, or of which episodes are drawn")
+    name: str | None = option(None, "the dataset's Minari id (rppdyn/ENV/SOURCE-v0)", "ID")
+    trust: bool = _trust()
+    vecnormalize: str | None = _vecnormalize()
 
     def __post_init__(self) -> None:
         if self.steps is not None:
@@ -344,10 +426,14 @@ def agent_files(config: ReportConfig | FigureConfig) -> None:
 class ReportConfig:
     """`rppdyn report`."""
 
-    runs: list[str]
-    out: str = "report.html"
-    env: str | None = None  # of stable-baselines3 files, which episodes are played with
-    trust: bool = False
+    runs: list[str] = word(  # noqa: RUF009
+        "run folders, those that differ in the seed alone go together; stable-baselines3 .zip files, which play episodes",
+        "RUN",
+        nargs="+",
+    )
+    out: str = option("report.html", "the page (report.html)", "FILE")
+    env: str | None = _env_of_files()
+    trust: bool = _trust()
 
     def __post_init__(self) -> None:
         each_once(self.runs)
@@ -361,11 +447,16 @@ class ReportConfig:
 class FigureConfig:
     """`rppdyn figure`."""
 
-    runs: list[str]
-    out: str
-    json: str | None = None  # where the numbers that are drawn go
-    env: str | None = None  # of stable-baselines3 files, which episodes are played with
-    trust: bool = False
+    runs: list[str] = word(  # noqa: RUF009
+        "run folders, of agents or of fits; agents that differ in the seed alone are one curve; or .zip of "
+        "stable-baselines3",
+        "RUN",
+        nargs="+",
+    )
+    out: str = option(MISSING, "the picture: png, svg, pdf", "FILE")
+    json: str | None = option(None, "also write the runs' configurations, results and metrics to FILE", "FILE")
+    env: str | None = _env_of_files()
+    trust: bool = _trust()
 
     def __post_init__(self) -> None:
         each_once(self.runs)
@@ -380,14 +471,14 @@ class FigureConfig:
 class AuditConfig:
     """`rppdyn audit`."""
 
-    what: str  # module:function, a map of observations
-    model: str = ""  # a model file, or an environment's identifier
-    observation: str = ""  # a YAML file of terms
-    actions: str | None = None  # module:function, a map of actions where the first one has none
-    symmetry: str | None = None  # None: the file's own
-    states: int = 40
-    seed: int = 0
-    json: str | None = None
+    what: str = word("module:function, which maps observations (n, dim) to their images", "WHAT")
+    model: str = option(MISSING, "the robot: an .xml or .urdf file, or an environment", "FILE")
+    observation: str = option(MISSING, "a YAML file that lists the terms", "TERMS")
+    actions: str | None = option(None, "module:function for actions, where WHAT maps observations only", "WHAT")
+    symmetry: str | None = option(None, "which one, for example left-right (the file's own); several: a+b", "NAME")
+    states: int = option(40, "how many are mirrored, stepped and compared")
+    seed: int = option(0, "of these states")
+    json: str | None = option(None, "also write what was found to FILE", "FILE")
 
     def __post_init__(self) -> None:
         for name, value in (("WHAT", self.what), ("--actions", self.actions)):
@@ -401,17 +492,17 @@ class AuditConfig:
 class CertifyConfig:
     """`rppdyn certify`."""
 
-    what: str  # an environment's identifier, or a model file
-    states: int = 400
-    seed: int = 0
-    solver: str = "stock"
-    symmetry: str | None = None  # None: the default of `symmetry_spec`
-    variant: str = "derived"
-    spec: str | None = None  # a YAML file of the terms that an environment's observation consists of
-    json: str | None = None
-    figure: str | None = None
-    rank: bool = False  # say which of the model's deviations break it in motion
-    log: str | None = None  # a Minari dataset of the robot, in which a part may be at fault
+    what: str = word("an environment's identifier, for example Walker2d-v5, or an .xml or .urdf file", "WHAT")
+    symmetry: str | None = option(None, "which one, for example D4 (the default one); several: a+b", "NAME")
+    variant: str = option("derived", "published: as the papers have it", choices=VARIANTS)
+    spec: str | None = option(None, "a YAML file of the terms that the environment observes", "FILE")
+    states: int = option(400, "how many are mirrored, stepped and compared")
+    seed: int = option(0, "of the states and actions that are compared")
+    solver: str = option("stock", "tight: solve contact forces to rounding", choices=("stock", "tight"))
+    json: str | None = option(None, "also write the certificate to FILE", "FILE")
+    figure: str | None = option(None, "also draw it (png, svg or pdf)", "FILE")
+    rank: bool = option(False, "also repair what deviates in the model, one by one, and rank it by its effect")
+    log: str | None = option(None, "name the part that is at fault in these transitions instead", "DATASET", "--from")
 
     def __post_init__(self) -> None:
         flag("--states", self.states, 20)
@@ -433,3 +524,10 @@ class CertifyConfig:
     def is_model_file(self) -> bool:
         """Whether a model's file is certified, not an environment."""
         return self.what.lower().endswith((".xml", ".mjcf", ".urdf"))
+
+
+@dataclass
+class CacheConfig:
+    """`rppdyn cache`."""
+
+    clear: bool = option(False, "remove them; bases are solved again and datasets made again when needed")

@@ -19,10 +19,11 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from rppdyn.jobs.config.agent import SAC_ONLY, EnvConfig
+from rppdyn.jobs.config.agent import FORMER_KEYS, SAC_ONLY, EnvConfig
 from rppdyn.jobs.config.checks import ConfigError, did_you_mean
 from rppdyn.jobs.config.explaining import one_line, unknown_key
 from rppdyn.jobs.config.help import help_of
+from rppdyn.jobs.config.run import without
 from rppdyn.jobs.config.schemas import CONFIGS, SCHEMAS, choices, groups, is_section, kinds_of, known_keys, open_keys
 from rppdyn.runs import RunFolder
 from rppdyn.trust import search_modules
@@ -178,7 +179,7 @@ def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> 
         ConfigError: an override is malformed, names a key that the configuration lacks, or has an impossible value.
     """
     with one_line(name):
-        base = OmegaConf.merge(OmegaConf.structured(SCHEMAS[name]), stored)
+        base = OmegaConf.merge(OmegaConf.structured(SCHEMAS[name]), without(stored, FORMER_KEYS))
         for override in map(_parsed, map(_quoted, overrides)):
             key = override.get_key_element().lstrip("+~")
             if override.is_sweep_override():

@@ -72,7 +72,7 @@ def _explain(error: Exception, name: str) -> str:
 def unknown_key(key: str, configuration: str) -> str:
     """What to say of a key that a configuration lacks."""
     known = known_keys(SCHEMAS[configuration])
-    # The right name in another group or in none; of two keys of that name agent's, since env's is only its default.
+    # The right name in another group or in none.
     last = {name.rpartition(".")[2]: name for name in known}
     name = key.rpartition(".")[2]
     if name in last:

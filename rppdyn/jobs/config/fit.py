@@ -56,9 +56,9 @@ MOST_TEST_STEPS = 100_000
 class NetworkConfig:
     """The network: which pathways, how wide, how much each is believed."""
 
-    kind: str = "rpp"  # rpp (both pathways), emlp (strict), mlp (no symmetry); written by model=
+    kind: str = MISSING  # rpp (both pathways), emlp (strict), mlp (no symmetry); written by model=
     hidden: Any = (
-        MISSING  # channels of a hidden layer, or their representation, "64*T(0)+21*T(1)"; or a list, one per layer
+        384  # channels of a hidden layer, or their representation, "64*T(0)+21*T(1)"; or a list, one per layer
     )
     num_layers: int = 3  # as many as hidden lists, where it is a list
     equivariant_variance: float = 1e5  # prior variance of the equivariant pathway; 0 removes it
@@ -129,7 +129,8 @@ class NetworkConfig:
 class DynamicsModelConfig(NetworkConfig):
     """A vector field: the gradient of a network's Hamiltonian, or a network itself."""
 
-    system: str = "hamiltonian"  # hamiltonian, whose field is a gradient, or ode
+    hidden: Any = 128
+    system: str = MISSING  # hamiltonian, whose field is a gradient, or ode; written by model=
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -145,7 +146,9 @@ class OptimiserConfig:
     warm_up: int = 0  # epochs in which the learning rate rises from zero to that of its schedule
     epochs: int = MISSING  # passes over the training data
     batch_size: int = 500  # data in a step
-    noise_variance: float = MISSING  # of the Gaussian likelihood; the smaller, the less the priors weigh
+    # of the Gaussian likelihood, in units of the targets' variance, of a pendulum in those of the task; the smaller, the less
+    # the priors weigh
+    noise_variance: float = 1e-4
 
     def __post_init__(self) -> None:
         positive("optimiser.learning_rate", self.learning_rate)
@@ -280,7 +283,7 @@ class PendulumTaskConfig:
 class FitEvaluationConfig:
     """What is measured while fitting."""
 
-    every: int = MISSING  # epochs
+    every: int = 10  # epochs
     states: int = 200  # test inputs for the equivariance errors
 
     def __post_init__(self) -> None:
@@ -312,7 +315,8 @@ class FitConfig(RunConfig):
     """What fits have in common: members trained together, each from a seed of its own."""
 
     optimiser: OptimiserConfig = MISSING
-    evaluation: FitEvaluationConfig = MISSING
+    evaluation: FitEvaluationConfig = field(default_factory=FitEvaluationConfig)
+    checkpoint_every: int = 20  # epochs between two checkpoints
     objective: str = "map"  # with the variances that are given; or marginal_likelihood, which learns them
     marginal_likelihood: MarginalLikelihoodConfig = field(default_factory=MarginalLikelihoodConfig)
     seeds: int = 1  # members: seed, seed + 1, ..., trained together in this process

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rppdyn.jobs.config.agent import FORMER_KEYS
+
 __all__ = ["AGENTS", "MODEL", "agent_of", "flattened", "model_of", "setting", "value_of"]
 
 MODEL = "agent.imagination"
@@ -20,13 +22,9 @@ IGNORED = (
     "runs_root",
     "threads",
     "device",
-    "env.total_steps",
-    "env.learning_rate",
-    "env.learning_rate_end",
-    "env.betas",
-    "env.tau",
+    *FORMER_KEYS,
 )
-"""Keys that don't tell runs apart: seeds, lengths and folders, and what every environment has a default of its own for."""
+"""Keys that don't tell runs apart: seeds, lengths and folders."""
 
 
 def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

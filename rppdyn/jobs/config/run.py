@@ -25,7 +25,7 @@ class RunConfig(ABC):
     """What every training run has: seeds, where it computes, and where its folder is."""
 
     seed: int = 0  # of all random choices; several runs have seed, seed + 1, ...
-    checkpoint_every: int = MISSING  # steps (of fits epochs) between two checkpoints
+    checkpoint_every: int = MISSING  # steps or epochs between two checkpoints
     device: str = "auto"  # auto (a CUDA device where there is one), cpu, cuda, cuda:N, mps
     # null: one (an agent: two); for several seeds as many, at most four (agents: all, and one on a GPU)
     threads: int | None = None
@@ -103,5 +103,6 @@ def without(config: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     copy = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
     for key in keys:
         group, _, name = key.rpartition(".")
-        (copy.get(group, {}) if group else copy).pop(name, None)
+        if isinstance(inner := copy.get(group) if group else copy, dict):
+            inner.pop(name, None)
     return copy

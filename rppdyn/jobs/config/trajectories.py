@@ -23,7 +23,7 @@ WRITTEN = ("task.windows", "task.digest", "task.generators")
 class RecordingsTaskConfig:
     """Whose trajectories, what their columns are, the symmetry that networks are given, and how they are cut."""
 
-    name: str = "trajectories"  # written by task=
+    name: str = MISSING  # written by task=
     data: str = MISSING  # a CSV, NPZ or HDF5 file, a folder with one for each trajectory, or a Minari dataset
     state: Any = None  # names of columns, in order; or in its place positions, with velocities or momenta
     positions: Any = None  # columns of positions, in the place of state
@@ -85,7 +85,9 @@ class RecordingsTaskConfig:
 class RecordingsModelConfig(DynamicsModelConfig):
     """The vector field; what is not said follows from the columns and the group."""
 
-    kind: str = AUTO  # rpp with a group, mlp without
+    kind: str = MISSING  # rpp, emlp, mlp; or auto: rpp with a group, mlp without; written by model=
+    hidden: Any = 64
+    num_layers: int = 2
     system: str = AUTO  # hamiltonian with momenta, mechanical with velocities, else ode; or separable
 
     def __post_init__(self) -> None:

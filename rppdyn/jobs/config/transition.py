@@ -43,6 +43,7 @@ class TransitionTaskConfig:
 class TransitionModelConfig(NetworkConfig):
     """The change of the state as a network of state and action."""
 
+    hidden: Any = 256
     num_layers: int = 2
     equivariant_variance: float = 1e6
     free_variance: Any = 3.0  # or certified, by how far the symmetry is off in the simulator; or learned, from the data
@@ -80,7 +81,7 @@ class FitTransitionConfig(FitConfig):
     )
     task: TransitionTaskConfig = field(default_factory=TransitionTaskConfig)
     model: TransitionModelConfig = MISSING
-    evaluation: TransitionEvaluationConfig = MISSING
+    evaluation: TransitionEvaluationConfig = field(default_factory=TransitionEvaluationConfig)
 
     verb = "fit-transition"
 

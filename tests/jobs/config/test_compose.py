@@ -15,7 +15,7 @@ from rppdyn.agents import RPPMBPO, compilation, defaults
 from rppdyn.agents.model_based import DYNAMICS
 from rppdyn.envs import KNOWN_ENVIRONMENTS
 from rppdyn.jobs.config import compose, schemas
-from rppdyn.jobs.config.agent import MODELS, ImaginationConfig, TrainAgentConfig
+from rppdyn.jobs.config.agent import MODELS, TrainAgentConfig
 from rppdyn.jobs.config.checks import PARAMETRISATIONS, PRECISIONS, ConfigError, did_you_mean
 from rppdyn.jobs.config.help import help_of
 from rppdyn.jobs.config.run import without
@@ -30,10 +30,16 @@ def composed(*overrides):
 @pytest.mark.parametrize("env", schemas.choices("env"))
 def test_every_environment_has_a_file_that_names_it(env):
     config = composed(f"env={env}")
-    assert config.env.id == env
-    assert config.total_steps == config.env.total_steps
     published = 0.004 if env.startswith(("Walker2d", "Swimmer")) else 0.005
-    assert config.agent.tau == config.env.tau == (0.02 if env == "InvertedPendulum-v5" else published)
+    assert (config.env.id, config.agent.tau) == (env, 0.02 if env == "InvertedPendulum-v5" else published)
+
+
+def test_what_a_task_recommends_stands_behind_the_agents_own_settings_and_the_users():
+    assert composed("env=InvertedPendulum-v5").agent.betas == [0.9, 0.999] and composed().total_steps == 15_000
+    assert composed("env=Walker2d-v5").agent.betas == composed("env=Pusher-v4").agent.betas == [0.5, 0.999]
+    assert composed("env=Walker2d-v5", "agent=ppo").agent.betas == [0.9, 0.999]
+    assert composed("env=Walker2d-v5", "agent.tau=0.3").agent.tau == composed("agent.tau=0.3").agent.tau == 0.3
+    assert composed("total_steps=7", "agent=ppo").total_steps == 7
 
 
 def test_every_environment_with_a_spec_can_be_chosen():
@@ -73,9 +79,8 @@ def test_the_names_in_files_schema_and_agent_agree():
     assert PRECISIONS == compilation.PRECISIONS
 
 
-def test_the_defaults_of_the_model_based_agent_agree_with_the_schema_and_its_file():
+def test_the_defaults_of_the_model_based_agent_agree_with_the_schema():
     imagination = composed("agent=mbpo").agent.imagination
-    assert imagination == ImaginationConfig()
     assert {name: getattr(imagination, name) for name in DYNAMICS} == DYNAMICS
     parameters = inspect.signature(RPPMBPO.__init__).parameters
     own = (
@@ -161,7 +166,6 @@ def test_different_configurations_never_share_a_folder():
         "agent.learning_rate=2e-3",
         "agent.betas=[0.8,0.999]",
         "env.actuator_scale.slider=0.5",
-        "env.tau=0.01",
         "model.hidden=64",
         "model.bilinear=false",
         "model.parametrisation=dense",
@@ -220,6 +224,10 @@ def test_a_stored_configuration_comes_back_with_changes():
         assert "\n" not in str(error.value)
     with pytest.raises(ConfigError, match="nonsense"):
         compose.from_stored("train_agent", {**stored, "nonsense": 1}, [])
+    older = {**stored, "env": {**stored["env"], "total_steps": 1_000_000, "learning_rate": 3e-4, "tau": 0.1}}
+    assert compose.from_stored("train_agent", older, []) == config  # tau is the agent's
+    with pytest.raises(ConfigError, match=r"unknown key 'env.tau' \(did you mean 'agent.tau'\?\)"):
+        composed("env.tau=0.1")
 
 
 def test_a_sweep_is_expanded_as_hydra_does():
