@@ -26,8 +26,8 @@ from rppdyn.equivariance.discover import discover
 from rppdyn.equivariance.error import equivariance_error
 from rppdyn.groups import SO, SO2eR3
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.fit import FitDynamicsConfig, PendulumTaskConfig, RolloutConfig
+from rppdyn.jobs.config.run import device_of
 from rppdyn.jobs.fitting.dynamics import INITIAL_SCALE, DynamicsFit
 from rppdyn.jobs.fitting.members import GAUSSIAN, Parts, backward, build_stack, under_group
 from rppdyn.jobs.fitting.running import load_members, run_fit

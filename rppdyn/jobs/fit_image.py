@@ -22,9 +22,9 @@ from rppdyn.images.models import ARCHITECTURES
 from rppdyn.images.operators import penalty
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.image import FitImageConfig
 from rppdyn.jobs.config.own import overrides
+from rppdyn.jobs.config.run import device_of
 from rppdyn.jobs.fitting.members import GAUSSIAN, Likelihood, StackFit, stack_of
 from rppdyn.jobs.fitting.own import FittedFunction, as_file, fitted
 from rppdyn.jobs.fitting.running import load_members, run_fit

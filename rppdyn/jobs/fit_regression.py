@@ -20,9 +20,9 @@ from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.groups import GL, Group, Trivial
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.fit import FitRegressionConfig, RegressionTaskConfig
 from rppdyn.jobs.config.own import AUTO, file_stem, overrides
+from rppdyn.jobs.config.run import device_of
 from rppdyn.jobs.fitting.members import StackFit, build_stack, equivariance_metrics, under_group
 from rppdyn.jobs.fitting.own import FittedFunction, as_file, fitted, vectors, warn_of_sizes
 from rppdyn.jobs.fitting.running import load_members, run_fit

@@ -26,8 +26,8 @@ from rppdyn.dynamics.fitted import solve
 from rppdyn.groups import GL, Group
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.own import AUTO, overrides
+from rppdyn.jobs.config.run import device_of
 from rppdyn.jobs.config.trajectories import FitTrajectoriesConfig
 from rppdyn.jobs.fitting.dynamics import INITIAL_SCALE, DynamicsFit
 from rppdyn.jobs.fitting.members import build_stack

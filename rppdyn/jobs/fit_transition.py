@@ -21,7 +21,7 @@ from rppdyn.envs.transitions import Segments, draw_chunks, transition_data
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.devices import device_of
+from rppdyn.jobs.config.run import device_of
 from rppdyn.jobs.config.transition import FitTransitionConfig
 from rppdyn.jobs.fitting.members import LAPLACE, Likelihood, StackFit, build_stack, equivariance_metrics, widest
 from rppdyn.jobs.fitting.running import load_members, run_fit

@@ -19,6 +19,8 @@ from rppdyn.errors import by_user
 from rppdyn.trust import modules_of
 from rppdyn.verbs.verb import INTERRUPTED, USER_ERROR, Parser, UsageError, Verb, report_error
 
+FIT_RESULT = "rppdyn.jobs.results:FitResult"
+
 
 @dataclass(frozen=True)
 class Training:
@@ -112,7 +114,7 @@ class Training:
 def training_verb(
     name: str,
     summary: str,
-    result: str = "rppdyn.jobs.results:FitResult",
+    result: str = FIT_RESULT,
     trusts: bool = False,
     others: tuple[str, ...] = (),
     module: str = "",
@@ -129,7 +131,7 @@ def _training_arguments(job: Training, parser: Parser) -> None:
         return "\n\n".join(map(compose.describe, (job.name, *job.others)))
 
     parser.describe = describe
-    parser.usage = f"{parser.prog} [--resume [RUN]] [--multirun] [KEY=VALUE ...]"
+    parser.usage = f"{parser.prog} [--resume [RUN]] [--multirun] [--cfg job] [KEY=VALUE ...]"
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes to the configuration below")
     parser.add_argument(
         "--resume",
@@ -141,6 +143,9 @@ def _training_arguments(job: Training, parser: Parser) -> None:
         "--multirun",
         action="store_true",
         help="run every combination of values such as seed=0,1,2 (Hydra's sweep)",
+    )
+    parser.add_argument(
+        "-c", "--cfg", choices=("job", "hydra", "all"), help="print the configuration as YAML, or Hydra's own, and stop"
     )
     if job.trusts:
         from rppdyn.jobs.config.command import TRUST
@@ -158,6 +163,14 @@ def _train(job: Training, arguments: argparse.Namespace) -> int:
     run, words = _run_argument(words) if arguments.resume else (None, words)
     words = own_words(job.name, words, begun=run is not None)
     job = job.chosen(words) if run is None else job.of_run(run)
+    if arguments.cfg is not None:
+        for flag in ("resume", "multirun"):
+            if vars(arguments)[flag]:
+                raise UsageError(
+                    f"--cfg {arguments.cfg} with --{flag}: one configuration is shown; leave out one of the two"
+                )
+        compose.show(job.name, words, arguments.cfg)
+        return 0
     if run is not None:
         if arguments.multirun:
             raise UsageError(f"--resume {run} with --multirun: a folder is one run; leave out one of the two")

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import errno
 import json
+from dataclasses import asdict
 
 import pytest
+from omegaconf import OmegaConf
 
 from rppdyn.cli import main
 from rppdyn.jobs import train_agent
+from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.checks import ConfigError, positive
 from rppdyn.jobs.results import TrainManyResult
+from rppdyn.runs import RunFolder
+from rppdyn.verbs import training
 
 
 def refused() -> ConfigError:
@@ -87,3 +92,21 @@ def test_a_full_disk_is_said_in_one_line(monkeypatch, tmp_path, capsys, error):
     assert said.startswith("rppdyn: error: no room for a file (") and "--resume" in said
     monkeypatch.undo()
     assert main([*words, "--resume"]) == 0
+
+
+def test_the_configuration_is_shown_and_nothing_is_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["env=Walker2d-v5", "agent.gamma=0.9", "--cfg", "job"]
+    assert main(["train-agent", *words]) == 0
+    shown = OmegaConf.to_object(OmegaConf.create(capsys.readouterr().out))
+    assert shown == asdict(compose.composed("train_agent", words[:2])) and not list(tmp_path.iterdir())
+    assert main(["train-agent", *words, "--multirun"]) == main(["train-agent", "--cfg", "job", "seed=x"]) == 2
+
+
+def test_a_job_of_a_search_returns_its_objective(tmp_path):
+    """What a sweeper that searches chooses the next configuration by."""
+    words = [*FIT[1:], "optimiser.epochs=1", f"run_dir={tmp_path / 'run'}"]
+    config = compose.composed("fit_regression", words)
+    task = training._SweepTask(training.Training("fit_regression", training.FIT_RESULT), False, False, searches=True)
+    value = task(OmegaConf.structured(config))
+    assert [value] == RunFolder.open(tmp_path / "run").result()["metrics"]["validation/error"]

@@ -22,9 +22,18 @@ from omegaconf import DictConfig, OmegaConf
 from rppdyn.jobs.config.agent import FORMER_KEYS, SAC_ONLY, EnvConfig
 from rppdyn.jobs.config.checks import ConfigError, did_you_mean
 from rppdyn.jobs.config.explaining import one_line, unknown_key
-from rppdyn.jobs.config.help import help_of
 from rppdyn.jobs.config.run import without
-from rppdyn.jobs.config.schemas import CONFIGS, SCHEMAS, choices, groups, is_section, kinds_of, known_keys, open_keys
+from rppdyn.jobs.config.schemas import (
+    CONFIGS,
+    SCHEMAS,
+    choices,
+    groups,
+    help_of,
+    is_section,
+    kinds_of,
+    known_keys,
+    open_keys,
+)
 from rppdyn.runs import RunFolder
 from rppdyn.trust import search_modules
 
@@ -41,7 +50,27 @@ def composed(name: str, overrides: Sequence[str]) -> Any:
         ConfigError: one line that names the key or the choice, the value and the remedy.
     """
     with _hydra(name, overrides) as prepared:
+        for override in map(_parsed, prepared):
+            if override.is_sweep_override():
+                word = str(override.input_line)
+                remedy = "add --multirun to run each, or write [a,b] for a list"
+                if word.startswith("seeds="):
+                    raise ConfigError(f"{word}: give their number, such as seeds=3, or seed=0,1,2 with --multirun")
+                raise ConfigError(f"{word}: several values; {remedy}")
         return _compose(name, prepared)
+
+
+def show(name: str, overrides: Sequence[str], kind: str) -> None:
+    """Print the composed configuration as YAML: that of the "job", Hydra's own ("hydra") or "all".
+
+    Raises:
+        ConfigError: it can't be used.
+    """
+    composed(name, overrides)
+    with _hydra(name, overrides) as prepared:
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        hydra.show_cfg(name, prepared, kind, package=None)
 
 
 def environment(words: Sequence[str]) -> EnvConfig | None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import get_args
 
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
 
 from rppdyn.jobs.config.checks import ConfigError, did_you_mean
-from rppdyn.jobs.config.schemas import SCHEMAS, choices, groups, known_keys, takes_null
+from rppdyn.jobs.config.schemas import SCHEMAS, choices, groups, kind_of, known_keys
 
 LAUNCHERS = {  # of sweeps, and what installs them
     "joblib": "hydra-joblib-launcher",
@@ -36,37 +36,45 @@ def one_line(name: str) -> Iterator[None]:
 
 
 def _explain(error: Exception, name: str) -> str:
-    text = str(error)
-    cause = str(error.__cause__ or "")
-    match = re.search(r"Could not (?:find|load) '([^']+)/([^/']*)'", text)
-    if match:
-        group, choice = match.groups()
-        if group.startswith("hydra/"):
-            plugin = LAUNCHERS.get(choice.partition("_")[0])
-            if group == "hydra/sweeper":
-                remedy = "pip install 'rppdyn[optuna]'" if choice == "optuna" else "known are basic and optuna"
-                return f"{group}={choice}: not installed; {remedy}, or leave it out"
-            remedy = f"pip install {plugin}" if plugin else f"known are {', '.join(LAUNCHERS)}"
-            return f"{group}={choice}: not installed; {remedy}, or leave it out"
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, choice = error.missing_cfg_file.rpartition("/")
+        return _missing(group, choice, name)
+    cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
+    key = getattr(cause, "full_key", None)
+    if not isinstance(cause, OmegaConfBaseException) or not key:
+        return _first_line(str(error))
+    if isinstance(cause, ConfigKeyError | ConfigAttributeError):
+        return unknown_key(key, name)
+    if not isinstance(cause, ValidationError):
+        return f"{key}: {_first_line(str(cause))}"
+    if cause.value is None:
+        return f"{key}=null: can't be null; leave the override out for the default"
+    kind = kind_of(key, name)
+    takes_null = type(None) in get_args(kind)
+    wanted = next((text for each, text in WANTED.items() if each in (get_args(kind) if takes_null else [kind])), None)
+    if wanted is None:
+        return f"{key}={cause.value}: {_first_line(str(cause))}"
+    return f"{key}={cause.value}: {wanted}{', or null' * takes_null}"
+
+
+WANTED = {
+    bool: "must be true or false",
+    int: "must be an integer, written without exponent",
+    float: "must be a number",
+}
+
+
+def _missing(group: str, choice: str, name: str) -> str:
+    """What to say of a choice that there is not."""
+    if not group.startswith("hydra/"):
         known = choices(group, name)
         return f"{group}={choice}: no such choice{did_you_mean(choice, known)}; choose one of {', '.join(known)}"
-    match = re.search(r"Could not override '([^']+)'", text)
-    if match:
-        return unknown_key(match[1].split("@")[0], name)
-    match = re.search(r"Error merging override ([^\n]*)", text)
-    if match:
-        word = match[1].lstrip("+")
-        wanted = _wanted(cause)
-        null = ", or null" if wanted.startswith("must be") and takes_null(word.partition("=")[0], name) else ""
-        return f"{word}: {wanted}{null}"
-    match = re.search(r"Ambiguous value for argument '([^']+)'", text)
-    if match:
-        if match[1].startswith("seeds="):
-            return f"{match[1]}: give their number, such as seeds=3, or seed=0,1,2 with --multirun"
-        return f"{match[1]}: several values; add --multirun to run each, or write [a,b] for a list"
-    full_key = re.search(r"full_key: (\S+)", text)
-    where = f"{full_key[1]}: " if full_key else ""
-    return where + _first_line(text)
+    plugin = LAUNCHERS.get(choice.partition("_")[0])
+    if group == "hydra/sweeper":
+        remedy = "pip install 'rppdyn[optuna]'" if choice == "optuna" else "known are basic and optuna"
+    else:
+        remedy = f"pip install {plugin}" if plugin else f"known are {', '.join(LAUNCHERS)}"
+    return f"{group}={choice}: not installed; {remedy}, or leave it out"
 
 
 def unknown_key(key: str, configuration: str) -> str:
@@ -84,20 +92,6 @@ def unknown_key(key: str, configuration: str) -> str:
             close = difflib.get_close_matches(name, last, n=1, cutoff=0.75)
             hint = f" (did you mean {last[close[0]]!r}?)" if close else ""
     return f"unknown key {key!r}{hint}; `rppdyn {SCHEMAS[configuration].verb} --help` lists the keys"
-
-
-def _wanted(complaint: str) -> str:
-    """What OmegaConf wanted instead, in plain words."""
-    for found, words in (
-        ("converted to Float", "must be a number"),
-        ("converted to Integer", "must be an integer, written without exponent"),
-        ("converted to Boolean", "must be true or false"),
-        ("is not a valid bool", "must be true or false"),
-        ("is not Optional", "can't be null; leave the override out for the default"),
-    ):
-        if found in complaint:
-            return words
-    return _first_line(complaint)
 
 
 def _first_line(text: str) -> str:

@@ -13,11 +13,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from omegaconf import MISSING
 
 from rppdyn.jobs.config.checks import LOGGERS, ConfigError, at_least, one_of, require
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass
@@ -106,3 +109,23 @@ def without(config: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
         if isinstance(inner := copy.get(group) if group else copy, dict):
             inner.pop(name, None)
     return copy
+
+
+def device_of(name: str) -> torch.device:
+    """The configured device; of "auto" the first CUDA device, if there is one.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        return torch.device("cuda" if count else "cpu")
+    device = torch.device(name)
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError(f"device={name}: torch finds no Apple GPU here; leave it out or use device=cpu")
+    if device.type == "cuda" and (device.index or 0) >= count:
+        offered = {0: "no CUDA device", 1: "one CUDA device, cuda:0"}.get(count, f"the CUDA devices 0 to {count - 1}")
+        raise ConfigError(f"device={name}: this machine offers {offered}; leave it out or use device=cpu")
+    return device

@@ -1,8 +1,15 @@
-"""What can be configured: the schema of each verb, where its files are, and its keys and choices."""
+"""What can be configured: the schema of each verb, where its files are, its keys, their help and their choices."""
 
 from __future__ import annotations
 
+import ast
+import inspect
+import io
+import re
+import textwrap
+import tokenize
 from dataclasses import fields, is_dataclass
+from functools import cache
 from importlib import resources
 from typing import Any, TypeGuard, get_args, get_type_hints
 
@@ -63,12 +70,13 @@ def kinds_of(schema: type) -> dict[str, Any]:
     return {item.name: hints[item.name] for item in fields(schema)}
 
 
-def takes_null(key: str, name: str) -> bool:
-    """Whether a dotted key of the configuration `name` may be null."""
+def kind_of(key: str, name: str) -> Any:
+    """The type of a dotted key of a configuration, or of an entry of a list or a dictionary; None where there is none."""
     kind: Any = SCHEMAS[name]
-    for part in key.split("."):
-        kind = kinds_of(kind).get(part) if is_section(kind) else None
-    return type(None) in get_args(kind)
+    for part in re.split(r"[.\[]", key):
+        section = next((each for each in (kind, *get_args(kind)) if is_section(each)), None)
+        kind = kinds_of(section).get(part) if section is not None else next(reversed(get_args(kind)), None)
+    return kind
 
 
 def is_section(kind: Any) -> TypeGuard[type]:
@@ -90,3 +98,52 @@ def groups(name: str) -> list[str]:
     """The keys that are chosen by name, and the group of experiments where there is one."""
     keys = [key for key, kind in kinds_of(SCHEMAS[name]).items() if is_section(kind)]
     return [key for key in (*keys, "experiment") if choices(key, name)]
+
+
+def help_of(schema: type, prefix: str = "") -> dict[str, str]:
+    """A line of help for each dotted key: the comment beside its field, or above it; "" where there is none."""
+    found: dict[str, str] = {}
+    own = _comments_of(schema)
+    for name, kind in kinds_of(schema).items():
+        section = next((part for part in (kind, *get_args(kind)) if is_section(part)), None)
+        if section is None:
+            found[f"{prefix}{name}"] = own.get(name, "")
+        else:
+            found |= help_of(section, f"{prefix}{name}.")
+    return found
+
+
+@cache
+def _comments_of(schema: type) -> dict[str, str]:
+    """Comments of a dataclass's fields and of those that it inherits; of fields that are made, their metadata."""
+    found = {item.name: str(item.metadata["help"]) for item in fields(schema) if "help" in item.metadata}
+    for kind in reversed(schema.__mro__):
+        if (
+            "__dataclass_fields__" in vars(kind) and kind.__module__ != "types"
+        ):  # made by make_dataclass, without a source
+            found |= {name: text for name, text in _own_comments(kind).items() if text or name not in found}
+    return found
+
+
+def _own_comments(kind: Any) -> dict[str, str]:
+    source = textwrap.dedent(inspect.getsource(kind))
+    comments = {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    alone = {number for number in comments if source.splitlines()[number - 1].lstrip().startswith("#")}
+    (definition,) = ast.parse(source).body
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for item in definition.body:
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            last = item.end_lineno or item.lineno
+            lines = [comments[n] for n in range(item.lineno, last + 1) if n in comments]
+            above: list[str] = []
+            number = item.lineno - 1
+            while not lines and number in alone:
+                above.insert(0, comments[number])
+                number -= 1
+            found[item.target.id] = " ".join(lines or above)
+    return found

@@ -30,8 +30,8 @@ from rppdyn.errors import is_out_of_memory
 from rppdyn.groups import Group
 from rppdyn.jobs.config import notation
 from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.devices import device_of
 from rppdyn.jobs.config.fit import FitConfig, NetworkConfig
+from rppdyn.jobs.config.run import device_of
 from rppdyn.jobs.plots import fit_curves
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
 from rppdyn.nn.hidden import component_major

@@ -22,7 +22,7 @@ from rppdyn.errors import place_in_users_code
 from rppdyn.jobs.config import notation
 from rppdyn.jobs.config.agent import ImaginationConfig, ModelConfig, TrainAgentConfig
 from rppdyn.jobs.config.checks import CERTIFIED, ConfigError
-from rppdyn.jobs.config.devices import device_of
+from rppdyn.jobs.config.run import device_of
 from rppdyn.jobs.results import final_policy
 from rppdyn.priors import free_variance
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError

@@ -17,8 +17,8 @@ from rppdyn.envs import KNOWN_ENVIRONMENTS
 from rppdyn.jobs.config import compose, schemas
 from rppdyn.jobs.config.agent import MODELS, TrainAgentConfig
 from rppdyn.jobs.config.checks import PARAMETRISATIONS, PRECISIONS, ConfigError, did_you_mean
-from rppdyn.jobs.config.help import help_of
 from rppdyn.jobs.config.run import without
+from rppdyn.jobs.config.schemas import help_of
 from rppdyn.nn.linear import Parametrisation
 from rppdyn.runs import RunFolder
 
