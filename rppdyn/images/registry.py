@@ -154,7 +154,6 @@ class PathwayKind:
         is_map: False of biases.
         within: pathways that contain it, the narrowest first, where it is linear in its coefficients.
         settings: its section of a model's configuration and the dataclass with its keys and their checks; None for none.
-        later: whether runs had been named before there was such a pathway. A run without it keeps its name.
     """
 
     name: str
@@ -165,7 +164,6 @@ class PathwayKind:
     is_map: bool = True
     within: tuple[str, ...] = ()
     settings: tuple[str, type] | None = None
-    later: bool = False
 
     def build(self, place: Place, variance: int | float) -> ImagePathway:
         """The pathway at its place."""
@@ -180,7 +178,7 @@ class PathwayKind:
 
 _CONV, _GROUP, _SPARSE = "rppdyn.images.pathways:", "rppdyn.images.group_convolution:", "rppdyn.images.sparse:"
 _LIE = "rppdyn.images.lie_convolution:"
-_FILTERS: Any = {"settings": ("filters", FilterSettings), "later": True}
+_FILTERS: Any = {"settings": ("filters", FilterSettings)}
 _KINDS = (
     PathwayKind("gconv", f"{_GROUP}GroupConvolution", ROTATIONS_AND_SHIFTS, rotations=4, within=("conv", "fc")),
     PathwayKind("gconv_separable", f"{_GROUP}SeparableGroupConvolution", ROTATIONS_AND_SHIFTS, rotations=4),
@@ -207,7 +205,6 @@ _KINDS = (
     PathwayKind("fc", f"{_CONV}FullyConnected"),
     PathwayKind(
         "operators", "rppdyn.images.operators:OperatorPathway", within=("fc",), settings=("operators", OperatorSettings),
-        later=True,
     ),
     PathwayKind("pixel_bias", f"{_CONV}PixelBias", is_map=False),
 )  # fmt: skip

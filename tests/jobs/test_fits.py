@@ -167,13 +167,11 @@ def test_both_hamiltonians_learn_the_pendulum_and_the_symmetric_one_conserves_it
     assert records[-1]["validation/error_mean"] < 0.7 * records[0]["validation/error_mean"]
 
 
-def test_maps_of_bilinear_layers_are_counted_and_move_no_folder_where_they_are_the_usual_ones(tmp_path):
+def test_maps_of_bilinear_layers_are_counted(tmp_path):
     usual, seven = (
         compose.composed("fit_dynamics", ["task=pendulum", *words]) for words in ([], ["model.bilinear_maps=7"])
     )
     assert usual.folder() != seven.folder()
-    words = ["task=pendulum", "model.bilinear_maps=null"]
-    assert "bilinear_maps" not in compose.composed("fit_dynamics", words).identity()["model"]
     config = dynamics(tmp_path / "seven", "model.bilinear_maps=7", 'model.hidden=["6*T(0)+8*T(1)",4]')
     net = fit_dynamics.Dynamics(config).stack.member(0)
     assert {k.maps for k in net.blocks[0].bilinear.contractions} == {7}
@@ -202,7 +200,7 @@ def test_compiling_needs_a_compiler_and_gives_other_runs_their_folders(tmp_path,
         compose.composed("fit_dynamics", ["task=pendulum", *words])
         for words in ([], ["compile=true"], ["compile=false"])
     )
-    assert "compile" not in usual.identity() and usual.folder() == plain.folder() != compiled.folder()
+    assert len({usual.folder(), compiled.folder(), plain.folder()}) == 3
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ValueError, match=r"compile=true: .* no-such-compiler is not found: install it"):
         fit_dynamics.run(dynamics(tmp_path / "no", "compile=true", "optimiser.epochs=1"))
@@ -257,8 +255,6 @@ def test_a_warm_up_multiplies_the_rate_of_its_schedule_by_what_rises_to_one(tmp_
             subject.step(step)
         usual, found = (subject.optimiser.param_groups[0]["lr"] for subject in (plain, warm))
         assert usual > 0 and found == pytest.approx(usual * min(1, (step + 1) / (2 * steps))), step
-    never, without = (regression(tmp_path, *words, *more) for more in (["optimiser.warm_up=0"], []))
-    assert "warm_up" not in without.identity()["optimiser"] and never.identity() == without.identity()
     with pytest.raises(ValueError, match=r"optimiser.warm_up=5: must be a number of epochs, from 0 to .*epochs=4"):
         regression(tmp_path, *words, "optimiser.warm_up=5")
 
@@ -401,9 +397,6 @@ def test_a_chain_of_groups_is_configured_learned_and_resumed(tmp_path):
     x = torch.randn(5, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     error = lambda G: float(equivariance_error(net, (4 * V)(G), (4 * V)(G), x).mean)  # noqa: E731
     assert error(O2eR3()) < 1e-5 < 1e-3 * error(O(3))
-    other = dynamics(tmp_path / "other", "model=rpp_ode", *CHAIN)
-    assert "groups" in other.identity()["model"]  # and without, folders are where they were
-    assert not {"groups", "variances"} & dynamics(tmp_path / "other", "model=rpp_ode").identity()["model"].keys()
 
 
 def test_a_regression_with_a_chain(tmp_path):

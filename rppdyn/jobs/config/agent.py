@@ -31,7 +31,7 @@ from rppdyn.jobs.config.checks import (
     variance,
     widths,
 )
-from rppdyn.jobs.config.run import RunConfig, without
+from rppdyn.jobs.config.run import RunConfig
 
 ARCHITECTURES = ("auto", "regular", "tensor")
 MODELS = ("rpp", "emlp", "mlp", "rpp_policy_only")
@@ -427,9 +427,3 @@ class TrainAgentConfig(RunConfig):
     def place(self) -> tuple[str, ...]:
         name = self.model.kind if self.agent.name == "sac" else f"{self.model.kind}_{self.agent.name}"
         return self.env.id.replace("/", "_").replace(":", "_"), name, f"seed{self.seed}"
-
-    def identity(self) -> dict[str, Any]:
-        later = ("imagination", "matmul_precision", "compile", "ppo")  # null, as before there were such keys
-        unused = [f"agent.{key}" for key in later if getattr(self.agent, key) is None]
-        unused += ["agent.num_envs"] * (self.agent.num_envs == 1) + ["env.spec"] * (self.env.spec is None)
-        return without(super().identity(), [*unused, *(["callbacks"] * (not self.callback_names))])

@@ -40,9 +40,8 @@ FISHER = ("exact", "sampled")
 ROLLOUT_METHODS = ("dopri5", "rk4")
 OWN = "own"
 """The task of the user's own data."""
-OWN_WRITTEN = ("train", "validation", "test", "digest", "generators")
-"""Keys of its that a run writes down for those who read it."""
-OWN_KEYS = ("data", "inputs", "outputs", "rep", "rep_out", "split", "split_seed", "digest", "generators")
+OWN_WRITTEN = ("task.train", "task.validation", "task.test", "task.digest", "task.generators")
+"""Keys that a run writes down for those who read it."""
 MOST_SEEDS = 1000
 MOST_STEPS = 1_000_000
 """Time steps to the horizon."""
@@ -352,12 +351,6 @@ class FitConfig(RunConfig):
                 "no pathways whose variances could be learned; leave out one of the two"
             )
 
-    def identity(self) -> dict[str, Any]:
-        usual = [] if self.optimiser.warm_up else ["optimiser.warm_up"]
-        if self.objective != "marginal_likelihood" or self.marginal_likelihood.curvature == "kronecker":
-            usual += ["marginal_likelihood.curvature", "marginal_likelihood.draws"]
-        return without(super().identity(), usual)  # as before there were such keys
-
     @property
     def reports(self) -> bool:
         """Whether the run folder gets a report."""
@@ -408,9 +401,7 @@ class FitRegressionConfig(FitConfig):
             raise ConfigError(f"model={self.model.kind} without group=: name the symmetry, or give model=mlp")
 
     def identity(self) -> dict[str, Any]:
-        content = super().identity()
-        unused = OWN_KEYS if self.task.data is None else OWN_WRITTEN
-        return without(content, [f"task.{key}" for key in unused])  # the first as before there were such keys
+        return without(super().identity(), () if self.task.data is None else OWN_WRITTEN)
 
     @property
     def task_name(self) -> str:
@@ -458,10 +449,6 @@ class FitDynamicsConfig(FitConfig):
                 f"task.file={self.task.file} with seeds={self.seeds}: a file holds the data of one seed; fit one, or leave the "
                 "file out, and each seed has its own"
             )
-
-    def identity(self) -> dict[str, Any]:
-        later = ["compile"] * (not self.compile) + ["task.masses"] * (self.task.masses == [1, 1])
-        return without(super().identity(), later)  # as before there were such keys
 
     @property
     def model_name(self) -> str:

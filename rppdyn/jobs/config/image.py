@@ -15,9 +15,8 @@ from rppdyn.jobs.config.run import without
 
 PLACED = ("canvas", "shift", "folder")
 AUGMENTS = ("augment_shift", "augment_flip", "augment_turn")
-OWN_WRITTEN = ("train", "validation", "digest")
+OWN_WRITTEN = ("task.train", "task.validation", "task.digest")
 """Keys of the user's own images that a run writes down for those who read it."""
-OWN_KEYS = ("data", "images", "labels", "targets", "split", "split_seed", "digest")
 ARCHITECTURES = ("small", "small_max", "one_layer", "three_layers", "power_blocks", "nine_layers", "ten_layers")
 
 
@@ -178,24 +177,7 @@ class FitImageConfig(FitConfig):
             )
 
     def identity(self) -> dict[str, Any]:
-        usual = [f"task.{name}" for name in AUGMENTS if f"task.{name}" not in self.task.augments]
-        usual += [f"task.{key}" for key in (OWN_KEYS if self.task.data is None else OWN_WRITTEN)]
-        if self.task.resize is None:
-            usual.append("task.resize")
-        if self.model.output_scale == 1:
-            usual.append("model.output_scale")
-        if not self.model.batch_norm:
-            usual.append("model.batch_norm")  # as before there was such a key
-        present = {kind.settings[0] for name in self.model.settings if (kind := REGISTRY[name]).settings is not None}
-        usual += [f"model.{name}" for name in _SECTIONS if name not in present]  # of pathways that are not there
-        content = without(super().identity(), usual)  # as before there were such keys
-        if "filters" in content["model"] and not self.model.filters.penalty:
-            content["model"] = without(content["model"], ["filters.penalty"])  # later than the others
-        pathways = content["model"]["pathways"]
-        content["model"]["pathways"] = {
-            name: value for name, value in pathways.items() if value or not REGISTRY[name].later
-        }
-        return content
+        return without(super().identity(), () if self.task.data is None else OWN_WRITTEN)
 
     @property
     def model_name(self) -> str:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
-
-from omegaconf import OmegaConf
 
 from rppdyn.jobs.config import compose, schemas
 from rppdyn.jobs.config.checks import ConfigError
@@ -35,9 +32,7 @@ def _resumed(config: RunConfig, folder: RunFolder) -> dict[str, Any] | None:
     stored = compose.from_run(schemas.name_of(config), folder)
     different = differences(plain(stored.identity()), plain(config.identity()))
     if different:
-        key = different[0][0]
-        # values of the whole configurations: an identity leaves out what is as it was before there was such a key
-        before, now = (OmegaConf.select(OmegaConf.create(plain(asdict(each))), key) for each in (stored, config))
+        key, before, now = different[0]
         raise RunFolderError(
             f"{folder.path} was run with {key}={before}, not {now}: resume it with that, or leave out --resume "
             "and choose another run_dir="

@@ -88,17 +88,8 @@ class RunConfig(ABC):
 
     def identity(self) -> dict[str, Any]:
         """The configuration without the keys in which a resumed run may differ from its beginning."""
-        content = without(asdict(self), self.resumable)
-        content["threads"] = content["threads"] or 1  # as before there was null
-        usual: dict[str, Any] = {"parametrisation": "pathways", "learn_every": 2000}
-        usual |= dict.fromkeys(("bilinear_maps", "groups", "variances", "free_scale", "widen", "activation"))
-        for key, value in usual.items():  # as before there was such a key
-            if content["model"].get(key, value) == value:
-                content["model"].pop(key, None)
-        if content["model"].get("bilinear") == "published":
-            content["model"]["bilinear"] = None  # as before configurations named it
-        content["model"].pop("certified_variance", None)  # which follows from the others
-        return content
+        content = without(asdict(self), [*self.resumable, "model.certified_variance"])  # which follows from the others
+        return content | {"threads": self.threads or 1}  # null is one
 
 
 def without(config: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from omegaconf import MISSING
 from rppdyn.jobs.config.agent import VARIANTS
 from rppdyn.jobs.config.checks import CERTIFIED, LEARNED, ConfigError, at_least, free_variance_number, require
 from rppdyn.jobs.config.fit import FitConfig, FitEvaluationConfig, NetworkConfig
-from rppdyn.jobs.config.run import without
 
 PROTOCOLS = ("standard", "published")
 
@@ -98,9 +97,6 @@ class FitTransitionConfig(FitConfig):
         require("variant", self.variant, self.variant in VARIANTS, " or ".join(VARIANTS))
         if self.spec is not None and self.variant != "derived":
             raise ConfigError(f"variant={self.variant} and spec={self.spec} are two symmetries: leave out one")
-
-    def identity(self) -> dict[str, Any]:
-        return without(super().identity(), ["spec"] * (self.spec is None))
 
     @property
     def steps_per_epoch(self) -> int:

