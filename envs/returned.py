@@ -10,12 +10,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rppdyn.errors import is_users_class, place_in_users_code, place_of_method
+from rppdyn.errors import UserError, is_users_class, place_in_users_code, place_of_method
 
 __all__ = ["ReturnedError", "blamed", "held_remarks", "require_reset", "require_step"]
 
 
-class ReturnedError(ValueError):
+class ReturnedError(UserError):
     """An environment returned something else than Gymnasium asks for."""
 
 

@@ -11,6 +11,10 @@ import traceback
 from types import FrameType
 
 
+class UserError(ValueError):
+    """Something that a user did, or can mend; the message says in one line what, where and the remedy."""
+
+
 class UserCodeError(RuntimeError):
     """Code of the user's failed in another process; the message says where."""
 
@@ -73,12 +77,13 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def by_user(error: BaseException) -> bool:
-    """Whether an exception says what its reader did wrong: a `raise` statement of this package made it, or the user's own code.
+    """Whether an exception says what its reader did wrong: a UserError, or one of the user's own code.
 
-    What does not fit in memory or on the disk is the user's, too. A ValueError of NumPy's, or of `int`, has its last Python
-    frame in this package, but no `raise` there. An OSError is where it names a file.
+    What does not fit in memory or on the disk is the user's, too, and an OSError that names a file. So is a plain ValueError or
+    TypeError that a `raise` statement of this package made, as its mathematics refuse arguments; one of NumPy's, or of `int`,
+    has its last Python frame in this package, but no `raise` there.
     """
-    if is_out_of_memory(error) or is_out_of_space(error) or isinstance(error, UserCodeError):
+    if is_out_of_memory(error) or is_out_of_space(error) or isinstance(error, UserError | UserCodeError):
         return True
     if place_in_users_code(error) is not None:
         return True

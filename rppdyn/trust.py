@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from rppdyn.errors import UserError
+
 __all__ = ["UntrustedError", "modules_of", "require_trust", "search_modules"]
 
 _folder: ContextVar[str | None] = ContextVar("folder of the user's modules", default=None)
 
 
-class UntrustedError(ValueError):
+class UntrustedError(UserError):
     """A file alone names a module, and nobody has said that it may be imported."""
 
 

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from rppdyn.errors import UserError
+
 RESIDUAL_LIMIT = 1e-10
 ORTHONORMALITY_LIMIT = 1e-12
 RANK_GAP_LIMIT = 1e-6
@@ -15,7 +17,7 @@ may be those of invariants under generators that are not given to full precision
 all but invariant."""
 
 
-class NotCertified(ValueError):
+class NotCertified(UserError):
     """The invariants of a representation could not be told from near-invariants, so no basis is returned."""
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torchdiffeq import odeint, odeint_adjoint
 
 from rppdyn.dynamics.models import DrivenModel, DynamicsModel
+from rppdyn.errors import UserError
 
 __all__ = ["METHODS", "IntegrationError", "Trajectories", "integrate"]
 
@@ -21,7 +22,7 @@ MAX_STEPS = 10_000
 """Of the adaptive method, between two times."""
 
 
-class IntegrationError(ValueError):
+class IntegrationError(UserError):
     """The adaptive method finds no steps that keep to its tolerances."""
 
 

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rppdyn.errors import UserError
 from rppdyn.nn.pathways import Pathway, named_pathways
 from rppdyn.nn.stacking import Stack
 from rppdyn.priors.laplace import Evidence, PathwayEvidence, PredictEach
@@ -26,7 +27,7 @@ EXAMPLES = 64  # whose gradients are computed at a time, so that their activatio
 COPIES = 4  # of a kernel matrix that a determinant and its gradient take
 
 
-class DivergedError(ValueError):
+class DivergedError(UserError):
     """Outputs or gradients are no finite numbers."""
 
 

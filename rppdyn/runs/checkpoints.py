@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from rppdyn.errors import UserError
 from rppdyn.runs.files import flush_to_disk, read_tensors
 
 logger = logging.getLogger(__name__)
@@ -24,11 +25,11 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 
 
-class CheckpointError(ValueError):
+class CheckpointError(UserError):
     """A run has checkpoints, and none of them can be read."""
 
 
-class DivergedError(ValueError):
+class DivergedError(UserError):
     """What is trained has numbers that are not finite: its weights, its losses, or the state of its optimiser."""
 
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rppdyn.errors import UserError
+
 
 def flush_to_disk(path: Path) -> None:
     """Fsync a file or a folder, so that a rename that follows can't overtake its content."""
@@ -60,7 +62,7 @@ def replacing(path: Path) -> Iterator[Path]:
     flush_to_disk(path.parent)
 
 
-class UnwrittenError(ValueError):
+class UnwrittenError(UserError):
     """What was measured is in no file.
 
     Attributes:

@@ -19,6 +19,7 @@ from typing import Any, Self
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rppdyn.errors import UserError
 from rppdyn.runs.checkpoints import Checkpoints
 from rppdyn.runs.files import flush_to_disk, names_file, plain, write_json, write_text
 
@@ -33,7 +34,7 @@ ABSENT = "(absent)"
 PACKAGES = ("rppdyn", "torch", "numpy", "gymnasium", "mujoco", "stable-baselines3", "hydra-core")
 
 
-class RunFolderError(ValueError):
+class RunFolderError(UserError):
     """A run's folder exists, is absent, is in use, or holds another configuration than the one asked for."""
 
 

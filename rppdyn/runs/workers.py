@@ -18,7 +18,7 @@ from logging.handlers import QueueHandler
 from queue import SimpleQueue
 from typing import Any, BinaryIO
 
-from rppdyn.errors import UserCodeError, one_line, place_in_users_code
+from rppdyn.errors import UserCodeError, UserError, one_line, place_in_users_code
 
 __all__ = [
     "MOST",
@@ -114,7 +114,7 @@ asked_to_stop = StopRequest()
 """In a worker: true once its :meth:`Worker.stop` was called."""
 
 
-class WorkerError(ValueError):
+class WorkerError(UserError):
     """A worker's process is gone."""
 
 

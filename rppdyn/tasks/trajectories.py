@@ -15,6 +15,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from torch import Tensor
 
+from rppdyn.errors import UserError
 from rppdyn.runs.array_cache import ArrayCache, decode, encode
 from rppdyn.runs.files import write_bytes
 from rppdyn.tasks.pendulum import Pendulum
@@ -75,7 +76,7 @@ class TrajectoryData:
         return {"format": FORMAT_VERSION, "parameters": dict(self.parameters)}
 
 
-class OtherParametersError(ValueError):
+class OtherParametersError(UserError):
     """A file of trajectories was made with other parameters than are asked for."""
 
     def __init__(self, path: Path, name: str, stored: Any, wanted: Any) -> None:

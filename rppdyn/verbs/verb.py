@@ -12,6 +12,7 @@ from typing import NoReturn, get_args, get_type_hints
 
 from rppdyn.errors import (
     UserCodeError,
+    UserError,
     by_user,
     is_out_of_memory,
     is_out_of_space,
@@ -25,7 +26,7 @@ TRACEBACK = "RPPDYN_TRACEBACK"
 """The variable that says whether tracebacks are printed: not 0, and not empty."""
 
 
-class UsageError(ValueError):
+class UsageError(UserError):
     """The command line can't be understood."""
 
 

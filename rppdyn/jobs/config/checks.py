@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rppdyn.errors import UserError
+
 PARAMETRISATIONS = ("pathways", "dense")
 BILINEAR = ("auto", "channelwise", "published")
 PRECISIONS = ("highest", "high", "medium")
@@ -16,7 +18,7 @@ ACTIVATIONS = ("swish", "relu", "tanh", "gelu", "elu", "leaky_relu", "mish", "so
 """As `rppdyn.nn.activations` has them, which imports torch."""
 
 
-class ConfigError(ValueError):
+class ConfigError(UserError):
     """A configuration can't be used; the message names the key, the value and the remedy."""
 
 
