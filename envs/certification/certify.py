@@ -45,7 +45,7 @@ from rppdyn.envs.certification.evidence import (
     STRIDE,
     Comparison,
     Elements,
-    Evidence,
+    SimulatedSteps,
     Tick,
     counted_features,
     faults,
@@ -265,7 +265,7 @@ class Examination:
     """
 
     seed: int
-    evidence: Evidence
+    evidence: SimulatedSteps
     starts: np.ndarray
     sequences: np.ndarray
     paths: list[np.ndarray]
@@ -280,7 +280,7 @@ class Examination:
             ValueError: so many steps are faulty that too few are left to judge.
         """
         rng = np.random.default_rng(seed)
-        evidence = Evidence.visit(simulator, n_states, rng, tick)
+        evidence = SimulatedSteps.visit(simulator, n_states, rng, tick)
         evidence.require_enough(evidence.outcome.fault)
         other, _ = simulator.rollout_states(n_states, rng, stride=STRIDE, horizon=HORIZON, tick=tick)
         starts = evidence.first(ROLLOUTS).states
@@ -462,7 +462,7 @@ def reversal_defect(
     """
     with opened(env) as simulator, tight_solver(simulator.model):
         model = simulator.model
-        evidence = Evidence.visit(simulator, n_states, np.random.default_rng(seed))
+        evidence = SimulatedSteps.visit(simulator, n_states, np.random.default_rng(seed))
         s = evidence.outcome
 
         def images(qpos: np.ndarray, qvel: np.ndarray) -> tuple[np.ndarray, ...]:

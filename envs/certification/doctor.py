@@ -21,7 +21,7 @@ import numpy as np
 from rppdyn.envs.catalogue import symmetry_spec
 from rppdyn.envs.certification.certificate import EXACT_BELOW
 from rppdyn.envs.certification.certify import opened
-from rppdyn.envs.certification.evidence import Comparison, Elements, Evidence, faults
+from rppdyn.envs.certification.evidence import Comparison, Elements, SimulatedSteps, faults
 from rppdyn.envs.derivation import derive
 from rppdyn.envs.derivation.symmetrise import symmetrise
 from rppdyn.envs.model_symmetry import Deviation, ModelSymmetry
@@ -86,7 +86,7 @@ def diagnose(
         chosen = _chosen(compiled, symmetry)
         spec = symmetry_spec(compiled, symmetry=chosen.name)
         elements = Elements.of(spec, 0, np.random.default_rng(seed))
-        evidence = Evidence.visit(BareSimulator(compiled), n_states, np.random.default_rng(seed))
+        evidence = SimulatedSteps.visit(BareSimulator(compiled), n_states, np.random.default_rng(seed))
         evidence.require_enough(evidence.outcome.fault)
         whole = _defects(evidence, elements)
         broken = whole > EXACT_BELOW
@@ -111,13 +111,15 @@ def _chosen(model: mujoco.MjModel, name: str | None) -> ModelSymmetry:
     raise ValueError(f"no discrete symmetry of the model deviates (known: {known}): there is nothing to repair")
 
 
-def _stepped(model: mujoco.MjModel, evidence: Evidence) -> Evidence:
+def _stepped(model: mujoco.MjModel, evidence: SimulatedSteps) -> SimulatedSteps:
     """The same states and actions, stepped by another model."""
     simulator = BareSimulator(model)
-    return Evidence(simulator, evidence.states, evidence.actions, simulator.steps(evidence.states, evidence.actions))
+    return SimulatedSteps(
+        simulator, evidence.states, evidence.actions, simulator.steps(evidence.states, evidence.actions)
+    )
 
 
-def _defects(evidence: Evidence, elements: Elements) -> np.ndarray:
+def _defects(evidence: SimulatedSteps, elements: Elements) -> np.ndarray:
     """The relative defect of the step from each state; nan where either step was faulty."""
     m, s = evidence.images(elements), evidence.outcome
     state = Comparison.of(elements, "qpos", s, m)

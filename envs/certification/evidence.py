@@ -21,7 +21,7 @@ from rppdyn.envs.certification.certificate import Defect
 from rppdyn.envs.simulator import Outcome, Simulator
 from rppdyn.envs.spec import SPACES, VERDICTS, Space, SymmetrySpec
 
-__all__ = ["Comparison", "Elements", "Evidence", "FEWEST", "HORIZON", "STRIDE", "Tick", "faults"]
+__all__ = ["Comparison", "Elements", "SimulatedSteps", "FEWEST", "HORIZON", "STRIDE", "Tick", "faults"]
 
 FEWEST = 20  # states that have a 95th percentile
 STRIDE = 10  # steps between sampled states, which would otherwise be nearly the same
@@ -109,7 +109,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class SimulatedSteps:
     """Visited states with random actions, and one step from each.
 
     Args:
@@ -124,16 +124,18 @@ class Evidence:
     outcome: Outcome
 
     @classmethod
-    def visit(cls, simulator: Simulator, n_states: int, rng: np.random.Generator, tick: Tick = ignore) -> Evidence:
+    def visit(
+        cls, simulator: Simulator, n_states: int, rng: np.random.Generator, tick: Tick = ignore
+    ) -> SimulatedSteps:
         """Roll out random actions and step from the visited states."""
         states, actions = simulator.rollout_states(n_states, rng, stride=STRIDE, horizon=HORIZON, tick=tick)
         return cls(simulator, states, actions, simulator.steps(states, actions, tick))
 
-    def first(self, n: int) -> Evidence:
+    def first(self, n: int) -> SimulatedSteps:
         """The part of it from n states, evenly spread."""
         chosen = np.linspace(0, len(self.states) - 1, min(n, len(self.states))).astype(int)
         outcome = Outcome(*(column[chosen] for column in self.outcome))
-        return Evidence(self.simulator, self.states[chosen], self.actions[chosen], outcome)
+        return SimulatedSteps(self.simulator, self.states[chosen], self.actions[chosen], outcome)
 
     @property
     def state_keys(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from rppdyn.envs.certification.certificate import EXACT_BELOW
-from rppdyn.envs.certification.evidence import Comparison, Elements, Evidence, faults
+from rppdyn.envs.certification.evidence import Comparison, Elements, SimulatedSteps, faults
 from rppdyn.envs.simulator import Simulator, quiet_mujoco
 from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.envs.state import capture_state, restore_state
@@ -66,7 +66,7 @@ def _rewards_alone() -> tuple[type, ...]:
 
 def _defects(simulator: Simulator, spec: SymmetrySpec) -> dict[tuple[str, str], float]:
     """The 95th percentile of each generator's relative defects, of states, rewards and terminations."""
-    evidence = Evidence.visit(simulator, STATES, np.random.default_rng(0))
+    evidence = SimulatedSteps.visit(simulator, STATES, np.random.default_rng(0))
     return {
         (name, kind): float(np.quantile(values, 0.95)) if len(values) else 0.0
         for k, name in enumerate(spec.generator_names)
@@ -74,7 +74,7 @@ def _defects(simulator: Simulator, spec: SymmetrySpec) -> dict[tuple[str, str], 
     }
 
 
-def _values(evidence: Evidence, elements: Elements) -> Iterator[np.ndarray]:
+def _values(evidence: SimulatedSteps, elements: Elements) -> Iterator[np.ndarray]:
     s, m = evidence.outcome, evidence.images(elements)
     state = Comparison.of(elements, "qpos", s, m)
     for key in evidence.state_keys[1:]:

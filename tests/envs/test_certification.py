@@ -27,7 +27,7 @@ from rppdyn.envs import (
 )
 from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW, Defect
 from rppdyn.envs.certification.certify import opened
-from rppdyn.envs.certification.evidence import Elements, Evidence
+from rppdyn.envs.certification.evidence import Elements, SimulatedSteps
 from rppdyn.envs.certification.store import model_digest
 from rppdyn.envs.derivation import derive, symmetrise
 from rppdyn.envs.simulator import BareSimulator, Outcome, Simulator, tight_solver
@@ -100,7 +100,7 @@ def test_every_joint_mutant_is_found(env_id):
     mutants = {name: mutant for name, mutant in joint_mutants(spec) if mutant != spec}
     assert len(mutants) > 1
     with opened(env_id) as simulator:
-        evidence = Evidence.visit(simulator, 20, np.random.default_rng(0))
+        evidence = SimulatedSteps.visit(simulator, 20, np.random.default_rng(0))
         survivors = [name for name, mutant in mutants.items() if evidence.verdict(elements(mutant)) == "exact"]
         assert evidence.verdict(elements(spec)) == "exact"
     assert survivors == []
@@ -113,7 +113,7 @@ def test_double_pendulum_constraint_force_at_the_end_of_the_rail():
     simulator.reset(np.random.default_rng(0))
     simulator.env.set_state(np.array([1.0, 0.05, -0.02]), np.array([0.5, 0.0, 0.1]))
     state, action = simulator.get(), np.array([0.3])
-    evidence = Evidence(simulator, state[None], action[None], simulator.steps(state[None], action[None]))
+    evidence = SimulatedSteps(simulator, state[None], action[None], simulator.steps(state[None], action[None]))
     original, image = simulator.step(state, action), Outcome(*(x[0] for x in evidence.images(elements(spec))))
     assert abs(original.next_obs[8]) > 1
     assert np.allclose(image.next_obs, spec.obs.transform(spec.obs.generator(0), original.next_obs), rtol=0, atol=1e-5)
@@ -309,7 +309,7 @@ def test_a_double_turn_and_a_quaternions_sign_do_not_count():
     """Differences are taken between features: the image of a quaternion may come out with the other sign."""
     spec = ant_spec("quarter turn")
     with opened(gym.make("Ant-v5", **OPTIONS)) as simulator:
-        evidence = Evidence.visit(simulator, 20, np.random.default_rng(0))
+        evidence = SimulatedSteps.visit(simulator, 20, np.random.default_rng(0))
         m = evidence.images(elements(spec))
         flipped = m.next_qpos.copy()
         flipped[:, 3:7] *= -1

@@ -12,7 +12,7 @@ from benchmarks.mutation import Mutation, mutations, refute_mutations
 from rppdyn.envs import symmetry_spec
 from rppdyn.envs.certification.certificate import EXACT_BELOW, Defect
 from rppdyn.envs.certification.certify import opened
-from rppdyn.envs.certification.evidence import Comparison, Elements, Evidence
+from rppdyn.envs.certification.evidence import Comparison, Elements, SimulatedSteps
 
 
 def count(env, spec, **options):
@@ -41,7 +41,7 @@ def test_mutations_of_a_continuous_generator():
     assert set(chosen) <= set(mutations(spec))
     assert Mutation(0, "action", (0,)) not in set(mutations(spec))  # its row is zero: a sign has no effect
     with opened(gym.make("Ant-v5", **OPTIONS)) as simulator:
-        evidence = Evidence.visit(simulator, 20, np.random.default_rng(0))
+        evidence = SimulatedSteps.visit(simulator, 20, np.random.default_rng(0))
         right = Elements.of(spec, 0, np.random.default_rng(0))
         assert np.median(evidence.compared(right, evidence.images(right))[0].relative) < 1e-12
         for m in chosen:
@@ -85,7 +85,7 @@ def test_a_force_that_seldom_acts_is_not_lost_in_a_percentile():
     spec = symmetry_spec("Ant-v5", symmetry="left-right")
     names = [entry.name for entry in spec.obs.features]
     with opened("Ant-v5") as simulator:
-        evidence = Evidence.visit(simulator, 200, np.random.default_rng(0))
+        evidence = SimulatedSteps.visit(simulator, 200, np.random.default_rng(0))
         right = Elements.of(spec, 0, np.random.default_rng(0))
         m = evidence.images(right)
         force = names.index("torso external force z")

@@ -23,7 +23,7 @@ from rppdyn.jobs.fit_regression import OwnRows, Regressor, load_regressors
 from rppdyn.jobs.fit_trajectories import load_recordings
 from rppdyn.jobs.fit_transition import Transition, load_transitions
 from rppdyn.jobs.fitting.members import StackFit
-from rppdyn.jobs.measuring.targets import Blocks, Function, Network, changes
+from rppdyn.jobs.measuring.targets import Blocks, Function, MeasuredNetwork, changes
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, RunFolderError
@@ -225,14 +225,16 @@ def _function(
     rep_out: Rep,
     inputs: Blocks,
     outputs: Blocks,
-    networks: Mapping[str, Network],
+    networks: Mapping[str, MeasuredNetwork],
 ) -> Function:
     return Function(name, call, rep_in, rep_out, inputs, outputs, lambda x, _: x, torch.zeros(1), False, networks)
 
 
-def _networks(name: str, module: nn.Module, inputs: Callable[[Tensor], Tensor], rep_in: Rep) -> dict[str, Network]:
+def _networks(
+    name: str, module: nn.Module, inputs: Callable[[Tensor], Tensor], rep_in: Rep
+) -> dict[str, MeasuredNetwork]:
     """The network whose layers are told apart, where it was built for this very symmetry."""
-    return {name: Network(module, inputs)} if isinstance(module, RPPEMLP) and module.rep_in == rep_in else {}
+    return {name: MeasuredNetwork(module, inputs)} if isinstance(module, RPPEMLP) and module.rep_in == rep_in else {}
 
 
 def _blocks(parts: Mapping[str, int]) -> dict[str, list[int]]:

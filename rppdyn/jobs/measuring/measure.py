@@ -23,7 +23,7 @@ from rppdyn.equivariance import (
 from rppdyn.equivariance.actions import act
 from rppdyn.equivariance.error import POOLED_FLOOR, elements_by_generator, pooled_ratio, pooled_sums
 from rppdyn.groups import Group
-from rppdyn.jobs.measuring.targets import Function, Network
+from rppdyn.jobs.measuring.targets import Function, MeasuredNetwork
 from rppdyn.reps import Rep
 from rppdyn.runs.statistics import bootstrap_interval, iqm
 
@@ -284,7 +284,7 @@ def estimate_of(sums: Tensor, published: float) -> Estimate:
     return Estimate(float(pooled_ratio(sums.numpy())), (float(low), float(high)), published)
 
 
-def _layers(network: Network, x: Tensor, generators: dict[str, list[Tensor]]) -> Layers | None:
+def _layers(network: MeasuredNetwork, x: Tensor, generators: dict[str, list[Tensor]]) -> Layers | None:
     """The attribution of the error to layers; None where the network has only one whose output's action is known."""
     module, inputs = network.module, network.inputs(x)
     count = len(module.rep_in.G.discrete_generators)

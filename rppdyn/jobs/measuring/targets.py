@@ -29,7 +29,7 @@ from rppdyn.reps import Rep, Scalar
 Blocks = Mapping[str, Sequence[int]]
 
 
-class Network(NamedTuple):
+class MeasuredNetwork(NamedTuple):
     """A network inside a function whose hidden representations are known, and what it sees of the function's inputs."""
 
     module: RPPEMLP
@@ -59,7 +59,7 @@ class Function:
     encode: Callable[[Tensor, Tensor], Tensor]
     scale: Tensor
     centred: bool = False
-    networks: Mapping[str, Network] = field(default_factory=dict)
+    networks: Mapping[str, MeasuredNetwork] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def plain_function(
     f = tried(call, sample, spec.action.dim if spec else rep_out.dim)
     networks = {}
     if isinstance(call, RPPEMLP) and call.rep_in == rep_in and call.rep_out == rep_out:
-        networks = {"network": Network(in_precision(call, torch.float64), lambda x: x)}
+        networks = {"network": MeasuredNetwork(in_precision(call, torch.float64), lambda x: x)}
     if spec is None:
         inputs, outputs = ({f"[{i}]": [i] for i in range(rep.dim)} for rep in (rep_in, rep_out))
         return Function(
@@ -324,7 +324,7 @@ def check_policy(policy: BasePolicy, spec: SymmetrySpec) -> None:
         )
 
 
-def _symmetric_networks(policy: Any, spec: SymmetrySpec, modules: Mapping[str, Any]) -> dict[str, Network]:
+def _symmetric_networks(policy: Any, spec: SymmetrySpec, modules: Mapping[str, Any]) -> dict[str, MeasuredNetwork]:
     """Those networks of an RPP policy that were built for this very symmetry."""
     built = getattr(policy, "spec", None)
     if built is None or (built.group, built.obs_rep, built.action_rep) != (
@@ -341,7 +341,7 @@ def _symmetric_networks(policy: Any, spec: SymmetrySpec, modules: Mapping[str, A
         return torch.cat([obs, spec.action.decode(x[..., n:]) / high], -1) if x.shape[-1] > n else obs
 
     networks = {name: module for name, module in modules.items() if isinstance(module, RPPEMLP)}
-    return {name: Network(in_precision(module, torch.float64), inputs) for name, module in networks.items()}
+    return {name: MeasuredNetwork(in_precision(module, torch.float64), inputs) for name, module in networks.items()}
 
 
 def as_policy(call: Callable[[Tensor], Tensor]) -> Callable[[NDArray], NDArray]:
