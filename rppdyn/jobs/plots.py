@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
@@ -43,6 +45,7 @@ __all__ = [
     "compare_equivariance",
     "draw_files",
     "draw_horizons",
+    "draw_pathways",
     "draw_rollouts",
     "draw_trajectory",
     "fit_curves",
@@ -507,3 +510,60 @@ def draw_horizons(curves: Mapping[str, Any], path: Path) -> Path:
         parts.set_xlim(left=0)
         parts.legend(frameon=False, fontsize="small", loc="lower right")
     return save(figure, path)
+
+
+def draw_pathways(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
+    """Draw the table of pathways, by layer: means, and a point for each member; relative numbers where pathways compete."""
+    from rppdyn.priors.laplace import BIASES  # with torch, which takes seconds
+
+    figure = Figure(figsize=(13.2, 6.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    rows = [row for row in rows if row["coefficients"]]
+    colours = dict(zip(dict.fromkeys(row["pathway"] for row in rows), cycle(COLOURS), strict=False))
+    maps = [row for row in rows if row["pathway"] not in BIASES]
+    per_layer = Counter(row["layer"] for row in maps)
+    competing = [row for row in maps if per_layer[row["layer"]] > 1]
+    effective, normalised, relative, precision, norm, empty = figure.subplots(2, 3).flat
+    _draw_pathway_numbers(effective, "effective number of parameters", "effective", rows, colours)
+    _draw_pathway_numbers(normalised, "effective number per parameter", "normalised", rows, colours)
+    _draw_pathway_numbers(relative, "relative to the layer's", "relative", competing, colours)
+    _draw_pathway_numbers(precision, "prior precision", "precision", rows, colours, bars=False)
+    _draw_pathway_numbers(norm, "norm of the coefficients", "norm", rows, colours)
+    effective.set_yscale("symlog", linthresh=1)
+    effective.set_ylim(bottom=0)
+    normalised.set_yscale("symlog", linthresh=1e-3)
+    normalised.set_ylim(0, 1.15)
+    relative.set_ylim(0, 1.15)
+    precision.set_yscale("log")
+    label_decades(precision.yaxis)
+    empty.set_axis_off()
+    empty.legend(*effective.get_legend_handles_labels(), loc="center", frameon=False)
+    return save(figure, path)
+
+
+def _draw_pathway_numbers(
+    axes: Axes,
+    title: str,
+    key: str,
+    rows: Sequence[Mapping[str, Any]],
+    colours: dict[str, str],
+    bars: bool = True,
+) -> None:
+    """Means as bars, or as points where the axis has no zero that bars could begin at."""
+    layers = list(dict.fromkeys(row["layer"] for row in rows))
+    width = 0.8 / len(colours)
+    for k, (name, colour) in enumerate(colours.items()):
+        own = [row for row in rows if row["pathway"] == name]
+        at = np.array([layers.index(row["layer"]) for row in own]) + (k - (len(colours) - 1) / 2) * width
+        values = [[value for value in row[key] if value is not None] for row in own]
+        means = [np.mean(numbers) for numbers in values]
+        if bars:
+            axes.bar(at, means, width, color=colour, alpha=0.75, label=name)
+        else:
+            axes.plot(at, means, "o", color=colour, ms=7)
+        for x, numbers in zip(at, values, strict=True):
+            axes.plot([x] * len(numbers), numbers, "k.", ms=3, zorder=3)
+    axes.set_xticks(range(len(layers)), layers, rotation=35, ha="right", fontsize="x-small")
+    axes.set_title(title, fontsize="medium")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)

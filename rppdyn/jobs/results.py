@@ -18,12 +18,12 @@ FIRST_DIVERGENCE = "rollout/first_divergence"  # null where none did, which is n
 
 @dataclass
 class FitResult(RunResult):
-    """What a fit ends with, and what `result.json` holds.
+    """The end of a fit, as in `result.json`.
 
     Attributes:
         metrics: the last record of `metrics.jsonl`; lists have one value per seed.
         test: what was measured of the finished members, lists of one value per seed; null for a member that diverged.
-        pathways: where variances were learned, the rows of :func:`rppdyn.jobs.fitting.pathways.pathway_rows`.
+        pathways: where variances were learned, the rows of :func:`rppdyn.jobs.fitting.running.pathway_rows`.
     """
 
     verb: str
@@ -107,7 +107,7 @@ def _over_seeds(values: list[float | None]) -> str:
 
 @dataclass
 class TrainAgentResult(RunResult):
-    """What a run ends with, and what `result.json` holds."""
+    """The end of an agent's training, as in `result.json`."""
 
     env: str
     model: str
@@ -130,7 +130,7 @@ class TrainAgentResult(RunResult):
 
 @dataclass
 class TrainManyResult:
-    """What the runs of several seeds end with.
+    """The ends of the runs of several seeds.
 
     Attributes:
         results: of the seeds that came to an end, or were stopped.
@@ -149,7 +149,7 @@ class TrainManyResult:
         return "\n".join([*lines, *self._together()])
 
     def _together(self) -> list[str]:
-        """What is said of all seeds, where there are several."""
+        """Lines for all seeds, where there are several."""
         if len(self.results) < 2:
             return []
         returns = [result.metrics["eval/return_mean"] for result in self.results if result.metrics]
@@ -205,7 +205,7 @@ def summary(result: TrainAgentResult) -> str:
 
 
 def final_policy(result: Mapping[str, Any]) -> str:
-    """What the policy at the end of a run is called; the run may have gone on since."""
+    """The name of the policy at the end of a run; the run may have gone on since."""
     return f"final policy, after {result['steps']} steps"
 
 

@@ -204,7 +204,7 @@ class _Run:
         return self.finish()
 
     def callbacks(self, stop: StopRequest, bar: ProgressBar) -> list[BaseCallback]:
-        """What is called at each step: the user's callbacks, what moves variances where they move, and what records."""
+        """The callbacks of each step: the user's, those that move variances, and the recorder."""
         model, before = self.config.model, list(self.users)
         if model.widen is not None:
             before.append(WidenVariances(model.widen))

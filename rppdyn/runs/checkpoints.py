@@ -30,7 +30,7 @@ class CheckpointError(UserError):
 
 
 class DivergedError(UserError):
-    """What is trained has numbers that are not finite: its weights, its losses, or the state of its optimiser."""
+    """Weights, losses or the state of an optimiser are no finite numbers any more."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _write_manifest(folder: Path, step: int) -> None:
 
 
 def _problem(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, in words that name the file; None where nothing is."""
+    """A checkpoint's damage, in words that name the file; None where there is none."""
     manifest = folder / MANIFEST
     try:
         content = json.loads(manifest.read_bytes())

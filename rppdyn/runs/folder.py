@@ -219,7 +219,7 @@ class RunFolder:
         write_text(self.config_file, _yaml(config))
 
     def result(self) -> dict[str, Any] | None:
-        """What the finished run wrote, None while it is unfinished."""
+        """The result of a finished run; None while it is unfinished."""
         try:
             result = json.loads(self.result_file.read_text(encoding="utf-8"))
             if not (isinstance(result, dict) and result):
@@ -258,13 +258,13 @@ class RunFolder:
 
 @dataclass
 class RunResult:
-    """What every run ends with."""
+    """The end of a run, whichever it is of."""
 
     run: str
 
     @classmethod
     def from_dict(cls, result: dict[str, Any]) -> Self:
-        """What a finished run wrote.
+        """Read the result of a finished run.
 
         Raises:
             RunFolderError: something of it is missing.

@@ -19,7 +19,7 @@ PARTS = (
 
 
 class ProgressBar(Protocol):
-    """What a job shows its progress by: a bar, or the way to one. It is a context manager, too."""
+    """The bar of a job, or the way to one in another process; a context manager."""
 
     def update(self, count: int) -> None: ...
     def say(self, what: str) -> None: ...

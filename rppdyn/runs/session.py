@@ -24,7 +24,7 @@ STATE = "state.json"
 
 
 class Settings(Protocol):
-    """What a session reads of a configuration, which is a dataclass."""
+    """The part of a configuration, a dataclass, that a session reads."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 

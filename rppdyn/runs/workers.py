@@ -169,7 +169,7 @@ class Worker:
             raise self._gone() from error
 
     def answer(self, told: Callable[[Any], None] | None = None) -> Any:
-        """What the function returned that was asked for first and is not answered.
+        """The value of the function that was asked for first and is not answered.
 
         Args:
             told: called with each value that the function tells (:func:`tell`), when it comes.
@@ -232,7 +232,7 @@ def in_turn(
 
 
 class _Answers(logging.Handler):
-    """What a worker sends, log records included."""
+    """The messages of a worker, log records included."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__()
@@ -259,7 +259,7 @@ def tell(value: Any) -> None:
 
 
 def serve() -> None:
-    """What a worker does: call what it is asked to until there is nobody left who could ask."""
+    """Call, in a worker, what it is asked to until there is nobody left who could ask."""
     global _answers
     del sys.argv[0]  # what is left is the command of the process that asks
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -10,9 +10,7 @@ import pytest
 
 from rppdyn.jobs import plots
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.fitting import pathways
-from rppdyn.jobs.fitting.pathways import draw_pathways
-from rppdyn.jobs.plots import compare_equivariance, draw_horizons, draw_rollouts, fit_curves
+from rppdyn.jobs.plots import compare_equivariance, draw_horizons, draw_pathways, draw_rollouts, fit_curves
 from rppdyn.runs import RunFolder, iqm, read_metrics
 
 ERRORS = np.random.default_rng(0).uniform(0.01, 0.1, size=(10, 6))  # (members, evaluations)
@@ -151,7 +149,7 @@ def test_bad_input_is_one_line(tmp_path):
 
 def test_bars_begin_at_zero_and_end_inside_the_axes(monkeypatch):
     kept = []
-    monkeypatch.setattr(pathways, "save", lambda figure, path: kept.append(figure))
+    monkeypatch.setattr(plots, "save", lambda figure, path: kept.append(figure))
     numbers = {"precision": [2.0, None], "norm": [1.0, None], "effective": [9.0, None], "normalised": [1.0, None]}
     rows = [{"layer": "head", "pathway": name, "coefficients": 9, "relative": [share, None], **numbers}
             for name, share in (("free", 0.0), ("equivariant", 1.0))]  # fmt: skip

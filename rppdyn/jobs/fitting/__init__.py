@@ -1,1 +1,1 @@
-"""What the fits share: stacked members, their objective, learned variances, results and figures."""
+"""Shared by the fits: stacked members, their objective, learned variances, and the life of a run."""

@@ -69,7 +69,7 @@ class DynamicsFit(StackFit):
 
     @abstractmethod
     def fields_of(self, index: int) -> tuple[Rep, Float[Tensor, "N d"]] | None:
-        """What a member's vector field is a function of, at test states; None where there is no group."""
+        """The representation and the inputs of a member's vector field, at test states; None where there is no group."""
 
     @abstractmethod
     def rollouts(self, members: Sequence[DynamicsModel]) -> Iterable[Trajectories]:
@@ -137,7 +137,7 @@ class DynamicsFit(StackFit):
         return equivariance_metrics(lambda z: member.vector_field(z, weights), rep_in, self.rep, z)
 
     def test(self) -> dict[str, Any]:
-        """What the members' rollouts are worth, lists with one value per seed.
+        """Errors of the members' rollouts, lists with one value per seed.
 
         ``rollout/error`` is the geometric mean over time and trajectories of the relative error. Trajectories that diverged are
         left out of what is measured and counted in ``rollout/diverged``; where all did, there is no number. So it is with

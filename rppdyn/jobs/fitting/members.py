@@ -1,4 +1,4 @@
-r"""What the fits share: networks, one for each seed and all of them as one stack, and their maximum a posteriori objective.
+r"""Shared by the fits: networks, one for each seed and all of them as one stack, and their maximum a posteriori objective.
 
 Each member minimises
 
@@ -64,7 +64,7 @@ Made = TypeVar("Made")
 
 
 def under_group(text: str | None, make: Callable[[Group | None], Made]) -> Made:
-    """What is made of a task with the group that its configuration names; a refusal of the group names the key."""
+    """Make a task with the group that its configuration names; a refusal of the group names the key."""
     group = None if text is None else notation.group(text, "task.group")
     try:
         return make(group)
@@ -216,7 +216,7 @@ def backward(
 
 
 class FitSubject(Protocol):
-    """What a run folder is filled with: what is fitted, and what is measured and kept of it.
+    """The contents of a run folder: models that are fitted, and all that is measured and kept of them.
 
     A step must follow from the state and its number alone, so that a resumed run repeats it.
     """
@@ -234,7 +234,7 @@ class FitSubject(Protocol):
 
     @property
     def module(self) -> nn.Module:
-        """What is saved of the finished fit."""
+        """The part of the finished fit that is saved."""
 
     def step(self, step: int) -> None:
         """The update number ``step``, counted from 0."""
@@ -255,7 +255,7 @@ class FitSubject(Protocol):
         """Make the weights of members that have diverged nan."""
 
     def test(self) -> dict[str, Any]:
-        """What the finished members are worth, lists with one value per seed."""
+        """Errors and other measures of the finished members, lists with one value per seed."""
 
     def evidence(self) -> list[Evidence | None]:
         """Of the finished members, where variances were learned."""
@@ -356,7 +356,7 @@ class StackFit(ABC):
         """The same of inputs that have a network each, with weights that were assembled or None."""
 
     def prepare(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """What is done to a batch before it is used; nothing unless data are augmented."""
+        """Change a batch before it is used; left alone unless data are augmented."""
         return inputs, targets
 
     @abstractmethod
@@ -365,7 +365,7 @@ class StackFit(ABC):
 
     @abstractmethod
     def test(self) -> dict[str, Any]:
-        """What the finished members are worth, lists with one value per seed."""
+        """Errors and other measures of the finished members, lists with one value per seed."""
 
     def close(self) -> None:
         """End the workers."""
@@ -381,7 +381,7 @@ class StackFit(ABC):
 
     @property
     def module(self) -> nn.Module:
-        """What is saved of the finished fit: the stack, or what contains it."""
+        """The stack, or the module that contains it, which is saved."""
         return self.stack
 
     # -- how it is fitted ---------------------------------------------------------------------------------------------
@@ -398,7 +398,7 @@ class StackFit(ABC):
 
     @property
     def prior_scale(self) -> Float[Tensor, " members"]:
-        """What a negative log-prior is multiplied by to be added to the mean loss."""
+        """The factor of a negative log-prior that is added to the mean loss."""
         return self.likelihood.scale(self.noise.detach().exp()) / self.targets[0].numel()
 
     def step(self, step: int) -> None:

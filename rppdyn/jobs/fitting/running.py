@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,14 +12,15 @@ from torch import nn
 from rppdyn.jobs.config.fit import FitConfig
 from rppdyn.jobs.config.preflight import preflight
 from rppdyn.jobs.fitting.members import FitSubject
-from rppdyn.jobs.fitting.pathways import draw_pathways, pathway_rows
+from rppdyn.jobs.plots import draw_pathways
 from rppdyn.jobs.results import FitResult
+from rppdyn.priors import Evidence
 from rppdyn.runs import CheckpointError, Progress, RunFolder, RunFolderError, Session, stop_on_signals
 from rppdyn.runs.checkpoints import load_tensors
 from rppdyn.runs.files import write_tensors
 from rppdyn.runs.workers import torch_threads
 
-__all__ = ["load_members", "run_fit", "save_members"]
+__all__ = ["load_members", "pathway_rows", "run_fit", "save_members"]
 
 MEMBERS = "members.pt"
 STATE = "state.pt"
@@ -107,6 +109,34 @@ def _fit(subject: FitSubject, run: Session, description: str, progress: bool) ->
         if run.recorded < steps:
             evaluate(steps)
     return True
+
+
+def pathway_rows(members: Sequence[Evidence | None]) -> list[dict[str, Any]]:
+    """A row for each pathway, its numbers lists over members: ``precision``, ``norm`` of the coefficients, and its shares
+    (:meth:`~rppdyn.priors.Evidence.shares`).
+
+    They are None for a member that has no evidence, and there are no rows if none has.
+    """
+    first = next((one for one in members if one is not None), None)
+    if first is None:
+        return []
+    rows: list[dict[str, Any]] = [
+        {"layer": p.layer, "pathway": p.name, "coefficients": int(count)}
+        for p, count in zip(first.pathways, first.counts, strict=True)
+    ]
+    for one in members:
+        values = {} if one is None else _numbers(one)
+        for i, row in enumerate(rows):
+            for name in ("precision", "norm", "effective", "normalised", "relative"):
+                row.setdefault(name, []).append(values[name][i] if values else None)
+    return rows
+
+
+def _numbers(one: Evidence) -> dict[str, list[float]]:
+    precision = (-one.log_variances.detach()).exp().tolist()
+    return {"precision": precision, "norm": one.squared_norms.sqrt().tolist()} | {
+        name: values.tolist() for name, values in one.shares().items()
+    }
 
 
 def _report(folder: RunFolder) -> None:

@@ -1,1 +1,1 @@
-"""What the verbs of agents share: an agent's files, episodes, films, and what is recorded while one is trained."""
+"""Shared by the verbs of agents: an agent's files, episodes, films, and the records of its training."""

@@ -134,7 +134,7 @@ class _Pending(NamedTuple):
 
 
 def _training_metrics(agent: Agent) -> dict[str, Any]:
-    """What the agent last recorded of its updates, and the mean return of its last training episodes."""
+    """The agent's last records of its updates, and the mean return of its last training episodes."""
     agent.record_updates()
     recorded: Mapping[str, Any] = agent.logger.name_to_value
     values = {name: float(recorded[name]) for name in sorted(recorded) if name.startswith(("train/", "prior/"))}
@@ -146,7 +146,7 @@ def _training_metrics(agent: Agent) -> dict[str, Any]:
 
 
 class Events(KVWriter):
-    """What an agent logs and what is measured of it, each value under one name and once at a step.
+    """Pass an agent's log on to a run's loggers, each value under one name and once at a step.
 
     An agent's log has pathways, too, newer by some updates than those of the last evaluation, which are kept.
     """

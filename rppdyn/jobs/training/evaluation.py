@@ -163,7 +163,7 @@ def noisy(policy: Policy, space: gymnasium.Space, seed: int) -> Policy:
 
 @contextmanager
 def _own_noise(policy: BasePolicy, seed: int) -> Iterator[None]:
-    """What a policy draws from, its actor's generator or torch's global one, begins at a seed and is put back."""
+    """Begin a policy's noise, of its actor's generator or torch's global one, at a seed, and put it back on leaving."""
     actor: Any = getattr(policy, "actor", None)
     kept = getattr(actor, "generator", None)
     with kept_random_state():
