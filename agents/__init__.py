@@ -14,8 +14,8 @@ from __future__ import annotations
 if __name__ != "rppdyn.agents":
     raise ImportError(f"this folder is imported as rppdyn.agents, not as {__name__!r}; write `import rppdyn.agents`")
 
-from rppdyn.agents.algorithm import RPPSAC
-from rppdyn.agents.collection import played_episodes, random_policy, replay_episodes, spread_episodes
+from rppdyn.agents.buffers import played_episodes, random_policy, replay_episodes, spread_episodes
+from rppdyn.agents.callbacks import LearnVariances, WidenVariances
 from rppdyn.agents.equivariance import (
     AgentEquivarianceError,
     critic_equivariance_error,
@@ -23,13 +23,13 @@ from rppdyn.agents.equivariance import (
     policy_equivariance_error,
 )
 from rppdyn.agents.export import DeployedPolicy, export_onnx, export_torch
-from rppdyn.agents.model_based import RPPMBPO
+from rppdyn.agents.mbpo import RPPMBPO
+from rppdyn.agents.multi_seed import train_many
 from rppdyn.agents.policy import MODELS, RPPPolicy
 from rppdyn.agents.ppo import RPPPPO, Agent, RPPActorCriticPolicy
 from rppdyn.agents.pretrained import pretrained_agents, pretrained_card
-from rppdyn.agents.trainees import train_many
+from rppdyn.agents.sac import RPPSAC
 from rppdyn.agents.update import UpdateConfig, update
-from rppdyn.agents.variances import LearnVariances, WidenVariances
 
 __all__ = [
     "MODELS",

@@ -1,123 +1,51 @@
-"""Replay buffers with transitions in rows, and the batches of an agent's updates: features, noise, images under the group."""
+"""The replay buffer with transitions in rows, batches for updates, images under the group, and episodes."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import Tensor
 
 from rppdyn.agents.networks import SymmetricFeatures, draw_noise, new_generator
-from rppdyn.agents.update import together
-from rppdyn.envs import SymmetrySpec
+from rppdyn.agents.update import stack_tensors
+from rppdyn.envs import Episode, SymmetrySpec
+from rppdyn.runs.streams import numpy_draws_from
 
 if TYPE_CHECKING:
-    from rppdyn.agents.algorithm import RPPSAC
+    from rppdyn.agents.sac import RPPSAC
 
 
 TRANSITIONS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 
-class Rows(ReplayBuffer, ABC):
-    """A replay buffer with transitions in rows, so that few gathers bring what a batch needs."""
+class RowReplayBuffer(ReplayBuffer):
+    """Stable-baselines3's replay buffer as two tensors on a device, a row of both for each transition.
 
-    observation_space: spaces.Box
-
-    @property
-    def widths(self) -> dict[str, int]:
-        """Columns of each of the `TRANSITIONS`, in their order."""
-        n, m = spaces.flatdim(self.observation_space), self.action_dim
-        return dict(zip(TRANSITIONS, (n, n, m, 1, 1, 1), strict=True))
-
-    @abstractmethod
-    def draw(self, batch_size: int) -> tuple[Tensor, Tensor]:
-        """Random transitions: observations and next observations, (batch_size, 2 n), and the rest, (batch_size, m + 3)."""
-
-    def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:
-        return samples(*self.draw(batch_size))
-
-    def _refuse_options(self) -> None:
-        if self.optimize_memory_usage or not self.handle_timeout_termination:
-            raise ValueError(
-                f"{type(self).__name__} keeps next observations and timeouts; leave its options as they are"
-            )
-
-
-def samples(states: Tensor, rest: Tensor) -> ReplayBufferSamples:
-    """What stable-baselines3 returns of transitions that were drawn."""
-    observations, following = states.chunk(2, dim=1)
-    actions, rewards, dones, timeouts = rest.split([rest.shape[1] - 3, 1, 1, 1], dim=1)
-    return ReplayBufferSamples(observations, actions, following, dones * (1 - timeouts), rewards)
-
-
-class RowReplayBuffer(Rows):
-    """Stable-baselines3's replay buffer, with its random numbers, whose arrays are columns of two.
-
-    Args:
-        *args, **kwargs: stable-baselines3's; observation spaces with one axis, and options as they are.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._refuse_options()
-        n, _, *rest = self.widths.values()
-        shape = self.buffer_size, self.n_envs
-        self.states = np.zeros((*shape, 2 * n), self.observations.dtype)
-        self.rest = np.zeros((*shape, sum(rest)), np.float32)
-        self._share()
-
-    def _share(self) -> None:
-        """Make the arrays columns."""
-        n, m = self.widths["observations"], self.widths["actions"]
-        self.observations, self.next_observations = self.states[..., :n], self.states[..., n:]
-        self.actions = self.rest[..., :m]
-        self.rewards, self.dones, self.timeouts = np.moveaxis(self.rest[..., m:], 2, 0)
-
-    def draw(self, batch_size: int) -> tuple[Tensor, Tensor]:
-        index = np.random.randint(0, self.size(), size=batch_size)  # noqa: NPY002
-        if self.n_envs > 1:  # of one there is nothing to draw
-            index = index * self.n_envs + np.random.randint(0, self.n_envs, size=batch_size)  # noqa: NPY002
-        drawn = (rows.reshape(-1, rows.shape[2]).take(index, axis=0) for rows in (self.states, self.rest))
-        states, rest = (torch.from_numpy(rows).to(self.device) for rows in drawn)
-        return states, rest
-
-    def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:
-        data = super().sample(batch_size)
-        if env is None:
-            return data
-        rewards = self._normalize_reward(data.rewards.cpu().numpy(), env)
-        return data._replace(rewards=torch.from_numpy(rewards).to(self.device))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in TRANSITIONS}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._share()
-
-
-class DeviceReplayBuffer(Rows):
-    """Stable-baselines3's replay buffer as one tensor on a device, a row for each transition.
-
-    Sampling waits for nothing: rows are drawn by a generator on the device, and how many there are is known to the device. It
-    may so be part of a CUDA graph. The arrays of a `ReplayBuffer` (`observations`, `actions`, ...) are copies here, of as
-    many rows as are filled.
-
-    Rows are in double precision where observations are, and then hold the rest of a transition exactly, too.
+    Rows are drawn by a generator of its own, on the device, which also knows how many there are: sampling waits for nothing,
+    and may be part of a CUDA graph. The arrays of a `ReplayBuffer` (`observations`, `actions`, ...) are here of as many rows as
+    are filled, on the CPU views and elsewhere copies.
 
     Args:
         buffer_size, observation_space, action_space, device, n_envs: as in stable-baselines3; spaces with one axis.
         optimize_memory_usage, handle_timeout_termination: accepted because stable-baselines3 passes them.
+
+    Attributes:
+        generator: seeded from NumPy's global one, which stable-baselines3 seeds.
+        count: the number of transitions, on the device.
     """
+
+    observation_space: spaces.Box
 
     def __init__(
         self,
@@ -130,42 +58,44 @@ class DeviceReplayBuffer(Rows):
         handle_timeout_termination: bool = True,
     ) -> None:
         super(ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs)
+        if optimize_memory_usage or not handle_timeout_termination:
+            raise ValueError(
+                f"{type(self).__name__} keeps next observations and timeouts; leave its options as they are"
+            )
         self.buffer_size = max(buffer_size // n_envs, 1)
-        self.optimize_memory_usage, self.handle_timeout_termination = optimize_memory_usage, handle_timeout_termination
-        self._refuse_options()
-        self._rows: Tensor | None = None  # until they are needed: an agent that is loaded to act has none
-        self._start_count()
-        # seeded from NumPy's global generator, which a ReplayBuffer draws from and stable-baselines3 seeds
+        self.optimize_memory_usage, self.handle_timeout_termination = False, True
+        self._rows: tuple[Tensor, Tensor] | None = (
+            None  # until they are needed: an agent that is loaded to act has none
+        )
+        self._start(self.device)
         self.generator.manual_seed(int(np.random.randint(2**63 - 1)))  # noqa: NPY002
 
-    def allocate(self) -> Tensor:
-        """Take the memory that all transitions need, which otherwise the first one does, unless it has been taken.
+    def _start(self, device: torch.device) -> None:
+        self.count = torch.zeros((), dtype=torch.float64, device=device)
+        self.generator = torch.Generator(device)
+
+    @property
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """Observations and next observations, (buffer_size, n_envs, 2 n), and the rest of all transitions, (..., m + 3).
 
         Raises:
-            ValueError: the device has not so much.
+            ValueError: the device has no memory for them.
         """
         if self._rows is not None:
             return self._rows
-        dtype = torch.float64 if self.observation_space.dtype == np.float64 else torch.float32
-        shape = self.buffer_size, self.n_envs, sum(self.widths.values())
-        try:
-            self._rows = torch.zeros(shape, dtype=dtype, device=self.device)
+        n, m = spaces.flatdim(self.observation_space), self.action_dim
+        columns = (2 * n, self.observation_space.dtype), (m + 3, np.float32)
+        arrays = [np.zeros((self.buffer_size, self.n_envs, width), dtype) for width, dtype in columns]
+        try:  # from NumPy, since zeros take no memory there before something is written in their place
+            states, rest = (torch.from_numpy(array).to(self.generator.device) for array in arrays)
         except torch.cuda.OutOfMemoryError:
-            size = self.buffer_size * self.n_envs * shape[2] * dtype.itemsize / 2**30
+            size = sum(array.nbytes for array in arrays) / 2**30
             raise ValueError(
                 f"buffer_size={self.buffer_size * self.n_envs}: {size:.1f} GiB do not fit into the memory of {self.device}; "
                 "give a smaller one"
             ) from None
+        self._rows = states, rest
         return self._rows
-
-    @property
-    def rows(self) -> Tensor:
-        """All transitions, (buffer_size, n_envs, numbers)."""
-        return self.allocate()
-
-    def _start_count(self) -> None:
-        self.count = torch.zeros((), dtype=torch.float64, device=self.device)  # of transitions
-        self.generator = torch.Generator(self.device)
 
     def add(
         self,
@@ -177,11 +107,13 @@ class DeviceReplayBuffer(Rows):
         infos: list[dict[str, Any]],
     ) -> None:
         timeout = [info.get("TimeLimit.truncated", False) for info in infos]
-        columns = (np.asarray(reward, np.float32), done, timeout)
-        parts = (obs, next_obs, np.asarray(action, np.float32).reshape(self.n_envs, -1))
-        row = np.concatenate([*parts, *(np.asarray(column).reshape(self.n_envs, 1) for column in columns)], axis=1)
+        rest = np.empty((self.n_envs, self.action_dim + 3), np.float32)
+        rest[:, :-3] = np.reshape(action, (self.n_envs, -1))
+        rest[:, -3], rest[:, -2], rest[:, -1] = reward, done, timeout
+        states = np.concatenate([obs, next_obs], axis=1, dtype=self.observation_space.dtype)
         # from ordinary memory: the runtime has its own copy when this returns, and the device is not waited for
-        self.rows[self.pos].copy_(torch.from_numpy(row), non_blocking=True)
+        for rows, new in zip(self.rows, (states, rest), strict=True):
+            rows[self.pos].copy_(torch.from_numpy(new), non_blocking=True)
         if not self.full:
             self.count.fill_((self.pos + 1) * self.n_envs)
         self.pos += 1
@@ -189,42 +121,49 @@ class DeviceReplayBuffer(Rows):
             self.full, self.pos = True, 0
 
     def draw(self, batch_size: int) -> tuple[Tensor, Tensor]:
-        uniform = torch.rand(batch_size, generator=self.generator, dtype=torch.float64, device=self.device)
-        drawn = self.rows.flatten(0, 1).index_select(0, (uniform * self.count).long())
-        after = 2 * self.widths["observations"]
-        return drawn[:, :after], drawn[:, after:].float()
+        """Random transitions: observations and next observations, (batch_size, 2 n), and the rest, (batch_size, m + 3)."""
+        device = self.generator.device
+        uniform = torch.rand(batch_size, generator=self.generator, dtype=torch.float64, device=device)
+        index = (uniform * self.count).long()
+        states, rest = (rows.flatten(0, 1).index_select(0, index).to(self.device) for rows in self.rows)
+        return states, rest
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:
-        if env is not None and env.norm_reward:
-            raise ValueError("VecNormalize scales rewards, which a DeviceReplayBuffer does not know; use ReplayBuffer")
-        return super().sample(batch_size)
+        data = samples(*self.draw(batch_size))
+        if env is None or not env.norm_reward:
+            return data
+        rewards = self._normalize_reward(data.rewards.cpu().numpy(), env)
+        return data._replace(rewards=torch.from_numpy(rewards).to(self.device))
 
     def put(self, transitions: Mapping[str, Tensor], pos: int, full: bool) -> None:
         """Take up transitions, by the names of a ReplayBuffer's arrays, from the beginning on."""
-        parts = [rows.view(*rows.shape[:2], -1).to(self.rows) for rows in (transitions[name] for name in TRANSITIONS)]
-        self.rows[: len(parts[0])] = torch.cat(parts, dim=2)
+        for name, column in self._columns().items():
+            column[: len(transitions[name])] = transitions[name].view(len(transitions[name]), *column.shape[1:])
         self.pos, self.full = pos, full
         self.count.fill_(self.size() * self.n_envs)
 
-    def array(self, name: str) -> NDArray:
-        """One of a ReplayBuffer's arrays, as far as it is filled."""
-        columns = dict(zip(TRANSITIONS, self.rows[: self.size()].split(list(self.widths.values()), dim=2), strict=True))
-        values = columns[name].cpu().numpy()
-        if name in ("observations", "next_observations"):
-            return values
-        return values.astype(np.float32) if name == "actions" else values[..., 0].astype(np.float32)
+    def _columns(self) -> dict[str, Tensor]:
+        """Views of the rows, by the names of a ReplayBuffer's arrays."""
+        states, rest = self.rows
+        observations, following = states.chunk(2, dim=2)
+        return dict(zip(TRANSITIONS, (observations, following, rest[..., :-3], *rest[..., -3:].unbind(2)), strict=True))
 
-    observations = property(lambda self: self.array("observations"))
-    next_observations = property(lambda self: self.array("next_observations"))
-    actions = property(lambda self: self.array("actions"))
-    rewards = property(lambda self: self.array("rewards"))
-    dones = property(lambda self: self.array("dones"))
-    timeouts = property(lambda self: self.array("timeouts"))
+    def _array(self, name: str) -> NDArray:
+        return self._columns()[name][: self.size()].numpy(force=True)
+
+    observations = property(lambda self: self._array("observations"))
+    next_observations = property(lambda self: self._array("next_observations"))
+    actions = property(lambda self: self._array("actions"))
+    rewards = property(lambda self: self._array("rewards"))
+    dones = property(lambda self: self._array("dones"))
+    timeouts = property(lambda self: self._array("timeouts"))
 
     def __getstate__(self) -> dict[str, Any]:
         tensors = ("_rows", "count", "generator")
-        state = {name: value for name, value in self.__dict__.items() if name not in tensors} | {"_rows": None}
-        stored = self.rows[: self.size()].cpu() if self.size() else None  # an empty one has no need of memory
+        state = {name: value for name, value in self.__dict__.items() if name not in tensors}
+        stored = (
+            [rows[: self.size()].cpu() for rows in self.rows] if self.size() else []
+        )  # an empty one needs no memory
         return state | {"_stored": stored, "_random": self.generator.get_state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -232,16 +171,34 @@ class DeviceReplayBuffer(Rows):
         self.__dict__.update(state)
         moved = self.device.type == "cuda" and not torch.cuda.is_available()
         self.device = torch.device("cpu") if moved else self.device
-        self._start_count()
-        if stored is not None:
-            self.rows[: len(stored)] = stored
+        self._rows = None
+        self._start(self.device)
+        if stored:
+            for rows, filled in zip(self.rows, stored, strict=True):
+                rows[: len(filled)] = filled
         self.count.fill_(self.size() * self.n_envs)
         if not moved:
             self.generator.set_state(random)
 
 
+def samples(states: Tensor, rest: Tensor) -> ReplayBufferSamples:
+    """UpdateInputs transitions as stable-baselines3 returns them."""
+    observations, following = states.chunk(2, dim=1)
+    actions, rewards, dones, timeouts = rest.split([rest.shape[1] - 3, 1, 1, 1], dim=1)
+    return ReplayBufferSamples(observations, actions, following, dones * (1 - timeouts), rewards)
+
+
+def transitions_at(buffer: ReplayBuffer, index: Tensor) -> dict[str, Tensor]:
+    """Transitions of a buffer by number, over steps and environments, under the names of its arrays."""
+    if isinstance(buffer, RowReplayBuffer):
+        index = index.to(buffer.generator.device)
+        return {name: column.flatten(0, 1)[index] for name, column in buffer._columns().items()}
+    step, env = (index // buffer.n_envs).numpy(), (index % buffer.n_envs).numpy()
+    return {name: torch.as_tensor(getattr(buffer, name)[step, env], device=buffer.device) for name in TRANSITIONS}
+
+
 def capture(buffer: ReplayBuffer) -> dict[str, Any]:
-    """The filled part of a replay buffer, and how it draws on a device.
+    """The filled part of a replay buffer, and the state of its generator.
 
     Raises:
         ValueError: the buffer keeps transitions in another way than stable-baselines3's usual one.
@@ -250,16 +207,16 @@ def capture(buffer: ReplayBuffer) -> dict[str, Any]:
         raise ValueError(f"the state of {type(buffer).__name__} with these options can't be captured; use ReplayBuffer")
     rows = {name: torch.from_numpy(getattr(buffer, name)[: buffer.size()].copy()) for name in TRANSITIONS}
     random = {}
-    if isinstance(buffer, DeviceReplayBuffer):
-        random = {"device": buffer.device.type, "random": buffer.generator.get_state()}
+    if isinstance(buffer, RowReplayBuffer):
+        random = {"device": buffer.generator.device.type, "random": buffer.generator.get_state()}
     return {"pos": buffer.pos, "full": buffer.full, "rows": rows} | random
 
 
 def restore(buffer: ReplayBuffer, data: Mapping[str, Any]) -> None:
     """Put what `capture` returned into a buffer of the same size, of either kind."""
-    if isinstance(buffer, DeviceReplayBuffer):
+    if isinstance(buffer, RowReplayBuffer):
         buffer.put(data["rows"], data["pos"], data["full"])
-        if data.get("device") == buffer.device.type:  # of another, the stream is another, too
+        if data.get("device") == buffer.generator.device.type:  # of another, the stream is another, too
             buffer.generator.set_state(data["random"])
     else:
         for name, rows in data["rows"].items():
@@ -289,9 +246,9 @@ class GroupImages:
         if group.order is not None:
             elements = group.elements()
         else:
-            drawn = group.samples(WORD * (POOL - 1), torch.Generator().manual_seed(0))
-            factors = drawn.view(WORD, POOL - 1, group.d, group.d).unbind()
-            elements = torch.cat([torch.eye(group.d, dtype=group.dtype)[None], reduce(torch.matmul, factors)])
+            factors = group.samples(WORD * (POOL - 1), torch.Generator().manual_seed(0))
+            factors = factors.view(WORD, POOL - 1, group.d, group.d)
+            elements = torch.cat([torch.eye(group.d, dtype=group.dtype)[None], reduce(torch.matmul, factors.unbind())])
         self.elements = elements
         self.obs_maps = spec.obs_rep.rho(elements).to(like)
         self.action_maps = spec.action_rep.rho(elements).to(like)
@@ -327,7 +284,7 @@ def refuse_changed_rewards(spec: SymmetrySpec, what: str = "augment=True") -> No
     """Refuse to mirror transitions under a symmetry that is not known to keep the reward: images would carry false ones.
 
     Args:
-        what: what would do so, for the message.
+        what: the setting that would do so, for the message.
     Raises:
         ValueError: it names the symmetry.
     """
@@ -346,25 +303,32 @@ def refuse_changed_rewards(spec: SymmetrySpec, what: str = "augment=True") -> No
             )
 
 
-Drawn = tuple[dict[str, Tensor], dict[str, Tensor]]
-"""An agent's batch, and noise; or several agents' with a first axis more."""
-
-COLUMNS = ("features", "next_features", "actions", "rewards", "dones")
 NOISES = ("current", "next")
+
+
+class UpdateInputs(NamedTuple):
+    """A batch, and noise for actions by name; of one agent, or of several with a first axis more."""
+
+    batch: dict[str, Tensor]
+    noise: dict[str, Tensor]
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in a fixed order."""
+        return [*self.batch.values(), *self.noise.values()]
 
 
 class Batches:
     """Transitions of an agent's replay buffer as `rppdyn.agents.update` takes them, and noise.
 
-    A `DeviceReplayBuffer` draws rows and noise by its own generator, where it is; for any other they are drawn on the CPU.
-
     Attributes:
-        generator: of images, and of noise on the CPU.
+        generator: draws images, and noise where the replay buffer has no generator of its own; on the CPU.
+        numpy: stands for NumPy's global generator where an action noise, or a replay buffer of another kind, draws from that.
     """
 
     def __init__(self, agent: RPPSAC) -> None:
         self.agent = agent
         self.generator = new_generator()
+        self.numpy = np.random.MT19937(int(np.random.randint(2**63 - 1)))  # noqa: NPY002  as stable-baselines3 seeds it
         self._images: GroupImages | None = None  # made for the first batch that needs them
 
     @torch.no_grad()
@@ -374,51 +338,71 @@ class Batches:
         Images under the group are taken of features, which transform linearly: `augment` moves whole transitions,
         `mirror_loss` adds images of the states.
         """
-        batch = self._draw(batch_size)
+        batch = self._sample(batch_size)
         if self.agent.augment:
             index = self.images.draw(batch_size, self.generator, identity=True)
             for name in ("features", "next_features"):
                 batch[name] = self.images.of_features(index, batch[name])
             batch["actions"] = self.images.of_actions(index, batch["actions"])
-        batch["transitions"] = self._shared_over(batch["rewards"])
+        batch["transitions"] = self._transitions()
         if self.agent.mirror_loss:
             index = self.images.draw(batch_size, self.generator, identity=False)
             batch["image_features"] = self.images.of_features(index, batch["features"])
             batch["action_maps"] = self.images.action_maps[index.to(batch["actions"].device)]
         return batch
 
-    def _draw(self, batch_size: int) -> dict[str, Tensor]:
+    def _sample(self, batch_size: int) -> dict[str, Tensor]:
         """Transitions as `sample` returns them, before images are taken."""
         agent = self.agent
-        data = agent.replay_buffer.sample(batch_size, env=agent._vec_normalize_env)
+        with numpy_draws_from(self.numpy):
+            data = agent.replay_buffer.sample(batch_size, env=agent._vec_normalize_env)
         return with_features(data, agent.policy.features_extractor)
 
-    @property
-    def row_buffer(self) -> Rows | None:
-        """The replay buffer, where `sample` is features of its rows and nothing else."""
-        own, env, buffer = type(self), self.agent._vec_normalize_env, self.agent.replay_buffer
-        usual = own.sample is Batches.sample and own._draw is Batches._draw
-        plain = not (self.agent.augment or self.agent.mirror_loss or (env is not None and env.norm_reward))
-        return buffer if usual and plain and isinstance(buffer, Rows) else None
+    def draw(self, batch_size: int) -> UpdateInputs:
+        """A batch for an update, and noise; the batch may be rows of the replay buffer, whose features `stack_inputs` takes."""
+        buffer = self.row_buffer
+        if buffer is None:
+            batch = self.sample(batch_size)
+        else:
+            states, rest = buffer.draw(batch_size)
+            batch = {"states": states, "rest": rest, "transitions": self._transitions()}
+        return UpdateInputs(batch, {name: self.noise(batch_size) for name in NOISES})
 
-    def rows(self, buffer: Rows, batch_size: int) -> dict[str, Tensor]:
-        """The transitions of `sample` as the buffer has them, for an update that takes their features itself."""
-        states, rest = buffer.draw(batch_size)
-        transitions = self._shared_over(self.agent.policy.features_extractor.like)
-        return {"states": states, "rest": rest, "transitions": transitions}
-
-    def _shared_over(self, like: Tensor) -> Tensor:
-        """The number that priors are shared out over."""
-        agent = self.agent
-        if (buffer := self._on_device) is not None:
-            return buffer.count.clamp(min=agent.learning_starts).to(like)
-        return like.new_tensor(max(agent.replay_buffer.size() * agent.n_envs, agent.learning_starts))
+    @torch.no_grad()
+    def draw_ahead(self, count: int, batch_size: int) -> UpdateInputs:
+        """Batches, with features, and noise of several updates, (count, ...), from rows and without looking at a value."""
+        buffer = self.row_buffer
+        assert buffer is not None
+        batch = with_features(samples(*buffer.draw(count * batch_size)), self.agent.policy.features_extractor)
+        batch = {name: column.unflatten(0, (count, batch_size)) for name, column in batch.items()}
+        batch["transitions"] = self._transitions().expand(count)
+        return UpdateInputs(batch, {name: self.noise(count, batch_size) for name in NOISES})
 
     def noise(self, *shape: int) -> Tensor:
         """Standard normal noise for actions, (*shape, m)."""
-        agent, buffer = self.agent, self._on_device
-        generator = self.generator if buffer is None else buffer.generator
+        agent, buffer = self.agent, self.agent.replay_buffer
+        generator = buffer.generator if isinstance(buffer, RowReplayBuffer) else self.generator
         return draw_noise((*shape, agent.spec.action_rep.dim), generator, agent.policy.features_extractor.like)
+
+    def _transitions(self) -> Tensor:
+        """The number of transitions that priors are shared out over."""
+        agent, like = self.agent, self.agent.policy.features_extractor.like
+        if isinstance(buffer := agent.replay_buffer, RowReplayBuffer):
+            return buffer.count.clamp(min=float(agent.learning_starts)).to(like)
+        return like.new_tensor(max(buffer.size() * agent.n_envs, agent.learning_starts))
+
+    @property
+    def row_buffer(self) -> RowReplayBuffer | None:
+        """The replay buffer, where `sample` is features of its rows and nothing else."""
+        kind, env, buffer = type(self), self.agent._vec_normalize_env, self.agent.replay_buffer
+        usual = kind.sample is Batches.sample and kind._sample is Batches._sample
+        plain = not (self.agent.augment or self.agent.mirror_loss or (env is not None and env.norm_reward))
+        return buffer if usual and plain and isinstance(buffer, RowReplayBuffer) else None
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether `draw_ahead` draws batches on the device that trains."""
+        return (buffer := self.row_buffer) is not None and buffer.generator.device.type == buffer.device.type
 
     @property
     def images(self) -> GroupImages:
@@ -428,60 +412,14 @@ class Batches:
             self._images = GroupImages(self.agent.spec, like)
         return self._images
 
-    # -- for updates that are replayed on a device --------------------------------------------------------------------
 
-    @property
-    def _on_device(self) -> DeviceReplayBuffer | None:
-        buffer = self.agent.replay_buffer
-        return buffer if isinstance(buffer, DeviceReplayBuffer) else None
-
-    @property
-    def drawn_on_device(self) -> bool:
-        """True where batches are drawn `ahead`, by the replay buffer's generator alone and without looking at a value."""
-        return isinstance(self.row_buffer, DeviceReplayBuffer)
-
-    @torch.no_grad()
-    def ahead(self, count: int, batch_size: int) -> tuple[Tensor, Tensor]:
-        """Batches and noise of so many updates, by a `DeviceReplayBuffer` alone: columns (count, batch_size, c) that `split`
-        takes apart, and the number of transitions."""
-        data = self.agent.replay_buffer.sample(count * batch_size)
-        batch = with_features(data, self.agent.policy.features_extractor)
-        columns = [batch[name].view(count, batch_size, -1) for name in COLUMNS]
-        noise = [self.noise(count, batch_size) for _ in NOISES]
-        return torch.cat([*columns, *noise], 2), self._shared_over(batch["rewards"])
-
-    @property
-    def widths(self) -> list[int]:
-        """The numbers of columns that `ahead` returns: of each of the `COLUMNS`, then of the `NOISES`."""
-        n, m = self.agent.policy.features_extractor.features_dim, self.agent.spec.action_rep.dim
-        return [n, n, m, 1, 1, m, m]
-
-    @property
-    def drawn_from(self) -> list[Tensor]:
-        """The tensors on the device from which batches are drawn."""
-        buffer = self._on_device
-        return [] if buffer is None else [buffer.rows, buffer.count, *self.agent.policy.features_extractor.buffers()]
-
-    @property
-    def drawn_by(self) -> list[torch.Generator]:
-        """The generators on the device that draw batches."""
-        return [] if (buffer := self._on_device) is None else [buffer.generator]
-
-
-def split(columns: Tensor, widths: Sequence[int]) -> Drawn:
-    """Batch and noise of one update of several agents, of columns (S, B, c) that `Batches.ahead` made; views of them."""
-    found = dict(zip((*COLUMNS, *NOISES), columns.split(list(widths), dim=2), strict=True))
-    batch = {name: found[name] for name in COLUMNS} | {name: found[name].squeeze(2) for name in ("rewards", "dones")}
-    return batch, {name: found[name] for name in NOISES}
-
-
-def stacked_up(each: Sequence[Drawn], extractors: Sequence[SymmetricFeatures]) -> Drawn:
+def stack_inputs(each: Sequence[UpdateInputs], extractors: Sequence[SymmetricFeatures]) -> UpdateInputs:
     """Batches and noise of one update of several agents; batches may still be rows of a replay buffer."""
     batches = [
         _with_features(batch, extractor) if "states" in batch else batch
         for (batch, _), extractor in zip(each, extractors, strict=True)
     ]
-    return together(batches), together([noise for _, noise in each])
+    return UpdateInputs(stack_tensors(batches), stack_tensors([noise for _, noise in each]))
 
 
 def _with_features(batch: Mapping[str, Tensor], extractor: SymmetricFeatures) -> dict[str, Tensor]:
@@ -500,3 +438,96 @@ def with_features(data: ReplayBufferSamples, extractor: SymmetricFeatures) -> di
         "dones": data.dones.squeeze(-1),  # as stored: discounts are rounded as stable-baselines3's are
     }
     return batch if data.discounts is None else batch | {"discounts": data.discounts.squeeze(-1)}
+
+
+def replay_episodes(agent: OffPolicyAlgorithm) -> list[Episode]:
+    """Episodes of an agent's replay buffer, in the order in which they began.
+
+    Transitions of one environment follow each other in the buffer; two are of one episode where the first one's next
+    observation is the second one's and no episode ended between them. A full buffer has overwritten the beginning of its
+    oldest episodes, and the newest ones may not have ended yet. Actions are those that the environment took, rewards are
+    kept in single precision.
+
+    Raises:
+        ValueError: the buffer has no next observations, or its actions are no vectors.
+    """
+    buffer = agent.replay_buffer
+    if not isinstance(buffer, ReplayBuffer) or buffer.optimize_memory_usage:
+        raise ValueError(
+            f"the episodes of a {type(buffer).__name__} with these options can't be told apart; use ReplayBuffer, with "
+            "optimize_memory_usage=False"
+        )
+    if not isinstance(agent.action_space, spaces.Box):
+        raise ValueError(f"the agent's action space is {agent.action_space}; episodes need vectors of numbers")
+    oldest = buffer.pos if buffer.full else 0
+    order = (oldest + np.arange(buffer.size())) % buffer.buffer_size
+    episodes = [(start, i, episode) for i in range(buffer.n_envs) for start, episode in _episodes_of(agent, order, i)]
+    return [episode for _, _, episode in sorted(episodes, key=lambda item: item[:2])]
+
+
+def _episodes_of(agent: OffPolicyAlgorithm, order: NDArray, i: int) -> Iterator[tuple[int, Episode]]:
+    """The episodes of environment i, each with the index in `order` where it begins."""
+    buffer = agent.replay_buffer
+    assert buffer is not None
+    rows = {key: getattr(buffer, key)[order, i] for key in ("observations", "next_observations", "rewards")}
+    observations, following = rows["observations"], rows["next_observations"]
+    actions = agent.policy.unscale_action(buffer.actions[order, i])  # the buffer's are scaled to [-1, 1]
+    done, timeout = (getattr(buffer, key)[order, i].astype(bool) for key in ("dones", "timeouts"))
+    ends = np.flatnonzero(done[:-1] | (following[:-1] != observations[1:]).any(-1)) + 1
+    for start, stop in zip([0, *ends], [*ends, len(order)], strict=True):
+        if start == stop:  # an empty buffer
+            continue
+        last = stop - 1
+        yield (
+            int(start),
+            Episode(
+                np.concatenate([observations[start:stop], following[last:stop]]),
+                actions[start:stop],
+                rows["rewards"][start:stop],
+                terminated=bool(done[last] and not timeout[last]),
+                truncated=bool(timeout[last]),
+            ),
+        )
+
+
+def played_episodes(env: gym.Env, policy: Callable[[NDArray], NDArray], *, steps: int, seed: int) -> Iterator[Episode]:
+    """Episodes of a policy until they have at least `steps` steps together; none is longer than that.
+
+    Only the first reset is seeded, so that no two seeds share an episode.
+
+    Args:
+        policy: observations (1, n) to actions (1, m).
+    """
+    played = 0
+    while played < steps:
+        observations: list[NDArray] = [env.reset(seed=None if played else seed)[0]]
+        actions: list[NDArray] = []
+        rewards: list[float] = []
+        terminated = truncated = False
+        while not (terminated or truncated) and len(actions) < steps:  # an environment may have no time limit
+            actions.append(policy(observations[-1][None])[0])
+            observation, reward, terminated, truncated, _ = env.step(actions[-1])
+            observations.append(observation)
+            rewards.append(float(reward))
+        played += len(actions)
+        yield Episode(np.stack(observations), np.stack(actions), np.array(rewards), bool(terminated), bool(truncated))
+
+
+def random_policy(space: gym.Space, seed: int) -> Callable[[NDArray], NDArray]:
+    """Actions drawn from an action space, uniformly within its bounds, whatever is observed."""
+    space.seed(seed)
+    return lambda observations: np.stack([space.sample() for _ in observations])
+
+
+def spread_episodes(episodes: list[Episode], *, steps: int, seed: int) -> list[Episode]:
+    """Episodes drawn uniformly, without replacement and kept in order, until they have at least `steps` steps together.
+
+    Raises:
+        ValueError: there are fewer steps than that.
+    """
+    lengths = np.array([len(episode) for episode in episodes], dtype=int)
+    if lengths.sum() < steps:
+        raise ValueError(f"{steps} steps are asked for, and there are {lengths.sum()}; ask for at most as many")
+    order = np.random.default_rng(seed).permutation(len(episodes))
+    count = int(np.searchsorted(np.cumsum(lengths[order]), steps)) + 1
+    return [episodes[i] for i in sorted(order[:count])]

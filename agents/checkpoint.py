@@ -13,13 +13,13 @@ from stable_baselines3.common.noise import NormalActionNoise
 from torch import Tensor
 
 from rppdyn.agents import buffers
-from rppdyn.agents.refusals import check_finite
+from rppdyn.agents.checks import check_finite
 from rppdyn.envs import capture_state, restore_state
 from rppdyn.runs.streams import GlobalStates
 
 if TYPE_CHECKING:
-    from rppdyn.agents.algorithm import RPPSAC
     from rppdyn.agents.ppo import RPPPPO
+    from rppdyn.agents.sac import RPPSAC
 
 FORMAT = 1
 COUNTERS = (
@@ -38,15 +38,18 @@ OBSERVED = ("_last_obs", "_last_original_obs", "_last_episode_starts")
 
 
 def capture(agent: RPPSAC) -> dict[str, Any]:
-    """What `RPPSAC.capture` returns."""
+    """Capture an agent's state, see `RPPSAC.capture`."""
     if agent.action_noise is not None and not isinstance(agent.action_noise, NormalActionNoise):
         raise ValueError(f"the state of {agent.action_noise!r} can't be captured; use NormalActionNoise or none")
     _, variables = agent._get_torch_save_params()
     data = capture_common(agent)
     data["variables"] = {name: getattr(agent, name).detach().clone() for name in variables}
     data["replay"] = buffers.capture(agent.replay_buffer)
-    generators = {"update": agent.batches.generator.get_state(), "actor": agent.actor.generator.get_state()}
-    data["random"] = generators | data["random"]
+    data["random"] |= {
+        "update": agent.batches.generator.get_state(),
+        "actor": agent.actor.generator.get_state(),
+        "draws": _plain(agent.batches.numpy.state),
+    }
     check_finite(agent, {name: data[name] for name in LEARNED})
     return data
 
@@ -70,7 +73,7 @@ def capture_common(agent: RPPSAC | RPPPPO) -> dict[str, Any]:
 
 
 def restore(agent: RPPSAC, data: dict[str, Any]) -> None:
-    """What `RPPSAC.restore` does."""
+    """Restore an agent's state, see `RPPSAC.restore`."""
     _check_alike(agent, data)
     if set(data["variables"]) != set(agent._get_torch_save_params()[1]):
         there, here = ("learned", "fixed") if agent.log_ent_coef is None else ("fixed", "learned")
@@ -85,6 +88,8 @@ def restore(agent: RPPSAC, data: dict[str, Any]) -> None:
     states = data["random"]
     agent.batches.generator.set_state(states["update"])
     agent.actor.generator.set_state(states["actor"])
+    if "draws" in states:  # version 0.1 drew from NumPy's global generator
+        agent.batches.numpy.state = _arrays(states["draws"])
     _restore_common(agent, data)
 
 
@@ -146,12 +151,12 @@ def replay_log(agent: RPPSAC | RPPPPO) -> None:
 
 
 def identity(agent: RPPSAC) -> dict[str, Any]:
-    """What `RPPSAC.identity` returns."""
+    """Settings that must agree, see `RPPSAC.identity`."""
     return {
         **common_identity(agent),
         "buffer_size": agent.replay_buffer.buffer_size,
         "replay_buffer": "ReplayBuffer"
-        if isinstance(agent.replay_buffer, buffers.Rows)
+        if isinstance(agent.replay_buffer, buffers.RowReplayBuffer)
         else type(agent.replay_buffer).__name__,
         "train_freq": f"{agent.train_freq.frequency} {agent.train_freq.unit.value}",
     }
@@ -201,9 +206,9 @@ def _in_one_place(value: Any) -> Any:
     """The same data, its tensors views of one for each dtype: `torch.save` takes as long for each storage, however small."""
     tensors = _leaves(value)
     for dtype in {tensor.dtype for tensor in tensors}:
-        own = [tensor for tensor in tensors if tensor.dtype == dtype]
-        whole = torch.cat([tensor.flatten() for tensor in own])
-        for tensor, part in zip(own, whole.split([tensor.numel() for tensor in own]), strict=True):
+        alike = [tensor for tensor in tensors if tensor.dtype == dtype]
+        whole = torch.cat([tensor.flatten() for tensor in alike])
+        for tensor, part in zip(alike, whole.split([tensor.numel() for tensor in alike]), strict=True):
             tensor.data = part.view(tensor.shape)
     return value
 

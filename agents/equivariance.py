@@ -1,4 +1,4 @@
-r"""How equivariant an agent's policy, critics and learned dynamics are, measured on raw observations and actions.
+r"""Equivariance errors of an agent's policy, critics and learned dynamics, measured on raw observations and actions.
 
 The measure uses the environment's own symmetry (`SymmetrySpec.transform_*`) and nothing of the networks, so it would
 also catch a network wired to a wrong representation. Errors are ratios of sums over states, entries and generators
@@ -22,7 +22,7 @@ from rppdyn.equivariance.error import POOLED_FLOOR, elements_by_generator, poole
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
 
-    from rppdyn.agents.model_based import RPPMBPO
+    from rppdyn.agents.mbpo import RPPMBPO
     from rppdyn.envs import SymmetrySpec
 
 
@@ -157,7 +157,7 @@ def function_equivariance_error(
     """Equivariance error of any map from raw observations (n, entries) to raw actions, as :func:`policy_equivariance_error`.
 
     Args:
-        bound: of the actions, by which their size is judged.
+        bound: the bound of the actions, by which their size is judged.
     """
     obs = _tensor(observations)
     on_tensors = lambda x: torch.as_tensor(np.asarray(act(x.numpy()))).double()  # noqa: E731
@@ -200,7 +200,7 @@ def _measured(
     sums = {name: pooled_sums(pair(g) for g in elements) for name, elements in generators.items()}
     return AgentEquivarianceError(
         float(pooled_ratio(sum(sums.values(), torch.zeros(1, 2)).numpy())),
-        {name: float(pooled_ratio(own.numpy())) for name, own in sums.items()},
+        {name: float(pooled_ratio(sum_.numpy())) for name, sum_ in sums.items()},
         scale,
         scale < POOLED_FLOOR,
     )

@@ -16,8 +16,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.sac.policies import SACPolicy
 from torch import Tensor, nn
 
-from rppdyn.agents import gaussian
-from rppdyn.agents.networks import require_vectors
+from rppdyn.agents.networks import mode_action, require_vectors
 from rppdyn.agents.policy import RPPPolicy, SymmetricPolicy
 from rppdyn.agents.ppo import RPPActorCriticPolicy
 from rppdyn.nn import merge
@@ -48,8 +47,8 @@ class DeployedPolicy(nn.Module):
     (:func:`rppdyn.nn.merge`), so that it costs what an MLP of its width costs. It is a copy: later training doesn't move it.
 
     Args:
-        policy: of `RPPSAC` or of PPO with `RPPActorCriticPolicy`, or any policy of stable-baselines3's whose observations and
-            actions are vectors.
+        policy: the policy of `RPPSAC` or of PPO with `RPPActorCriticPolicy`, or any of stable-baselines3's whose observations
+            and actions are vectors.
     Raises:
         ValueError: observations or actions that are no vectors.
     """
@@ -100,7 +99,7 @@ class _Mode(nn.Module):
         self.register_buffer("blocks", blocks)
 
     def forward(self, output: Tensor) -> Tensor:
-        return gaussian.mode(output, self.blocks)
+        return mode_action(output, self.blocks)
 
 
 class _Mean(nn.Module):
@@ -194,7 +193,7 @@ class RecurrentPolicy:
     Args:
         step: observations (n, observation) and hidden state (layers, n, h) to actions and hidden state.
         state: layers and size of the hidden state.
-        dtype: of observations.
+        dtype: the dtype of observations.
     """
 
     def __init__(self, step: Callable[[NDArray, NDArray], tuple[NDArray, NDArray]], state: tuple[int, int], dtype: Any):

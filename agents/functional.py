@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
 from rppdyn.nn import RPPEMLP, DensePathway
@@ -30,12 +29,12 @@ from rppdyn.nn.coefficients import CoefficientMap
 from rppdyn.nn.compiling import materialised
 from rppdyn.nn.gate import Pointwise
 from rppdyn.nn.pathways import named_pathways
-from rppdyn.nn.stacking import stacked_weights
+from rppdyn.nn.stacking import call_with, stacked_weights
 from rppdyn.priors import negative_log_prior
 
 
 def flat_view(tensors: Sequence[Tensor]) -> Tensor | None:
-    """The vector that the tensors already lie on, in order and without gaps, or None."""
+    """Return the vector that the tensors already lie on, in order and without gaps, or None."""
     first = tensors[0]
     address = first.data_ptr()
     for tensor in tensors:
@@ -69,10 +68,14 @@ MOST_TIES = 16
 
 
 @dataclass(frozen=True)
-class Entries:
-    r"""The map: :math:`\pi`, :math:`f` and :math:`u`, a number for each dense weight, and how many parameters are tied.
+class WeightMap:
+    r"""The map from parameters to dense weights, see `Assembly`.
 
-    Units are (m,), or (N, m) of networks that differ in them.
+    Attributes:
+        index: :math:`\pi`, the tied parameter of each dense weight, (m,).
+        factor: :math:`f`, (m,).
+        unit: :math:`u`, (m,), or (N, m) of networks that differ in it.
+        tied: the number of tied parameters.
     """
 
     index: Tensor
@@ -89,13 +92,13 @@ class Assembly:
     multiple of one tied parameter plus one of a free one, :math:`D_i = f_i \theta_{\pi(i)} + u_i \phi_i`.
 
     Args:
-        entries: of the networks, which differ in their units at most.
+        entries: the map of the networks, which differ in their units at most.
         shapes: (out, in) of the layers, each of which has a weight and a bias.
         size: n, the length of a vector.
         like: has the dtype and the device.
     """
 
-    def __init__(self, entries: Entries, shapes: Sequence[tuple[int, int]], size: int, like: Tensor) -> None:
+    def __init__(self, entries: WeightMap, shapes: Sequence[tuple[int, int]], size: int, like: Tensor) -> None:
         self.shapes = [shape for m, n in shapes for shape in ((m, n), (m,))]
         self.tied, self.has_free = entries.tied, size > entries.tied
         ends = list(accumulate(math.prod(shape) for shape in self.shapes))
@@ -108,7 +111,7 @@ class Assembly:
 
     @property
     def ties(self) -> list[_Tie | None] | None:
-        """What ties each dense tensor by itself, where that pays: torch.compile makes a loop of it, over runs of neighbours."""
+        """Ties of each dense tensor by itself, where that pays: torch.compile makes loops of them, over runs of neighbours."""
         return self._ties if torch.compiler.is_compiling() else None
 
     def dense(self, vectors: Tensor) -> list[Tensor]:
@@ -165,14 +168,14 @@ def _times(part: Tensor, numbers: Tensor | None, place: slice) -> Tensor:
 
 
 class _Tie(NamedTuple):
-    """What ties the weights of one dense tensor to a stretch of the parameters, in runs of neighbours.
+    """The tie between the weights of one dense tensor and a range of the parameters, in runs of neighbours.
 
     Attributes:
-        tied: the stretch.
+        tied: the range.
         run: the length of a run.
-        runs: of each run of weights its run of parameters.
-        back: of each run of parameters the first of weights; then the second, with 1, or any, with 0, where there is none; and
-            so on.
+        runs: the run of parameters of each run of weights.
+        back: the first run of weights of each run of parameters; then the second, with 1, or any, with 0, where there is none;
+            and so on.
     """
 
     tied: slice
@@ -181,15 +184,15 @@ class _Tie(NamedTuple):
     back: list[tuple[Tensor, Tensor | None]]
 
     def gather(self, tied: Tensor) -> Tensor:
-        """The weights that are tied to parameters, in runs: (N, m / run, run)."""
+        """Gather the weights that are tied to parameters, in runs: (N, m / run, run)."""
         return self.in_runs(tied[:, self.tied]).index_select(1, self.runs)
 
     def in_runs(self, entries: Tensor) -> Tensor:
-        """Entries (..., m) as (..., m / run, run)."""
+        """View entries (..., m) as (..., m / run, run)."""
         return entries.unflatten(-1, (-1, self.run))
 
     def sum(self, part: Tensor) -> Tensor:
-        """Over all weights that are tied to a parameter, for each of the stretch."""
+        """Sum over all weights that are tied to a parameter, for each of the range."""
         runs = self.in_runs(part)
         first, *others = (runs.index_select(1, index) for index, _ in self.back)
         for (_, mask), other in zip(self.back[1:], others, strict=True):
@@ -197,31 +200,31 @@ class _Tie(NamedTuple):
         return materialised(first).flatten(1)
 
 
-def _ties(entries: Entries, places: Sequence[slice], like: Tensor) -> list[_Tie | None] | None:
-    """One per dense tensor, or None where nothing ties it; None where they are not such, or too many are tied to one."""
+def _ties(entries: WeightMap, places: Sequence[slice], like: Tensor) -> list[_Tie | None] | None:
+    """Ties by dense tensor, None where nothing ties it; None for all where a tensor has no tie, or too many are tied to one."""
     try:
-        found = [_tie(entries.index[place], entries.factor[place] != 0, like) for place in places]
-    except _Scattered:
+        ties = [_tie(entries.index[place], entries.factor[place] != 0, like) for place in places]
+    except _ScatteredError:
         return None
-    stretches = sorted((tie.tied.start, tie.tied.stop) for tie in found if tie is not None)
-    whole = [start for start, _ in stretches] + [entries.tied] == [0] + [stop for _, stop in stretches]
-    return found if whole else None
+    ranges = sorted((tie.tied.start, tie.tied.stop) for tie in ties if tie is not None)
+    is_whole = [start for start, _ in ranges] + [entries.tied] == [0] + [stop for _, stop in ranges]
+    return ties if is_whole else None
 
 
-class _Scattered(Exception):
-    """A stretch of parameters of which some have no weight, or too many."""
+class _ScatteredError(Exception):
+    """A range of parameters of which some have no weight, or too many."""
 
 
 def _tie(index: Tensor, used: Tensor, like: Tensor) -> _Tie | None:
     if not used.any():
         return None
     first, last = int(index[used].min()), int(index[used].max())
-    own, count = torch.where(used, index - first, 0), last - first + 1
-    run = _run(own, count)
-    runs, used = own[::run] // run, used.view(-1, run).any(1)  # where a run is not used throughout, its factor is 0
+    offset, count = torch.where(used, index - first, 0), last - first + 1
+    run = _run(offset, count)
+    runs, used = offset[::run] // run, used.view(-1, run).any(1)  # where a run is not used throughout, its factor is 0
     counts = runs[used].bincount(minlength=count // run)
     if not 0 < counts.min() <= counts.max() <= MOST_TIES:
-        raise _Scattered
+        raise _ScatteredError
     order = torch.where(used, runs, count).argsort(stable=True)
     begins = counts.cumsum(0) - counts
     back: list[tuple[Tensor, Tensor | None]] = []
@@ -233,7 +236,7 @@ def _tie(index: Tensor, used: Tensor, like: Tensor) -> _Tie | None:
 
 
 def _run(index: Tensor, count: int) -> int:
-    """The greatest number of neighbours that are everywhere tied to neighbours, from a multiple of that number on."""
+    """The largest run: neighbours that are everywhere tied to neighbours, from a multiple of their number on."""
     for run in range(min(len(index), count), 1, -1):
         if len(index) % run == 0 and count % run == 0:
             heads = index[::run]
@@ -252,8 +255,8 @@ class Prior(NamedTuple):
         precision: the diagonal of :math:`\Lambda`, (N, n) or (1, n) where networks agree; of dense weights the precision in
             the directions that are not equivariant.
         constant: b, (N,).
-        equivariant: of dense weights the precision in the other directions, as `precision`.
-        projection: of vectors onto those directions; None where there are no dense weights.
+        equivariant: the precision of dense weights in the other directions, as `precision`.
+        projection: the projection of vectors onto those directions; None where there are no dense weights.
     """
 
     precision: Tensor
@@ -274,7 +277,7 @@ Loss = Callable[[Any], tuple[Tensor, Any]]
 
 
 class Projection:
-    """Vectors (N, n) to their parts in the subspaces of equivariant dense weights; to zero where there are none.
+    """The projection of vectors (N, n) onto the subspaces of equivariant dense weights; zero where there are none.
 
     Args:
         parts: where weights begin in the vectors, and the maps to their subspaces.
@@ -283,12 +286,12 @@ class Projection:
 
     def __init__(self, parts: Sequence[tuple[int, CoefficientMap]], like: Tensor) -> None:
         ranks = [0, *accumulate(basis.rank for _, basis in parts)]
-        found = [
+        entries = [
             (start + rows, rank + cols, values)
             for (start, basis), rank in zip(parts, ranks, strict=False)
             for rows, cols, values in [basis.entries()]
         ]
-        rows, self.cols, values = map(torch.cat, zip(*found, strict=True))
+        rows, self.cols, values = map(torch.cat, zip(*entries, strict=True))
         self.rows = None if torch.equal(rows, torch.arange(len(like), device=rows.device)) else rows
         self.values = values.to(like)
         self.squares = torch.cat([basis.scale_exact.square() for _, basis in parts]).to(like)
@@ -316,16 +319,16 @@ class Networks(ABC):
     def __init__(self, nets: Sequence[RPPEMLP], names: Sequence[str]) -> None:
         self.nets = list(nets)
         self.names = list(names)
-        own = [dict(net.named_parameters()) for net in self.nets]
-        self.parameters = [ps[name] for ps in own for name in self.names]
-        self._shapes = [own[0][name].shape for name in self.names]
+        parameters = [dict(net.named_parameters()) for net in self.nets]
+        self.parameters = [ps[name] for ps in parameters for name in self.names]
+        self._shapes = [parameters[0][name].shape for name in self.names]
         self._sizes = [shape.numel() for shape in self._shapes]
         self._pathways = [pathway for net in self.nets for _, _, pathway in named_pathways(net)]
         self._prior: tuple[Any, Prior] | None = None  # and what it was computed from
 
     @abstractmethod
     def weights(self, vectors: Tensor, trained: bool = False) -> Any:
-        """The networks' assembled weights at these parameters, (N, n); `trained` where gradients by them are wanted."""
+        """Assemble the networks' weights at these parameters, (N, n); `trained` where gradients by them are wanted."""
 
     @abstractmethod
     def __call__(self, x: Tensor, weights: Any) -> Tensor:
@@ -333,15 +336,15 @@ class Networks(ABC):
 
     @abstractmethod
     def gradient(self, loss: Loss, weights: Any) -> tuple[Tensor, Any]:
-        """The gradient of a loss by the parameter vectors, (N, n), and what else the loss returns, without its history.
+        """Return the gradient of a loss by the parameter vectors, (N, n), and what else the loss returns, without its history.
 
         Args:
-            weights: as `weights` returned them, `trained`; they serve one gradient.
+            weights: weights that are `trained`; they serve one gradient.
         """
 
     @abstractmethod
     def prepare(self, like: Tensor) -> Hashable:
-        """Do what can't be done while torch compiles; what is returned is what compiled code depends on.
+        """Do what can't be done while torch compiles, and return what compiled code depends on.
 
         Args:
             like: has the vectors' dtype and device.
@@ -366,7 +369,7 @@ class Networks(ABC):
         """
         like, state = self.parameters[0], self._variances()
         if self._prior is None or self._prior[0] != state:
-            vector, found = torch.ones(sum(self._sizes), dtype=like.dtype, device=like.device), []
+            vector, parts = torch.ones(sum(self._sizes), dtype=like.dtype, device=like.device), []
             for net in self.nets:
                 value = lambda v, net=net: self._at(net, v, negative_log_prior)  # noqa: E731
                 precision = torch.func.grad(value)(vector)
@@ -374,23 +377,23 @@ class Networks(ABC):
                 for place, _, pathway in self._dense(net):
                     a, b = (s.exp() for s in pathway.log_variances("").values())
                     precision[place], equivariant[place] = 1 / b, 1 / (a + b)
-                found.append((precision, value(torch.zeros_like(vector)), equivariant))
-            precision, constant, equivariant = map(torch.stack, zip(*found, strict=True))
+                parts.append((precision, value(torch.zeros_like(vector)), equivariant))
+            precision, constant, equivariant = map(torch.stack, zip(*parts, strict=True))
             same = all(bool((c == c[0]).all()) for c in (precision, equivariant))
             rows = slice(1) if same else slice(None)  # one row is read for all networks, which saves memory
-            parts = [(place.start, basis) for place, basis, _ in self._dense(self.nets[0])]
-            projection = Projection(parts, vector) if parts else None
+            bases = [(place.start, basis) for place, basis, _ in self._dense(self.nets[0])]
+            projection = Projection(bases, vector) if bases else None
             self._prior = state, Prior(precision[rows], constant, equivariant[rows], projection)
         return self._prior[1]
 
     def _variances(self) -> tuple:
-        """Identify the present variances and dtype: the tuple differs where one was changed."""
+        """A key of the present variances and dtype, which differs where one was changed."""
         like = self.parameters[0]
         variances = [s for p in self._pathways for s in p.log_variances("").values()]
         return like.dtype, like.device, *((s.data_ptr(), s._version) for s in variances)
 
     def _dense(self, net: nn.Module) -> Iterator[tuple[slice, CoefficientMap, DensePathway]]:
-        """Where the parameters of dense weights are in the vectors, and the maps to their equivariant subspaces."""
+        """The places of dense weights' parameters in the vectors, and the maps to their equivariant subspaces."""
         ends = list(accumulate(self._sizes))
         places = {name: slice(end - size, end) for name, size, end in zip(self.names, self._sizes, ends, strict=True)}
         for layer, name, pathway in named_pathways(net):
@@ -399,25 +402,14 @@ class Networks(ABC):
                     yield places[f"{layer}.{name}.{leaf}"], basis, pathway
 
     def _at(self, net: nn.Module, vector: Tensor, function: Any) -> Any:
-        """A function of one of the networks with its parameters at a vector."""
+        """Evaluate a function of one of the networks with its parameters at a vector."""
         parts = zip(vector.split(self._sizes), self._shapes, strict=True)
-        values = {f"net.{name}": part.view(shape) for name, (part, shape) in zip(self.names, parts, strict=True)}
-        return functional_call(_Call(net, function), values, (), tie_weights=False)
-
-
-class _Call(nn.Module):
-    """A function of a network as a module, so that `functional_call` reaches its parameters."""
-
-    def __init__(self, net: nn.Module, function: Any) -> None:
-        super().__init__()
-        self.net, self.function = net, function
-
-    def forward(self) -> Any:
-        return self.function(self.net)
+        values = {name: part.view(shape) for name, (part, shape) in zip(self.names, parts, strict=True)}
+        return call_with(net, values, function)
 
 
 def stacked(nets: Sequence[RPPEMLP]) -> Networks:
-    """Networks with the same arguments, as functions of their parameter vectors."""
+    """Stack networks with the same arguments, as functions of their parameter vectors."""
     return BatchedMLP.of(nets) or ModuleNetworks(nets)
 
 
@@ -425,9 +417,10 @@ def _width(net: RPPEMLP) -> int:
     return max((block.linear.rep_out.dim for block in net.blocks), default=0)
 
 
-def is_copied(vectors: Tensor) -> bool:
-    """Whether weights that are parts of several vectors are to be copied, once: oneDNN, which takes products below the highest
-    precision on a CPU, would do so in each of their products.
+def needs_copies(vectors: Tensor) -> bool:
+    """Whether weights that are parts of several vectors are to be copied, once.
+
+    oneDNN, which takes products below the highest precision on a CPU, would copy them in each of their products.
     """
     return vectors.device.type == "cpu" and torch.get_float32_matmul_precision() != "highest"
 
@@ -452,10 +445,10 @@ class ModuleNetworks(Networks):
             assert self._compared is not None
             return self._compared[1]
         buffers = [list(net.buffers()) for net in self.nets]
-        state = tuple((buffer.data_ptr(), buffer._version) for own in buffers for buffer in own)
+        state = tuple((buffer.data_ptr(), buffer._version) for bs in buffers for buffer in bs)
         if self._compared is None or self._compared[0] != state:
             first, *others = buffers
-            self._compared = state, bool(others) and all(all(map(torch.equal, first, own)) for own in others)
+            self._compared = state, bool(others) and all(all(map(torch.equal, first, bs)) for bs in others)
         return self._compared[1]
 
     def weights(self, vectors: Tensor, trained: bool = False) -> tuple[Tensor, list]:
@@ -486,17 +479,17 @@ class ModuleNetworks(Networks):
         return gradient, tree_map(Tensor.detach, other)
 
 
-class _NoMap(Exception):
+class _NoMapError(Exception):
     """An assembly that is not one multiple of a tied parameter plus one of a free one."""
 
 
 class BatchedMLP(Networks):
     r"""Chains of relaxed linear layers and an activation, all networks in one batched product per layer.
 
-    Their vectors are what an `Assembly` puts together, and what takes gradients by dense weights apart.
+    An `Assembly` puts weights together from their vectors, and takes gradients by weights apart.
 
     Attributes:
-        copied: what `is_copied` says of their vectors, for torch.compile, which can't ask it.
+        copied: the answer of `needs_copies`, for torch.compile, which can't ask it.
     """
 
     copied = False
@@ -511,15 +504,15 @@ class BatchedMLP(Networks):
         layers = _linear(exact.assemble())
         self._layers = [(len(weight), weight.shape[1]) for weight, _ in layers]
         if any(bias is None for _, bias in layers):
-            raise _NoMap
+            raise _NoMapError
         self._tied = sum(self._sizes[: len(tied)])
-        self._entries = self._found(exact, self._tied)
+        self._entries = self._weight_map(exact, self._tied)
         self._unit, self._units_at = self._units(), self._variances()
         self._assemblies: dict[tuple, Assembly] = {}
 
     @classmethod
     def of(cls, nets: Sequence[RPPEMLP]) -> BatchedMLP | None:
-        """The networks as such chains, each weight a multiple of one tied parameter plus one of a free one; None else."""
+        """Stack networks whose weights are each a multiple of a tied parameter plus one of a free one; None for others."""
         for net in nets:
             if not isinstance(net, RPPEMLP):
                 return None
@@ -529,11 +522,11 @@ class BatchedMLP(Networks):
                 return None
         try:
             return cls(nets)
-        except _NoMap:
+        except _NoMapError:
             return None
 
-    def _found(self, exact: nn.Module, tied: int) -> Entries:
-        """The map, by assembling in double precision."""
+    def _weight_map(self, exact: nn.Module, tied: int) -> WeightMap:
+        """Find the map by assembling in double precision."""
         n = sum(self._sizes)
         is_tied = torch.arange(n) < tied
         assembled = lambda v: _flat(self._at(exact, v, lambda net: net.assemble()))  # noqa: E731
@@ -542,15 +535,15 @@ class BatchedMLP(Networks):
             numbered = assembled(torch.arange(1, n + 1, dtype=torch.float64) * is_tied)
             index = torch.where(factor == 0, 0, numbered / factor - 1).round().long()
             if not (index.ge(0).all() and index.lt(max(tied, 1)).all() and n - tied in (0, len(unit))):
-                raise _NoMap
+                raise _NoMapError
             v = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
             expected = factor * v[index] if tied else torch.zeros_like(factor)
             if n > tied:
                 expected = expected + unit * v[tied:]
-            found = assembled(v)
-        if not torch.allclose(found, expected, rtol=1e-12, atol=1e-12):
-            raise _NoMap
-        return Entries(index, factor, unit, tied)
+            weights = assembled(v)
+        if not torch.allclose(weights, expected, rtol=1e-12, atol=1e-12):
+            raise _NoMapError
+        return WeightMap(index, factor, unit, tied)
 
     def assembly(self, like: Tensor) -> Assembly:
         """The map in a vector's dtype and on its device."""
@@ -577,7 +570,7 @@ class BatchedMLP(Networks):
         return torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
 
     def prior(self) -> Prior:
-        """As of any networks; units follow variances."""
+        """The networks' negative log priors; units follow variances."""
         self._follow_variances()
         return super().prior()
 
@@ -590,7 +583,7 @@ class BatchedMLP(Networks):
 
     def prepare(self, like: Tensor) -> Hashable:
         self._follow_variances()
-        self.copied = is_copied(like)
+        self.copied = needs_copies(like)
         unit = self.assembly(like).unit
         return self.copied, None if unit is None else unit.shape
 
@@ -601,7 +594,7 @@ class BatchedMLP(Networks):
     def weights(self, vectors: Tensor, trained: bool = False) -> list[Tensor]:
         """Weight, bias, weight, ... of all networks."""
         dense = self.assembly(vectors).dense(vectors)
-        if self.copied if torch.compiler.is_compiling() else is_copied(vectors):
+        if self.copied if torch.compiler.is_compiling() else needs_copies(vectors):
             dense = [part.contiguous() for part in dense]
         return dense
 

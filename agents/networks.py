@@ -1,8 +1,17 @@
-"""Features, actor and critics: representations of a symmetry spec wired to relaxed networks."""
+r"""Features, actor and critics: representations of a symmetry spec wired to relaxed networks.
+
+The actor is a squashed Gaussian whose mean transforms under rho, for actions that a group permutes and flips, or turns.
+Squashing by tanh and exponentiating a standard deviation act entry by entry, so they commute with permutations, and
+tanh is odd, so it commutes with signs; a standard deviation then transforms under |rho|. They commute with nothing else.
+Where an orthogonal representation mixes entries (a torque that a rotation turns), those that it mixes form a *block* with
+one standard deviation, which is invariant, and a radial squash: a block u becomes u tanh|u| / |u|, in the unit ball. For
+a block of one entry that is tanh(u). Blocks are those of `rppdyn.nn.normaliser`; None stands for an ordinary tanh.
+"""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -13,8 +22,8 @@ from stable_baselines3.common.policies import BaseModel, BasePolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import Tensor, nn
+from torch.nn.functional import softplus
 
-from rppdyn.agents import gaussian
 from rppdyn.agents.functional import stacked
 from rppdyn.envs import SymmetrySpec
 from rppdyn.nn import RPPEMLP, InvariantNormaliser
@@ -25,7 +34,14 @@ CLIP = 10.0
 """Bound on normalised features, in standard deviations, where the observation's representation is orthogonal."""
 
 MOVED = ("count", "raw_mean", "raw_m2", "mean", "std")
-"""What observations move in an `InvariantNormaliser`."""
+"""Buffers of an `InvariantNormaliser` that observations move."""
+
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # as in stable-baselines3
+
+SMALLEST_RADIUS = 1e-6  # of a block: below it the radial squash is the identity to rounding
+
+_LOG_2 = math.log(2.0)
+_HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 
 BuildNetwork = Callable[..., RPPEMLP]
 """(rep_in, rep_out, output_scale) -> a relaxed network."""
@@ -77,11 +93,69 @@ class SymmetricFeatures(BaseFeaturesExtractor):
         self._mirrored = [(b.data_ptr(), b._version) for b in buffers]
 
 
+def mean_and_log_std(output: Tensor, blocks: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The mean and the clamped logarithm of the standard deviation, each (..., dim), from a network's output.
+
+    Args:
+        output: (..., 2 dim), or (..., dim + blocks).
+    """
+    if blocks is None:
+        mean, log_std = output.chunk(2, dim=-1)
+        return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+    count, dim = blocks.shape
+    mean, log_std = output.split([dim, count], dim=-1)
+    return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX) @ blocks
+
+
+def mode_action(output: Tensor, blocks: Tensor | None = None) -> Tensor:
+    """The deterministic action, (..., dim): the squashed mean, from a network's output as in `mean_and_log_std`."""
+    return squash(mean_and_log_std(output, blocks)[0], blocks)[0]
+
+
+def squash(u: Tensor, blocks: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    r"""The squashed action (..., dim), and the logarithm of the squash's Jacobian determinant (...).
+
+    tanh(u) has log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)) per entry, which stays finite where 1 - a^2 rounds to
+    zero. A block of d entries and radius r is stretched by 1 - tanh(r)^2 along its radius and by tanh(r) / r across it.
+    """
+    if blocks is None:
+        return torch.tanh(u), 2.0 * (_LOG_2 - u - softplus(-2.0 * u)).sum(-1)
+    r = (u.square() @ blocks.mT).clamp_min(SMALLEST_RADIUS**2).sqrt()
+    scale = torch.tanh(r) / r
+    radial = 2.0 * (_LOG_2 - r - softplus(-2.0 * r))
+    return u * (scale @ blocks), (radial + (blocks.sum(-1) - 1.0) * scale.log()).sum(-1)
+
+
+def sample_action(output: Tensor, noise: Tensor, blocks: Tensor | None = None) -> Tensor:
+    """Squashed actions alone, arguments as of `sample_with_log_prob`."""
+    mean, log_std = mean_and_log_std(output, blocks)
+    u = mean + log_std.exp() * noise
+    return torch.tanh(u) if blocks is None else squash(u, blocks)[0]
+
+
+def sample_with_log_prob(output: Tensor, noise: Tensor, blocks: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    r"""A squashed action and its log-density, from the network's output and standard normal noise.
+
+    u = mean + exp(log_std) * noise, a = squash(u), log p(a) = log N(u; mean, std) - log |da/du|.
+
+    Args:
+        output: mean and log standard deviation, as in `mean_and_log_std`.
+        noise: (..., dim), standard normal.
+    Returns:
+        The action, inside the unit interval or ball, shape (..., dim), and log p, shape (...).
+    Source: Haarnoja et al. 2018, appendix C, for tanh.
+    """
+    mean, log_std = mean_and_log_std(output, blocks)
+    action, log_determinant = squash(mean + log_std.exp() * noise, blocks)
+    density = -0.5 * noise.square() - log_std - _HALF_LOG_2_PI
+    return action, density.sum(-1) - log_determinant
+
+
 class RPPActor(BasePolicy):
     """Observation to squashed Gaussian: one network from obs_rep to action_rep (mean) + |action_rep| (log std).
 
     Where the action's representation mixes entries, there is one invariant log std for each block that it mixes, see
-    `rppdyn.agents.gaussian`; `blocks` holds them, or None.
+    `rppdyn.agents.networks`; `blocks` holds them, or None.
 
     Exploration noise is drawn from `generator` (on the CPU, seeded from torch's global one at construction).
     """
@@ -118,7 +192,7 @@ class RPPActor(BasePolicy):
 
     def get_action_dist_params(self, obs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Mean and log standard deviation before squashing, each (B, dim), as stable-baselines3's actor gives them."""
-        return *gaussian.split(self.output(obs), self.blocks), {}
+        return *mean_and_log_std(self.output(obs), self.blocks), {}
 
     def save(self, path: str) -> None:
         """Refused, since an actor is not built without its policy.
@@ -132,13 +206,13 @@ class RPPActor(BasePolicy):
         """Actions in [-1, 1]."""
         output = self.output(observations)
         if deterministic:
-            return gaussian.mode(output, self.blocks)
-        return gaussian.sample(output, self.draw_noise(output), self.blocks)[0]
+            return mode_action(output, self.blocks)
+        return sample_with_log_prob(output, self.draw_noise(output), self.blocks)[0]
 
     def action_log_prob(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Sampled actions in [-1, 1], and their log-densities (B,)."""
         output = self.output(observations)
-        return gaussian.sample(output, self.draw_noise(output), self.blocks)
+        return sample_with_log_prob(output, self.draw_noise(output), self.blocks)
 
     def draw_noise(self, output: Tensor) -> Tensor:
         """Noise for outputs (B, .) of the network, (B, dim)."""

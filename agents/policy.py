@@ -17,7 +17,6 @@ from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.sac.policies import SACPolicy
 from torch import Tensor
 
-from rppdyn.agents import defaults
 from rppdyn.agents.networks import (
     BuildNetwork,
     RPPActor,
@@ -39,7 +38,26 @@ from rppdyn.reps.rep import is_int
 
 logger = logging.getLogger(__name__)
 
-GIVEN = (
+# Numbers that the paper leaves open; `configs/` overrides them per experiment.
+HIDDEN = 256
+"""Width of hidden layers."""
+
+EQUIVARIANT_VARIANCE = 1e5
+"""Prior variance of an equivariant pathway's weights: wide, so that symmetric functions are all but free."""
+
+FREE_VARIANCE = 1e-7
+"""Prior variance of a free pathway's weights: narrow, so that a departure from the symmetry must earn its keep."""
+
+NOISE_VARIANCE = 1.0
+"""Variance s^2 of the critics' Gaussian likelihood; 1 gives the usual half squared error."""
+
+ADAM_BETAS = (0.5, 0.999)
+"""Adam's betas for actor, critics and temperature (Finzi et al. 2021, appendix A.2.3.3)."""
+
+OUTPUT_SCALE = 0.01
+"""Scale of the actor's last layer at the start (Andrychowicz et al. 2020)."""
+
+FIXED_ARGUMENTS = (
     "rep_in", "rep_out", "group", "hidden", "num_layers", "equivariant_variance", "free_variance", "output_scale", "generator",
     "groups", "variances", "device",
 )  # fmt: skip
@@ -47,7 +65,7 @@ GIVEN = (
 
 
 class Pathways(NamedTuple):
-    """Which network the actor is and which the critics are."""
+    """The network classes of actor and critics."""
 
     actor: type[RPPEMLP]
     critic: type[RPPEMLP]
@@ -63,7 +81,7 @@ MODELS = {
 
 
 class SymmetricPolicy(BasePolicy):
-    """What a stable-baselines3 policy over one symmetry spec consists of, beside stable-baselines3's own base class."""
+    """A stable-baselines3 policy over one symmetry spec; a mixin beside stable-baselines3's own base class."""
 
     spec: SymmetrySpec
     observation_space: spaces.Box
@@ -87,7 +105,7 @@ class SymmetricPolicy(BasePolicy):
     def value_function(self, dtype: torch.dtype | None) -> Callable[[Tensor, Tensor], Tensor]:
         """Raw observations and actions to values (n_critics, n), by networks in a precision; for measures."""
 
-    def _keep(
+    def _set_arguments(
         self,
         observation_space: spaces.Space,
         action_space: spaces.Space,
@@ -101,7 +119,7 @@ class SymmetricPolicy(BasePolicy):
         critic: str,
         **arguments: Any,
     ) -> None:
-        """Check what every policy is given, and keep it as the plain data that a saved policy is built from again.
+        """Check the arguments of every policy, and keep them as the plain data that a saved policy is built from again.
 
         Args:
             critic: the key of the critics' layers in `net_arch`, "qf" or "vf".
@@ -115,7 +133,7 @@ class SymmetricPolicy(BasePolicy):
             raise ValueError(f"model={model!r} is not one of {', '.join(MODELS)}")
         self.spec = spec if isinstance(spec, SymmetrySpec) else SymmetrySpec.from_dict(dict(spec))
         check_spaces(self.spec, observation_space, action_space)
-        known = [name for name in inspect.signature(RPPEMLP).parameters if name not in GIVEN]
+        known = [name for name in inspect.signature(RPPEMLP).parameters if name not in FIXED_ARGUMENTS]
         if unknown := [name for name in network_kwargs or {} if name not in known]:
             raise ValueError(f"network_kwargs has {unknown[0]!r}: networks here take {', '.join(known)}")
         network = dict(network_kwargs or {})
@@ -127,8 +145,8 @@ class SymmetricPolicy(BasePolicy):
             network["activation"] = activation_of(activation_fn, "activation_fn").name
         elif "activation" in network:
             network["activation"] = activation_of(network["activation"]).name
-        own = dict(spec=self.spec.to_dict(), model=model, network_kwargs=network)
-        self._arguments = own | layers(arguments, net_arch, critic)
+        common = dict(spec=self.spec.to_dict(), model=model, network_kwargs=network)
+        self._arguments = common | layers(arguments, net_arch, critic)
 
     @property
     def model(self) -> str:
@@ -188,13 +206,13 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         lr_schedule: Schedule,
         spec: SymmetrySpec | Mapping[str, Any],
         model: str = "rpp",
-        hidden: int | Sequence[int] = defaults.HIDDEN,
+        hidden: int | Sequence[int] = HIDDEN,
         num_layers: int = 2,
-        equivariant_variance: float = defaults.EQUIVARIANT_VARIANCE,
-        free_variance: float = defaults.FREE_VARIANCE,
+        equivariant_variance: float = EQUIVARIANT_VARIANCE,
+        free_variance: float = FREE_VARIANCE,
         critic_equivariant_variance: float | None = None,
         critic_free_variance: float | None = None,
-        output_scale: float = defaults.OUTPUT_SCALE,
+        output_scale: float = OUTPUT_SCALE,
         n_critics: int = 2,
         optimizer_kwargs: Mapping[str, Any] | None = None,
         network_kwargs: Mapping[str, Any] | None = None,
@@ -207,10 +225,10 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
     ) -> None:
         if n_critics < 1:
             raise ValueError(f"n_critics={n_critics} must be at least 1")
-        optimizer_kwargs = {"betas": tuple(defaults.ADAM_BETAS), "eps": 1e-8} | dict(optimizer_kwargs or {})
+        optimizer_kwargs = {"betas": tuple(ADAM_BETAS), "eps": 1e-8} | dict(optimizer_kwargs or {})
         if unknown := sorted(set(optimizer_kwargs) - {"betas", "eps"}):
             raise ValueError(f"optimizer_kwargs has {unknown[0]!r}; RPP-SAC runs Adam with betas and eps only")
-        self._keep(
+        self._set_arguments(
             observation_space,
             action_space,
             spec=spec,
@@ -318,10 +336,10 @@ def prior_share(networks: Sequence[RPPEMLP]) -> float:
     """
     shares = []
     for net in networks:
-        for layer, own in net.pathway_variances().items():
+        for layer, variances in net.pathway_variances().items():
             if isinstance(module := net.get_submodule(layer), RelaxedLinear):
-                equivariant = own.pop("equivariant", 0.0)
-                shares.append(free_share(sum(own.values()), equivariant, module.rep_in.dim))
+                equivariant = variances.pop("equivariant", 0.0)
+                shares.append(free_share(sum(variances.values()), equivariant, module.rep_in.dim))
     return sum(shares) / len(shares)
 
 
@@ -337,7 +355,7 @@ def certified_arguments(arguments: Mapping[str, Any], env: Any, spec: SymmetrySp
         raise ValueError(
             "free_variance='certified' with groups: variances has the free pathway's, too; leave out one of the two"
         )
-    kind, wide = arguments.get("model", "rpp"), arguments.get("equivariant_variance", defaults.EQUIVARIANT_VARIANCE)
+    kind, wide = arguments.get("model", "rpp"), arguments.get("equivariant_variance", EQUIVARIANT_VARIANCE)
     if MODELS.get(kind, MODELS["rpp"]).actor is not RPPEMLP:
         raise ValueError(
             f"free_variance='certified' with model={kind!r}, which has one pathway and believes "
@@ -348,12 +366,12 @@ def certified_arguments(arguments: Mapping[str, Any], env: Any, spec: SymmetrySp
             "free_variance='certified' without an environment to certify the symmetry in: give env=, or a number"
         )
     try:
-        found = certified_share(env, spec)
-        own = layers(dict(hidden=arguments.get("hidden", defaults.HIDDEN)), arguments.get("net_arch"))
-        variance = free_variance(found.share, wide, widest(own["hidden"]))
+        certified = certified_share(env, spec)
+        hidden = layers(dict(hidden=arguments.get("hidden", HIDDEN)), arguments.get("net_arch"))["hidden"]
+        variance = free_variance(certified.share, wide, widest(hidden))
     except ValueError as error:
         raise ValueError(f"free_variance='certified': {error}") from error
-    logger.info("free_variance='certified' is %.3g: the symmetry of %s is %s", variance, spec.env_id, found.note)
+    logger.info("free_variance='certified' is %.3g: the symmetry of %s is %s", variance, spec.env_id, certified.note)
     return dict(arguments) | {"free_variance": variance}
 
 
@@ -365,8 +383,8 @@ def pathway_variances(network: type[RPPEMLP], arguments: Mapping[str, Any], pref
     """
     variances = {}
     for key in ("equivariant_variance", "free_variance"):
-        own = arguments[prefix + key] if prefix else None
-        value = arguments[key] if own is None else own
+        value = arguments[prefix + key] if prefix else None
+        value = arguments[key] if value is None else value
         if value in ("certified", "learned"):
             remedy = (
                 "RPPSAC and train-agent know how"
@@ -391,41 +409,41 @@ def layers(arguments: Mapping[str, Any], net_arch: Any = None, critic: str = "")
     Raises:
         ValueError: they are no numbers of channels.
     """
-    found = dict(arguments)
+    result = dict(arguments)
     keys = ("pi", critic or "qf")
     if net_arch is not None:
-        own = {key: found.get(key) for key in ("hidden", "critic_hidden")}
+        critic_hidden = result.get("critic_hidden")
         if isinstance(net_arch, Mapping):
             if set(net_arch) != set(keys) and critic:
                 raise ValueError(
                     f"net_arch={dict(net_arch)}: give a list, or a dictionary with the keys {' and '.join(keys)}"
                 )
-            found["hidden"] = _widths("net_arch", net_arch.get("pi"))
-            own_critic = _widths("net_arch", net_arch[critic]) if critic else None
-            found["critic_hidden"] = None if own_critic == found["hidden"] else own_critic
+            result["hidden"] = _widths("net_arch", net_arch.get("pi"))
+            widths_of_critic = _widths("net_arch", net_arch[critic]) if critic else None
+            result["critic_hidden"] = None if widths_of_critic == result["hidden"] else widths_of_critic
         else:
-            found["hidden"] = _widths("net_arch", net_arch)
-        if own.get("critic_hidden") is not None:
-            raise ValueError(f"net_arch={net_arch} and critic_hidden={own['critic_hidden']}: give one of them")
+            result["hidden"] = _widths("net_arch", net_arch)
+        if critic_hidden is not None:
+            raise ValueError(f"net_arch={net_arch} and critic_hidden={critic_hidden}: give one of them")
     for key in ("hidden", "critic_hidden"):
-        if isinstance(widths := found.get(key), Sequence):
-            found[key] = _widths(key, widths)
+        if isinstance(widths := result.get(key), Sequence):
+            result[key] = _widths(key, widths)
         elif widths is not None and (not is_int(widths) or widths < 1):
             raise ValueError(f"{key}={widths!r}: give a number of channels, or a list of them such as [64, 64]")
-    if isinstance(found["hidden"], list) and "num_layers" in found:
-        found["num_layers"] = len(found["hidden"])
-    if found.get("critic_hidden") is None:  # as in policies from before there was one
-        found.pop("critic_hidden", None)
-    return found
+    if isinstance(result["hidden"], list) and "num_layers" in result:
+        result["num_layers"] = len(result["hidden"])
+    if result.get("critic_hidden") is None:  # as in policies from before there was one
+        result.pop("critic_hidden", None)
+    return result
 
 
-def _widths(key: str, given: Any) -> list[int]:
-    good = isinstance(given, Sequence) and not isinstance(given, str)
-    if not good or not all(is_int(width) and width >= 1 for width in given):
-        raise ValueError(f"{key}={given!r}: give numbers of channels, one for each hidden layer, such as [64, 64]")
-    if not given:
+def _widths(key: str, widths: Any) -> list[int]:
+    is_list = isinstance(widths, Sequence) and not isinstance(widths, str)
+    if not is_list or not all(is_int(width) and width >= 1 for width in widths):
+        raise ValueError(f"{key}={widths!r}: give numbers of channels, one for each hidden layer, such as [64, 64]")
+    if not widths:
         raise ValueError(f"{key}=[]: give one hidden layer at least; num_layers=0 has none, and is linear")
-    return [int(width) for width in given]
+    return [int(width) for width in widths]
 
 
 def widest(hidden: int | Sequence[int]) -> int:
@@ -443,11 +461,11 @@ def _chain(
     if isinstance(groups, Sequence):
         chain = [_group(G) if isinstance(G, Mapping) else G for G in groups]
     check_chain(chain, variances)
-    own = [
+    matrices = [
         dict(name=G.name, lie_algebra=G.lie_algebra.tolist(), discrete_generators=G.discrete_generators.tolist())
         for G in chain
     ]
-    return dict(groups=own, variances=list(variances or ()))
+    return dict(groups=matrices, variances=list(variances or ()))
 
 
 def _group(data: Mapping[str, Any]) -> Group:
@@ -466,7 +484,7 @@ def _chained(spec: SymmetrySpec, arguments: Mapping[str, Any], prefix: str) -> d
             f"groups={groups}: begins with {groups[0]}, and the symmetry of {spec.env_id} is {spec.group}: begin with "
             "spec.group"
         )
-    usual = (None, None) if prefix else (defaults.EQUIVARIANT_VARIANCE, defaults.FREE_VARIANCE)
+    usual = (None, None) if prefix else (EQUIVARIANT_VARIANCE, FREE_VARIANCE)
     for key, value in zip(("equivariant_variance", "free_variance"), usual, strict=True):
         if arguments[prefix + key] != value:
             raise ValueError(
@@ -499,15 +517,15 @@ def network_builder(
                 chained["free_scale"] = prior_unit(max(chained["variances"][1:]), widest(arguments["hidden"]))
             return _builder(network, None, arguments, generator, chained, prefix)
     variances = pathway_variances(network, arguments, prefix)
-    key, usual = f"{prefix}free_variance", None if prefix else defaults.FREE_VARIANCE
+    key, usual = f"{prefix}free_variance", None if prefix else FREE_VARIANCE
     if network is MLP and arguments[key] != usual:
         raise ValueError(
             f"{key}={arguments[key]}: an mlp has one pathway, under {prefix}equivariant_variance; give that"
         )
     if not any(variances.values()):
         keys = ("equivariant_variance", "free_variance") if network is RPPEMLP else ("equivariant_variance",)
-        given = " and ".join(f"{key if arguments.get(prefix + key) is None else prefix + key}=0" for key in keys)
-        raise ValueError(f"{given}: no pathway of the network is left; give a positive variance")
+        zeros = " and ".join(f"{key if arguments.get(prefix + key) is None else prefix + key}=0" for key in keys)
+        raise ValueError(f"{zeros}: no pathway of the network is left; give a positive variance")
     if network is not RPPEMLP:  # one pathway has one variance
         variances.pop("free_variance" if network is EMLP else "equivariant_variance")
     options: dict[str, Any] = variances | dict(arguments["network_kwargs"])

@@ -22,12 +22,21 @@ from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from torch import Tensor, nn
 
-from rppdyn.agents import checkpoint, defaults, refusals
-from rppdyn.agents.algorithm import RPPSAC
+from rppdyn.agents import checkpoint, checks
+from rppdyn.agents.checks import check_observations
 from rppdyn.agents.equivariance import AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
 from rppdyn.agents.networks import SymmetricFeatures, in_precision, new_generator
-from rppdyn.agents.policy import MODELS, SymmetricPolicy, certified_arguments, network_builder, pathway_variances
-from rppdyn.agents.refusals import check_observations
+from rppdyn.agents.policy import (
+    EQUIVARIANT_VARIANCE,
+    FREE_VARIANCE,
+    MODELS,
+    OUTPUT_SCALE,
+    SymmetricPolicy,
+    certified_arguments,
+    network_builder,
+    pathway_variances,
+)
+from rppdyn.agents.sac import RPPSAC
 from rppdyn.envs import SymmetrySpec, symmetry_spec
 from rppdyn.nn import RPPEMLP, RelaxedLinear
 from rppdyn.priors import negative_log_prior
@@ -79,11 +88,11 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         model: str = "rpp",
         hidden: int | Sequence[int] = 64,
         num_layers: int = 2,
-        equivariant_variance: float = defaults.EQUIVARIANT_VARIANCE,
-        free_variance: float = defaults.FREE_VARIANCE,
+        equivariant_variance: float = EQUIVARIANT_VARIANCE,
+        free_variance: float = FREE_VARIANCE,
         critic_equivariant_variance: float | None = None,
         critic_free_variance: float | None = None,
-        output_scale: float = defaults.OUTPUT_SCALE,
+        output_scale: float = OUTPUT_SCALE,
         log_std_init: float = 0.0,
         optimizer_class: type[torch.optim.Optimizer] = torch.optim.Adam,
         optimizer_kwargs: dict[str, Any] | None = None,
@@ -97,7 +106,7 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
             raise ValueError(
                 "policy_kwargs has no spec: give dict(spec=rppdyn.envs.symmetry_spec(env)), for PPO does not hand it on"
             )
-        self._keep(
+        self._set_arguments(
             observation_space,
             action_space,
             spec=spec,
@@ -203,24 +212,24 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         super().set_training_mode(mode)
 
     def negative_log_prior(self) -> Tensor:
-        """Of the parameters of mean, value and standard deviation; a scalar."""
+        """The negative log prior of mean, value and standard deviation, a scalar."""
         mean, value, log_std = map(negative_log_prior, (self.action_net, self.value_net, self.log_std_layer))
         return mean + value + log_std
 
     def _add_prior(self, *_: Any) -> None:
         gradients = {p: p.grad for p in self.parameters() if p.grad is not None}
-        of_value = [gradients[p] for p in self.value_net.parameters() if p in gradients]
+        value_gradients = [gradients[p] for p in self.value_net.parameters() if p in gradients]
         lost = not all(gradient.isfinite().all() for gradient in gradients.values())
         # stable-baselines3 clips one whose length overflows to 0, which would end learning without a word
-        if lost or not any(gradient.any() for gradient in of_value):
+        if lost or not any(gradient.any() for gradient in value_gradients):
             raise DivergedError(
                 f"training diverged: the gradient of the loss is {'not finite' if lost else 'clipped to 0'}; see that the "
                 "environment's rewards are finite, and scale large ones (VecNormalize), or give a smaller learning_rate"
             )
         transitions = 1 if self.trained_on is None else len(self.trained_on)
         with torch.enable_grad():
-            of_prior = torch.autograd.grad(self.negative_log_prior() / transitions, list(gradients))
-        for gradient, added in zip(gradients.values(), of_prior, strict=True):
+            prior_gradients = torch.autograd.grad(self.negative_log_prior() / transitions, list(gradients))
+        for gradient, added in zip(gradients.values(), prior_gradients, strict=True):
             gradient += added
 
     def action_function(self, dtype: torch.dtype | None) -> Callable[[Tensor], Tensor]:
@@ -273,21 +282,21 @@ class RPPPPO(PPO):
         _init_setup_model: bool = True,
         **kwargs: Any,
     ) -> None:
-        refusals.check_policy(policy, self.policy_aliases, policy_kwargs or {})
+        checks.check_policy(policy, self.policy_aliases, policy_kwargs or {})
         super().__init__(policy, env, policy_kwargs=dict(policy_kwargs or {}), _init_setup_model=False, **kwargs)  # type: ignore[arg-type]
         self._pending_log: dict[str, Any] = {}  # log entries of a restored run that were not written yet
         if spec is not None:
             self.policy_kwargs["spec"] = spec.to_dict()
         if _init_setup_model:  # load() sets up later, with the saved policy_kwargs
-            refusals.check_wrapper(self._vec_normalize_env)
+            checks.check_wrapper(self._vec_normalize_env)
             if "spec" not in self.policy_kwargs:
                 derived = symmetry_spec(self.env)
                 assert self.env is not None
-                refusals.check_wrappers(self.env, derived)
+                checks.check_wrappers(self.env, derived)
                 self.policy_kwargs["spec"] = derived.to_dict()
-            own = self.policy_kwargs["spec"]
-            own = own if isinstance(own, SymmetrySpec) else SymmetrySpec.from_dict(dict(own))
-            self.policy_kwargs = certified_arguments(self.policy_kwargs | {"spec": own.to_dict()}, self.env, own)
+            data = self.policy_kwargs["spec"]
+            spec = data if isinstance(data, SymmetrySpec) else SymmetrySpec.from_dict(dict(data))
+            self.policy_kwargs = certified_arguments(self.policy_kwargs | {"spec": spec.to_dict()}, self.env, spec)
             self._setup_model()
 
     @property
@@ -330,7 +339,7 @@ class RPPPPO(PPO):
         Raises:
             DivergedError: naming what is not finite, and the step.
         """
-        refusals.check_finite(self, self.get_parameters())
+        checks.check_finite(self, self.get_parameters())
 
     def learn(self, *args: Any, **kwargs: Any) -> RPPPPO:
         """Train; arguments as in stable-baselines3.
@@ -367,7 +376,7 @@ class RPPPPO(PPO):
         data = checkpoint.capture_common(self)
         trained_on = self.policy.trained_on
         data["trained_on"] = None if trained_on is None else trained_on.cpu().clone()
-        refusals.check_finite(self, {name: data[name] for name in ("parameters", "observed")})
+        checks.check_finite(self, {name: data[name] for name in ("parameters", "observed")})
         return data
 
     def restore(self, data: dict[str, Any]) -> None:

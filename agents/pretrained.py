@@ -25,7 +25,7 @@ from rppdyn.envs import SymmetrySpec, make_env
 if TYPE_CHECKING:
     from stable_baselines3.common.type_aliases import GymEnv
 
-    from rppdyn.agents.algorithm import RPPSAC
+    from rppdyn.agents.sac import RPPSAC
 
 FOLDER = Path(str(resources.files("rppdyn.agents"))) / "weights"
 MANIFEST = "manifest.json"
@@ -34,18 +34,18 @@ HEADER = "rppdyn"
 """The key of the card in a file's header."""
 
 SETTINGS = ("gamma", "tau", "batch_size", "learning_starts", "noise_variance")
-"""Of an agent, with which it was trained and may go on."""
+"""Settings of an agent with which it was trained, and may go on."""
 _SHARED = ("actor.features_extractor.", "critic.features_extractor.", "critic_target.")
 """Parts of a policy that are other parts again, or, targets, begin as a copy of them."""
 
 
 def pretrained_agents() -> dict[str, dict[str, Any]]:
-    """The agents there are: {name: {"file", "sha256", "steps", "return_mean", "return_std"}}."""
+    """Trained agents by name: {name: {"file", "sha256", "steps", "return_mean", "return_std"}}."""
     return json.loads((FOLDER / MANIFEST).read_text(encoding="utf-8"))
 
 
 def pretrained_card(name: str) -> dict[str, Any]:
-    """What is known of one: environment, policy, training (command, commit, seed), certificate, returns and their seeds.
+    """Card of a trained agent: environment, policy, training (command, commit, seed), certificate, returns and their seeds.
 
     Raises:
         ValueError: an unknown name, or a damaged file.
@@ -54,7 +54,7 @@ def pretrained_card(name: str) -> dict[str, Any]:
 
 
 def pretrained_policy(name: str) -> RPPPolicy:
-    """The policy of one, on the CPU; no environment is made.
+    """The policy of a trained agent, on the CPU; no environment is made.
 
     Raises:
         ValueError: an unknown name, or a damaged file.
@@ -99,8 +99,8 @@ def write_pretrained(agent: RPPSAC, path: Path, card: Mapping[str, Any]) -> str:
         tensors |= {f"{name}.{bound}": torch.as_tensor(getattr(space, bound)) for bound in ("low", "high")}
     if agent.log_ent_coef is not None:
         tensors["log_ent_coef"] = agent.log_ent_coef.detach()
-    own = {"policy": policy._arguments, "settings": {name: getattr(agent, name) for name in SETTINGS}}
-    text = json.dumps({"format": FORMAT, **card, **own}, allow_nan=False, sort_keys=True)
+    of_agent = {"policy": policy._arguments, "settings": {name: getattr(agent, name) for name in SETTINGS}}
+    text = json.dumps({"format": FORMAT, **card, **of_agent}, allow_nan=False, sort_keys=True)
     save_file({k: v.cpu().contiguous().clone() for k, v in tensors.items()}, path, metadata={HEADER: text})
     path.chmod(0o644)  # safetensors lets the owner alone read it
     return _digest(path)
@@ -135,8 +135,8 @@ def _box(tensors: Mapping[str, Tensor], name: str) -> spaces.Box:
 
 
 def _put(policy: RPPPolicy, tensors: Mapping[str, Tensor]) -> None:
-    own = {key.removeprefix("policy."): value for key, value in tensors.items() if key.startswith("policy.")}
-    missing, unknown = policy.load_state_dict(own, strict=False)
+    state = {key.removeprefix("policy."): value for key, value in tensors.items() if key.startswith("policy.")}
+    missing, unknown = policy.load_state_dict(state, strict=False)
     if unknown or any(not key.startswith(_SHARED) for key in missing):
         raise ValueError(
             f"the file is of another network than its card says: {[*unknown, *missing][:3]}; install rppdyn again"

@@ -27,19 +27,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
 
-from rppdyn.agents import gaussian
 from rppdyn.agents.functional import Networks, Prior
-from rppdyn.agents.networks import SymmetricFeatures
+from rppdyn.agents.networks import SymmetricFeatures, mode_action, sample_action, sample_with_log_prob
+from rppdyn.nn.compiling import materialised
 
 State = dict[str, Tensor]
-OPTIMISED = ("actor", "critic", "log_alpha")
 
 
 @dataclass(frozen=True)
 class UpdateConfig:
-    """What stays fixed over an update.
+    """The configuration of an update.
 
     Attributes:
         actors: features -> mean and log standard deviation (2 action entries, or fewer where there are blocks), S of them.
@@ -54,7 +52,7 @@ class UpdateConfig:
         betas, epsilon: Adam's.
         max_gradient_norm: clips actor's and critics' gradients (all critics of an agent together); None does not.
         mirror_loss: weight w of the mirror loss; 0 leaves it out.
-        blocks: the actions' blocks, as `rppdyn.agents.gaussian` has them, or None.
+        blocks: the actions' blocks, as `rppdyn.agents.networks` has them, or None.
     """
 
     actors: Networks
@@ -72,7 +70,7 @@ class UpdateConfig:
     blocks: Tensor | None = None
 
 
-def numbers_of(config: UpdateConfig) -> dict[str, Any]:
+def scalar_settings(config: UpdateConfig) -> dict[str, Any]:
     """The numbers of an update's configuration."""
     return {
         field.name: value
@@ -88,60 +86,27 @@ class Metrics(NamedTuple):
     values: Tensor
 
     @classmethod
-    def of(cls, found: Mapping[str, Tensor]) -> Metrics:
-        """Those that `update_` returns."""
-        return cls(tuple(found), torch.stack(list(found.values())))
+    def of(cls, metrics: Mapping[str, Tensor]) -> Metrics:
+        """Metrics that `update_` returns."""
+        return cls(tuple(metrics), torch.stack(list(metrics.values())))
 
 
-def descend(
-    state: Mapping[str, Tensor], gradients: Mapping[str, Tensor], config: UpdateConfig,
-    corrections: Tensor | None = None,
-) -> None:  # fmt: skip
-    """One step of Adam, in place, for the named vectors of the state (each agent's a tensor of its own).
-
-    With `bias_corrections` as `corrections`, (3, 2, S), in operations that torch.compile makes one of; the fused kernel is not
-    open to it.
-    """
-    if corrections is not None:
-        return _descend_plainly(state, gradients, config, corrections)
-    of = lambda suffix: [vector for name in gradients for vector in state[name + suffix]]  # noqa: E731
-    steps = of(".step")
-    adam(
-        of(""), [g for gradient in gradients.values() for g in gradient], of(".mean"), of(".square"), [],
-        [step[0] for step in steps], fused=True, amsgrad=False, beta1=config.betas[0], beta2=config.betas[1],
-        lr=config.learning_rate, weight_decay=0.0, eps=config.epsilon, maximize=False,
-    )  # fmt: skip
-    for name in gradients:
-        step = state[f"{name}.step"]
-        step[:, 1:] = step[:, :1]
-
-
-def _descend_plainly(
-    state: Mapping[str, Tensor],
-    gradients: Mapping[str, Tensor],
-    config: UpdateConfig,
-    corrections: Tensor,
-) -> None:
+def adam_step_(state: Mapping[str, Tensor], gradients: Mapping[str, Tensor], config: UpdateConfig) -> None:
+    """One step of Adam, in place, for the named vectors of the state."""
     first, second = config.betas
     for name, gradient in gradients.items():
-        vectors, mean, square = state[name], state[name + ".mean"], state[name + ".square"]
-        state[name + ".step"].add_(1)
-        own = corrections[OPTIMISED.index(name)]  # (2, S)
-        rate, scale = own.repeat_interleave(len(gradient) // own.shape[1], 1).unsqueeze(2)
-        mean.lerp_(gradient, 1 - first)
-        square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        vectors.sub_(config.learning_rate * rate * mean / (square.sqrt() * scale + config.epsilon))
-
-
-def bias_corrections(state: Mapping[str, Tensor], config: UpdateConfig) -> Tensor:
-    r"""What the next step of Adam multiplies means and roots of squares by, :math:`1 / (1 - \beta_1^t)` and
-    :math:`1 / \sqrt{1 - \beta_2^t}`: for each of `OPTIMISED` the former of all agents, then the latter, (3, 2, S), in double
-    precision; (2, 2, S) where the temperature is fixed.
-    """
-    first, second = config.betas
-    steps = [state[f"{name}.step"][:, 0] for name in OPTIMISED if f"{name}.step" in state]
-    t = torch.stack(steps).double() + 1
-    return torch.stack([1 / (1 - first**t), 1 / (1 - second**t).sqrt()], 1)
+        # as rows, (N, n), whose loops torch.compile makes one of
+        vectors, mean, square, g = (
+            tensor.flatten(0, -2) for tensor in (state[name], state[name + ".mean"], state[name + ".square"], gradient)
+        )
+        step = state[name + ".step"].add_(1)
+        t = step[:, :1].double()
+        scale = (1 - second**t).sqrt()
+        numbers = torch.stack([config.learning_rate * scale / (1 - first**t), config.epsilon * scale]).to(g.dtype)
+        rate, epsilon = materialised(numbers.repeat_interleave(len(vectors) // len(step), 1)).unbind()
+        mean.lerp_(g, 1 - first)
+        square.mul_(second).addcmul_(g, g, value=1 - second)
+        vectors.addcdiv_(rate * mean, square.sqrt().add_(epsilon), value=-1)
 
 
 def clip_(gradient: Tensor, max_norm: float | None) -> Tensor:
@@ -153,13 +118,13 @@ def clip_(gradient: Tensor, max_norm: float | None) -> Tensor:
     return gradient
 
 
-def with_prior(
+def add_prior_(
     gradient: Tensor, vectors: Tensor, prior: Prior, share: Tensor, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Adds the gradients of the negative log priors times `share` and `weight`, (N,), to gradients (N, n).
+    """Add the gradients of the negative log priors times `share` and `weight`, (N,), to gradients (N, n).
 
     Returns:
-        those, and the priors times `share` alone, (N,).
+        the sum, and the priors times `share` alone, (N,).
     """
     pull = prior.pull(vectors)
     value = (0.5 * torch.linalg.vecdot(pull, vectors) + prior.constant) * share
@@ -194,17 +159,14 @@ def update_(
         (without its weight) where it is in use.
     """
     with torch.no_grad():
-        return step_(state, batch, noise, config, (config.actors.prior(), config.critics.prior()))
+        return update_step_(state, batch, noise, config, (config.actors.prior(), config.critics.prior()))
 
 
-def step_(
+def update_step_(
     state: Mapping[str, Tensor], batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig,
-    priors: tuple[Prior, Prior], corrections: Tensor | None = None,
+    priors: tuple[Prior, Prior],
 ) -> dict[str, Tensor]:  # fmt: skip
-    """`update_` with the priors of actors and critics, and outside of autograd.
-
-    With `bias_corrections`, and the critics' vectors as rows (S K, n), all of it is open to torch.compile.
-    """
+    """`update_` with the priors of actors and critics, and outside of autograd; all of it is open to torch.compile."""
     actors, critics = config.actors, config.critics
     actor_prior, critic_prior = priors
     alpha, share = state["log_alpha"].exp(), 1 / batch["transitions"]
@@ -216,7 +178,7 @@ def step_(
         """Each critic's of each agent, (S, K, B)."""
         return critics(_pairs(features, actions, count), weights).view(agents, count, -1)
 
-    following, log_prob = gaussian.sample(actors(batch["next_features"], policy), noise["next"], config.blocks)
+    following, log_prob = sample_with_log_prob(actors(batch["next_features"], policy), noise["next"], config.blocks)
     targets = critics.weights(state["target"].flatten(0, -2))
     value = values(batch["next_features"], following, targets).amin(1) - alpha * log_prob
     y = batch["rewards"] + (1 - batch["dones"]) * batch.get("discounts", config.gamma) * value
@@ -228,34 +190,34 @@ def step_(
 
     metrics = {}
     gradient, metrics["critic_loss"] = critics.gradient(critic_loss, critics.weights(vectors, trained=True))
-    gradient, log_prior = with_prior(gradient, vectors, critic_prior, share.repeat_interleave(count))
+    gradient, log_prior = add_prior_(gradient, vectors, critic_prior, share.repeat_interleave(count))
     metrics["critic_prior"] = log_prior.view(agents, count).sum(1)
     clipped = clip_(gradient.view(agents, count, -1), config.max_gradient_norm).view_as(state["critic"])
-    descend(state, {"critic": clipped}, config, corrections)
+    adam_step_(state, {"critic": clipped}, config)
     improved = critics.weights(vectors)
 
     def actor_loss(weights: Any) -> tuple[Tensor, dict[str, Tensor]]:
         seen = [batch["features"], *([batch["image_features"]] if config.mirror_loss else [])]
         output = actors(torch.cat(seen, 1), weights)
         here = output[:, : batch["features"].shape[1]]
-        actions, log_prob = gaussian.sample(here, noise["current"], config.blocks)
+        actions, log_prob = sample_with_log_prob(here, noise["current"], config.blocks)
         loss = (alpha * log_prob - values(batch["features"], actions, improved).amin(1)).mean(1)
-        found = {"actor_loss": loss, "entropy": -log_prob.mean(1)}
+        parts = {"actor_loss": loss, "entropy": -log_prob.mean(1)}
         if config.mirror_loss:
-            found["mirror_loss"] = _mirror_loss(output, batch["action_maps"], config.blocks)
-            loss = loss + config.mirror_loss * found["mirror_loss"]
-        return loss.sum(), found
+            parts["mirror_loss"] = _mirror_loss(output, batch["action_maps"], config.blocks)
+            loss = loss + config.mirror_loss * parts["mirror_loss"]
+        return loss.sum(), parts
 
-    gradient, found = actors.gradient(actor_loss, policy)
+    gradient, parts = actors.gradient(actor_loss, policy)
     # alpha scales the prior's gradient, see the objective; the metric is without it
-    gradient, log_prior = with_prior(gradient, state["actor"], actor_prior, share, alpha.squeeze(1))
-    metrics |= found | {"actor_prior": log_prior, "ent_coef": alpha.squeeze(1)}
+    gradient, log_prior = add_prior_(gradient, state["actor"], actor_prior, share, alpha.squeeze(1))
+    metrics |= parts | {"actor_prior": log_prior, "ent_coef": alpha.squeeze(1)}
     gradients = {"actor": clip_(gradient, config.max_gradient_norm)}
     if config.learn_temperature:
         surplus = metrics["entropy"].unsqueeze(1) - config.target_entropy
         metrics["ent_coef_loss"] = (state["log_alpha"] * surplus).squeeze(1)
         gradients["log_alpha"] = surplus
-    descend(state, gradients, config, corrections)
+    adam_step_(state, gradients, config)
     if isinstance(config.tau, Tensor) or config.tau:
         state["target"].lerp_(state["critic"], config.tau)
     return metrics
@@ -263,7 +225,7 @@ def step_(
 
 def _mirror_loss(output: Tensor, action_maps: Tensor, blocks: Tensor | None) -> Tensor:
     """mean |mu(g s) - g mu(s)|^2, (S,), from the outputs at the states s and then at their images."""
-    here, image = gaussian.mode(output, blocks).chunk(2, dim=1)
+    here, image = mode_action(output, blocks).chunk(2, dim=1)
     difference = image - torch.einsum("...ij,...j->...i", action_maps, here)
     return difference.square().sum(-1).mean(1)
 
@@ -274,11 +236,11 @@ def _pairs(features: Tensor, actions: Tensor, count: int) -> Tensor:
     return x.unsqueeze(1).expand(-1, count, -1, -1).reshape(-1, *x.shape[1:])
 
 
-def together(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Batches or noise of several agents, stacked along a new first axis."""
+def stack_tensors(parts: Sequence[Mapping[str, Tensor]], dim: int = 0) -> dict[str, Tensor]:
+    """Batches or noise of several agents, stacked along a new axis."""
     if len(parts) == 1:
-        return {name: tensor.unsqueeze(0) for name, tensor in parts[0].items()}
-    return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+        return {name: tensor.unsqueeze(dim) for name, tensor in parts[0].items()}
+    return {name: torch.stack([part[name] for part in parts], dim) for name in parts[0]}
 
 
 def update(
@@ -289,15 +251,15 @@ def update(
     return new, update_(new, batch, noise, config)
 
 
-def acted(
+def sample_actions(
     actors: Networks, weights: Any, observations: Tensor, noise: Tensor, extractors: Sequence[SymmetricFeatures],
     blocks: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """Actions in [-1, 1] of S agents, (S, B, m), sampled with the noise, (S, B, m), at raw observations (S, B, n).
 
     Args:
-        weights: what `actors.weights` returned.
-        extractors: of each agent; they take the features.
+        weights: the actors' assembled weights.
+        extractors: one for each agent; they take the features.
     """
     each = [extractor(seen) for extractor, seen in zip(extractors, observations.unbind(), strict=True)]
-    return gaussian.action(actors(torch.stack(each), weights), noise, blocks)
+    return sample_action(actors(torch.stack(each), weights), noise, blocks)

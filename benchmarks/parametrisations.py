@@ -15,8 +15,7 @@ from measuring import Step, Timing, begin, command_line, interleave, report, wri
 from sac import filled
 
 from rppdyn.agents import RPPSAC
-from rppdyn.agents.together import Together
-from rppdyn.agents.trainees import Trainee
+from rppdyn.agents.multi_seed import AgentStack, SeedTrainer
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.fit_regression import Regression
 
@@ -37,9 +36,9 @@ def fitting(model: str, parametrisation: str, *words: str) -> Step:
 def updating(model: str, parametrisation: str, env: str, width: int) -> Step:
     """Updates of agents with random transitions in their buffers, all seeds at once."""
     network = {} if model == PEER else dict(parametrisation=parametrisation)
-    trainees = [Trainee(partial(_agent, model, network, env, width, seed)) for seed in range(SEEDS)]
-    group = Together([trainee.agent for trainee in trainees], [trainee.guarded for trainee in trainees])
-    return lambda: group.train(1, BATCH)
+    trainers = [SeedTrainer(partial(_agent, model, network, env, width, seed)) for seed in range(SEEDS)]
+    stack = AgentStack([trainer.agent for trainer in trainers], [trainer.guarded for trainer in trainers])
+    return lambda: stack.train(1, BATCH)
 
 
 def _agent(model: str, network: dict[str, str], env: str, width: int, seed: int) -> RPPSAC:

@@ -36,12 +36,10 @@ from stable_baselines3.common.logger import Logger
 from torch import nn
 
 from rppdyn.agents import RPPSAC
-from rppdyn.agents.compilation import matmul_precision, update_precision
-from rppdyn.agents.together import Together
-from rppdyn.agents.trainees import Groups, Trainee, collect
+from rppdyn.agents.compile import matmul_precision, update_precision
+from rppdyn.agents.multi_seed import AgentStack, AgentStacks, SeedTrainer, collect
 from rppdyn.envs import symmetry_spec
 from rppdyn.runs.figures import COLOURS
-from rppdyn.runs.streams import quick_states
 
 ENVS = ("Hopper-v5", "Walker2d-v5")
 PEER = "stable-baselines3"
@@ -83,28 +81,27 @@ def filled(agent: SAC, seed: int) -> SAC:
     return agent
 
 
-def update(agent: SAC | list[Trainee]) -> Step:
+def update(agent: SAC | list[SeedTrainer]) -> Step:
     """Updates of an agent, or of several at once, each as after one step of the environment."""
     if isinstance(agent, SAC):
         return lambda: [agent.train(1, agent.batch_size) for _ in range(BURST)]
-    group = Together([trainee.agent for trainee in agent], [trainee.guarded for trainee in agent])
-    return lambda: [group.train(1, agent[0].agent.batch_size) for _ in range(BURST)]
+    stack = AgentStack([trainer.agent for trainer in agent], [trainer.guarded for trainer in agent])
+    return lambda: [stack.train(1, agent[0].agent.batch_size) for _ in range(BURST)]
 
 
-def steps(agent: SAC | list[Trainee]) -> Step:
+def steps(agent: SAC | list[SeedTrainer]) -> Step:
     """Steps of an agent, or of several at once, with an update after each; the latter without what begins their training."""
     if isinstance(agent, SAC):
         return lambda: agent.learn(STEPS, reset_num_timesteps=False)
-    groups = Groups()
-    for trainee in agent:
-        trainee.begin(10**9)
+    stacks = AgentStacks()
+    for trainer in agent:
+        trainer.begin(10**9)
 
-    @quick_states()
     def run() -> None:
         for _ in range(STEPS):
-            collect(agent, groups)
-            for _, group in groups.of(agent):
-                group.train(1, BATCH)
+            collect(agent, stacks)
+            for _, stack in stacks.of(agent):
+                stack.train(1, BATCH)
 
     return run
 
@@ -258,9 +255,9 @@ def turns(peer: Step, candidate: Step, timing: Timing, rounds: int) -> Pair:
     return pair
 
 
-def seeds_of(env: str, model: str, seeds: Sequence[int]) -> list[Trainee]:
+def seeds_of(env: str, model: str, seeds: Sequence[int]) -> list[SeedTrainer]:
     """Agents of these seeds, in training."""
-    return [Trainee(partial(build, env, model, seed)) for seed in seeds]
+    return [SeedTrainer(partial(build, env, model, seed)) for seed in seeds]
 
 
 def in_precision(name: str, step: Step) -> Step:

@@ -25,10 +25,9 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
 from rppdyn.agents import RPPSAC
-from rppdyn.agents.trainees import Groups, Trainee, collect
+from rppdyn.agents.multi_seed import AgentStacks, SeedTrainer, collect
 from rppdyn.agents.workers import WorkerEnv
 from rppdyn.envs import make_env, symmetry_spec
-from rppdyn.runs.streams import quick_states
 
 PEER, STEPS = "stable-baselines3, one seed", 20
 OPTIONS = dict(batch_size=256, buffer_size=1_000_000, learning_starts=0)
@@ -43,7 +42,7 @@ def peer(env: str, device: str) -> Step:
     return lambda: agent.learn(STEPS, reset_num_timesteps=False)
 
 
-def trainee(arguments: argparse.Namespace, model: str, env: VecEnv, seed: int, is_compiled: bool) -> Trainee:
+def trainer(arguments: argparse.Namespace, model: str, env: VecEnv, seed: int, is_compiled: bool) -> SeedTrainer:
     """A seed in training."""
     networks = dict(model=model, hidden=256, num_layers=2)
     spec = symmetry_spec(arguments.env)
@@ -54,7 +53,7 @@ def trainee(arguments: argparse.Namespace, model: str, env: VecEnv, seed: int, i
         agent.set_logger(Logger(None, []))
         return agent
 
-    made = Trainee(build, name=f"seed {seed}")
+    made = SeedTrainer(build, name=f"seed {seed}")
     made()  # raises what building it raised
     made.begin(10**9)
     return made
@@ -64,26 +63,23 @@ def trainee(arguments: argparse.Namespace, model: str, env: VecEnv, seed: int, i
 def parts(arguments: argparse.Namespace, model: str, count: int, num_envs: int, is_compiled: bool) -> Iterator[dict]:
     """A round of so many seeds and environments, and what it is made of; before, all have been done."""
     envs = [WorkerEnv(partial(make_env, arguments.env), num_envs) for _ in range(count)]
-    trainees = [trainee(arguments, model, env, seed, is_compiled) for seed, env in enumerate(envs)]
-    groups = Groups()
+    trainers = [trainer(arguments, model, env, seed, is_compiled) for seed, env in enumerate(envs)]
+    stacks = AgentStacks()
 
     def simulator() -> None:
-        chosen = [trainees[0].agent.action_space.sample()] * num_envs
+        chosen = [trainers[0].agent.action_space.sample()] * num_envs
         for env in envs:
             env.step_async(chosen)
         for env in envs:
             env.step_wait()
 
-    @quick_states()
     def collection() -> None:
-        collect(trainees, groups)
+        collect(trainers, stacks)
 
-    @quick_states()
     def updates() -> None:
-        for _, group in groups.of(trainees):
-            group.train(num_envs, OPTIONS["batch_size"])
+        for _, stack in stacks.of(trainers):
+            stack.train(num_envs, OPTIONS["batch_size"])
 
-    @quick_states()
     def whole() -> None:
         collection()
         updates()

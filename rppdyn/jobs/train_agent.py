@@ -15,8 +15,8 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC, Agent, LearnVariances, WidenVariances
+from rppdyn.agents.multi_seed import LOG_INTERVAL, SeedTrainer, train_together
 from rppdyn.agents.policy import prior_share, widest
-from rppdyn.agents.trainees import LOG_INTERVAL, Trainee, train_together
 from rppdyn.agents.workers import WorkerEnv
 from rppdyn.envs import SymmetrySpec, certificate_for, share_of, termination, why_not_capturable
 from rppdyn.envs.spec import VERDICTS
@@ -134,7 +134,7 @@ def _train_seeds(
             assert isinstance(agent, RPPSAC)
             return agent
 
-        trainees = {own.seed: Trainee(partial(build, own), name=f"seed {own.seed}") for own in waiting}
+        trainees = {own.seed: SeedTrainer(partial(build, own), name=f"seed {own.seed}") for own in waiting}
         if runs:
             bar = stack.enter_context(bar_from(min(run.session.saved for run in runs.values())))
             for seed, run in runs.items():

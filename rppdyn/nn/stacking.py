@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.derivatives import PullBack
 from rppdyn.nn.networks import Weights
 
-__all__ = ["Stack", "stacked_weights"]
+__all__ = ["Stack", "call_with", "stacked_weights"]
 
 
 class Stack(Network):
@@ -80,9 +80,8 @@ class Stack(Network):
         >>> # stack.per_member(negative_log_prior): (members,)
         >>> # stack.per_member(lambda net, x: net(x), x): (members, ...), of any module
         """
-        call = _Call(self.net, function)
-        names = [f"net.{name}" for name in (*self.names, *self.statistics)]
-        one = lambda ps, *own: torch.func.functional_call(call, dict(zip(names, ps, strict=True)), own)  # noqa: E731
+        names = (*self.names, *self.statistics)
+        one = lambda ps, *own: call_with(self.net, dict(zip(names, ps, strict=True)), function, *own)  # noqa: E731
         return torch.vmap(one)((*self.stacked, *self._running), *values)
 
     @property
@@ -159,6 +158,12 @@ class Stack(Network):
 
     def extra_repr(self) -> str:
         return f"{self.members} members"
+
+
+def call_with(net: nn.Module, tensors: Mapping[str, Tensor], function: Callable[..., Any], *values: Tensor) -> Any:
+    """Evaluate a function of a network, and of values, with these tensors for its parameters and buffers of these names."""
+    named = {f"net.{name}": tensor for name, tensor in tensors.items()}
+    return torch.func.functional_call(_Call(net, function), named, values, tie_weights=False)
 
 
 class _Call(nn.Module):

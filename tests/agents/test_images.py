@@ -12,7 +12,7 @@ from legged import Legged, legged_spec, legged_states
 
 from rppdyn.agents import critic_equivariance_error, policy_equivariance_error
 from rppdyn.agents.buffers import POOL, GroupImages
-from rppdyn.agents.update import together, update
+from rppdyn.agents.update import stack_tensors, update
 from rppdyn.envs import mirror_spec, symmetry_spec
 from rppdyn.envs.simulator import get_integration_state, set_integration_state
 
@@ -143,8 +143,8 @@ def test_the_mirror_loss_is_what_it_says_and_falls_for_a_plain_network(make_agen
     )
     batch = agent.batches.sample(64)
     state, config = agent.update_state(), agent.update_config(0.0)
-    noise = together([{key: torch.zeros_like(batch["actions"]) for key in ("current", "next")}])
-    _, metrics = update(state, together([batch]), noise, config)
+    noise = stack_tensors([{key: torch.zeros_like(batch["actions"]) for key in ("current", "next")}])
+    _, metrics = update(state, stack_tensors([batch]), noise, config)
     weights = agent.actor.function.weights(state["actor"])
     (g,) = agent.spec.group.discrete_generators
     here, there = (
@@ -155,7 +155,7 @@ def test_the_mirror_loss_is_what_it_says_and_falls_for_a_plain_network(make_agen
     torch.testing.assert_close(metrics["mirror_loss"][0], expected)
     start = metrics["mirror_loss"].item()
     for _ in range(60):
-        state, metrics = update(state, together([batch]), noise, config)
+        state, metrics = update(state, stack_tensors([batch]), noise, config)
     assert metrics["mirror_loss"] < 0.3 * start
 
 
@@ -167,8 +167,8 @@ def test_the_mirror_loss_of_an_equivariant_policy_is_zero(make_agent, spec):
     agent.log_ent_coef.data = agent.log_ent_coef.data.double()
     batch = agent.batches.sample(64)
     assert not torch.allclose(batch["features"], batch["image_features"])
-    noise = together([{key: torch.zeros_like(batch["actions"]) for key in ("current", "next")}])
-    _, metrics = update(agent.update_state(), together([batch]), noise, agent.update_config(0.0))
+    noise = stack_tensors([{key: torch.zeros_like(batch["actions"]) for key in ("current", "next")}])
+    _, metrics = update(agent.update_state(), stack_tensors([batch]), noise, agent.update_config(0.0))
     assert metrics["mirror_loss"] < 1e-20
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rppdyn.agents import RPPSAC, compilation, train_many
+from rppdyn.agents import RPPSAC, train_many
+from rppdyn.agents import compile as compilation
 from rppdyn.agents.buffers import Batches
-from rppdyn.agents.compilation import check_matmul_precision, matmul_precision, product_error
+from rppdyn.agents.compile import check_matmul_precision, matmul_precision, product_error
 
 CPU = torch.device("cpu")
 
@@ -49,12 +50,12 @@ def test_updates_have_it_and_nothing_else_has(make_agent, monkeypatch, alone):
 
         return noted
 
-    for kind, name in ((Batches, "sample"), (Batches, "noise"), (RPPSAC, "_store_transition")):
+    for kind, name in ((Batches, "draw"), (Batches, "noise"), (RPPSAC, "_store_transition")):
         monkeypatch.setattr(kind, name, noting(name, getattr(kind, name)))
     builds = [lambda seed=seed: make_agent(seed=seed, matmul_precision="high") for seed in range(1 if alone else 2)]
     agents = [builds[0]().learn(60)] if alone else [trainee.agent for trainee in train_many(builds, 60)]
     assert all(agent._n_updates == 10 for agent in agents)
-    assert seen == {"sample": {"high"}, "noise": {"high"}, "_store_transition": {"highest"}}
+    assert seen == {"draw": {"high"}, "noise": {"high"}, "_store_transition": {"highest"}}
 
 
 @pytest.mark.parametrize("error, chosen", [(2e-7, "medium"), (3e-3, "highest")])

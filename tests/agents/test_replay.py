@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 
 import gymnasium as gym
 import numpy as np
@@ -13,20 +12,23 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from rppdyn.agents import RPPSAC, compilation
-from rppdyn.agents import together as together_module
-from rppdyn.agents.buffers import TRANSITIONS, Batches, DeviceReplayBuffer, RowReplayBuffer
-from rppdyn.agents.compilation import Replayed
-from rppdyn.agents.together import Together
-from rppdyn.agents.trainees import train_many
+from rppdyn.agents import RPPSAC, multi_seed
+from rppdyn.agents import compile as compilation
+from rppdyn.agents.buffers import TRANSITIONS, Batches, RowReplayBuffer, transitions_at
+from rppdyn.agents.compile import ReplayedUpdate
+from rppdyn.agents.multi_seed import AgentStack, train_many
 
 OBSERVATIONS = spaces.Box(-np.inf, np.inf, (3,), np.float64)
 ACTIONS = spaces.Box(-1, 1, (2,), np.float32)
 
 
+class OtherReplayBuffer(ReplayBuffer):
+    """Another class than those that an agent's buffer of rows stands for."""
+
+
 def filled(kind: type[ReplayBuffer], steps: int, precision: type = np.float64, n_envs: int = 2) -> ReplayBuffer:
     """A buffer for ten steps of its environments, after as many as are asked for; rewards number the transitions."""
-    np.random.seed(0)  # noqa: NPY002 (what stable-baselines3 draws from)
+    np.random.seed(0)  # noqa: NPY002 (which generators are seeded from)
     observations = spaces.Box(-np.inf, np.inf, (3,), precision)
     buffer = kind(10 * n_envs, observations, ACTIONS, device="cpu", n_envs=n_envs)
     draw = np.random.default_rng(1).normal
@@ -40,43 +42,44 @@ def filled(kind: type[ReplayBuffer], steps: int, precision: type = np.float64, n
 
 
 @pytest.mark.parametrize("steps", [7, 13])
-def test_the_buffer_holds_what_stable_baselines3s_holds(steps):
-    ours, theirs = filled(DeviceReplayBuffer, steps), filled(ReplayBuffer, steps)
+@pytest.mark.parametrize("precision", [np.float64, np.float32])
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_the_buffer_holds_what_stable_baselines3s_holds(steps, precision, n_envs):
+    ours, theirs = (filled(kind, steps, precision, n_envs) for kind in (RowReplayBuffer, ReplayBuffer))
     size = min(steps, 10)
     assert (ours.size(), ours.pos, ours.full) == (theirs.size(), theirs.pos, theirs.full)
     for name in TRANSITIONS:
         here, there = getattr(ours, name), getattr(theirs, name)[:size]
         assert here.dtype == there.dtype and np.array_equal(here, there), name
+    number = torch.arange(size * n_envs).flip(0)
+    for name, found in transitions_at(ours, number).items():
+        assert torch.equal(found, transitions_at(theirs, number)[name]), name
     drawn = ours.sample(4000)
-    row = drawn.rewards[:, 0].long() - 2 * max(0, steps - 10)
-    counts = torch.bincount(row.remainder(20), minlength=2 * size)
-    assert len(counts) == 2 * size
-    assert ((counts - 4000 / len(counts)).abs() < 6 * (4000 / len(counts)) ** 0.5).all()  # all are drawn, uniformly
-    for i in range(20):
-        at = np.argwhere(theirs.rewards == drawn.rewards[i].item())[0]
-        assert np.array_equal(drawn.observations[i], theirs.observations[tuple(at)])
-        assert np.array_equal(drawn.next_observations[i], theirs.next_observations[tuple(at)])
-        assert np.array_equal(drawn.actions[i], theirs.actions[tuple(at)])
-        assert drawn.dones[i] == theirs.dones[tuple(at)] * (1 - theirs.timeouts[tuple(at)])
+    count = size * n_envs
+    row = [np.argwhere(theirs.rewards[:size].flatten() == reward).item() for reward in drawn.rewards[:, 0].numpy()]
+    counts = np.bincount(row, minlength=count)
+    assert (abs(counts - 4000 / count) < 6 * (4000 / count) ** 0.5).all()  # all are drawn, uniformly
+    step, env = np.divmod(row, n_envs)
+    expected = theirs._get_samples(step, None) if n_envs == 1 else None
+    for name in ("observations", "next_observations", "actions"):
+        assert np.array_equal(getattr(drawn, name), getattr(theirs, name)[step, env])
+    assert np.array_equal(drawn.dones[:, 0], (theirs.dones * (1 - theirs.timeouts))[step, env])
+    if expected is not None:
+        for here, there in zip(drawn, expected, strict=True):
+            assert here is there is None or (here.dtype == there.dtype and torch.equal(here, there))
 
 
-@pytest.mark.parametrize("steps", [7, 13])
-@pytest.mark.parametrize("precision", [np.float64, np.float32])
-@pytest.mark.parametrize("n_envs", [1, 2])
-def test_a_buffer_of_rows_is_stable_baselines3s_and_draws_the_same(steps, precision, n_envs):
-    ours, theirs = (filled(kind, steps, precision, n_envs) for kind in (RowReplayBuffer, ReplayBuffer))
-    for name in TRANSITIONS:
-        here, there = getattr(ours, name), getattr(theirs, name)
-        assert here.dtype == there.dtype and np.array_equal(here, there), name
+def test_rewards_are_scaled_as_stable_baselines3_scales_them():
+    buffer = filled(RowReplayBuffer, 7)
     scaled = VecNormalize(DummyVecEnv([lambda: gym.make("InvertedPendulum-v5")]), norm_obs=False)
     scaled.ret_rms.var = np.array(7.0)
-    for env in (None, scaled, VecNormalize(scaled.venv, norm_obs=False, norm_reward=False)):
-        found = []
-        for buffer in (ours, theirs):
-            np.random.seed(5)  # noqa: NPY002
-            found += [buffer.sample(50, env), buffer.sample(9, env)]
-        for here, there in zip([*found[0], *found[1]], [*found[2], *found[3]], strict=True):
-            assert here is there is None or (here.dtype == there.dtype and torch.equal(here, there))
+    unscaled = VecNormalize(scaled.venv, norm_obs=False, norm_reward=False)
+    found = []
+    for env in (None, scaled, unscaled):
+        buffer.generator.manual_seed(5)
+        found.append(buffer.sample(50, env).rewards)
+    assert torch.equal(found[0], found[2]) and found[1].dtype == torch.float32
+    assert np.array_equal(found[1], scaled.normalize_reward(found[0].numpy()).astype(np.float32))
 
 
 def test_what_is_written_into_a_buffer_of_rows_is_drawn_after_it_was_pickled_too():
@@ -101,15 +104,15 @@ def test_rewards_are_scaled_where_the_environment_does_so_only_later(make_agent)
 
 
 def test_a_pickled_buffer_goes_on_with_the_same_draws():
-    buffer = filled(DeviceReplayBuffer, 13)
+    buffer = filled(RowReplayBuffer, 13)
     buffer.sample(5)
     again = pickle.loads(pickle.dumps(buffer))
     assert torch.equal(again.sample(50).observations, buffer.sample(50).observations)
-    assert len(again.rows) == 10 and torch.equal(again.rows, buffer.rows)
+    assert all(len(one) == 10 and torch.equal(one, other) for one, other in zip(again.rows, buffer.rows, strict=True))
 
 
 def test_an_empty_buffer_is_pickled_without_memory_for_transitions():
-    empty = filled(DeviceReplayBuffer, 0)
+    empty = filled(RowReplayBuffer, 0)
     again = pickle.loads(pickle.dumps(empty))
     assert empty._rows is None and again._rows is None
     assert again.size() == 0
@@ -119,12 +122,12 @@ def record(patch: pytest.MonkeyPatch) -> list:
     """Make updates here what they are on a CUDA device; returns a list of what is recorded."""
     found = []
 
-    def captured(work, device, changes, generators):
+    def cuda_graph(work, device, changes, generators):
         found.append(generators)
         return work
 
-    patch.setattr(together_module, "is_replayed", lambda device: True)
-    patch.setattr(compilation, "captured", captured)
+    patch.setattr(multi_seed, "is_replayed", lambda device: True)
+    patch.setattr(compilation, "cuda_graph", cuda_graph)
     return found
 
 
@@ -144,14 +147,14 @@ def train(make_agent, seed: int = 0, **kwargs) -> RPPSAC:
     return make_agent("rpp", "Hopper-v5", seed=seed, **options).learn(80)
 
 
-@pytest.mark.parametrize("buffer", [ReplayBuffer, DeviceReplayBuffer])
+@pytest.mark.parametrize("buffer", [OtherReplayBuffer, RowReplayBuffer])
 def test_replayed_updates_are_the_same_and_recorded_once(make_agent, monkeypatch, buffer):
     options = dict(replay_buffer_class=buffer, target_update_interval=2, train_freq=1, gradient_steps=1)
     with monkeypatch.context() as patch:
         found = record(patch)
         agent = train(make_agent, **options)
     states_agree(agent, train(make_agent, **options))
-    draws = [[agent.replay_buffer.generator]] if buffer is DeviceReplayBuffer else []
+    draws = [[agent.replay_buffer.generator]] if buffer is RowReplayBuffer else []
     assert found == [*draws, [], []]  # updates with targets that move, and without
 
 
@@ -162,18 +165,18 @@ def actor_penalty(agent: RPPSAC) -> float:
 
 def test_a_rate_that_falls_and_a_prior_that_changes(make_agent, recorded):
     agent = train(make_agent, learning_rate=lambda progress: 1e-3 * progress)
-    assert len(recorded) == 1
-    (found,) = agent._group.update._updates.values()
-    assert found.numbers.item() == pytest.approx(agent.actor.optimizer.param_groups[0]["lr"], rel=1e-6)
+    assert recorded.count([]) == 1
+    (found,) = agent._stack.update._updates.values()
+    assert found.settings[0].item() == pytest.approx(agent.actor.optimizer.param_groups[0]["lr"], rel=1e-6)
     penalty = actor_penalty(agent)
     for pathway in agent.actor.function._pathways:
         pathway.log_variance.add_(np.log(10.0))
     agent.train(1, 32)
-    assert len(recorded) == 2
+    assert recorded.count([]) == 2
     assert actor_penalty(agent) != pytest.approx(penalty, rel=1e-3)
 
 
-@pytest.mark.parametrize("buffer", [ReplayBuffer, DeviceReplayBuffer])
+@pytest.mark.parametrize("buffer", [OtherReplayBuffer, RowReplayBuffer])
 def test_a_restored_agent_is_recorded_anew_and_goes_on_bit_identically(make_agent, recorded, buffer):
     agent = train(make_agent, replay_buffer_class=buffer)
     data = agent.capture()
@@ -184,16 +187,14 @@ def test_a_restored_agent_is_recorded_anew_and_goes_on_bit_identically(make_agen
     other.learn(20, reset_num_timesteps=False)
     states_agree(other, agent)
     assert recorded.count([]) == 3 and agent._n_updates == other._n_updates
-    elsewhere = make_agent("rpp", "Hopper-v5", train_freq=2)
-    elsewhere.restore(data)  # with stable-baselines3's buffer, as on another machine
     for name in TRANSITIONS:
         size = len(data["replay"]["rows"][name])
-        assert np.array_equal(getattr(elsewhere.replay_buffer, name)[:size], data["replay"]["rows"][name])
+        assert np.array_equal(getattr(other.replay_buffer, name)[:size], data["replay"]["rows"][name])
 
 
 def test_several_agents_replayed_at_once_are_each_as_alone(make_agent, recorded):
     def build(seed: int) -> RPPSAC:
-        agent = make_agent("rpp", "Hopper-v5", seed=seed, replay_buffer_class=DeviceReplayBuffer)
+        agent = make_agent("rpp", "Hopper-v5", seed=seed, replay_buffer_class=RowReplayBuffer)
         agent.policy.double()
         agent.log_ent_coef.data = agent.log_ent_coef.data.double()
         return agent
@@ -207,30 +208,23 @@ def test_several_agents_replayed_at_once_are_each_as_alone(make_agent, recorded)
 def test_a_replayed_update_looks_at_no_value_and_leaves_its_device_nowhere(make_agent, monkeypatch, env, model):
     """On the meta device tensors have no values, and mixing it with the CPU is an error; nor is one made of numbers."""
     meta = torch.device("meta")
-    agent = make_agent(model, env, replay_buffer_class=DeviceReplayBuffer, max_gradient_norm=0.5)
-    group = Together([agent])
+    agent = make_agent(model, env, replay_buffer_class=RowReplayBuffer, max_gradient_norm=0.5)
+    group = AgentStack([agent])
     state, config = group.state(), group.config(0.005)
     for networks in (config.actors, config.critics):
         prior = networks.prior()
         on_meta = type(prior)(*(part.to(meta) if torch.is_tensor(part) else part for part in prior))
         monkeypatch.setattr(networks, "prior", lambda on_meta=on_meta: on_meta)
 
-    stepped = []
-
-    def adam(*lists, lr, **options):
-        assert all(t.is_meta for tensors in lists for t in tensors) and lr.is_meta
-        stepped.append([t.dtype for t in lists[-1]])
-
     def without_generator(draw):
         return lambda *shape, generator, **options: draw(*shape, **options)
 
-    update_module = sys.modules["rppdyn.agents.update"]
-    monkeypatch.setattr(update_module, "adam", adam)
     for name in ("rand", "randn"):
         monkeypatch.setattr(torch, name, without_generator(getattr(torch, name)))
     agent.policy.to(meta)
     buffer = agent.replay_buffer
-    buffer._rows, buffer.count, buffer.device = buffer.rows.to(meta), buffer.count.to(meta), meta
+    buffer._rows = tuple(rows.to(meta) for rows in buffer.rows)
+    buffer.count, buffer.device = buffer.count.to(meta), meta
     monkeypatch.setattr(agent.replay_buffer, "generator", type("OnMeta", (), {"device": meta}))
 
     def waits(*_, **__):
@@ -238,7 +232,7 @@ def test_a_replayed_update_looks_at_no_value_and_leaves_its_device_nowhere(make_
 
     done = []
 
-    def captured(work, *_):
+    def cuda_graph(work, *_):
         def watched():
             with monkeypatch.context() as patch:
                 for name in ("tensor", "as_tensor", "from_numpy"):
@@ -248,12 +242,11 @@ def test_a_replayed_update_looks_at_no_value_and_leaves_its_device_nowhere(make_
 
         return watched
 
-    monkeypatch.setattr(compilation, "captured", captured)
-    replayed, state = Replayed(group), {k: v.to(meta) for k, v in state.items()}
-    for drawn in replayed.drawn_ahead(2, 32):
+    monkeypatch.setattr(compilation, "cuda_graph", cuda_graph)
+    replayed, state = ReplayedUpdate(group), {k: v.to(meta) for k, v in state.items()}
+    for drawn in replayed.draw_ahead(2, 32):
         metrics = replayed(state, config, drawn)
-    assert len(done) == 3 and len(stepped) == 4
-    assert {dtype for dtypes in stepped for dtype in dtypes} == {torch.float32}  # what the fused kernel reads
+    assert len(done) == 3
     assert metrics.values.is_meta and {"actor_loss", "critic_loss"} <= set(metrics.names)
 
 
@@ -268,22 +261,20 @@ def test_on_a_gpu_graphs_do_what_their_work_does(monkeypatch, caplog, env):
 
     builds = [lambda seed=seed: build(seed) for seed in (0, 1)]
     graphs = train_many(builds, 60)
-    assert "CUDA graph" not in caplog.text and isinstance(graphs[0].agent.replay_buffer, DeviceReplayBuffer)
-    monkeypatch.setattr(compilation, "captured", lambda work, *_: work)
+    assert "CUDA graph" not in caplog.text and isinstance(graphs[0].agent.replay_buffer, RowReplayBuffer)
+    monkeypatch.setattr(compilation, "cuda_graph", lambda work, *_: work)
     for one, other in zip(graphs, train_many(builds, 60), strict=True):
         states_agree(one.agent, other.agent, rtol=1e-3, atol=1e-5)
 
 
 def test_batches_that_are_drawn_in_another_way_are_no_part_of_a_replayed_update(make_agent):
     class Own(Batches):
-        def _draw(self, batch_size: int) -> dict[str, torch.Tensor]:
-            return super()._draw(batch_size)
+        def _sample(self, batch_size: int) -> dict[str, torch.Tensor]:
+            return super()._sample(batch_size)
 
-    agent = make_agent(replay_buffer_class=DeviceReplayBuffer)
-    assert agent.batches.drawn_on_device
+    agent = make_agent()
+    assert agent.batches.is_on_device
     agent.batches = Own(agent)
-    assert not agent.batches.drawn_on_device
-    assert (
-        not make_agent().batches.drawn_on_device
-        and not make_agent(replay_buffer_class=DeviceReplayBuffer, augment=True).batches.drawn_on_device
-    )
+    assert not agent.batches.is_on_device
+    for options in (dict(augment=True), dict(n_steps=2)):
+        assert not make_agent(**options).batches.is_on_device

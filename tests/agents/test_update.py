@@ -16,7 +16,7 @@ from torch.distributions import Independent, Normal
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 
 from rppdyn.agents.functional import BatchedMLP, ModuleNetworks, stacked
-from rppdyn.agents.update import together, update, update_
+from rppdyn.agents.update import stack_tensors, update, update_
 from rppdyn.groups import SO, D
 from rppdyn.nn import RPPEMLP
 from rppdyn.priors import negative_log_prior
@@ -117,7 +117,7 @@ def advanced(agent, steps, config):
     """Where updates on these batches take an agent."""
     state = agent.update_state()
     for batch, noise in steps:
-        update_(state, together([batch]), together([noise]), config)
+        update_(state, stack_tensors([batch]), stack_tensors([noise]), config)
     return vectors_of(agent)
 
 
@@ -258,7 +258,7 @@ def each_parameter(pairs, function):
 
 def first(agent, dtype=torch.float32):
     batch, noise = next(batches(agent, dtype))
-    return together([batch]), together([noise])
+    return stack_tensors([batch]), stack_tensors([noise])
 
 
 def test_changes_none_of_its_arguments(make_agent):
@@ -291,8 +291,11 @@ def test_several_agents_at_once_are_each_as_alone(make_agent, kind):
     stack = {name: torch.cat([state[name] for state in states]) for name in states[0]}
     several = dataclasses.replace(config, actors=actors, critics=critics)
     for parts in zip(*steps, strict=True):
-        metrics = update_(stack, together([b for b, _ in parts]), together([n for _, n in parts]), several)
-        each = [update_(s, together([b]), together([n]), c) for s, (b, n), c in zip(states, parts, alone, strict=True)]
+        metrics = update_(stack, stack_tensors([b for b, _ in parts]), stack_tensors([n for _, n in parts]), several)
+        each = [
+            update_(s, stack_tensors([b]), stack_tensors([n]), c)
+            for s, (b, n), c in zip(states, parts, alone, strict=True)
+        ]
     for name, value in stack.items():
         torch.testing.assert_close(value, torch.cat([s[name] for s in states]), rtol=1e-10, atol=1e-12)
     for name, value in metrics.items():

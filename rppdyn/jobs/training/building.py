@@ -16,7 +16,8 @@ import torch
 from gymnasium.envs.mujoco import MujocoEnv
 from stable_baselines3.common.utils import LinearSchedule
 
-from rppdyn.agents import RPPMBPO, RPPPPO, RPPSAC, Agent, defaults
+from rppdyn.agents import RPPMBPO, RPPPPO, RPPSAC, Agent
+from rppdyn.agents.policy import FREE_VARIANCE
 from rppdyn.envs import SymmetrySpec, certified_share, file_spec, make_env, plain_spec, symmetry_spec
 from rppdyn.errors import place_in_users_code
 from rppdyn.jobs.config import notation
@@ -131,7 +132,7 @@ def _networks(model: ModelConfig) -> dict[str, Any]:
         hidden=model.hidden,
         num_layers=model.num_layers,
         equivariant_variance=model.equivariant_variance,
-        free_variance=defaults.FREE_VARIANCE if model.groups else model.free,
+        free_variance=FREE_VARIANCE if model.groups else model.free,
         critic_equivariant_variance=model.critic_equivariant_variance,
         critic_free_variance=model.critic_free_variance,
         network_kwargs=_network(model),

@@ -11,8 +11,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from rppdyn.agents import MODELS as AGENT_MODELS
-from rppdyn.agents import RPPMBPO, compilation, defaults
-from rppdyn.agents.model_based import DYNAMICS
+from rppdyn.agents import RPPMBPO
+from rppdyn.agents import compile as compilation
+from rppdyn.agents import policy as defaults
+from rppdyn.agents.mbpo import DYNAMICS
 from rppdyn.envs import KNOWN_ENVIRONMENTS
 from rppdyn.jobs.config import compose, schemas
 from rppdyn.jobs.config.agent import MODELS, TrainAgentConfig

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from stable_baselines3.common.type_aliases import GymEnv
 from torch import Tensor
 
-from rppdyn.agents import gaussian
-from rppdyn.agents.algorithm import RPPSAC
-from rppdyn.agents.buffers import Batches, DeviceReplayBuffer, RowReplayBuffer, Rows
+from rppdyn.agents.buffers import Batches, transitions_at
+from rppdyn.agents.checks import check_finite
 from rppdyn.agents.equivariance import AgentEquivarianceError, dynamics_equivariance_error
-from rppdyn.agents.networks import draw_noise, in_precision, new_generator
+from rppdyn.agents.networks import draw_noise, in_precision, new_generator, sample_action
 from rppdyn.agents.policy import pathway_statistics
-from rppdyn.agents.refusals import check_finite
+from rppdyn.agents.sac import RPPSAC
 from rppdyn.dynamics import TransitionModel
 from rppdyn.dynamics.transition import INITIAL_SCALE
 from rppdyn.envs import Termination, termination
@@ -28,15 +27,15 @@ from rppdyn.priors import negative_log_prior
 NETWORKS = {"rpp": RPPEMLP, "emlp": EMLP, "mlp": MLP}
 
 DYNAMICS = dict(hidden=200, num_layers=3, equivariant_variance=1e6, free_variance=3.0, learning_rate=1e-3)
-"""Of the model's networks and their optimiser."""
+"""Arguments of the model's networks, and the learning rate of their optimiser."""
 
 
 COUNTS = ("members", "model_every", "model_steps", "rollouts", "model_batch_size", "rollout_length", "kept_fits")
 """Arguments of `RPPMBPO` that are at least 1."""
 
 
-class Imagined(NamedTuple):
-    """Transitions that a model made up, as features; ``dones`` are 1 where an episode ends."""
+class Transitions(NamedTuple):
+    """Transitions with features in place of observations; ``dones`` are 1 where an episode ends."""
 
     states: Tensor
     actions: Tensor
@@ -45,30 +44,30 @@ class Imagined(NamedTuple):
     dones: Tensor
 
 
-class ImaginedBatches(Batches):
+class ModelBatches(Batches):
     """Batches of which a share is from the replay buffer, and the rest made up by the agent's model."""
 
     agent: RPPMBPO
 
-    def _draw(self, batch_size: int) -> dict[str, Tensor]:
+    def _sample(self, batch_size: int) -> dict[str, Tensor]:
         real_ratio = self.agent.real_ratio
         real = max(1, round(real_ratio * batch_size)) if real_ratio > 0 else 0
-        imagined = self._draw_imagined(batch_size - real)
+        from_model = self._sample_model(batch_size - real)
         if not real:
-            return imagined
-        return {name: torch.cat([values, imagined[name]]) for name, values in super()._draw(real).items()}
+            return from_model
+        return {name: torch.cat([values, from_model[name]]) for name, values in super()._sample(real).items()}
 
-    def _draw_imagined(self, count: int) -> dict[str, Tensor]:
-        made = self.agent._imagined
-        sizes = torch.tensor([len(part.rewards) for part in made])
+    def _sample_model(self, count: int) -> dict[str, Tensor]:
+        parts = self.agent._model_transitions
+        sizes = torch.tensor([len(part.rewards) for part in parts])
         rows = torch.randint(int(sizes.sum()), (count,), generator=self.agent._dynamics_generator)
         starts = sizes.cumsum(0) - sizes
         which = torch.searchsorted(sizes.cumsum(0), rows, right=True)
-        parts = [
-            Imagined(*(values[(rows[which == k] - starts[k]).to(values.device)] for values in part))
-            for k, part in enumerate(made)
+        chosen = [
+            Transitions(*(values[(rows[which == k] - starts[k]).to(values.device)] for values in part))
+            for k, part in enumerate(parts)
         ]
-        data = Imagined(*(torch.cat(values) for values in zip(*parts, strict=True)))
+        data = Transitions(*(torch.cat(values) for values in zip(*chosen, strict=True)))
         normalise = self.agent.policy.features_extractor.normaliser
         dtype = data.states.dtype
         return {
@@ -98,22 +97,22 @@ class RPPMBPO(RPPSAC):
         dynamics: which pathways the model has: "rpp", "emlp" or "mlp".
         dynamics_kwargs: arguments of its networks that differ from `DYNAMICS` (hidden, num_layers, equivariant_variance,
             free_variance), and Adam's learning_rate.
-        members: of the ensemble.
+        members: the size of the ensemble.
         model_every: steps of the environment between fits.
-        model_steps, model_batch_size: of a fit.
-        rollouts, rollout_length: made after each fit.
-        kept_fits: rollouts of so many fits are kept.
+        model_steps, model_batch_size: the number of Adam's steps in a fit, and their batch size.
+        rollouts, rollout_length: number and length of the rollouts after each fit.
+        kept_fits: number of fits whose rollouts are kept.
         real_ratio: share of each batch that is from the environment.
         terminates: whether an episode ends at raw observations; None for the rule of the environment
             (:func:`rppdyn.envs.termination`).
-        *args, **kwargs: those of `RPPSAC`.
+        *args, **kwargs: further arguments, see `RPPSAC`.
     Raises:
         ValueError: as RPPSAC's; a number that makes no sense; n-step returns, or rewards that VecNormalize scales, which the
             model does not know; an environment whose rule of termination is unknown, without `terminates`.
     """
 
-    batches_class = ImaginedBatches
-    of_networks = (*RPPSAC.of_networks, "dynamics", "dynamics_kwargs", "members")
+    batches_class = ModelBatches
+    _network_arguments = (*RPPSAC._network_arguments, "dynamics", "dynamics_kwargs", "members")
 
     def __init__(
         self,
@@ -175,13 +174,13 @@ class RPPMBPO(RPPSAC):
         ).to(self.device)
         self.dynamics_optimiser = torch.optim.Adam(self._ensemble.parameters(), lr=learning_rate)
         self._dynamics_generator = new_generator()
-        self._imagined: deque[Imagined] = deque(maxlen=self.kept_fits)
+        self._model_transitions: deque[Transitions] = deque(maxlen=self.kept_fits)
         self._stored = self._seen = self._fitted_at = 0  # steps: in the buffer, in the statistics, at the last fit
         if self.env is not None:
             self._check_env()
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
-        """As `RPPSAC.set_env`.
+        """Change the environment, see `RPPSAC.set_env`.
 
         Raises:
             ValueError: rewards that VecNormalize scales; a rule of termination that is unknown.
@@ -204,25 +203,19 @@ class RPPMBPO(RPPSAC):
             )
         return termination(envs[0])
 
-    def _rows_buffer(self) -> type[Rows] | None:
-        found = super()._rows_buffer()
-        return RowReplayBuffer if found is DeviceReplayBuffer else found  # the model reads transitions as arrays
-
     # -- the model ----------------------------------------------------------------------------------------------------
 
     def _store_transition(self, *args: Any, **kwargs: Any) -> None:
         super()._store_transition(*args, **kwargs)
         self._stored += 1
 
-    def _transitions(self, rows: Tensor) -> Imagined:
-        """Those of the replay buffer, whose rows are numbered over steps and environments."""
-        buffer = self.replay_buffer
-        step, env = (rows // self.n_envs).numpy(), (rows % self.n_envs).numpy()
-        get = lambda values: torch.as_tensor(values[step, env], device=self.device)  # noqa: E731
-        states, after = (self.spec.encode(get(values)) for values in (buffer.observations, buffer.next_observations))
-        dones = get(buffer.dones) * (1 - get(buffer.timeouts))
-        dtype = self.policy.features_extractor.dtype
-        return Imagined(*(t.to(dtype) for t in (states, get(buffer.actions), get(buffer.rewards), after, dones)))
+    def _transitions(self, rows: Tensor) -> Transitions:
+        """Transitions of the replay buffer by number, over steps and environments."""
+        data = transitions_at(self.replay_buffer, rows)
+        states, after = (self.spec.encode(data[name]) for name in ("observations", "next_observations"))
+        dones = data["dones"] * (1 - data["timeouts"])
+        like = self.policy.features_extractor.like
+        return Transitions(*(t.to(like) for t in (states, data["actions"], data["rewards"], after, dones)))
 
     def fit_dynamics(self) -> dict[str, float]:
         """Fit the ensemble to the replay buffer, from where it stands; the mean loss over the last tenth of the steps."""
@@ -244,19 +237,19 @@ class RPPMBPO(RPPSAC):
             (nll + prior).sum().backward()
             self.dynamics_optimiser.step()
             losses.append(nll.detach().mean() / entries.shape[-1])
-        found = {"model/nll": float(torch.stack(losses[-max(1, len(losses) // 10) :]).mean())}
-        check_finite(self, found)
-        return found
+        metrics = {"model/nll": float(torch.stack(losses[-max(1, len(losses) // 10) :]).mean())}
+        check_finite(self, metrics)
+        return metrics
 
     @torch.no_grad()
-    def imagine(self) -> Imagined:
+    def imagine(self) -> Transitions:
         """Branched rollouts from states of the replay buffer, those steps whose episode had not ended before."""
         each = -(-self.rollouts // self.members)
         rows = torch.randint(
             self.replay_buffer.size() * self.n_envs, (self.members, each), generator=self._dynamics_generator
         )
         states, weights, ends = self._transitions(rows).states, self.dynamics.assemble(), self._ends()
-        alive, made = torch.ones(states.shape[:-1], dtype=torch.bool, device=self.device), []
+        alive, parts = torch.ones(states.shape[:-1], dtype=torch.bool, device=self.device), []
         for _ in range(self.rollout_length):
             actions = self._explore(states)
             step = self.dynamics.step(states, actions, weights)
@@ -266,18 +259,18 @@ class RPPMBPO(RPPSAC):
             ended = ends(self.spec.decode(after))
             rewards = step.reward + noise[..., -1]
             usable = alive & after.isfinite().all(-1) & rewards.isfinite()
-            made.append(Imagined(*(t[usable] for t in (states, actions, rewards, after, ended.to(states.dtype)))))
+            parts.append(Transitions(*(t[usable] for t in (states, actions, rewards, after, ended.to(states.dtype)))))
             states, alive = after, usable & ~ended
-        return Imagined(*(torch.cat(parts) for parts in zip(*made, strict=True)))
+        return Transitions(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
     def _explore(self, states: Tensor) -> Tensor:
         output = self.actor.net(self.policy.features_extractor.normaliser(states).to(states.dtype))
         noise = draw_noise((*states.shape[:-1], self.actor.action_space.shape[0]), self._dynamics_generator, states)
-        return gaussian.sample(output, noise, self.actor.blocks)[0]
+        return sample_action(output, noise, self.actor.blocks)
 
     @property
     def parts(self) -> dict[str, torch.nn.Module]:
-        """As `RPPSAC.parts`, and the model of the dynamics."""
+        """Networks that are trained, by name, the model of the dynamics among them."""
         return super().parts | {"dynamics": self.dynamics}
 
     def change_function(self, dtype: torch.dtype | None) -> Callable[[Tensor, Tensor], Tensor]:
@@ -297,20 +290,20 @@ class RPPMBPO(RPPSAC):
         return change
 
     def pathway_statistics(self) -> dict[str, float]:
-        """As `RPPSAC.pathway_statistics`, and those of the model, over its members."""
+        """Statistics of `RPPSAC.pathway_statistics`, and those of the model over its members."""
         members: list[Any] = [self._ensemble.member(i) for i in range(self.members)]
         return super().pathway_statistics() | pathway_statistics({"dynamics": members})
 
     def equivariance_errors(self, observations: NDArray, actions: NDArray) -> dict[str, AgentEquivarianceError]:
-        """As `RPPSAC.equivariance_errors`, and that of the model, "dynamics"."""
-        own = {"dynamics": dynamics_equivariance_error(self, observations, actions)}
-        return super().equivariance_errors(observations, actions) | own
+        """Errors of `RPPSAC.equivariance_errors`, and that of the model, "dynamics"."""
+        error = dynamics_equivariance_error(self, observations, actions)
+        return super().equivariance_errors(observations, actions) | {"dynamics": error}
 
     # -- gradient updates ---------------------------------------------------------------------------------------------
 
     def prepare_updates(self) -> None:
         """Fit the model and roll it out where that is due."""
-        if not self._imagined or self._stored - self._fitted_at >= self.model_every:
+        if not self._model_transitions or self._stored - self._fitted_at >= self.model_every:
             for name, value in self.fit_dynamics().items():
                 self.logger.record(name, value)
             imagined = self.imagine()
@@ -319,38 +312,45 @@ class RPPMBPO(RPPSAC):
                     "the model of the dynamics has diverged: nothing that it imagines is finite; lower the learning_rate of "
                     "dynamics_kwargs"
                 )
-            self._imagined.append(imagined)
+            self._model_transitions.append(imagined)
 
     # -- saving -------------------------------------------------------------------------------------------------------
 
     def capture(self) -> dict[str, Any]:
-        """As `RPPSAC.capture`, and the model, its optimiser and what it has made up."""
-        own = {
+        """Capture the agent, see `RPPSAC.capture`, with the model, its optimiser and the transitions that it has made up."""
+        data = {
             "model": dict(copy.deepcopy(self.dynamics.state_dict())),
             "optimiser": copy.deepcopy(self.dynamics_optimiser.state_dict()),
-            "imagined": [part._asdict() for part in self._imagined],  # which nothing changes
+            "imagined": [part._asdict() for part in self._model_transitions],  # which nothing changes
             "counts": [self._stored, self._seen, self._fitted_at],
             "random": self._dynamics_generator.get_state(),
         }
-        check_finite(self, own, "dynamics")
-        return super().capture() | {"dynamics": own}
+        check_finite(self, data, "dynamics")
+        return super().capture() | {"dynamics": data}
 
     def restore(self, data: dict[str, Any]) -> None:
-        """As `RPPSAC.restore`, of what :meth:`capture` returned."""
+        """Restore the agent from what :meth:`capture` returned, see `RPPSAC.restore`."""
         if "dynamics" not in data:
             raise ValueError("the state was captured from an agent without a model; build RPPSAC")
         super().restore(data)
-        own = data["dynamics"]
-        self.dynamics.load_state_dict(own["model"])
-        self.dynamics_optimiser.load_state_dict(own["optimiser"])
-        self._imagined = deque((Imagined(**part) for part in own["imagined"]), maxlen=self.kept_fits)
-        self._stored, self._seen, self._fitted_at = own["counts"]
-        self._dynamics_generator.set_state(own["random"])
+        model = data["dynamics"]
+        self.dynamics.load_state_dict(model["model"])
+        self.dynamics_optimiser.load_state_dict(model["optimiser"])
+        self._model_transitions = deque((Transitions(**part) for part in model["imagined"]), maxlen=self.kept_fits)
+        self._stored, self._seen, self._fitted_at = model["counts"]
+        self._dynamics_generator.set_state(model["random"])
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         modules, variables = super()._get_torch_save_params()
         return [*modules, "dynamics", "dynamics_optimiser"], variables
 
     def _excluded_save_params(self) -> list[str]:
-        own = ["dynamics", "_ensemble", "dynamics_optimiser", "_dynamics_generator", "_imagined", "terminates"]
-        return super()._excluded_save_params() + own
+        names = [
+            "dynamics",
+            "_ensemble",
+            "dynamics_optimiser",
+            "_dynamics_generator",
+            "_model_transitions",
+            "terminates",
+        ]
+        return super()._excluded_save_params() + names

@@ -9,16 +9,17 @@ import torch
 from forked import run_code
 from torch._dynamo.exc import TorchDynamoException
 
-from rppdyn.agents import RPPSAC, compilation, train_many
-from rppdyn.agents.refusals import check_compiled
-from rppdyn.agents.together import Together
+from rppdyn.agents import RPPSAC, train_many
+from rppdyn.agents import compile as compilation
+from rppdyn.agents.checks import check_compiled
+from rppdyn.agents.multi_seed import AgentStack
 
 SETUP = """
 import functools, sys
 import numpy as np
 import torch
 from rppdyn.agents import RPPSAC
-from rppdyn.agents.together import Together, _draw
+from rppdyn.agents.multi_seed import AgentStack
 
 backend, *cases = sys.argv[1:]
 torch.compile = functools.partial(torch.compile, backend=backend)
@@ -34,13 +35,14 @@ def agent(model="rpp", dtype=torch.float64, seed=0, env="InvertedPendulum-v5", p
     return made.learn(60)  # a few updates by the way, which fill the buffer
 
 def course(agents, count, rates):
-    group = Together(agents)
+    group = AgentStack(agents)
     state = group.state()
     for step in range(count):
         for a in agents:
-            torch.manual_seed(step)
-            np.random.seed(step)
-        drawn = [_draw(a, a.batch_size) for a in agents]
+            a.batches.generator.manual_seed(step)
+            a.batches.numpy.state = np.random.MT19937(step).state
+            getattr(a.replay_buffer, "generator", a.batches.generator).manual_seed(step)
+        drawn = [a.batches.draw(a.batch_size) for a in agents]
         for a in agents:
             for optimiser in filter(None, (a.actor.optimizer, a.critic.optimizer, a.ent_coef_optimizer)):
                 optimiser.param_groups[0]["lr"] = rates[step % len(rates)]
@@ -69,7 +71,7 @@ CASES = [
 ]
 
 
-NUMBERS = """
+DYNAMIC_SETTINGS = """
 found = []
 for compiled in (False, True):
     one = agent(dtype=torch.float32, compile=False, target_update_interval=2)
@@ -92,14 +94,14 @@ for compiled in (False, True):
 for plain, fast in zip(*(f.values() for f in found), strict=True):
     assert (plain - fast).norm() <= 1e-4 * plain.norm()
 import cloudpickle
-for part in (one._group._compiled, one._group._compiled_actions):
+for part in (one._stack._compiled, one._stack._compiled_actions):
     cloudpickle.loads(cloudpickle.dumps(part))
 """
 ACTIONS = """
 def actions(agents, seen):
     for i, a in enumerate(agents):
         a.actor.generator.manual_seed(i)
-    return np.stack(Together(agents).predict(seen))
+    return np.stack(AgentStack(agents).predict(seen))
 
 for count, env, model in ((1, "Hopper-v5", "rpp"), (2, "Hopper-v5", "emlp"), (2, "InvertedPendulum-v5", "mlp")):
     agents = [agent(model, env=env, seed=s) for s in range(count)]
@@ -126,7 +128,7 @@ for count, env, model in ((1, "Hopper-v5", "rpp"), (2, "Hopper-v5", "emlp"), (2,
 
 
 def test_compiled_updates_and_actions_are_the_plain_ones(tmp_path):
-    run_code(SETUP + AGREE + NUMBERS + ACTIONS, "eager", *CASES, folder=tmp_path)
+    run_code(SETUP + AGREE + DYNAMIC_SETTINGS + ACTIONS, "eager", *CASES, folder=tmp_path)
 
 
 RESUME = """
@@ -165,11 +167,10 @@ def test_by_the_real_compiler_updates_are_the_plain_ones_and_a_resumed_agent_is_
 
 REPLAYED = """
 from rppdyn.agents import train_many
-from rppdyn.agents import together
-from rppdyn.agents.buffers import DeviceReplayBuffer
+from rppdyn.agents import multi_seed
 
 device, dtype = sys.argv[2], dict(cpu=torch.float64, cuda=torch.float32)[sys.argv[2]]
-together.is_replayed = lambda device: True
+multi_seed.is_replayed = lambda device: True
 
 def build(seed, **options):
     fixed = dict(batch_size=32, learning_starts=50, buffer_size=500, device=device, learning_rate=2.0**-10)
@@ -178,18 +179,18 @@ def build(seed, **options):
     made.log_ent_coef.data = made.log_ent_coef.data.to(dtype)
     return made
 
-ahead = dict(replay_buffer_class=DeviceReplayBuffer, target_update_interval=2, train_freq=3, gradient_steps=-1)
+ahead = dict(target_update_interval=2, train_freq=3, gradient_steps=-1)
 for env, options in (("Hopper-v5", ahead), ("InvertedPendulum-v5", dict(augment=True)))[: 2 if device == "cpu" else 1]:
     plain, fast = (train_many([lambda s=s: build(s, compile=c, **options) for s in (0, 1)], 90) for c in (False, True))
     for one, other in zip(plain, fast, strict=True):
         assert one.error is other.error is None and other.agent.compiles
         for agent in (one.agent, other.agent):
-            np.random.seed(0)
+            agent.replay_buffer.generator.manual_seed(0)
             agent.batches.generator.manual_seed(0)
             agent.train(2, 32)
             agent.gamma, agent.noise_variance = 0.9, 2.0  # which make no graph anew
             agent.train(2, 32)
-        assert len(other.agent._alone.update._updates) == options.get("target_update_interval", 1)
+        assert len(other.agent._own_stack.update._updates) == options.get("target_update_interval", 1)
         here, there = one.agent.update_state(), other.agent.update_state()
         for name, value in here.items():
             error, bound = (value - there[name]).norm(), 1e-10 if device == "cpu" else 1e-3
@@ -230,10 +231,10 @@ def test_a_saved_agent_is_used_where_there_is_no_compiler_but_not_trained(make_a
 
 def test_trainings_of_many_updates_are_compiled_unless_told_not_to(make_agent, monkeypatch, caplog):
     """Whichever call of learn they are in the middle of."""
-    monkeypatch.setattr(compilation, "PAYS", 110)
-    monkeypatch.setattr(Together, "train", lambda *arguments: None)
+    monkeypatch.setattr(compilation, "MIN_UPDATES_TO_COMPILE", 110)
+    monkeypatch.setattr(AgentStack, "train", lambda *arguments: None)
     space = make_agent().action_space
-    monkeypatch.setattr(Together, "predict", lambda self, seen: [space.sample()[None] for _ in seen])
+    monkeypatch.setattr(AgentStack, "predict", lambda self, seen: [space.sample()[None] for _ in seen])
     tried = []
     monkeypatch.setattr(compilation, "can_compile", lambda device: tried.append(device) or True)
 
@@ -247,7 +248,7 @@ def test_trainings_of_many_updates_are_compiled_unless_told_not_to(make_agent, m
     assert not compiles(110, train_freq=(1, "episode"))
     assert len(tried) == 3 and not compiles(110, compile=False) and len(tried) == 3
     monkeypatch.undo()
-    monkeypatch.setattr(compilation, "PAYS", 60)
+    monkeypatch.setattr(compilation, "MIN_UPDATES_TO_COMPILE", 60)
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert make_agent().learn(60)._n_updates == 10
     assert "without torch.compile, in up to twice the time: torch.compile needs a C++ compiler" in caplog.text
@@ -266,7 +267,7 @@ def test_where_torch_fails_to_compile_training_goes_on_as_it_would_have(make_age
         return [trainee.agent for trainee in train_many(builds, 60)] if count > 1 else [builds[0]().learn(60)]
 
     plain = trained()
-    monkeypatch.setattr(compilation, "PAYS", 60)
+    monkeypatch.setattr(compilation, "MIN_UPDATES_TO_COMPILE", 60)
     monkeypatch.setattr(compilation, "can_compile", lambda device: True)
     monkeypatch.setattr(compilation, "compiled", failing)
     for one, other in zip(trained(), plain, strict=True):
@@ -278,7 +279,7 @@ def test_where_torch_fails_to_compile_training_goes_on_as_it_would_have(make_age
         "compile=false"
     ]
     space = make_agent().action_space
-    monkeypatch.setattr(Together, "predict", lambda self, seen: [space.sample()[None] for _ in seen])
+    monkeypatch.setattr(AgentStack, "predict", lambda self, seen: [space.sample()[None] for _ in seen])
     caplog.clear()
     trained()  # and where it fails at an update
     assert len(caplog.records) == 1

@@ -103,7 +103,7 @@ def test_a_batch_has_its_share_of_real_transitions():
     batch = agent.batches.sample(40)
     found = [bool((real - x).abs().amax(-1).min() < 1e-6) for x in batch["next_features"]]
     assert found[:10] == [True] * 10 and sum(found[10:]) < 3
-    assert len(agent._imagined) == 2  # of the three fits at 60, 100 and 140 steps, two have been
+    assert len(agent._model_transitions) == 2  # of the three fits at 60, 100 and 140 steps, two have been
 
 
 @pytest.mark.parametrize("n_envs", [1, 2])
@@ -120,7 +120,7 @@ def test_a_restored_agent_goes_on_bit_for_bit(n_envs):
         assert all(torch.equal(state[name], reference[name]) for name in reference)
     assert all(
         torch.equal(*pair)
-        for a, b in zip(second._imagined, whole._imagined, strict=True)
+        for a, b in zip(second._model_transitions, whole._model_transitions, strict=True)
         for pair in zip(a, b, strict=True)
     )
     with pytest.raises(ValueError, match="without a model"):
@@ -151,7 +151,7 @@ def test_a_loaded_agent_is_told_when_episodes_end(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="give terminates="):
         RPPMBPO.load(tmp_path / "agent", env=make_vec_env(pendulum, 1))
     loaded = RPPMBPO.load(tmp_path / "agent", env=make_vec_env(pendulum, 1), terminates=ends).learn(62)
-    assert len(loaded._imagined) == 1
+    assert len(loaded._model_transitions) == 1
 
 
 @pytest.mark.parametrize(

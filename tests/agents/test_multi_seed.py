@@ -15,9 +15,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC, train_many
 from rppdyn.agents.buffers import Batches
-from rppdyn.agents.together import Together, update_key
-from rppdyn.agents.trainees import Groups, Trainee
-from rppdyn.agents.update import numbers_of
+from rppdyn.agents.multi_seed import AgentStack, AgentStacks, SeedTrainer, update_key
+from rppdyn.agents.update import scalar_settings
 
 HOPPER = "Hopper-v5"
 
@@ -73,28 +72,46 @@ def assert_same(one: RPPSAC, other: RPPSAC, rtol: float = 1e-10) -> None:
 def test_a_hundred_updates_are_those_of_each_alone(make):
     alone = [make(seed).learn(110) for seed in (0, 1)]
     before = torch.get_rng_state()
-    trainees = train_many([lambda seed=seed: make(seed) for seed in (0, 1)], 110)
+    trainers = train_many([lambda seed=seed: make(seed) for seed in (0, 1)], 110)
     assert torch.equal(torch.get_rng_state(), before)
     assert alone[0]._n_updates == 100
-    for one, trainee in zip(alone, trainees, strict=True):
-        assert trainee.error is None
-        assert_same(trainee.agent, one)
-        sizes = {p.untyped_storage().nbytes() for p in trainee.agent.actor.net.parameters()}
-        assert max(sizes) <= max(p.nbytes for p in trainee.agent.actor.net.parameters()) * len(sizes) * 8
+    for one, trainer in zip(alone, trainers, strict=True):
+        assert trainer.error is None
+        assert_same(trainer.agent, one)
+        sizes = {p.untyped_storage().nbytes() for p in trainer.agent.actor.net.parameters()}
+        assert max(sizes) <= max(p.nbytes for p in trainer.agent.actor.net.parameters()) * len(sizes) * 8
     assert not torch.equal(alone[0].update_state()["actor"], alone[1].update_state()["actor"])
-    with trainees[1].random:  # and goes on as one that was always alone
-        trainees[1].agent.learn(5, reset_num_timesteps=False)
-    assert trainees[1].agent.num_timesteps == 115
+    for agent in (trainers[1].agent, alone[1]):  # and goes on as one that was always alone
+        agent.learn(5, reset_num_timesteps=False)
+    assert_same(trainers[1].agent, alone[1])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [dict(n_steps=3), dict(action_noise=NormalActionNoise(np.zeros(3), 0.1 * np.ones(3)))],
+    ids=["stable-baselines3's buffer", "noise"],
+)
+def test_what_draws_from_numpys_global_generator_has_one_of_its_own(make, options):
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    trainers = train_many([lambda seed=seed: make(seed, **options) for seed in (0, 1)], 40)
+    assert np.array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+    for seed, trainer in enumerate(trainers):
+        assert_same(trainer.agent, make(seed, **options).learn(40))
+    halfway = make(0, **options).learn(25).capture()
+    agent = make(5, **options)
+    agent.restore(halfway)
+    np.random.seed(3)  # noqa: NPY002
+    assert_same(agent.learn(15, reset_num_timesteps=False), trainers[0].agent)
 
 
 def test_one_that_fails_is_reported_and_the_others_go_on(make, caplog):
     callbacks = [None, FailsAt(30), None]
-    trainees = train_many([lambda seed=seed: make(seed) for seed in (0, 1, 2)], 45, callbacks)
-    assert [trainee.agent.num_timesteps for trainee in trainees] == [45, 30, 45]
-    assert str(trainees[1].error) == "no more" and re.search(
-        r"agent 1: \S*test_together.py:\d+: ValueError: no more", caplog.text
+    trainers = train_many([lambda seed=seed: make(seed) for seed in (0, 1, 2)], 45, callbacks)
+    assert [trainer.agent.num_timesteps for trainer in trainers] == [45, 30, 45]
+    assert str(trainers[1].error) == "no more" and re.search(
+        r"agent 1: \S*test_multi_seed.py:\d+: ValueError: no more", caplog.text
     )
-    assert_same(trainees[2].agent, make(2).learn(45))
+    assert_same(trainers[2].agent, make(2).learn(45))
 
 
 def test_one_whose_update_fails_is_reported_and_the_others_go_on_as_alone(make, caplog):
@@ -118,15 +135,15 @@ def test_one_whose_update_fails_is_reported_and_the_others_go_on_as_alone(make, 
         return agent
 
     kinds = (FailsToPrepare, RPPSAC, FailsToDraw, RPPSAC)
-    trainees = train_many([lambda n=n, kind=kind: built(n, kind) for n, kind in enumerate(kinds)], 45)
-    assert [trainee.agent.num_timesteps for trainee in trainees] == [30, 45, 34, 45]
-    assert [str(trainee.error) for trainee in trainees] == ["no model", "None", "no batch", "None"]
+    trainers = train_many([lambda n=n, kind=kind: built(n, kind) for n, kind in enumerate(kinds)], 45)
+    assert [trainer.agent.num_timesteps for trainer in trainers] == [30, 45, 34, 45]
+    assert [str(trainer.error) for trainer in trainers] == ["no model", "None", "no batch", "None"]
     assert re.search(r"agent 0: \S+: RuntimeError: no model", caplog.text)
     assert re.search(r"agent 2: \S+: ValueError: no batch", caplog.text)
     for seed in (1, 3):
-        assert_same(trainees[seed].agent, make(seed, gradient_steps=2).learn(45))
+        assert_same(trainers[seed].agent, make(seed, gradient_steps=2).learn(45))
     alone = [lambda kind=kind: built(0, kind) for kind in (FailsToPrepare, FailsToDraw)]
-    assert all(trainee.error for trainee in train_many(alone, 45))
+    assert all(trainer.error for trainer in train_many(alone, 45))
 
 
 def test_a_rate_that_falls_is_that_of_the_steps_that_each_has_taken(make):
@@ -140,10 +157,10 @@ def test_a_rate_that_falls_is_that_of_the_steps_that_each_has_taken(make):
         return agent
 
     together = train_many([lambda seed=seed: resumed(seed) for seed in (0, 1)], 40)
-    for seed, trainee in enumerate(together):
-        assert trainee.error is None
+    for seed, trainer in enumerate(together):
+        assert trainer.error is None
         alone = resumed(seed)
-        assert_same(trainee.agent, alone.learn(40 - alone.num_timesteps, reset_num_timesteps=False))
+        assert_same(trainer.agent, alone.learn(40 - alone.num_timesteps, reset_num_timesteps=False))
     with pytest.raises(ValueError, match=r"one configuration; learning_rate is 0.0003 and 0.001"):
         train_many([lambda: make(0), lambda: make(1, learning_rate=1e-3)], 30)
 
@@ -160,12 +177,12 @@ def test_a_rate_that_falls_is_that_of_the_steps_that_each_has_taken(make):
 )
 def test_what_a_callback_changes_holds_for_its_agent_alone(make, name, value, changed):
     callbacks = lambda: [Sets(name, value) if seed == changed else None for seed in range(3)]  # noqa: E731
-    trainees = train_many([lambda seed=seed: make(seed) for seed in range(3)], 45, callbacks())
+    trainers = train_many([lambda seed=seed: make(seed) for seed in range(3)], 45, callbacks())
     for seed, callback in enumerate(callbacks()):
-        assert trainees[seed].error is None
-        assert_same(trainees[seed].agent, make(seed).learn(45, callback))
-    again = train_many(trainees, 50)
-    assert [trainee.error for trainee in again] == [None] * 3
+        assert trainers[seed].error is None
+        assert_same(trainers[seed].agent, make(seed).learn(45, callback))
+    again = train_many(trainers, 50)
+    assert [trainer.error for trainer in again] == [None] * 3
     assert getattr(again[changed].agent, name) == value
 
 
@@ -175,13 +192,16 @@ def test_targets_move_by_the_count_of_each_agent(make):
         agent._n_updates = seed
         return agent
 
-    for seed, trainee in enumerate(train_many([lambda seed=seed: build(seed) for seed in (0, 1)], 30)):
-        assert_same(trainee.agent, build(seed).learn(30))
+    for seed, trainer in enumerate(train_many([lambda seed=seed: build(seed) for seed in (0, 1)], 30)):
+        assert_same(trainer.agent, build(seed).learn(30))
 
 
 def test_agents_are_compared_in_all_that_an_update_takes(make):
     agent = make(0)
-    numbers = set(numbers_of(agent.update_config(agent.tau))) - {"learning_rate", "blocks"}  # a schedule; the spec's
+    numbers = set(scalar_settings(agent.update_config(agent.tau))) - {
+        "learning_rate",
+        "blocks",
+    }  # a schedule; the spec's
     assert numbers - set(vars(agent)) == {"betas", "epsilon", "learn_temperature"}
     for name in numbers & set(vars(agent)):
         before = update_key(agent)
@@ -197,10 +217,10 @@ def test_several_environments_have_as_many_updates_as_alone(make):
         vector = DummyVecEnv([lambda: gym.make("InvertedPendulum-v5")] * 2)
         return make(0, env=vector, train_freq=2, gradient_steps=-1)
 
-    (trainee,) = train_many([build], 40)
+    (trainer,) = train_many([build], 40)
     alone = build().learn(40)
-    assert trainee.agent._n_updates == alone._n_updates > 20
-    assert_same(trainee.agent, alone)
+    assert trainer.agent._n_updates == alone._n_updates > 20
+    assert_same(trainer.agent, alone)
 
 
 def test_what_one_saves_in_training_holds_nothing_of_the_others(make, tmp_path):
@@ -230,7 +250,7 @@ def test_those_that_are_behind_catch_up(make):
     assert_same(second.agent, make(1).learn(40))
 
 
-def test_trainees_go_on_with_the_random_numbers_that_each_had(make):
+def test_trainers_go_on_with_the_random_numbers_that_each_had(make):
     whole = train_many([lambda seed=seed: make(seed) for seed in (0, 1)], 45)
     half = train_many([lambda seed=seed: make(seed) for seed in (0, 1)], 30)
     again = train_many(half, 45)
@@ -238,7 +258,7 @@ def test_trainees_go_on_with_the_random_numbers_that_each_had(make):
         assert_same(one.agent, other.agent)
 
 
-def test_trainees_that_failed_stay_where_they_are(make, caplog):
+def test_trainers_that_failed_stay_where_they_are(make, caplog):
     def broken():
         raise ValueError("no simulator")
 
@@ -250,24 +270,16 @@ def test_trainees_that_failed_stay_where_they_are(make, caplog):
 
 
 def test_builds_that_return_no_agent_and_callbacks_of_another_number_are_named(make, caplog):
-    trainees = train_many([lambda: make(0), lambda: None, lambda: SAC("MlpPolicy", HOPPER), make(3)], 20)
-    assert [trainee.error is None for trainee in trainees] == [True, False, False, False]
-    assert_same(trainees[0].agent, make(0).learn(20))
-    assert "returned None: let it return an RPPSAC" in str(trainees[1].error) and trainees[1].agent is None
-    assert "let it return an RPPSAC" in str(trainees[2].error) and "is no function that builds an agent" in str(
-        trainees[3].error
+    trainers = train_many([lambda: make(0), lambda: None, lambda: SAC("MlpPolicy", HOPPER), make(3)], 20)
+    assert [trainer.error is None for trainer in trainers] == [True, False, False, False]
+    assert_same(trainers[0].agent, make(0).learn(20))
+    assert "returned None: let it return an RPPSAC" in str(trainers[1].error) and trainers[1].agent is None
+    assert "let it return an RPPSAC" in str(trainers[2].error) and "is no function that builds an agent" in str(
+        trainers[3].error
     )
     assert "Traceback" not in caplog.text
     with pytest.raises(ValueError, match=r"^callbacks has 0 entries for 1 agents: give each one, or None$"):
         train_many([lambda: make(0)], 20, callbacks=[])
-
-
-def test_agents_that_would_draw_the_same_numbers_are_refused(make):
-    trainees = train_many([lambda seed=seed: make(seed) for seed in (0, 1, 2)], 20)
-    one, other, third = trainees
-    with pytest.raises(ValueError, match="have trained before, and would draw the same"):
-        train_many([lambda: one.agent, other, lambda: third.agent], 30)
-    assert [t.agent.num_timesteps for t in trainees] == [20, 20, 20]
 
 
 def test_what_agents_share_and_would_both_move_is_refused(make):
@@ -296,7 +308,7 @@ def test_agents_of_other_configurations_are_refused(make):
     with pytest.raises(
         ValueError, match=r"agents that are trained together have one configuration; gamma is 0.99 and 0.9"
     ):
-        Together([make(0), make(1, gamma=0.9)])
+        AgentStack([make(0), make(1, gamma=0.9)])
     for options in (
         dict(batch_size=16),
         dict(gradient_steps=2),
@@ -304,17 +316,17 @@ def test_agents_of_other_configurations_are_refused(make):
         dict(learning_starts=9),
     ):
         with pytest.raises(ValueError, match=f"one configuration; {next(iter(options))} is"):
-            Together([make(0), make(1, **options)])
+            AgentStack([make(0), make(1, **options)])
     with pytest.raises(ValueError, match=r"one configuration; policy_kwargs is"):
-        Together([make(0), make(1, "mlp")])
+        AgentStack([make(0), make(1, "mlp")])
     with pytest.raises(ValueError, match=r"collect steps, not episodes"):
         train_many([lambda: make(0, train_freq=(1, "episode"))], 10)
 
 
-def test_groups_stay_while_no_agent_asks_for_actions(make_agent):
+def test_stacks_stay_while_no_agent_asks_for_actions(make_agent):
     """As while all environments step in workers; a new group would compile its updates anew."""
-    groups, trainees = Groups(), [Trainee(lambda seed=seed: make_agent(seed=seed)) for seed in range(2)]
-    ((_, group),) = groups.of(trainees)
-    assert groups.of([]) == []
-    ((_, again),) = groups.of(trainees)
-    assert again is group
+    stacks, trainers = AgentStacks(), [SeedTrainer(lambda seed=seed: make_agent(seed=seed)) for seed in range(2)]
+    ((_, stack),) = stacks.of(trainers)
+    assert stacks.of([]) == []
+    ((_, again),) = stacks.of(trainers)
+    assert again is stack

@@ -1,4 +1,4 @@
-"""What agents refuse, in one line each: policies, optimisers, wrappers and files that they would pass over or misread."""
+"""Checks of what agents are given: policies, settings, optimisers, wrappers, numbers and files, each refused in one line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stable_baselines3.common.vec_env import (
     VecVideoRecorder,
 )
 
-from rppdyn.agents.compilation import OPTIONS
+from rppdyn.agents.compile import OPTIONS
 from rppdyn.envs import SymmetrySpec
 from rppdyn.envs.catalogue import single_environment
 from rppdyn.envs.certification.wrapped import require_symmetric_wrappers
@@ -32,8 +32,8 @@ from rppdyn.nn.compiling import check_compiler
 from rppdyn.runs.checkpoints import DivergedError, not_finite
 
 if TYPE_CHECKING:
-    from rppdyn.agents.algorithm import RPPSAC
     from rppdyn.agents.ppo import RPPPPO
+    from rppdyn.agents.sac import RPPSAC
 
 LARGEST = float(np.finfo(np.float32).max)
 """Entries of observations, which networks take in single precision."""
@@ -48,7 +48,7 @@ INSTEAD = {
     "optimizer_class": "Adam, with optimizer_kwargs=",
     "features_extractor_class": "the spec's own features",
 }
-"""What policies here have in the place of stable-baselines3's arguments."""
+"""Arguments of stable-baselines3's policies, and their counterparts here."""
 
 
 HARMLESS = (VecNormalize, VecMonitor, VecCheckNan, VecVideoRecorder)
@@ -145,11 +145,11 @@ def where(agent: RPPSAC | RPPPPO, env: int) -> str:
 
 
 def check_finite(agent: RPPSAC | RPPPPO, data: Any, what: str = "") -> None:
-    """Refuse to go on with, or to keep, what has diverged.
+    """Refuse to go on with, or to keep, numbers that have diverged.
 
     Args:
         data: nested tensors, arrays and numbers.
-        what: they are.
+        what: the name of the data.
     Raises:
         DivergedError: naming the first that is not finite.
     """
@@ -188,7 +188,7 @@ def check_settings(agent: RPPSAC) -> None:
 
 
 def check_optimisers(agent: RPPSAC) -> None:
-    """Refuse what updates, which are written out, would pass over.
+    """Refuse optimisers and parameters that updates, which are written out, would pass over.
 
     Raises:
         ValueError: an optimiser other than Adam, options that differ between optimisers or are no part of the step that is

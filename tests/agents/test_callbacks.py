@@ -112,7 +112,7 @@ def test_training_acts_by_the_units_that_the_actor_has_now(compile):
     callback._init_callback()
     observations = torch.randn(4, 17, generator=torch.Generator().manual_seed(0)).numpy()
     states = model.actor.generator.get_state()
-    acted = model._alone.predict([observations])[0]
+    actions = model._own_stack.predict([observations])[0]
     for net in model.critic.q_networks:
         for _, name, pathway in named_pathways(net):
             if name == "free":
@@ -120,7 +120,7 @@ def test_training_acts_by_the_units_that_the_actor_has_now(compile):
     callback._follow()
     assert model.actor.net.pathway_variances()["head"]["free"] < 1e-3
     model.actor.generator.set_state(states)
-    assert np.allclose(model._alone.predict([observations])[0], acted, atol=1e-5)
+    assert np.allclose(model._own_stack.predict([observations])[0], actions, atol=1e-5)
     model.learn(10, reset_num_timesteps=False)
     head = model.actor.function.weights(model.actor.function.vectors())[-2][0]
     torch.testing.assert_close(head, model.actor.net.head.assemble()[0], rtol=1e-5, atol=1e-7)

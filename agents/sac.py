@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, ClassVar
 
@@ -16,23 +16,28 @@ from numpy.typing import NDArray
 from stable_baselines3 import SAC
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, TrainFreq
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, TrainFreq, TrainFrequencyUnit
+from stable_baselines3.common.utils import should_collect_more_steps
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from rppdyn.agents import checkpoint, defaults, refusals
-from rppdyn.agents.buffers import Batches, DeviceReplayBuffer, RowReplayBuffer, Rows, refuse_changed_rewards
-from rppdyn.agents.compilation import check_matmul_precision, gains_by_compiling
+from rppdyn.agents import checkpoint, checks
+from rppdyn.agents.buffers import Batches, RowReplayBuffer, refuse_changed_rewards
+from rppdyn.agents.compile import check_matmul_precision, worth_compiling
 from rppdyn.agents.equivariance import AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
 from rppdyn.agents.functional import Networks
+from rppdyn.agents.multi_seed import AgentStack, Optimised
 from rppdyn.agents.networks import RPPActor, RPPCritic, require_vectors
-from rppdyn.agents.policy import RPPPolicy, certified_arguments
-from rppdyn.agents.rollout import rollout
-from rppdyn.agents.together import Together, Trained
+from rppdyn.agents.policy import NOISE_VARIANCE, RPPPolicy, certified_arguments
 from rppdyn.agents.update import Metrics, State, UpdateConfig
 from rppdyn.envs import SymmetrySpec, symmetry_spec
+from rppdyn.runs.streams import numpy_draws_from
+
+RolloutSteps = Generator[NDArray | None, NDArray | None, RolloutReturn]
+"""Yields observations where it is to be sent the policy's actions for them, and None while the environment steps."""
 
 
 class RPPSAC(SAC):
@@ -51,8 +56,8 @@ class RPPSAC(SAC):
             equivariant networks. Its expected gradient is that of a batch extended by all images (Abdolhosseini et al.
             2019, "duplicate tuples"), at the cost of none.
         mirror_loss: weight of |pi(g s) - g pi(s)|^2 in the actor's loss (Yu, Turk & Liu 2018), another baseline.
-        matmul_precision: of gradient updates, "highest", "high" or "medium" as in `torch.set_float32_matmul_precision`, set
-            around them and put back. On some processors "medium" computes the same twice as fast, on others it rounds more
+        matmul_precision: the precision of gradient updates, "highest", "high" or "medium" as torch has them, set around them
+            and put back. On some processors "medium" computes the same twice as fast, on others it rounds more
             coarsely, which is refused. None takes it where it is as accurate; in a process whose own precision isn't torch's
             "highest" any more, that one.
         compile: gradient updates, and actions in training, by `torch.compile`: on a CPU both take about two thirds of the
@@ -80,7 +85,7 @@ class RPPSAC(SAC):
     critic_target: RPPCritic  # type: ignore[assignment]
     replay_buffer: ReplayBuffer
     batches_class: ClassVar[type[Batches]] = Batches
-    of_networks: ClassVar[tuple[str, ...]] = ("spec",)  # arguments that an agent has for good
+    _network_arguments: ClassVar[tuple[str, ...]] = ("spec",)  # arguments that an agent has for good
     prepare_updates: Callable[[], None] | None = None  # what precedes the gradient updates of a rollout, as a method
 
     def __init__(
@@ -89,7 +94,7 @@ class RPPSAC(SAC):
         env: GymEnv | str | None,
         spec: SymmetrySpec | None = None,
         *,
-        noise_variance: float = defaults.NOISE_VARIANCE,
+        noise_variance: float = NOISE_VARIANCE,
         max_gradient_norm: float | None = None,
         augment: bool = False,
         mirror_loss: float = 0.0,
@@ -99,7 +104,7 @@ class RPPSAC(SAC):
         _init_setup_model: bool = True,
         **kwargs: Any,
     ) -> None:
-        refusals.check_policy(policy, self.policy_aliases, policy_kwargs or {})
+        checks.check_policy(policy, self.policy_aliases, policy_kwargs or {})
         if spec is not None and not isinstance(spec, SymmetrySpec):
             raise ValueError(
                 f"spec={spec!r} is no SymmetrySpec; make one with symmetry_spec or mirror_spec of rppdyn.envs"
@@ -110,7 +115,7 @@ class RPPSAC(SAC):
         self.mirror_loss = mirror_loss
         self.matmul_precision = matmul_precision
         self.compile = compile
-        self._gains = False  # whether what it is learning is compiled, where `compile` is None
+        self._worth_compiling = False  # whether what it is learning is compiled, where `compile` is None
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]  # None, too, as load() of stable-baselines3 gives it
@@ -125,15 +130,15 @@ class RPPSAC(SAC):
             self.policy_kwargs["spec"] = spec.to_dict()
         if _init_setup_model:  # load() sets up later, with the saved policy_kwargs
             if "spec" not in self.policy_kwargs:
-                refusals.check_wrapper(self._vec_normalize_env)
+                checks.check_wrapper(self._vec_normalize_env)
                 derived = symmetry_spec(self.env)
                 assert self.env is not None  # which symmetry_spec refuses
-                refusals.check_wrappers(self.env, derived)
+                checks.check_wrappers(self.env, derived)
                 self.policy_kwargs["spec"] = derived.to_dict()
-            own = SymmetrySpec.from_dict(self.policy_kwargs["spec"])
-            self.policy_kwargs = certified_arguments(self.policy_kwargs, self.env, own)
+            built_for = SymmetrySpec.from_dict(self.policy_kwargs["spec"])
+            self.policy_kwargs = certified_arguments(self.policy_kwargs, self.env, built_for)
             self._setup_model()
-            refusals.check_compiled(self)
+            checks.check_compiled(self)
 
     @property
     def spec(self) -> SymmetrySpec:
@@ -152,17 +157,19 @@ class RPPSAC(SAC):
         return self.policy.pathway_statistics()
 
     def equivariance_errors(self, observations: NDArray, actions: NDArray) -> dict[str, AgentEquivarianceError]:
-        """Those of the "policy" and the "critic" at raw observations (n, entries) and raw actions."""
+        """Equivariance errors of the "policy" and the "critic" at raw observations (n, entries) and raw actions."""
         return {
             "policy": policy_equivariance_error(self, observations),
             "critic": critic_equivariance_error(self, observations, actions),
         }
 
     def _setup_model(self) -> None:
-        refusals.check_settings(self)
-        refusals.check_wrapper(self._vec_normalize_env)
+        checks.check_settings(self)
+        checks.check_wrapper(self._vec_normalize_env)
         chosen = self.replay_buffer_class
-        self.replay_buffer_class = self._rows_buffer() or chosen
+        plain = chosen in (None, ReplayBuffer) and self.n_steps == 1
+        if plain and not self.optimize_memory_usage and not self.replay_buffer_kwargs:
+            self.replay_buffer_class = RowReplayBuffer
         super()._setup_model()
         self.replay_buffer_class = chosen  # a saved agent's buffer follows from where it is loaded
         if self.ent_coef_optimizer is None and not 0 <= self.ent_coef_tensor < math.inf:
@@ -175,22 +182,12 @@ class RPPSAC(SAC):
         if self.augment:
             refuse_changed_rewards(self.spec)
         self._log_alpha: Tensor | None = None  # of a temperature that is not learned
-        self._group: Together | None = None  # this agent alone, from its first action or update on
+        self._stack: AgentStack | None = None  # this agent alone, from its first action or update on
         self._sums: tuple[Metrics, int] | None = None  # of the last updates, where they were computed, and how many
-
-    def _rows_buffer(self) -> type[Rows] | None:
-        """The replay buffer of rows, on the device that trains; None where another was asked for, or is needed."""
-        plain = self.replay_buffer_class in (None, ReplayBuffer) and self.n_steps == 1
-        if not plain or self.optimize_memory_usage or self.replay_buffer_kwargs:
-            return None
-        if self.device.type != "cuda":
-            return RowReplayBuffer
-        scaled = self._vec_normalize_env is not None and self._vec_normalize_env.norm_reward
-        return None if scaled else DeviceReplayBuffer
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
-        refusals.check_actions(env.action_space)  # before stable-baselines3 asserts it
+        checks.check_actions(env.action_space)  # before stable-baselines3 asserts it
         require_vectors("observation", env.observation_space)  # before it makes a buffer for them
         return SAC._wrap_env(env, verbose, monitor_wrapper)
 
@@ -201,13 +198,13 @@ class RPPSAC(SAC):
             ValueError: a VecNormalize that scales observations.
         """
         if isinstance(env, VecEnv):
-            refusals.check_wrapper(unwrap_vec_normalize(env))
+            checks.check_wrapper(unwrap_vec_normalize(env))
         super().set_env(env, force_reset)
-        refusals.warn_of_another_robot(self)
+        checks.warn_of_another_robot(self)
 
     # -- gradient updates ---------------------------------------------------------------------------------------------
 
-    def trained_tensors(self) -> dict[str, Trained]:
+    def trained_tensors(self) -> dict[str, Optimised]:
         """The parameters behind each vector of the update's state, and their optimiser."""
         log_alpha = [self._fixed_log_alpha() if self.log_ent_coef is None else self.log_ent_coef]
         return {
@@ -218,7 +215,7 @@ class RPPSAC(SAC):
         }
 
     def _fixed_log_alpha(self) -> Tensor:
-        """Of a temperature that is not learned, as it is now; always in one place, for updates that are captured."""
+        """The logarithm of a temperature that is not learned; always in one place, for updates that are replayed."""
         now = self.ent_coef_tensor.double().log().view(1).to(self.policy.features_extractor.dtype)
         if self._log_alpha is None or self._log_alpha.dtype != now.dtype:
             self._log_alpha = now
@@ -226,7 +223,7 @@ class RPPSAC(SAC):
 
     def update_state(self) -> State:
         """The state that `update_` works on, which shares its memory with modules and optimisers."""
-        return Together([self]).state()
+        return AgentStack([self]).state()
 
     def identity(self) -> dict[str, Any]:
         """Settings that must agree between a captured agent and one that continues it, or between agents trained together."""
@@ -235,7 +232,7 @@ class RPPSAC(SAC):
     def update_config(
         self, tau: float, actors: Networks | None = None, critics: Networks | None = None
     ) -> UpdateConfig:
-        """What stays fixed over an update, at the current learning rate; of this agent's networks, or of several agents'."""
+        """The configuration of an update, at the current learning rate; of this agent's networks, or of several agents'."""
         group = self.actor.optimizer.param_groups[0]
         return UpdateConfig(
             actors=actors or self.actor.function,
@@ -255,19 +252,19 @@ class RPPSAC(SAC):
 
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
         """Run gradient updates on batches from the replay buffer, and record their mean metrics."""
-        self._alone.train(gradient_steps, batch_size)
+        self._own_stack.train(gradient_steps, batch_size)
 
     @property
     def compiles(self) -> bool:
         """Whether gradient updates, and actions in training, are compiled."""
-        return self._gains if self.compile is None else self.compile
+        return self._worth_compiling if self.compile is None else self.compile
 
     @property
-    def _alone(self) -> Together:
-        """What updates and acts, of this agent."""
-        if self._group is None:
-            self._group = Together([self])
-        return self._group
+    def _own_stack(self) -> AgentStack:
+        """The stack of this agent alone, which updates and acts."""
+        if self._stack is None:
+            self._stack = AgentStack([self])
+        return self._stack
 
     def record_updates(self) -> None:
         """Record the mean metrics of the last gradient updates, if there were any since the last time.
@@ -279,7 +276,7 @@ class RPPSAC(SAC):
         (names, sums), count = self._sums
         means = {name: value / count for name, value in zip(names, sums.tolist(), strict=True)}
         self._sums = None
-        refusals.check_finite(self, {name: value for name, value in means.items() if name != "ent_coef"})
+        checks.check_finite(self, {name: value for name, value in means.items() if name != "ent_coef"})
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         for name in ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss", "entropy", "mirror_loss"):
             if name in means:
@@ -296,7 +293,7 @@ class RPPSAC(SAC):
         Raises:
             DivergedError: naming what is not finite, and the step.
         """
-        refusals.check_finite(self, super().get_parameters())
+        checks.check_finite(self, super().get_parameters())
 
     def learn(self, *args: Any, **kwargs: Any) -> RPPSAC:
         """Train; arguments as in stable-baselines3.
@@ -323,7 +320,7 @@ class RPPSAC(SAC):
     # -- collection of transitions ------------------------------------------------------------------------------------
 
     def _store_transition(self, replay_buffer, buffer_action, new_obs, reward, dones, infos) -> None:
-        refusals.check_rewards(self, reward)
+        checks.check_rewards(self, reward)
         self._check_observations(new_obs)
         if dones.any():  # what is stored in the place of what the next episode begins with
             ends = [info.get("terminal_observation", seen) for info, seen in zip(infos, new_obs, strict=True)]
@@ -333,22 +330,83 @@ class RPPSAC(SAC):
         self.policy.features_extractor.observe(torch.as_tensor(seen))
 
     def _check_observations(self, observations: NDArray) -> None:
-        refusals.check_observations(observations, self.spec, partial(refusals.where, self))
+        checks.check_observations(observations, self.spec, partial(checks.where, self))
 
     def collect_rollouts(self, *args: Any, **kwargs: Any) -> RolloutReturn:
-        """Collect `train_freq` steps or episodes; arguments as in stable-baselines3, which are those of `rollout`.
+        """Collect `train_freq` steps or episodes; arguments as in stable-baselines3, which are those of `rollout_steps`.
 
         Counts of the rollout under way stay on the agent, and callbacks run after a transition was stored and counted:
         a checkpoint taken in any callback continues where it was taken, also in the middle of a rollout.
         """
-        steps = rollout(self, *args, **kwargs)
+        steps = self.rollout_steps(*args, **kwargs)
         actions = None
         while True:
             try:
                 asked = steps.send(actions)
             except StopIteration as end:
                 return end.value
-            actions = None if asked is None else self._alone.predict([asked])[0]
+            actions = None if asked is None else self._own_stack.predict([asked])[0]
+
+    def rollout_steps(
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        train_freq: TrainFreq,
+        replay_buffer: ReplayBuffer,
+        action_noise: ActionNoise | None = None,
+        learning_starts: int = 0,
+        log_interval: int | None = None,
+    ) -> RolloutSteps:
+        """Collect as `collect_rollouts` does, but leave it to the caller when to wait, and how actions are found."""
+        self.policy.set_training_mode(False)
+        if train_freq.frequency <= 0:
+            raise ValueError(f"train_freq={train_freq.frequency} must be at least 1")
+        if env.num_envs > 1 and train_freq.unit != TrainFrequencyUnit.STEP:
+            raise ValueError("train_freq in episodes needs a single environment; give it in steps")
+        callback.on_rollout_start()
+        while should_collect_more_steps(train_freq, self._collected_steps, self._collected_episodes):
+            if self.num_timesteps < learning_starts:
+                chosen = np.array([self.action_space.sample() for _ in range(env.num_envs)])
+            elif (sent := (yield self._last_obs)) is None:
+                raise ValueError("a rollout was sent None for its observations; send it the policy's actions")
+            else:
+                chosen = sent
+            buffer_actions = self.policy.scale_action(chosen)
+            if action_noise is not None:
+                with numpy_draws_from(self.batches.numpy):
+                    buffer_actions = np.clip(buffer_actions + action_noise(), -1, 1)
+            checks.check_actions_chosen(self, buffer_actions)
+            actions = self.policy.unscale_action(buffer_actions)
+            env.step_async(actions)
+            yield None
+            new_obs, rewards, dones, infos = env.step_wait()
+            self.num_timesteps += env.num_envs
+            self._collected_steps += 1
+            self._update_info_buffer(infos, dones)
+            self._store_transition(replay_buffer, buffer_actions, new_obs, rewards, dones, infos)
+            self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+            self._on_step()
+            for index in np.flatnonzero(dones):
+                self._collected_episodes += 1
+                self._episode_num += 1
+                if action_noise is not None:
+                    action_noise.reset(**({"indices": [index]} if env.num_envs > 1 else {}))
+                if log_interval is not None and self._episode_num % log_interval == 0:
+                    self.dump_logs()
+            callback.update_locals(
+                locals()
+                | {
+                    "num_collected_steps": self._collected_steps,
+                    "num_collected_episodes": self._collected_episodes,
+                    "continue_training": True,
+                }
+            )
+            if not callback.on_step():
+                return RolloutReturn(self._collected_steps * env.num_envs, self._collected_episodes, False)
+        callback.on_rollout_end()
+        collected = RolloutReturn(self._collected_steps * env.num_envs, self._collected_episodes, True)
+        self._collected_steps = self._collected_episodes = 0
+        return collected
 
     def _setup_learn(
         self,
@@ -359,15 +417,15 @@ class RPPSAC(SAC):
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
         check_matmul_precision(self.matmul_precision, self.device)  # a loaded agent may come from another machine
-        refusals.check_optimisers(self)
-        refusals.check_precision(self)
-        refusals.check_compiled(self)
-        if isinstance(self.replay_buffer, DeviceReplayBuffer):
-            self.replay_buffer.allocate()
+        checks.check_optimisers(self)
+        checks.check_precision(self)
+        checks.check_compiled(self)
+        if isinstance(self.replay_buffer, RowReplayBuffer):
+            _ = self.replay_buffer.rows  # whose memory is taken, or found wanting, before anything is done
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if self._last_obs is not None:
             self._check_observations(self._last_obs)
-        self._gains = self.compile is None and gains_by_compiling(self)
+        self._worth_compiling = self.compile is None and worth_compiling(self)
         if reset_num_timesteps:
             self._collected_steps = self._collected_episodes = 0
         checkpoint.replay_log(self)
@@ -411,11 +469,11 @@ class RPPSAC(SAC):
             ValueError: the file is truncated, or no saved agent of this class; settings that a new agent can't have either, or
                 what the saved networks were built for, such as a spec.
         """
-        for name in cls.of_networks:
+        for name in cls._network_arguments:
             if kwargs.pop(name, None) is not None:
                 raise ValueError(f"{name}= is for new agents, the one in {path} has that of its networks: leave it out")
         if isinstance(path, (str, pathlib.Path)):
-            refusals.check_archive(pathlib.Path(path))
+            checks.check_archive(pathlib.Path(path))
         try:
             agent = super().load(path, *args, **kwargs)
         except (KeyError, AttributeError) as error:
@@ -431,7 +489,7 @@ class RPPSAC(SAC):
                 f"{path} has no {error}: it is no agent of {cls.__name__}, to be loaded by the class that saved it, or "
                 "was saved without (exclude=)"
             ) from error
-        refusals.warn_of_another_robot(agent)
+        checks.warn_of_another_robot(agent)
         return agent
 
     @classmethod
@@ -443,7 +501,7 @@ class RPPSAC(SAC):
         Args:
             name: a key of `rppdyn.agents.pretrained_agents()`.
             env: None makes the one that it was trained in.
-            **kwargs: as of a new agent, in the place of what it was trained with.
+            **kwargs: arguments of a new agent, in the place of those that it was trained with.
         Raises:
             ValueError: an unknown name, a damaged file, or an environment with other spaces.
 
@@ -454,10 +512,10 @@ class RPPSAC(SAC):
         return load_pretrained(cls, name, env, **kwargs)
 
     def get_parameters(self) -> dict[str, dict]:
-        """As in stable-baselines3, but copies: tensors of agents that are updated at once are views of what all share."""
+        """Copies of what stable-baselines3 returns: agents that are updated at once have views of what all share."""
         return tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, super().get_parameters())
 
     def _excluded_save_params(self) -> list[str]:
-        own = ["batches", "_pending_log", "_collected_steps", "_collected_episodes"]
-        own += ["_group", "_sums", "_log_alpha", "_gains"]
-        return super()._excluded_save_params() + own
+        names = ["batches", "_pending_log", "_collected_steps", "_collected_episodes"]
+        names += ["_stack", "_sums", "_log_alpha", "_worth_compiling"]
+        return super()._excluded_save_params() + names

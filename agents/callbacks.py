@@ -15,12 +15,12 @@ from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import Gaussian, free_share, free_variance, joint_evidence
 
 if TYPE_CHECKING:
-    from rppdyn.agents.algorithm import RPPSAC
+    from rppdyn.agents.sac import RPPSAC
 
 __all__ = ["LearnVariances", "WidenVariances"]
 
 NARROW = 1e-7
-"""Where free variances begin to widen: strict in all but name."""
+"""The free variances from which widening begins: strict in all but name."""
 
 
 class LearnVariances(BaseCallback):
@@ -78,12 +78,12 @@ class LearnVariances(BaseCallback):
         agent = self.model
         batch = agent.batches.sample(self.data)
         x = torch.cat([batch["features"], batch["actions"]], -1)
-        found: dict[str, float] = {}
+        moved: dict[str, float] = {}
         both = zip(agent.critic.function.nets, agent.critic_target.function.nets, strict=True)
         for index, (net, target) in enumerate(both):
-            moved = self._move(net, target, x, int(batch["transitions"]))
-            found |= {f"critic{index}.{name}": v for name, v in moved.items()}
-        return found | {f"actor.{name}": v for name, v in self._follow().items()}
+            critic = self._move(net, target, x, int(batch["transitions"]))
+            moved |= {f"critic{index}.{name}": v for name, v in critic.items()}
+        return moved | {f"actor.{name}": v for name, v in self._follow().items()}
 
     def _follow(self) -> dict[str, float]:
         """Give the actor's free pathways the shares that those of the critics have."""
@@ -105,7 +105,7 @@ class LearnVariances(BaseCallback):
     def _move(self, net: RPPEMLP, target_net: RPPEMLP, x: torch.Tensor, transitions: int) -> dict[str, float]:
         around = joint_evidence(net, x, Gaussian(self.model.noise_variance), total=transitions)
         pathways, targets = ({(k, name): p for k, name, p in named_pathways(of)} for of in (net, target_net))
-        found = {}
+        moved = {}
         for one, effective in zip(around.pathways, around.effective().tolist(), strict=True):
             pathway, target = pathways[one.layer, one.name], targets[one.layer, one.name]
             if one.squared_norm > 0 and effective > 0:
@@ -114,9 +114,9 @@ class LearnVariances(BaseCallback):
                 target.log_variance.copy_(pathway.log_variance)
                 pathway.follow_variance(self.model.critic.optimizer)
                 target.follow_variance()  # whose weights are read in the critic's units
-            found[f"{one.layer}.{one.name}"] = float(pathway.log_variance) / 2.302585092994046
-            found[f"{one.layer}.{one.name}.effective"] = effective
-        return found
+            moved[f"{one.layer}.{one.name}"] = float(pathway.log_variance) / 2.302585092994046
+            moved[f"{one.layer}.{one.name}.effective"] = effective
+        return moved
 
 
 class WidenVariances(BaseCallback):
@@ -156,20 +156,20 @@ class WidenVariances(BaseCallback):
 
     def update(self) -> None:
         """Give free pathways the variances of this step, which the last multiple of `every` decides."""
-        agent, given = self.model, self.model.policy._arguments
-        if "groups" in given:
+        agent, arguments = self.model, self.model.policy._arguments
+        if "groups" in arguments:
             raise ValueError(
                 "WidenVariances with groups: their variances are given one by one; use LearnVariances, or neither"
             )
         share = min(agent.num_timesteps // self.every * self.every / self.steps, 1.0)
-        own = given["critic_free_variance"]
-        critic = given["free_variance"] if own is None else own
+        critic = arguments["critic_free_variance"]
+        critic = arguments["free_variance"] if critic is None else critic
         optimiser = agent.critic.optimizer
         for net in agent.critic.function.nets:
             self._widen(net, critic, share, optimiser)
         for net in agent.critic_target.function.nets:
             self._widen(net, critic, share, None)
-        self._widen(agent.actor.net, given["free_variance"], share, agent.actor.optimizer)
+        self._widen(agent.actor.net, arguments["free_variance"], share, agent.actor.optimizer)
 
     def _widen(self, net: RPPEMLP, last: float, share: float, optimiser: torch.optim.Optimizer | None) -> None:
         for free in (pathway for *_, pathway in named_pathways(net) if pathway.is_free):
@@ -182,8 +182,8 @@ def _shared(net: RPPEMLP) -> dict[str, tuple[Pathway, Pathway, int]]:
     """By layer and name, each pathway that shares with the largest group's: the latter, it, and the layer's inputs."""
     layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, RelaxedLinear)}
     return {
-        f"{layer}.{name}": (own.equivariant, pathway, own.rep_in.dim)
-        for layer, own in layers.items()
-        for name in own.pathway_names[1:]
-        if own.equivariant is not None and (pathway := getattr(own, name)) is not None
+        f"{name}.{free}": (layer.equivariant, pathway, layer.rep_in.dim)
+        for name, layer in layers.items()
+        for free in layer.pathway_names[1:]
+        if layer.equivariant is not None and (pathway := getattr(layer, free)) is not None
     }
