@@ -17,6 +17,7 @@ from gymnasium.envs.mujoco import MujocoEnv
 from stable_baselines3.common.utils import LinearSchedule
 
 from rppdyn.agents import RPPMBPO, RPPPPO, RPPSAC, Agent
+from rppdyn.agents.buffers import RowReplayBuffer
 from rppdyn.agents.policy import FREE_VARIANCE
 from rppdyn.envs import SymmetrySpec, certified_share, file_spec, make_env, plain_spec, symmetry_spec
 from rppdyn.errors import place_in_users_code
@@ -99,7 +100,7 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **option
             device=device,
             policy_kwargs=_networks(model) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas), eps=1e-5)),
         )
-    return _algorithm(agent.imagination)(
+    built = _algorithm(agent.imagination)(
         "RPPPolicy",
         env,
         spec=spec,
@@ -123,6 +124,9 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **option
         policy_kwargs=_networks(model) | _chain(model, spec) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas))),
         **options,
     )
+    if isinstance(built.replay_buffer, RowReplayBuffer):
+        _ = built.replay_buffer.rows  # whose memory is taken, or found wanting, before the run has a folder
+    return built
 
 
 def _networks(model: ModelConfig) -> dict[str, Any]:
