@@ -63,6 +63,6 @@ def test_an_agent_trains_on_a_model_and_goes_on(rppdyn, tmp_path):
     assert status == 0 and "critics" in out and "dynamics" not in out, err
     status, out, err = rppdyn("report", "run", "--out", "report.html", cwd=tmp_path)
     page = (tmp_path / "report.html").read_text()
-    assert status == 0 and "critics&#x27; error" in page and "dynamics&#x27; error" in page, err
+    assert status == 0 and "critics&#39; error" in page and "dynamics&#39; error" in page, err
     status, _, err = rppdyn("train-agent", *words, "agent.imagination.real_ratio=2", cwd=tmp_path)
     assert status == 2 and "agent.imagination.real_ratio=2" in err and err.count("\n") == 1
