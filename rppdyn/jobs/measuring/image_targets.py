@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from rppdyn.agents.networks import in_precision
@@ -30,8 +31,7 @@ from rppdyn.jobs.fit_image import load_image_models
 from rppdyn.jobs.measuring.loading import load_function
 from rppdyn.jobs.measuring.measure import Layers, Measured, estimate_of
 from rppdyn.jobs.measuring.states import evenly
-from rppdyn.runs import CheckpointError, RunFolder
-from rppdyn.runs.checkpoints import load_tensors
+from rppdyn.runs import RunFolder
 from rppdyn.tasks.images import SOURCES, image_data
 
 DEFAULT = ("translation_x", "translation_y", "rotation", "scaling", "stretch_x", "shear_x", "brightening")
@@ -262,15 +262,11 @@ def _load_weights(path: str, network: object) -> None:
     if not Path(path).is_file():
         raise ConfigError(f"--weights {path}: there is no such file")
     try:
-        state = (
-            load_tensors(Path(path)) if path.endswith(".safetensors") else torch.load(path, "cpu", weights_only=True)
-        )
+        state = load_file(path) if path.endswith(".safetensors") else torch.load(path, "cpu", weights_only=True)
         if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
             state = state["state_dict"]
         network.load_state_dict(state)
-    except CheckpointError as error:
-        raise ConfigError(f"--weights {path}: {error}") from error
-    except Exception as error:  # whatever torch's readers raise
+    except Exception as error:  # whatever the readers raise
         text = " ".join(str(error).split())[:200]
         raise ConfigError(
             f"--weights {path}: no weights of {type(network).__name__} ({text}); write them with "

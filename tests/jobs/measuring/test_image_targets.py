@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from rppdyn.cli import main
 from rppdyn.jobs import fit_image
@@ -109,8 +110,11 @@ def test_a_function_without_arguments_makes_the_model_and_weights_are_read_from_
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (8, 8)).astype(np.uint8)).save("one.png")
     words = ("--image", "one.png", "--transformations", "rotation,stretch_x")
     own = measured("image_models:network", *words)["functions"]["function"]["lee"]
-    torch.save({"state_dict": sys.modules["image_models"].network.state_dict()}, "weights.pt")
-    assert measured("image_models:make", *words, "--weights", "weights.pt")["functions"]["function"]["lee"] == own
+    state = sys.modules["image_models"].network.state_dict()
+    torch.save({"state_dict": state}, "weights.pt")
+    save_file(state, "weights.safetensors")
+    for file in ("weights.pt", "weights.safetensors"):
+        assert measured("image_models:make", *words, "--weights", file)["functions"]["function"]["lee"] == own
     assert measured("image_models:make", *words)["functions"]["function"]["lee"] != own
 
 
