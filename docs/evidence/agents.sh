@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# The agents of sections 10, 26, 29 and 30 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
+#
+# Each arm is a folder RUNS/SECTION/ARM with a folder for each seed. Arms that are finished are passed over, and one that was
+# stopped goes on. Afterwards: approximate.py (10), learned_models.py (26) and gather.py (29, 30) read the seeds' folders.
+set -uo pipefail
+runs=${1:?the folder for the runs}
+shift
+export OMP_NUM_THREADS=1
+
+go() { # SECTION/ARM, then the words of the command
+    local folder="$runs/$1"
+    shift
+    [ -e "$folder/done" ] && return
+    rppdyn train-agent --resume "$@" threads=1 device=cpu agent.compile=true run_dir="$folder" && touch "$folder/done"
+}
+
+small="model.hidden=64 agent.learning_rate=1e-3 agent.batch_size=128 agent.learning_starts=1000 agent.betas=[0.9,0.999] evaluation.episodes=5"
+pendulum="env=rppdyn/WindyPendulum-v0 env.symmetry=D4 $small"
+certified="model=rpp model.free_variance=certified"
+
+for section in "$@"; do
+    case $section in
+        10)
+            words="$pendulum total_steps=21000 evaluation.every=1500 checkpoint_every=3000 seed=1100 seeds=10"
+            for wind in 0 0.03 0.01 0.02; do
+                at="$words env.kwargs.wind=$wind"
+                go "10/strict-$wind" $at model=emlp
+                go "10/plain-$wind" $at model=mlp
+                go "10/certified-$wind" $at $certified
+                go "10/widens-$wind" $at $certified model.widen=9000
+                go "10/learned-$wind" $at model=rpp model.free_variance=learned
+                go "10/replay-$wind" $at model=mlp agent.augment=true
+                go "10/mirror-loss-$wind" $at model=mlp agent.mirror_loss=4
+                go "10/narrow-$wind" $at model=rpp model.free_variance=1e-7
+            done
+            ;;
+        26)
+            words="agent=mbpo $pendulum env.kwargs.wind=0.03 $certified total_steps=7500 evaluation.every=500 checkpoint_every=1000 seed=1400 seeds=10
+                agent.gradient_steps=2 agent.imagination.members=3 agent.imagination.hidden=64 agent.imagination.every=500 agent.imagination.rollouts=4000"
+            go 26/strict $words agent.imagination.kind=emlp
+            go 26/relaxed $words agent.imagination.kind=rpp agent.imagination.free_variance=0.0036
+            go 26/plain $words agent.imagination.kind=mlp
+            ;;
+        29)
+            words="model.hidden=64 total_steps=50000 evaluation.every=5000 evaluation.episodes=5 checkpoint_every=10000 seed=1800 seeds=15"
+            for robot in Swimmer Walker2d; do
+                go "29/$robot-relaxed" env=$robot-v5 $words model=rpp
+                go "29/$robot-plain" env=$robot-v5 $words model=mlp
+                go "29/$robot-strict" env=$robot-v5 $words model=emlp
+                go "29/$robot-replay" env=$robot-v5 $words model=mlp agent.augment=true
+            done
+            ;;
+        30)
+            words="env=Walker2d-v5 env.actuator_scale.thigh_joint=0.5 model.hidden=64 total_steps=300000 evaluation.every=10000 evaluation.episodes=5
+                checkpoint_every=10000 seed=1900 seeds=10"
+            go 30/plain $words model=mlp
+            go 30/strict $words model=emlp
+            go 30/learned $words model=rpp model.free_variance=learned
+            ;;
+        *) echo "$section: no such section; 10, 26, 29 or 30" >&2 && exit 2 ;;
+    esac
+done
