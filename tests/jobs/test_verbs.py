@@ -13,6 +13,7 @@ from rppdyn.cli import VERBS
 
 DOCS = Path(__file__).parents[2] / "docs" / "jobs"
 NO_VERBS = {"own-data", "own-robot", "own-rows", "sweeps", "trust", "your-environment"}
+SHARED = {"plots", "results"}
 OF_OTHER_TASKS = {"fit_trajectories"}  # of fit-dynamics, with data=
 
 
@@ -23,9 +24,9 @@ def test_a_verb_is_a_job_with_a_page(verb):
     assert (DOCS / f"{verb}.md").read_text().startswith(f"# rppdyn {verb}\n")
 
 
-def test_a_file_beside_the_rooms_is_a_verb():
+def test_a_file_beside_the_rooms_is_a_verb_or_what_verbs_share():
     files = {path.stem for path in Path(jobs.__file__).parent.glob("*.py")} - {"__init__"}
-    assert files == {verb.replace("-", "_") for verb in VERBS} | OF_OTHER_TASKS
+    assert files == {verb.replace("-", "_") for verb in VERBS} | OF_OTHER_TASKS | SHARED
 
 
 def test_every_page_is_of_a_verb():
