@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import doctest
 import importlib
 import pkgutil
@@ -18,6 +17,7 @@ import torch
 import rppdyn
 from rppdyn import cli
 from rppdyn.jobs.config import compose
+from rppdyn.verbs.verb import Parser
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -133,7 +133,7 @@ def understood(verb: str, words: list[str]) -> None:
     searches = compose.is_search(words)
     words = [word for word in words if not re.match(r"hydra[/.](launcher|sweeper)[=.]", word)]  # not installed
     assert verb in cli.VERBS, verb
-    parser = argparse.ArgumentParser(exit_on_error=False)
+    parser = Parser(exit_on_error=False)
     cli.VERBS[verb].arguments(parser)
     if "--help" in words:
         return
