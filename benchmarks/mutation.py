@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rppdyn.envs.certification.evidence import Comparison, Elements, Evidence
+from rppdyn.envs.certification.evidence import Comparison, Elements, SimulatedSteps
 from rppdyn.envs.simulator import Outcome, Simulator
 from rppdyn.envs.spec import SPACES, SymmetrySpec
 
@@ -91,7 +91,7 @@ def refute_mutations(simulator: Simulator, spec: SymmetrySpec, *, n_states: int 
         n_states: visited states; a mutation is called a symmetry, or unseen, on all of them only.
         seed: of the states and of the elements of continuous groups.
     """
-    evidence = Evidence.visit(simulator, n_states, np.random.default_rng(seed))
+    evidence = SimulatedSteps.visit(simulator, n_states, np.random.default_rng(seed))
     few = evidence.first(FEW)
     verdicts: Counter[str] = Counter()
     unseen, symmetries = [], []
@@ -118,7 +118,7 @@ def refute_mutations(simulator: Simulator, spec: SymmetrySpec, *, n_states: int 
     return MutationCount(spec.env_id, dict(verdicts), tuple(unseen), tuple(symmetries))
 
 
-def _is_seen(evidence: Evidence, right: Elements, wrong: Elements, key: str) -> bool:
+def _is_seen(evidence: SimulatedSteps, right: Elements, wrong: Elements, key: str) -> bool:
     """Whether a mutation changes the image of any visited state or action."""
     if key == "action":
         values = [evidence.actions]
