@@ -538,7 +538,7 @@ def collect(trainers: Sequence[SeedTrainer], stacks: AgentStacks) -> None:
 
 
 def _behind(trainers: Sequence[SeedTrainer], total_timesteps: int) -> list[SeedTrainer]:
-    """Those in training that have taken the fewest steps."""
+    """Trainers still in training that have taken the fewest steps."""
     training = [t for t in trainers if t.is_training and t.agent.num_timesteps < total_timesteps]
     least = min((t.agent.num_timesteps for t in training), default=0)
     return [t for t in training if t.agent.num_timesteps == least]

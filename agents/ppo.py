@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import torch
 from gymnasium import spaces
-from numpy.typing import NDArray
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 
 from rppdyn.agents import checkpoint, checks
 from rppdyn.agents.checks import check_observations
-from rppdyn.agents.equivariance import AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
+from rppdyn.agents.equivariance import SymmetricAgent
 from rppdyn.agents.networks import SymmetricFeatures, in_precision, new_generator
 from rppdyn.agents.policy import (
     EQUIVARIANT_VARIANCE,
@@ -249,7 +248,7 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         return {"actor": [self.action_net], "critic": [self.value_net]}
 
 
-class RPPPPO(PPO):
+class RPPPPO(SymmetricAgent, PPO):
     """Proximal policy optimisation with residual pathway priors: stable-baselines3's own loop, with an RPPActorCriticPolicy.
 
         model = RPPPPO("RPPPolicy", "Walker2d-v5", seed=0).learn(100_000)
@@ -298,27 +297,6 @@ class RPPPPO(PPO):
             spec = data if isinstance(data, SymmetrySpec) else SymmetrySpec.from_dict(dict(data))
             self.policy_kwargs = certified_arguments(self.policy_kwargs | {"spec": spec.to_dict()}, self.env, spec)
             self._setup_model()
-
-    @property
-    def spec(self) -> SymmetrySpec:
-        """The symmetry that the networks were built for."""
-        return self.policy.spec
-
-    @property
-    def parts(self) -> dict[str, nn.Module]:
-        """Networks that are trained, by name."""
-        return {"policy": self.policy}
-
-    def pathway_statistics(self) -> dict[str, float]:
-        """Norms of the pathways of mean and value, and shares of the free ones."""
-        return self.policy.pathway_statistics()
-
-    def equivariance_errors(self, observations: NDArray, actions: NDArray) -> dict[str, AgentEquivarianceError]:
-        """Equivariance errors of the "policy" and of the value, the "critic", at raw observations (n, entries) and actions."""
-        return {
-            "policy": policy_equivariance_error(self, observations),
-            "critic": critic_equivariance_error(self, observations, actions),
-        }
 
     def train(self) -> None:
         """Update on the last rollout, and record metrics."""

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_map
 from rppdyn.agents import checkpoint, checks
 from rppdyn.agents.buffers import Batches, RowReplayBuffer, refuse_changed_rewards
 from rppdyn.agents.compile import check_matmul_precision, worth_compiling
-from rppdyn.agents.equivariance import AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
+from rppdyn.agents.equivariance import SymmetricAgent
 from rppdyn.agents.functional import Networks
 from rppdyn.agents.multi_seed import AgentStack, Optimised
 from rppdyn.agents.networks import RPPActor, RPPCritic, require_vectors
@@ -40,7 +40,7 @@ RolloutSteps = Generator[NDArray | None, NDArray | None, RolloutReturn]
 """Yields observations where it is to be sent the policy's actions for them, and None while the environment steps."""
 
 
-class RPPSAC(SAC):
+class RPPSAC(SymmetricAgent, SAC):
     """Soft actor-critic with residual pathway priors.
 
         model = RPPSAC("RPPPolicy", "Walker2d-v5", seed=0).learn(100_000)
@@ -139,29 +139,6 @@ class RPPSAC(SAC):
             self.policy_kwargs = certified_arguments(self.policy_kwargs, self.env, built_for)
             self._setup_model()
             checks.check_compiled(self)
-
-    @property
-    def spec(self) -> SymmetrySpec:
-        """The symmetry that the networks were built for."""
-        return self.policy.spec
-
-    # -- what it has learned ------------------------------------------------------------------------------------------
-
-    @property
-    def parts(self) -> dict[str, torch.nn.Module]:
-        """Networks that are trained, by name."""
-        return {"policy": self.policy}
-
-    def pathway_statistics(self) -> dict[str, float]:
-        """Norms of the pathways of actor and critics, and shares of the free ones."""
-        return self.policy.pathway_statistics()
-
-    def equivariance_errors(self, observations: NDArray, actions: NDArray) -> dict[str, AgentEquivarianceError]:
-        """Equivariance errors of the "policy" and the "critic" at raw observations (n, entries) and raw actions."""
-        return {
-            "policy": policy_equivariance_error(self, observations),
-            "critic": critic_equivariance_error(self, observations, actions),
-        }
 
     def _setup_model(self) -> None:
         checks.check_settings(self)
