@@ -25,14 +25,19 @@ backend, *cases = sys.argv[1:]
 torch.compile = functools.partial(torch.compile, backend=backend)
 torch.set_num_threads(1)
 
-def agent(model="rpp", dtype=torch.float64, seed=0, env="InvertedPendulum-v5", policy_kwargs=(), **options):
+def agent(
+    model="rpp", dtype=torch.float64, seed=0, env="InvertedPendulum-v5", policy_kwargs=(), compile=False, **options
+):
     networks = dict(model=model, hidden=16, num_layers=1) | dict(policy_kwargs)
     options = dict(batch_size=32, learning_starts=50, buffer_size=500) | options
     made = RPPSAC("RPPPolicy", env, policy_kwargs=networks, seed=seed, device="cpu", **options)
     made.policy.to(dtype)
     if made.log_ent_coef is not None:
         made.log_ent_coef.data = made.log_ent_coef.data.to(dtype)
-    return made.learn(60)  # a few updates by the way, which fill the buffer
+    made.compile = False
+    made.learn(60)  # a few updates by the way, which fill the buffer
+    made.compile = compile  # each agent alone would be traced otherwise
+    return made
 
 def course(agents, count, rates):
     group = AgentStack(agents)
@@ -57,16 +62,15 @@ for case in cases:
     found = []
     for compiled in (False, True):
         agents = eval(case.replace("COMPILED", f"compile={compiled}"))
-        found.append(course(agents, 100, (1e-3, 3e-4)))
+        found.append(course(agents, 30, (1e-3, 3e-4)))
     for plain, fast in zip(*found, strict=True):
         assert (plain - fast).norm() <= rtol * plain.norm(), (case, plain, fast)
 """
 CASES = [
-    "[agent('rpp', seed=s, max_gradient_norm=0.5, COMPILED) for s in (0, 1)]",
     "[agent('rpp', env='Hopper-v5', mirror_loss=0.1, ent_coef=0.2, COMPILED)]",
     "[agent('mlp', env='Hopper-v5', COMPILED, policy_kwargs=dict(hidden=256, num_layers=2))]",
-    "[agent('rpp', seed=s, COMPILED, policy_kwargs=dict(hidden=256, num_layers=2)) for s in (0, 1)]",
-    "[agent('rpp', seed=s, env='Reacher-v5', COMPILED, policy_kwargs=dict(hidden=48)) for s in (0, 1)]",
+    "[agent('rpp', seed=s, COMPILED, policy_kwargs=dict(hidden=256)) for s in (0, 1)]",
+    "[agent('rpp', env='Reacher-v5', max_gradient_norm=0.5, COMPILED)]",
     "[agent('rpp', n_steps=3, COMPILED, policy_kwargs=dict(network_kwargs=dict(parametrisation='dense')))]",
 ]
 
@@ -74,7 +78,7 @@ CASES = [
 DYNAMIC_SETTINGS = """
 found = []
 for compiled in (False, True):
-    one = agent(dtype=torch.float32, compile=False, target_update_interval=2)
+    one = agent(dtype=torch.float32, target_update_interval=2)
     one.compile = compiled
     for step in range(12):  # torch compiles no more than eight times
         one.gamma, one.tau, one.noise_variance, one.target_entropy = 0.9 + step / 1000, 0.01 * step, 1.0 + step, -1.0 - step
@@ -103,10 +107,10 @@ def actions(agents, seen):
         a.actor.generator.manual_seed(i)
     return np.stack(AgentStack(agents).predict(seen))
 
-for count, env, model in ((1, "Hopper-v5", "rpp"), (2, "Hopper-v5", "emlp"), (2, "InvertedPendulum-v5", "mlp")):
+for count, env, model, batches in (1, "Hopper-v5", "emlp", (1, 3)), (2, "InvertedPendulum-v5", "mlp", (1,)):
     agents = [agent(model, env=env, seed=s) for s in range(count)]
     n = agents[0].observation_space.shape[0]
-    for batch in (1, 3):
+    for batch in batches:
         rng = np.random.default_rng(batch)
         seen = [rng.normal(size=(batch, n)) for _ in agents]
         plain = actions(agents, seen)
@@ -135,11 +139,11 @@ RESUME = """
 import io
 agent = functools.partial(agent, dtype=torch.float32, target_update_interval=2)  # with a constant tau inductor fails
 eager = agent().learn(40, reset_num_timesteps=False)
-plain = agent(compile=True).learn(40, reset_num_timesteps=False)
-half = agent(compile=True).learn(20, reset_num_timesteps=False)
+plain = agent(compile=True).learn(20, reset_num_timesteps=False)
 file = io.BytesIO()
-torch.save(half.capture(), file)
+torch.save(plain.capture(), file)
 file.seek(0)
+plain.learn(20, reset_num_timesteps=False)
 again = RPPSAC("RPPPolicy", "InvertedPendulum-v5", policy_kwargs=dict(model="rpp", hidden=16, num_layers=1), seed=5,
                device="cpu", batch_size=32, learning_starts=50, buffer_size=500, compile=True, target_update_interval=2)
 again.restore(torch.load(file, weights_only=True))
@@ -154,8 +158,7 @@ assert RPPSAC.load("agent", device="cpu").compile
 
 
 ODD = [
-    "[agent('rpp', batch_size=30, mirror_loss=0.1, max_gradient_norm=0.5, COMPILED)]",
-    "[agent('mlp', seed=s, batch_size=30, COMPILED) for s in (0, 1)]",
+    "[agent('rpp', seed=s, batch_size=30, mirror_loss=0.1, max_gradient_norm=0.5, COMPILED) for s in (0, 1)]",
 ]
 
 
@@ -174,7 +177,7 @@ multi_seed.is_replayed = lambda device: True
 
 def build(seed, **options):
     fixed = dict(batch_size=32, learning_starts=50, buffer_size=500, device=device, learning_rate=2.0**-10)
-    made = RPPSAC("RPPPolicy", env, policy_kwargs=dict(hidden=16), seed=seed, **fixed, **options)
+    made = RPPSAC("RPPPolicy", env, policy_kwargs=dict(hidden=16, num_layers=1), seed=seed, **fixed, **options)
     made.policy.to(dtype)
     made.log_ent_coef.data = made.log_ent_coef.data.to(dtype)
     return made
@@ -182,15 +185,16 @@ def build(seed, **options):
 ahead = dict(target_update_interval=2, train_freq=3, gradient_steps=-1)
 for env, options in (("Hopper-v5", ahead), ("InvertedPendulum-v5", dict(augment=True)))[: 2 if device == "cpu" else 1]:
     plain, fast = (train_many([lambda s=s: build(s, compile=c, **options) for s in (0, 1)], 90) for c in (False, True))
-    for one, other in zip(plain, fast, strict=True):
+    for seed, (one, other) in enumerate(zip(plain, fast, strict=True)):
         assert one.error is other.error is None and other.agent.compiles
-        for agent in (one.agent, other.agent):
+        for agent in (one.agent, other.agent)[: 2 * (seed == 0)]:  # by itself
             agent.replay_buffer.generator.manual_seed(0)
             agent.batches.generator.manual_seed(0)
             agent.train(2, 32)
             agent.gamma, agent.noise_variance = 0.9, 2.0  # which make no graph anew
             agent.train(2, 32)
-        assert len(other.agent._own_stack.update._updates) == options.get("target_update_interval", 1)
+        if seed == 0:
+            assert len(other.agent._own_stack.update._updates) == options.get("target_update_interval", 1)
         here, there = one.agent.update_state(), other.agent.update_state()
         for name, value in here.items():
             error, bound = (value - there[name]).norm(), 1e-10 if device == "cpu" else 1e-3

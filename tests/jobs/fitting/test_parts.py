@@ -13,15 +13,15 @@ from rppdyn.runs import RunFolder, workers
 from rppdyn.runs.workers import Worker
 
 WORDS = ("task=pendulum", "task.train=40", "task.validation=4", "task.test=4", "task.horizon=1", "seeds=3",
-         "model.hidden=16", "model.num_layers=1", "optimiser.batch_size=20", "optimiser.epochs=2", "evaluation.every=1",
-         "evaluation.states=10", "rollout.trajectories=1", "checkpoint_every=1", "compile=false", "device=cpu")  # fmt: skip
+         "model.hidden=8", "model.num_layers=1", "optimiser.batch_size=20", "optimiser.epochs=2", "evaluation.every=1",
+         "evaluation.states=10", "rollout.trajectories=1", "rollout.method=rk4", "checkpoint_every=1", "compile=false",
+         "device=cpu")  # fmt: skip
 
 
 @pytest.fixture
 def two_processors(monkeypatch):
     monkeypatch.setattr(workers, "processors", lambda: 2)
     monkeypatch.setattr(fit_dynamics, "PAYS", 4)  # steps, all that these fits have
-    monkeypatch.setattr(fit_dynamics.Dynamics, "draw", lambda *arguments: None)
 
 
 def fit(folder, *words, resume=False):
