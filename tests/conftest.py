@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
+import re
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
+import jaxtyping
 import pytest
-from jaxtyping import config, install_import_hook
 
 # Public signatures carry shapes (jaxtyping); from here on a call that breaks its own is an error. Modules are checked
 # when they are first imported, so the hook stands before any import of the package.
 CHECKED = ["rppdyn.groups", "rppdyn.reps", "rppdyn.basis", "rppdyn.nn", "rppdyn.priors", "rppdyn.compression",
            "rppdyn.equivariance", "rppdyn.dynamics", "rppdyn.images", "rppdyn.tasks",
            "rppdyn.envs.transitions"]  # fmt: skip
-install_import_hook(CHECKED, "beartype.beartype")
+SHAPE = re.compile(r"\b(Bool|Complex|Float|Inexact|Int|Shaped)\[|\bImages\b")  # Images: a name for one of these
+
+
+def checked(*, typechecker: Any, jaxtyped: Any = jaxtyping.jaxtyped) -> Any:
+    """Check the calls of functions and dataclasses that state a shape; the many others would cost more than these."""
+
+    def decorate(member: Any) -> Any:
+        function = inspect.unwrap(member.fget if isinstance(member, property) else getattr(member, "__func__", member))
+        stated = any(SHAPE.search(str(kind)) for kind in getattr(function, "__annotations__", {}).values())
+        return jaxtyped(member, typechecker=typechecker) if stated else member
+
+    return decorate
+
+
+jaxtyping.jaxtyped = checked
+jaxtyping.install_import_hook(CHECKED, "beartype.beartype")
 
 # Whole jobs call the mathematics many thousand times, and a check takes longer than most of what it checks: it was half of
 # their time. What they call is checked in the tests of its own folder; so is what tests marked `unchecked` call.
@@ -29,7 +47,9 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 def pytest_runtest_protocol(item: pytest.Item):
     """A test with its fixtures, with shapes checked or without."""
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    config.update("jaxtyping_disable", folder in UNCHECKED or item.get_closest_marker("unchecked") is not None)
+    jaxtyping.config.update(
+        "jaxtyping_disable", folder in UNCHECKED or item.get_closest_marker("unchecked") is not None
+    )
     return (yield)
 
 

@@ -40,6 +40,13 @@ OWN = [SHEAR, GALILEI, FLIPS]
 PRODUCTS = [SO(3) * Z(4), Z(2) * S(3), SO(2) * SU(2)]
 GROUPS = CATALOGUE + OWN + PRODUCTS
 
+# One or two of each kind, for what costs more: cyclic and not, compact and not, complex, with an invariant form and without,
+# reducible, indecomposable, mixing signs with permutations, products.
+KINDS = [
+    Z(4), S(3), D(4), O(1), SO(2), SO(3), O(3), GL(2), SL(2), Sp(2), U(1), SU(2), SO13(), O2eR3(), DkeR3(5), Trivial(2),
+    *OWN, SO(3) * Z(4), SO(2) * SU(2),
+]  # fmt: skip
+
 TYPES = [
     V, Scalar, Pseudoscalar, V.T, T(2), T(1, 1), 2 * Scalar + V, V * (Scalar + V), (V + Scalar) * (V.T + 2 * Scalar),
     V >> V, V**3,

@@ -11,48 +11,39 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused
-from registry import FLIPS, GROUPS, TYPES, generator
+from registry import FLIPS, KINDS, TYPES, generator
 
 from rppdyn.groups import SL, SO, SO13, SU, D, DkeR3, Group, O, O2eR3, RubiksCube, S, SO2eR3, Sp, U, Z
 from rppdyn.reps import Pseudoscalar, Rep, Scalar, T, V, regular
 
-SMALL = [G for G in GROUPS if G.d <= 7]
+
+@pytest.mark.parametrize("G", KINDS, ids=str)
+def test_is_a_homomorphism_and_drho_its_derivative(G):
+    g, h = G.samples(3, generator()), G.samples(3, generator(1))
+    for type_ in TYPES:
+        rep = type_(G)
+        rep.check()
+        size = (rep.rho(g).abs().amax() * rep.rho(h).abs().amax()).item()
+        torch.testing.assert_close(rep.rho(g @ h), rep.rho(g) @ rep.rho(h), atol=1e-10 * max(1, size), rtol=1e-9)
+        for A in G.lie_algebra[:3]:
+            exact = torch.func.jvp(rep.rho, (torch.eye(G.d, dtype=G.dtype),), (A,))[1]
+            torch.testing.assert_close(rep.drho(A), exact, atol=1e-11, rtol=1e-11)
 
 
-@pytest.mark.parametrize("type_", TYPES, ids=str)
-@pytest.mark.parametrize("G", SMALL, ids=str)
-def test_is_a_homomorphism(G, type_):
-    rep = type_(G)
-    rep.check()
-    g = G.samples(3, generator())
-    h = G.samples(3, generator(1))
-    size = (rep.rho(g).abs().amax() * rep.rho(h).abs().amax()).item()
-    torch.testing.assert_close(rep.rho(g @ h), rep.rho(g) @ rep.rho(h), atol=1e-10 * max(1, size), rtol=1e-9)
-
-
-@pytest.mark.parametrize("type_", TYPES, ids=str)
-@pytest.mark.parametrize("G", SMALL, ids=str)
-def test_drho_is_the_derivative_of_rho(G, type_):
-    rep = type_(G)
-    for A in G.lie_algebra[:3]:
-        exact = torch.func.jvp(rep.rho, (torch.eye(G.d, dtype=G.dtype),), (A,))[1]
-        torch.testing.assert_close(rep.drho(A), exact, atol=1e-11, rtol=1e-11)
-
-
-@pytest.mark.parametrize("type_", TYPES, ids=str)
-@pytest.mark.parametrize("G", SMALL[::3], ids=str)
-def test_blocks_tile_the_coordinates(G, type_):
-    rep = type_(G)
+@pytest.mark.parametrize("G", [S(3), O(3), SL(2), SU(2), SO(3) * Z(4)], ids=str)
+def test_blocks_tile_the_coordinates(G):
     g = G.samples(2, generator())
-    matrix, seen = rep.rho(g), torch.zeros_like(rep.rho(g))
-    blocks = rep.blocks()
-    assert len({block for block, _ in blocks}) == len(blocks)
-    for block, index in blocks:
-        for copy_ in index:
-            torch.testing.assert_close(matrix[:, copy_][:, :, copy_], block.rho(g), atol=1e-12, rtol=1e-12)
-            seen[:, copy_[:, None], copy_[None]] += 1
-    torch.testing.assert_close(matrix * (seen == 0), torch.zeros_like(matrix))
-    assert sum(index.numel() for _, index in blocks) == rep.dim
+    for type_ in TYPES:
+        rep = type_(G)
+        matrix, seen = rep.rho(g), torch.zeros_like(rep.rho(g))
+        blocks = rep.blocks()
+        assert len({block for block, _ in blocks}) == len(blocks)
+        for block, index in blocks:
+            for copy_ in index:
+                torch.testing.assert_close(matrix[:, copy_][:, :, copy_], block.rho(g), atol=1e-12, rtol=1e-12)
+                seen[:, copy_[:, None], copy_[None]] += 1
+        torch.testing.assert_close(matrix * (seen == 0), torch.zeros_like(matrix))
+        assert sum(index.numel() for _, index in blocks) == rep.dim
 
 
 @pytest.mark.parametrize("type_", TYPES, ids=str)
@@ -215,7 +206,7 @@ def _given(rep):
     return Rep.from_generators(rep.G, rep.lie_generators, rep.discrete_generators)
 
 
-@pytest.mark.parametrize("G", [S(5), S(6), S(4) * SO(3), S(5) * Z(2), SL(2), O(4), SO13(), U(2), Sp(1)], ids=str)
+@pytest.mark.parametrize("G", [S(5), S(3) * SO(3), S(4) * Z(2), SL(2), O(4), SO13(), U(2)], ids=str)
 def test_images_of_elements_that_take_long_words(G):
     rep = (V * Pseudoscalar + Scalar)(G)
     given = _given(rep)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import add
 from typing import Literal
 
@@ -42,7 +41,7 @@ def hidden_representation(
     group: Group,
     architecture: Architecture = "auto",
     max_rank: int | None = None,
-    others: Sequence[Rep] = (),
+    others: tuple[Rep, ...] = (),
 ) -> Rep:
     """The representation of a hidden layer, before gates are added; component-major where a width is shared out.
 
@@ -71,7 +70,8 @@ def hidden_representation(
     return component_major(products_hidden(width, group, max_rank, others))
 
 
-def products_hidden(width: int, group: Group, max_rank: int, others: Sequence[Rep] = ()) -> Rep:
+@lru_cache(maxsize=256)
+def products_hidden(width: int, group: Group, max_rank: int, others: tuple[Rep, ...] = ()) -> Rep:
     """The widest tensors of small rank that, with gates and the operands of products, are ``width`` rows of a linear layer.
 
     Operands are counted as half of the width at most: narrow layers have more rows.
@@ -205,8 +205,13 @@ def operand_types(rep: Rep) -> tuple[Rep, ...]:
     vector = V(rep.G)
     tensors = (vector, vector.T)
     others = (p for p, _ in rep.blocks() if not p.is_trivial and any(f not in tensors for f in p.factors))
-    dual = () if (vector >> vector.T).solve().rank else (vector.T,)
+    dual = () if _turns_vectors_into_covectors(rep.G) else (vector.T,)
     return (Scalar(rep.G), vector, *dual, *others)
+
+
+@lru_cache(maxsize=256)
+def _turns_vectors_into_covectors(group: Group) -> bool:
+    return (V(group) >> V(group).T).solve().rank > 0
 
 
 def product_channels(rep: Rep) -> int:

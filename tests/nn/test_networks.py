@@ -6,11 +6,12 @@ import copy
 import io
 import pickle
 
+import jaxtyping
 import pytest
 import torch
 from forked import run_code
 from refusals import refused
-from registry import GROUPS, generator
+from registry import KINDS, generator
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
@@ -20,8 +21,7 @@ from rppdyn.nn.fourier import FourierStack, regular_copies
 from rppdyn.nn.hidden import component_major, hidden_representation
 from rppdyn.reps import Pseudoscalar, Rep, Scalar, T, V, regular
 
-REAL = [G for G in GROUPS if not G.is_complex]
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+REAL = [G for G in KINDS if not G.is_complex]
 
 
 def build(cls, G, seed=0, rep_in=2 * V + Scalar, rep_out=V + Scalar, **options):
@@ -40,14 +40,13 @@ def defect(net, dtype=torch.float64):
     return ((a - b).norm() / (a.norm() + b.norm())).item()
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("G", REAL, ids=str)
-def test_strict_networks_are_equivariant(G, dtype):
-    assert defect(build(EMLP, G), dtype) < TOLERANCE[dtype]
-    assert defect(build(RPPEMLP, G, free_variance=0), dtype) < TOLERANCE[dtype]
+def test_strict_networks_are_equivariant(G):
+    for net in (build(EMLP, G), build(RPPEMLP, G, free_variance=0)):
+        assert defect(net, torch.float64) < 1e-12 and defect(net, torch.float32) < 1e-5
 
 
-@pytest.mark.parametrize("G", [Z(4), S(3), D(4), O(3), SO13()], ids=str)
+@pytest.mark.parametrize("G", [Z(4), O(3), SO13()], ids=str)
 @pytest.mark.parametrize("architecture", ["auto", "tensor"])
 def test_relaxed_networks_are_nearly_so_and_dense_ones_not(G, architecture):
     assert 1e-6 < defect(build(RPPEMLP, G, architecture=architecture)) < 0.05
@@ -206,7 +205,7 @@ def test_the_fourier_basis_is_for_wide_strict_regular_networks():
 @pytest.mark.parametrize("cls", [RPPEMLP, EMLP, MLP])
 @pytest.mark.parametrize("G", [Z(4), SO(3)], ids=str)
 def test_merging_keeps_the_function(cls, G):
-    net = build(cls, G, hidden=130).double()
+    net = build(cls, G, hidden=130 if G.order else 40).double()
     merged = merge(net)
     x = torch.randn(5, net.rep_in.dim, dtype=torch.float64)
     torch.testing.assert_close(merged(x), net(x), rtol=1e-12, atol=1e-12)
@@ -308,6 +307,11 @@ def test_one_sample_differentiates_and_so_do_many_under_vmap(cls, G, options):
     (net(x[:1]).square().sum()).backward()
     for name, p in net.named_parameters():
         torch.testing.assert_close(own[name], p.grad)
+
+
+def test_shapes_are_checked_while_tests_run():
+    with pytest.raises(jaxtyping.TypeCheckError, match="forward"):
+        build(MLP, Z(2))(torch.ones(5, dtype=torch.int64))
 
 
 def test_module_apply_still_maps_a_function():
