@@ -20,7 +20,7 @@ from torch import Tensor
 from rppdyn.agents.networks import SymmetricFeatures, draw_noise, new_generator
 from rppdyn.agents.update import stack_tensors
 from rppdyn.envs import Episode, SymmetrySpec
-from rppdyn.runs.streams import numpy_draws_from
+from rppdyn.runs.workers import numpy_draws_from
 
 if TYPE_CHECKING:
     from rppdyn.agents.sac import RPPSAC

@@ -17,7 +17,6 @@ from rppdyn.priors import Gaussian, free_share, free_variance, joint_evidence
 if TYPE_CHECKING:
     from rppdyn.agents.sac import RPPSAC
 
-__all__ = ["LearnVariances", "WidenVariances"]
 
 NARROW = 1e-7
 """The free variances from which widening begins: strict in all but name."""

@@ -29,7 +29,7 @@ from rppdyn.envs import SymmetrySpec
 from rppdyn.envs.catalogue import single_environment
 from rppdyn.envs.certification.wrapped import require_symmetric_wrappers
 from rppdyn.nn.compiling import check_compiler
-from rppdyn.runs.checkpoints import DivergedError, not_finite
+from rppdyn.runs.files import DivergedError, not_finite
 
 if TYPE_CHECKING:
     from rppdyn.agents.ppo import RPPPPO

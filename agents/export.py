@@ -21,19 +21,6 @@ from rppdyn.agents.policy import RPPPolicy, SymmetricPolicy
 from rppdyn.agents.ppo import RPPActorCriticPolicy
 from rppdyn.nn import merge
 
-__all__ = [
-    "TOLERANCE",
-    "DeployedPolicy",
-    "RecurrentPolicy",
-    "export_onnx",
-    "export_torch",
-    "largest_difference",
-    "onnx_policy",
-    "torch_policy",
-    "write_onnx",
-    "write_program",
-]
-
 TOLERANCE = 1e-5
 """Largest difference of an exported policy from the one that it was made of, as a share of half the action's range."""
 

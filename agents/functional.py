@@ -15,7 +15,6 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -67,23 +66,6 @@ MOST_TIES = 16
 """Weights tied to one parameter up to which a compiled gradient gathers them; scattered, threads wait for each other."""
 
 
-@dataclass(frozen=True)
-class WeightMap:
-    r"""The map from parameters to dense weights, see `Assembly`.
-
-    Attributes:
-        index: :math:`\pi`, the tied parameter of each dense weight, (m,).
-        factor: :math:`f`, (m,).
-        unit: :math:`u`, (m,), or (N, m) of networks that differ in it.
-        tied: the number of tied parameters.
-    """
-
-    index: Tensor
-    factor: Tensor
-    unit: Tensor
-    tied: int
-
-
 class Assembly:
     r"""The map from parameters to the dense weights of relaxed layers, in the dtype and on the device of a vector.
 
@@ -92,22 +74,31 @@ class Assembly:
     multiple of one tied parameter plus one of a free one, :math:`D_i = f_i \theta_{\pi(i)} + u_i \phi_i`.
 
     Args:
-        entries: the map of the networks, which differ in their units at most.
+        index, factor: :math:`\pi` and f, (m,).
+        tied: the number of tied parameters.
+        unit: u, (m,), or (N, m) of networks that differ in it; None where there are no free parameters.
         shapes: (out, in) of the layers, each of which has a weight and a bias.
-        size: n, the length of a vector.
         like: has the dtype and the device.
     """
 
-    def __init__(self, entries: WeightMap, shapes: Sequence[tuple[int, int]], size: int, like: Tensor) -> None:
+    def __init__(
+        self,
+        index: Tensor,
+        factor: Tensor,
+        tied: int,
+        unit: Tensor | None,
+        shapes: Sequence[tuple[int, int]],
+        like: Tensor,
+    ) -> None:
         self.shapes = [shape for m, n in shapes for shape in ((m, n), (m,))]
-        self.tied, self.has_free = entries.tied, size > entries.tied
+        self.tied, self.has_free = tied, unit is not None
         ends = list(accumulate(math.prod(shape) for shape in self.shapes))
         self.places = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
         # None for what there is not, or is 1 throughout
-        self.index = entries.index.to(like.device) if self.tied else None
-        self.factor = entries.factor.to(like) if self.tied and (entries.factor != 1).any() else None
-        self.unit = entries.unit.to(like) if self.has_free and (entries.unit != 1).any() else None
-        self._ties = _ties(entries, self.places, like) if self.tied else None
+        self.index = index.to(like.device) if tied else None
+        self.factor = factor.to(like) if tied and (factor != 1).any() else None
+        self.unit = unit.to(like) if unit is not None and (unit != 1).any() else None
+        self._ties = _ties(index, factor, tied, self.places, like) if tied else None
 
     @property
     def ties(self) -> list[_Tie | None] | None:
@@ -200,14 +191,14 @@ class _Tie(NamedTuple):
         return materialised(first).flatten(1)
 
 
-def _ties(entries: WeightMap, places: Sequence[slice], like: Tensor) -> list[_Tie | None] | None:
+def _ties(index: Tensor, factor: Tensor, tied: int, places: Sequence[slice], like: Tensor) -> list[_Tie | None] | None:
     """Ties by dense tensor, None where nothing ties it; None for all where a tensor has no tie, or too many are tied to one."""
     try:
-        ties = [_tie(entries.index[place], entries.factor[place] != 0, like) for place in places]
+        ties = [_tie(index[place], factor[place] != 0, like) for place in places]
     except _ScatteredError:
         return None
     ranges = sorted((tie.tied.start, tie.tied.stop) for tie in ties if tie is not None)
-    is_whole = [start for start, _ in ranges] + [entries.tied] == [0] + [stop for _, stop in ranges]
+    is_whole = [start for start, _ in ranges] + [tied] == [0] + [stop for _, stop in ranges]
     return ties if is_whole else None
 
 
@@ -413,10 +404,6 @@ def stacked(nets: Sequence[RPPEMLP]) -> Networks:
     return BatchedMLP.of(nets) or ModuleNetworks(nets)
 
 
-def _width(net: RPPEMLP) -> int:
-    return max((block.linear.rep_out.dim for block in net.blocks), default=0)
-
-
 def needs_copies(vectors: Tensor) -> bool:
     """Whether weights that are parts of several vectors are to be copied, once.
 
@@ -506,7 +493,7 @@ class BatchedMLP(Networks):
         if any(bias is None for _, bias in layers):
             raise _NoMapError
         self._tied = sum(self._sizes[: len(tied)])
-        self._entries = self._weight_map(exact, self._tied)
+        self._index, self._factor = self._weight_map(exact, self._tied)
         self._unit, self._units_at = self._units(), self._variances()
         self._assemblies: dict[tuple, Assembly] = {}
 
@@ -516,7 +503,7 @@ class BatchedMLP(Networks):
         for net in nets:
             if not isinstance(net, RPPEMLP):
                 return None
-            if net.fourier is not None and _width(net) > DENSE:
+            if net.fourier is not None and max((b.linear.rep_out.dim for b in net.blocks), default=0) > DENSE:
                 return None
             if any(block.bilinear is not None or not isinstance(block.gate, Pointwise) for block in net.blocks):
                 return None
@@ -525,8 +512,8 @@ class BatchedMLP(Networks):
         except _NoMapError:
             return None
 
-    def _weight_map(self, exact: nn.Module, tied: int) -> WeightMap:
-        """Find the map by assembling in double precision."""
+    def _weight_map(self, exact: nn.Module, tied: int) -> tuple[Tensor, Tensor]:
+        """Find which tied parameter each dense weight has, and its factor, by assembling in double precision."""
         n = sum(self._sizes)
         is_tied = torch.arange(n) < tied
         assembled = lambda v: _flat(self._at(exact, v, lambda net: net.assemble()))  # noqa: E731
@@ -543,16 +530,14 @@ class BatchedMLP(Networks):
             weights = assembled(v)
         if not torch.allclose(weights, expected, rtol=1e-12, atol=1e-12):
             raise _NoMapError
-        return WeightMap(index, factor, unit, tied)
+        return index, factor
 
     def assembly(self, like: Tensor) -> Assembly:
         """The map in a vector's dtype and on its device."""
         key = like.dtype, like.device
         if key not in self._assemblies:
-            entries = self._entries
-            if self._tied < sum(self._sizes):
-                entries = replace(entries, unit=self._unit)
-            self._assemblies[key] = Assembly(entries, self._layers, sum(self._sizes), like)
+            unit = self._unit if self._tied < sum(self._sizes) else None
+            self._assemblies[key] = Assembly(self._index, self._factor, self._tied, unit, self._layers, like)
         return self._assemblies[key]
 
     def _units(self) -> Tensor:
@@ -569,11 +554,6 @@ class BatchedMLP(Networks):
                 parts.append(torch.ones(size).double() if unit is None else unit.detach().double().cpu().expand(size))
         return torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
 
-    def prior(self) -> Prior:
-        """The networks' negative log priors; units follow variances."""
-        self._follow_variances()
-        return super().prior()
-
     def _follow_variances(self) -> None:
         """Make the map anew where variances, and with them units, were changed."""
         now = self._variances()
@@ -587,22 +567,20 @@ class BatchedMLP(Networks):
         unit = self.assembly(like).unit
         return self.copied, None if unit is None else unit.shape
 
-    def current(self) -> list[Tensor]:
-        self._follow_variances()
-        return super().current()
-
     def weights(self, vectors: Tensor, trained: bool = False) -> list[Tensor]:
         """Weight, bias, weight, ... of all networks."""
+        compiling = torch.compiler.is_compiling()
+        if not compiling:
+            self._follow_variances()
         dense = self.assembly(vectors).dense(vectors)
-        if self.copied if torch.compiler.is_compiling() else needs_copies(vectors):
+        if self.copied if compiling else needs_copies(vectors):
             dense = [part.contiguous() for part in dense]
         return dense
 
     def __call__(self, x: Tensor, weights: list[Tensor]) -> Tensor:
-        *hidden, (w, b) = zip(weights[::2], weights[1::2], strict=True)
-        for weight, bias in hidden:
-            x = self.activation(_affine(x, weight, bias))
-        return _affine(x, w, b)
+        for k, (weight, bias) in enumerate(zip(weights[::2], weights[1::2], strict=True)):
+            x = torch.baddbmm(bias.unsqueeze(1), self.activation(x) if k else x, weight.mT)
+        return x
 
     def gradient(self, loss: Loss, weights: list[Tensor]) -> tuple[Tensor, Any]:
         if torch.compiler.is_compiling():
@@ -614,11 +592,6 @@ class BatchedMLP(Networks):
                 gradients = torch.autograd.grad(value, leaves)
             other = tree_map(Tensor.detach, other)
         return self.assembly(weights[0]).gradient([gradient.flatten(1) for gradient in gradients]), other
-
-
-def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x W^T + b of each network."""
-    return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
 
 
 def _linear(weights: list) -> list[tuple[Tensor, Tensor]]:

@@ -38,8 +38,8 @@ from rppdyn.agents.functional import flatten_, stacked
 from rppdyn.agents.update import Metrics, State, UpdateConfig, sample_actions, scalar_settings, update_
 from rppdyn.errors import by_user, one_line
 from rppdyn.nn.compiling import failed_to_compile, reason_of
-from rppdyn.runs.checkpoints import DivergedError
-from rppdyn.runs.streams import GlobalStates
+from rppdyn.runs.files import DivergedError
+from rppdyn.runs.workers import GlobalStates
 
 if TYPE_CHECKING:
     from rppdyn.agents.sac import RPPSAC, RolloutSteps
@@ -82,7 +82,7 @@ class AgentStack:
         # addresses of the parameters, holders of moments, and the state made of both
         self._state: tuple[list[int], list[Any], State] | None = None
         self._extractors = [agent.policy.features_extractor for agent in self.agents]
-        self._compiled = CompiledUpdate(self._extractors)
+        self.compiled_update = CompiledUpdate(self._extractors)
         self._compiled_actions = CompiledActions()
         self.update = ReplayedUpdate(self) if is_replayed(self.agents[0].device) else self._update_at_once
 
@@ -178,7 +178,7 @@ class AgentStack:
 
     def _update_at_once(self, state: State, config: UpdateConfig, inputs: Sequence[UpdateInputs]) -> Metrics:
         return self.compiled_or_plain(
-            lambda: self._compiled(state, inputs, config),
+            lambda: self.compiled_update(state, inputs, config),
             lambda: Metrics.of(update_(state, *self.stack_inputs(inputs), config)),
         )
 
@@ -186,10 +186,6 @@ class AgentStack:
     def stack_inputs(self, inputs: Sequence[UpdateInputs]) -> UpdateInputs:
         """Batches and noise of all agents, as updates take them."""
         return stack_inputs(inputs, self._extractors)
-
-    def compiled_update(self, state: State, inputs: UpdateInputs, config: UpdateConfig, settings: Tensor) -> Metrics:
-        """An update by torch.compile, at the `DYNAMIC_SETTINGS` of a tensor."""
-        return self._compiled(state, inputs, config, settings)
 
     def compiled_or_plain(self, compiled: Callable[[], T], plain: Callable[[], T]) -> T:
         """Call the compiled function where agents have that; the plain one else, or where torch fails unasked."""

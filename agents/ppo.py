@@ -40,7 +40,7 @@ from rppdyn.envs import SymmetrySpec, symmetry_spec
 from rppdyn.nn import RPPEMLP, RelaxedLinear
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Scalar
-from rppdyn.runs.checkpoints import DivergedError
+from rppdyn.runs.files import DivergedError
 
 
 class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):

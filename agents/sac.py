@@ -34,7 +34,7 @@ from rppdyn.agents.networks import RPPActor, RPPCritic, require_vectors
 from rppdyn.agents.policy import NOISE_VARIANCE, RPPPolicy, certified_arguments
 from rppdyn.agents.update import Metrics, State, UpdateConfig
 from rppdyn.envs import SymmetrySpec, symmetry_spec
-from rppdyn.runs.streams import numpy_draws_from
+from rppdyn.runs.workers import numpy_draws_from
 
 RolloutSteps = Generator[NDArray | None, NDArray | None, RolloutReturn]
 """Yields observations where it is to be sent the policy's actions for them, and None while the environment steps."""
@@ -484,7 +484,7 @@ class RPPSAC(SymmetricAgent, SAC):
 
         Its replay buffer is empty, and target critics begin as the critics are.
         """
-        from rppdyn.agents.pretrained import load_pretrained  # which needs this class
+        from rppdyn.agents.checkpoint import load_pretrained  # which needs this class
 
         return load_pretrained(cls, name, env, **kwargs)
 

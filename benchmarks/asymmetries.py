@@ -24,7 +24,7 @@ import numpy as np
 
 from rppdyn.runs import provenance
 from rppdyn.runs.files import write_json
-from rppdyn.runs.progress import Progress
+from rppdyn.runs.session import Progress
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 

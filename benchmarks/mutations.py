@@ -20,7 +20,7 @@ from rppdyn.envs import KNOWN_ENVIRONMENTS, certify, symmetry_choices, symmetry_
 from rppdyn.envs.certification.certify import opened
 from rppdyn.runs import provenance
 from rppdyn.runs.files import write_json
-from rppdyn.runs.progress import Progress
+from rppdyn.runs.session import Progress
 
 STATES = 400
 

@@ -32,7 +32,7 @@ from rppdyn.envs.making import load_model
 from rppdyn.envs.mirror import PUBLISHED
 from rppdyn.runs import provenance
 from rppdyn.runs.files import write_json
-from rppdyn.runs.progress import Progress
+from rppdyn.runs.session import Progress
 
 ROBOTS = ("suite", "locomotion/walkers/assets", "locomotion/walkers/assets/jumping_ball", "locomotion/soccer/assets/boxhead",
           "third_party/ant")  # fmt: skip

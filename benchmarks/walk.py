@@ -35,7 +35,7 @@ JOBS = {
     "equivariance of a transition model": ("equivariance", "transition"),
 }  # fmt: skip
 FLOORS = (
-    ("errors", "trust"), ("groups", "reps", "runs"), ("basis",), ("nn", "priors", "compression", "equivariance"),
+    ("errors",), ("groups", "reps", "runs"), ("basis",), ("nn", "priors", "compression", "equivariance"),
     ("dynamics", "images", "tasks"), ("envs",), ("agents",), ("jobs",), ("verbs", "cli"),
 )  # fmt: skip
 BEFORE = {

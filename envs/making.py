@@ -21,8 +21,7 @@ from gymnasium.envs.registration import EnvSpec
 from rppdyn.envs.flat import flattened
 from rppdyn.envs.returned import ReturnedError, blamed, require_reset
 from rppdyn.envs.state import Resumable
-from rppdyn.errors import one_line, place_in_users_code
-from rppdyn.trust import require_trust, search_modules
+from rppdyn.errors import one_line, place_in_users_code, require_trust, search_modules
 
 __all__ = [
     "ScaledActuators",
@@ -109,7 +108,7 @@ def make_env(
         options: the environment's own options, passed to `gymnasium.make`.
     Raises:
         ValueError: an unknown environment, option or actuator, or dictionaries with images inside.
-        UntrustedError: a file alone names a module, `rppdyn.trust.require_trust`.
+        UntrustedError: a file alone names a module, `rppdyn.errors.require_trust`.
     """
     env = stock_env(env_id, named_by=named_by, **options)
     if actuator_scale:

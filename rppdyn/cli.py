@@ -7,17 +7,176 @@ traceback.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from rppdyn._version import __version__
-from rppdyn.trust import modules_of
-from rppdyn.verbs import flags
-from rppdyn.verbs.flags import flag_verb
-from rppdyn.verbs.training import training_verb
-from rppdyn.verbs.verb import HELP, INTERRUPTED, TRACEBACK, Parser, UsageError, Verb, report_error
+from rppdyn.errors import modules_of
+from rppdyn.verbs import HELP, INTERRUPTED, TRACEBACK, Parser, UsageError, Verb, report_error, training_verb
+
+if TYPE_CHECKING:
+    from rppdyn.jobs.config import command
+
+
+# -- verbs that take flags: a run, an environment or a file, and what is asked of it -----------------------------------
+
+
+def flag_verb(schema: str, summary: str, execute: Callable[[Any], int]) -> Verb:
+    """The verb whose words and flags are the fields of a dataclass in `rppdyn.jobs.config.command`."""
+
+    def config() -> type:
+        return getattr(import_module("rppdyn.jobs.config.command"), schema)
+
+    return Verb(summary, lambda parser: parser.add_fields(config()), lambda given: execute(config()(**vars(given))))
+
+
+def _require_runs(*paths: str) -> None:
+    """Refuse what is no run's folder before anything heavy is imported."""
+    from rppdyn.runs import RunFolder
+
+    for path in paths:
+        RunFolder.open(path)
+
+
+def _print_measured(measure: Callable[[], Any], table: Callable[..., str]) -> int:
+    """Print the table of what is measured, also where no file can be written; that is said then, as any other error."""
+    from rppdyn.runs.files import UnwrittenError
+
+    try:
+        print(table(measure()))
+    except UnwrittenError as error:
+        print(table(error.result, written=False), flush=True)
+        raise
+    return 0
+
+
+def _measure(job: str, config: Any, of: str, **options: Any) -> int:
+    """Print the table of a job, `of` a run or of something else."""
+    if getattr(config, "kind", "run") == "run":
+        _require_runs(of)
+    module = import_module(f"rppdyn.jobs.{job}")
+    return _print_measured(lambda: module.run(config, **options), module.table)
+
+
+def evaluate_agent(config: command.EvaluateAgentConfig) -> int:
+    if config.kind == "run":
+        _require_runs(config.run)
+    if config.video is not None:  # before MuJoCo is imported, which fails where MUJOCO_GL names what is not there
+        from rppdyn.jobs.training.evaluation import require_format
+
+        require_format(config.video)
+    return _measure("evaluate_agent", config, config.run, progress=True)
+
+
+def export(config: command.ExportConfig) -> int:
+    if config.kind == "run":
+        _require_runs(config.what)
+    from rppdyn.jobs import export
+
+    print(export.table(export.run(config)))
+    return 0
+
+
+def equivariance(config: command.EquivarianceConfig) -> int:
+    if config.kind == "run":
+        _require_runs(config.what)
+    if config.env is not None:
+        from rppdyn.jobs.config.compose import require_environment
+
+        require_environment(config.env)
+    return _measure("equivariance", config, config.what)
+
+
+def discover(config: command.DiscoverConfig) -> int:
+    return _measure("discover", config, config.what)
+
+
+def predict(config: command.PredictConfig) -> int:
+    return _measure("predict", config, config.run)
+
+
+def collect_arguments(parser: Parser) -> None:
+    from rppdyn.jobs.config.command import CollectConfig
+
+    parser.usage = f"{parser.prog} [env=ENV ...] (--from SOURCE | --random) [options]"
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="the environment: env=, env.kwargs.NAME=, env.actuator_scale.NAME= (a run has its own)",
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--from", dest="source", metavar="SOURCE", help="a run of train-agent, or a stable-baselines3 .zip"
+    )
+    source.add_argument("--random", action="store_true", help="actions drawn uniformly within their bounds")
+    parser.add_fields(CollectConfig)
+
+
+def collect(arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs.config import compose
+    from rppdyn.jobs.config.command import CollectConfig
+
+    options = {key: value for key, value in vars(arguments).items() if key not in ("overrides", "random")}
+    config = CollectConfig(env=compose.environment(arguments.overrides), **options)
+    if config.kind == "run":
+        _require_runs(str(config.source))
+    from rppdyn.jobs import collect
+
+    print(collect.run(config, progress=True))
+    return 0
+
+
+def _compare(job: str, config: command.ReportConfig | command.FigureConfig) -> int:
+    from rppdyn.jobs.config.command import is_agent_file
+
+    _require_runs(*(run for run in config.runs if not is_agent_file(run)))
+    print(import_module(f"rppdyn.jobs.{job}").run(config))
+    return 0
+
+
+def certify(config: command.CertifyConfig) -> int:
+    if not config.is_model_file:
+        from rppdyn.jobs.config.compose import require_environment
+
+        require_environment(config.what)
+    from rppdyn.jobs import certify
+
+    if config.log is not None:
+        return _print_measured(lambda: certify.find(config), lambda found, **_: found.table())
+    status = _print_measured(lambda: certify.run(config, progress=True), lambda found, **_: found.table())
+    if config.rank:
+        print("\n" + certify.rank(config).table())
+    return status
+
+
+def audit(config: command.AuditConfig) -> int:
+    """Print the audit; exit with 1 where the map is wrong."""
+    from rppdyn.jobs import audit
+
+    right: list[bool] = []
+
+    def table(found: Any, **_: Any) -> str:
+        right.append(found.is_right)
+        return found.table()
+
+    return _print_measured(lambda: audit.run(config, progress=True), table) or int(not right[0])
+
+
+def cache(config: command.CacheConfig) -> int:
+    from rppdyn.jobs import cache
+
+    print(cache.run(clear=config.clear))
+    return 0
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
 
 FLAG = "--traceback"
 
@@ -58,7 +217,7 @@ def _dispatch(words: list[str]) -> int:
     if words and not words[0].startswith("-"):
         name = words[0]
         if name not in VERBS:
-            from rppdyn.jobs.config.checks import did_you_mean
+            from rppdyn.jobs.config.base import did_you_mean
 
             raise UsageError(f"unknown verb {name!r}{did_you_mean(name, VERBS)}; choose one of {', '.join(VERBS)}")
         verb = VERBS[name]
@@ -96,22 +255,18 @@ VERBS: dict[str, Verb] = {
         result="rppdyn.jobs.results:TrainAgentResult",
         trusts=True,
     ),
-    "evaluate-agent": flag_verb("EvaluateAgentConfig", "play episodes with a trained agent", flags.evaluate_agent),
-    "export": flag_verb("ExportConfig", "write a policy as an ONNX or torch file for a robot", flags.export),
-    "certify": flag_verb("CertifyConfig", "check an environment's symmetries in the simulator", flags.certify),
-    "audit": flag_verb("AuditConfig", "judge a hand-written map of observations in the simulator", flags.audit),
+    "evaluate-agent": flag_verb("EvaluateAgentConfig", "play episodes with a trained agent", evaluate_agent),
+    "export": flag_verb("ExportConfig", "write a policy as an ONNX or torch file for a robot", export),
+    "certify": flag_verb("CertifyConfig", "check an environment's symmetries in the simulator", certify),
+    "audit": flag_verb("AuditConfig", "judge a hand-written map of observations in the simulator", audit),
     "equivariance": flag_verb(
-        "EquivarianceConfig", "measure how equivariant an agent, a fit or any function is", flags.equivariance
+        "EquivarianceConfig", "measure how equivariant an agent, a fit or any function is", equivariance
     ),
-    "discover": flag_verb(
-        "DiscoverConfig", "find the symmetry of a fit, of any function or of a robot", flags.discover
-    ),
-    "predict": flag_verb("PredictConfig", "predict from arrays with the model of a finished run", flags.predict),
-    "collect": Verb(
-        "write episodes of an agent, or of random actions, as a dataset", flags.collect_arguments, flags.collect
-    ),
-    "report": flag_verb("ReportConfig", "compare runs on one HTML page", flags.report_runs),
-    "figure": flag_verb("FigureConfig", "draw runs in one picture", flags.figure),
+    "discover": flag_verb("DiscoverConfig", "find the symmetry of a fit, of any function or of a robot", discover),
+    "predict": flag_verb("PredictConfig", "predict from arrays with the model of a finished run", predict),
+    "collect": Verb("write episodes of an agent, or of random actions, as a dataset", collect_arguments, collect),
+    "report": flag_verb("ReportConfig", "compare runs on one HTML page", partial(_compare, "report")),
+    "figure": flag_verb("FigureConfig", "draw runs in one picture", partial(_compare, "figure")),
     "fit-dynamics": training_verb(
         "fit_dynamics",
         "fit Hamiltonian and neural-ODE models to trajectories, your own too",
@@ -128,7 +283,7 @@ VERBS: dict[str, Verb] = {
         others=("bound_image",),
         module="bound",
     ),
-    "cache": flag_verb("CacheConfig", "show where solved bases and datasets are kept, and clear them", flags.cache),
+    "cache": flag_verb("CacheConfig", "show where solved bases and datasets are kept, and clear them", cache),
 }
 
 

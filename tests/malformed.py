@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from rppdyn.cli import VERBS
 from rppdyn.jobs.config.schemas import SCHEMAS, groups, is_section, kinds_of, known_keys
-from rppdyn.verbs.verb import Parser
+from rppdyn.verbs import Parser
 
 FIT_NAMES = {schema.verb: name for name, schema in SCHEMAS.items()}
 """The configuration of each verb that has one."""

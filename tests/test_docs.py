@@ -17,7 +17,7 @@ import torch
 import rppdyn
 from rppdyn import cli
 from rppdyn.jobs.config import compose
-from rppdyn.verbs.verb import Parser
+from rppdyn.verbs import Parser
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -24,7 +24,6 @@ LINKS = ("agents", "configs", "envs")
 FLOORS = {
     "_version": 0,
     "errors": 0,
-    "trust": 0,
     "configs": 0,
     "groups": 1,
     "reps": 1,
@@ -47,9 +46,9 @@ FLOORS = {
 }
 # The rooms of jobs, and files that they share, in the same way. The other files beside them are verbs, which may use every
 # room, and some rooms verbs' models.
-ROOMS_OF_JOBS = {"config": 0, "plots": 1, "results": 1, "fitting": 2, "training": 2, "measuring": 3, "reporting": 4}
+ROOMS_OF_JOBS = {"config": 0, "results": 1, "plots": 2, "fitting": 3, "training": 3, "measuring": 4, "reporting": 5}
 FILES_OF_JOBS = {"plots", "results"}
-TOP = 5  # where verbs are
+TOP = 6  # where verbs are
 VERBS_OF_ROOMS = {("measuring", "fit_dynamics"), ("measuring", "fit_regression"), ("measuring", "fit_transition"),
                   ("measuring", "fit_image"), ("measuring", "fit_trajectories"), ("fitting", "report")}  # fmt: skip
 """Verbs that a room asks: fits, whose members are measured, build them, and a fit leaves the report of its own run."""

@@ -28,7 +28,7 @@ from rppdyn.jobs.config import compose
 from rppdyn.runs import RunFolder, provenance
 from rppdyn.runs.figures import COLOURS, label_decades, save
 from rppdyn.runs.files import write_json
-from rppdyn.runs.streams import stream
+from rppdyn.runs.workers import stream
 from rppdyn.tasks.images import translated
 
 EPOCHS, BATCH, SHIFT = 50, 128, 2

@@ -59,7 +59,7 @@ from rppdyn.envs.model_symmetry import ModelSymmetry
 from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Outcome, Simulator, quiet_mujoco, tight_solver
 from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.envs.state import capture_state, restore_state
-from rppdyn.runs.progress import Progress
+from rppdyn.runs.session import Progress
 
 __all__ = ["Examination", "SOLVERS", "certify", "opened", "places", "support", "reversal_defect"]
 

@@ -1,4 +1,7 @@
-"""`rppdyn audit`: somebody's map of observations and actions, against the one that is derived and against the simulator."""
+"""`rppdyn audit`: somebody's map of observations and actions, against the one that is derived and against the simulator.
+
+A file of its own, as every verb has.
+"""
 
 from __future__ import annotations
 

@@ -27,21 +27,19 @@ from rppdyn.compression import (
     zero_one_loss,
 )
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.bound import BoundImageConfig, BoundRegressionConfig
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError
+from rppdyn.jobs.config.image import BoundImageConfig, BoundRegressionConfig
 from rppdyn.jobs.fit_image import ImageFit, load_image_models
 from rppdyn.jobs.fit_regression import Regression, load_regressors
-from rppdyn.jobs.fitting.running import run_fit
+from rppdyn.jobs.fitting.members import run_fit
 from rppdyn.jobs.results import FitResult, numbers
 from rppdyn.nn import Stack
 from rppdyn.priors import Evidence, weights_of
 from rppdyn.runs import RunFolder
 from rppdyn.runs.figures import COLOURS, legend_below, save
 from rppdyn.runs.files import write_json
-from rppdyn.runs.streams import stream
+from rppdyn.runs.workers import stream
 from rppdyn.tasks.images import TABLES
-
-__all__ = ["SubspaceFit", "run"]
 
 BoundConfig = BoundRegressionConfig | BoundImageConfig
 BATCH = 2000  # data that are evaluated at a time
@@ -51,14 +49,7 @@ MESSAGES = "messages.json"
 def run(config: BoundConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
     """Bound the configured networks into their run folder.
 
-    Args:
-        resume: go on from the folder's last checkpoint; start where there is no folder yet.
-        progress: show a bar on standard error.
-    Raises:
-        RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
-        ConfigError, ValueError: the task, the networks or their subspaces can't be made as configured; no folder has been made
-            then.
-        CheckpointError: the folder's checkpoints are all damaged.
+    Arguments and errors are those of :func:`~rppdyn.jobs.fitting.members.run_fit`.
     """
     return run_fit(config, partial(SubspaceFit, config), resume=resume, progress=progress)
 

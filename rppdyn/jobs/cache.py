@@ -1,4 +1,7 @@
-"""`rppdyn cache`: where solved bases and tasks' datasets are kept, how much they take, and clearing them."""
+"""`rppdyn cache`: where solved bases and tasks' datasets are kept, how much they take, and clearing them.
+
+A file of its own, as every verb has.
+"""
 
 from __future__ import annotations
 

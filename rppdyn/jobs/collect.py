@@ -14,7 +14,7 @@ from rppdyn.agents import RPPSAC, played_episodes, random_policy, replay_episode
 from rppdyn.envs import Episode, make_env, write_episodes
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import EnvConfig, TrainAgentConfig
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import CollectConfig
 from rppdyn.jobs.measuring.loading import load_policy
 from rppdyn.jobs.measuring.targets import check_environment

@@ -15,12 +15,12 @@ from rppdyn.agents import RPPMBPO
 from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec
 from rppdyn.envs.spec import align
 from rppdyn.equivariance.actions import generator_names
+from rppdyn.errors import require_trust
 from rppdyn.jobs.config import compose, notation
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import PRETRAINED, SUBJECTS, EquivarianceConfig, pretrained_name
 from rppdyn.jobs.measuring import targets
-from rppdyn.jobs.measuring.fit_targets import Member, open_fit
-from rppdyn.jobs.measuring.image_targets import flows_of, image_function, image_members, measure_images
+from rppdyn.jobs.measuring.fit_targets import Member, flows_of, image_function, image_members, measure_images, open_fit
 from rppdyn.jobs.measuring.loading import load_function, load_policy, load_pretrained, load_program
 from rppdyn.jobs.measuring.measure import (
     FORMAT,
@@ -29,6 +29,7 @@ from rppdyn.jobs.measuring.measure import (
     Measured,
     Rollouts,
     by_kind,
+    draw_equivariance,
     finite,
     largest_layers,
     measure,
@@ -36,16 +37,13 @@ from rppdyn.jobs.measuring.measure import (
     most,
     over_members,
 )
-from rppdyn.jobs.measuring.states import evenly, inputs_of, states_of
-from rppdyn.jobs.measuring.targets import Function, Target
-from rppdyn.jobs.reporting.figures import draw_equivariance
+from rppdyn.jobs.measuring.targets import Function, Target, evenly, inputs_of, states_of
 from rppdyn.jobs.training import building
 from rppdyn.jobs.training.building import process_state
 from rppdyn.jobs.training.evaluation import Evaluator, agent_of
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, iqm, provenance
 from rppdyn.runs.files import write_json, write_measured
-from rppdyn.trust import require_trust
 
 FITS = ("fit_regression", "fit_dynamics", "fit_trajectories", "fit_transition")
 SHOWN = 6  # parts of the input in the table: those that explain most; the JSON has all

@@ -9,15 +9,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from gymnasium import spaces
 
 from rppdyn.agents.export import onnx_policy, torch_policy
-from rppdyn.envs import dictionary_of, make_env, unflattening
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.envs import make_env
+from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import POLICIES, PRETRAINED, EvaluateAgentConfig, pretrained_name
-from rppdyn.jobs.measuring.loading import load_policy, load_pretrained, load_program
-from rppdyn.jobs.training.evaluation import Evaluator, Policy, agent_of, policy_of
-from rppdyn.jobs.training.film import film, require_format
+from rppdyn.jobs.measuring.loading import load_policy, load_pretrained, load_program, takes_keys
+from rppdyn.jobs.training.evaluation import Evaluator, Policy, agent_of, film, policy_of, require_format
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import write_json, write_measured
 
@@ -102,11 +100,8 @@ def _policy(config: EvaluateAgentConfig) -> Iterator[tuple[Policy, str, Evaluato
             policy = onnx_policy(config.run)
         elif config.kind == POLICIES[".pt2"]:
             policy = torch_policy(load_program(config.run))
-        elif (keys := dictionary_of(evaluator.envs[0])) is not None and not isinstance(
-            loaded.observation_space, spaces.Box
-        ):
-            of_keys, as_keys = policy, unflattening(keys)
-            policy = lambda observations: of_keys(as_keys(observations))  # noqa: E731
+        elif config.kind == POLICIES[".zip"]:
+            policy = takes_keys(loaded, evaluator.envs[0]) or policy
         try:
             policy(np.zeros((config.episodes, *(size or ())), dtype=evaluator.envs[0].observation_space.dtype))
         except Exception as error:  # whatever its runtime raises

@@ -25,7 +25,7 @@ from rppdyn.agents.export import (
     torch_policy,
 )
 from rppdyn.envs import SymmetrySpec, certificate_for, make_env
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import PRETRAINED, ExportConfig
 from rppdyn.jobs.measuring.loading import load_policy, load_pretrained, load_program
 from rppdyn.jobs.training.evaluation import Evaluator, agent_of

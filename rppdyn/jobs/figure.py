@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import FigureConfig, is_agent_file
-from rppdyn.jobs.measuring.agent_file import measure_files
+from rppdyn.jobs.measuring.loading import measure_file
 from rppdyn.jobs.plots import compare_equivariance, draw_files, learning_curves
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import write_json
@@ -26,7 +26,7 @@ def run(config: FigureConfig) -> Path:
         ValueError: no run has metrics yet.
     """
     files = [run for run in config.runs if is_agent_file(run)]
-    played = measure_files(files, config.env)
+    played = [measure_file(file, config.env) for file in files]
     runs = with_metrics([run for run in config.runs if run not in files]) if len(files) < len(config.runs) else []
     names = {run: compose.name_of_run(RunFolder.open(run)) for run in runs}
     agents = [run for run, name in names.items() if name == "train_agent"]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import tempfile
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import starmap
+from itertools import pairwise, starmap
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -21,29 +25,199 @@ from rppdyn.dynamics import (
     integrate,
     noether_momenta,
     relative_drift,
+    rollout_error,
 )
 from rppdyn.equivariance.discover import discover
-from rppdyn.equivariance.error import equivariance_error
+from rppdyn.equivariance.error import equivariance_error, geometric_mean
 from rppdyn.groups import SO, SO2eR3
-from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.fit import FitDynamicsConfig, PendulumTaskConfig, RolloutConfig
-from rppdyn.jobs.config.run import device_of
-from rppdyn.jobs.fitting.dynamics import INITIAL_SCALE, DynamicsFit
-from rppdyn.jobs.fitting.members import GAUSSIAN, Parts, backward, build_stack, under_group
-from rppdyn.jobs.fitting.running import load_members, run_fit
+from rppdyn.jobs.config.base import ConfigError, device_of
+from rppdyn.jobs.config.fit import FitConfig, FitDynamicsConfig, PendulumTaskConfig, RolloutConfig
+from rppdyn.jobs.fitting.members import (
+    GAUSSIAN,
+    StackFit,
+    backward,
+    build_stack,
+    equivariance_metrics,
+    load_members,
+    run_fit,
+    under_group,
+)
 from rppdyn.jobs.plots import draw_rollouts
-from rppdyn.jobs.results import FitResult
-from rppdyn.nn import Stack
+from rppdyn.jobs.results import FitResult, over_members
+from rppdyn.nn import Chained, Stack
 from rppdyn.nn.compiling import can_compile, check_compiler
 from rppdyn.reps import Rep, Scalar, V
 from rppdyn.runs import Progress, RunFolder
+from rppdyn.runs.files import write_json
 from rppdyn.runs.workers import Worker, WorkerError, in_turn
 from rppdyn.tasks import OtherParametersError, Pendulum, TrajectoryData, load_trajectories
 
-__all__ = ["Dynamics", "load_models", "roll_out", "run"]
-
 logger = logging.getLogger(__name__)
+
 Item = TypeVar("Item")
+
+
+# -- of any system -----------------------------------------------------------------------------------------------------
+
+LONGEST = 10.0
+"""Times its running mean that a gradient may be long: one trajectory that all but diverges has one 1e8 times as long."""
+INITIAL_SCALE = 0.1
+"""Of the last layer's weights: at full size some networks, cubic in their inputs, throw first rollouts out of all bounds."""
+SPLITS = ("validation", "test")
+
+
+class DynamicsFit(StackFit):
+    """Trajectories and the vector fields that are fitted to them, one with each seed.
+
+    A subclass sets ``rep``, ``model`` and ``trained`` (vector fields of the stack; what ``torch.compile`` compiles is the
+    second) before this constructor, and says the rest by the methods without a body.
+
+    Attributes:
+        curves: of the test rollouts, per seed: ``error`` and what :meth:`errors` has besides, over ``times``; filled by
+            :meth:`test`.
+        example: the first test trajectory, ``truth``, and that of the first member's model, ``found``, each ``(T, n)``.
+    """
+
+    model: DynamicsModel
+    trained: DynamicsModel
+    rep: Rep
+
+    def __init__(self, config: FitConfig, stack: Stack, inputs: Tensor, targets: Tensor, *, by_gradients: bool):
+        super().__init__(config, stack, inputs, targets, longest=LONGEST, by_gradients=by_gradients)
+        self.curves: dict[str, Any] = {}
+        self.example: dict[str, Any] = {}
+
+    # -- what a task says ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def system(self, net: nn.Module) -> DynamicsModel:
+        """The vector field of a network."""
+
+    @abstractmethod
+    def solve(self, model: DynamicsModel, weights: Any, inputs: Float[Tensor, "*batch d"]) -> Trajectories:
+        """Chunks from their inputs, as in training."""
+
+    @abstractmethod
+    def held(self, split: str) -> tuple[Float[Tensor, "members N d"], Float[Tensor, "members N T n"]]:
+        """Inputs of chunks of "validation" or "test", and the states from the first on."""
+
+    @abstractmethod
+    def fields_of(self, index: int) -> tuple[Rep, Float[Tensor, "N d"]] | None:
+        """The representation and the inputs of a member's vector field, at test states; None where there is no group."""
+
+    @abstractmethod
+    def rollouts(self, members: Sequence[DynamicsModel]) -> Iterable[Trajectories]:
+        """Each member's, from the beginning of the test trajectories on."""
+
+    @abstractmethod
+    def truth(self, index: int) -> Float[Tensor, "m T n"]:
+        """The test trajectories of a member, in the units of its rollouts; nan after the end of one."""
+
+    @property
+    @abstractmethod
+    def times(self) -> list[float]:
+        """Of the rollouts, s."""
+
+    def errors(self, found: Float[Tensor, "m T n"], truth: Float[Tensor, "m T n"]) -> dict[str, Float[Tensor, "m t"]]:
+        """By name, of rollouts that did not diverge, at each time but the first; nan after a trajectory's end."""
+        known = truth.isfinite().all(-1)[:, 1:]
+        return {"error": torch.where(known, rollout_error(found, truth), torch.nan)}
+
+    def others(self, index: int, member: DynamicsModel, found: Trajectories) -> dict[str, Any]:
+        """What else a member is worth, by name."""
+        return {}
+
+    def example_of(self, found: Trajectories) -> dict[str, Any]:
+        """The first member's first test trajectory and the true one."""
+        return {"truth": self.truth(0)[0].tolist(), "found": found.states[0].tolist()}
+
+    # -- what follows -------------------------------------------------------------------------------------------------
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        return self.solve(self.trained, self.trained.assemble(), inputs).states[..., 1:, :]
+
+    def predict_one(self, net: Any, inputs: Tensor) -> Tensor:
+        return self.solve(self.system(Chained(net)), None, inputs).states[..., 1:, :]
+
+    def predict_each(self, stack: Stack, weights: Any, inputs: Float[Tensor, "N d"]) -> Float[Tensor, "N T n"]:
+        return self.solve(self.system(stack), weights, inputs.unsqueeze(1)).states[..., 1:, :].squeeze(1)
+
+    def members(self) -> list[DynamicsModel]:
+        """The models as they stand, in float64 on the CPU, where errors are measured."""
+        return [self.system(self.stack.member(index)).double().cpu() for index in range(self.stack.members)]
+
+    def metrics(self) -> dict[str, Any]:
+        metrics: dict[str, Any] = {}
+        weights = self.model.assemble()
+        for split in SPLITS:
+            inputs, states = self.held(split)
+            found = self.solve(self.model, weights, inputs)
+            errors = zip(rollout_error(found.states, states), ~found.diverged, strict=True)
+            metrics[f"{split}/error"] = [mean_error(of[kept]) for of, kept in errors]
+            metrics[f"{split}/diverged"] = found.diverged.double().mean(1).tolist()
+        equivariance = [self._equivariance(index, member) for index, member in enumerate(self.members())]
+        if all(equivariance):
+            metrics["equivariance/error"] = [of["error"] for of in equivariance]
+        return metrics
+
+    def _equivariance(self, index: int, member: DynamicsModel) -> dict[str, float]:
+        """The vector field's error under the group: that of the model, since a Hamiltonian has a constant of no meaning."""
+        fields = self.fields_of(index)
+        if fields is None:
+            return {}
+        rep_in, z = fields
+        weights = member.assemble()
+        z = z[: self.config.evaluation.states]
+        return equivariance_metrics(lambda z: member.vector_field(z, weights), rep_in, self.rep, z)
+
+    def test(self) -> dict[str, Any]:
+        """Errors of the members' rollouts, lists with one value per seed.
+
+        ``rollout/error`` is the geometric mean over time and trajectories of the relative error. Trajectories that diverged are
+        left out of what is measured and counted in ``rollout/diverged``; where all did, there is no number. So it is with
+        ``test/error`` and ``test/diverged``, of the test data's chunks.
+        """
+        metrics, members, measured = self.metrics(), self.members(), []
+        self.curves = {"times": self.times}
+        for index, found in enumerate(self._in_turn(self.rollouts(members), "test rollouts")):
+            kept = ~found.diverged
+            values: dict[str, Any] = {
+                f"{split}/{name}": metrics[f"{split}/{name}"][index]
+                for split in SPLITS
+                for name in ("error", "diverged")
+            }
+            values["rollout/diverged"] = float(found.diverged.double().mean())
+            for name, errors in self.errors(found.states[kept], self.truth(index)[kept]).items():
+                values[f"rollout/{name}"] = mean_error(errors)
+                self.curves.setdefault(name, []).append(_over_time(errors))
+            values |= self.others(index, members[index], found)
+            equivariance = self._equivariance(index, members[index])
+            values |= {f"equivariance/{name}": value for name, value in equivariance.items()}
+            measured.append(values)
+            if index == 0:
+                self.example = self.example_of(found)
+        return over_members(measured)
+
+    def save(self, folder: RunFolder) -> None:
+        write_json(folder.path / "rollouts.json", self.curves | {"example": self.example})
+
+    def _in_turn(self, items: Iterable[Item], description: str) -> Iterator[Item]:
+        """One item per seed."""
+        yield from items
+
+
+def mean_error(errors: Float[Tensor, "*any"]) -> float:
+    """The geometric mean, without entries that are nan; nan of none."""
+    known = errors[~errors.isnan()]
+    return float(geometric_mean(known)) if known.numel() else math.nan
+
+
+def _over_time(errors: Float[Tensor, "m t"]) -> list[float] | None:
+    """Geometric means over trajectories, as far as all last; None of none."""
+    return geometric_mean(errors).tolist() if len(errors) else None
+
+
+# -- the double spring pendulum ----------------------------------------------------------------------------------------
 
 BAR_AFTER = 1.0
 """Seconds; data and test rollouts that are sooner there show no bar."""
@@ -58,14 +232,7 @@ PAYS = 500
 def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
     """Fit the configured models into their run folder.
 
-    Args:
-        resume: go on from the folder's last checkpoint; start where there is no folder yet.
-        progress: show bars on standard error.
-    Raises:
-        RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
-        ConfigError, ValueError: the task, its group or the models can't be made as configured; no folder has been made
-            then.
-        CheckpointError: the folder's checkpoints are all damaged.
+    Arguments and errors are those of :func:`~rppdyn.jobs.fitting.members.run_fit`.
     """
 
     def build() -> Dynamics:
@@ -299,3 +466,95 @@ def _processes(config: FitDynamicsConfig) -> int:
 
 def _system(config: FitDynamicsConfig, net: nn.Module) -> DynamicsModel:
     return HamiltonianModel(net) if config.model.system == "hamiltonian" else NeuralODEModel(net)
+
+
+# -- processes that share the members ----------------------------------------------------------------------------------
+
+VALUES, GRADIENTS = "values", "gradients"  # files
+
+
+Backward = Callable[..., Float[Tensor, " members"]]
+"""Of a stack: it takes tensors ``(members, ...)``, leaves gradients with the parameters and returns each member's error."""
+
+
+class Parts:
+    """A stack's members, some of them with each worker, where their gradients are taken.
+
+    Two threads of one process share out every product of ten members, and wait for each other after each; two processes with
+    five members each wait once in a step. Parameters and gradients are in files that all of them map, so that no more than
+    batches and errors is sent.
+
+    The stack's parameters move to a file that the workers map: what is done to them in place is seen there.
+
+    Args:
+        build: of a stack's part, the function that is called there with that part of every argument; both are sent to the
+            workers, so it is a function of a module or an object of a class of one.
+    """
+
+    def __init__(self, stack: Stack, workers: Sequence[Worker], build: Callable[[Stack], Backward]):
+        self.workers, self.parameters = workers, list(stack.stacked)
+        self.slices = _slices(stack.members, len(workers))
+        shapes, dtype = [p.shape for p in self.parameters], self.parameters[0].dtype
+        with tempfile.TemporaryDirectory(prefix="rppdyn-parts-", ignore_cleanup_errors=True) as folder:
+            for name in (VALUES, GRADIENTS):  # in full: a full disk is found out here, and not by a signal
+                Path(folder, name).write_bytes(bytes(sum(p.nbytes for p in self.parameters)))
+            values, self.gradients = _shared(folder, shapes, dtype)
+            for parameter, value in zip(self.parameters, values, strict=True):
+                parameter.data = value.copy_(parameter.detach())
+            for worker, members in zip(workers, self.slices, strict=True):
+                worker.ask(_take, stack.part(members), build, stack.members, members, folder)
+            for worker in workers:
+                worker.answer()  # from here on the files need no names
+
+    def backward(self, *values: Float[Tensor, "members ..."]) -> Float[Tensor, " members"]:
+        """Gradients of all members, left with the stack's parameters; each member's error."""
+        for worker, members in zip(self.workers, self.slices, strict=True):
+            worker.ask(_backward, [value[members].clone() for value in values])  # a view is sent with all that it is of
+        errors = torch.cat([worker.answer() for worker in self.workers])
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            parameter.grad = gradient
+        return errors
+
+
+def _slices(members: int, parts: int) -> list[slice]:
+    """As equal as they can be."""
+    ends = [members * part // parts for part in range(parts + 1)]
+    return [slice(start, end) for start, end in pairwise(ends)]
+
+
+def _shared(folder: str, shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
+    """Values and gradients of all members."""
+    values, gradients = (_mapped(Path(folder, name), shapes, dtype) for name in (VALUES, GRADIENTS))
+    return values, gradients
+
+
+def _mapped(path: Path, shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> list[Tensor]:
+    """Tensors of these shapes whose memory is a file's."""
+    sizes = [math.prod(shape) for shape in shapes]
+    flat = torch.from_file(str(path), shared=True, size=sum(sizes), dtype=dtype)
+    return [part.view(*shape) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
+
+
+class _Own:
+    """The part that a worker has."""
+
+    backward: Backward
+    parameters: list[nn.Parameter]
+    gradients: list[Tensor]
+
+
+def _take(part: Stack, build: Callable[[Stack], Backward], of: int, members: slice, folder: str) -> None:
+    values, gradients = _shared(folder, [(of, *p.shape[1:]) for p in part.stacked], part.stacked[0].dtype)
+    for parameter, value in zip(part.stacked, values, strict=True):
+        parameter.data = value[members]
+    _Own.parameters, _Own.gradients = list(part.stacked), [gradient[members] for gradient in gradients]
+    _Own.backward = staticmethod(build(part))
+
+
+def _backward(values: list[Tensor]) -> Tensor:
+    for parameter in _Own.parameters:
+        parameter.grad = None
+    errors = _Own.backward(*values)
+    for parameter, gradient in zip(_Own.parameters, _Own.gradients, strict=True):
+        gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad)
+    return errors

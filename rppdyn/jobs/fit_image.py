@@ -21,18 +21,16 @@ from rppdyn.images.lie_convolution import draw_elements, implied_omegas, learn_o
 from rppdyn.images.models import ARCHITECTURES
 from rppdyn.images.operators import penalty
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError, device_of
+from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.image import FitImageConfig
-from rppdyn.jobs.config.own import overrides
-from rppdyn.jobs.config.run import device_of
-from rppdyn.jobs.fitting.members import GAUSSIAN, Likelihood, StackFit, stack_of
+from rppdyn.jobs.fitting.members import GAUSSIAN, Likelihood, StackFit, load_members, run_fit, stack_of
 from rppdyn.jobs.fitting.own import FittedFunction, as_file, fitted
-from rppdyn.jobs.fitting.running import load_members, run_fit
 from rppdyn.jobs.results import FitResult, numbers
 from rppdyn.nn import Stack
 from rppdyn.priors import Categorical
 from rppdyn.runs import RunFolder
-from rppdyn.runs.streams import stream
+from rppdyn.runs.workers import stream
 from rppdyn.tasks import image_data
 from rppdyn.tasks.images import (
     ARRANGEMENTS,
@@ -46,8 +44,6 @@ from rppdyn.tasks.images import (
     translated,
 )
 from rppdyn.tasks.labelled import LabelledImages, named_parts, read_images, shared_out
-
-__all__ = ["ImageFit", "ImageFunction", "fit", "load_image_models", "run"]
 
 BATCH = 500  # images that are evaluated at a time
 
@@ -63,13 +59,7 @@ CATEGORICAL = Likelihood("nll", _cross_entropy, torch.ones_like, lambda _: Categ
 def run(config: FitImageConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
     """Fit the configured models into their run folder.
 
-    Args:
-        resume: go on from the folder's last checkpoint; start where there is no folder yet.
-        progress: show a bar on standard error.
-    Raises:
-        RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
-        ConfigError, ValueError: the images or the models can't be made as configured; no folder has been made then.
-        CheckpointError: the folder's checkpoints are all damaged.
+    Arguments and errors are those of :func:`~rppdyn.jobs.fitting.members.run_fit`.
     """
     return run_fit(config, partial(ImageFit, config), resume=resume, progress=progress)
 

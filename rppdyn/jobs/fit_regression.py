@@ -19,23 +19,27 @@ from rppdyn.equivariance.actions import act
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.groups import GL, Group, Trivial
 from rppdyn.jobs.config import compose, notation
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import AUTO, ConfigError, device_of, file_stem
+from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.fit import FitRegressionConfig, RegressionTaskConfig
-from rppdyn.jobs.config.own import AUTO, file_stem, overrides
-from rppdyn.jobs.config.run import device_of
-from rppdyn.jobs.fitting.members import StackFit, build_stack, equivariance_metrics, under_group
-from rppdyn.jobs.fitting.own import FittedFunction, as_file, fitted, vectors, warn_of_sizes
-from rppdyn.jobs.fitting.running import load_members, run_fit
-from rppdyn.jobs.fitting.symmetry import found_group, generators_of, in_function
+from rppdyn.jobs.fitting.members import StackFit, build_stack, equivariance_metrics, load_members, run_fit, under_group
+from rppdyn.jobs.fitting.own import (
+    FittedFunction,
+    as_file,
+    fitted,
+    found_group,
+    generators_of,
+    in_function,
+    vectors,
+    warn_of_sizes,
+)
 from rppdyn.jobs.results import FitResult, over_members
 from rppdyn.nn import Chained, InvariantNormaliser, Stack
 from rppdyn.reps import V
 from rppdyn.runs import RunFolder
-from rppdyn.runs.streams import data_stream, stream
+from rppdyn.runs.workers import data_stream, stream
 from rppdyn.tasks import RegressionTask, regression_task
 from rppdyn.tasks.labelled import Rows, named_parts, read_rows, shared_out
-
-__all__ = ["OwnRows", "Regression", "Regressor", "fit", "load_regressors", "run"]
 
 Data = tuple[Tensor, Tensor]
 
@@ -45,14 +49,7 @@ TEST_SEED = 2**31  # one more than the largest seed; torch's generator takes 32 
 def run(config: FitRegressionConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
     """Fit the configured networks into their run folder.
 
-    Args:
-        resume: go on from the folder's last checkpoint; start where there is no folder yet.
-        progress: show a bar on standard error.
-    Raises:
-        RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
-        ConfigError, ValueError: the task, its group or the networks can't be made as configured; no folder has been made
-            then.
-        CheckpointError: the folder's checkpoints are all damaged.
+    Arguments and errors are those of :func:`~rppdyn.jobs.fitting.members.run_fit`.
     """
     return run_fit(config, partial(Regression, config), resume=resume, progress=progress)
 

@@ -25,18 +25,20 @@ from rppdyn.dynamics import (
 from rppdyn.dynamics.fitted import solve
 from rppdyn.groups import GL, Group
 from rppdyn.jobs.config import compose, notation
-from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.own import AUTO, overrides
-from rppdyn.jobs.config.run import device_of
+from rppdyn.jobs.config.base import AUTO, ConfigError, device_of
+from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.trajectories import FitTrajectoriesConfig
-from rppdyn.jobs.fitting.dynamics import INITIAL_SCALE, DynamicsFit
-from rppdyn.jobs.fitting.members import build_stack
-from rppdyn.jobs.fitting.own import as_file, fitted
-from rppdyn.jobs.fitting.running import load_members, run_fit
-from rppdyn.jobs.fitting.symmetry import by_evidence, found_group, generators_of, in_function
-from rppdyn.jobs.fitting.trajectories import (
+from rppdyn.jobs.fit_dynamics import INITIAL_SCALE, DynamicsFit
+from rppdyn.jobs.fitting.members import build_stack, load_members, run_fit
+from rppdyn.jobs.fitting.own import (
+    as_file,
+    by_evidence,
     check_data,
     drive_of,
+    fitted,
+    found_group,
+    generators_of,
+    in_function,
     padded,
     positions_count,
     positions_rep,
@@ -52,8 +54,6 @@ from rppdyn.reps import Rep, Scalar
 from rppdyn.runs import RunFolder
 from rppdyn.tasks import Recording, read_recordings
 
-__all__ = ["RecordingsFit", "fit", "load_dynamics", "run"]
-
 NEAR_ROUND = 0.01
 """Of a mechanical model's last layer: a mass matrix that begins all but singular somewhere has one gradient 1e10 times as long
 as the others, of which Adam's second moments forget a thousandth in a step."""
@@ -64,13 +64,7 @@ CHUNKS = 500
 def run(config: FitTrajectoriesConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
     """Fit the configured models to the user's trajectories, in their run folder.
 
-    Args:
-        resume: go on from the folder's last checkpoint; start where there is no folder yet.
-        progress: show bars on standard error.
-    Raises:
-        RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
-        ConfigError, ValueError: the data can't be read or don't fit the configuration; no folder has been made then.
-        CheckpointError: the folder's checkpoints are all damaged.
+    Arguments and errors are those of :func:`~rppdyn.jobs.fitting.members.run_fit`.
     """
 
     def build() -> RecordingsFit:

@@ -20,11 +20,18 @@ from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec, terms_spec
 from rppdyn.envs.transitions import Segments, draw_chunks, transition_data
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.config.run import device_of
-from rppdyn.jobs.config.transition import FitTransitionConfig
-from rppdyn.jobs.fitting.members import LAPLACE, Likelihood, StackFit, build_stack, equivariance_metrics, widest
-from rppdyn.jobs.fitting.running import load_members, run_fit
+from rppdyn.jobs.config.base import ConfigError, device_of
+from rppdyn.jobs.config.trajectories import FitTransitionConfig
+from rppdyn.jobs.fitting.members import (
+    LAPLACE,
+    Likelihood,
+    StackFit,
+    build_stack,
+    equivariance_metrics,
+    load_members,
+    run_fit,
+    widest,
+)
 from rppdyn.jobs.plots import draw_horizons
 from rppdyn.jobs.results import FitResult, over_members
 from rppdyn.jobs.training import building
@@ -32,9 +39,7 @@ from rppdyn.jobs.training.building import certify_variance
 from rppdyn.nn import Chained, Stack
 from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.runs.files import write_json
-from rppdyn.runs.streams import stream
-
-__all__ = ["Transition", "load_transition_model", "load_transitions", "run"]
+from rppdyn.runs.workers import stream
 
 HORIZONS = (10, 30, 100)
 COUNTED_AS = 1e-7
@@ -47,14 +52,10 @@ ELEMENTS = 8
 def run(config: FitTransitionConfig, *, resume: bool = False, progress: bool = False, trust: bool = False) -> FitResult:
     """Fit the configured models into their run folder.
 
+    Other arguments and errors are those of :func:`~rppdyn.jobs.fitting.members.run_fit`.
+
     Args:
-        resume: go on from the folder's last checkpoint; start where there is no folder yet.
-        progress: show a bar on standard error.
         trust: whether a module that the dataset names may be imported to make its environment.
-    Raises:
-        RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
-        ConfigError, ValueError: the dataset can't be used as configured; no folder has been made then.
-        CheckpointError: the folder's checkpoints are all damaged.
     """
     return run_fit(config, partial(Transition, config, trust=trust), resume=resume, progress=progress)
 

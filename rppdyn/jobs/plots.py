@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,9 +21,9 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.fit import FitConfig
-from rppdyn.jobs.config.labels import AGENTS, agent_of, flattened, model_of, setting, value_of
+from rppdyn.jobs.results import AGENTS, FileAgent, agent_of, flattened, model_of, setting, value_of
 from rppdyn.runs.figures import (
     COLOURS,
     SMALLEST,
@@ -40,18 +40,6 @@ from rppdyn.runs.figures import (
 )
 from rppdyn.runs.files import plain
 from rppdyn.runs.folder import RunFolder, differences, read_metrics
-
-__all__ = [
-    "compare_equivariance",
-    "draw_files",
-    "draw_horizons",
-    "draw_pathways",
-    "draw_rollouts",
-    "draw_trajectory",
-    "fit_curves",
-    "grouped",
-    "learning_curves",
-]
 
 # -- agents -----------------------------------------------------------------------------------------------------------
 
@@ -93,21 +81,8 @@ PANELS = (
 )
 
 
-class Played(Protocol):
-    """An agent from a file, which has played episodes."""
-
-    @property
-    def file(self) -> str: ...
-    @property
-    def env(self) -> str: ...
-    @property
-    def returns(self) -> list[float]: ...
-    @property
-    def errors(self) -> dict[str, float]: ...
-
-
 def learning_curves(
-    runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str], played: Sequence[Played] = ()
+    runs: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str], played: Sequence[FileAgent] = ()
 ) -> Path:
     """Draw return, equivariance errors and the free pathways' shares over environment steps.
 
@@ -150,7 +125,7 @@ def learning_curves(
     return save(figure, out)
 
 
-def draw_files(played: Sequence[Played], out: str | os.PathLike[str]) -> Path:
+def draw_files(played: Sequence[FileAgent], out: str | os.PathLike[str]) -> Path:
     """Draw agents from files alone: the returns of their episodes, and their equivariance errors by generator."""
     figure = Figure(figsize=(2 * WIDTH, 1.2 + 0.5 * max(len(played), 2)), layout="constrained")
     FigureCanvasAgg(figure)

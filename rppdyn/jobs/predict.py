@@ -17,7 +17,7 @@ from torch import Tensor
 from rppdyn.dynamics import FittedDynamics, Scaling, TransitionModel
 from rppdyn.envs import SymmetrySpec
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import PredictConfig
 from rppdyn.jobs.fit_dynamics import load_models
 from rppdyn.jobs.fit_image import load_image_models
@@ -29,8 +29,6 @@ from rppdyn.jobs.training.evaluation import agent_of
 from rppdyn.nn import Stack
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import replacing, write_measured
-
-__all__ = ["FittedFunction", "FittedTransitions", "PredictResult", "load", "run"]
 
 Arrays = NDArray | Tensor
 

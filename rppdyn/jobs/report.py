@@ -9,11 +9,11 @@ from markupsafe import Markup
 
 from rppdyn._version import __version__
 from rppdyn.jobs.config.command import ReportConfig, is_agent_file
-from rppdyn.jobs.config.labels import value_of
-from rppdyn.jobs.measuring.agent_file import FileAgent, measure_files
+from rppdyn.jobs.measuring.loading import measure_file
 from rppdyn.jobs.reporting import agents, fits
 from rppdyn.jobs.reporting.data import Run, RunGroup, has_letter, read_groups
 from rppdyn.jobs.reporting.page import MISSING, blocks, count, html, page, setting
+from rppdyn.jobs.results import FileAgent, value_of
 from rppdyn.runs.files import write_text
 from rppdyn.runs.folder import with_metrics
 
@@ -28,7 +28,7 @@ def run(config: ReportConfig) -> Path:
     """
     runs = [run for run in config.runs if not is_agent_file(run)]
     groups = read_groups(with_metrics(runs)) if runs else []
-    played = measure_files([run for run in config.runs if is_agent_file(run)], config.env)
+    played = [measure_file(run, config.env) for run in config.runs if is_agent_file(run)]
     out = Path(config.out)
     write_text(out, page_of(groups, played))
     return out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rppdyn.runs.checkpoints import Checkpoint, CheckpointError, Checkpoints
+from rppdyn.runs.files import Checkpoint, CheckpointError, Checkpoints
 from rppdyn.runs.folder import (
     MetricsLog,
     RunFolder,
@@ -13,8 +13,7 @@ from rppdyn.runs.folder import (
     read_metrics,
     series,
 )
-from rppdyn.runs.progress import Progress
-from rppdyn.runs.session import Session
+from rppdyn.runs.session import Progress, Session
 from rppdyn.runs.statistics import bootstrap_interval, iqm, paired_ratio
 from rppdyn.runs.workers import StopRequest, stop_on_signals
 

@@ -24,8 +24,6 @@ from safetensors.numpy import load, save
 
 from rppdyn.runs.files import cache_folder
 
-__all__ = ["ArrayCache", "Summary", "decode", "encode"]
-
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".safetensors"

@@ -1,18 +1,26 @@
-"""Files that are complete or absent: written beside their place, flushed to the disk, then renamed."""
+"""Files and checkpoints that are complete or absent: written beside their place, flushed to the disk, then renamed."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import math
 import os
+import pickle
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rppdyn.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 
 def flush_to_disk(path: Path) -> None:
@@ -202,3 +210,192 @@ def plain(value: Any, *, finite: bool = False) -> Any:
     if hasattr(value, "tolist"):
         return plain(value.tolist(), finite=finite)
     raise TypeError(f"{type(value).__name__} has no JSON form: {value!r}; convert it to numbers or strings first")
+
+
+# -- checkpoints, which say when the disk has damaged them; numbers that are not worth keeping -------------------------
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+class CheckpointError(UserError):
+    """A run has checkpoints, and none of them can be read."""
+
+
+class DivergedError(UserError):
+    """Weights, losses or the state of an optimiser are no finite numbers any more."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose files have all been compared with their checksums."""
+
+    step: int
+    path: Path
+
+
+class Checkpoints:
+    """The checkpoints of a run: one folder per step, the last `keep` of them.
+
+    A checkpoint is written under a hidden name, every file flushed to the disk, a manifest of sizes and SHA-256 sums
+    added, and the folder renamed. A process killed at any moment leaves either the whole folder or a hidden one,
+    which the next save removes. What the disk damages later, the manifest finds.
+    """
+
+    def __init__(self, folder: Path, keep: int = 2):
+        if keep < 1:
+            raise ValueError(f"keep = {keep}: at least one checkpoint must stay")
+        self.folder = Path(folder)
+        self.keep = keep
+
+    def save(self, step: int, write: Callable[[Path], None]) -> Checkpoint:
+        """Write a checkpoint: `write` is called with an empty folder to put files into."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._remove_leftovers()
+        temporary = self.folder / f".writing-{step:012d}"
+        temporary.mkdir()
+        try:
+            write(temporary)
+            _write_manifest(temporary, step)
+            final = self._path(step)
+            if final.exists():  # the same step written again: the older one leaves only once the new one is complete
+                os.rename(final, self.folder / f".replaced-{step:012d}")
+            os.rename(temporary, final)
+            flush_to_disk(self.folder)
+        finally:
+            self._remove_leftovers()
+        for path in self._found()[: -self.keep]:
+            _remove(path)
+        return Checkpoint(step, final)
+
+    def latest(self) -> Checkpoint | None:
+        """The newest undamaged checkpoint, or None where none was ever written.
+
+        Damaged ones are passed over with a warning that names the file.
+
+        Raises:
+            CheckpointError: there are checkpoints, and every one is damaged.
+        """
+        problems: list[str] = []
+        for path in reversed(self._found()):
+            problem = _problem(path)
+            if problem is None:
+                for passed_over in problems:
+                    logger.warning("%s: going back to step %d", passed_over, _step(path))
+                return Checkpoint(_step(path), path)
+            problems.append(problem)
+        if problems:
+            raise CheckpointError(
+                f"{problems[0]} and no earlier checkpoint is intact: delete the run's folder "
+                f"{self.folder.parent} to start again, or choose another with run_dir="
+            )
+        return None
+
+    def discard_after(self, step: int) -> None:
+        """Remove what is newer than `step`: a run that goes on from there writes them again."""
+        for path in self._found():
+            if _step(path) > step:
+                _remove(path)
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step-{step:012d}"
+
+    def _found(self) -> list[Path]:
+        return sorted(path for path in self.folder.glob("step-*") if path.is_dir() and path.name[5:].isdecimal())
+
+    def _remove_leftovers(self) -> None:
+        for path in [*self.folder.glob(".writing-*"), *self.folder.glob(".replaced-*"), *self.folder.glob(".old-*")]:
+            shutil.rmtree(path)
+
+
+def load_tensors(path: Path) -> Any:
+    """What `torch.save` wrote into a checkpoint, tensors and plain values alone.
+
+    Raises:
+        CheckpointError: the file is damaged or absent.
+    """
+    try:
+        return read_tensors(path)
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise CheckpointError(
+            f"{path} is damaged: delete the folder {path.parent} to use the checkpoint before it"
+        ) from error
+
+
+def not_finite(value: Any, name: str = "") -> str | None:
+    """The name of the first number in nested data that is nan or infinite; None where all are finite.
+
+    >>> not_finite({"critic": {"loss": [0.5, float("inf")]}})
+    'critic.loss.1'
+
+    Args:
+        value: mappings and sequences of tensors, arrays and numbers; text and whatever else there is counts as finite.
+        name: of the data.
+    """
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    elif isinstance(value, float):
+        return None if math.isfinite(value) else name
+    elif isinstance(value, np.ndarray):
+        return None if value.dtype.kind not in "fc" or np.isfinite(value).all() else name
+    elif hasattr(value, "is_floating_point"):  # a tensor; torch takes seconds to import
+        return None if not value.is_floating_point() or bool(value.isfinite().all()) else name
+    found = (not_finite(item, f"{name}.{key}" if name else str(key)) for key, item in items)
+    return next((path for path in found if path is not None), None)
+
+
+def _remove(path: Path) -> None:
+    hidden = path.with_name(f".old-{path.name}")  # hidden first: a half-deleted folder must not look like a checkpoint
+    os.rename(path, hidden)
+    shutil.rmtree(hidden)
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def _checksum(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write_manifest(folder: Path, step: int) -> None:
+    files = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        flush_to_disk(path)
+        files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": _checksum(path)}
+    if not files:
+        raise ValueError(f"the checkpoint of step {step} has no files: nothing was written into {folder}")
+    manifest = folder / MANIFEST
+    manifest.write_text(json.dumps({"format": FORMAT, "step": step, "files": files}, indent=2) + "\n")
+    flush_to_disk(manifest)
+    flush_to_disk(folder)
+
+
+def _problem(folder: Path) -> str | None:
+    """A checkpoint's damage, in words that name the file; None where there is none."""
+    manifest = folder / MANIFEST
+    try:
+        content = json.loads(manifest.read_bytes())
+        files = {str(name): (int(of["bytes"]), str(of["sha256"])) for name, of in content["files"].items()}
+        written_format, step = content["format"], content["step"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return f"checkpoint file {manifest} is missing or damaged"
+    if written_format != FORMAT:
+        return f"checkpoint {folder} has format {written_format}, and this version reads format {FORMAT}"
+    if step != _step(folder) or not files:
+        return f"checkpoint file {manifest} is damaged (it is of step {step}, with {len(files)} files)"
+    for name, (expected, checksum) in files.items():
+        path = folder / name
+        try:
+            size = path.stat().st_size
+            if size != expected:
+                return f"checkpoint file {path} is truncated ({size} of {expected} bytes)"
+            if _checksum(path) != checksum:
+                return f"checkpoint file {path} is damaged (its checksum differs)"
+        except (OSError, ValueError) as error:  # a name may be no file's
+            return f"checkpoint file {path} is missing ({getattr(error, 'strerror', None) or error})"
+    return None

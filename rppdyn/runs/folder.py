@@ -20,8 +20,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rppdyn.errors import UserError
-from rppdyn.runs.checkpoints import Checkpoints
-from rppdyn.runs.files import flush_to_disk, names_file, plain, write_json, write_text
+from rppdyn.runs.files import Checkpoints, flush_to_disk, names_file, plain, write_json, write_text
 
 try:
     import fcntl

@@ -1,23 +1,286 @@
-"""A run under way: its folder is held, it goes on from its last checkpoint, and what is measured of it is recorded."""
+"""A run under way: it holds its folder, goes on from its last checkpoint, and records and shows what is measured of it."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import re
+import secrets
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self
 
-from rppdyn.runs.folder import RunFolder, RunFolderError, RunResult, provenance
-from rppdyn.runs.loggers import ScalarLogger, open_loggers
+from tqdm import tqdm
 
-__all__ = ["Session"]
+from rppdyn.runs.files import plain, write_json
+from rppdyn.runs.folder import RunFolder, RunFolderError, RunResult, provenance
 
 logger = logging.getLogger(__name__)
+
+
+# -- one progress bar per run, on standard error -----------------------------------------------------------------------
+
+PARTS = (
+    "{desc}",
+    " {percentage:3.0f}%{postfix}",
+    " [{elapsed}<{remaining}]",
+    " {rate_fmt}",
+    " {n_fmt}/{total_fmt}",
+    " |{bar}|",
+)
+
+
+class ProgressBar(Protocol):
+    """The bar of a job, or the way to one in another process; a context manager."""
+
+    def update(self, count: int) -> None: ...
+    def say(self, what: str) -> None: ...
+    def show(self, **values: float) -> None: ...
+    def __enter__(self) -> ProgressBar: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
+
+
+class _Meter(tqdm):
+    """A line without the last parts that don't fit it: tqdm itself cuts it at its end, in the middle of a number."""
+
+    @staticmethod
+    def format_meter(*args: Any, ncols: int | None = None, **values: Any) -> str:
+        for kept in range(len(PARTS), 1, -1):
+            values["bar_format"] = "".join(PARTS[:kept])
+            if ncols is None or len(tqdm.format_meter(*args, **values)) <= ncols:
+                break
+        return tqdm.format_meter(*args, ncols=ncols, **values)
+
+
+class Progress:
+    """A bar over environment steps (or any count) with a few last values and speed.
+
+    Where standard error is no terminal it prints a line every ten seconds instead of redrawing ten times a second. Work
+    that is done within `delay` seconds shows no bar.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        initial: int = 0,
+        description: str = "",
+        unit: str = "step",
+        enabled: bool = True,
+        delay: float = 0.0,
+    ):
+        terminal = sys.stderr.isatty()
+        self._bar = _Meter(
+            total=total,
+            initial=initial,
+            desc=description,
+            unit=unit,
+            file=sys.stderr,
+            disable=not enabled,
+            delay=delay,
+            mininterval=0.2 if terminal else 10.0,
+            dynamic_ncols=terminal,
+            ncols=None if terminal else 110,
+        )
+        self._description = description
+        self._values: dict[str, str] = {}
+
+    def update(self, count: int) -> None:
+        """Set the bar to an absolute count."""
+        if count > self._bar.n:
+            self._bar.desc = self._description
+            self._bar.update(count - self._bar.n)
+
+    def end(self, count: int) -> None:
+        """Set the bar to its end, which may come before the total."""
+        self.update(count)
+        self._bar.total = self._bar.n
+        self._bar.refresh()
+
+    def say(self, what: str) -> None:
+        """Stand behind the description, until the next update, what takes longer than the other steps."""
+        self._bar.desc = f"{self._description}, {what}"
+        self._bar.refresh()
+
+    def show(self, **values: float) -> None:
+        """Put values behind the bar; earlier ones of other names stay."""
+        self._values.update({name: f"{value:.4g}" for name, value in values.items()})
+        self._bar.set_postfix(self._values, refresh=False)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bar.close()
+
+
+# -- where scalars are written beside `metrics.jsonl`; optional packages are imported when they are asked for ----------
+
+PROJECT = "rppdyn"
+RECORDS = "loggers.json"
+"""Of a run's folder: by logger, the identifier of the run's record there."""
+
+
+class ScalarLogger(ABC):
+    """Takes numbers by name, at a step."""
+
+    @abstractmethod
+    def write(self, values: Mapping[str, float], step: int) -> None:
+        """Write them."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write what waits, and end."""
+
+
+class TensorBoard(ScalarLogger):
+    """Events in the run's folder.
+
+    Args:
+        after: a resumed run goes on after this step, and what was written later before the interruption is hidden; None for a
+            new one.
+    """
+
+    def __init__(self, folder: RunFolder, config: Mapping[str, Any], after: int | None) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(log_dir=os.fspath(folder.events), purge_step=None if after is None else after + 1)
+
+    def write(self, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Wandb(ScalarLogger):
+    """A run of Weights & Biases, in the project `rppdyn` or that of WANDB_PROJECT; its files are in the run's folder."""
+
+    def __init__(self, folder: RunFolder, config: Mapping[str, Any], after: int | None) -> None:
+        import wandb
+
+        identifier = _record(folder, "wandb", lambda: secrets.token_hex(4))
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=folder.path.name,
+            id=identifier,
+            resume="allow",
+            dir=str(folder.path),
+            config=plain(dict(config)),
+            reinit="create_new",  # seeds that are trained together have one each
+        )
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+
+    def write(self, values: Mapping[str, float], step: int) -> None:
+        self._run.log({**values, "step": step})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class MLflow(ScalarLogger):
+    """A run of MLflow, in the experiment `rppdyn` or that of MLFLOW_EXPERIMENT_NAME.
+
+    It is where MLFLOW_TRACKING_URI says, or in the folder `mlruns` of the working folder.
+    """
+
+    def __init__(self, folder: RunFolder, config: Mapping[str, Any], after: int | None) -> None:
+        from mlflow.tracking import MlflowClient
+
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or Path("mlruns").absolute().as_uri()
+        with _files_allowed():
+            self._client = client = MlflowClient(tracking_uri=uri)
+            client.search_experiments(max_results=1)  # opens what it is kept in
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+
+        def create() -> str:
+            found = client.get_experiment_by_name(name)
+            experiment = client.create_experiment(name) if found is None else found.experiment_id
+            run = client.create_run(experiment, run_name=folder.path.name)
+            for key, value in _leaves(plain(dict(config))):
+                client.log_param(run.info.run_id, key, value)
+            return run.info.run_id
+
+        self._id = _record(folder, "mlflow", create)
+        client.update_run(self._id, status="RUNNING")
+
+    def write(self, values: Mapping[str, float], step: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        names = {_of_mlflow(name): value for name, value in values.items()}
+        self._client.log_batch(self._id, [Metric(name, float(value), now, step) for name, value in names.items()])
+
+    def close(self) -> None:
+        self._client.set_terminated(self._id)
+
+
+Opened = Callable[[RunFolder, Mapping[str, Any], int | None], ScalarLogger]
+
+
+def _of_mlflow(name: str) -> str:
+    """A metric's name with the signs that MLflow takes, and one slash: in folders a name can't be the beginning of another."""
+    group, slash, rest = name.partition("/")
+    return re.sub(r"[^\w\-. :/]", "_", group + slash + rest.replace("/", "."))
+
+
+@contextmanager
+def _files_allowed() -> Iterator[None]:
+    """Let MLflow keep runs in a folder, which it asks for by a variable since its third version."""
+    name = "MLFLOW_ALLOW_FILE_STORE"
+    before = os.environ.get(name)
+    os.environ.setdefault(name, "true")
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+
+
+LOGGERS: dict[str, Opened] = {"tensorboard": TensorBoard, "wandb": Wandb, "mlflow": MLflow}
+"""By the name that `logger=` has for them."""
+
+
+def missing_package(names: Sequence[str]) -> str | None:
+    """What to say of the first logger whose package is not installed; None where all are there."""
+    for name in names:
+        if find_spec(name) is None:
+            return f"logger={name}: the package {name} is not installed; pip install 'rppdyn[{name}]', or leave it out"
+    return None
+
+
+def _record(folder: RunFolder, name: str, create: Callable[[], str]) -> str:
+    """The identifier of a run's record, made at the first call."""
+    file = folder.path / RECORDS
+    records = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if name not in records:
+        write_json(file, records | {name: create()})
+        return _record(folder, name, create)
+    return str(records[name])
+
+
+def _leaves(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in config.items():
+        found += _leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
+    return found
+
+
+# -- a run under way ---------------------------------------------------------------------------------------------------
 
 STATE = "state.json"
 """In each checkpoint: its step, and the step of the last record before it."""
@@ -61,7 +324,7 @@ class Session:
         self.saved, self.measured, self.recorded = 0, -1, -1
         self._start, self._provenance = time.monotonic(), provenance()  # a checkout may have moved on when the run ends
         self._held = ExitStack()
-        self._loggers: ScalarLogger
+        self._loggers: list[ScalarLogger] = []
         self._logged: set[tuple[str, int]] = set()
 
     def __enter__(self) -> Self:
@@ -111,8 +374,9 @@ class Session:
                 folder.metrics.path, self.recorded, before,
             )  # fmt: skip
         after = self.saved - (self.recorded < self.saved) if self.saved else None  # what is measured again is hidden
-        self._loggers = open_loggers(self.config.loggers, folder, config, after)
-        self._held.callback(self._loggers.close)
+        for name in self.config.loggers:
+            self._loggers.append(LOGGERS[name](folder, config, after))
+            self._held.callback(self._loggers[-1].close)
 
     def due(self, step: int) -> bool:
         """Whether an evaluation is due at a step."""
@@ -146,7 +410,8 @@ class Session:
         """Tell the loggers numbers that they have not been told at this step."""
         new = {name: value for name, value in values.items() if (name, step) not in self._logged}
         self._logged |= {(name, step) for name in new}
-        self._loggers.write(new, step)
+        for scalars in self._loggers:
+            scalars.write(new, step)
 
     def checkpoint(self, step: int, save: Callable[[Path], object]) -> None:
         """Write a checkpoint: `save` is called with an empty folder to put the state into."""

@@ -1,10 +1,11 @@
-"""This process, its threads and its stops, and workers: processes of one thread that call functions for it."""
+"""This process, its threads, stops and random streams; and workers: processes of one thread that call functions for it."""
 
 from __future__ import annotations
 
 import logging
 import os
 import pickle
+import random
 import signal
 import subprocess
 import sys
@@ -16,22 +17,15 @@ from contextlib import contextmanager
 from itertools import islice
 from logging.handlers import QueueHandler
 from queue import SimpleQueue
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.random import mtrand
 
 from rppdyn.errors import UserCodeError, UserError, one_line, place_in_users_code
 
-__all__ = [
-    "MOST",
-    "StopRequest",
-    "Worker",
-    "WorkerError",
-    "asked_to_stop",
-    "in_turn",
-    "processors",
-    "stop_on_signals",
-    "tell",
-    "torch_threads",
-]
+if TYPE_CHECKING:
+    import torch
 
 START = "from rppdyn.runs.workers import serve; serve()"
 LONGEST = 10.0  # seconds that a worker gets to end by itself
@@ -296,3 +290,74 @@ def _listen(file: BinaryIO, requests: SimpleQueue[bytes]) -> None:
             asked_to_stop.signal = signal.SIGTERM
         else:
             requests.put(request)
+
+
+# -- random streams that follow from a seed, and the global ones of the process ----------------------------------------
+
+
+def stream(seed: int, n: int) -> torch.Generator:
+    """The ``n``-th stream of a seed: of an epoch's batches, say, so that a resumed run draws the same."""
+    import torch  # takes seconds
+
+    return torch.Generator().manual_seed(seed * 1_000_003 + n)
+
+
+def data_stream(seed: int) -> torch.Generator:
+    """The stream of a seed's training data.
+
+    Initial weights are drawn from ``torch.Generator().manual_seed(seed)``. From that one, normal inputs would be the very
+    numbers that the first layer's weights are.
+    """
+    import torch  # takes seconds
+
+    return torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]))
+
+
+@contextmanager
+def kept_random_state() -> Iterator[None]:
+    """Put the global random states of Python, NumPy and torch back on leaving."""
+    import torch  # takes seconds
+
+    states = GlobalStates.now()
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count()), enabled=torch.cuda.is_initialized()):
+            yield
+    finally:
+        states.put()
+
+
+class GlobalStates(NamedTuple):
+    """The states of the generators that Python, NumPy and torch draw from where none is named, on the CPU."""
+
+    python: tuple[Any, ...]
+    numpy: dict[str, Any]  # of the legacy generator, which is what stable-baselines3 draws from
+    torch: torch.Tensor
+
+    @classmethod
+    def now(cls) -> GlobalStates:
+        """As they stand."""
+        import torch  # takes seconds
+
+        return cls(random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state())  # noqa: NPY002
+
+    def put(self) -> None:
+        """Put these in place."""
+        import torch  # takes seconds
+
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)  # noqa: NPY002
+        torch.set_rng_state(self.torch)
+
+
+@contextmanager
+def numpy_draws_from(generator: np.random.BitGenerator) -> Iterator[None]:
+    """Let NumPy's global functions draw from a generator of one's own inside the block.
+
+    Nothing is copied. Normal numbers are drawn in pairs, of which the second is lost on entering and on leaving.
+    """
+    outer = mtrand.get_bit_generator()
+    mtrand.set_bit_generator(generator)
+    try:
+        yield
+    finally:
+        mtrand.set_bit_generator(outer)

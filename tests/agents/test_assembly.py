@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rppdyn.agents import functional
-from rppdyn.agents.functional import Assembly, WeightMap
+from rppdyn.agents.functional import Assembly
 from rppdyn.envs import symmetry_spec
 
 CASES = [
@@ -59,8 +59,9 @@ def test_each_tensor_by_itself_is_as_the_whole_and_gradients_are_the_transpose(
 def entries(index: list[int], factor: list[float] | None = None, tied: int = 4) -> Assembly:
     numbers = torch.tensor(factor or [1.0] * len(index), dtype=torch.float64)
     like = torch.zeros(1, dtype=torch.float64)
-    found = WeightMap(torch.tensor(index), numbers, torch.zeros(len(index), dtype=torch.float64), tied)
-    return Assembly(found, [(2, 2)], tied, like)  # a weight of four entries and a bias of two
+    return Assembly(
+        torch.tensor(index), numbers, tied, None, [(2, 2)], like
+    )  # a weight of four entries and a bias of two
 
 
 def test_whatever_ties_them_the_two_ways_agree(monkeypatch):

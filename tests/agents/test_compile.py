@@ -98,7 +98,7 @@ for compiled in (False, True):
 for plain, fast in zip(*(f.values() for f in found), strict=True):
     assert (plain - fast).norm() <= 1e-4 * plain.norm()
 import cloudpickle
-for part in (one._stack._compiled, one._stack._compiled_actions):
+for part in (one._stack.compiled_update, one._stack._compiled_actions):
     cloudpickle.loads(cloudpickle.dumps(part))
 """
 ACTIONS = """

@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFram
 
 from rppdyn.agents import RPPMBPO, RPPSAC, RPPPolicy, policy_equivariance_error
 from rppdyn.envs import mirror_spec, symmetry_spec
-from rppdyn.runs.streams import numpy_draws_from
+from rppdyn.runs.workers import numpy_draws_from
 
 PENDULUM = "InvertedPendulum-v5"
 

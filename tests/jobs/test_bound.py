@@ -11,7 +11,7 @@ from rppdyn.cli import main
 from rppdyn.compression import Subspace, catoni_bound, empirical_risk, relative_error, universal_kl
 from rppdyn.jobs import bound, fit_regression
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError
 from rppdyn.runs import RunFolder
 
 SMALL = ("task.train=600", "task.validation=100", "task.test=300", "model.hidden=16", "optimiser.epochs=6",

@@ -11,7 +11,7 @@ from rppdyn.agents import played_episodes, random_policy
 from rppdyn.cli import main
 from rppdyn.envs import make_env, write_episodes
 from rppdyn.jobs import discover
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import DiscoverConfig
 
 CODE = """

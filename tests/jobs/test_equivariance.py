@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from rppdyn.agents import RPPSAC
 from rppdyn.envs import symmetry_spec
 from rppdyn.jobs import equivariance
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import EquivarianceConfig
 from rppdyn.jobs.measuring import targets
 from rppdyn.jobs.measuring.loading import load_policy

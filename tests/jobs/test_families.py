@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rppdyn.envs import symmetry_spec
-from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.measuring.families import family_of, vectors
+from rppdyn.jobs.config.base import ConfigError
+from rppdyn.jobs.discover import family_of, vectors
 
 NAMES = ["z", "root x", "root y", "root z", *(f"root R[{i},{j}]" for i in range(3) for j in range(3))]
 NAMES += ["root angular velocity x", "root angular velocity y", "root angular velocity z", "a cos", "b", "a sin"]

@@ -13,7 +13,7 @@ from rppdyn.cli import main
 from rppdyn.equivariance.lie_algebra import algebra_penalties
 from rppdyn.jobs import fit_image
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError
 from rppdyn.runs import RunFolder, RunFolderError, read_metrics
 from rppdyn.tasks.images import translated
 

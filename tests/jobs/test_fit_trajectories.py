@@ -16,7 +16,7 @@ from rppdyn.dynamics import DrivenModel, MechanicalModel, NeuralODEModel, integr
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import GL, SO, O
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.own import own_words
+from rppdyn.jobs.config.compose import own_words
 from rppdyn.jobs.fit_trajectories import RecordingsFit, _variation, fit, load_dynamics
 from rppdyn.nn import EMLP
 from rppdyn.reps import V

@@ -12,7 +12,7 @@ from PIL import Image
 import rppdyn
 from rppdyn.cli import main
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.own import own_words
+from rppdyn.jobs.config.compose import own_words
 from rppdyn.runs import RunFolder
 from rppdyn.tasks import read_images, read_rows
 from rppdyn.tasks.labelled import shared_out

@@ -17,9 +17,9 @@ from pages import Page, browse, needs_browser, probed, rows_of
 from rppdyn.envs import symmetry_spec
 from rppdyn.jobs import report
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import ReportConfig
-from rppdyn.jobs.reporting import agents, figures
+from rppdyn.jobs.reporting import agents, data
 from rppdyn.jobs.reporting.data import read_groups
 from rppdyn.jobs.reporting.page import html
 from rppdyn.runs import RunFolder, iqm, read_metrics
@@ -166,8 +166,8 @@ def test_long_names_become_letters_and_colours_follow_names_across_environments(
 
 def test_each_pathway_has_a_panel_and_is_drawn_as_its_group_is_elsewhere(tmp_path, monkeypatch):
     made = [make_run(tmp_path / f"{i}", "model=rpp", f"agent.gamma={0.9 + i / 100}") for i in range(7)]
-    drawn, draw = {}, figures.curves
-    monkeypatch.setattr(figures, "curves", lambda panels, label, **k: drawn.setdefault(label, draw(panels, label, **k)))
+    drawn, draw = {}, data.curves
+    monkeypatch.setattr(data, "curves", lambda panels, label, **k: drawn.setdefault(label, draw(panels, label, **k)))
     written([*made, make_run(tmp_path / "emlp", "model=emlp")], tmp_path)
     returns, norms = drawn["mean return"].axes[0], drawn["norm of the weights"].axes
     assert [axes.get_title() for axes in norms] == [f"{who}, {pathway}" for who in ("actor", "critic")

@@ -21,7 +21,7 @@ from rppdyn.cli import main
 from rppdyn.envs import certify, save_certificate, share_of, symmetry_spec
 from rppdyn.jobs import evaluate_agent, report, train_agent
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import EvaluateAgentConfig, ReportConfig
 from rppdyn.jobs.results import TrainManyResult, summary
 from rppdyn.jobs.training import building

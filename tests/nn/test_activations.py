@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from rppdyn.groups import SO, Z
-from rppdyn.jobs.config.checks import ACTIVATIONS as IN_CONFIGURATIONS
+from rppdyn.jobs.config.base import ACTIVATIONS as IN_CONFIGURATIONS
 from rppdyn.nn import ACTIVATIONS, EMLP, MLP, RPPEMLP, Pointwise
 from rppdyn.nn.activations import ALIASES, activation_of
 from rppdyn.reps import Rep, Scalar, V

@@ -164,7 +164,7 @@ def test_an_empty_checkpoint_and_no_room_for_one_are_refused(tmp_path):
 
 SAVE_FOREVER = """
 import sys
-from rppdyn.runs.checkpoints import Checkpoints
+from rppdyn.runs.files import Checkpoints
 checkpoints = Checkpoints(sys.argv[1])
 for step in range(1, 10**9):
     checkpoints.save(step, lambda folder: [(folder / f"{i}.bin").write_bytes(b"%d" % step * 20000) for i in range(3)])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rppdyn.runs import RunFolder, RunFolderError, RunResult, Session, read_metrics
+from rppdyn.runs.session import LOGGERS
 
 
 @dataclass
@@ -123,8 +124,8 @@ def test_loggers_are_told_a_number_once_at_a_step(tmp_path, monkeypatch):
         def close(self):
             told.append(({}, -1))
 
-    monkeypatch.setattr("rppdyn.runs.session.open_loggers", lambda *arguments: Logger())
-    with Session(Settings(str(tmp_path / "run"))) as run:
+    monkeypatch.setitem(LOGGERS, "tensorboard", lambda *arguments: Logger())
+    with Session(Settings(str(tmp_path / "run"), loggers=["tensorboard"])) as run:
         run.begin(Counter().load, evaluate_every=2, checkpoint_every=3)
         run.log({"train/loss": 1.0}, 0)
         run.record(

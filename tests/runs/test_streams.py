@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rppdyn.runs.streams import GlobalStates, data_stream, numpy_draws_from, stream
+from rppdyn.runs.workers import GlobalStates, data_stream, numpy_draws_from, stream
 
 
 def draw():

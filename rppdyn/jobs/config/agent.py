@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 
 from omegaconf import MISSING
 
-from rppdyn.jobs.config.checks import (
+from rppdyn.jobs.config.base import (
     CERTIFIED,
     LEARNED,
     PRECISIONS,
     ConfigError,
+    RunConfig,
     activation,
     at_least,
     betas,
@@ -31,7 +32,6 @@ from rppdyn.jobs.config.checks import (
     variance,
     widths,
 )
-from rppdyn.jobs.config.run import RunConfig
 
 ARCHITECTURES = ("auto", "regular", "tensor")
 MODELS = ("rpp", "emlp", "mlp", "rpp_policy_only")

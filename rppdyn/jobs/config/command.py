@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rppdyn.jobs.config.agent import EVALUATION_SEED, VARIANTS, EnvConfig
-from rppdyn.jobs.config.checks import ConfigError, different_files, each_once, figure, file, flag, require, trusted
+from rppdyn.jobs.config.base import ConfigError, different_files, each_once, figure, file, flag, require, trusted
 
 
 def option(default: Any, text: str, metavar: str | None = None, name: str | None = None, **words: Any) -> Any:

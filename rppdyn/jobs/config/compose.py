@@ -1,4 +1,4 @@
-"""From the words of a command line to a configuration: Hydra's overrides, and errors of one line."""
+"""From the words of a command line to a configuration: Hydra's overrides, errors of one line, and what a run folder allows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_module
+from hydra import compose as hydra_compose
+from hydra import initialize_config_module
+from hydra._internal.hydra import Hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -19,10 +21,9 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from rppdyn.errors import search_modules
 from rppdyn.jobs.config.agent import FORMER_KEYS, SAC_ONLY, EnvConfig
-from rppdyn.jobs.config.checks import ConfigError, did_you_mean
-from rppdyn.jobs.config.explaining import one_line, unknown_key
-from rppdyn.jobs.config.run import without
+from rppdyn.jobs.config.base import ConfigError, RunConfig, did_you_mean, without
 from rppdyn.jobs.config.schemas import (
     CONFIGS,
     SCHEMAS,
@@ -32,10 +33,14 @@ from rppdyn.jobs.config.schemas import (
     is_section,
     kinds_of,
     known_keys,
+    name_of,
+    one_line,
     open_keys,
+    unknown_key,
 )
-from rppdyn.runs import RunFolder
-from rppdyn.trust import search_modules
+from rppdyn.runs import RunFolder, RunFolderError, differences
+from rppdyn.runs.files import plain
+from rppdyn.runs.session import missing_package
 
 ENVIRONMENT_PACKAGES = {"gymnasium_robotics": "gymnasium-robotics", "shimmy": "'shimmy[dm-control]'"}
 """Modules that environments are named by, and what installs them."""
@@ -68,8 +73,7 @@ def show(name: str, overrides: Sequence[str], kind: str) -> None:
     """
     composed(name, overrides)
     with _hydra(name, overrides) as prepared:
-        hydra = GlobalHydra.instance().hydra
-        assert hydra is not None
+        hydra = _instance()
         hydra.show_cfg(name, prepared, kind, package=None)
 
 
@@ -114,8 +118,7 @@ def sweep(name: str, overrides: Sequence[str], task: Callable[[DictConfig], Any]
         what the tasks returned, in order; the first exception of a task is raised.
     """
     with _hydra(name, overrides) as prepared:
-        hydra = GlobalHydra.instance().hydra
-        assert hydra is not None
+        hydra = _instance()
         batches = hydra.multirun(config_name=name, task_function=task, overrides=list(prepared))
     return [job.return_value for batch in batches or [] for job in batch]
 
@@ -154,8 +157,7 @@ def search(name: str, overrides: Sequence[str], task: Callable[[DictConfig], flo
         `best_params`, `best_value`, how many `trials` there were, and the `file`.
     """
     with _hydra(name, overrides) as prepared:
-        hydra = GlobalHydra.instance().hydra
-        assert hydra is not None
+        hydra = _instance()
         node = hydra.compose_config(
             name, [word for word in prepared if _is_hydra(word)], RunMode.MULTIRUN, with_log_configuration=False
         )
@@ -250,7 +252,7 @@ def describe(name: str) -> str:
     """The choices of each group, and every key with its default, for a help text."""
     schema = SCHEMAS[name]
     with _hydra(name, []):
-        node = compose(config_name=name)
+        node = hydra_compose(config_name=name)
     lines = ["choices:"]
     for group in groups(name):
         lines.append(f"  {group}={' | '.join(choices(group, name))}")
@@ -271,13 +273,19 @@ def _compose(name: str, overrides: Sequence[str]) -> Any:
 
 
 def _composed_node(name: str, overrides: Sequence[str]) -> DictConfig:
-    node = compose(config_name=name, overrides=list(overrides))
+    node = hydra_compose(config_name=name, overrides=list(overrides))
     if any(map(_is_hydra, overrides)):
         _check_keys(node, SCHEMAS[name], name)
         chosen = [word for word in overrides if word.lstrip("+~").startswith("hydra/")]  # which bring keys of their own
-        own, asked = (compose(name, words, return_hydra_config=True).hydra for words in (chosen, list(overrides)))
+        own, asked = (hydra_compose(name, words, return_hydra_config=True).hydra for words in (chosen, list(overrides)))
         _check_hydra_keys(asked, own)
     return node
+
+
+def _instance() -> Hydra:
+    hydra = GlobalHydra.instance().hydra
+    assert hydra is not None
+    return hydra
 
 
 @contextmanager
@@ -473,3 +481,98 @@ def _written(value: Any) -> str:
     if OmegaConf.is_config(value):
         return str(OmegaConf.to_container(value)).replace(" ", "")
     return str(value)
+
+
+# -- keys of the user's own data, which need no section ----------------------------------------------------------------
+
+TASKS = {"fit_dynamics": "trajectories", "fit_regression": "own", "fit_image": "own"}
+"""The task that `data=` chooses, by the configuration's name."""
+KEYS = {
+    "fit_dynamics": ("data", "state", "positions", "velocities", "momenta", "controls", "time", "trajectory", "group", "rep",
+                     "control_rep", "split"),
+    "fit_regression": ("data", "inputs", "outputs", "group", "rep", "rep_out", "split"),
+    "fit_image": ("data", "images", "labels", "targets", "split"),
+}  # fmt: skip
+"""Of the task, that may be given without its name."""
+
+
+def own_words(name: str, words: Sequence[str], *, begun: bool = False) -> list[str]:
+    """Overrides with the task said where `data=` says that it is the user's own, whose keys need no section.
+
+    Args:
+        name: of the configuration.
+        begun: whether they are for a run that has a task already.
+    Raises:
+        ConfigError: a key of such data without `data=`, or another task beside it.
+    """
+    if name not in TASKS:
+        return list(words)
+    given = any(word.startswith(("data=", "task.data=")) for word in words)
+    own = [f"task.{word}" if word.partition("=")[0] in KEYS[name] else word for word in words]
+    if not given:
+        for word, written in zip(words, own, strict=True):
+            if word != written and not word.startswith("group=") and not begun:
+                raise ConfigError(f"{word} without data=: it is of data of your own; give data=FILE too")
+        return own
+    if begun:
+        return own
+    task = f"task={TASKS[name]}"
+    others = [word for word in own if word.startswith("task=") and word != task]
+    if others:
+        raise ConfigError(f"data= with {others[0]}: that task makes its own data; leave out one of the two")
+    has_group = any(word.startswith("task.group=") and word != "task.group=null" for word in own)
+    if name == "fit_regression" and not has_group and not any(word.startswith("model=") for word in own):
+        own = ["model=mlp", *own]
+    return own if task in own else [task, *own]
+
+
+def overrides(name: str, **options: Any) -> list[str]:
+    """Options of a function as overrides of the command line; ``__`` stands for a dot."""
+    return own_words(name, [f"{key.replace('__', '.')}={_as_word(value)}" for key, value in options.items()])
+
+
+def _as_word(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_as_word, value))}]"
+    return "null" if value is None else f"'{value}'" if isinstance(value, str) else f"{value}"
+
+
+# -- what can be said of a run before it begins, in milliseconds -------------------------------------------------------
+
+
+def preflight(config: RunConfig, resume: bool) -> dict[str, Any] | None:
+    """Refuse a run folder that can't be used; what `result.json` holds of a run that needs no more steps.
+
+    Raises:
+        RunFolderError: the folder exists (without `resume`), is no run's, or holds another configuration.
+        ConfigError: a logger's package is not installed.
+    """
+    if (missing := missing_package(config.loggers)) is not None:
+        raise ConfigError(missing)
+    folder = RunFolder(config.folder())
+    if not resume or folder.is_vacant():
+        folder.refuse_existing()
+        return None
+    return _resumed(config, RunFolder.open(folder.path))
+
+
+def _resumed(config: RunConfig, folder: RunFolder) -> dict[str, Any] | None:
+    stored = from_run(name_of(config), folder)
+    different = differences(plain(stored.identity()), plain(config.identity()))
+    if different:
+        key, before, now = different[0]
+        raise RunFolderError(
+            f"{folder.path} was run with {key}={before}, not {now}: resume it with that, or leave out --resume "
+            "and choose another run_dir="
+        )
+    result = folder.result()
+    key, length = config.length
+    # Its steps may be a few more than it was asked for: a rollout is collected to its end.
+    if result is None or stored.length[1] < length:
+        return None
+    if stored.length[1] > length:
+        steps = result.get("steps", stored.length[1])
+        raise RunFolderError(
+            f"{key}={length}: the run in {folder.path} has {steps} already; give at least as many, or another run_dir="
+        )
+    return result | {"run": str(folder.path), "note": "finished before; nothing left to do"}

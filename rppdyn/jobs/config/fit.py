@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from omegaconf import MISSING
 
 from rppdyn.jobs.config.agent import ARCHITECTURES
-from rppdyn.jobs.config.checks import (
+from rppdyn.jobs.config.base import (
+    AUTO,
     LEARNED,
     LEARNED_FROM,
     ConfigError,
+    RunConfig,
     activation,
     at_least,
     bilinear,
     chain,
+    column_names,
+    file_stem,
     free_variance,
     free_variance_number,
     number,
@@ -24,10 +28,10 @@ from rppdyn.jobs.config.checks import (
     parametrisation,
     positive,
     require,
+    shares,
     variance,
+    without,
 )
-from rppdyn.jobs.config.own import AUTO, column_names, file_stem, shares
-from rppdyn.jobs.config.run import RunConfig, without
 
 NETWORKS = ("rpp", "emlp", "mlp")
 SYSTEMS = ("hamiltonian", "ode")

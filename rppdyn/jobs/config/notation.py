@@ -12,7 +12,7 @@ from typing import Any
 
 from rppdyn import groups, reps
 from rppdyn.groups import Group
-from rppdyn.jobs.config.checks import ConfigError, did_you_mean
+from rppdyn.jobs.config.base import ConfigError, did_you_mean
 from rppdyn.reps import Rep, RepType
 
 GROUPS: Mapping[str, Callable[..., Group]] = {

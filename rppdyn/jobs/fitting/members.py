@@ -1,4 +1,4 @@
-r"""Shared by the fits: networks, one for each seed and all of them as one stack, and their maximum a posteriori objective.
+r"""Shared by the fits: networks, one for each seed and all as one stack, their maximum a posteriori objective; and their run.
 
 Each member minimises
 
@@ -12,12 +12,10 @@ the factor before the priors are others (:class:`Likelihood`).
 from __future__ import annotations
 
 import math
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
-from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -29,36 +27,18 @@ from rppdyn.equivariance import equivariance_error
 from rppdyn.errors import is_out_of_memory
 from rppdyn.groups import Group
 from rppdyn.jobs.config import notation
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError, device_of
+from rppdyn.jobs.config.compose import preflight
 from rppdyn.jobs.config.fit import FitConfig, NetworkConfig
-from rppdyn.jobs.config.run import device_of
-from rppdyn.jobs.plots import fit_curves
+from rppdyn.jobs.plots import draw_pathways, fit_curves
+from rppdyn.jobs.results import FitResult
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
 from rppdyn.nn.hidden import component_major
 from rppdyn.priors import Evidence, VarianceLearning, learn_variances, negative_log_prior, weights_of
 from rppdyn.reps import Rep
-from rppdyn.runs import RunFolder
-from rppdyn.runs.checkpoints import not_finite
-from rppdyn.runs.streams import stream
-from rppdyn.runs.workers import Worker
-
-__all__ = [
-    "Backward",
-    "FitSubject",
-    "GAUSSIAN",
-    "LAPLACE",
-    "Likelihood",
-    "Parts",
-    "StackFit",
-    "backward",
-    "build_network",
-    "build_stack",
-    "equivariance_metrics",
-    "stack_of",
-    "under_group",
-    "widest",
-]
-
+from rppdyn.runs import CheckpointError, Progress, RunFolder, RunFolderError, Session, stop_on_signals
+from rppdyn.runs.files import load_tensors, not_finite, write_tensors
+from rppdyn.runs.workers import Worker, stream, torch_threads
 
 Made = TypeVar("Made")
 
@@ -216,58 +196,30 @@ def backward(
 
 
 class FitSubject(Protocol):
-    """The contents of a run folder: models that are fitted, and all that is measured and kept of them.
+    """The contents of a run folder: models that are fitted, and all that is measured and kept of them; see `StackFit`.
 
     A step must follow from the state and its number alone, so that a resumed run repeats it.
     """
 
     compiled: bool
-    """Whether it is trained by ``torch.compile``."""
 
     @property
-    def steps(self) -> int:
-        """Of the whole fit."""
-
+    def steps(self) -> int: ...
     @property
-    def steps_per_epoch(self) -> int:
-        """Batches; the last one of an epoch may be smaller."""
-
+    def steps_per_epoch(self) -> int: ...
     @property
-    def module(self) -> nn.Module:
-        """The part of the finished fit that is saved."""
-
-    def step(self, step: int) -> None:
-        """The update number ``step``, counted from 0."""
-
-    def evaluate(self) -> dict[str, Any]:
-        """Metrics by name: numbers, or lists of numbers."""
-
-    def headline(self, metrics: dict[str, Any]) -> dict[str, float]:
-        """The metrics worth a place behind the progress bar."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Tensors and numbers from which :meth:`load_state_dict` goes on exactly."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a state."""
-
-    def give_up(self) -> None:
-        """Make the weights of members that have diverged nan."""
-
-    def test(self) -> dict[str, Any]:
-        """Errors and other measures of the finished members, lists with one value per seed."""
-
-    def evidence(self) -> list[Evidence | None]:
-        """Of the finished members, where variances were learned."""
-
-    def save(self, folder: RunFolder) -> None:
-        """What else is kept beside the members and the result."""
-
-    def draw(self, folder: RunFolder) -> None:
-        """Figures of the finished fit."""
-
-    def close(self) -> None:
-        """End what works for it."""
+    def module(self) -> nn.Module: ...
+    def step(self, step: int) -> None: ...
+    def evaluate(self) -> dict[str, Any]: ...
+    def headline(self, metrics: dict[str, Any]) -> dict[str, float]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def give_up(self) -> None: ...
+    def test(self) -> dict[str, Any]: ...
+    def evidence(self) -> list[Evidence | None]: ...
+    def save(self, folder: RunFolder) -> None: ...
+    def draw(self, folder: RunFolder) -> None: ...
+    def close(self) -> None: ...
 
 
 class StackFit(ABC):
@@ -402,8 +354,11 @@ class StackFit(ABC):
         return self.likelihood.scale(self.noise.detach().exp()) / self.targets[0].numel()
 
     def step(self, step: int) -> None:
+        """Make the update number ``step``, counted from 0."""
         epoch, batch = divmod(step, self.steps_per_epoch)
-        if self.variances is not None and batch == 0 and self._learns_variances(epoch):
+        options = self.config.marginal_likelihood
+        learns = epoch >= options.burn_in and (epoch - options.burn_in) % options.every == 0
+        if self.variances is not None and batch == 0 and learns:
             rate = 0.5 * (1 + math.cos(math.pi * epoch / self.config.optimiser.epochs))
             self.variances.update(self.optimiser, rate=rate, generators=self._streams(epoch))
         inputs, targets = self._batch(epoch, batch)
@@ -419,10 +374,6 @@ class StackFit(ABC):
     def _backward(self, inputs: Tensor, targets: Tensor) -> Float[Tensor, " members"]:
         """Gradients of the objective, left with the parameters; each member's error."""
         return backward(self.stack, self.predict(inputs), targets, self.likelihood, self.prior_scale)
-
-    def _learns_variances(self, epoch: int) -> bool:
-        options = self.config.marginal_likelihood
-        return epoch >= options.burn_in and (epoch - options.burn_in) % options.every == 0
 
     def _streams(self, epoch: int) -> list[torch.Generator]:
         """Of each member, what follows from its seed and the epoch."""
@@ -478,6 +429,7 @@ class StackFit(ABC):
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, Any]:
+        """Metrics by name: numbers, or lists of numbers."""
         self.give_up()
         metrics = {f"train/{self.likelihood.name}": self.loss.tolist()} | self.metrics()
         metrics |= {} if self.variances is None else self.variances.metrics()
@@ -485,10 +437,12 @@ class StackFit(ABC):
         return metrics | means
 
     def headline(self, metrics: dict[str, Any]) -> dict[str, float]:
+        """The metrics worth a place behind the progress bar."""
         name = "validation" if "validation/error_mean" in metrics else "test"
         return {name: metrics[f"{name}/error_mean"]}
 
     def state_dict(self) -> dict[str, Any]:
+        """Tensors and numbers from which :meth:`load_state_dict` goes on exactly."""
         state = {"stack": self.stack.state_dict(), "optimiser": self.optimiser.state_dict(), "loss": self.loss}
         state |= {} if self.longest is None else {"lengths": self.lengths}
         return state if self.variances is None else state | {"variances": self.variances.state_dict()}
@@ -502,95 +456,146 @@ class StackFit(ABC):
             self.variances.load_state_dict(state["variances"])
 
 
-# -- processes that share them -----------------------------------------------------------------------------------------
+# -- a fit's run folder: from its configuration to its members, figures and result -------------------------------------
 
-VALUES, GRADIENTS = "values", "gradients"  # files
-
-Backward = Callable[..., Float[Tensor, " members"]]
-"""Of a stack: it takes tensors ``(members, ...)``, leaves gradients with the parameters and returns each member's error."""
+MEMBERS = "members.pt"
+STATE = "state.pt"
 
 
-class Parts:
-    """A stack's members, some of them with each worker, where their gradients are taken.
-
-    Two threads of one process share out every product of ten members, and wait for each other after each; two processes with
-    five members each wait once in a step. Parameters and gradients are in files that all of them map, so that no more than
-    batches and errors is sent.
-
-    The stack's parameters move to a file that the workers map: what is done to them in place is seen there.
+def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool, progress: bool) -> FitResult:
+    """Fit into the configuration's run folder, measure the finished members, and leave them, the figures and the result there.
 
     Args:
-        build: of a stack's part, the function that is called there with that part of every argument; both are sent to the
-            workers, so it is a function of a module or an object of a class of one.
+        build: the configured task and members.
+        resume: go on from the folder's last checkpoint; start where there is no folder yet.
+        progress: show a bar on standard error.
+    Raises:
+        RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
+        ConfigError, ValueError: what is configured can't be built; no folder has been made then.
+        CheckpointError: the folder's checkpoints are all damaged.
     """
+    finished = preflight(config, resume)
+    if finished is not None:
+        return FitResult.from_dict(finished)
+    with Session(config) as run, torch_threads(config.threads, config.seeds), closing(build()) as subject:
+        run.begin(
+            lambda checkpoint: subject.load_state_dict(load_tensors(checkpoint / STATE)),
+            evaluate_every=config.evaluation.every * subject.steps_per_epoch,
+            checkpoint_every=config.checkpoint_every * subject.steps_per_epoch,
+        )
+        done = _fit(subject, run, f"{config.task_name} {config.model_name}", progress)
+        stopped = "stopped; a checkpoint was written" if run.saved else "stopped"
+        folder = run.folder
+        result = FitResult(
+            run=str(folder.path),
+            verb=config.verb,
+            task=config.task_name,
+            model=config.model_name,
+            seeds=config.all_seeds,
+            epochs=config.optimiser.epochs,
+            metrics=folder.metrics.last(),
+            compiled=subject.compiled,
+            interrupted=not done,
+            note="" if done else stopped,
+        )
+        if done:
+            subject.give_up()
+            with torch.no_grad():
+                result.test = subject.test()
+            result.pathways = pathway_rows(subject.evidence())
+            save_members(subject.module, folder)
+            subject.save(folder)
+            result.seconds = run.seconds
+            run.finish(result)
+            if result.pathways:  # figures last: none of them may cost the result
+                draw_pathways(result.pathways, folder.figures / "pathways.png")
+            subject.draw(folder)
+            if config.reports:  # the page of this run alone
+                from rppdyn.jobs import report
+                from rppdyn.jobs.config.command import ReportConfig
 
-    def __init__(self, stack: Stack, workers: Sequence[Worker], build: Callable[[Stack], Backward]):
-        self.workers, self.parameters = workers, list(stack.stacked)
-        self.slices = _slices(stack.members, len(workers))
-        shapes, dtype = [p.shape for p in self.parameters], self.parameters[0].dtype
-        with tempfile.TemporaryDirectory(prefix="rppdyn-parts-", ignore_cleanup_errors=True) as folder:
-            for name in (VALUES, GRADIENTS):  # in full: a full disk is found out here, and not by a signal
-                Path(folder, name).write_bytes(bytes(sum(p.nbytes for p in self.parameters)))
-            values, self.gradients = _shared(folder, shapes, dtype)
-            for parameter, value in zip(self.parameters, values, strict=True):
-                parameter.data = value.copy_(parameter.detach())
-            for worker, members in zip(workers, self.slices, strict=True):
-                worker.ask(_take, stack.part(members), build, stack.members, members, folder)
-            for worker in workers:
-                worker.answer()  # from here on the files need no names
-
-    def backward(self, *values: Float[Tensor, "members ..."]) -> Float[Tensor, " members"]:
-        """Gradients of all members, left with the stack's parameters; each member's error."""
-        for worker, members in zip(self.workers, self.slices, strict=True):
-            worker.ask(_backward, [value[members].clone() for value in values])  # a view is sent with all that it is of
-        errors = torch.cat([worker.answer() for worker in self.workers])
-        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
-            parameter.grad = gradient
-        return errors
-
-
-def _slices(members: int, parts: int) -> list[slice]:
-    """As equal as they can be."""
-    ends = [members * part // parts for part in range(parts + 1)]
-    return [slice(start, end) for start, end in pairwise(ends)]
-
-
-def _shared(folder: str, shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
-    """Values and gradients of all members."""
-    values, gradients = (_mapped(Path(folder, name), shapes, dtype) for name in (VALUES, GRADIENTS))
-    return values, gradients
-
-
-def _mapped(path: Path, shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> list[Tensor]:
-    """Tensors of these shapes whose memory is a file's."""
-    sizes = [math.prod(shape) for shape in shapes]
-    flat = torch.from_file(str(path), shared=True, size=sum(sizes), dtype=dtype)
-    return [part.view(*shape) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
-
-
-# -- in the workers ----------------------------------------------------------------------------------------------------
+                report.run(ReportConfig(runs=[str(folder.path)], out=str(folder.path / "report.html")))
+    return result
 
 
-class _Own:
-    """The part that a worker has."""
+def _fit(subject: FitSubject, run: Session, description: str, progress: bool) -> bool:
+    """Take the steps that are left; whether all were taken. A stop ends them after a step, or where the step can't end."""
+    steps = subject.steps
 
-    backward: Backward
-    parameters: list[nn.Parameter]
-    gradients: list[Tensor]
+    def evaluate(step: int) -> None:
+        metrics = subject.evaluate()
+        run.record(step, metrics)
+        bar.show(**subject.headline(metrics))
+
+    with stop_on_signals() as stop, Progress(steps, description=description, enabled=progress) as bar:
+        if subject.compiled:
+            bar.say("compiling")
+        bar.update(run.saved)
+        for step in range(run.saved, steps):
+            if run.due(step):
+                evaluate(step)
+            try:
+                subject.step(step)
+            except Exception:
+                if stop:  # ctrl-C ends what the step waits for, too, such as a compiler
+                    return False
+                raise
+            bar.update(step + 1)
+            if stop or run.save_due(step + 1) or step + 1 == steps:
+                run.checkpoint(step + 1, lambda folder: torch.save(subject.state_dict(), folder / STATE))
+            if stop:
+                return False
+        if run.recorded < steps:
+            evaluate(steps)
+    return True
 
 
-def _take(part: Stack, build: Callable[[Stack], Backward], of: int, members: slice, folder: str) -> None:
-    values, gradients = _shared(folder, [(of, *p.shape[1:]) for p in part.stacked], part.stacked[0].dtype)
-    for parameter, value in zip(part.stacked, values, strict=True):
-        parameter.data = value[members]
-    _Own.parameters, _Own.gradients = list(part.stacked), [gradient[members] for gradient in gradients]
-    _Own.backward = staticmethod(build(part))
+def pathway_rows(members: Sequence[Evidence | None]) -> list[dict[str, Any]]:
+    """A row for each pathway, its numbers lists over members: ``precision``, ``norm`` of the coefficients, and its shares
+    (:meth:`~rppdyn.priors.Evidence.shares`).
+
+    They are None for a member without evidence; without any there are no rows.
+    """
+    first = next((one for one in members if one is not None), None)
+    if first is None:
+        return []
+    rows: list[dict[str, Any]] = [
+        {"layer": p.layer, "pathway": p.name, "coefficients": int(count)}
+        for p, count in zip(first.pathways, first.counts, strict=True)
+    ]
+    for one in members:
+        numbers = (
+            {} if one is None else {"precision": (-one.log_variances.detach()).exp(), "norm": one.squared_norms.sqrt()}
+        )
+        numbers |= {} if one is None else one.shares()
+        for i, row in enumerate(rows):
+            for name in ("precision", "norm", "effective", "normalised", "relative"):
+                row.setdefault(name, []).append(numbers[name].tolist()[i] if numbers else None)
+    return rows
 
 
-def _backward(values: list[Tensor]) -> Tensor:
-    for parameter in _Own.parameters:
-        parameter.grad = None
-    errors = _Own.backward(*values)
-    for parameter, gradient in zip(_Own.parameters, _Own.gradients, strict=True):
-        gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad)
-    return errors
+def save_members(module: nn.Module, folder: RunFolder) -> None:
+    """The fitted members' parameters, tensors alone."""
+    write_tensors(folder.path / MEMBERS, module.state_dict())
+
+
+def load_members(module: nn.Module, folder: RunFolder) -> None:
+    """Give a stack, or what contains one, the parameters of a finished run.
+
+    Raises:
+        RunFolderError: the run is unfinished, or the file is damaged or of another network.
+    """
+    path = folder.path / MEMBERS
+    if folder.result() is None:
+        raise RunFolderError(f"{folder.path} is unfinished: let it go on with --resume {folder.path}")
+    try:
+        module.load_state_dict(load_tensors(path))
+    except CheckpointError as error:
+        state, both = ("damaged", f"it and {folder.result_file}") if path.exists() else ("missing", folder.result_file)
+        raise RunFolderError(
+            f"{path} is {state}: delete {both}, and use --resume {folder.path} to write both again"
+        ) from error
+    except (RuntimeError, TypeError) as error:
+        raise RunFolderError(
+            f"{path} is of another network than config.yaml says: delete the folder and fit again"
+        ) from error

@@ -1,28 +1,33 @@
-"""What fits to data of the user's own share: data in, a fitted function out."""
+"""What fits to data of the user's own share: data in, their units and symmetry, a fitted function out."""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rppdyn.groups import Group
+from rppdyn.dynamics import Drive, Scaling, learn_symmetry
+from rppdyn.equivariance import discover
+from rppdyn.groups import GL, Group, Trivial
 from rppdyn.jobs.config import notation
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import AUTO, ConfigError
+from rppdyn.jobs.config.trajectories import FitTrajectoriesConfig
 from rppdyn.jobs.fitting.members import StackFit
+from rppdyn.nn import InvariantNormaliser
 from rppdyn.reps import Rep, V
-
-__all__ = ["FittedFunction", "as_file", "fitted", "like", "over_members", "vectors", "warn_of_sizes"]
+from rppdyn.tasks import Recording, Recordings
+from rppdyn.tasks.labelled import shared_out
 
 logger = logging.getLogger(__name__)
 
@@ -136,3 +141,234 @@ def over_members(values: Tensor, members: str) -> Tensor:
 def like(given: Any, found: Tensor) -> Any:
     """A tensor for a tensor, else an array."""
     return found if isinstance(given, Tensor) else found.numpy()
+
+
+# -- `group=auto`: the symmetry of data, found before networks are given one -------------------------------------------
+
+LARGEST = 0.15
+"""Relative defect of a symmetry that is found in a network; a whole family may be below more by chance."""
+POINTS = 500
+"""At which a symmetry is looked for in a network."""
+OF_GRADIENTS = 0.3
+"""The same in a network's gradients, which are less accurate than its values."""
+RATES = 200
+"""From which it is learned with a Hamiltonian."""
+BLUR = 1e-3
+"""Of rates, about what differences in place of derivatives are off by: the evidence needs some noise."""
+DECISIVE = 5.0
+"""Logarithm of the evidence that a symmetry has to gain."""
+INVARIANT = 0.03
+"""Relative change of an energy that is called invariant: evidence favours a symmetry that holds but for a tenth, too."""
+TURNS = 0.1
+"""Share of a generator that may be no rotation and is left out as noise."""
+
+
+def by_evidence(z: Float[Tensor, "N n"], rates: Float[Tensor, "N n"], rep: Rep, seed: int) -> list[Tensor]:
+    """The generator that a Hamiltonian learns with its weights; none where evidence does not favour a symmetric one.
+
+    Args:
+        rates: of change of the states, ``dz/dt``.
+        rep: of states, bound to the family that the generator is looked for in.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    rates = rates + BLUR * rates.std(0) * torch.randn(rates.shape, generator=generator, dtype=rates.dtype)
+    chosen = _evenly(len(z), RATES)
+    with_symmetry, without = (
+        learn_symmetry(z[chosen], rates[chosen], family, generator=torch.Generator().manual_seed(seed))
+        for family in (rep, None)
+    )
+    gain = with_symmetry.log_evidence - without.log_evidence
+    defect = with_symmetry.defect(z[chosen], rep)
+    logger.info("group=auto: a symmetric energy has %.1f more log evidence, with a defect of %.2g", gain, defect)
+    holds = gain > DECISIVE and defect < INVARIANT
+    return [with_symmetry.generator] if holds and with_symmetry.generator is not None else []
+
+
+def in_function(f: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Float[Tensor, "N n"]) -> list[Tensor]:
+    """All generators that a function, a plain network, is symmetric under but for a small defect.
+
+    Of invariants they are looked for in their gradients, which transform as the dual of inputs do: of the invariants themselves
+    a defect is 0 or 1 (:func:`rppdyn.equivariance.discover`).
+    """
+    largest = LARGEST
+    if not float(rep_out.lie_generators.abs().max()):
+        largest = OF_GRADIENTS
+        value, f = f, lambda x: torch.func.vmap(torch.func.jacrev(lambda one: value(one[None])[0]))(x).flatten(1)
+        rep_out = rep_out.dim * rep_in.T
+    found = discover(f, rep_in, rep_out, x[_evenly(len(x), POINTS)], largest=largest)
+    logger.info("group=auto: %s", found)
+    return list(found.generators)
+
+
+def generators_of(found: Sequence[Tensor], family: Group) -> list[Any]:
+    """What was found as plain numbers, rotations without what is no rotation; it is said, too."""
+    turns = [(A - A.T) / 2 for A in found]
+    if any(float((A - turn).norm()) > TURNS * float(A.norm()) for A, turn in zip(found, turns, strict=True)):
+        turns = list(found)
+    if turns:
+        shown = "; ".join(str([[round(x, 3) for x in row] for row in A.tolist()]) for A in turns)
+        logger.warning(
+            "group=auto found %s in %s: %s", f"{len(turns)} generator" + "s" * (len(turns) > 1), family, shown
+        )
+    else:
+        logger.warning("group=auto found no symmetry in %s: plain networks are fitted", family)
+    return [A.tolist() for A in turns]
+
+
+def found_group(generators: Sequence[Any], source: str) -> Group:
+    """The group that generators from :func:`generators_of` make."""
+    return Group(f"found in {source}", lie_algebra=torch.tensor(generators, dtype=torch.float64))
+
+
+def _evenly(count: int, most: int) -> Tensor:
+    return torch.linspace(0, count - 1, min(most, count)).round().long()
+
+
+# -- trajectories: their split, their units, and how a group acts on them ----------------------------------------------
+
+
+class Split(NamedTuple):
+    """Trajectories for training, validation and test."""
+
+    train: list[Recording]
+    validation: list[Recording]
+    test: list[Recording]
+
+
+def check_data(config: FitTrajectoriesConfig, recordings: Recordings) -> None:
+    """Refuse data that are others than a run began with, or too short; warn of columns of very different sizes."""
+    task = config.task
+    if task.digest not in (None, recordings.digest):
+        raise ConfigError(f"data={task.data}: the numbers are others than the run began with; begin another, run_dir=")
+    task.digest = recordings.digest
+    for recording in recordings.trajectories:
+        if len(recording.states) <= task.chunk:
+            raise ConfigError(
+                f"task.chunk={task.chunk}: {recording.name} has {len(recording.states) - 1} steps; give a smaller chunk, or "
+                "leave that trajectory out"
+            )
+    warn_of_sizes(torch.cat([recording.states for recording in recordings.trajectories]), recordings.names)
+
+
+def split_of(recordings: Recordings, config: FitTrajectoriesConfig, seed: int) -> Split:
+    """By trajectory, in an order that is drawn; fewer than three are each cut in time."""
+    shares, chunk = config.task.split, config.task.chunk
+    every = list(recordings.trajectories)
+    if len(every) >= 3:
+        return Split(*([every[i] for i in own] for own in shared_out(len(every), shares, seed)))
+    parts: tuple[list[Recording], ...] = ([], [], [])
+    for recording in every:
+        ends = [0, *(round(float(share) * len(recording.states)) for share in np.cumsum(shares))]
+        for part, start, stop in zip(parts, ends[:-1], ends[1:], strict=True):
+            if stop - start <= chunk:
+                raise ConfigError(
+                    f"data={config.task.data}: a part of {stop - start} states of {recording.name} is shorter than "
+                    f"task.chunk={chunk}; give three trajectories or more, or a smaller chunk"
+                )
+            part.append(
+                Recording(
+                    recording.name, recording.times[start:stop], recording.states[start:stop],
+                    recording.controls[start : stop - 1],
+                )
+            )  # fmt: skip
+    return Split(*parts)
+
+
+def positions_count(config: FitTrajectoriesConfig, recordings: Recordings) -> int:
+    """Numbers of a state that are positions; all where it is not said which are.
+
+    Raises:
+        ConfigError: velocities or momenta are not as many.
+    """
+    names, positions = recordings.names, config.task.positions
+    if positions is None:
+        return len(names)
+    count = sum(name in positions or name.rpartition("[")[0] in positions for name in names)
+    if 2 * count != len(names):
+        raise ConfigError(f"{count} positions and {len(names) - count} velocities or momenta: give as many of each")
+    return count
+
+
+def vector_size(config: FitTrajectoriesConfig, n: int) -> int:
+    """Of the vectors of which ``rep=k*V`` are made where the group is not known."""
+    rep = config.task.rep
+    if rep is None:
+        raise ConfigError("group=auto without rep=: say how many vectors the positions (or the state) are, rep=2*V")
+    count = notation.representation("rep", rep, GL(1)).dim
+    if n % count:
+        raise ConfigError(f"rep={rep}: {n} numbers are no {count} vectors")
+    return n // count
+
+
+def representations(config: FitTrajectoriesConfig, group: Group | None, recordings: Recordings) -> tuple[Rep, Rep]:
+    """Of states and of controls."""
+    n, m = len(recordings.names), len(recordings.control_names)
+    if group is None:
+        trivial = Trivial(1)
+        return n * V(trivial), m * V(trivial) if m else V(trivial)
+    positions = positions_count(config, recordings)
+    rep = state_rep(config, group, positions)
+    return rep, vectors(config.task.control_rep, group, m, "control_rep", "controls") if m else V(group)
+
+
+def positions_rep(config: FitTrajectoriesConfig, group: Group, recordings: Recordings) -> Rep:
+    """Of the positions."""
+    n = positions_count(config, recordings)
+    if config.task.group is None or (not config.task.generators and config.task.group == AUTO):
+        return n * V(group)
+    return vectors(config.task.rep, group, n, "rep", "positions")
+
+
+def state_rep(config: FitTrajectoriesConfig, group: Group, positions: int) -> Rep:
+    task = config.task
+    rep = vectors(task.rep, group, positions, "rep", "positions" if task.positions else "the state")
+    if task.velocities:
+        return rep + rep
+    if task.momenta:
+        return rep + (rep if group.is_orthogonal else rep.T)
+    return rep
+
+
+def scaling_of(config: FitTrajectoriesConfig, recordings: Sequence[Recording], rep: Rep, control_rep: Rep) -> Scaling:
+    """Units in which states have a spread of one and change by about as much in unit time; pairs of conjugates keep theirs."""
+    z = torch.cat([recording.states for recording in recordings])
+    normaliser = InvariantNormaliser(rep)
+    normaliser.update(z)
+    centre, scale = normaliser.mean.double().clone(), normaliser.std.double().clone()
+    rates = torch.cat([r.states.diff(dim=0) / r.times.diff()[:, None] for r in recordings])
+    seconds = float((rates / scale).square().mean().rsqrt())
+    if not 0 < seconds < math.inf:
+        raise ConfigError(f"data={config.task.data}: nothing moves in it")
+    d = rep.dim // 2
+    if config.task.velocities:  # dq/dt = v in scaled units too
+        seconds = float((scale[:d] / scale[d:]).log().mean().exp())
+        centre[d:], scale[d:] = 0.0, scale[:d] / seconds
+    elif config.task.momenta:  # scale_q scale_p is one number, so that Hamilton's equations stay what they are
+        scale[d:] = (scale[:d] * scale[d:]).log().mean().exp() / scale[:d]
+    m = recordings[0].controls.shape[1]
+    if not m:
+        return Scaling(centre, scale, seconds, torch.zeros(0).double(), torch.ones(0).double())
+    controls = InvariantNormaliser(control_rep)
+    controls.update(torch.cat([recording.controls for recording in recordings]))
+    return Scaling(centre, scale, seconds, controls.mean.double().clone(), controls.std.double().clone())
+
+
+def drive_of(recording: Recording, scaling: Scaling) -> Drive:
+    return Drive(recording.times.diff() / scaling.seconds, scaling.controls(recording.controls))
+
+
+def padded(
+    recordings: Sequence[Recording], scaling: Scaling, most: int
+) -> tuple[Float[Tensor, "N T n"], Drive, Bool[Tensor, "N T"]]:
+    """Scaled trajectories of one length: after its end each stands still, in steps of length 0; and where it is known."""
+    length = min(max(len(recording.states) for recording in recordings), most + 1)
+    states, steps, controls, known = [], [], [], []
+    for recording in recordings:
+        y, drive = scaling.states(recording.states)[:length], drive_of(recording, scaling)
+        missing = length - len(y)
+        states.append(torch.cat([y, y[-1:].expand(missing, -1)]))
+        steps.append(torch.cat([drive.steps[: length - 1], drive.steps.new_zeros(missing)])[: length - 1])
+        own = drive.controls[: length - 1]
+        controls.append(torch.cat([own, own.new_zeros(length - 1 - len(own), own.shape[1])]))
+        known.append(torch.arange(length) < len(y))
+    return torch.stack(states), Drive(torch.stack(steps), torch.stack(controls)), torch.stack(known)

@@ -1,8 +1,4 @@
-"""Policies, programs and functions that others have made, loaded from their files.
-
-Loading a stable-baselines3 file or an exported program unpickles what is in it, which can run any code: the caller has asked
-for the user's trust before. A module is code, too, and the user has named it.
-"""
+"""Policies, programs and functions that others have made, loaded from their files."""
 
 from __future__ import annotations
 
@@ -18,6 +14,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import torch
+from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.save_util import load_from_zip_file
@@ -25,12 +22,16 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import Tensor, nn
 
+from rppdyn.agents.checkpoint import pretrained_card, pretrained_env, pretrained_policy
+from rppdyn.agents.equivariance import function_equivariance_error
 from rppdyn.agents.policy import RPPPolicy
-from rppdyn.agents.pretrained import pretrained_card, pretrained_env, pretrained_policy
-from rppdyn.errors import place_in_users_code
-from rppdyn.jobs.config.checks import ConfigError, did_you_mean
+from rppdyn.envs import dictionary_of, make_env, symmetry_spec, unflattening
+from rppdyn.errors import modules_of, place_in_users_code, search_modules
+from rppdyn.jobs.config.agent import EVALUATION_SEED
+from rppdyn.jobs.config.base import ConfigError, did_you_mean
 from rppdyn.jobs.config.command import pretrained_name
-from rppdyn.trust import modules_of, search_modules
+from rppdyn.jobs.results import FileAgent
+from rppdyn.jobs.training.evaluation import Evaluator, Policy, policy_of
 
 POLICY_KEYS = ("policy_class", "policy_kwargs", "observation_space", "action_space", "use_sde")
 """The entries that a policy is rebuilt from; the rest of a stable-baselines3 file stays unread."""
@@ -79,6 +80,15 @@ def load_pretrained(what: str) -> tuple[RPPPolicy, Callable[..., gymnasium.Env]]
     """
     name = pretrained_name(what) or what
     return pretrained_policy(name), partial(pretrained_env, pretrained_card(name))
+
+
+def takes_keys(policy: BasePolicy, env: gymnasium.Env) -> Policy | None:
+    """A policy of dictionaries, of the vectors that an environment flattens its own to; None of any other."""
+    keys = dictionary_of(env)
+    if keys is None or isinstance(policy.observation_space, spaces.Box):
+        return None
+    of_keys, as_keys = policy_of(policy), unflattening(keys)
+    return lambda observations: of_keys(as_keys(observations))
 
 
 class _Normalised(nn.Module):
@@ -171,3 +181,49 @@ def load_function(name: str) -> Callable[[Tensor], Tensor]:
 def _first_line(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
     return f"{type(error).__name__}: {text.splitlines()[0][:160]}"
+
+
+# -- what agents from files do -----------------------------------------------------------------------------------------
+
+EPISODES = 10
+STATES = 512
+
+
+def measure_file(file: str, env_id: str | None) -> FileAgent:
+    """Play episodes with the policy in a file.
+
+    Args:
+        env_id: the environment; None for that of the policy's own symmetry, which an RPPPolicy has.
+    Raises:
+        ConfigError: a file is damaged, or its environment is not known, or another than it was made for.
+    """
+    loaded = load_policy(file)
+    env_id = env_id or getattr(getattr(loaded, "spec", None), "env_id", None)
+    if env_id is None:
+        raise ConfigError(f"{file}: give --env, the environment that it plays in")
+    act, evaluator = policy_of(loaded), Evaluator(partial(make_env, env_id), EPISODES, EVALUATION_SEED)
+    try:
+        env = evaluator.envs[0]
+        if (keys := takes_keys(loaded, env)) is not None:
+            act = keys
+        elif loaded.observation_space.shape != env.observation_space.shape:
+            raise ConfigError(
+                f"{file} takes observations of shape {loaded.observation_space.shape}, and {env_id} has "
+                f"{env.observation_space.shape}: give the environment that it was made for"
+            )
+        episodes = evaluator.run(act)
+        errors: dict[str, float] = {}
+        note = ""
+        try:
+            spec = getattr(loaded, "spec", None) or symmetry_spec(env)
+        except ValueError as error:
+            note = str(error)
+        else:
+            states, _ = episodes.spread(STATES)
+            result = function_equivariance_error(act, spec, states, getattr(env.action_space, "high", 1.0))
+            errors = result.per_generator
+    finally:
+        evaluator.close()
+    return FileAgent(
+        file, env_id, type(loaded).__name__, episodes.returns.tolist(), episodes.lengths.tolist(), errors, note
+    )

@@ -12,9 +12,8 @@ from markupsafe import Markup
 from rppdyn.agents.policy import MODELS, pathway_variances
 from rppdyn.envs import Certificate, SymmetrySpec
 from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW
-from rppdyn.jobs.config.checks import free_variance_number
-from rppdyn.jobs.measuring.agent_file import FileAgent
-from rppdyn.jobs.reporting import figures
+from rppdyn.jobs.config.base import free_variance_number
+from rppdyn.jobs.reporting import data
 from rppdyn.jobs.reporting.data import RunGroup
 from rppdyn.jobs.reporting.page import (
     INTERVALS,
@@ -32,6 +31,7 @@ from rppdyn.jobs.reporting.page import (
     reached,
     scientific,
 )
+from rppdyn.jobs.results import FileAgent
 from rppdyn.nn import RPPEMLP
 from rppdyn.nn.chains import equivariant_name
 
@@ -100,7 +100,7 @@ def _learning(groups: Sequence[RunGroup]) -> Markup:
         if (drawn := group.curve(RETURN)) is not None
     )
     alternative = f"Mean return over steps: {summary}."
-    return picture("learning", lambda: figures.curves(panels, "mean return"), caption, alternative, legend(groups))
+    return picture("learning", lambda: data.curves(panels, "mean return"), caption, alternative, legend(groups))
 
 
 def _returns(groups: Sequence[RunGroup]) -> Markup:
@@ -118,7 +118,7 @@ def _returns(groups: Sequence[RunGroup]) -> Markup:
         parts.append(
             picture(
                 f"returns{k}",
-                partial(figures.finals, members, RETURN, "mean return at the end"),
+                partial(data.finals, members, RETURN, "mean return at the end"),
                 "Each dot is a seed, the stroke the interquartile mean, of more than three the bar its 95 % interval.",
                 f"Returns at the end on {env}; the table below has the numbers.",
             )
@@ -153,7 +153,7 @@ def _equivariance(groups: Sequence[RunGroup]) -> Markup:
         parts.append(
             picture(
                 f"equivariance{k}",
-                partial(figures.curves, panels, "error", log=True),
+                partial(data.curves, panels, "error", log=True),
                 "The equivariance error at states of exploring episodes, by generator, on a logarithmic scale: 0 is "
                 "equivariant, 1 the worst; rounding is near 1e-16. " + bands(members),
                 f"Equivariance errors on {env} over steps; the table below has the last ones.",
@@ -181,7 +181,7 @@ def _pathways(groups: Sequence[RunGroup]) -> Markup:
         parts.append(
             picture(
                 f"pathways{k}",
-                partial(figures.curves, panels, "norm of the weights", log=True),
+                partial(data.curves, panels, "norm of the weights", log=True),
                 "Norm of the weights that each pathway contributes. " + bands(members),
                 f"Norms of the pathways on {env} over steps; the table below has the last ones.",
                 legend(members),

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from markupsafe import Markup
 
-from rppdyn.jobs.reporting import figures
+from rppdyn.jobs.reporting import data
 from rppdyn.jobs.reporting.data import Final, Measure, RunGroup
 from rppdyn.jobs.reporting.page import (
     INTERVALS,
@@ -167,7 +167,7 @@ def _training(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
         if (drawn := group.curve(name)) is not None
     )
     caption = "Errors on test data and equivariance errors there, on logarithmic scales. " + bands(groups, each=True)
-    draw = lambda: figures.curves(panels, "error", log=True, unit="epochs", each=True)  # noqa: E731
+    draw = lambda: data.curves(panels, "error", log=True, unit="epochs", each=True)  # noqa: E731
     return picture(f"training{k}", draw, caption, f"Errors on {subject} over epochs: {summary}.", legend(groups))
 
 
@@ -191,7 +191,7 @@ def _rollouts(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None
     )
     alternative = f"Errors of rollouts on {subject} over {unit}; the table above has their means."
     finished = [group for group in groups if any(run.rollouts for run in group.runs)]
-    draw = lambda: figures.rollouts(finished, panels, unit)  # noqa: E731
+    draw = lambda: data.rollouts(finished, panels, unit)  # noqa: E731
     return picture(f"rollouts{k}", draw, caption, alternative, legend(finished))
 
 

@@ -13,8 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from rppdyn.jobs.measuring.measure import equivariance_figure
 from rppdyn.jobs.reporting.data import Measure, RunGroup
-from rppdyn.jobs.reporting.figures import equivariance_figure
 from rppdyn.jobs.results import final_policy
 from rppdyn.runs.statistics import FEW
 

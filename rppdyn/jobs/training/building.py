@@ -23,15 +23,12 @@ from rppdyn.envs import SymmetrySpec, certified_share, file_spec, make_env, plai
 from rppdyn.errors import place_in_users_code
 from rppdyn.jobs.config import notation
 from rppdyn.jobs.config.agent import ImaginationConfig, ModelConfig, TrainAgentConfig
-from rppdyn.jobs.config.checks import CERTIFIED, ConfigError
-from rppdyn.jobs.config.run import device_of
+from rppdyn.jobs.config.base import CERTIFIED, ConfigError, device_of
 from rppdyn.jobs.results import final_policy
 from rppdyn.priors import free_variance
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError
-from rppdyn.runs.checkpoints import load_tensors
-from rppdyn.runs.files import replacing, write_json, write_tensors
-from rppdyn.runs.streams import kept_random_state
-from rppdyn.runs.workers import torch_threads
+from rppdyn.runs.files import load_tensors, replacing, write_json, write_tensors
+from rppdyn.runs.workers import kept_random_state, torch_threads
 
 logger = logging.getLogger(__name__)
 

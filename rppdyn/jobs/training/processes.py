@@ -21,7 +21,7 @@ import torch
 
 from rppdyn.errors import UserCodeError, by_user, one_line, place_in_users_code
 from rppdyn.jobs.config.agent import TrainAgentConfig
-from rppdyn.jobs.config.run import device_of
+from rppdyn.jobs.config.base import device_of
 from rppdyn.jobs.results import TrainManyResult
 from rppdyn.runs import Progress, StopRequest
 from rppdyn.runs.workers import MOST, Worker, WorkerError, processors, tell

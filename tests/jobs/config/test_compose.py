@@ -18,8 +18,7 @@ from rppdyn.agents.mbpo import DYNAMICS
 from rppdyn.envs import KNOWN_ENVIRONMENTS
 from rppdyn.jobs.config import compose, schemas
 from rppdyn.jobs.config.agent import MODELS, TrainAgentConfig
-from rppdyn.jobs.config.checks import PARAMETRISATIONS, PRECISIONS, ConfigError, did_you_mean
-from rppdyn.jobs.config.run import without
+from rppdyn.jobs.config.base import PARAMETRISATIONS, PRECISIONS, ConfigError, did_you_mean, without
 from rppdyn.jobs.config.schemas import help_of
 from rppdyn.nn.linear import Parametrisation
 from rppdyn.runs import RunFolder

@@ -6,7 +6,7 @@ import pytest
 
 from rppdyn.groups import SO, D, O, SO13p, Z
 from rppdyn.jobs.config import notation
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError
 from rppdyn.reps import Pseudoscalar, Scalar, T, V
 
 

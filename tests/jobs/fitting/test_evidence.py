@@ -11,7 +11,7 @@ import torch
 
 from rppdyn.jobs import fit_dynamics, fit_image, fit_regression
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError
 from rppdyn.runs import RunFolder
 
 WORDS = ("task=inertia", "model=rpp", "model.hidden=16", "model.num_layers=1", "model.free_variance=1e-4", "task.train=200",

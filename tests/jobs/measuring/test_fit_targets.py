@@ -19,11 +19,11 @@ from rppdyn.dynamics import integrate
 from rppdyn.equivariance import rollout_equivariance_error
 from rppdyn.jobs import equivariance, fit_dynamics, fit_regression
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import EquivarianceConfig
 from rppdyn.jobs.fit_dynamics import load_models
 from rppdyn.jobs.fit_regression import load_regressors
-from rppdyn.jobs.fitting.running import save_members
+from rppdyn.jobs.fitting.members import save_members
 from rppdyn.jobs.measuring.measure import over_members
 from rppdyn.runs import RunFolder, RunFolderError, iqm, read_metrics
 

@@ -14,7 +14,7 @@ from pages import Page, browse, needs_browser, probed, rows_of
 from rppdyn.jobs import report
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.command import ReportConfig
-from rppdyn.jobs.reporting import figures as reporting_figures
+from rppdyn.jobs.reporting import data as reporting_figures
 from rppdyn.jobs.reporting.data import read_groups
 from rppdyn.runs import RunFolder, RunFolderError, bootstrap_interval, iqm, paired_ratio
 from rppdyn.runs.files import write_json

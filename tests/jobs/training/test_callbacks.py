@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from rppdyn.cli import main
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.measuring.loading import load_function
-from rppdyn.jobs.training.callbacks import load_callbacks
-from rppdyn.runs import RunFolder, loggers
+from rppdyn.jobs.train_agent import load_callbacks
+from rppdyn.runs import RunFolder, session
 
 MODULE = """
 from stable_baselines3.common.callbacks import BaseCallback
@@ -97,7 +97,7 @@ def test_refused_in_one_line(words, said, capsys, here):
 
 
 def test_a_missing_logger_names_its_extra(monkeypatch, capsys, here):
-    monkeypatch.setattr(loggers, "find_spec", lambda name: None)
+    monkeypatch.setattr(session, "find_spec", lambda name: None)
     for verb in (WORDS, ["fit-regression"]):
         assert main([*verb, "logger=wandb", "run_dir=run"]) == 2
         assert (

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rppdyn.jobs.config.checks import ConfigError
-from rppdyn.jobs.training.film import film, require_format
+from rppdyn.jobs.config.base import ConfigError
+from rppdyn.jobs.training.evaluation import film, require_format
 
 STEPS = 12
 
@@ -79,7 +79,7 @@ def test_formats_are_refused_before_anything_is_played(monkeypatch):
     require_format("a.GIF")
     with pytest.raises(ConfigError, match=r"--video film\.avi: the name must end in \.gif or \.mp4"):
         require_format("film.avi")
-    monkeypatch.setattr("rppdyn.jobs.training.film.find_spec", lambda name: None)
+    monkeypatch.setattr("rppdyn.jobs.training.evaluation.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install imageio-ffmpeg, or write a \.gif"):
         require_format("film.mp4")
 

@@ -13,7 +13,7 @@ import torch
 from rppdyn.errors import by_user
 from rppdyn.jobs import train_agent
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.checks import ConfigError
+from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.results import TrainManyResult
 from rppdyn.jobs.training import processes
 from rppdyn.runs import RunFolder, StopRequest

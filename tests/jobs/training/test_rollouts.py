@@ -12,7 +12,7 @@ import torch
 
 from rppdyn.agents import RPPSAC
 from rppdyn.jobs.training.evaluation import Episodes, Evaluator
-from rppdyn.runs.streams import kept_random_state
+from rppdyn.runs.workers import kept_random_state
 
 
 def policy(observations):

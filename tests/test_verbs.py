@@ -9,13 +9,13 @@ from dataclasses import asdict
 import pytest
 from omegaconf import OmegaConf
 
+from rppdyn import verbs
 from rppdyn.cli import main
 from rppdyn.jobs import train_agent
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.checks import ConfigError, positive
+from rppdyn.jobs.config.base import ConfigError, positive
 from rppdyn.jobs.results import TrainManyResult
 from rppdyn.runs import RunFolder
-from rppdyn.verbs import training
 
 
 def refused() -> ConfigError:
@@ -84,7 +84,7 @@ def test_a_full_disk_is_said_in_one_line(monkeypatch, tmp_path, capsys, error):
     def full(*_, **__):
         raise error
 
-    monkeypatch.setattr("rppdyn.jobs.fitting.running.draw_pathways", full)
+    monkeypatch.setattr("rppdyn.jobs.fitting.members.draw_pathways", full)
     monkeypatch.setattr("rppdyn.jobs.fitting.members.fit_curves", full)
     words = [*FIT, "optimiser.epochs=1", f"run_dir={tmp_path / 'run'}"]
     assert main(words) == 2
@@ -107,6 +107,6 @@ def test_a_job_of_a_search_returns_its_objective(tmp_path):
     """What a sweeper that searches chooses the next configuration by."""
     words = [*FIT[1:], "optimiser.epochs=1", f"run_dir={tmp_path / 'run'}"]
     config = compose.composed("fit_regression", words)
-    task = training._SweepTask(training.Training("fit_regression", training.FIT_RESULT), False, False, searches=True)
+    task = verbs._SweepTask(verbs.Training("fit_regression", verbs.FIT_RESULT), False, False, searches=True)
     value = task(OmegaConf.structured(config))
     assert [value] == RunFolder.open(tmp_path / "run").result()["metrics"]["validation/error"]

@@ -1,1 +1,0 @@
-"""The words after `rppdyn`: their arguments, and what they do with them."""
