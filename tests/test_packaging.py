@@ -141,7 +141,7 @@ def test_modules_have_no_cycles():
         graph[module] = {name if name in modules else name.rpartition(".")[0] for name in names} & set(modules) - {
             module
         }
-    graph["rppdyn.reps.rep"] -= {f"rppdyn.reps.{name}" for name in ("builtin", "matrices", "types")}
+    graph["rppdyn.reps.rep"] -= {f"rppdyn.reps.{name}" for name in ("builtin", "matrices")}
     TopologicalSorter(graph).prepare()
 
 

@@ -15,7 +15,7 @@ from rppdyn.envs.certification.certify import certify
 from rppdyn.envs.certification.store import find_certificate, save_certificate, simulated
 from rppdyn.envs.spec import VERDICTS, SymmetrySpec
 from rppdyn.envs.wrappers import step_wrappers
-from rppdyn.priors.shares import LARGEST_DEFECT, SMALLEST_DEFECT, share_of_defect
+from rppdyn.priors.likelihood import LARGEST_DEFECT, SMALLEST_DEFECT, share_of_defect
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv

@@ -18,8 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from rppdyn.basis.certificate import Certificate
-from rppdyn.basis.problem import Array
+from rppdyn.basis.problem import Array, Certificate
 
 if TYPE_CHECKING:
     from rppdyn.reps import Rep

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from rppdyn.basis.basis import Subspace, from_arrays
-from rppdyn.basis.certificate import RESIDUAL_LIMIT, Certificate
-from rppdyn.basis.problem import Array, Problem
+from rppdyn.basis.problem import RESIDUAL_LIMIT, Array, Certificate, Problem
 from rppdyn.runs.array_cache import ArrayCache, Summary
 
 FORMAT_VERSION = 3

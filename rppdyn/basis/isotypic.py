@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from rppdyn.basis.basis import IsotypicSubspace, SharedType, unit_matrices
-from rppdyn.basis.certificate import ZERO, Certificate, NotCertified
 from rppdyn.basis.decomposition import Ambiguous, adjoint_map, decompose
-from rppdyn.basis.problem import Factor, Problem, generators_of
+from rppdyn.basis.problem import ZERO, Certificate, Factor, NotCertified, Problem, generators_of
 
 if TYPE_CHECKING:
     from rppdyn.reps import Rep

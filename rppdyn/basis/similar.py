@@ -23,9 +23,8 @@ from functools import lru_cache
 import numpy as np
 
 from rppdyn.basis.basis import DenseSubspace, Subspace
-from rppdyn.basis.certificate import Certificate, NotCertified
 from rppdyn.basis.decomposition import adjoint_map
-from rppdyn.basis.problem import Array, Factor, Problem, chain_apply
+from rppdyn.basis.problem import Array, Certificate, Factor, NotCertified, Problem, chain_apply
 from rppdyn.basis.strategies import MAX_ITERATIVE_BYTES
 
 MAX_NUMBERS = 5e6  # of commutators; so many take a fifth of a second a step (SO(16) has 4 million)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from rppdyn.basis import cache as disk
 from rppdyn.basis.basis import Basis, Block, Subspace
-from rppdyn.basis.certificate import Certificate, NotCertified
 from rppdyn.basis.isotypic import solve_isotypic
-from rppdyn.basis.problem import Problem
+from rppdyn.basis.problem import Certificate, NotCertified, Problem
 from rppdyn.basis.similar import solve_similar
 from rppdyn.basis.strategies import solve_dense, solve_iterative, solve_orbits
 

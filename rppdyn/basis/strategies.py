@@ -11,8 +11,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from rppdyn.basis.basis import DenseSubspace, OrbitSubspace
-from rppdyn.basis.certificate import ZERO, Certificate, NotCertified
-from rppdyn.basis.problem import Array, Problem
+from rppdyn.basis.problem import ZERO, Array, Certificate, NotCertified, Problem
 
 MAX_ORBIT_BYTES = 2**34
 MAX_STEPS = 5000

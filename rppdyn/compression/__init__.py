@@ -1,28 +1,32 @@
 """Networks in random subspaces, their codes, and PAC-Bayes bounds of what is coded shortly."""
 
 from rppdyn.compression.bounds import (
+    Agreement,
     Bound,
+    agreement,
+    categorical_bits,
     catoni_bound,
     catoni_inverse,
     empirical_risk,
+    gaussian_bits,
     hoeffding_bound,
     relative_error,
     setting_bits,
     universal_kl,
     zero_one_loss,
 )
-from rppdyn.compression.choice import Agreement, agreement, categorical_bits, gaussian_bits
 from rppdyn.compression.coding import decode, decode_symbols, encode, encode_symbols, entropy, message_bound
-from rppdyn.compression.projectors import (
+from rppdyn.compression.subspace import (
     PROJECTORS,
     FiLMProjector,
     KroneckerProjector,
     Projector,
+    Subspace,
     SumProjector,
+    compress,
     make_projector,
     modulating,
 )
-from rppdyn.compression.subspace import Subspace, compress
 
 __all__ = [
     "Bound",

@@ -14,8 +14,7 @@ from rppdyn.dynamics.models import (
     relative_drift,
     rollout_error,
 )
-from rppdyn.dynamics.planning import CrossEntropyPlanner
-from rppdyn.dynamics.transition import Rollout, Step, TransitionModel
+from rppdyn.dynamics.transition import CrossEntropyPlanner, Rollout, Step, TransitionModel
 
 __all__ = [
     "METHODS",

@@ -14,12 +14,15 @@ from rppdyn.equivariance.discover import (
 )
 from rppdyn.equivariance.error import (
     EquivarianceError,
+    RolloutError,
     Summary,
     equivariance_error,
     error_by_input,
     error_by_output,
     relative_difference,
+    rollout_equivariance_error,
     summarise,
+    trajectory_equivariance_error,
 )
 from rppdyn.equivariance.images import (
     TranslationError,
@@ -33,7 +36,6 @@ from rppdyn.equivariance.images import (
 from rppdyn.equivariance.layerwise import Attribution, Layer, layers_of, layerwise_difference, layerwise_lie_derivative
 from rppdyn.equivariance.layouts import Placed, tokens
 from rppdyn.equivariance.lie import LocalEquivarianceError, lie_derivative, local_equivariance_error
-from rppdyn.equivariance.rollout import RolloutError, rollout_equivariance_error, trajectory_equivariance_error
 
 __all__ = [
     "Attribution",

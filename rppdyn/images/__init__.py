@@ -20,11 +20,11 @@ if TYPE_CHECKING:
         omega_penalty,
         set_omega,
     )
-    from rppdyn.images.lie_resnet import LieResNet18
     from rppdyn.images.models import (
         ARCHITECTURES,
         ImageModel,
         LayerSpec,
+        LieResNet18,
         MaxSubsampling,
         PolyphaseSubsampling,
         nine_layers,

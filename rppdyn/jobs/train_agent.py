@@ -33,7 +33,7 @@ from rppdyn.jobs.training import building
 from rppdyn.jobs.training.building import build_agent, build_env, capture_into, certify_variance, process_state, spec_of
 from rppdyn.jobs.training.evaluation import AsyncEvaluations, Evaluations, SyncEvaluations
 from rppdyn.jobs.training.processes import RemoteProgress, Seeds, portable, shared_out, side_by_side
-from rppdyn.priors.shares import NARROW_SHARE
+from rppdyn.priors.likelihood import NARROW_SHARE
 from rppdyn.runs import Progress, RunFolder, RunFolderError, Session, StopRequest, stop_on_signals
 from rppdyn.runs.files import write_json
 from rppdyn.runs.session import ProgressBar

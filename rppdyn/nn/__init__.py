@@ -1,9 +1,8 @@
 """Relaxed layers and networks: sums of pathways, each with its own prior."""
 
-from rppdyn.nn.activations import ACTIVATIONS, Activation
+from rppdyn.nn.activations import ACTIVATIONS, Activation, Gate, Pointwise
 from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.frame import LearnedFrame
-from rppdyn.nn.gate import Gate, Pointwise
 from rppdyn.nn.hidden import gated, hidden_representation, regular_hidden, tensor_hidden
 from rppdyn.nn.linear import DensePathway, RelaxedLinear
 from rppdyn.nn.merging import merge

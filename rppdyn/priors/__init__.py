@@ -3,8 +3,16 @@
 from rppdyn.priors.joint import joint_evidence
 from rppdyn.priors.laplace import Evidence, curvature, gradient_curvature, kronecker_evidence, learn_variances
 from rppdyn.priors.learning import VarianceLearning, weights_of
-from rppdyn.priors.likelihood import Categorical, Gaussian, Laplace, Likelihood, negative_log_prior
-from rppdyn.priors.shares import free_share, free_variance, share_of_defect
+from rppdyn.priors.likelihood import (
+    Categorical,
+    Gaussian,
+    Laplace,
+    Likelihood,
+    free_share,
+    free_variance,
+    negative_log_prior,
+    share_of_defect,
+)
 
 __all__ = [
     "Categorical",

@@ -15,7 +15,7 @@ torch.Size([9, 1])
 from __future__ import annotations
 
 from rppdyn.reps.rep import Rep  # isort: skip  (the base class first)
+from rppdyn.reps.builtin import Pseudoscalar, RepType, Scalar, T, V
 from rppdyn.reps.matrices import regular
-from rppdyn.reps.types import Pseudoscalar, RepType, Scalar, T, V
 
 __all__ = ["V", "Scalar", "Pseudoscalar", "T", "Rep", "RepType", "regular"]

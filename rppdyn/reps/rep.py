@@ -126,15 +126,15 @@ class Rep(Algebra):
 
     if TYPE_CHECKING:  # what the operators of `Algebra` give
 
-        def __add__(self, other: Rep | types.RepType) -> Rep: ...
+        def __add__(self, other: Rep | builtin.RepType) -> Rep: ...
 
-        def __mul__(self, other: Rep | types.RepType | int) -> Rep: ...
+        def __mul__(self, other: Rep | builtin.RepType | int) -> Rep: ...
 
         def __rmul__(self, other: int) -> Rep: ...
 
         def __pow__(self, n: int) -> Rep: ...
 
-        def __rshift__(self, other: Rep | types.RepType) -> Rep: ...
+        def __rshift__(self, other: Rep | builtin.RepType) -> Rep: ...
 
     # -- identity -----------------------------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class Rep(Algebra):
     # -- algebra ------------------------------------------------------------------------------------------------------
 
     def _sum(self, other, swap):
-        if isinstance(other, types.RepType):
+        if isinstance(other, builtin.RepType):
             other = other(self.G)
         if not isinstance(other, Rep):
             return NotImplemented
@@ -297,7 +297,7 @@ class Rep(Algebra):
         return builtin.direct_sum(a.G, [(b, 1), (a, 1)] if swap else [(a, 1), (b, 1)])
 
     def _product(self, other, swap):
-        if isinstance(other, types.RepType):
+        if isinstance(other, builtin.RepType):
             other = other(self.G)
         if not isinstance(other, Rep):
             return NotImplemented
@@ -530,4 +530,4 @@ def _same_group(a: Rep, b: Rep) -> tuple[Rep, Rep]:
 
 
 # The operators above build subclasses of Rep, whose modules in turn need Rep, so these stand after it.
-from rppdyn.reps import builtin, matrices, types  # noqa: E402
+from rppdyn.reps import builtin, matrices  # noqa: E402

@@ -18,8 +18,7 @@ import torch
 
 from rppdyn.basis import cache, solve, solver
 from rppdyn.basis.basis import DenseSubspace
-from rppdyn.basis.certificate import Certificate, NotCertified
-from rppdyn.basis.problem import Problem
+from rppdyn.basis.problem import Certificate, NotCertified, Problem
 from rppdyn.groups import O13, SO, SU, Group, RubiksCube
 from rppdyn.reps import T
 from rppdyn.runs import array_cache
@@ -216,7 +215,7 @@ def test_processes_writing_at_once(tmp_path):
     script = """
 import logging
 from rppdyn.basis import cache, solve, solver
-from rppdyn.basis.certificate import Certificate, NotCertified
+from rppdyn.basis.problem import Certificate, NotCertified
 from rppdyn.basis.problem import Problem
 from rppdyn.basis.basis import DenseSubspace
 from rppdyn.groups import SO, SU

@@ -25,7 +25,7 @@ from rppdyn.images.lie_convolution import (
     set_elements,
     set_omega,
 )
-from rppdyn.images.lie_resnet import LieResNet18
+from rppdyn.images.models import LieResNet18
 from rppdyn.images.registry import FilterSettings
 from rppdyn.priors import Categorical, curvature, kronecker_evidence
 

@@ -33,7 +33,7 @@ from rppdyn.jobs.reporting.page import (
 )
 from rppdyn.jobs.results import FileAgent
 from rppdyn.nn import RPPEMLP
-from rppdyn.nn.chains import equivariant_name
+from rppdyn.nn.linear import equivariant_name
 
 RETURN = "eval/return_mean"
 TRAINING = "rollout/return_mean"
