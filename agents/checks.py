@@ -27,7 +27,7 @@ from stable_baselines3.common.vec_env import (
 from rppdyn.agents.compile import OPTIONS
 from rppdyn.envs import SymmetrySpec
 from rppdyn.envs.catalogue import single_environment
-from rppdyn.envs.certification.wrapped import require_symmetric_wrappers
+from rppdyn.envs.certification.evidence import require_symmetric_wrappers
 from rppdyn.nn.compiling import check_compiler
 from rppdyn.runs.files import DivergedError, not_finite
 
@@ -268,7 +268,7 @@ def check_wrappers(env: VecEnv, spec: SymmetrySpec) -> None:
 
     Raises:
         ValueError: naming a vectorised wrapper that is not known to leave actions and observations alone, or one of the
-            environments' own that spoils the symmetry, see `rppdyn.envs.certification.wrapped`.
+            environments' own that spoils the symmetry, see `rppdyn.envs.certification.evidence`.
     """
     while isinstance(env, VecEnvWrapper):
         if type(env) not in HARMLESS:

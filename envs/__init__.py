@@ -34,14 +34,19 @@ from rppdyn.envs.catalogue import (
     symmetry_spec,
     terms_spec,
 )
-from rppdyn.envs.certification.certificate import Certificate, Defect, GeneratorReport, Support
-from rppdyn.envs.certification.certify import certify
+from rppdyn.envs.certification.certificate import (
+    Certificate,
+    CertifiedShare,
+    Defect,
+    GeneratorReport,
+    Support,
+    share_of,
+)
+from rppdyn.envs.certification.certify import certified_share, certify
 from rppdyn.envs.certification.doctor import Diagnosis, Finding, diagnose
 from rppdyn.envs.certification.faults import FaultReport, Suspect, find_fault
-from rppdyn.envs.certification.share import CertifiedShare, certified_share, share_of
 from rppdyn.envs.certification.store import certificate_for, find_certificate, save_certificate
 from rppdyn.envs.episodes import Episode, EpisodeDataset, read_episodes, write_episodes
-from rppdyn.envs.flat import dictionary_of, flat_names, flattened, unflattening
 from rppdyn.envs.making import ScaledActuators, make_env
 from rppdyn.envs.mirror import mirror_spec, plain_spec, without
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
@@ -49,6 +54,7 @@ from rppdyn.envs.state import Resumable, capture_state, restore_state, why_not_c
 from rppdyn.envs.termination import Termination, termination
 from rppdyn.envs.terms import CompiledTerms, TermCertificate, certify_terms
 from rppdyn.envs.windy_pendulum import EPISODE_STEPS, WINDY_PENDULUM, WindyPendulum
+from rppdyn.envs.wrappers import dictionary_of, flat_names, flattened, unflattening
 
 for _id, _class, _steps in (
     (WINDY_PENDULUM, "windy_pendulum:WindyPendulum", EPISODE_STEPS),

@@ -18,9 +18,8 @@ import mujoco
 from gymnasium.envs.mujoco import MujocoEnv
 from gymnasium.envs.registration import EnvSpec
 
-from rppdyn.envs.flat import flattened
-from rppdyn.envs.returned import ReturnedError, blamed, require_reset
 from rppdyn.envs.state import Resumable
+from rppdyn.envs.wrappers import ReturnedError, blamed, flattened, require_reset
 from rppdyn.errors import one_line, place_in_users_code, require_trust, search_modules
 
 __all__ = [
@@ -98,7 +97,7 @@ def make_env(
 ) -> gym.Env:
     """An environment whose state can be captured, also inside a `SubprocVecEnv` (pass `functools.partial(make_env, ...)`).
 
-    Observations that are dictionaries are flattened (:func:`rppdyn.envs.flat.flattened`).
+    Observations that are dictionaries are flattened (:func:`rppdyn.envs.wrappers.flattened`).
 
     Args:
         env_id: a registered environment.

@@ -32,12 +32,12 @@ import gymnasium as gym
 import mujoco
 import numpy as np
 
-from rppdyn.envs.flat import dictionary_of, flat_names
 from rppdyn.envs.making import env_name
 from rppdyn.envs.spec import NOT_CERTIFIED, SPACES, Entry, Matrix, Space, Symmetry, SymmetrySpec
+from rppdyn.envs.wrappers import dictionary_of, flat_names
 from rppdyn.groups import Group, Trivial, Z
 
-__all__ = ["entry_names", "mirror_group", "mirror_spec", "plain_spec", "without", "PUBLISHED", "published_spec"]
+__all__ = ["entry_names", "mirror_spec", "plain_spec", "without", "PUBLISHED", "published_spec"]
 
 
 def mirror_spec(
@@ -96,7 +96,7 @@ def mirror_spec(
         }
     return SymmetrySpec(
         env_id,
-        mirror_group(),
+        Z(2),
         obs=space("observation", obs_permutation, obs_signs, obs_names, obs_origin),
         action=space("action", action_permutation, action_signs, action_names),
         symmetries=(Symmetry(name, verdict, reward_symmetric, note),),
@@ -130,11 +130,6 @@ def entry_names(env: Any) -> dict[str, list[str]]:
     inner = dictionary_of(env)
     names = [f"observation[{i}]" for i in range(env.observation_space.shape[0])] if inner is None else flat_names(inner)
     return {"obs_names": names, "action_names": [f"action[{i}]" for i in range(env.action_space.shape[0])]}
-
-
-def mirror_group() -> Group:
-    """Z_2 as the exchange of two coordinates, the group of every mirror in the catalogue; equal to `Z(2)`."""
-    return Group("Z(2)", discrete_generators=[[[0.0, 1.0], [1.0, 0.0]]])
 
 
 def _involution(what: str, permutation, signs) -> Matrix:
@@ -280,18 +275,16 @@ _WALKER = {a: b for joint in ("thigh", "leg", "foot")
            for a, b in ((f"{joint}_joint", f"{joint}_left_joint"), (f"{joint}_left_joint", f"{joint}_joint"))}  # fmt: skip
 
 PUBLISHED: Mapping[str, _Published] = {
-    "Hopper": _Published("front-back", mirror_group(), odd=_planar("thigh_joint", "leg_joint", "foot_joint")),
-    "HalfCheetah": _Published(
-        "front-back", mirror_group(), odd=_planar("bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot")
-    ),
-    "Walker2d": _Published("leg swap", mirror_group(), _WALKER),
-    "Swimmer": _Published("left-right", mirror_group(), odd=frozenset({"free_body_rot", "motor1_rot", "motor2_rot"})),
+    "Hopper": _Published("front-back", Z(2), odd=_planar("thigh_joint", "leg_joint", "foot_joint")),
+    "HalfCheetah": _Published("front-back", Z(2), odd=_planar("bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot")),
+    "Walker2d": _Published("leg swap", Z(2), _WALKER),
+    "Swimmer": _Published("left-right", Z(2), odd=frozenset({"free_body_rot", "motor1_rot", "motor2_rot"})),
     "Ant": _Published(
         "leg cycle", Z(4), {f"{kind}_{i}": f"{kind}_{i % 4 + 1}" for kind in ("hip", "ankle") for i in (1, 2, 3, 4)}
     ),
     "Humanoid": _Published(
         "left-right",
-        mirror_group(),
+        Z(2),
         _pairs("hip_x", "hip_z", "hip_y", "knee", "shoulder1", "shoulder2", "elbow"),
         frozenset({"abdomen_x", *_pairs("hip_x", "shoulder1")}),
         root=_SWAP,

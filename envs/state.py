@@ -16,8 +16,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 
-from rppdyn.envs.returned import blamed, held_remarks, require_reset, require_step
 from rppdyn.envs.simulator import get_derived, get_integration_state, set_derived, set_integration_state
+from rppdyn.envs.wrappers import blamed, held_remarks, require_reset, require_step
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv

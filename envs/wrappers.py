@@ -1,14 +1,34 @@
-"""Wrappers around an environment: which of them act on its steps, and copies of those that can be stepped from any state."""
+"""What stands between an environment and an agent: wrappers, dictionaries flattened to vectors, checks of what is returned."""
 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
 
-__all__ = ["acting_wrappers", "observation_function", "step_wrappers", "without_passive"]
+from rppdyn.errors import UserError, is_users_class, place_in_users_code, place_of_method
+
+__all__ = [
+    "acting_wrappers",
+    "observation_function",
+    "step_wrappers",
+    "without_passive",
+    "dictionary_of",
+    "flat_names",
+    "flattened",
+    "unflattening",
+    "ReturnedError",
+    "blamed",
+    "held_remarks",
+    "require_reset",
+    "require_step",
+]
 
 PASSIVE = {
     "gymnasium": {
@@ -87,3 +107,178 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
         return copy.deepcopy(value, memo)
     except Exception:
         return value
+
+
+LARGEST = 2
+"""Axes of an entry that is no image."""
+
+
+def flattened(env: gym.Env) -> gym.Env:
+    """An environment whose observations are vectors: itself, or with dictionaries flattened by Gymnasium's FlattenObservation.
+
+    Raises:
+        ValueError: there are images, texts or graphs among the entries, or lists of any length.
+    """
+    if not isinstance(env.observation_space, spaces.Dict | spaces.Tuple):
+        return env
+    flat_names(env.observation_space)
+    return gym.wrappers.FlattenObservation(env)
+
+
+def dictionary_of(env: gym.Env) -> spaces.Dict | spaces.Tuple | None:
+    """The space of dictionaries that an environment's observations are flattened from; None where they are none."""
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, gym.wrappers.FlattenObservation):
+            inner = env.env.observation_space
+            return inner if isinstance(inner, spaces.Dict | spaces.Tuple) else None
+        env = env.env
+    return None
+
+
+def flat_names(space: spaces.Space, prefix: str = "") -> list[str]:
+    """A name for each entry of a flattened observation, in its order: ``arm.joint[2]`` for what the keys arm and joint hold.
+
+    One of several values has an entry for each, as Gymnasium flattens it.
+
+    Raises:
+        ValueError: naming an entry that is no vector.
+
+    >>> flat_names(spaces.Dict(goal=spaces.Box(-1, 1, (2,)), arm=spaces.Dict(grip=spaces.Discrete(2))))
+    ['goal[0]', 'goal[1]', 'arm.grip[0]', 'arm.grip[1]']
+    """
+    if isinstance(space, spaces.Dict):
+        return [
+            name
+            for key, inner in space.spaces.items()
+            for name in flat_names(inner, f"{prefix}.{key}" if prefix else key)
+        ]
+    if isinstance(space, spaces.Tuple):
+        return [
+            name
+            for i, inner in enumerate(space.spaces)
+            for name in flat_names(inner, f"{prefix}.{i}" if prefix else f"{i}")
+        ]
+    name = prefix or "observation"
+    if isinstance(space, spaces.Box) and len(space.shape) <= LARGEST and space.dtype != np.uint8:
+        return [f"{name}[{','.join(map(str, index))}]" if index else name for index in np.ndindex(*space.shape)]
+    if isinstance(space, spaces.Discrete | spaces.MultiBinary | spaces.MultiDiscrete):
+        return [f"{name}[{i}]" for i in range(spaces.flatdim(space))]
+    image = " (an image)" if isinstance(space, spaces.Box) else ""
+    raise ValueError(
+        f"the entry {name!r} of the observation is {_short(space)}{image}, and networks here take vectors: leave it out with "
+        "gymnasium.wrappers.FilterObservation, or encode it in the environment"
+    )
+
+
+def unflattening(space: spaces.Space) -> Callable[[Any], Any]:
+    """A map from flattened observations (n, entries) to what a policy of dictionaries takes: arrays (n, ...) by key."""
+
+    def stacked(each: list[Any]) -> Any:
+        if isinstance(each[0], dict):
+            return {key: stacked([one[key] for one in each]) for key in each[0]}
+        return np.stack(each)
+
+    return lambda observations: stacked([spaces.unflatten(space, one) for one in observations])
+
+
+def _short(space: spaces.Space) -> str:
+    if isinstance(space, spaces.Box):
+        return f"a Box of shape {space.shape} and {space.dtype}"
+    return f"a {type(space).__name__}"
+
+
+class ReturnedError(UserError):
+    """An environment returned something else than Gymnasium asks for."""
+
+
+def require_reset(env: gym.Env, returned: Any) -> Any:
+    """Check the values that `reset` returned, and return them.
+
+    Raises:
+        ReturnedError: it is no pair, or its observation is not of the observation space's shape or, of a class of the user's,
+            outside of its bounds.
+    """
+    if not (isinstance(returned, tuple) and len(returned) == 2):
+        raise _wrong(env, "reset", f"returned {_described(returned)}, and must return (observation, info)")
+    _require_shape(env, "reset", returned[0])
+    _require_within(env, "reset", returned[0])
+    return returned
+
+
+def require_step(env: gym.Env, returned: Any, within: bool = False) -> Any:
+    """Check the values that `step` returned, and return them.
+
+    Args:
+        within: look at the observation's bounds, too.
+    Raises:
+        ReturnedError: it is not five values, its observation has not the observation space's shape, or its reward is no number.
+    """
+    if not (isinstance(returned, tuple) and len(returned) == 5):
+        must = "(observation, reward, terminated, truncated, info)"
+        raise _wrong(env, "step", f"returned {_described(returned)}, and must return {must}")
+    observation, reward, *_ = returned
+    _require_shape(env, "step", observation)
+    if within:
+        _require_within(env, "step", observation)
+    if not isinstance(reward, float):
+        try:
+            float(reward)
+        except (TypeError, ValueError):
+            raise _wrong(env, "step", f"returned the reward {reward!r:.80}, and must return a number") from None
+    return returned
+
+
+def blamed(env: gym.Env, method: str, error: Exception) -> ReturnedError | None:
+    """The error to raise in place of one of Gymnasium's wrappers, into which what the user's code returned did not fit."""
+    named = isinstance(error, ReturnedError) or place_in_users_code(error) is not None
+    if named or not is_users_class(type(env.unwrapped)):
+        return None
+    return _wrong(
+        env, method, f"returned what does not fit ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+    )
+
+
+@contextmanager
+def held_remarks() -> Iterator[None]:
+    """Warnings of the block are said after it; where it fails, the error says it all."""
+    with warnings.catch_warnings(record=True) as remarks:
+        warnings.simplefilter("always")
+        yield
+    for remark in remarks:
+        warnings.warn_explicit(remark.message, remark.category, remark.filename, remark.lineno)
+
+
+def _require_shape(env: gym.Env, method: str, observation: Any) -> None:
+    space = env.observation_space
+    if isinstance(space, gym.spaces.Box) and np.shape(observation) != space.shape:
+        shape = np.shape(observation)
+        raise _wrong(
+            env, method, f"returned an observation of shape {shape}, and its observation_space has {space.shape}"
+        )
+
+
+def _require_within(env: gym.Env, method: str, observation: Any) -> None:
+    space = env.observation_space
+    if not isinstance(space, gym.spaces.Box) or not is_users_class(type(env.unwrapped)):
+        return
+    values = np.asarray(observation, dtype=np.float64)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    margin = 1e-5 * (1 + np.abs(values))  # of rounding to single precision
+    if (outside := np.argwhere((values < low - margin) | (values > high + margin))).size:
+        at = tuple(outside[0])
+        raise _wrong(
+            env,
+            method,
+            f"returned an observation outside of its observation_space: entry {', '.join(map(str, at))} is {values[at]:g}, and "
+            f"the space has [{low[at]:g}, {high[at]:g}]",
+        )
+
+
+def _wrong(env: gym.Env, method: str, what: str) -> ReturnedError:
+    kind = type(env.unwrapped)
+    place = f"{place_of_method(kind, method)}: " if is_users_class(kind) else ""
+    return ReturnedError(f"{place}{kind.__name__}.{method} {what}")
+
+
+def _described(returned: Any) -> str:
+    return f"{len(returned)} values" if isinstance(returned, tuple) else f"a {type(returned).__name__}"

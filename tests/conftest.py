@@ -18,7 +18,7 @@ import pytest
 # when they are first imported, so the hook stands before any import of the package.
 CHECKED = ["rppdyn.groups", "rppdyn.reps", "rppdyn.basis", "rppdyn.nn", "rppdyn.priors", "rppdyn.compression",
            "rppdyn.equivariance", "rppdyn.dynamics", "rppdyn.images", "rppdyn.tasks",
-           "rppdyn.envs.transitions"]  # fmt: skip
+           "rppdyn.envs.episodes"]  # fmt: skip
 SHAPE = re.compile(r"\b(Bool|Complex|Float|Inexact|Int|Shaped)\[|\bImages\b")  # Images: a name for one of these
 
 

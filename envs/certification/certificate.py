@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rppdyn.envs.spec import VERDICTS, align
+from rppdyn.priors.likelihood import LARGEST_DEFECT, SMALLEST_DEFECT, share_of_defect
 
 __all__ = [
     "APPROXIMATE_BELOW",
@@ -18,9 +19,11 @@ __all__ = [
     "LEVELS",
     "RESET_LEVEL",
     "Certificate",
+    "CertifiedShare",
     "Defect",
     "GeneratorReport",
     "Support",
+    "share_of",
 ]
 
 FORMAT = 1
@@ -487,3 +490,37 @@ def _listed(names: tuple[str, ...], at_most: int = 3) -> str:
 
 def _wrapped(line: str) -> list[str]:
     return [line] if len(line) <= WIDTH else textwrap.wrap(line, WIDTH, subsequent_indent="    ", drop_whitespace=True)
+
+
+@dataclass(frozen=True)
+class CertifiedShare:
+    """The part of a prior that the free pathway is left, by a certificate.
+
+    Attributes:
+        defect: d, of one step, at the 95th percentile, of the worst generator; 0 where the symmetry is exact.
+        share: d^2, within the bounds of :func:`rppdyn.priors.share_of_defect`.
+        verdict: "exact", "approximate" or "broken", of all that counts.
+        note: the same in words.
+    """
+
+    defect: float
+    share: float
+    verdict: str
+    note: str
+
+
+def share_of(certificate: Certificate, *, reward: bool = True) -> CertifiedShare:
+    """Take the free pathway's share from a certificate; arguments as of :func:`certified_share`."""
+    defects = [report.defect for report in certificate.generators]
+    verdicts = [report.dynamics_verdict for report in certificate.generators]
+    if reward:
+        defects += [report.value_defect for report in certificate.generators]
+        verdicts += [v for report in certificate.generators for v in report.value_verdicts]
+    verdict = max(verdicts, key=VERDICTS.index)
+    defect = 0.0 if verdict == "exact" else max(defects)
+    share = share_of_defect(0.0 if verdict == "exact" else max(defect, SMALLEST_DEFECT))
+    of = "dynamics and reward" if reward else "dynamics"
+    note = f"{verdict} ({of} are off by {defect:.2g} of a step)" if share else f"exact ({of} agree to rounding)"
+    if share and defect > LARGEST_DEFECT:
+        note += f", counted as {LARGEST_DEFECT:g}"
+    return CertifiedShare(defect, share, verdict, note)

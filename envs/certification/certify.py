@@ -27,10 +27,12 @@ defects whether they do.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import gymnasium as gym
 import mujoco
@@ -38,8 +40,16 @@ import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 from scipy.spatial import cKDTree
 
-from rppdyn.envs.catalogue import symmetry_specs
-from rppdyn.envs.certification.certificate import LEVELS, Certificate, Defect, GeneratorReport, Support
+from rppdyn.envs.catalogue import single_environment, symmetry_specs
+from rppdyn.envs.certification.certificate import (
+    LEVELS,
+    Certificate,
+    CertifiedShare,
+    Defect,
+    GeneratorReport,
+    Support,
+    share_of,
+)
 from rppdyn.envs.certification.evidence import (
     HORIZON,
     STRIDE,
@@ -51,7 +61,14 @@ from rppdyn.envs.certification.evidence import (
     faults,
     ignore,
 )
-from rppdyn.envs.certification.store import environment_digest, model_digest, spec_digest
+from rppdyn.envs.certification.store import (
+    environment_digest,
+    find_certificate,
+    model_digest,
+    save_certificate,
+    simulated,
+    spec_digest,
+)
 from rppdyn.envs.derivation import derive
 from rppdyn.envs.derivation.reversal import Reversal
 from rppdyn.envs.making import is_model_file, load_model, stock_env
@@ -59,9 +76,24 @@ from rppdyn.envs.model_symmetry import ModelSymmetry
 from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Outcome, Simulator, quiet_mujoco, tight_solver
 from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.envs.state import capture_state, restore_state
+from rppdyn.envs.wrappers import step_wrappers
 from rppdyn.runs.session import Progress
 
-__all__ = ["Examination", "SOLVERS", "certify", "opened", "places", "support", "reversal_defect"]
+if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecEnv
+
+__all__ = [
+    "Examination",
+    "SOLVERS",
+    "certify",
+    "opened",
+    "places",
+    "support",
+    "reversal_defect",
+    "certified_share",
+]
+
+logger = logging.getLogger(__name__)
 
 SOLVERS = ("stock", "tight")
 BAR_AFTER = 3.0  # seconds; shorter work shows no bar
@@ -484,3 +516,28 @@ def _apart(model: mujoco.MjModel, a: tuple[np.ndarray, ...], b: tuple[np.ndarray
     hinges = model.jnt_dofadr[model.jnt_type == mujoco.mjtJoint.mjJNT_HINGE]
     turns[:, hinges] = (turns[:, hinges] + np.pi) % (2 * np.pi) - np.pi
     return np.linalg.norm(np.hstack([turns, a[1] - b[1]]), axis=1)
+
+
+def certified_share(env: gym.Env | VecEnv, spec: SymmetrySpec, *, reward: bool = True) -> CertifiedShare:
+    """How much of a network over a spec's symmetry is left to its free pathway, from the stored certificate or a new one.
+
+    Args:
+        env: an environment, wrapped or not, or stable-baselines3's VecEnv, of which the first is looked at.
+        reward: whether what is learned depends on the reward and on where episodes end, as a critic does.
+    Raises:
+        ValueError: an environment without a MuJoCo model or a `simulator_state`, or whose spec or wrappers can't be certified.
+    """
+    with ExitStack() as stack:
+        one = env if isinstance(env, gym.Env) else stack.enter_context(single_environment(env))
+        source = simulated(one)
+        if source is None:
+            raise ValueError(
+                f"{spec.env_id} has neither a MuJoCo model nor a simulator_state to certify its symmetry by: give "
+                "free_variance a number, or learned"
+            )
+        certificate = None if step_wrappers(one) else find_certificate(source, spec)
+        if certificate is None:
+            logger.warning("certifying the symmetry of %s in the simulator, which takes some seconds", spec.env_id)
+            certificate = certify(one, spec)
+            save_certificate(certificate)
+    return share_of(certificate, reward=reward)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import mujoco
 import numpy as np
@@ -24,7 +25,6 @@ class Derivation:
 
     model: mujoco.MjModel
     symmetries: tuple[ModelSymmetry, ...]
-    reversal: Reversal | None = None
 
     def __getitem__(self, name: str) -> ModelSymmetry:
         """The symmetry of this name.
@@ -36,6 +36,10 @@ class Derivation:
             if symmetry.name == name:
                 return symmetry
         raise ValueError(f"the model has no symmetry {name!r}; found: {', '.join(self.names) or 'none'}")
+
+    @cached_property
+    def reversal(self) -> Reversal | None:
+        return derive_reversal(self.model)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,7 +82,7 @@ def derive(model: mujoco.MjModel) -> Derivation:
         raise ValueError(f"the model has {model.nflex} flexes, whose symmetry is not derived; remove them")
     if not model.nv:
         raise ValueError("the model has no joints: there is nothing to derive a symmetry of")
-    return Derivation(model, tuple(candidate.symmetry for candidate in search(model)), derive_reversal(model))
+    return Derivation(model, tuple(candidate.symmetry for candidate in search(model)))
 
 
 def _deviating(name: str, deviations: tuple[Deviation, ...]) -> list[str]:

@@ -23,14 +23,12 @@ from rppdyn.envs.derivation.elements import NONE, Match, pseudo_inertias, set_in
 from rppdyn.envs.derivation.parameters import Parameter, parameters
 from rppdyn.envs.derivation.search import search
 from rppdyn.envs.derivation.trees import BIAS, GAIN, GEOM, JOINT, TRANSMISSION, Skeleton, control_addresses, name_of
-from rppdyn.envs.mirror import mirror_group
 from rppdyn.envs.model_symmetry import Deviation, ModelSymmetry
 from rppdyn.envs.observation.action import space_of
 from rppdyn.envs.observation.quantities import fields_of
 from rppdyn.envs.observation.recognition import Observation, Source
 from rppdyn.envs.spec import Entry, Space
-from rppdyn.groups import SO, D, Group, O, Trivial
-from rppdyn.groups.group import MAX_ORDER
+from rppdyn.groups import MAX_ORDER, SO, D, Group, O, Trivial, Z
 
 __all__ = ["state_spaces", "symmetrise", "order_of", "symmetry_group"]
 
@@ -38,7 +36,7 @@ __all__ = ["state_spaces", "symmetrise", "order_of", "symmetry_group"]
 def symmetry_group(symmetries: Sequence[ModelSymmetry]) -> Group:
     """A faithful matrix group whose generators are the discrete symmetries, in order, then the continuous one.
 
-    One mirror gives `mirror_group()`, yaw `SO(2)`, yaw with a mirror of the world `O(2)`.
+    One mirror gives `Z(2)`, yaw `SO(2)`, yaw with a mirror of the world `O(2)`.
 
     Raises:
         ValueError: a discrete symmetry after a continuous one, more than one continuous one, more than `MAX_ORDER`
@@ -97,7 +95,7 @@ def _candidates(symmetries, states, order) -> Iterator[tuple[str, list[np.ndarra
     """Matrices for the generators that may be faithful, small ones first."""
     k = len(symmetries)
     if k == 1 and order == 2:
-        yield "Z(2)", [mirror_group().discrete_generators[0].numpy()]
+        yield "Z(2)", [Z(2).discrete_generators[0].numpy()]
     if k == 1 and order > 2:
         yield f"Z({order})", [_turn(order)]
     orders = [len(_closure([state])) for state in states]

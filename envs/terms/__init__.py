@@ -5,13 +5,40 @@
                   {"term": "joint_positions", "scale": 1.0, "history": 5}, "last_action"],
         "critic": ["base_linear_velocity", {"term": "height_scan", "size": [1.6, 1.0], "resolution": 0.1}]})
 
-`rppdyn.envs.terms.catalogue` lists the terms. Each also computes its numbers from the simulator's state, so that
-`certify_terms` can step mirrored states and compare what is observed of them with the image under the spec.
+Each term also computes its numbers from the simulator's state, so that `certify_terms` can step mirrored states and compare
+what is observed of them with the image under the spec. The terms:
+
+    ========================  =========================================================================================
+    term                      how it transforms
+    ========================  =========================================================================================
+    base_linear_velocity      a vector: M of the base in its own axes (`frame="body"` or `"yaw"`), R in the world's
+    base_angular_velocity     a pseudovector: det(M) M, or det(R) R
+    projected_gravity         a vector in the base's own axes
+    base_height               invariant
+    euler_angles              signs, where the symmetry only changes signs; otherwise refused
+    quaternion                a conjugation under mirrors, as a rotation matrix under other groups
+    commands                  by each entry's meaning: parts of a vector, of a pseudovector, or scalars
+    joint_positions           the derived map of the joints, relative to the default pose
+    joint_velocities          likewise
+    joint_torques             likewise
+    last_action               the derived map of the action
+    gait_phase                sine and cosine of the gait's clock: shifted as the feet are exchanged
+    foot_clocks               a clock per foot: permuted with the feet
+    foot_contacts             permuted with the feet
+    foot_forces               vectors, permuted with the feet
+    foot_positions            vectors in the base's own axes, permuted with the feet
+    height_scan               the grid's points are permuted
+    image                     pixels are permuted: a flip
+    vector, pseudovector      of the task's own, in the base's, yaw's or world's axes
+    scalars                   of the task's own: invariant
+    ========================  =========================================================================================
+
+M is the map of the base's frame and R that of the world (`rppdyn.envs.model_symmetry`).
 """
 
 from __future__ import annotations
 
-from rppdyn.envs.terms import catalogue as catalogue  # registers the terms
+from rppdyn.envs.terms import feet, grids, joints, vectors  # noqa: F401 (they register the terms)
 from rppdyn.envs.terms.auditing import Audit, audit
 from rppdyn.envs.terms.certification import TermCertificate, certify_terms
 from rppdyn.envs.terms.layout import CompiledTerms, Layout, compile_terms, read_terms

@@ -21,9 +21,10 @@ from rppdyn.envs.observation.fields import FREE, Field, finite_element
 from rppdyn.envs.observation.quantities import fields_of
 from rppdyn.envs.simulator import tight_solver
 from rppdyn.envs.spec import Space
-from rppdyn.envs.terms.catalogue import Commands, FootClocks, GaitPhase, Pseudovector, Scalars, Vector
+from rppdyn.envs.terms.feet import FootClocks, GaitPhase
 from rppdyn.envs.terms.layout import CompiledTerms
 from rppdyn.envs.terms.robot import Robot, Scene
+from rppdyn.envs.terms.vectors import Commands, Pseudovector, Scalars, Vector
 
 __all__ = ["TermCertificate", "Witness", "certify_terms", "witnesses"]
 

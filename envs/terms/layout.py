@@ -16,7 +16,7 @@ from rppdyn.envs.derivation import Derivation, state_spaces, symmetry_group
 from rppdyn.envs.model_symmetry import ModelSymmetry
 from rppdyn.envs.observation.action import common_fixed_point
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
-from rppdyn.envs.terms.catalogue import Controls, JointPositions, JointTorques, JointVelocities, LastAction
+from rppdyn.envs.terms.joints import Controls, JointPositions, JointTorques, JointVelocities, LastAction
 from rppdyn.envs.terms.robot import Pose, Robot, Scene
 from rppdyn.envs.terms.term import Affine, Quantity, Term, term_of
 

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rppdyn.groups import Group
-from rppdyn.groups.group import as_matrices
+from rppdyn.groups import Group, as_matrices
 from rppdyn.reps.builtin import DualRep
 from rppdyn.reps.rep import Rep, coefficients_in, near
 

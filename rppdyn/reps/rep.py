@@ -14,8 +14,7 @@ from jaxtyping import Inexact, Int
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from rppdyn.groups import Group, is_signed_permutation
-from rppdyn.groups.group import Matrices
+from rppdyn.groups import Group, Matrices, is_signed_permutation
 
 if TYPE_CHECKING:
     from rppdyn.basis import Basis  # for the annotation of `solve`

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from rppdyn.tasks.images import ImageData, ImageSet, image_data
 from rppdyn.tasks.labelled import LabelledImages, Rows, read_images, read_rows
-from rppdyn.tasks.pendulum import Pendulum
+from rppdyn.tasks.pendulum import TASK_CACHE, OtherParametersError, Pendulum, TrajectoryData, load_trajectories
 from rppdyn.tasks.recordings import Recording, Recordings, read_recordings
 from rppdyn.tasks.regression import (
     REGRESSION_TASKS,
@@ -24,7 +24,6 @@ from rppdyn.tasks.regression import (
     RegressionTask,
     regression_task,
 )
-from rppdyn.tasks.trajectories import TASK_CACHE, OtherParametersError, TrajectoryData, load_trajectories
 
 __all__ = [
     "REGRESSION_TASKS",

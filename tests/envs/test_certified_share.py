@@ -9,7 +9,7 @@ import gymnasium
 import pytest
 
 from rppdyn.envs import Defect, certified_share, certify, make_env, save_certificate, share_of, symmetry_spec
-from rppdyn.envs.certification import share as module
+from rppdyn.envs.certification import certify as module
 
 FEW = dict(n_states=20, n_resets=20)
 

@@ -8,8 +8,7 @@ import torch
 from robots import derived
 
 from rppdyn.envs.derivation import state_spaces, symmetry_group
-from rppdyn.envs.mirror import mirror_group
-from rppdyn.groups import SO, D, O
+from rppdyn.groups import SO, D, O, Z
 from rppdyn.reps import Rep
 
 
@@ -50,17 +49,17 @@ def test_relations_are_checked_and_not_only_claimed():
     model = found.model
     spaces = state_spaces(model, [found["quarter turn"]])
     with pytest.raises(ValueError):
-        represent(mirror_group(), spaces["qpos"])  # four quarter turns, not two, change nothing
+        represent(Z(2), spaces["qpos"])  # four quarter turns, not two, change nothing
 
 
 def test_well_known_groups_are_recognised():
     ant = derived("gymnasium/ant")
-    assert symmetry_group([ant["left-right"]]) == mirror_group()
+    assert symmetry_group([ant["left-right"]]) == Z(2)
     assert symmetry_group([ant["quarter turn"], ant["left-right"]]) == D(4)
     assert symmetry_group([ant["yaw"]]) == SO(2)
     assert symmetry_group([ant["left-right"], ant["yaw"]]) == O(2)
     walker = derived("gymnasium/walker2d_v5")
-    assert symmetry_group([walker["leg swap"]]) == mirror_group()
+    assert symmetry_group([walker["leg swap"]]) == Z(2)
     assert symmetry_group([walker["leg swap"], walker["front-back"]]).order == 4
     stacker = derived("dm_control/stacker")
     boxes = [s for s in stacker.symmetries if s.name.startswith("exchange")]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rppdyn.envs import Episode, EpisodeDataset, symmetry_spec
-from rppdyn.envs.transitions import draw_chunks, transition_data
+from rppdyn.envs.episodes import draw_chunks, transition_data
 
 SPEC = symmetry_spec("InvertedPendulum-v5")
 

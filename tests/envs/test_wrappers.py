@@ -10,7 +10,7 @@ from refusals import refused
 from stable_baselines3.common.monitor import Monitor
 
 from rppdyn.envs import certificate_for, certify, make_env, save_certificate, symmetry_spec
-from rppdyn.envs.certification.wrapped import require_symmetric_wrappers
+from rppdyn.envs.certification.evidence import require_symmetric_wrappers
 from rppdyn.envs.simulator import Simulator
 from rppdyn.envs.wrappers import acting_wrappers, step_wrappers, without_passive
 
