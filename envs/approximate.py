@@ -27,8 +27,6 @@ from gymnasium.utils import EzPickle
 from rppdyn.envs.catalogue import symmetry_choices, symmetry_spec
 from rppdyn.envs.spec import SymmetrySpec
 
-__all__ = ["CURRENT_SWIMMER", "KNOBS", "TILTED_REACHER", "CurrentSwimmer", "TiltedReacher"]
-
 TILTED_REACHER = "rppdyn/TiltedReacher-v0"
 CURRENT_SWIMMER = "rppdyn/CurrentSwimmer-v0"
 

@@ -35,8 +35,6 @@ from rppdyn.envs.observation.recognition import observation_of
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
 from rppdyn.groups import Group
 
-__all__ = ["Candidate", "Candidates", "policy_candidates", "step_candidates", "symmetry_candidates"]
-
 MOST = 10_000  # permutations and roots; with more, joints are exchanged by whole limbs only
 SIGNED = 14  # joints, of which all signs are tried
 OUTSIDE = 3.0  # standard deviations by which an image's mean may lie off the data's

@@ -37,19 +37,6 @@ from rppdyn.envs.wrappers import step_wrappers
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
-__all__ = [
-    "KNOWN_ENVIRONMENTS",
-    "VARIANTS",
-    "Choice",
-    "compiled_terms",
-    "file_spec",
-    "single_environment",
-    "symmetry_choices",
-    "symmetry_spec",
-    "symmetry_specs",
-    "terms_spec",
-]
-
 VARIANTS = ("derived", "published")
 
 Choice = tuple[str, ...]

@@ -14,8 +14,6 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-__all__ = ["Encoding", "rounded"]
-
 Array = TypeVar("Array", np.ndarray, torch.Tensor)
 
 

@@ -33,19 +33,6 @@ from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.runs.files import new_folder
 from rppdyn.tasks.tables import damaged_dataset, dataset_folder, open_dataset
 
-__all__ = [
-    "Episode",
-    "EpisodeDataset",
-    "dataset_folder",
-    "read_episodes",
-    "write_episodes",
-    "Segments",
-    "TransitionData",
-    "draw_chunks",
-    "hold_out",
-    "transition_data",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Episode:

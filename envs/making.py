@@ -22,18 +22,6 @@ from rppdyn.envs.state import Resumable
 from rppdyn.envs.wrappers import ReturnedError, blamed, flattened, require_reset
 from rppdyn.errors import one_line, place_in_users_code, require_trust, search_modules
 
-__all__ = [
-    "ScaledActuators",
-    "is_model_file",
-    "load_model",
-    "make_env",
-    "stock_env",
-    "TOGETHER",
-    "versions_that_go_together",
-    "described",
-    "recreation",
-]
-
 ARGUMENTS = ("env_id", "actuator_scale", "monitor", "named_by")
 """Of `make_env` itself; an option of an environment can't be called so."""
 

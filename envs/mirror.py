@@ -37,8 +37,6 @@ from rppdyn.envs.spec import NOT_CERTIFIED, SPACES, Entry, Matrix, Space, Symmet
 from rppdyn.envs.wrappers import dictionary_of, flat_names
 from rppdyn.groups import Group, Trivial, Z
 
-__all__ = ["entry_names", "mirror_spec", "plain_spec", "without", "PUBLISHED", "published_spec"]
-
 
 def mirror_spec(
     env_id: str,

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Deviation", "ModelSymmetry"]
-
 
 @dataclass(frozen=True)
 class Deviation:

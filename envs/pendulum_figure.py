@@ -14,8 +14,6 @@ from mpl_toolkits.mplot3d import Axes3D
 
 from rppdyn.tasks.pendulum import Pendulum
 
-__all__ = ["PendulumFigure"]
-
 PIXELS, DPI = 480, 100
 REACH, DEPTH = 3.0, 7.5  # of the box that is drawn, in metres
 TRAIL = 40  # steps

@@ -14,19 +14,6 @@ from gymnasium.envs.mujoco import MujocoEnv
 
 from rppdyn.envs.wrappers import acting_wrappers, observation_function, step_wrappers, without_passive
 
-__all__ = [
-    "BareSimulator",
-    "ObservedSimulator",
-    "Outcome",
-    "Simulator",
-    "get_derived",
-    "get_integration_state",
-    "quiet_mujoco",
-    "set_derived",
-    "set_integration_state",
-    "tight_solver",
-]
-
 INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 CONTROL_INTERVAL = 0.02  # seconds; a bare model's random control is held so long, to make it move rather than tremble
 UNSTABLE = {

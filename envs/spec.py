@@ -25,8 +25,6 @@ from rppdyn.envs.encoding import Array, Encoding, rounded
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
 
-__all__ = ["Entry", "Space", "Symmetry", "SymmetrySpec"]
-
 FORMAT = 2
 VERDICTS = ("exact", "approximate", "broken")
 NOT_CERTIFIED = "not certified"

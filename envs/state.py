@@ -22,8 +22,6 @@ from rppdyn.envs.wrappers import blamed, held_remarks, require_reset, require_st
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
-__all__ = ["Resumable", "capture_state", "restore_state", "why_not_capturable"]
-
 FORMAT = 2
 
 # What each wrapper holds between steps. PassiveEnvChecker looks at the first steps only and Monitor's clock is kept as

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from rppdyn.envs.making import env_name
 
-__all__ = ["Termination", "termination"]
-
 Termination = Callable[[Float[Tensor, "*batch n"]], Bool[Tensor, "*batch"]]
 
 POLE_LENGTH = 0.6  # m, of each of InvertedDoublePendulum's

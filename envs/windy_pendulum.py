@@ -19,8 +19,6 @@ from rppdyn.tasks.pendulum import DRIFTS, KICKS, Pendulum
 if TYPE_CHECKING:
     from rppdyn.envs.pendulum_figure import PendulumFigure
 
-__all__ = ["WINDY_PENDULUM", "WindyPendulum"]
-
 WINDY_PENDULUM = "rppdyn/WindyPendulum-v0"
 EPISODE_STEPS = 200
 

@@ -14,22 +14,6 @@ from gymnasium import spaces
 
 from rppdyn.errors import UserError, is_users_class, place_in_users_code, place_of_method
 
-__all__ = [
-    "acting_wrappers",
-    "observation_function",
-    "step_wrappers",
-    "without_passive",
-    "dictionary_of",
-    "flat_names",
-    "flattened",
-    "unflattening",
-    "ReturnedError",
-    "blamed",
-    "held_remarks",
-    "require_reset",
-    "require_step",
-]
-
 PASSIVE = {
     "gymnasium": {
         "Wrapper", "TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics", "RecordVideo", "Autoreset",

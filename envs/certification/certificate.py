@@ -13,19 +13,6 @@ import numpy as np
 from rppdyn.envs.spec import VERDICTS, align
 from rppdyn.priors.likelihood import LARGEST_DEFECT, SMALLEST_DEFECT, share_of_defect
 
-__all__ = [
-    "APPROXIMATE_BELOW",
-    "EXACT_BELOW",
-    "LEVELS",
-    "RESET_LEVEL",
-    "Certificate",
-    "CertifiedShare",
-    "Defect",
-    "GeneratorReport",
-    "Support",
-    "share_of",
-]
-
 FORMAT = 1
 
 EXACT_BELOW = 1e-8

@@ -82,17 +82,6 @@ from rppdyn.runs.session import Progress
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
-__all__ = [
-    "Examination",
-    "SOLVERS",
-    "certify",
-    "opened",
-    "places",
-    "support",
-    "reversal_defect",
-    "certified_share",
-]
-
 logger = logging.getLogger(__name__)
 
 SOLVERS = ("stock", "tight")

@@ -28,8 +28,6 @@ from rppdyn.envs.model_symmetry import Deviation, ModelSymmetry
 from rppdyn.envs.simulator import BareSimulator
 from rppdyn.envs.spec import align
 
-__all__ = ["Diagnosis", "Finding", "diagnose"]
-
 
 @dataclass(frozen=True)
 class Finding:

@@ -26,18 +26,6 @@ from rppdyn.envs.spec import SPACES, VERDICTS, Space, SymmetrySpec
 from rppdyn.envs.state import capture_state, restore_state
 from rppdyn.envs.wrappers import step_wrappers
 
-__all__ = [
-    "Comparison",
-    "Elements",
-    "SimulatedSteps",
-    "FEWEST",
-    "HORIZON",
-    "STRIDE",
-    "Tick",
-    "faults",
-    "require_symmetric_wrappers",
-]
-
 FEWEST = 20  # states that have a 95th percentile
 STRIDE = 10  # steps between sampled states, which would otherwise be nearly the same
 REST = 1e-4  # share of the median step below which a state rests; 1e-12 of the median still shows in a defect

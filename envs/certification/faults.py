@@ -33,8 +33,6 @@ from rppdyn.envs.episodes import Episode
 from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Simulator
 from rppdyn.envs.spec import align
 
-__all__ = ["FaultReport", "Suspect", "find_fault"]
-
 STEP = 0.05  # relative size of the change by which derivatives are taken
 SCREENED = 40  # transitions by which all parameters are ranked first
 EXPLAINED = 0.999999  # share of a part beside which no other is looked at more closely

@@ -14,8 +14,6 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW, LEVELS, Certificate, GeneratorReport
 from rppdyn.runs.figures import COLOURS, save
 
-__all__ = ["draw", "picture_format"]
-
 FORMATS = ("png", "svg", "pdf")
 
 FLOOR = 1e-18  # what a logarithmic axis shows zero as

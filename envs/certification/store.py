@@ -19,16 +19,6 @@ from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.envs.wrappers import step_wrappers
 from rppdyn.runs.files import cache_folder, write_json
 
-__all__ = [
-    "certificate_for",
-    "environment_digest",
-    "find_certificate",
-    "model_digest",
-    "save_certificate",
-    "simulated",
-    "spec_digest",
-]
-
 logger = logging.getLogger(__name__)
 
 # What a model looks like and what its parts are called has no part in how it moves, nor have the boxes around its

@@ -14,8 +14,6 @@ from rppdyn.envs.derivation.trees import Skeleton, control_addresses, name_of
 from rppdyn.envs.model_symmetry import Deviation, ModelSymmetry
 from rppdyn.envs.spec import align
 
-__all__ = ["Derivation", "derive"]
-
 LISTED = 12  # deviations that a table spells out
 
 

@@ -36,22 +36,6 @@ from rppdyn.envs.derivation.trees import (
     local_transform,
 )
 
-__all__ = [
-    "Match",
-    "force_of",
-    "image_size",
-    "match_actuators",
-    "match_elements",
-    "orientation_gap",
-    "position_gap",
-    "shape_gap",
-    "tendon_coefficients",
-    "carried_inertias",
-    "matters",
-    "pseudo_inertias",
-    "set_inertias",
-]
-
 NONE = -1
 
 ALIKE = 0.95

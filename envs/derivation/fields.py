@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-__all__ = ["CARRIED", "CONSTANTS", "SAME", "SHORTCUTS", "WITHOUT_EFFECT", "role_of"]
-
 SAME = {
     "joint": {
         "always": "jnt_stiffness jnt_stiffnesspoly jnt_springyield jnt_limited jnt_actgravcomp jnt_actfrclimited",

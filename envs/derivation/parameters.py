@@ -46,18 +46,6 @@ from rppdyn.envs.derivation.trees import (
 from rppdyn.envs.encoding import rotation_matrix
 from rppdyn.envs.model_symmetry import Deviation
 
-__all__ = [
-    "Parameter",
-    "actuators",
-    "contact_pairs",
-    "deviations",
-    "parameters",
-    "same",
-    "shared",
-    "signed_interval",
-    "surfaces",
-]
-
 TOLERANCE = 1e-9
 """Relative difference from which on a parameter is said to deviate; rounding gives 1e-15."""
 

@@ -49,8 +49,6 @@ from rppdyn.envs.derivation.trees import (
 )
 from rppdyn.envs.model_symmetry import Deviation
 
-__all__ = ["Reversal", "derive_reversal"]
-
 ROUGH = 0.1
 """Misfit, relative to the chain's size and mass, from which on head and tail are too unlike to change places."""
 

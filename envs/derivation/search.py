@@ -24,18 +24,6 @@ from rppdyn.envs.derivation.trees import (
 )
 from rppdyn.envs.model_symmetry import ModelSymmetry
 
-__all__ = [
-    "Found",
-    "exchanges_geoms",
-    "is_exchange",
-    "main_free_root",
-    "reflection_name",
-    "search",
-    "swap_name",
-    "turn_name",
-    "yaw_name",
-]
-
 ANGLE = 1.0
 """By how much the world is turned to try a continuous symmetry: no fraction of a whole turn, so no finite group has it."""
 

@@ -30,8 +30,6 @@ from rppdyn.envs.observation.recognition import Observation, Source
 from rppdyn.envs.spec import Entry, Space
 from rppdyn.groups import MAX_ORDER, SO, D, Group, O, Trivial, Z
 
-__all__ = ["state_spaces", "symmetrise", "order_of", "symmetry_group"]
-
 
 def symmetry_group(symmetries: Sequence[ModelSymmetry]) -> Group:
     """A faithful matrix group whose generators are the discrete symmetries, in order, then the continuous one.

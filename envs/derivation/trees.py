@@ -27,30 +27,6 @@ from scipy.optimize import linear_sum_assignment
 
 from rppdyn.envs.encoding import rotation_matrix
 
-__all__ = [
-    "BALL",
-    "BIAS",
-    "DISABLE",
-    "EQUALITY",
-    "FREE",
-    "GAIN",
-    "GEOM",
-    "HINGE",
-    "Isometry",
-    "JOINT",
-    "OBJECT",
-    "SLIDE",
-    "Skeleton",
-    "TRANSMISSION",
-    "TreeMatch",
-    "WRAP",
-    "control_addresses",
-    "local_transform",
-    "match_trees",
-    "name_of",
-    "rotation_about",
-]
-
 AXIS_TOLERANCE = 0.05
 """Largest distance between unit axes that still count as the same structure, 3 degrees."""
 

@@ -31,8 +31,6 @@ from rppdyn.envs.observation.fields import Field, finite_element
 from rppdyn.envs.observation.recognition import Observation, complete, kept, observation_of, simulated
 from rppdyn.envs.spec import Space
 
-__all__ = ["carry", "common_fixed_point", "fit", "notes", "observation_space", "space_of"]
-
 CLOSED = 1e-9  # what of an image may lie outside of what is observed
 ROUNDING = 1e-12  # entries of a representation this near to a whole number are that number
 

@@ -33,8 +33,6 @@ from rppdyn.envs.encoding import Encoding
 from rppdyn.envs.model_symmetry import ModelSymmetry
 from rppdyn.envs.spec import Entry
 
-__all__ = ["Field", "Part", "derivable", "element_field", "finite_element", "scalar_joints", "phrase"]
-
 FREE, BALL, SLIDE, HINGE = (
     int(getattr(mujoco.mjtJoint, f"mjJNT_{name}")) for name in ("FREE", "BALL", "SLIDE", "HINGE")
 )

@@ -37,8 +37,6 @@ from rppdyn.envs.observation.fields import (
 )
 from rppdyn.envs.spec import Entry
 
-__all__ = ["Fixtures", "Subtrees", "fields_of", "sensor_fields"]
-
 
 def fields_of(model: mujoco.MjModel) -> tuple[Field, ...]:
     """Every field of a model, the ones that observations are most often made of first."""

@@ -33,18 +33,6 @@ from rppdyn.envs.spec import Entry
 from rppdyn.envs.state import capture_state, restore_state
 from rppdyn.envs.wrappers import acting_wrappers, observation_function, without_passive
 
-__all__ = [
-    "Candidates",
-    "Observation",
-    "Source",
-    "explain",
-    "kept",
-    "observation_of",
-    "read_fields",
-    "recognise",
-    "simulated",
-]
-
 PROBES = 48  # random contents of mjData
 STATES = 12  # simulated states in which the result is checked
 LONGEST = 20  # steps to such a state

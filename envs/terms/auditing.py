@@ -19,8 +19,6 @@ from rppdyn.envs.spec import Space, SymmetrySpec, align
 from rppdyn.envs.terms.certification import TOLERANCE, Witness, unmirrored, witnesses
 from rppdyn.envs.terms.layout import CompiledTerms
 
-__all__ = ["Audit", "WrongEntry", "audit"]
-
 LISTED = 60  # wrong entries that a table spells out
 SAME = 1e-5  # coefficients that differ by less are equal: maps are often float32
 INPUTS = ("obs", "observations", "observation")

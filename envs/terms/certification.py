@@ -26,8 +26,6 @@ from rppdyn.envs.terms.layout import CompiledTerms
 from rppdyn.envs.terms.robot import Robot, Scene
 from rppdyn.envs.terms.vectors import Commands, Pseudovector, Scalars, Vector
 
-__all__ = ["TermCertificate", "Witness", "certify_terms", "witnesses"]
-
 TOLERANCE = 1e-6
 """Largest error of an entry, relative to its spread, in a model that was made symmetric."""
 

@@ -14,8 +14,6 @@ from rppdyn.envs.terms.robot import Robot, Scene, Thing
 from rppdyn.envs.terms.term import Affine, Quantity, Term, register
 from rppdyn.envs.terms.vectors import frame_of
 
-__all__ = ["FootClocks", "FootContacts", "FootForces", "FootPositions", "GaitPhase", "clock_shift"]
-
 SAME = 1e-6  # two directions are one if they differ by less
 
 

@@ -15,8 +15,6 @@ from rppdyn.envs.terms.robot import Robot, Scene, Thing, axes_of
 from rppdyn.envs.terms.term import Affine, Quantity, Term, register
 from rppdyn.envs.terms.vectors import frame_of
 
-__all__ = ["HeightScan", "Image", "grid_points"]
-
 SAME = 1e-6  # two directions are one if they differ by less
 MOST = 100_000  # points of a grid
 PLACE = 1e-6  # a point of a grid is another one if it is nearer than this times the grid's size

@@ -12,8 +12,6 @@ from rppdyn.envs.spec import Entry
 from rppdyn.envs.terms.robot import Robot, Scene
 from rppdyn.envs.terms.term import Affine, Quantity, Term, register
 
-__all__ = ["Controls", "JointPositions", "JointTorques", "JointVelocities", "LastAction"]
-
 
 def _joint_quantity(robot: Robot, what: str, unit: str, read: Callable[[Scene], np.ndarray], shifted: bool) -> Quantity:
     entries = tuple(Entry(f"{joint} {what}", joint, unit) for joint in robot.joints)

@@ -20,8 +20,6 @@ from rppdyn.envs.terms.joints import Controls, JointPositions, JointTorques, Joi
 from rppdyn.envs.terms.robot import Pose, Robot, Scene
 from rppdyn.envs.terms.term import Affine, Quantity, Term, term_of
 
-__all__ = ["Layout", "action_layout", "observation_groups", "CompiledTerms", "compile_terms", "read_terms"]
-
 STACKS = ("term", "time")
 ACTIONS = (JointPositions, JointVelocities, JointTorques, Controls)
 

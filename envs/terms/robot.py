@@ -17,8 +17,6 @@ from rppdyn.envs.model_symmetry import ModelSymmetry
 from rppdyn.envs.observation.fields import FREE, scalar_joints
 from rppdyn.envs.observation.quantities import Fixtures
 
-__all__ = ["Robot", "Scene", "Thing", "choose"]
-
 JOINT_TRANSMISSIONS = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
 """Kinds of actuators that act on one joint."""
 

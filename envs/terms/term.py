@@ -21,8 +21,6 @@ from rppdyn.envs.model_symmetry import ModelSymmetry
 from rppdyn.envs.spec import Entry
 from rppdyn.envs.terms.robot import Robot, Scene
 
-__all__ = ["TERMS", "Affine", "Quantity", "Term", "register", "term_of"]
-
 LONGEST = 1000  # steps of a history
 
 

@@ -16,21 +16,6 @@ from rppdyn.envs.spec import Entry
 from rppdyn.envs.terms.robot import Robot, Scene, Thing
 from rppdyn.envs.terms.term import Affine, Quantity, Term, register
 
-__all__ = [
-    "BaseAngularVelocity",
-    "BaseHeight",
-    "BaseLinearVelocity",
-    "EulerAngles",
-    "FRAMES",
-    "ProjectedGravity",
-    "Pseudovector",
-    "Quaternion",
-    "Vector",
-    "euler_angles",
-    "Commands",
-    "Scalars",
-]
-
 FRAMES = ("body", "yaw", "world")
 """Axes of a vector: the base's own, the base's turned level, the world's."""
 SAME = 1e-6  # two directions are one if they differ by less

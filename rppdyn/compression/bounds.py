@@ -19,22 +19,6 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = [
-    "Bound",
-    "catoni_bound",
-    "catoni_inverse",
-    "empirical_risk",
-    "hoeffding_bound",
-    "relative_error",
-    "setting_bits",
-    "universal_kl",
-    "zero_one_loss",
-    "Agreement",
-    "agreement",
-    "categorical_bits",
-    "gaussian_bits",
-]
-
 SHORTEST = 2  # bits of a message: 2^-l / l^2 over all messages of l >= 2 bits sums to .645, and from l = 1 on to 1.645
 GAMMAS = tuple(2.0 ** (k / 2) for k in range(-16, 12))
 """The grid of gamma, from .004 to 45. It is the same for all data and models."""

@@ -26,8 +26,6 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["decode", "decode_symbols", "encode", "encode_symbols", "entropy", "message_bound"]
-
 HALF = 16  # bits of a level
 LARGEST_HALF = 65504.0
 

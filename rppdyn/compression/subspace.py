@@ -16,18 +16,6 @@ from torch import Tensor, nn
 
 from rppdyn.compression.coding import decode, encode
 
-__all__ = [
-    "Subspace",
-    "compress",
-    "PROJECTORS",
-    "FiLMProjector",
-    "KroneckerProjector",
-    "Projector",
-    "SumProjector",
-    "make_projector",
-    "modulating",
-]
-
 PROJECTORS = ("kronecker", "film", "film+kronecker")
 MODULATING = ("bias", "gate", "norm")
 """Parts of the names of parameters that scale and shift features."""

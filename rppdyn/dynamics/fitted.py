@@ -14,8 +14,6 @@ from rppdyn.dynamics.integrate import Trajectories, integrate
 from rppdyn.dynamics.models import DrivenModel, DynamicsModel
 from rppdyn.reps import Rep
 
-__all__ = ["Drive", "FittedDynamics", "Scaling", "solve"]
-
 
 class Scaling(NamedTuple):
     """Units in which a system is fitted: ``z = centre + scale * y`` and ``t = seconds * s``, which commute with the group.

@@ -15,8 +15,6 @@ from torchdiffeq import odeint, odeint_adjoint
 from rppdyn.dynamics.models import DrivenModel, DynamicsModel
 from rppdyn.errors import UserError
 
-__all__ = ["METHODS", "IntegrationError", "Trajectories", "integrate"]
-
 METHODS = ("dopri5", "rk4", "leapfrog")
 MAX_STEPS = 10_000
 """Of the adaptive method, between two times."""

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from rppdyn.reps import Rep
 
-__all__ = ["SymmetricHamiltonian", "learn_symmetry"]
-
 STARTS = 24  # directions of the family of which the one with the largest evidence is where learning starts
 CLOUD = 200  # states at which the energy should be invariant, about: the data, and others near them
 STRONGEST = (

@@ -17,18 +17,6 @@ from rppdyn.nn.compiling import compiled
 from rppdyn.nn.derivatives import plain_vjp
 from rppdyn.reps import Rep, Scalar
 
-__all__ = [
-    "DrivenModel",
-    "DynamicsModel",
-    "HamiltonianModel",
-    "MechanicalModel",
-    "NeuralODEModel",
-    "SeparableHamiltonian",
-    "noether_momenta",
-    "relative_drift",
-    "rollout_error",
-]
-
 LEAST = 1e-3
 """Of the eigenvalues of a mechanical model's inverse mass matrix."""
 

@@ -19,8 +19,6 @@ from rppdyn.nn.assembling import Network
 from rppdyn.nn.normaliser import blocks_of, deviation_rep
 from rppdyn.reps import Rep, Scalar
 
-__all__ = ["Rollout", "Step", "TransitionModel", "nearest_rotation", "CrossEntropyPlanner", "Reward"]
-
 LOG_STD = (-8.0, 2.0)
 """Softly bounded logarithm of a Gaussian model's standard deviation, in units of that of one-step changes."""
 

@@ -11,18 +11,6 @@ from torch import Tensor
 
 from rppdyn.reps import Rep, RepType
 
-__all__ = [
-    "Action",
-    "Flow",
-    "TrivialFlow",
-    "act",
-    "check_actions",
-    "check_finite",
-    "generator_names",
-    "inverse",
-    "tangents",
-]
-
 
 class Flow(ABC):
     """A one-parameter group of transformations of a space: ``flow(x, t)`` with ``flow(x, 0) = x``, inverse ``flow(x, -t)``.

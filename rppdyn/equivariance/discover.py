@@ -15,8 +15,6 @@ from rppdyn.equivariance.pixels import Interpolation, affine_generator
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
 
-__all__ = ["Discovery", "affine_family", "block_family", "discover", "discover_affine", "index_families"]
-
 GAP = 2.0  # how many times as large the first defect outside of the symmetry is, at least, as the last one inside
 LARGEST = 0.4  # the largest relative defect of a symmetry that is called approximate
 ROUNDING = 1e3  # an exact symmetry's relative defect, in units of rounding of the function's values

@@ -25,28 +25,6 @@ from rppdyn.groups import Group
 from rppdyn.reps import Rep
 from rppdyn.runs.statistics import bootstrap_interval
 
-__all__ = [
-    "EquivarianceError",
-    "POOLED_FLOOR",
-    "Summary",
-    "TURNS",
-    "check_inputs",
-    "differences",
-    "elements_by_generator",
-    "equivariance_error",
-    "error_by_input",
-    "error_by_output",
-    "geometric_mean",
-    "pooled_ratio",
-    "pooled_sums",
-    "relative_difference",
-    "sampled_elements",
-    "summarise",
-    "RolloutError",
-    "rollout_equivariance_error",
-    "trajectory_equivariance_error",
-]
-
 FLOOR = 1e-8
 """Outputs smaller than this share of the outputs' root mean square say nothing about symmetry."""
 

@@ -41,28 +41,6 @@ from rppdyn.equivariance.actions import Action, Flow, act, inverse
 from rppdyn.equivariance.lie import standard_error
 from rppdyn.equivariance.pixels import bilinear, coordinates
 
-__all__ = [
-    "AffineFlow",
-    "Brightening",
-    "FourierTranslation",
-    "TRANSFORMATIONS",
-    "TranslationError",
-    "alias",
-    "aliasing_error",
-    "aliasing_lie_derivative",
-    "brightening",
-    "discrete_inconsistency",
-    "eq_t",
-    "eq_t_frac",
-    "expected_group_sample",
-    "hyperbolic_rotation",
-    "rotation",
-    "scaling",
-    "shear",
-    "stretch",
-    "translation",
-]
-
 Matrix = tuple[tuple[float, float], tuple[float, float]]
 ZERO: Matrix = ((0.0, 0.0), (0.0, 0.0))
 

@@ -48,17 +48,6 @@ from rppdyn.equivariance.tracing import INPUT, is_one_layer, traced_layers
 from rppdyn.nn import MLP, RPPEMLP, RelaxedLinear, gated
 from rppdyn.reps import Rep
 
-__all__ = [
-    "Attribution",
-    "KnownLayer",
-    "Layer",
-    "OTHERS",
-    "layers_of",
-    "layerwise_difference",
-    "layerwise_lie_derivative",
-    "run_layers",
-]
-
 Hidden = Flow | Mapping[str, Action | None]
 
 OTHERS = "*"

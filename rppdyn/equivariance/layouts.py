@@ -26,8 +26,6 @@ from torch import Tensor
 
 from rppdyn.equivariance.actions import Flow, TrivialFlow
 
-__all__ = ["Placed", "action_behind", "tokens"]
-
 
 @dataclass(frozen=True, eq=False)
 class Placed(Flow):

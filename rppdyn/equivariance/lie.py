@@ -16,8 +16,6 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from rppdyn.equivariance.actions import Action, check_actions, check_finite, generator_names, tangents
 from rppdyn.reps import Rep
 
-__all__ = ["LocalEquivarianceError", "derivative", "lie_derivative", "local_equivariance_error"]
-
 MAX_HALVINGS = 30  # of the step of differences
 PATIENCE = 3  # halvings by which little was gained, after which there are no more
 NOISE = 0.05  # of differences, from which they are no derivative

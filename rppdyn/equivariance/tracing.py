@@ -16,8 +16,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["INPUT", "TracedLayer", "is_one_layer", "traced_layers"]
-
 INPUT = "input"
 """The name of a network's input."""
 

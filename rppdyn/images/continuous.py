@@ -22,8 +22,6 @@ from torch.nn import functional as F
 from rppdyn.images.anchors import FREE_NOISE, NOISE, AnchorBasis, frequency, pixel_grid, refit, spread
 from rppdyn.nn.coefficients import ExactBuffers
 
-__all__ = ["AnchoredConv2d", "anchored", "sampled"]
-
 Net = TypeVar("Net", bound=nn.Module)
 
 

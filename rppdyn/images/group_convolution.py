@@ -18,8 +18,6 @@ from rppdyn.images.pathways import ImagePathway, check_kernel, circular_pad, of_
 from rppdyn.images.registry import Place
 from rppdyn.nn.curvature import Kronecker
 
-__all__ = ["ROTATIONS", "GroupConvolution", "SeparableGroupConvolution", "Orientations"]
-
 ROTATIONS = 4
 """Of p4."""
 

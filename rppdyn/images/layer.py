@@ -13,8 +13,6 @@ from torch import Tensor, fx, nn
 from rppdyn.images.pathways import ImagePathway, SharedBias, Size, check_maps, check_reach, check_size
 from rppdyn.images.registry import NOTHING, REGISTRY, ROTATIONS_AND_SHIFTS, Place
 
-__all__ = ["FREE_SCALE", "MAPS", "PATHWAYS", "ROTATIONAL", "STATIONARY", "RelaxedImageLayer", "rotations_of"]
-
 fx.wrap("check_maps")
 
 PATHWAYS = tuple(REGISTRY)

@@ -43,22 +43,6 @@ from rppdyn.images.registry import FilterSettings, Place
 from rppdyn.nn.curvature import Kronecker
 from rppdyn.nn.pathways import named_pathways
 
-__all__ = [
-    "LieConvolution",
-    "draw_elements",
-    "lie_rows",
-    "set_elements",
-    "GROUPS",
-    "PlaneGroup",
-    "RelaxedLieConvolution",
-    "amplitudes",
-    "implied_omega",
-    "implied_omegas",
-    "learn_omega",
-    "omega_penalty",
-    "set_omega",
-]
-
 
 @dataclass(frozen=True)
 class PlaneGroup:

@@ -19,25 +19,6 @@ from rppdyn.images.pathways import Size, check_maps, circular_pad
 from rppdyn.images.registry import REGISTRY
 from rppdyn.nn.assembling import ModuleList
 
-__all__ = [
-    "ARCHITECTURES",
-    "FieldNorm",
-    "Flatten",
-    "ImageModel",
-    "LayerSpec",
-    "MaxSubsampling",
-    "OrientationPooling",
-    "PolyphaseSubsampling",
-    "Subsampling",
-    "nine_layers",
-    "one_layer",
-    "power_blocks",
-    "small",
-    "ten_layers",
-    "three_layers",
-    "LieResNet18",
-]
-
 
 class Subsampling(nn.Module):
     """Maps of a smaller resolution.

@@ -20,21 +20,6 @@ from rppdyn.images.registry import Place
 from rppdyn.nn.curvature import Kronecker, Root, gram, of_linear
 from rppdyn.nn.pathways import Pathway, written
 
-__all__ = [
-    "Convolution",
-    "FullyConnected",
-    "ImagePathway",
-    "PixelBias",
-    "SharedBias",
-    "Size",
-    "check_maps",
-    "circular_pad",
-    "of_ones",
-    "patch_moments",
-    "place_moments",
-    "FactoredFullyConnected",
-]
-
 Size = tuple[int, int]
 """Height and width in pixels."""
 

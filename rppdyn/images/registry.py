@@ -17,18 +17,6 @@ if TYPE_CHECKING:
 
     from rppdyn.images.pathways import ImagePathway
 
-__all__ = [
-    "REGISTRY",
-    "ROTATIONS_AND_SHIFTS",
-    "SHIFTS",
-    "NOTHING",
-    "PathwayKind",
-    "Place",
-    "FilterSettings",
-    "FORMS",
-    "OperatorSettings",
-]
-
 FORMS = ("low_rank", "dense", "powers", "shifts")
 
 

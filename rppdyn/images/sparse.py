@@ -37,8 +37,6 @@ from rppdyn.images.pathways import (
 from rppdyn.images.registry import Place
 from rppdyn.nn.curvature import Kronecker
 
-__all__ = ["SparseConvolution", "SparseFullyConnected", "SparsePrior"]
-
 SparsePrior = Literal["anchors", "lengthscales"]
 
 

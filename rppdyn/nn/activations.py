@@ -20,8 +20,6 @@ from rppdyn.nn.linear import FREE_SCALE, bind, check_size
 from rppdyn.nn.pathways import Pathway, prior_unit, written
 from rppdyn.reps import Rep
 
-__all__ = ["Gate", "Pointwise", "GatePathway", "Gating", "ACTIVATIONS", "SWISH", "Activation", "activation_of"]
-
 
 @dataclass(frozen=True)
 class Activation:

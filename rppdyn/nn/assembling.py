@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from torch import Tensor, nn
 
-__all__ = ["ModuleList", "Network"]
-
 N = TypeVar("N", bound="Network")
 
 

@@ -16,8 +16,6 @@ from rppdyn.nn.pathways import Pathway, written
 from rppdyn.reps import Rep
 from rppdyn.reps.rep import is_int
 
-__all__ = ["Bilinear", "BilinearPathway", "Contraction", "Plan", "contractions", "grouped"]
-
 SCALE = 0.1
 """Factor on the layer's output, as published in most backends (0.03 in the published RPP code)."""
 

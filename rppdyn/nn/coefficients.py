@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from rppdyn.basis import Basis
 
 
-__all__ = ["CoefficientMap", "ExactBuffers"]
-
-
 class ExactBuffers(nn.Module):
     """A module whose structural constants survive ``float()``, ``half()`` and ``double()`` without rounding.
 

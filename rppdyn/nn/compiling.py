@@ -13,16 +13,6 @@ from typing import Any
 
 import torch
 
-__all__ = [
-    "can_compile",
-    "check_compiler",
-    "compiled",
-    "failed_to_compile",
-    "materialised",
-    "reason_of",
-    "why_not_compiled",
-]
-
 logger = logging.getLogger(__name__)
 
 

@@ -22,8 +22,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["Factor", "Kronecker", "Root", "gram", "of_gradients", "of_linear"]
-
 
 @dataclass(frozen=True, eq=False)
 class Root:

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Arithmetic", "PullBack", "evaluate", "evaluate_vjp", "plain_vjp"]
-
 Tensors = tuple[Tensor, ...]
 PullBack = Callable[[Tensor], Tensor]
 

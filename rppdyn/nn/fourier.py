@@ -29,8 +29,6 @@ from rppdyn.nn.coefficients import ExactBuffers
 from rppdyn.nn.linear import RelaxedLinear
 from rppdyn.reps import Rep, regular
 
-__all__ = ["FourierStack", "regular_copies"]
-
 LEAST_WIDTH = 128  # narrower layers are bound by the number of operations, and dense ones have fewer
 
 Features = tuple[Tensor, Tensor | None]  # (k, copies, batch) and, where there are trivial channels, (channels, batch)

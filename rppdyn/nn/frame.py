@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from rppdyn.reps import Rep
 
-__all__ = ["LearnedFrame"]
-
 
 class LearnedFrame(nn.Module):
     r"""A network whose symmetry is turned by a learned element of a larger group.

@@ -13,21 +13,6 @@ from rppdyn.nn.linear import bind
 from rppdyn.reps import Rep, RepType, Scalar, T, V, regular
 from rppdyn.reps.rep import is_int
 
-__all__ = [
-    "Architecture",
-    "hidden_representation",
-    "regular_hidden",
-    "tensor_hidden",
-    "component_major",
-    "gated",
-    "is_pointwise",
-    "missing_types",
-    "operand_types",
-    "product_channels",
-    "products_hidden",
-    "tensor_rank",
-]
-
 Architecture = Literal["auto", "regular", "tensor"]
 
 MAX_RANK_ON_A_LINE = 3  # every power of a one-dimensional group has one coordinate, so the width sets no bound there

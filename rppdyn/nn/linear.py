@@ -31,20 +31,6 @@ from rppdyn.nn.pathways import (
 )
 from rppdyn.reps import Rep, RepType, V
 
-__all__ = [
-    "RelaxedLinear",
-    "FREE_SCALE",
-    "PARAMETRISATIONS",
-    "Parametrisation",
-    "bind",
-    "DensePathway",
-    "EQUIVARIANT",
-    "check_chain",
-    "check_nested",
-    "equivariant_name",
-    "written_chain",
-]
-
 EQUIVARIANT = "equivariant"
 """The pathway of the largest group."""
 

@@ -14,8 +14,6 @@ from rppdyn.nn.networks import RPPEMLP
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.nn.products import ChannelProducts
 
-__all__ = ["merge"]
-
 KNOWN = (RelaxedLinear, Gate, Bilinear, ChannelProducts)
 """Layers with pathways that become an ``nn.Linear`` or remain."""
 

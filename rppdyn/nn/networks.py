@@ -38,8 +38,6 @@ from rppdyn.nn.products import ChannelProducts, product_maps, with_operands
 from rppdyn.reps import Rep, RepType, Scalar
 from rppdyn.reps.rep import is_int
 
-__all__ = ["RPPEMLP", "EMLP", "MLP", "Block", "Chained", "check_bottlenecks"]
-
 Form = Literal["channelwise", "published"]
 FORMS = get_args(Form)
 Choice = bool | Form | Literal["auto"] | None

@@ -18,8 +18,6 @@ from rppdyn.nn.coefficients import ExactBuffers
 from rppdyn.nn.linear import bind, check_size
 from rppdyn.reps import Rep, Scalar
 
-__all__ = ["InvariantNormaliser", "blocks_of", "deviation_rep"]
-
 LARGEST = 1e150  # entries whose squares double precision has
 WIDEST = 1000  # entries of an observation up to which the projector onto its invariants is a dense matrix
 UNSEEN = 1e-8  # variance of a component that is always zero, as a share of the largest mean square

@@ -23,20 +23,6 @@ from rppdyn.nn.coefficients import CoefficientMap, ExactBuffers
 from rppdyn.nn.curvature import Kronecker, of_gradients, of_linear
 from rppdyn.reps import Rep, Scalar
 
-__all__ = [
-    "AffineMap",
-    "Pathway",
-    "PriorTerm",
-    "LinearPathway",
-    "EquivariantPathway",
-    "FreePathway",
-    "named_pathways",
-    "added",
-    "prior_unit",
-    "summed_squares",
-    "written",
-]
-
 NOT_TRAINED = ("log_variance", "unit")
 """Parameters of pathways whose variances are learned, and which an optimiser of weights leaves alone."""
 

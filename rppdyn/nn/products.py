@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from rppdyn.basis import Basis
 
 
-__all__ = ["ChannelProducts", "GatedProducts", "Multiplying", "Target", "product_maps", "with_operands"]
-
-
 def with_operands(rep: Rep, channels: int) -> Rep:
     """The output of a linear layer before products: ``gated(rep)``, and two operands for each channel."""
     return reduce(add, (component_major(2 * channels * t) for t in operand_types(rep)), gated(rep))

@@ -16,8 +16,6 @@ from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.derivatives import PullBack
 from rppdyn.nn.networks import Weights
 
-__all__ = ["Stack", "call_with", "stacked_weights"]
-
 
 class Stack(Network):
     r"""Networks that differ in their parameters alone: ten seeds, or the members of an ensemble.

@@ -17,8 +17,6 @@ from rppdyn.nn.stacking import Stack
 from rppdyn.priors.laplace import Evidence, PathwayEvidence, PredictEach
 from rppdyn.priors.likelihood import Likelihood
 
-__all__ = ["DivergedError", "JointEvidence", "Predict", "beyond_memory", "joint_evidence", "kernel_matrices"]
-
 Predict = Callable[[Any, Tensor], Tensor]
 """Outputs ``(N, *out)`` of N data by a module, or by what stands for one."""
 

@@ -21,21 +21,6 @@ from rppdyn.nn.pathways import AffineMap, Pathway, named_pathways
 from rppdyn.nn.stacking import Stack
 from rppdyn.priors.likelihood import Likelihood
 
-__all__ = [
-    "BIASES",
-    "Blocks",
-    "CURVATURES",
-    "Evidence",
-    "KroneckerEvidence",
-    "PathwayEvidence",
-    "PredictEach",
-    "check_form",
-    "curvature",
-    "gradient_curvature",
-    "kronecker_evidence",
-    "learn_variances",
-]
-
 CURVATURES = ("joint", "kronecker")
 """Forms of the evidence."""
 

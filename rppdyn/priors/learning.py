@@ -17,8 +17,6 @@ from rppdyn.priors.joint import DivergedError, Predict, beyond_memory, joint_evi
 from rppdyn.priors.laplace import Evidence, PredictEach, check_form, curvature, gradient_curvature, kronecker_evidence
 from rppdyn.priors.likelihood import Gaussian, Likelihood
 
-__all__ = ["VarianceLearning", "weights_of"]
-
 BATCH = 256  # data whose curvature is computed at a time
 
 Generators = Sequence[torch.Generator | None]

@@ -19,20 +19,6 @@ from torch.nn import functional as F
 
 from rppdyn.nn.pathways import named_pathways
 
-__all__ = [
-    "Categorical",
-    "Gaussian",
-    "Laplace",
-    "Likelihood",
-    "negative_log_prior",
-    "LARGEST_DEFECT",
-    "NARROW_SHARE",
-    "SMALLEST_DEFECT",
-    "free_share",
-    "free_variance",
-    "share_of_defect",
-]
-
 
 @runtime_checkable
 class Likelihood(Protocol):

@@ -19,25 +19,6 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = [
-    "ARRANGEMENTS",
-    "SOURCES",
-    "ImageData",
-    "ImageSet",
-    "Units",
-    "centred",
-    "image_data",
-    "in_quadrants",
-    "mirrored",
-    "on_canvas",
-    "parted",
-    "quarter_turned",
-    "resized",
-    "rotated",
-    "scrambled",
-    "translated",
-]
-
 Generator = torch.Generator
 Images = Float[Tensor, "N C H W"]
 

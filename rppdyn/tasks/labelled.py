@@ -15,8 +15,6 @@ from torch import Tensor
 
 from rppdyn.tasks.tables import column_of, columns_of, flat, listed, read_tables, require_finite
 
-__all__ = ["PARTS", "LabelledImages", "Rows", "named_parts", "read_images", "read_rows", "shared_out"]
-
 PARTS = ("train", "validation", "test")
 """Values of a column that says to which part a datum belongs."""
 CHANNELS = (1, 3, 4)

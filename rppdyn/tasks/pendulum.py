@@ -28,8 +28,6 @@ from rppdyn.runs.array_cache import ArrayCache, decode, encode
 from rppdyn.runs.files import write_bytes
 from rppdyn.tasks.regression import check_acts_on
 
-__all__ = ["Pendulum", "symplectic_step", "TASK_CACHE", "OtherParametersError", "TrajectoryData", "load_trajectories"]
-
 STEP = 0.025
 """Seconds, the longest step."""
 

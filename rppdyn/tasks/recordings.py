@@ -19,8 +19,6 @@ from torch import Tensor
 
 from rppdyn.tasks.tables import Table, column_of, columns_of, flat, listed, read_tables, require_finite
 
-__all__ = ["Recording", "Recordings", "read_recordings"]
-
 TIMES = ("time", "t")
 """Names of a column of times that need not be said."""
 

@@ -15,18 +15,6 @@ from torch.nn import functional as F
 from rppdyn.groups import Group, O, SO13p
 from rppdyn.reps import Rep, RepType, T
 
-__all__ = [
-    "REGRESSION_TASKS",
-    "ElectronMuon",
-    "Inertia",
-    "ModifiedInertia",
-    "ModifiedInertiaCode",
-    "O5Invariant",
-    "RegressionTask",
-    "check_acts_on",
-    "regression_task",
-]
-
 
 def check_acts_on(group: Group, d: int, task: str, example: Group) -> None:
     """Refuse a group that does not act on R^d.

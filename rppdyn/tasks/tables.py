@@ -19,20 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "SUFFIXES",
-    "Table",
-    "column_of",
-    "columns_of",
-    "damaged_dataset",
-    "dataset_folder",
-    "flat",
-    "listed",
-    "open_dataset",
-    "read_tables",
-    "require_finite",
-]
-
 SUFFIXES = (".csv", ".npz", ".h5", ".hdf5")
 DELIMITERS = ",;\t"
 INSTALL = "pip install 'rppdyn[minari]'"
