@@ -352,7 +352,7 @@ class _Robot:
         return scales
 
     def permutation(self, image: _Image) -> tuple[NDArray[np.intp], NDArray]:
-        """Where each feature and action takes its value from, and with which sign."""
+        """Source and sign of each feature and action."""
         (p, a), (q, b) = self._of("obs", image), self._of("action", image)
         return np.concatenate([p, q + len(p)]), np.concatenate([a, b])
 
@@ -409,7 +409,7 @@ class _Robot:
         return "; ".join(parts)
 
     def spec(self, image: _Image) -> SymmetrySpec:
-        """How it acts on observations, actions and the simulator's state; entries of no joint are left free."""
+        """Action on observations, actions and the simulator's state; entries of no joint are left free."""
         known = {*self.joints, self.root}
         spaces: dict[str, Any] = {}
         for key, space in self.spaces.items():

@@ -44,7 +44,7 @@ class Encoding:
 
     @property
     def is_identity(self) -> bool:
-        """Whether features are the coordinates themselves."""
+        """True if features are the coordinates themselves."""
         return not (self.angles or self.quaternions)
 
     @cached_property

@@ -186,7 +186,7 @@ def _require_spaces_of_env(dataset: EpisodeDataset, source: Any) -> None:
 
 
 def _same_box(a: gym.Space, b: spaces.Box) -> bool:
-    """Whether two boxes have the same bounds, up to single precision."""
+    """Check whether two boxes have the same bounds, up to single precision."""
     if not isinstance(a, spaces.Box) or a.shape != b.shape:
         return False
     return all(np.allclose(x, y, rtol=1e-6, atol=0) for x, y in ((a.low, b.low), (a.high, b.high)))
@@ -224,7 +224,7 @@ def write_episodes(
         episodes: may be a generator that plays them; it is asked after everything else has been checked.
         env: the environment that they are of, as `rppdyn.envs.make_env` makes it.
         algorithm: by what the actions were chosen.
-        description: what the dataset is, in a sentence.
+        description: one sentence on the dataset.
     Returns:
         the dataset's folder.
     Raises:

@@ -190,7 +190,7 @@ def _first_line(error: Exception) -> str:
 
 
 def is_model_file(name: str | Path) -> bool:
-    """Whether this is the name of an MJCF or URDF file rather than of an environment."""
+    """Check whether this is the name of an MJCF or URDF file rather than of an environment."""
     return Path(name).suffix.lower() in (".xml", ".mjcf", ".urdf")
 
 

@@ -66,7 +66,7 @@ def mirror_spec(
 
     Args:
         obs_origin, qpos_origin: fixed point of the mirror, zero if left out.
-        verdict, reward_symmetric, note: what you know of the symmetry, if you do; `certify` measures it.
+        verdict, reward_symmetric, note: your knowledge of the symmetry, if any; `certify` measures it.
     Raises:
         ValueError: lists of different lengths, not a permutation, a sign other than 1 and -1, or a map that is not its
             own inverse.
@@ -250,7 +250,7 @@ class _Published:
         name, group: name and group of the symmetry.
         image: the joint that each joint is carried to; others stay.
         odd: joints that change sign.
-        root: what the generator does to vectors of a free joint; its angular velocity is taken for a pseudovector.
+        root: the generator's action on vectors of a free joint; its angular velocity is taken for a pseudovector.
     """
 
     name: str

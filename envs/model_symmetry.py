@@ -56,7 +56,7 @@ class ModelSymmetry:
         dofs: qvel' = D qvel, (nv, nv); derivative if continuous.
         controls: ctrl' = C ctrl, (nu, nu); derivative if continuous.
         activations: act' = A act, (na, na); derivative if continuous.
-        deviations: what keeps it from being exact, the largest first; empty if nothing was found.
+        deviations: parameters that keep it from being exact, the largest first; empty if nothing was found.
     """
 
     name: str

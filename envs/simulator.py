@@ -250,7 +250,7 @@ class Simulator:
         return ""
 
     def _unobserved(self) -> str:
-        """How a returned observation differs from that of the state; "" if it doesn't."""
+        """Difference of a returned observation from that of the state, in words; "" if there is none."""
         returned, observed = [self.env.reset(seed=0)[0]], [self.observe()]
         state = self.get()
         self.set(state)

@@ -59,7 +59,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Space:
-    """How the group's generators act on one space of n coordinates with f features (f = n unless encoded).
+    """Action of the group's generators on one space of n coordinates with f features (f = n unless encoded).
 
     Args:
         entries: the n coordinates; a name alone stands for an entry without joint and unit.
@@ -135,12 +135,12 @@ class Space:
 
     @property
     def is_linear(self) -> bool:
-        """Whether the group acts linearly on the raw coordinates."""
+        """True if the group acts linearly on the raw coordinates."""
         return self.is_centred and self.encoding.is_identity
 
     @property
     def is_centred(self) -> bool:
-        """Whether the fixed point is zero."""
+        """True if the fixed point is zero."""
         return not any(self.origin)
 
     def generator(self, k: int) -> np.ndarray:
@@ -259,7 +259,7 @@ class SymmetrySpec:
 
     @property
     def is_trivial(self) -> bool:
-        """Whether the group is that of the identity alone."""
+        """True if the group is that of the identity alone."""
         generators = self.group.discrete_generators
         return not len(self.group.lie_algebra) and bool((generators == torch.eye(self.group.d).to(generators)).all())
 
@@ -329,7 +329,7 @@ class SymmetrySpec:
         return self
 
     def is_of(self, env_id: str) -> bool:
-        """Whether it describes an environment of that name, whatever its version and the module that registers it."""
+        """Check whether it describes an environment of that name, whatever its version and the module that registers it."""
         name = lambda env_id: re.sub(r"-v\d+$", "", env_id.rpartition(":")[2])  # noqa: E731
         return name(self.env_id) == name(env_id)
 

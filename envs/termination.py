@@ -18,7 +18,7 @@ POLE_LENGTH = 0.6  # m, of each of InvertedDoublePendulum's
 
 
 def termination(env: gym.Env) -> Termination:
-    """Whether an episode ends, not by its time limit, on arriving at raw observations ``(*batch, n)``.
+    """Rule by which an episode ends, not by its time limit, on arriving at raw observations ``(*batch, n)``.
 
     It follows the environment's own rule and options for Gymnasium's MuJoCo tasks of version 5, and calls
     `terminates(observations)` of environments that have such a method. An observation with an entry that is not finite ends an

@@ -162,7 +162,7 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
 
     @staticmethod
     def terminates(observations: Tensor) -> Tensor:
-        """Whether an episode ends at observations ``(*batch, n)``: at none, its time limit aside."""
+        """Check whether an episode ends at observations ``(*batch, n)``: at none, its time limit aside."""
         return torch.zeros(observations.shape[:-1], dtype=torch.bool, device=observations.device)
 
     def _advanced(self, z: list[float], torque: list[float]) -> list[float]:
@@ -201,7 +201,7 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
     # -- symmetry and state -------------------------------------------------------------------------------------------
 
     def symmetry_spec(self, symmetry: str | None = None) -> SymmetrySpec:
-        """How a group acts on observations and actions; `rppdyn.envs.symmetry_spec` asks for it.
+        """Action of a group on observations and actions; `rppdyn.envs.symmetry_spec` asks for it.
 
         Args:
             symmetry: one of `symmetry_choices`; None is O(2).

@@ -1,4 +1,4 @@
-"""What stands between an environment and an agent: wrappers, dictionaries flattened to vectors, checks of what is returned."""
+"""Layers between an environment and an agent: wrappers, dictionaries flattened to vectors, checks of what is returned."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def layers(env: gym.Env) -> Iterator[gym.Wrapper]:
 
 
 def is_passive(wrapper: gym.Wrapper) -> bool:
-    """Whether a wrapper's `step` and `reset` are those of a class in `PASSIVE`."""
+    """Check whether a wrapper's `step` and `reset` are those of a class in `PASSIVE`."""
     methods = (type(wrapper).step, type(wrapper).reset)
     return all(m.__qualname__.partition(".")[0] in PASSIVE.get(m.__module__.partition(".")[0], ()) for m in methods)
 

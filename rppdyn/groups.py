@@ -184,19 +184,19 @@ class Group:
 
     @property
     def is_orthogonal(self) -> bool:
-        """Whether every element is orthogonal (unitary for a complex group)."""
+        """True if every element is orthogonal (unitary for a complex group)."""
         eye = torch.eye(self.d, dtype=self.dtype)
         unit = self.unit_lie_algebra
         return _is_zero(unit + unit.mH) and _is_zero(self._discrete @ self._discrete.mH - eye)
 
     @property
     def is_signed_permutation(self) -> bool:
-        """Whether every element permutes the coordinate axes up to sign."""
+        """True if every element permutes the coordinate axes up to sign."""
         return len(self._lie) == 0 and is_signed_permutation(self._discrete)
 
     @property
     def is_permutation(self) -> bool:
-        """Whether every element permutes the coordinates."""
+        """True if every element permutes the coordinates."""
         return self.is_signed_permutation and bool((self._discrete.real >= 0).all())
 
     @property
@@ -321,7 +321,7 @@ def _is_zero(x: Tensor) -> bool:
 
 
 def is_signed_permutation(matrices: Inexact[Tensor, "*batch d d"]) -> bool:
-    """Whether each matrix has one entry of 1 or -1 in every row and column and zeros elsewhere, exactly."""
+    """Check whether each matrix has one entry of 1 or -1 in every row and column and zeros elsewhere, exactly."""
     size = matrices.abs()
     binary = bool(((size == 0) | (size == 1)).all()) and not (matrices.is_complex() and matrices.imag.any())
     return binary and bool((size.sum(-1) == 1).all()) and bool((size.sum(-2) == 1).all())

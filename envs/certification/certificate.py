@@ -69,7 +69,7 @@ class Defect(NamedTuple):
 
 
 class Support(NamedTuple):
-    """How often mirrored states lie among the states that rollouts visit, see `rppdyn.envs.certification.certify`.
+    """Share of mirrored states that lie among the states that rollouts visit, see `rppdyn.envs.certification.certify`.
 
     Args:
         share: share of the images that lie as near to visited states as 95 % of visited states do; 0.95 for a symmetry of
@@ -109,7 +109,7 @@ class GeneratorReport:
         quantiles: quantiles of each distribution of the figure, at `LEVELS`.
         left_out: number of further steps by what was wrong with them or with their images: MuJoCo reset the simulation, or an
             observation or reward was not finite. No number above is of these.
-        deviations: what in the model keeps it from being exact, the largest relative difference first, see
+        deviations: parameters of the model that keep it from being exact, the largest relative difference first, see
             `rppdyn.envs.derivation`; None where the symmetry is not one that is derived from the model.
     """
 
@@ -170,7 +170,7 @@ class GeneratorReport:
 
     @property
     def keeps_reward(self) -> bool | None:
-        """Whether the reward changes by no more than the dynamics do (at the 95th percentile); None where there is none.
+        """True if the reward changes by no more than the dynamics do (at the 95th percentile); None where there is none.
 
         An approximate symmetry of the dynamics moves the next state a little, and what the reward says of it. A broken one
         keeps nothing.
@@ -192,7 +192,7 @@ class GeneratorReport:
         return "no difference found" if self.reset_p_value > RESET_LEVEL else "not invariant"
 
     def _judged(self, what: str) -> list[Defect]:
-        """Of a defect over all states, those in contact and those out of it; a handful of states has no percentile."""
+        """Verdict of a defect over all states, those in contact and those out of it; a handful of states has no percentile."""
         if (defect := getattr(self, what)) is None:
             return []
         return [defect, *(by[what] for by, n in self._split if n >= ENOUGH and what in by)]
@@ -275,7 +275,7 @@ class Certificate:
     """The verdict of the simulator on a symmetry spec; see `rppdyn.envs.certify`.
 
     Args:
-        env_id: what the spec describes.
+        env_id: environment that the spec describes.
         model_digest, spec_digest: digests of the compiled model and of the group's action, see
             `rppdyn.envs.certification.store`.
         n_states, seed: number of states and seed of the sample.

@@ -508,7 +508,7 @@ def _apart(model: mujoco.MjModel, a: tuple[np.ndarray, ...], b: tuple[np.ndarray
 
 
 def certified_share(env: gym.Env | VecEnv, spec: SymmetrySpec, *, reward: bool = True) -> CertifiedShare:
-    """How much of a network over a spec's symmetry is left to its free pathway, from the stored certificate or a new one.
+    """Share of a network over a spec's symmetry that is left to its free pathway, from the stored certificate or a new one.
 
     Args:
         env: an environment, wrapped or not, or stable-baselines3's VecEnv, of which the first is looked at.

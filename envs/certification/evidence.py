@@ -193,7 +193,7 @@ COUNT = 16  # random elements of a continuous generator; one for each state woul
 
 @dataclass(frozen=True)
 class Elements:
-    """How one generator's elements act on each space of a spec.
+    """Action of one generator's elements on each space of a spec.
 
     Args:
         spec: whose spaces they act on.

@@ -53,7 +53,7 @@ class Suspect:
         part: an actuator, a body or a joint, by its name.
         parameter: "gear", "mass", "damping", "friction", "armature" or "stiffness".
         change: relative to the model's value; of friction, and of what is 0 in the model, in units of `unit`.
-        unit: what a change of 1 is, in the parameter's own units.
+        unit: size of a change of 1, in the parameter's own units.
         error: standard error of the change.
         share: share of the residual that it explains, from 0 to 1.
     """
@@ -75,7 +75,7 @@ class FaultReport:
         transitions: how many were compared.
         residual: median difference of a logged step from the model's, relative to a step.
         floor: the same of the model's own log.
-        suspects: what explains most first; none where the log is as near to the model as its own.
+        suspects: best explanation first; none where the log is as near to the model as its own.
     """
 
     name: str
@@ -248,7 +248,7 @@ class _Fit:
         return (self.after - self.nominal.of(model)(self.states, self.actions)) / self.units
 
     def suspects(self, parameters: Sequence[_Parameter], predicted: NDArray) -> list[Suspect]:
-        """Of each parameter, by some transitions; those that explain most are fitted with the model itself, by all of them."""
+        """Fit each parameter to some transitions; those that explain most are fitted with the model itself, by all of them."""
         chosen = np.unique(np.linspace(0, len(self.states) - 1, SCREENED).astype(int))
         some = replace(self, states=self.states[chosen], actions=self.actions[chosen], after=self.after[chosen])
         screened = {p: some._screened(p, predicted[chosen]) for p in parameters}
@@ -310,7 +310,7 @@ class _Fit:
 
 @dataclass(frozen=True)
 class _Log:
-    """How states stand in observations.
+    """Map between states and observations.
 
     Attributes:
         positions, velocities: the entry of the observation for each number of the state, -1 where there is none.

@@ -44,7 +44,7 @@ class Derivation:
         return tuple(symmetry.name for symmetry in self.symmetries)
 
     def table(self) -> str:
-        """Where each symmetry takes joints and controls, a column each, and what deviates from it.
+        """Images of joints and controls under each symmetry, a column each, and what deviates from it.
 
         A continuous symmetry's column is the derivative along it; its deviations are those of a turn by one radian.
         """
@@ -94,7 +94,7 @@ def _deviating(name: str, deviations: tuple[Deviation, ...]) -> list[str]:
 
 
 def _axes(matrix: np.ndarray, is_continuous: bool) -> str:
-    """Where x, y and z go, or about which axis a generator turns."""
+    """Images of x, y and z, or the axis about which a generator turns."""
     if is_continuous:
         axis = np.array([matrix[2, 1], matrix[0, 2], matrix[1, 0]])
         return "stays" if not axis.any() else f"turns about {_sum(axis, 'xyz')}"

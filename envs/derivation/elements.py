@@ -1,4 +1,4 @@
-r"""Where a symmetry takes what hangs on bodies and joints: geoms, sites, tendons, actuators, equality constraints.
+r"""Images, under a symmetry, of what hangs on bodies and joints: geoms, sites, tendons, actuators, equality constraints.
 
 Each has a partner, the element it is carried to, and where a sign makes sense a sign: a tendon may shorten where its
 partner lengthens, a control may push where its partner's pulls.
@@ -146,7 +146,7 @@ def _match_tendons(skeleton, trees, geoms, sites) -> tuple[np.ndarray, np.ndarra
         return wraps
 
     def cosine(k, other):
-        """Of two tendons' coefficients; for spatial ones, whether the path is the same from either end."""
+        """Cosine of two tendons' coefficients; for spatial ones, whether the path is the same from either end."""
         if fixed[k] != fixed[other]:
             return 0.0
         if not fixed[k]:

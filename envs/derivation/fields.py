@@ -103,7 +103,7 @@ WITHOUT_EFFECT = {
 
 
 def role_of(field: str) -> str | None:
-    """How a symmetry treats a field, such as ``"jnt_axis"`` or ``"opt.gravity"``; None if nothing is known of it."""
+    """Role of a field under a symmetry, such as ``"jnt_axis"`` or ``"opt.gravity"``; None if nothing is known of it."""
     for kind, conditions in SAME.items():
         for condition, names in conditions.items():
             if field in names.split():

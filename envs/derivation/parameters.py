@@ -277,7 +277,7 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 
 
 def _poses(skeleton: Skeleton, trees: TreeMatch, sprung: np.ndarray) -> Iterator[Parameter]:
-    """Where the springs of free and ball joints rest: a position in the world, and an orientation as a matrix."""
+    """Rest poses of the springs of free and ball joints: a position in the world, and an orientation as a matrix."""
     m, R = skeleton.model, trees.isometry.rotation
     free = m.jnt_type == FREE
     counts = sprung & (free | (m.jnt_type == BALL))
@@ -395,7 +395,7 @@ def _geoms(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 
 
 def surfaces(skeleton: Skeleton, match: Match, axes_of: Callable[[int], np.ndarray]) -> Iterator[Parameter]:
-    """How the surfaces of geoms act on each other and on a fluid, given the axes of each geom's image."""
+    """Parameters of surfaces, which act on each other and on a fluid, given the axes of each geom's image."""
     m, to = skeleton.model, match.geoms
     colliding, paired = skeleton.colliding, to != NONE
 
@@ -426,7 +426,7 @@ def contact_pairs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     partners = np.array([_index(known, frozenset(to[pair].tolist())) for pair in geoms], int)
 
     def friction(i: int, row: np.ndarray) -> np.ndarray:
-        """Of two tangents, which MuJoCo lays along the world's axes y and z as far as it can."""
+        """Friction along two tangents, which MuJoCo lays along the world's axes y and z as far as it can."""
         same_plane = np.abs(R[1, 1]) > 1 - 1e-9 and np.abs(R[2, 2]) > 1 - 1e-9
         alike = row[0] == row[1] and row[3] == row[4]
         return row if alike or same_plane else np.full_like(row, np.nan)
@@ -563,7 +563,7 @@ def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         return float(np.sign(trees.matrix[place[int(trees.joints[i])], place[i]]))
 
     def swapped(k: int) -> bool:
-        """Whether the partner has the images of the two objects in the other order."""
+        """Check whether the partner has the images of the two objects in the other order."""
         maps = {EQUALITY.JOINT: trees.joints, EQUALITY.TENDON: match.tendons}.get(int(m.eq_type[k]), trees.bodies)
         maps = match.sites if m.eq_objtype[k] == OBJECT.SITE else maps
         return m.eq_obj2id[k] >= 0 and maps[m.eq_obj1id[k]] != m.eq_obj1id[to[k]]
@@ -613,7 +613,7 @@ def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         return np.where(count, row, 0.0)
 
     def welded(k: int, row: np.ndarray) -> np.ndarray:
-        """How far two sites, welded to each other, are turned apart by where they go; 0 of other constraints."""
+        """Turn between the images of two sites that are welded to each other; 0 of other constraints."""
         if not weld[k]:
             return np.zeros(1)
         W = [skeleton.axes["site"][match.sites[i]].T @ image_in_body(skeleton, trees, "site", i)[2]

@@ -65,7 +65,7 @@ class Reversal:
         joints: image of each joint; -1 for those of the root, which have none.
         signs: q' = sign q of each hinge, measured from the reference pose.
         controls: ctrl' = C ctrl, (nu, nu).
-        deviations: what keeps it from being exact, the largest first.
+        deviations: parameters that keep it from being exact, the largest first.
     """
 
     chain: tuple[int, ...]
@@ -216,7 +216,7 @@ def _isometries(skeleton: Skeleton, chain: tuple[int, ...]) -> Iterator[tuple[np
 
 
 def _fit(skeleton: Skeleton, chain: tuple[int, ...], R: np.ndarray, R0: np.ndarray) -> _Fit | None:
-    """Where an isometry of the reference pose takes bodies and hinges; None if a hinge's axis lands on no hinge's."""
+    """Images of bodies and hinges under an isometry of the reference pose; None if a hinge's axis lands on no hinge's."""
     m, data = skeleton.model, skeleton.data
     bodies, joints, signs = np.arange(m.nbody), np.full(m.njnt, NONE), np.zeros(m.njnt)
     bodies[list(chain)] = chain[::-1]

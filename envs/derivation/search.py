@@ -185,7 +185,7 @@ def _swaps(skeleton: Skeleton, known: list[Found]) -> Iterator[Found]:
 
 
 def _root_of(skeleton: Skeleton, b: int) -> np.ndarray:
-    """Where a limb hangs on its parent."""
+    """Body that a limb hangs on."""
     return skeleton.data.xanchor[skeleton.joints[b][0]] if skeleton.joints[b] else skeleton.data.xpos[b]
 
 
@@ -291,7 +291,7 @@ def _is_trivial(s: ModelSymmetry) -> bool:
 
 
 def _same(skeleton: Skeleton, one: Found, other: Found, yaw: Found | None) -> bool:
-    """Whether two discrete symmetries are the same, or differ by the robot's turning in an anchored world."""
+    """Check whether two discrete symmetries are the same, or differ by the robot's turning in an anchored world."""
     a, b = one.symmetry, other.symmetry
     if b.is_continuous:
         return False
@@ -332,7 +332,7 @@ def _equal(a: ModelSymmetry, b: ModelSymmetry) -> bool:
 
 
 def _is_product(one: Found, known: list[Found]) -> bool:
-    """Whether two known discrete symmetries, one after the other, do the same."""
+    """Check whether two known discrete symmetries, one after the other, do the same."""
     discrete = [other.symmetry for other in known if not other.symmetry.is_continuous]
     parts = ("dofs", "joint_matrix", "controls", "activations")
     for a in discrete:
@@ -345,7 +345,7 @@ def _is_product(one: Found, known: list[Found]) -> bool:
 
 
 def _tidy(symmetries: list[Found]) -> list[Found]:
-    """Of several turns by fractions of a whole one the smallest is kept, which generates the others, and the half turn."""
+    """Keep, of several turns by fractions of a whole one, the smallest, which generates the others, and the half turn."""
     turns = [one for one in symmetries if one.symmetry.name.endswith("turn") or one.symmetry.name.startswith("turn")]
     turns = [one for one in turns if not one.symmetry.name.startswith("world")]
     smallest = min(turns, key=lambda one: _turn_angle(one), default=None)
@@ -417,7 +417,7 @@ SIDE = 0.02
 def reflection_name(
     skeleton: Skeleton, match: Match, *, first: bool, alone: bool, other: int, known: Collection[str]
 ) -> str:
-    """Of a mirror image: "left-right" or "front-back", by what the robot has on either side of its plane.
+    """Name of a mirror image: "left-right" or "front-back", by what the robot has on either side of its plane.
 
     A planar robot whose motion in its plane stays as it is, but not its limbs, has a "leg swap".
 
@@ -440,7 +440,7 @@ def reflection_name(
 
 
 def _has_sides(skeleton: Skeleton, axis: int) -> bool:
-    """Whether joints of two branches of the main tree lie opposite each other along a horizontal axis."""
+    """Check whether joints of two branches of the main tree lie opposite each other along a horizontal axis."""
     m, root = skeleton.model, _main_root(skeleton)
     joints = [j for j in range(m.njnt) if root is not None and m.body_rootid[m.jnt_bodyid[j]] == m.body_rootid[root]]
     places = skeleton.data.xanchor[joints] - skeleton.data.xpos[root or 0]
@@ -461,19 +461,19 @@ def _is_below(m: mujoco.MjModel, b: int, top: int) -> bool:
 
 
 def is_exchange(trees: TreeMatch) -> bool:
-    """Whether bodies change places."""
+    """Check whether bodies change places."""
     return bool((trees.bodies != np.arange(len(trees.bodies))).any())
 
 
 def exchanges_geoms(skeleton: Skeleton, match: Match) -> bool:
-    """Whether parts of one body change places, such as arms without joints."""
+    """Check whether parts of one body change places, such as arms without joints."""
     shaped = np.flatnonzero(skeleton.shaped & (skeleton.model.body_weldid[skeleton.model.geom_bodyid] != 0))
     to = match.geoms[shaped]
     return bool(((to != shaped) & (to != NONE)).any())
 
 
 def _walks(skeleton: Skeleton) -> bool:
-    """Whether the robot moves freely in a vertical plane, as planar walkers do."""
+    """Check whether the robot moves freely in a vertical plane, as planar walkers do."""
     m, root = skeleton.model, _main_root(skeleton)
     joints = skeleton.joints[root] if root is not None else ()
     slides = [skeleton.data.xaxis[j] for j in joints if m.jnt_type[j] == SLIDE]
@@ -482,19 +482,19 @@ def _walks(skeleton: Skeleton) -> bool:
 
 
 def _is_flat(skeleton: Skeleton) -> bool:
-    """Whether the model has no free joint: its reflections may then act on a plane of motion trivially."""
+    """Check whether the model has no free joint: its reflections may then act on a plane of motion trivially."""
     return not np.isin(skeleton.model.jnt_type, (FREE, BALL)).any()
 
 
 def yaw_name(skeleton: Skeleton) -> str:
-    """Of a main tree that slides in the horizontal plane and turns in it, "planar rotation"; otherwise "yaw"."""
+    """Name of a turn: "planar rotation" of a main tree that slides and turns in the horizontal plane, otherwise "yaw"."""
     m, root = skeleton.model, _main_root(skeleton)
     kinds = [int(m.jnt_type[j]) for j in skeleton.joints[root]] if root is not None else []
     return "planar rotation" if kinds.count(SLIDE) >= 2 and HINGE in kinds else "yaw"
 
 
 def turn_name(angle: float) -> str:
-    """Of a turn of the body alone, by a fraction of a whole turn if it is one."""
+    """Name of a turn of the body alone, by a fraction of a whole turn if it is one."""
     n = 2 * np.pi / angle
     if abs(n - round(n)) < 1e-3:
         return {2: "half turn", 4: "quarter turn"}.get(round(n), f"turn by 2 pi/{round(n)}")
@@ -502,7 +502,7 @@ def turn_name(angle: float) -> str:
 
 
 def swap_name(skeleton: Skeleton, first: int, other: int, known: Collection[str]) -> str:
-    """Of two limbs, or two objects, that change places."""
+    """Name of an exchange of two limbs, or two objects."""
     one, two = (name_of(skeleton.model, "body", b).removeprefix("body ") for b in (first, other))
     if skeleton.model.body_parentid[first] == 0:
         return f"exchange of {one} and {two}"

@@ -67,7 +67,7 @@ def symmetry_group(symmetries: Sequence[ModelSymmetry]) -> Group:
 
 
 def order_of(symmetry: ModelSymmetry) -> int:
-    """How often a discrete symmetry must be repeated to change nothing."""
+    """Order of a discrete symmetry: so often repeated it changes nothing."""
     return len(_closure([_State.of(symmetry)]))
 
 
@@ -207,7 +207,7 @@ def symmetrise(model: mujoco.MjModel, symmetry: ModelSymmetry, only: Deviation |
 
 
 def _of(only: Deviation | None, skeleton: Skeleton, kind: str, count: int) -> np.ndarray:
-    """Which elements of a kind are the two of a deviation; all where there is none."""
+    """Mask of the two elements of a deviation; all where there is none."""
     if only is None:
         return np.ones(count, bool)
     return np.isin([name_of(skeleton.model, kind, i) for i in range(count)], [only.element, only.partner])

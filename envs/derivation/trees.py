@@ -63,7 +63,7 @@ class Isometry:
 
 @dataclass(frozen=True, eq=False)
 class TreeMatch:
-    """Where bodies and joints go.
+    """Images of bodies and joints.
 
     Args:
         bodies: image of each body; M of each is ``frames``.
@@ -281,7 +281,7 @@ class _Matcher:
         return joints
 
     def hanging(self, b: int, c: int, M: np.ndarray) -> float:
-        """How far the first joints below b, carried by M, are from those of c."""
+        """Distance of the first joints below b, carried by M, from those of c."""
         left, right = self.next_joints(b), self.next_joints(c)
         cost = np.full((len(left), len(right)), 1e6)
         for (n, (kind, x, axis)), (k, (other, y, there)) in itertools.product(enumerate(left), enumerate(right)):
@@ -305,7 +305,7 @@ class _Matcher:
         return self.m.body_ipos[b] - self.m.jnt_pos[self.s.joints[b][-1]]
 
     def is_image(self, b: int, c: int, M: np.ndarray) -> bool:
-        """Whether M carries the geoms, the centre of mass and the inertia of b onto those of c; never without geoms."""
+        """Check whether M carries the geoms, the centre of mass and the inertia of b onto those of c; never without geoms."""
         m, origins = self.m, [self.m.jnt_pos[self.s.joints[x][-1]] for x in (b, c)]
         here, there = (np.flatnonzero(m.geom_bodyid == x) for x in (b, c))
         if not len(here) or len(here) != len(there):
@@ -318,7 +318,7 @@ class _Matcher:
         return bool(apart < SNAP * self.scale and inertia < SNAP)
 
     def is_within_range(self, b: int, c: int, M: np.ndarray, axis: np.ndarray, delta: float) -> bool:
-        """Whether most of the range of the last hinge of b is carried into that of c."""
+        """Check whether most of the range of the last hinge of b is carried into that of c."""
         m, (j, k) = self.m, (self.s.joints[b][-1], self.s.joints[c][-1])
         if not (m.jnt_limited[j] and m.jnt_limited[k]):
             return True
@@ -337,7 +337,7 @@ class _Matcher:
         return carries
 
     def unlike(self, b: int, c: int, M: np.ndarray) -> float:
-        """How unlike b and c are in mass and its centre, relative to the robot's, from 0 to 1."""
+        """Difference of b and c in mass and its centre, relative to the robot's, from 0 to 1."""
         m = self.m
         if m.body_weldid[b] == 0:
             return 0.0
@@ -486,7 +486,7 @@ class Skeleton:
 
     @cached_property
     def colliding(self) -> np.ndarray:
-        """Whether each geom can touch another one, by their bits; all that its shape matters for."""
+        """Mask of the geoms that can touch another one, by their bits; all that its shape matters for."""
         m = self.model
         off = DISABLE.CONTACT | DISABLE.CONSTRAINT
         if m.opt.disableflags & off:
@@ -514,7 +514,7 @@ class Skeleton:
 
     @cached_property
     def shaped(self) -> np.ndarray:
-        """Whether a geom's shape matters: it collides, a fluid drags it, or a tendon wraps around it."""
+        """Mask of the geoms whose shape matters: it collides, a fluid drags it, or a tendon wraps around it."""
         m = self.model
         shaped = self.colliding | (self.in_fluid and m.geom_fluid[:, 0] > 0)
         shaped[m.wrap_objid[np.isin(m.wrap_type, (WRAP.SPHERE, WRAP.CYLINDER))]] = True

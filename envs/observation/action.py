@@ -1,4 +1,4 @@
-r"""How symmetries of a MuJoCo model act on an environment's raw observation.
+r"""Action of a MuJoCo model's symmetries on an environment's raw observation.
 
 `recognition` says what the entries are: features z = S f + b of the features f of known quantities, on which a
 symmetry acts by f -> A f + a (`fields`). Therefore
@@ -36,7 +36,7 @@ ROUNDING = 1e-12  # entries of a representation this near to a whole number are 
 
 
 def observation_space(env: gym.Env, symmetries: Sequence[ModelSymmetry]) -> Space:
-    """How symmetries of an environment's model act on its raw observation.
+    """Action of a model's symmetries on its environment's raw observation.
 
     Args:
         env: a Gymnasium MuJoCo environment, wrapped or not; it is left as it was.
@@ -48,7 +48,7 @@ def observation_space(env: gym.Env, symmetries: Sequence[ModelSymmetry]) -> Spac
 
 
 def space_of(observation: Observation, symmetries: Sequence[ModelSymmetry]) -> Space:
-    """How symmetries act on an observation.
+    """Action of symmetries on an observation.
 
     Raises:
         ValueError: an entry's image is not observed, only a part of a quaternion is, an entry is shifted about no fixed
@@ -271,7 +271,7 @@ def _quaternions(observation: Observation, home: list[tuple[int, int]]) -> list[
 
 
 def _check_clipping(observation: Observation, features: _Features, symmetry: ModelSymmetry, matrix: np.ndarray) -> None:
-    """Where an entry goes to plus or minus one other, their bounds must do so too."""
+    """Refuse bounds that do not go where their entries go, to plus or minus one other."""
     for i, source in enumerate(observation.sources):
         rows = features.encoding.features_of(i)
         if symmetry.is_continuous or source is None or len(rows) > 1 or not _is_signed_unit(row := matrix[rows[0]]):

@@ -1,4 +1,4 @@
-r"""How the quantities of MuJoCo's `mjData` transform under a symmetry of the model.
+r"""Transformation of the quantities of MuJoCo's `mjData` under a symmetry of the model.
 
 A `Field` is one quantity (`qpos`, `xpos`, `cinert`, ...), entry by entry. Under a symmetry its features go to A f + a. A
 and a follow from the isometry R x + t of the world, from the bodies that it exchanges and from the frames M_b, by the

@@ -96,7 +96,7 @@ def _relative_fields(model: mujoco.MjModel, bodies: Fixtures) -> list[Field]:
     root = model.body_rootid
 
     def velocity(data):
-        """Of each body's origin; `cvel` is that of the point of the body that is at the tree's centre of mass."""
+        """Velocity of each body's origin; `cvel` is that of the point of the body that is at the tree's centre of mass."""
         return data.cvel[:, 3:] + np.cross(data.cvel[:, :3], data.xpos - data.subtree_com[root])
 
     def own(vectors, data, frames=slice(None)):
@@ -382,7 +382,7 @@ def _driven(model: mujoco.MjModel, sensors: list[int]) -> Field:
 
 
 def _places(model: mujoco.MjModel, sensors: Iterable[int]) -> np.ndarray:
-    """Where the readings of these sensors stand in `sensordata`."""
+    """Indices of these sensors' readings in `sensordata`."""
     spans = [np.arange(model.sensor_adr[i], model.sensor_adr[i] + model.sensor_dim[i]) for i in sensors]
     return np.concatenate([np.zeros(0, int), *spans])
 

@@ -356,7 +356,7 @@ class Source(NamedTuple):
 
     @property
     def is_clipped(self) -> bool:
-        """Whether it is cut off on either side."""
+        """True if it is cut off on either side."""
         return np.isfinite(self.low) or np.isfinite(self.high)
 
 
@@ -402,7 +402,7 @@ def _varies(values: np.ndarray, tolerance: float) -> np.ndarray:
 
 
 def _explaining(y: np.ndarray, varies: bool, candidates: Candidates, tolerance: float) -> np.ndarray:
-    """Which columns explain y."""
+    """Columns that explain y."""
     X = candidates.values
     if not varies:
         constant = ~_varies(X, tolerance)

@@ -32,7 +32,7 @@ class WrongEntry:
         space: "observation" or "action".
         element: the symmetry.
         index, name: index and name of the entry.
-        found, right: what the map puts there, and what belongs there, for instance ``-[5]``.
+        found, right: the map's image, and the right one, for instance ``-[5]``.
         defect: how far the map is off in the simulator, relative to the entry's spread; NaN where it was not stepped, or the
             entry never varied.
     """
@@ -71,12 +71,12 @@ class Audit:
 
     @property
     def is_representation(self) -> bool:
-        """Whether the map's images multiply as the group's elements do."""
+        """True if the map's images multiply as the group's elements do."""
         return all(defect < SAME for defect in self.relations.values())
 
     @property
     def is_right(self) -> bool:
-        """Whether it is a representation and every entry is the derived one."""
+        """True if it is a representation and every entry is the derived one."""
         return self.is_representation and not self.wrong
 
     def table(self) -> str:
@@ -140,7 +140,7 @@ def audit(
         actions: maps actions likewise, where `function` does not.
         states: how many states the simulator is stepped from.
         seed: seed of these states.
-        name: what the table calls the map.
+        name: the map's title in the table.
     Raises:
         ValueError: the function raises, returns another shape, or is no affine map; or the symmetry acts on rotation
             matrices only.
@@ -369,7 +369,7 @@ def _match(images: Sequence[_Affine], derived: dict[str, _Affine]) -> list[str]:
 
 
 def _relations(images: Sequence[_Affine], titles: Sequence[str], derived: dict[str, _Affine]) -> dict[str, float]:
-    """How far each relation of the group that the images' elements obey is from holding for the images."""
+    """Distance from holding for the images, of each relation of the group that the images' elements obey."""
     distances: dict[str, float] = {}
     n = len(images[0].shift)
     one = _Affine(np.eye(n), np.zeros(n))

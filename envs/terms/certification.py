@@ -55,7 +55,7 @@ class Witness:
 
 @dataclass(frozen=True)
 class TermCertificate:
-    """How far each entry of each mirrored observation is from the image that the spec gives.
+    """Distance of each entry of each mirrored observation from the image that the spec gives.
 
     Args:
         names: names of the symmetries.
@@ -75,7 +75,7 @@ class TermCertificate:
 
     @property
     def is_certified(self) -> bool:
-        """Whether every entry agrees."""
+        """True if every entry agrees."""
         return bool((self.defects <= TOLERANCE).all())
 
     @property

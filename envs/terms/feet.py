@@ -83,7 +83,7 @@ class _Feet(Term):
 @register("foot_contacts")
 @dataclass(frozen=True, kw_only=True)
 class FootContacts(_Feet):
-    """Whether each foot touches something: 1 where the contact force exceeds the threshold, else 0.
+    """Contacts of feet: 1 where the contact force exceeds the threshold, else 0.
 
     Args:
         threshold: in N.
@@ -135,7 +135,7 @@ class FootForces(_Feet):
 @register("foot_positions")
 @dataclass(frozen=True, kw_only=True)
 class FootPositions(_Feet):
-    """Where each foot is from the base, in m, in the base's axes."""
+    """Position of each foot from the base, in m, in the base's axes."""
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> tuple[Quantity, Sequence[int]]:
         base = Thing("body", robot.body)

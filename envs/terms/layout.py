@@ -29,7 +29,7 @@ class Layout:
     """One observation group, or the action: terms in order.
 
     Args:
-        name: what messages call it.
+        name: its name in messages.
         robot: whose.
         terms: in order.
         stack: how histories are laid out: by "term" (all steps of the first term, then all of the second, as in Isaac Lab)
@@ -112,7 +112,7 @@ class Layout:
         return [(i, ago) for i, term in enumerate(self.terms) for ago in reversed(range(term.history))]
 
     def slices(self) -> dict[str, slice]:
-        """Where each term stands in the flat vector; of terms stacked by time, the newest step alone."""
+        """Slice of each term in the flat vector; of terms stacked by time, the newest step alone."""
         slices: dict[str, slice] = {}
         start = 0
         for i, _ in self.order:
@@ -139,7 +139,7 @@ class Layout:
 
     @cached_property
     def space(self) -> Space:
-        """How the symmetries act on the flat vector.
+        """Action of the symmetries on the flat vector.
 
         Raises:
             ValueError: an entry's image is not observed or no linear function, or an offset leaves no fixed point.
@@ -386,7 +386,7 @@ class CompiledTerms:
 
     @property
     def history(self) -> int:
-        """How many time steps an observation looks back, the newest included."""
+        """Number of time steps in an observation, the newest included."""
         return max(group.history for group in self.groups.values())
 
     def read(self, scenes: Sequence[Scene]) -> np.ndarray:

@@ -63,12 +63,12 @@ class Robot:
 
     @cached_property
     def places(self) -> np.ndarray:
-        """Where the joints' positions are in `qpos`."""
+        """Indices of the joints' positions in `qpos`."""
         return self.model.jnt_qposadr[scalar_joints(self.model)]
 
     @cached_property
     def dofs(self) -> np.ndarray:
-        """Where the joints' velocities are in `qvel`."""
+        """Indices of the joints' velocities in `qvel`."""
         return self.model.jnt_dofadr[scalar_joints(self.model)]
 
     @cached_property

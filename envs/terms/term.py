@@ -67,12 +67,12 @@ class Quantity:
     """Numbers of the robot or its task.
 
     Args:
-        key: what identifies it: quantities of the same key are the same.
+        key: identity: quantities of the same key are the same.
         entries: names of its n numbers.
         read: the numbers of a scene.
         act: A, (n, n), and a, (n,), of a symmetry, the derivative of a continuous one; NaN in a row that is no linear
             function of the numbers.
-        why: what to do about such a row.
+        why: remedy for such a row.
         quaternion: whether the numbers are a quaternion w, x, y, z, and A is of its rotation matrix's nine.
     """
 
@@ -89,7 +89,7 @@ class Term(ABC):
     """One block of an observation: x = (v - offset) scale of a quantity's numbers v.
 
     Args:
-        label: what to call it; its kind if empty. Terms of the same kind with different labels are different terms.
+        label: its name; its kind if empty. Terms of the same kind with different labels are different terms.
         scale: one number, or one per entry.
         offset: one number, or one per entry.
         history: how many of the last time steps are stacked, the oldest first.

@@ -30,7 +30,7 @@ def location() -> Path:
 
 
 def summary() -> Summary:
-    """Where the cache is and how much it holds; an absent or unreadable folder holds nothing."""
+    """Folder and size of the cache; an absent or unreadable folder holds nothing."""
     return _CACHE.summary()
 
 

@@ -196,7 +196,7 @@ def _forest(links: list[Array], clusters: list[Array]) -> tuple[list[Tree], floa
 
 
 def _root(r: int, vectors: list[Array], elements: list[Array], clusters: list[Array]) -> tuple[int, list[Array], float]:
-    """How the algebra acts on a root: number of units, per site an adapted basis of it, strength of the units."""
+    """Action of the algebra on a root: number of units, per site an adapted basis of it, strength of the units."""
     spaces = [v[:, b[r] : b[r + 1]] for v, b in zip(vectors, clusters, strict=True)]
     loops = [np.matmul(e.conj().T, np.matmul(y[1:], e)) for e, y in zip(spaces, elements, strict=True)]
     total = sum(e.shape[1] for e in spaces)
@@ -416,7 +416,7 @@ def adjoint_map(factors: Sequence[Factor]) -> Array | None:
 
 
 def _adjoint_is(factors: Sequence[Factor], k: int, j: int) -> bool:
-    """Whether h_k^H is h_j or its inverse, on every factor."""
+    """Check whether h_k^H is h_j or its inverse, on every factor."""
     scale = max(1.0, *(float(f.discrete_norms[k]) for f in factors))
     inverse = all(
         np.abs(f.discrete[k].conj().T @ f.discrete[j] - np.eye(f.dim)).max() <= ADJOINT_TOLERANCE * scale
@@ -450,7 +450,7 @@ class Sampler:
     Args:
         factors: distinct factors of one group.
         sites: products of factors, each a tuple of indices into `factors`.
-        theta: what `adjoint_map` returned for (at least) these factors.
+        theta: result of `adjoint_map` for (at least) these factors.
         rng: source of randomness.
     """
 
@@ -519,6 +519,6 @@ class Sampler:
 
 
 def _balanced_split(dims: Sequence[int]) -> int:
-    """Where to cut a list of dimensions so that the larger of the two products is smallest."""
+    """Place to cut a list of dimensions at, so that the larger of the two products is smallest."""
     costs = [max(math.prod(dims[:s]), math.prod(dims[s:])) for s in range(len(dims) + 1)]
     return int(np.argmin(costs))

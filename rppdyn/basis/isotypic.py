@@ -24,7 +24,7 @@ KINDS = {1: "real", 2: "complex", 4: "quaternionic"}
 
 
 def halves(dims: Sequence[int]) -> tuple[int, int]:
-    """Where to cut the factors into (out, in), and the larger of the two dimensions."""
+    """Place to cut the factors into (out, in), and the larger of the two dimensions."""
     costs = [max(math.prod(dims[:s]), math.prod(dims[s:])) for s in range(1, len(dims) + 1)]
     s = int(np.argmin(costs)) + 1
     return s, costs[s - 1]

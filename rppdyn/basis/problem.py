@@ -166,7 +166,7 @@ class Factor:
 
     @cached_property
     def units(self) -> float:
-        """How far apart the units of coordinates are in which generators would have entries of like size; 1 where they have.
+        """Ratio of the units of coordinates in which generators would have entries of like size; 1 where they have.
 
         Coordinates are compared where generators lead from each to the other: elsewhere (a translation's) units are free.
         """

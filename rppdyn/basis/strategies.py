@@ -120,7 +120,7 @@ def _components(images: Array) -> Array:
 
 
 def _consistent(labels: Array, sign: Array | None, images: Array, signs: Array | None) -> bool:
-    """Whether every generator maps every orbit to itself with the stored signs, in integers."""
+    """Check whether every generator maps every orbit to itself with the stored signs, in integers."""
     alive = labels >= 0
     for k, image in enumerate(images):
         if not np.array_equal(labels[image], labels):

@@ -169,7 +169,7 @@ def gaussian_bits(outputs: Float[Tensor, "N out"], targets: Float[Tensor, "N out
 
 
 class Agreement(NamedTuple):
-    """How far a criterion ranks models as another does.
+    """Agreement of two criteria's rankings of models.
 
     Attributes:
         pairs: share of pairs of models, over all seeds, in the same order.

@@ -107,10 +107,10 @@ class SumProjector(Projector):
 
 
 def modulating(parameters: Mapping[str, Tensor]) -> Bool[Tensor, " D"]:
-    """Which parameters scale and shift features: biases, gates, normalisations, and all of the last layer.
+    """Mask of the parameters that scale and shift features: biases, gates, normalisations, and all of the last layer.
 
     Args:
-        parameters: of a network by name, in order. The last layer is the child of the network that has the last one.
+        parameters: a network's, by name, in order. The last layer is the child of the network that has the last one.
     """
     last = list(parameters)[-1].split(".")[0]
     own = lambda name: name.split(".")[0] == last or any(part in name.lower() for part in MODULATING)  # noqa: E731
@@ -160,7 +160,7 @@ class Subspace(nn.Module):
         net: any module; it is copied, and its parameters as they stand are :math:`\theta_0`.
         dimension: d; with 0 the network is :math:`\theta_0`.
         projector: kronecker, film, or film+kronecker.
-        generator: of P.
+        generator: draws P.
     Attributes:
         weight: w, zero at first.
         levels: c, None until :meth:`quantise`.
@@ -275,7 +275,7 @@ def compress(
     """Train a subspace's coefficients by Adam, then with their levels, and leave it with what its message says.
 
     Args:
-        loss: of the subspace, to be minimised; it may draw a batch.
+        loss: function of the subspace, to be minimised; it may draw a batch.
         levels: number of levels.
         steps, quantised_steps: before and after quantisation begins.
     Returns:

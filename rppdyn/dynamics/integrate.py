@@ -42,7 +42,7 @@ class Trajectories:
 
     @property
     def diverged(self) -> Bool[Tensor, "*batch"]:
-        """Which trajectories diverged."""
+        """Mask of the trajectories that diverged."""
         return self.diverged_at >= 0
 
     def __repr__(self) -> str:

@@ -43,7 +43,7 @@ class SymmetricHamiltonian:
         return torch.einsum("...fi,f->...i", self.features.fields(z), self.weights)
 
     def defect(self, z: Float[Tensor, "n dim"], rep: Rep) -> float:
-        """How much the energy changes along the generator at some states, relative to the most that it could: 0 if invariant.
+        """Change of the energy along the generator at some states, relative to the most that it could: 0 if invariant.
 
         Args:
             rep: representation of the family, as the generator was learned in.

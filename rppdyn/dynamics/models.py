@@ -139,7 +139,7 @@ class MechanicalModel(DynamicsModel):
 
     @staticmethod
     def rep_out(rep: Rep) -> Rep:
-        """Of the network's output: the potential, and L, for positions in ``rep``.
+        """Representation of the network's output: the potential, and L, for positions in ``rep``.
 
         Raises:
             ValueError: the representation is not orthogonal, so that L L^T does not transform as the mass matrix.

@@ -92,12 +92,12 @@ class TransitionModel(nn.Module):
 
     @staticmethod
     def rep_in(state_rep: Rep, action_rep: Rep) -> Rep:
-        """Of the network's input."""
+        """Representation of the network's input."""
         return state_rep + action_rep
 
     @staticmethod
     def rep_out(state_rep: Rep, gaussian: bool = False, reward: bool = False) -> Rep:
-        """Of the network's output: a change, the reward, and logarithms of standard deviations."""
+        """Representation of the network's output: a change, the reward, and logarithms of standard deviations."""
         rep = _predicted(state_rep, reward)
         return rep + deviation_rep(rep, blocks_of(rep)) if gaussian else rep
 

@@ -1,4 +1,4 @@
-"""How a symmetry acts on a space: a representation on vectors, or a flow on anything else (images, above all)."""
+"""Action of a symmetry on a space: a representation on vectors, or a flow on anything else (images, above all)."""
 
 from __future__ import annotations
 

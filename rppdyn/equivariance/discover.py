@@ -32,7 +32,7 @@ class Discovery:
             two.
         generators: generators of the symmetry, ``(k, d, d)``, an orthogonal basis in which each has the Frobenius norm of a
             plane rotation, :math:`\\sqrt 2`.
-        coefficients: what they are in the family's basis, ``(k, D)``.
+        coefficients: their coordinates in the family's basis, ``(k, D)``.
         verdict: "exact", "approximate" or "none".
         unfelt: how many of the generators change only entries that the function does not depend on. They are its symmetries,
             too, and say no more than that it leaves out some of its inputs.
@@ -181,7 +181,7 @@ def discover(
 
 
 def _unfelt(f: Callable[[Tensor], Tensor], x: Tensor, rep_in: Rep, directions: Tensor) -> int:
-    """How many of the directions, columns in the family's basis, change only entries of x that f does not depend on."""
+    """Number of the directions, columns in the family's basis, that change only entries of x that f does not depend on."""
     if not directions.shape[1]:
         return 0
     slopes = []
@@ -261,7 +261,7 @@ def rounding(x: Tensor) -> float:
 def judged(
     family: Group, spectrum: Tensor, coefficients: Tensor, rounding: float, gap: float, largest: float
 ) -> Discovery:
-    """Where the spectrum has its gap."""
+    """The discovery that a spectrum's gap says."""
     floored = spectrum.clamp(min=rounding)
     ratios = torch.cat([floored[1:], floored.new_ones(1)]) / floored
     allowed = (floored <= largest) & (ratios >= gap)

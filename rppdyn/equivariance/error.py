@@ -165,7 +165,7 @@ def equivariance_error(
     generator: torch.Generator | None = None,
     elements: Sequence[Tensor] | None = None,
 ) -> EquivarianceError:
-    r"""How far a function is from equivariant.
+    r"""Measure the distance of a function from equivariance.
 
     .. math:: \frac{|\rho_{out}(g) f(x) - f(\rho_{in}(g) x)|}{|\rho_{out}(g) f(x)| + |f(\rho_{in}(g) x)|}
 

@@ -1,4 +1,4 @@
-r"""Where in a network its symmetry is lost: the equivariance error as a sum of contributions of the layers.
+r"""Layers in which a network loses its symmetry: the equivariance error as a sum of contributions of the layers.
 
 A network is a graph of layers in the order of computation, of which a chain is the simplest. Let :math:`y_0 = x`, let
 :math:`y_i` be the value of layer i and :math:`\rho_i` act on it. Compute the layers up to i as they are, transform each value
@@ -60,7 +60,7 @@ class Layer:
 
     Attributes:
         inputs: names of the layers whose values it reads, "input" for the network's input; None for the layer before.
-        kind: what it is called in summaries.
+        kind: its name in summaries.
     """
 
     name: str
@@ -271,7 +271,7 @@ class Attribution:
 
     @property
     def residual(self) -> float:
-        """How far the contributions are from adding up, relative to the total; nan where they are estimates.
+        """Distance of the contributions from adding up, relative to the total; nan where they are estimates.
 
         It is at rounding but where a part of the network carries no derivative, or one-sided ones differ (ties in max-pooling).
         """
@@ -311,7 +311,7 @@ def layerwise_lie_derivative(
     probes: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Attribution:
-    r"""How much each layer contributes to the Lie derivative, :math:`C_i = J_i L f_i`.
+    r"""Contribution of each layer to the Lie derivative, :math:`C_i = J_i L f_i`.
 
     Exact by default: one vector-Jacobian product per entry of the output, which serves all layers; where these are more than
     N / 2, or a layer has no reverse mode, Jacobian-vector products carry each layer's own Lie derivative to the output,
@@ -359,7 +359,7 @@ def layerwise_difference(
     elements: Sequence[Tensor] | Sequence[float] | None = None,
     hidden: Hidden | None = None,
 ) -> Attribution:
-    r"""How much each layer contributes to :math:`\rho_{out}(g)^{-1} f(\rho_{in}(g) x) - f(x)`, for finite transformations.
+    r"""Contribution of each layer to :math:`\rho_{out}(g)^{-1} f(\rho_{in}(g) x) - f(x)`, for finite transformations.
 
     The discrete counterpart of :func:`layerwise_lie_derivative`, by telescoping through the layers.
 

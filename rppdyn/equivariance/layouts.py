@@ -1,4 +1,4 @@
-r"""How a transformation of images acts on what a network makes of them: feature maps, tokens, flattened maps, vectors.
+r"""Action of a transformation of images on what a network makes of them: feature maps, tokens, flattened maps, vectors.
 
 Behind a layer, :class:`Placed` says which entries are which pixels, and moves them as the flow moves images:
 
@@ -97,7 +97,7 @@ def action_behind(
 
 
 def _layout(action: Flow, x: Tensor, flow: Flow) -> Placed | None:
-    """Where pixels are; None where there are none, or one."""
+    """Layout of pixels; None where there are none, or one."""
     if isinstance(action, Placed):
         return action
     if isinstance(action, TrivialFlow) or x.ndim != 4 or x.shape[2] * x.shape[3] == 1:
@@ -246,7 +246,7 @@ def _axis(number: Int[Tensor, "..."], shape: Sequence[int]) -> int | None:
 
 
 def _is_pointwise(function: Callable[..., Tensor], inputs: Sequence[Tensor], x: Tensor) -> bool:
-    """Whether one entry of an input changes no other entry of the output."""
+    """Check whether one entry of an input changes no other entry of the output."""
     before = function(*(v.clone() for v in inputs))
     entry = x[0].numel() // 2
     changed = x.clone()

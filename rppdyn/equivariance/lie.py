@@ -162,7 +162,7 @@ def _is_whole(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> bool:
 
 
 def _step(x: Tensor, v: Tensor, share: float) -> Tensor:
-    """How far along v inputs move by a share of their size."""
+    """Step along v that moves inputs by a share of their size."""
     size = torch.where(x.norm() > 0, x.norm(), 1.0)
     return share * size / torch.where(v.norm() > 0, v.norm(), 1.0)
 

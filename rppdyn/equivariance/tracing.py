@@ -68,7 +68,7 @@ def traced_layers(network: nn.Module, x: Tensor, whole: Collection[str] = ()) ->
 
 
 def is_one_layer(module: nn.Module) -> bool:
-    """Whether a module is one layer: of ``torch.nn``, but for sequences, and of this package unless it ``comes_apart``."""
+    """Check whether a module is one layer: of ``torch.nn``, sequences aside, or of this package unless it ``comes_apart``."""
     if type(module).__module__.startswith("rppdyn."):
         return not getattr(module, "comes_apart", False)
     return fx.Tracer().is_leaf_module(module, "")

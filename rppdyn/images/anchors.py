@@ -63,7 +63,7 @@ def pixel_grid(size: tuple[int, int]) -> Float[Tensor, "P 2"]:
 
 
 def chessboard(size: tuple[int, int]) -> Bool[Tensor, " P"]:
-    """Which pixels have the colour of the first one: half of them, rounded up."""
+    """Mask of the pixels with the colour of the first one: half of them, rounded up."""
     rows, columns = torch.meshgrid(*(torch.arange(n) for n in size), indexing="ij")
     return ((rows + columns) % 2 == 0).flatten()
 

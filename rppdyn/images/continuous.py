@@ -152,7 +152,7 @@ def _sides(conv: nn.Conv2d | AnchoredConv2d) -> tuple[int, int]:
 
 
 def _margins(options: dict[str, Any]) -> list[int]:
-    """How far images are extended: left, right, top and bottom."""
+    """Margins by which images are extended: left, right, top and bottom."""
     padding, margins = options["padding"], []
     for axis in (1, 0):
         total = options["dilation"][axis] * (options["kernel_size"][axis] - 1)

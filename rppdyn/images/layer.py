@@ -26,7 +26,7 @@ FREE_SCALE = 1e-2
 
 
 def rotations_of(pathways: Mapping[str, int | float], settings: Mapping[str, Any] | None = None) -> int:
-    """How many rotations the group of a layer's or a model's pathways has; 1 where none of them knows rotations.
+    """Number of rotations in the group of a layer's or a model's pathways; 1 where none of them knows rotations.
 
     Raises:
         ValueError: pathways of different groups.

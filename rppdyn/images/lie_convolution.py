@@ -61,7 +61,7 @@ class PlaneGroup:
     elements: int | None = None
 
     def check_elements(self, count: int | None) -> int:
-        """How many elements of H there are to be.
+        """Number of elements of H, checked.
 
         Raises:
             ValueError: none, or another number than H has.
@@ -187,7 +187,7 @@ class LieConvolution(ImagePathway):
 
     @property
     def usual_offset(self) -> float:
-        """Of rotations 0, so that quarter turns are among them; of scales the middle."""
+        """Default offset: 0 for rotations, so that quarter turns are among them; for scales the middle."""
         return 0.5 if self.group.kind == "rbf" else 0.0
 
     @staticmethod
@@ -279,7 +279,7 @@ def in_support(group: PlaneGroup, pixels: Float[Tensor, "Q 2"], kernel_size: int
 
 
 def anchor_places(group: PlaneGroup, kernel_size: int, regular: bool) -> Float[Tensor, "Q D"]:
-    """Where anchors may be: pixels that a filter has; of functions on G, at four angles or three scales each."""
+    """Places of anchors: pixels that a filter has; of functions on G, at four angles or three scales each."""
     pixels = pixel_grid((kernel_size, kernel_size)).double()
     pixels = pixels[in_support(group, pixels, kernel_size) > 0]
     if not regular or group.kind is None:

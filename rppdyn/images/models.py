@@ -50,7 +50,7 @@ class Subsampling(nn.Module):
 
 
 class PolyphaseSubsampling(Subsampling):
-    r"""Of the ``stride**2`` grids of every stride-th pixel, the one whose features have the largest :math:`l_\infty` norm.
+    r"""The one of the ``stride**2`` grids of every stride-th pixel whose features have the largest :math:`l_\infty` norm.
 
     A circular shift permutes the grids (and shifts them), a rotation by 90 degrees permutes them and turns them, so that
     the same pixels are chosen: the output is that of the image that stood still, shifted or turned. The choice is made for
@@ -153,7 +153,7 @@ class LayerSpec:
     Attributes:
         channels: number of channels of its output; of a model with rotations, of each orientation.
         kernel_size: kernel size of convolutions.
-        subsample: what comes after it. "polyphase" and "max" halve its maps; "flatten" makes a channel of every pixel, so that
+        subsample: step after it. "polyphase" and "max" halve its maps; "flatten" makes a channel of every pixel, so that
             layers behind it are fully connected.
         residual: how much of what the block was given is added to what comes out of it, after the rectifier: PowerNet's.
         span: number of layers that a residual goes past: this one and those before it.
@@ -379,9 +379,9 @@ class ImageModel(nn.Module):
 
 
 def pathways_at(size: Size, pathways: Mapping[str, int | float]) -> dict[str, int | float]:
-    """Of maps of one pixel only the pathways that commute with shifts, as all maps do there; "conv" in place of none.
+    """Pathways of a layer on maps of a size; on one pixel only those that commute with shifts, or "conv" in place of none.
 
-    One pixel does not turn, and there is no group convolution.
+    All maps of one pixel commute with shifts. It does not turn, and there is no group convolution.
     """
     if size != (1, 1):
         return dict(pathways)

@@ -80,7 +80,7 @@ def place_moments(g: Float[Tensor, "S N C_out H_out W_out"]) -> Float[Tensor, "C
 
 
 def of_ones(gradients: Float[Tensor, "*blocks S N m"]) -> Kronecker:
-    """Of coefficients with these gradients by S factors of each of N data, which is to say an input of 1: exact."""
+    """Curvature of coefficients with these gradients by S factors of each of N data, as with an input of 1: exact."""
     ones = gradients.new_full((*gradients.shape[:-3], 1, 1), gradients.shape[-2], dtype=torch.float64)
     return Kronecker(ones, gram(gradients.flatten(-3, -2)))
 
@@ -220,7 +220,7 @@ def check_maps(x: Float[Tensor, "N C H W"], shape: Sequence[int]) -> None:
 
 
 def check_reach(kernel_size: int, size: Sequence[int]) -> int:
-    """How far a kernel reaches beyond a pixel: not around the image, back to it, but where it is its own neighbour."""
+    """Check a kernel's reach beyond a pixel: not around the image, back to it, but where it is its own neighbour."""
     if kernel_size // 2 >= max(2, min(size)):
         raise ValueError(
             f"kernel_size={kernel_size} reaches around an image of {tuple(size)} pixels: take a smaller one"
@@ -291,7 +291,7 @@ def factored_curvature(
     U: Float[Tensor, "C_out C P"],
     V: Float[Tensor, "C_out C P_out"],
 ) -> list[Kronecker]:
-    r"""Of U, for each input channel :math:`A_c` (P x P) and :math:`G_c` (C' x C'); of V, for each output channel
+    r"""Curvature of U, for each input channel :math:`A_c` (P x P) and :math:`G_c` (C' x C'); of V, for each output channel
     :math:`A_{c'}` (C x C) and :math:`G_{c'}` (P' x P').
 
     A block is exact for a single datum, whatever its number of gradients. The published approximation sums A and G over

@@ -22,7 +22,7 @@ FORMS = ("low_rank", "dense", "powers", "shifts")
 
 @dataclass
 class OperatorSettings:
-    """Which matrices on pixels an operator pathway has; see `rppdyn.images.operators`.
+    """Matrices on pixels of an operator pathway; see `rppdyn.images.operators`.
 
     Raises:
         ValueError: a form, a base or an interpolation that there is not, or a number out of its range.
@@ -95,7 +95,7 @@ class FilterSettings:
 
 
 def elements(settings: FilterSettings | None) -> int:
-    """How many elements of a continuous group there are."""
+    """Number of elements of a continuous group."""
     return (settings or FilterSettings()).elements
 
 
@@ -104,7 +104,7 @@ ROTATIONS_AND_SHIFTS, SHIFTS, NOTHING = 0, 1, 2
 
 
 class Place(NamedTuple):
-    """Where a pathway stands: all that a layer knows of it.
+    """Place of a pathway: all that a layer knows of it.
 
     Attributes:
         orientations: numbers of orientations of input and output, ``(1, N)``, ``(N, N)`` or ``(N, 1)`` where channels stand for
@@ -160,7 +160,7 @@ class PathwayKind:
         return pathway
 
     def orientations(self, settings: Any = None) -> int:
-        """How many orientations a field has."""
+        """Number of orientations of a field."""
         return self.rotations(settings) if callable(self.rotations) else self.rotations
 
 

@@ -76,7 +76,7 @@ class SparseConvolution(SparsePathway):
     """S-CONV: circular convolution with filters of ``ceil(k^2 / 2)`` anchor values.
 
     Args:
-        prior: what the prior is on.
+        prior: parametrisation that the prior is on.
         kernel_size, gain: as of :class:`~rppdyn.images.pathways.Convolution`.
     Source: van der Ouderaa, Immer & van der Wilk 2023, Eq. 6 and 3.2 (in whose code basis functions are multiplied with the
         inverse of their own Gram matrix).
@@ -132,7 +132,7 @@ class SparseFullyConnected(SparsePathway):
     """S-FC: the factored fully connected pathway with U and V of half as many anchor values as pixels.
 
     Args:
-        prior: what the prior is on.
+        prior: parametrisation that the prior is on.
         size, out_size, gain: as of :class:`~rppdyn.images.pathways.FactoredFullyConnected`.
     Source: van der Ouderaa, Immer & van der Wilk 2023, Eq. 7 and 3.2.
     """

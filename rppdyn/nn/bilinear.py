@@ -214,7 +214,7 @@ class Contraction:
 
     @cached_property
     def weights_first(self) -> bool:
-        """Whether contracting the weights with ``x_in`` before the maps costs fewer products than after them.
+        """Check whether contracting the weights with ``x_in`` before the maps costs fewer products than after them.
 
         The published order (weights with maps, then with ``x_in``) forms a matrix per sample and is never the
         cheapest: it costs ``dim_in`` or ``dim_out`` times the main term of the other two.

@@ -27,7 +27,7 @@ def check_compiler(device: torch.device) -> None:
 
 
 def can_compile(device: torch.device) -> bool:
-    """Whether ``torch.compile`` works here, for training that gains by it; where it doesn't, a warning says why."""
+    """Check whether ``torch.compile`` works here, for training that gains by it; where it doesn't, a warning says why."""
     obstacle = why_not_compiled(device)
     if obstacle:
         logger.warning("Training without torch.compile, in up to twice the time: %s", obstacle)
@@ -50,7 +50,7 @@ def _failure(device: torch.device) -> str:
 
 
 def failed_to_compile(error: Exception) -> bool:
-    """Whether an error is torch's at compiling a function, before the function has computed anything."""
+    """Check whether an error is torch's at compiling a function, before the function has computed anything."""
     from torch._dynamo.exc import TorchDynamoException  # takes seconds to import
 
     return isinstance(error, TorchDynamoException)

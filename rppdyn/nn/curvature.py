@@ -89,20 +89,20 @@ class Kronecker(NamedTuple):
 
 
 def _eigenvalues(factor: Factor) -> tuple[Float[Tensor, "*blocks k"], int]:
-    """Of each block of a factor, and how many rows and columns it has."""
+    """Eigenvalues of each block of a factor, and its number of rows and columns."""
     if isinstance(factor, Root):
         return factor.eigenvalues().clamp_min(0), factor.rows.shape[-1]
     return torch.linalg.eigvalsh(factor.double().cpu()).clamp_min(0), factor.shape[-1]
 
 
 def of_linear(x: Float[Tensor, "N *places n"], g: Float[Tensor, "S N *places m"]) -> Kronecker:
-    """Of a weight ``(m, n)`` that is used at several places of each of N data, from S gradients of each."""
+    """Curvature of a weight ``(m, n)`` that is used at several places of each of N data, from S gradients of each."""
     places = math.prod(x.shape[1:-1])
     x, g = (rows.reshape(-1, rows.shape[-1]).double() for rows in (x, g))
     return Kronecker(gram(x), gram(g) / places)
 
 
 def of_gradients(M: Float[Tensor, "*blocks K m n"]) -> Kronecker:
-    """Of a weight ``(m, n)``, from its K gradients; to be divided by the trace of A when all of them have been added."""
+    """Curvature of a weight ``(m, n)``, from its K gradients; the sum over all is to be divided by the trace of A."""
     M = M.double()
     return Kronecker(torch.einsum("...kmn,...kmp->...np", M, M), torch.einsum("...kmn,...kpn->...mp", M, M))

@@ -14,7 +14,7 @@ PullBack = Callable[[Tensor], Tensor]
 
 
 class Arithmetic(ABC):
-    r"""How a function ``y(x, *parameters)`` of features and parameters is computed, and differentiated twice.
+    r"""Rules to compute a function ``y(x, *parameters)`` of features and parameters, and to differentiate it twice.
 
     Autograd saves and copies at every small operation, and more at every order; a layer of a hundred small operations costs
     several times less where its derivatives are written out. A Hamiltonian network needs two of them: its vector field is a

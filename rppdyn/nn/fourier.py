@@ -77,7 +77,7 @@ def _tied(layer: RelaxedLinear) -> tuple[Tensor, Tensor]:
 
 
 def _places(layer: RelaxedLinear) -> tuple[Tensor, Tensor]:
-    """Which parameter stands where in a strict layer's dense weight ``(out, in)`` and bias."""
+    """Index of the parameter at each place of a strict layer's dense weight ``(out, in)`` and bias."""
     pathway = layer.equivariant
     if pathway is None or pathway.bias_map is None:
         raise ValueError(f"the layer {layer} has no equivariant weights and biases: run it as it is")
@@ -130,7 +130,7 @@ class FourierStack(ExactBuffers):
 
     @staticmethod
     def applies(group: Group, layers: Sequence[RelaxedLinear]) -> bool:
-        """Whether every hidden representation is regular and wide enough, and no layer has a free pathway."""
+        """Check whether every hidden representation is regular and wide enough, and no layer has a free pathway."""
         hidden = [layer.rep_out for layer in layers[:-1]]
         return (
             len(hidden) > 1
@@ -225,7 +225,7 @@ class FourierStack(ExactBuffers):
         return Y, None if new_trivial is None else self.activation(new_trivial)
 
     def _rounds_alike(self) -> bool:
-        """Whether features of a group of two elements are turned by sum and difference, which swapped features leave and
+        """Check whether features of a group of two elements are turned by sum and difference, which swapped features leave and
         negate exactly. Products round them differently, and where outputs nearly cancel that is what is left of them; but
         they save a sixth of a training step, so sums are for passes without gradients: policies, measures, rollouts."""
         return self.order == 2 and not torch.is_grad_enabled()

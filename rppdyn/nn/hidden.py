@@ -164,7 +164,7 @@ def _binomial_split(n: int, r: int) -> list[int]:
 
 
 def is_pointwise(rep: Rep) -> bool:
-    """Whether any function applied to each coordinate is equivariant: the representation only permutes them."""
+    """Check whether any function applied to each coordinate is equivariant: the representation only permutes them."""
     return rep.is_trivial or rep.is_permutation
 
 

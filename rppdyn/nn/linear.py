@@ -177,7 +177,7 @@ class DensePathway(LinearPathway):
         return (weight, bias), (self.weight - weight, free_bias)
 
     def norms(self, name: str) -> dict[str, Tensor]:
-        """Of the posterior means, :meth:`pathways`."""
+        """Norms of the posterior means, :meth:`pathways`."""
         (a, _), (b, _) = self.pathways()
         return {"equivariant": a.norm(), "free": b.norm()}
 

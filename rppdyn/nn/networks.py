@@ -409,7 +409,7 @@ class Chained(Network):
 
 
 def _is_narrow(width: Hidden, group: Group, max_rank: int, others: tuple[Rep, ...]) -> bool:
-    """Whether a width has no room for a vector, and for one of each of the other types, beside gates and operands."""
+    """Check whether a width has no room for a vector, and for one of each of the other types, beside gates and operands."""
     return is_int(width) and not tensor_rank(products_hidden(width, group, max_rank, others))
 
 

@@ -189,5 +189,5 @@ def blocks_of(rep: Rep) -> Tensor | None:
 
 
 def deviation_rep(rep: Rep, blocks: Tensor | None) -> Rep:
-    """How logarithms of standard deviations transform: under |rho| one per entry, or invariant, one per block."""
+    """Representation of logarithms of standard deviations: under |rho| one per entry, or invariant, one per block."""
     return abs(rep) if blocks is None else len(blocks) * Scalar(rep.G)

@@ -167,12 +167,12 @@ class Pathway(ExactBuffers, ABC):
 
     @property
     def has_curvature(self) -> bool:
-        """Whether :meth:`curvature` is known, so that the variance can be learned."""
+        """True if :meth:`curvature` is known, so that the variance can be learned."""
         return type(self).curvature is not Pathway.curvature
 
     @property
     def num_coefficients(self) -> int:
-        """How many Gaussian numbers the prior is on."""
+        """Number of Gaussian numbers that the prior is on."""
         return sum(c.numel() for c in self.coefficients())
 
     def log_variances(self, name: str) -> dict[str, Tensor]:
@@ -313,7 +313,7 @@ class FreePathway(LinearPathway):
 
     Args:
         gain: output standard deviation at initialisation for inputs of unit mean square; biases start at zero.
-        unit: what a stored parameter of 1 stands for (see :func:`prior_unit`); None for a pathway that is stored as it is.
+        unit: value of a stored parameter of 1 (see :func:`prior_unit`); None for a pathway that is stored as it is.
     """
 
     def __init__(self, dim_in: int, dim_out: int, variance: int | float, *, bias: bool = True, gain: int | float = 1.0,

@@ -198,7 +198,7 @@ class Multiplying(Arithmetic):
         return outer.view(*stack, self.dim, self.dim, self.channels, samples)
 
     def _by_target(self, y: Tensor, terms: Tensor, weight: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of each target rows ``(*stack, dim, copies, samples)``, products, and weights ``(*stack, copies, products)``."""
+        """For each target: rows ``(*stack, dim, copies, samples)``, products, and weights ``(*stack, copies, products)``."""
         *stack, _, samples = y.shape
         row = first = 0
         for t in self.targets:

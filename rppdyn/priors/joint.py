@@ -71,7 +71,7 @@ class JointEvidence(Evidence):
 
 
 class _LogDeterminant(torch.autograd.Function):
-    """Of a positive definite matrix, and whether it is none; autograd's own gradient takes four times as long."""
+    """Log-determinant of a positive definite matrix, and if it is none; autograd's own gradient takes four times as long."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Float[Tensor, "M M"]) -> tuple[Tensor, Tensor]:
@@ -244,7 +244,7 @@ class _Jacobian:
         return self._rows(outputs, {name: parameters[name] for name in self.names}, factors)
 
     def _one_by_one(self, x: Tensor, factors: Float[Tensor, "N S *out"]) -> dict[str, Tensor]:
-        """Of functions in which a datum decides what is done, as in solvers."""
+        """Jacobians of functions in which a datum decides what is done, as in solvers."""
         parameters: dict[str, Tensor] = {name: self.module.get_parameter(name) for name in self.names}
         lifted = lambda of: {name: gradient.unsqueeze(0) for name, gradient in of.items()}  # noqa: E731
         rows = []
@@ -271,7 +271,7 @@ def _gradients(outputs: Tensor, parameters: dict[str, Tensor], factor: Tensor) -
 
 @torch.enable_grad()
 def _units(layer: str, name: str, pathway: Pathway) -> dict[str, Tensor]:
-    """Of each of a pathway's parameters, by its name in the module, what its coefficients are multiples of it by."""
+    """Factors between a pathway's parameters, by their names in the module, and its coefficients."""
     copied = copy.deepcopy(pathway).requires_grad_(True)
     parameters = {leaf: copied.get_parameter(leaf) for leaf in copied.coefficient_names()}
     if not parameters:
@@ -283,7 +283,7 @@ def _units(layer: str, name: str, pathway: Pathway) -> dict[str, Tensor]:
 
 
 def _by_pathway(gradients: dict[str, Tensor], units: list[dict[str, Tensor]]) -> list[list[Tensor]]:
-    """Of each pathway its rows by coefficients, float64, in a tensor for each of its parameters."""
+    """Rows of each pathway by coefficients, float64, in a tensor for each of its parameters."""
     return [[(gradients[name].double() / unit).flatten(1) for name, unit in by_name.items()] for by_name in units]
 
 
@@ -304,7 +304,7 @@ def _check_memory(data: int, S: int, pathways: int, memory: int | float | None) 
 
 
 def beyond_memory(rows: int, matrices: int, memory: int | float | None = None) -> str:
-    """How much more memory than there is kernel matrices of so many rows take, in words; empty where they fit."""
+    """Excess over the memory there is, of kernel matrices of so many rows, in words; empty where they fit."""
     needed = 8 * rows**2 * (matrices + COPIES)
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2 if memory is None else memory
     if needed <= available:

@@ -147,7 +147,7 @@ class Evidence(ABC):
     def shares(
         self, log_variances: Float[Tensor, " pathways"] | None = None, curvature_scale: float | Tensor = 1.0
     ) -> dict[str, Float[Tensor, " pathways"]]:
-        r"""How much the data determine of each pathway (van der Ouderaa, Immer & van der Wilk 2023, Table 4).
+        r"""Share of each pathway that the data determine (van der Ouderaa, Immer & van der Wilk 2023, Table 4).
 
         ``effective`` is the number :math:`\gamma` of the P coefficients, ``normalised`` is :math:`\gamma / P`, and ``relative``
         its share of the sum over the layer's pathways, in which biases that are pathways of their own have no part.
@@ -293,7 +293,7 @@ def curvature(
     inside :class:`~rppdyn.nn.Chained`). Whether their parameters are frozen does not matter.
 
     Args:
-        module: what contains the layers.
+        module: it contains the layers.
         predict: outputs ``(N, *out)`` of a batch, computed with the module's layers.
         batches: batches of inputs; empty ones are passed over.
         likelihood: likelihood of the outputs.
@@ -400,7 +400,7 @@ def _leaves(net: RPPEMLP, weights: Weights) -> dict[str, AffineMap]:
 
 
 def _normalised(block: Kronecker, scale: float) -> Kronecker:
-    """Of gradients: A divided by its trace, unless it is zero, and G multiplied."""
+    """Factors of gradients: A divided by its trace, unless it is zero, and G multiplied."""
     assert isinstance(block.A, Tensor)
     traces = block.A.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
     return block._replace(A=block.A / torch.where(traces > 0, traces, torch.ones_like(traces)), G=block.G * scale)

@@ -241,7 +241,7 @@ class VarianceLearning:
 
     @torch.no_grad()
     def evidence(self, generators: Generators | None = None) -> list[Evidence | None]:
-        """Of each member as it stands; None of one that has diverged."""
+        """Evidence of each member as it stands; None of one that has diverged."""
         members = self._members(generators)
         return [members[index][0] if index in members else None for index in range(self.stack.members)]
 

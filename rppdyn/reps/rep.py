@@ -250,17 +250,17 @@ class Rep(Algebra):
 
     @cached_property
     def is_signed_permutation(self) -> bool:
-        """Whether every element permutes the coordinates up to sign (and the Lie algebra acts by zero)."""
+        """True if every element permutes the coordinates up to sign (and the Lie algebra acts by zero)."""
         return self._all_leaves(lambda r: not r.lie_generators.any() and is_signed_permutation(r.discrete_generators))
 
     @cached_property
     def is_permutation(self) -> bool:
-        """Whether every element permutes the coordinates."""
+        """True if every element permutes the coordinates."""
         return self.is_signed_permutation and self._all_leaves(lambda r: bool((r.discrete_generators.real >= 0).all()))
 
     @cached_property
     def is_trivial(self) -> bool:
-        """Whether every element acts as the identity."""
+        """True if every element acts as the identity."""
 
         def trivial(r: Rep) -> bool:
             eye = torch.eye(r.dim, dtype=r.dtype)
@@ -270,7 +270,7 @@ class Rep(Algebra):
 
     @cached_property
     def is_orthogonal(self) -> bool:
-        """Whether every element acts by an orthogonal (unitary) matrix."""
+        """True if every element acts by an orthogonal (unitary) matrix."""
 
         def orthogonal(r: Rep) -> bool:
             h, A = r.discrete_generators, r.unit_lie_generators
@@ -469,7 +469,7 @@ class Rep(Algebra):
 
 
 def near(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> bool:
-    """Whether two matrices agree to ``tolerance``, relative to the larger of one and ``a``'s largest entry."""
+    """Check whether two matrices agree to ``tolerance``, relative to the larger of one and ``a``'s largest entry."""
     return a.numel() == 0 or bool((a - b).abs().max() <= tolerance * max(1.0, a.abs().max().item()))
 
 
@@ -496,7 +496,7 @@ def _check_subgroup(H: Group, G: Group) -> None:
 
 
 def _may_belong(h: Tensor, G: Group) -> bool:
-    """Whether a matrix is an element of a group that can be enumerated; of others, whether its determinant may be one's."""
+    """Check whether a matrix is an element of a group that can be enumerated; of others, by its determinant alone."""
     if G.order is not None:
         return bool((G.elements() - h).abs().amax((1, 2)).min() <= 1e-6)
     volumes = torch.cat([G.lie_algebra.diagonal(dim1=1, dim2=2).sum(1), torch.linalg.det(G.discrete_generators) - 1])

@@ -61,7 +61,7 @@ class ImageData:
     Attributes:
         outputs: number of classes; of a regression, of targets.
         regression: whether targets are numbers, in units of their standard deviation over the training set.
-        pixels, targets: what was subtracted and what was divided by; None of classes.
+        pixels, targets: mean that was subtracted and scale that was divided by; None of classes.
         classes: their names, where the data have any.
     """
 
@@ -189,7 +189,7 @@ def scrambled(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How images are placed: by ``place``, if there is one, and then moved by up to ``shift`` pixels.
+    """Placement of images: by ``place``, if there is one, and then moved by up to ``shift`` pixels.
 
     Attributes:
         canvas: side of the canvas, in sides of the image.
@@ -459,7 +459,7 @@ def _arranged(
 
 
 def _units(values: Tensor, dims: tuple[int, ...]) -> Units:
-    """Of the training set; a deviation that is rounding alone is 0."""
+    """Means and deviations of the training set; a deviation that is rounding alone is 0."""
     mean, std = values.mean(dims, keepdim=True), values.std(dims, keepdim=True)
     constant = std <= 100 * torch.finfo(values.dtype).eps * values.abs().amax(dims, keepdim=True)
     return Units(mean, torch.where(constant, 0.0, std))

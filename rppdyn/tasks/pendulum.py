@@ -140,7 +140,7 @@ class Pendulum:
         return asdict(self) | {"w": list(self.w)}
 
     def rep(self, group: Group | None = None) -> Rep:
-        """How a group acts on states ``(x_1, x_2, p_1, p_2)``: ``4 * V``, of O2eR3 unless another one is given.
+        """Representation of a group on states ``(x_1, x_2, p_1, p_2)``: ``4 * V``, of O2eR3 unless another one is given.
 
         Momenta are covectors: of a group that is not orthogonal it is ``2 * V + 2 * V.T``.
 
@@ -306,12 +306,12 @@ class TrajectoryData:
 
     @property
     def times(self) -> Float[Tensor, " T"]:
-        """Of the rollouts' states, s."""
+        """Times of the rollouts' states, s."""
         return _grid(self.parameters["dt"], self.rollouts.shape[1])
 
     @property
     def chunk_times(self) -> Float[Tensor, " points"]:
-        """Of a chunk's states, s, from its first one on."""
+        """Times of a chunk's states, s, from its first one on."""
         return _grid(self.parameters["dt"], self.train.shape[1])
 
     def save(self, path: str | Path) -> None:

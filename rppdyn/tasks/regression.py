@@ -20,7 +20,7 @@ def check_acts_on(group: Group, d: int, task: str, example: Group) -> None:
     """Refuse a group that does not act on R^d.
 
     Args:
-        task: what has vectors in R^d, for the message.
+        task: owner of the vectors in R^d, for the message.
         example: a group that does act on them, for the message.
     Raises:
         ValueError: the group acts on another space.

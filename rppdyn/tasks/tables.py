@@ -281,7 +281,7 @@ def open_dataset(dataset: str) -> Any:
 
 
 def dataset_folder(dataset: str) -> Path:
-    """Where the dataset with a Minari id is, if it is.
+    """Folder of the dataset with a Minari id, if there is one.
 
     Raises:
         ValueError: Minari is not installed, or the id is malformed.
