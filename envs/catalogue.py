@@ -111,15 +111,13 @@ def symmetry_spec(
         raise ValueError("action=, base= and default_pose= belong to observation=, a list of terms; give that too")
     if variant not in VARIANTS:
         raise ValueError(f"variant={variant!r} is unknown; use {' or '.join(map(repr, VARIANTS))}")
-    names = symmetry if symmetry is None or isinstance(symmetry, str) else "+".join(map(str, symmetry))
-    if isinstance(source, Path) or (isinstance(source, str) and is_model_file(source)):
-        return _with_verdicts(*_of_model(load_model(source), Path(source).stem, names, variant))
+    names = _joined(symmetry)
+    if (given := _given_model(source)) is not None:
+        return _with_verdicts(*_of_model(*given, names, variant))
     if isinstance(source, str):
         return _with_verdicts(*_by_id(source, names, variant))
     if hasattr(source, "observation_space"):
         return _with_verdicts(*_of_env(source, names, variant))
-    if isinstance(source, mujoco.MjModel):
-        return _with_verdicts(*_of_model(source, "model", names, variant))
     raise ValueError(
         f"{type(source).__name__} is no environment id, environment, model or model file; pass one of these"
     )
@@ -138,26 +136,32 @@ def compiled_terms(
 
     Arguments and errors are those of `symmetry_spec`.
     """
-    if isinstance(source, Path) or (isinstance(source, str) and is_model_file(source)):
-        model, name = load_model(source), Path(source).stem
-    elif isinstance(source, mujoco.MjModel):
-        model, name = source, "model"
+    if (given := _given_model(source)) is not None:
+        model, name = given
     elif isinstance(getattr(getattr(source, "unwrapped", None), "model", None), mujoco.MjModel):
         model, name = source.unwrapped.model, env_name(source)  # type: ignore[union-attr, arg-type]
     else:
         raise ValueError(f"terms are of a MuJoCo model: give one, its file or a MuJoCo environment, not {source!r}")
-    names = symmetry if symmetry is None or isinstance(symmetry, str) else _joined(symmetry)
     derivation = derive(model)
-    choice = _choose({}, derivation, names, name)
+    choice = _choose({}, derivation, _joined(symmetry), name)
     return compile_terms(model, derivation, choice, observation, action, base, default_pose, name)
 
 
-def _joined(names: Any) -> str:
+def _given_model(source: Any) -> tuple[mujoco.MjModel, str] | None:
+    """The model that a source is or is the file of, and its name; None of an environment or its id."""
+    if isinstance(source, Path) or (isinstance(source, str) and is_model_file(source)):
+        return load_model(source), Path(source).stem
+    return (source, "model") if isinstance(source, mujoco.MjModel) else None
+
+
+def _joined(names: Any) -> str | None:
     """Several symmetries in one word.
 
     Raises:
         ValueError: it is no list of names.
     """
+    if names is None or isinstance(names, str):
+        return names
     if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
         raise ValueError(f"symmetry={names!r}: give a name, or a list of names, or leave it out")
     return "+".join(names)
@@ -182,16 +186,19 @@ def terms_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] 
         spec = compiled_terms(env, **terms).spec
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    for what, space, part in (
-        ("observation", env.observation_space, spec.obs),
-        ("action", env.action_space, spec.action),
-    ):
-        if space.shape != (part.dim,):
-            raise ValueError(
-                f"{path} lists {part.dim} entries of {what}, and {env_name(env)} has {space.shape or space}: list the terms "
-                f"that its {what} consists of, in its order"
-            )
+    if (misfit := _misfit(env, spec)) is not None:
+        what, space, dim = misfit
+        raise ValueError(
+            f"{path} lists {dim} entries of {what}, and {env_name(env)} has {space.shape or space}: list the terms that its "
+            f"{what} consists of, in its order"
+        )
     return _with_verdicts(spec, None if step_wrappers(env) else simulated(env))
+
+
+def _misfit(env: gym.Env, spec: SymmetrySpec) -> tuple[str, gym.Space, int] | None:
+    """Name and space of the observation or action that a spec does not fit, and the spec's dimension; None if it fits."""
+    spaces = ("observation", env.observation_space, spec.obs.dim), ("action", env.action_space, spec.action.dim)
+    return next((one for one in spaces if one[1].shape != (one[2],)), None)
 
 
 MIRROR_KEYS = ("obs_permutation", "obs_signs", "action_permutation", "action_signs")
@@ -231,14 +238,9 @@ def file_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] |
             spec = mirror_spec(env_name(env), **({**entry_names(env), **content}))
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: {error}") from error
-    for what, space, part in (
-        ("observation", env.observation_space, spec.obs),
-        ("action", env.action_space, spec.action),
-    ):
-        if space.shape != (part.dim,):
-            raise ValueError(
-                f"{path} is of {part.dim} entries of {what}, and {env_name(env)} has {space.shape or space}"
-            )
+    if (misfit := _misfit(env, spec)) is not None:
+        what, space, dim = misfit
+        raise ValueError(f"{path} is of {dim} entries of {what}, and {env_name(env)} has {space.shape or space}")
     return spec
 
 
@@ -265,11 +267,8 @@ def symmetry_specs(source: str | Path | gym.Env | mujoco.MjModel) -> tuple[list[
         ValueError: no such environment or file, no symmetry, or none that acts on the observation.
     """
     build: Callable[[str | None], Found]
-    if isinstance(source, Path) or (isinstance(source, str) and is_model_file(source)):
-        model, name = load_model(source), Path(source).stem
-        build = partial(_of_model, model, name, variant="derived")
-    elif isinstance(source, mujoco.MjModel):
-        model, name = source, "model"
+    if (given := _given_model(source)) is not None:
+        model, name = given
         build = partial(_of_model, model, name, variant="derived")
     elif isinstance(source, str):
         if _task_name(source) in _TASKS:
@@ -278,12 +277,12 @@ def symmetry_specs(source: str | Path | gym.Env | mujoco.MjModel) -> tuple[list[
             return symmetry_specs(env)
     elif (
         not hasattr(source, "unwrapped")
-        or _task_name(env_name(source)) in _TASKS
+        or _task_name(env_name(source)) in _TASKS  # type: ignore[arg-type]
         or hasattr(source.unwrapped, "symmetry_spec")
     ):
         return [symmetry_spec(source)], []
     else:
-        model, name = _model_of(source), env_name(source)
+        model, name = _model_of(source), env_name(source)  # type: ignore[arg-type]
         build = partial(_of_env, source, variant="derived")
     derivation = derive(model)
     default = _unspoilt(derivation)
@@ -318,15 +317,14 @@ def symmetry_choices(source: str | Path | gym.Env | mujoco.MjModel) -> dict[str,
     """
     if isinstance(source, str) and (named := _TASKS.get(_task_name(source))):
         return dict(named)
-    if isinstance(source, Path) or (isinstance(source, str) and is_model_file(source)):
-        source = load_model(source)
+    if (given := _given_model(source)) is not None:
+        return {name: (name,) for name in derive(given[0]).names}
     if isinstance(source, str):
-        with closing(stock_env(source, disable_env_checker=True)) as env:
-            return symmetry_choices(env)
-    if isinstance(source, mujoco.MjModel):
-        return {name: (name,) for name in derive(source).names}
-    named = _TASKS.get(_task_name(env_name(source))) or getattr(source.unwrapped, "symmetry_choices", None)
-    return dict(named) if named else {name: (name,) for name in derive(_model_of(source)).names}
+        with closing(stock_env(source, disable_env_checker=True)) as made:
+            return symmetry_choices(made)
+    env: Any = source
+    named = _TASKS.get(_task_name(env_name(env))) or getattr(env.unwrapped, "symmetry_choices", None)
+    return dict(named) if named else {name: (name,) for name in derive(_model_of(env)).names}
 
 
 @lru_cache(maxsize=64)
@@ -363,14 +361,12 @@ def _offered(env, symmetry: str | None, variant: str) -> SymmetrySpec:
     if variant == "published":
         raise ValueError(f"variant='published' is of Gymnasium's tasks only; leave it out for {env_name(env)}")
     spec = env.unwrapped.symmetry_spec(symmetry)
-    for what, space, dim in (
-        ("observation", env.observation_space, spec.obs.dim), ("action", env.action_space, spec.action.dim)
-    ):  # fmt: skip
-        if space.shape != (dim,):
-            raise ValueError(
-                f"{env_name(env)}: its wrappers leave {what}s of shape {space.shape}, and its symmetry acts on ({dim},); "
-                "take them off, or pass a spec of your own as spec="
-            )
+    if (misfit := _misfit(env, spec)) is not None:
+        what, space, dim = misfit
+        raise ValueError(
+            f"{env_name(env)}: its wrappers leave {what}s of shape {space.shape}, and its symmetry acts on ({dim},); "
+            "take them off, or pass a spec of your own as spec="
+        )
     return spec
 
 
