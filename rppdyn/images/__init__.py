@@ -87,10 +87,9 @@ _MODULES = {
         "LieConvolution", "RelaxedLieConvolution", "draw_elements", "implied_omega", "implied_omegas", "learn_omega",
         "omega_penalty", "set_omega",
     ),
-    "lie_resnet": ("LieResNet18",),
     "models": (
-        "ARCHITECTURES", "ImageModel", "LayerSpec", "MaxSubsampling", "PolyphaseSubsampling", "nine_layers", "small",
-        "ten_layers", "three_layers",
+        "ARCHITECTURES", "ImageModel", "LayerSpec", "LieResNet18", "MaxSubsampling", "PolyphaseSubsampling", "nine_layers",
+        "small", "ten_layers", "three_layers",
     ),
     "operators": ("OperatorPathway",),
     "pathways": ("Convolution", "FactoredFullyConnected", "FullyConnected", "ImagePathway", "PixelBias", "SharedBias"),
