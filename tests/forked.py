@@ -52,9 +52,14 @@ def job(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str], outpu
 
 def run_code(code: str, *arguments: str, folder: Path) -> None:
     """Run Python in a folder, with arguments as of a script; its error is the caller's."""
-    process = Forked(_code, code, arguments, cwd=folder, environment=os.environ, output=folder)
+    process = start_code(code, *arguments, folder=folder)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
+
+
+def start_code(code: str, *arguments: str, folder: Path) -> Forked:
+    """Start Python in a folder, which gets its output, with arguments as of a script."""
+    return Forked(_code, code, arguments, cwd=folder, environment=os.environ, output=folder)
 
 
 def _enter(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import shutil
 import subprocess
 import sys
@@ -68,6 +69,7 @@ def sources() -> list[tuple[str, Path]]:
     return sorted(found)
 
 
+@functools.cache
 def imports(path: Path) -> list[tuple[str, int, bool]]:
     """(dotted name, line, lazily) of every import in a file; lazily means in a function or under TYPE_CHECKING."""
     found = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -33,12 +34,9 @@ def test_inverse_has_the_sign_that_makes_it_a_bound():
     assert printed == pytest.approx(0.061, abs=5e-4) and printed < 0.1  # as Theorem A.3 has it
 
 
-@pytest.mark.parametrize("risk", [0.0, 1e-3, 0.04, 0.3, 0.9, 1.0])
-@pytest.mark.parametrize("bits", [0, 10, 300, 10_000])
-@pytest.mark.parametrize("n", [1, 100, 60_000])
-def test_bound_is_never_below_the_empirical_risk(risk, bits, n):
-    bound = catoni_bound(risk, universal_kl(bits), n)
-    assert risk <= bound.value <= 1
+def test_bound_is_never_below_the_empirical_risk():
+    for risk, bits, n in itertools.product([0.0, 0.04, 0.9, 1.0], [0, 300, 10_000], [1, 100, 60_000]):
+        assert risk <= catoni_bound(risk, universal_kl(bits), n).value <= 1, (risk, bits, n)
 
 
 def test_bound_grows_with_risk_and_bits_and_falls_with_data():

@@ -129,8 +129,7 @@ def test_the_adjoint_gives_the_same_gradients(method):
         torch.testing.assert_close(direct, adjoint, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("unit", [2.0**-30, 2.0**30])
-@pytest.mark.parametrize("method", ["dopri5", "rk4"])
+@pytest.mark.parametrize(("method", "unit"), [("dopri5", 2.0**-30), ("rk4", 2.0**30)])
 def test_states_in_other_units_move_and_diverge_alike(method, unit):
     """dz/dt = z^2 / unit; powers of two change no digit."""
     z0, times = torch.tensor([[0.1], [1.0], [0.4]], dtype=torch.float64), torch.linspace(0, 3, 31, dtype=torch.float64)
@@ -150,8 +149,7 @@ def test_states_in_other_units_move_and_diverge_alike(method, unit):
         integrate(Field(torch.square), z0, times, bound=0.0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("method", ["dopri5", "rk4"])
+@pytest.mark.parametrize(("method", "dtype"), [("dopri5", torch.float32), ("rk4", torch.float64)])
 def test_a_divergent_trajectory_is_reported_with_its_time_and_harms_no_other(method, dtype):
     """dz/dt = z^2 ends at t = 1 / z(0)."""
     z0 = torch.tensor([[0.1], [1.0], [0.4], [-1.0]], dtype=dtype)
@@ -167,7 +165,7 @@ def test_a_divergent_trajectory_is_reported_with_its_time_and_harms_no_other(met
     assert "2 diverged, the first by t = 1" in repr(found)
 
 
-@pytest.mark.parametrize("times_larger", [1e2, 1e3, 3e4, 9e5, 1e8])
+@pytest.mark.parametrize("times_larger", [1e2, 3e4, 1e8])
 def test_gradients_of_the_others_are_what_they_are_without_a_trajectory_that_diverges(times_larger):
     """A network of degree eight in float32: its values, or their derivatives, are infinite far out."""
     rep = 4 * V(O2eR3())

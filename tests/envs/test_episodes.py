@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
+import time
 from pathlib import Path
 
 import gymnasium as gym
@@ -14,6 +13,7 @@ import h5py
 import minari
 import numpy as np
 import pytest
+from forked import start_code
 from refusals import refused
 
 from rppdyn.envs import Episode, make_env, read_episodes, symmetry_spec, write_episodes
@@ -342,11 +342,14 @@ write_episodes(sys.argv[1], play(), env=make_env("Swimmer-v5"))
 """
 
 
-def test_a_killed_writer_leaves_no_dataset_and_its_remains_go(root):
+def test_a_killed_writer_leaves_no_dataset_and_its_remains_go(root, tmp_path):
     """While it lives its folder is left alone, and the name is taken; once it is killed the next writer clears up."""
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, NAME], stdout=subprocess.PIPE, env=os.environ, text=True)
+    writer = start_code(WRITER, NAME, folder=tmp_path)
     try:
-        assert writer.stdout.readline() == "writing\n"
+        heard = tmp_path / "out"
+        while not (heard.exists() and heard.read_text() == "writing\n"):
+            assert writer.poll() is None
+            time.sleep(0.05)
         with refused(str(root / NAME), "another process"):
             written()
         written(name="tests/other-v0")
@@ -355,8 +358,7 @@ def test_a_killed_writer_leaves_no_dataset_and_its_remains_go(root):
         assert len(remains) == 1 and (remains[0] / "data" / "main_data.hdf5").is_file()
     finally:
         writer.send_signal(signal.SIGKILL)
-        writer.wait()
-        writer.stdout.close()
+        writer.communicate()
     with refused(NAME, "no dataset"):
         read_episodes(NAME)
     episodes = written()

@@ -6,13 +6,12 @@ import functools
 import hashlib
 import json
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from forked import run_code
 
 from rppdyn.envs import KNOWN_ENVIRONMENTS, capture_state, make_env, restore_state
 
@@ -60,17 +59,17 @@ def test_fresh_process_continues_bit_identically(tmp_path):
         expected[env_id] = record(env, 200)
         assert len(expected[env_id]["episodes"]) >= 2
     code = f"""
-import json, sys
+import json, pathlib, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import test_state as t
 for env_id in t.KNOWN_ENVIRONMENTS:
-    env = t.make_env(env_id, **t.OPTIONS)
-    t.restore_state(env, json.load(open(f"{tmp_path}/{{env_id}}.json")))
-    print(json.dumps([env_id, t.record(env, 200)]))
+    env, file = t.make_env(env_id, **t.OPTIONS), pathlib.Path(f"{{env_id}}.json")
+    t.restore_state(env, json.loads(file.read_text()))
+    file.write_text(json.dumps(t.record(env, 200)))
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("[")]
-    assert dict(lines) == expected
+    run_code(code, folder=tmp_path)
+    found = {env_id: json.loads((tmp_path / f"{env_id}.json").read_text()) for env_id in KNOWN_ENVIRONMENTS}
+    assert found == expected
 
 
 @every_env

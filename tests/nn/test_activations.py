@@ -42,9 +42,7 @@ def test_no_such_activation(wrong):
         MLP(V, V, Z(3), hidden=8, activation=wrong)
 
 
-@pytest.mark.parametrize(
-    ("group", "name"), [(Z(3), "relu"), (Z(3), "tanh"), (Z(3), "softplus"), (SO(2), "relu")], ids=str
-)
+@pytest.mark.parametrize(("group", "name"), [(Z(3), "tanh"), (Z(3), "relu"), (SO(2), "softplus")], ids=str)
 def test_symmetry_survives(group, name):
     options = dict(hidden=24, num_layers=2, activation=name)
     net = EMLP(2 * V, V, group, **options, generator=seeded())

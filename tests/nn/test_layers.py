@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from registry import GROUPS, TYPES, generator
+from registry import KINDS, TYPES, generator
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
@@ -19,9 +19,8 @@ from rppdyn.nn.derivatives import evaluate
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Pseudoscalar, Scalar, T, V, regular
 
-REAL = [G for G in GROUPS if not G.is_complex]
-SMALL = [G for G in REAL if G.d <= 5]
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+REAL = [G for G in KINDS if not G.is_complex]
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 
 def elements(G, n=4, dtype=torch.float64):
@@ -44,23 +43,23 @@ def linear(rep_in, rep_out, **options):
     return RelaxedLinear(rep_in, rep_out, generator=generator(0), **options)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("G", REAL, ids=str)
-def test_without_the_free_pathway_a_layer_is_equivariant(G, dtype):
+def test_without_the_free_pathway_a_layer_is_equivariant(G):
     rep_in, rep_out = (V + 2 * Scalar)(G), (V + Scalar)(G)
-    layer = linear(rep_in, rep_out, free_variance=0).to(dtype)
+    layer = linear(rep_in, rep_out, free_variance=0)
     if layer.equivariant.bias is not None:
         torch.nn.init.normal_(layer.equivariant.bias, generator=generator(1))
     assert layer.free is None
-    assert defect(layer, rep_in, rep_out, dtype) < TOLERANCE[dtype]  # a zero map would give NaN
+    for dtype, tolerance in TOLERANCE.items():
+        assert defect(layer.to(dtype), rep_in, rep_out, dtype) < tolerance  # a zero map would give NaN
 
 
-@pytest.mark.parametrize("rep", TYPES, ids=str)
 @pytest.mark.parametrize("G", [D(4), O(3), Sp(1), SL(2)], ids=str)
-def test_equivariance_over_representations(G, rep):
-    rep_in = rep(G) + Scalar(G)
-    layer = linear(rep_in, rep_in, free_variance=0).double()
-    assert defect(layer, rep_in, rep_in) < 1e-12
+def test_equivariance_over_representations(G):
+    for rep in TYPES:
+        rep_in = rep(G) + Scalar(G)
+        layer = linear(rep_in, rep_in, free_variance=0).double()
+        assert defect(layer, rep_in, rep_in) < 1e-12, rep
 
 
 @pytest.mark.parametrize("G", [Z(4), S(3), SO(3), SO13()], ids=str)
@@ -211,7 +210,7 @@ def test_no_pathway_or_a_negative_variance_is_refused():
 # -- gates ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("G", SMALL, ids=str)
+@pytest.mark.parametrize("G", REAL, ids=str)
 def test_the_gate_is_equivariant(G):
     rep = (2 * Scalar + 2 * V + Pseudoscalar + T(2))(G)
     gate = Gate(rep).double()
@@ -334,10 +333,10 @@ BILINEAR = [
 
 
 @pytest.mark.parametrize("G, rep", BILINEAR, ids=[str(G) for G, _ in BILINEAR])
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_the_bilinear_layer_is_equivariant(G, rep, dtype):
-    layer = Bilinear(rep(G), generator=generator()).to(dtype)
-    assert defect(layer, rep(G), rep(G), dtype) < TOLERANCE[dtype]
+def test_the_bilinear_layer_is_equivariant(G, rep):
+    layer = Bilinear(rep(G), generator=generator())
+    for dtype, tolerance in TOLERANCE.items():
+        assert defect(layer.to(dtype), rep(G), rep(G), dtype) < tolerance
 
 
 def by_definition(layer, x):

@@ -7,13 +7,13 @@ import pickle
 
 import pytest
 import torch
-from registry import GROUPS, generator
+from registry import KINDS, generator
 
 from rppdyn.groups import SO, SO13, D, O, S, Z
 from rppdyn.nn import InvariantNormaliser
 from rppdyn.reps import Pseudoscalar, Scalar, T, V
 
-REAL = [G for G in GROUPS if not G.is_complex]
+REAL = [G for G in KINDS if not G.is_complex]
 
 
 def data(rep, n=400):

@@ -61,8 +61,7 @@ def test_learning_variances_keeps_the_function(free_variance, dtype):
     assert after.head.free.unit.dtype == dtype and after.head.free.log_variance.dtype == torch.float64
 
 
-@pytest.mark.parametrize("free_variance", VARIANCES)
-@pytest.mark.parametrize("own_variance", VARIANCES)
+@pytest.mark.parametrize(("free_variance", "own_variance"), [VARIANCES, VARIANCES[::-1]])
 @pytest.mark.parametrize("kinds", ["exact to learned", "learned to exact", "exact to exact", "learned to learned"])
 def test_checkpoints_are_read_whether_variances_were_learned_or_not(free_variance, own_variance, kinds):
     saved, own = (

@@ -93,7 +93,7 @@ class Rollout(nn.Module):
 
 
 def hamiltonian(bilinear=True):
-    return network(O2eR3(), 10, 4 * V, Scalar, bilinear=bilinear)
+    return network(O2eR3(), 10, 2 * V, Scalar, bilinear=bilinear)
 
 
 MIRROR = Group("mirror", discrete_generators=torch.tensor([[[-1.0, 0.0], [0.0, 1.0]]]))
@@ -109,9 +109,9 @@ def chained(groups, hidden=12, rep_in=V, rep_out=V, variances=(1.0, 0.1, 0.01)):
 CASES = {
     "regular": lambda: (network(Z(2)), normal(9, 2), Gaussian(0.1)),
     "regular, strict": lambda: (network(Z(4), free_variance=0), normal(9, 4), Gaussian(0.1)),
-    "bilinear": lambda: (network(SO(3), 24), normal(6, 3), Gaussian(0.1)),
-    "narrow and wide": lambda: (network(O(3), 16, equivariant_variance=1e5, free_variance=1e-4), normal(6, 3), Gaussian(0.1)),
-    "chain": lambda: (chained([O(3), O2eR3()], 16), normal(6, 3), Gaussian(0.1)),
+    "bilinear": lambda: (network(SO(3), 20), normal(4, 3), Gaussian(0.1)),
+    "narrow and wide": lambda: (network(O(3), 16, equivariant_variance=1e5, free_variance=1e-4), normal(4, 3), Gaussian(0.1)),
+    "chain": lambda: (chained([O(3), O2eR3()], 16), normal(4, 3), Gaussian(0.1)),
     "finite chain": lambda: (chained([D(4), MIRROR]), normal(9, 2), Gaussian(0.1)),
     "plain": lambda: (MLP(V, V, Z(2), hidden=6, generator=generator()).double(), normal(9, 2), Gaussian(0.1)),
     "absolute errors": lambda: (network(D(4)), normal(9, 2), Laplace(0.1)),
@@ -130,7 +130,7 @@ CASES = {
         normal(5, 1, 4, 4), Categorical(),
     ),
     "rollout": lambda: (Rollout(NeuralODEModel(network(SO2eR3(), 12))), normal(4, 3), Gaussian(0.1)),
-    "rollout of a Hamiltonian": lambda: (Rollout(HamiltonianModel(hamiltonian())), normal(3, 12), Gaussian(0.1)),
+    "rollout of a Hamiltonian": lambda: (Rollout(HamiltonianModel(hamiltonian())), normal(3, 6), Gaussian(0.1)),
 }  # fmt: skip
 
 
@@ -145,7 +145,7 @@ def test_it_is_the_determinant_of_the_dense_gauss_newton_matrix(case):
 
 
 def test_a_vector_field_and_rollouts_of_stacks():
-    net, z = hamiltonian(), normal(5, 12)
+    net, z = hamiltonian(), normal(3, 6)
     field = lambda net, z: HamiltonianModel(net).vector_field(z)  # noqa: E731
     found = joint_evidence(net, z, Gaussian(0.1), predict=field)
     assert -float(found.log_evidence) == pytest.approx(dense(net, z, Gaussian(0.1), field)[0], rel=1e-8)
@@ -187,8 +187,9 @@ def test_a_linear_gaussian_model_has_its_exact_evidence(groups, variances, rep_i
     assert float(found.log_evidence) == pytest.approx(float(normal_.log_prob(y.flatten())), abs=1e-6)
 
 
-@pytest.mark.parametrize("net", [network(Z(4), 8), chained([O(3), O2eR3()], 6, V + Scalar)], ids=["one", "chain"])
-def test_gradients_by_log_variances_agree_with_differences(net):
+@pytest.mark.parametrize("case", ["one", "chain"])
+def test_gradients_by_log_variances_agree_with_differences(case):
+    net = network(Z(4), 8) if case == "one" else chained([O(3), O2eR3()], 6, V + Scalar)
     learn_variances(net)
     found = joint_evidence(net, normal(7, 4), Gaussian(0.1), normal(7, net.rep_out.dim, seed=1))
     s = torch.linspace(-3, 3, len(found.pathways), dtype=torch.float64).requires_grad_()
@@ -317,9 +318,9 @@ def test_the_kronecker_form_counts_nothing_twice(kind):
         channels = 4 if gconv else 1
         orientations = (4, 4) if gconv else (1, 1)
         layer = RelaxedImageLayer(
-            channels, channels, (4, 4), pathways, bias_variance=0, orientations=orientations, generator=generator()
+            channels, channels, (3, 3), pathways, bias_variance=0, orientations=orientations, generator=generator()
         ).double()
-        x = torch.eye(16 * channels, dtype=torch.float64).view(-1, channels, 4, 4) * 5
+        x = torch.eye(9 * channels, dtype=torch.float64).view(-1, channels, 3, 3) * 5
     likelihood = Gaussian(0.3)
     joint = joint_evidence(layer, x, likelihood)
     found = kronecker_evidence(layer, curvature(layer, layer, [x], likelihood))

@@ -32,7 +32,8 @@ input()
 
 
 @pytest.fixture
-def workers():
+def workers(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/rppdyn", "train-agent", "seeds=2", "-c", ""])
     both = [Worker(), Worker()]
     yield both
     for worker in both:
@@ -43,18 +44,12 @@ def command() -> list[str]:
     return sys.argv
 
 
-def test_it_knows_the_command_that_it_works_for(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/somewhere/rppdyn", "train-agent", "seeds=2", "-c", ""])
-    worker = Worker()
-    worker.ask(command)
-    assert worker.answer() == sys.argv
-    worker.close()
-
-
 def test_values_come_in_order_and_errors_with_what_was_said_there(workers, caplog):
     assert list(in_turn(workers, floordiv, [(n, 2) for n in range(7)])) == [0, 0, 1, 1, 2, 2, 3]
     assert list(in_turn(workers, floordiv, [(9, 2)])) == [4] and list(in_turn(workers, floordiv, [])) == []
     first, second = workers
+    first.ask(command)
+    assert first.answer() == sys.argv  # the command that it works for
     first.ask(os.getpid), second.ask(torch.get_num_threads)
     assert first.answer() not in (os.getpid(), second._process.pid) and second.answer() == 1
 
@@ -80,8 +75,8 @@ def count_until_stopped(most: int) -> int:
     return most
 
 
-def test_what_a_function_tells_comes_at_once_and_it_can_be_asked_to_stop(workers, caplog):
-    worker, heard = workers[0], []
+def test_what_a_function_tells_comes_at_once_and_it_can_be_asked_to_stop(caplog):
+    worker, heard = Worker(), []
 
     def hear(number: int) -> None:
         heard.append(number)
@@ -95,6 +90,7 @@ def test_what_a_function_tells_comes_at_once_and_it_can_be_asked_to_stop(workers
     last = worker.answer(hear)
     assert 5 <= last < 1000 and heard == list(range(last + 1)) and not asked_to_stop
     assert caplog.messages == ["counting of 1000"]
+    worker.close()
 
 
 def test_one_that_is_gone_is_named_and_closed_all_the_same(workers):
