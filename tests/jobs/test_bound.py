@@ -73,9 +73,9 @@ def test_a_seed_alone_is_bounded_as_beside_others(finished, tmp_path):
         assert values[0] == pytest.approx(both.test[name][1], rel=1e-3), name
 
 
-@pytest.mark.parametrize("kept", [1, 8, 20, 23])
+@pytest.mark.parametrize("kept", [1, 20])
 def test_a_resumed_bound_ends_as_if_it_had_not_stopped(finished, tmp_path, monkeypatch, kept):
-    """Stopped within each kind of stage: a subspace's, a quantiser's, and between two."""
+    """Stopped within each kind of stage: the first subspace's, and a quantiser's of the second."""
     folder, whole = finished
     config = regression(tmp_path / "run", "model=mlp", "seeds=2")
     step = bound.SubspaceFit.step
@@ -96,7 +96,7 @@ def test_a_resumed_bound_ends_as_if_it_had_not_stopped(finished, tmp_path, monke
 
 
 def test_a_data_dependent_prior_is_fitted_to_a_part_and_bounded_on_the_rest(tmp_path):
-    words = ("model=emlp", "subspace.prior_share=0.5", "subspace.prior_epochs=60", "subspace.dimension=[0,4]")
+    words = ("model=emlp", "subspace.prior_share=0.5", "subspace.prior_epochs=30", "subspace.dimension=[0,4]")
     config = regression(tmp_path / "run", *words)
     fit = bound.SubspaceFit(config)
     assert fit.data["prior"][0].shape[1] == fit.data["subspace"][0].shape[1] == 300
@@ -110,7 +110,7 @@ def test_a_data_dependent_prior_is_fitted_to_a_part_and_bounded_on_the_rest(tmp_
 
 def test_transfer_from_another_fit(tmp_path):
     words = ["task=modified_inertia_code", "model=emlp", "model.hidden=16", "model.num_layers=2", "seed=7", "task.train=600",
-             "optimiser.epochs=40", "optimiser.batch_size=100", "evaluation.every=40", "device=cpu"]  # fmt: skip
+             "optimiser.epochs=20", "optimiser.batch_size=100", "evaluation.every=20", "device=cpu"]  # fmt: skip
     source = compose.composed("fit_regression", [*words, f"run_dir={tmp_path / 'source'}"])
     fit_regression.run(source)
     near, far = (
@@ -128,6 +128,7 @@ def test_transfer_from_another_fit(tmp_path):
         bound.SubspaceFit(images(tmp_path / "x", f"subspace.prior_run={tmp_path / 'source'}"))
 
 
+@pytest.mark.rendered
 def test_images_of_classes(tmp_path):
     result = bound.run(images(tmp_path / "run", "model=conv", "seeds=2"))
     assert result.task == "upright" and len(result.test["bound/value"]) == 2

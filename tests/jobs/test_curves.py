@@ -11,6 +11,8 @@ from rppdyn.jobs.plots import PANELS, grouped, learning_curves
 from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.runs.figures import MODEL_COLOURS, curve
 
+pytestmark = pytest.mark.rendered
+
 
 @pytest.fixture
 def make_run(tmp_path):

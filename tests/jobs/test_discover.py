@@ -63,14 +63,17 @@ def test_a_fit(code):
     words = [
         "task=pendulum",
         "model=emlp_hnn",
-        "model.hidden=16",
+        "model.hidden=8",
+        "model.num_layers=1",
+        "task.horizon=2",
+        "evaluation.states=20",
         "task.train=20",
         "task.validation=10",
         "task.test=20",
     ]
     words += ["optimiser.epochs=1", "rollout.trajectories=1", "compile=false", "run_dir=hnn", "threads=1"]
     assert main(["fit-dynamics", *words]) == 0
-    result = discover.run(DiscoverConfig("hnn"))
+    result = discover.run(DiscoverConfig("hnn", states=50))
     (found,) = result.found
     assert result.family == "GL(3)" and len(found.spectrum) == 9 and (code / "hnn" / "discover.json").exists()
     assert found.verdict == "exact" and len(found.generators) == 1

@@ -9,7 +9,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-import matplotlib.image
 import numpy as np
 import pytest
 import torch
@@ -63,7 +62,6 @@ def measured(what, **options):
     result = equivariance.run(config)
     written = json.loads(Path(result.json).read_text())
     assert written["functions"].keys() == result.functions.keys()
-    assert matplotlib.image.imread(result.figure).std() > 0.02
     assert result.what in equivariance.table(result)
     return result
 

@@ -15,6 +15,8 @@ from rppdyn.jobs.config.command import FigureConfig
 from rppdyn.jobs.plots import learning_curves
 from rppdyn.runs import RunFolder, RunFolderError
 
+pytestmark = pytest.mark.rendered
+
 
 def make_agent(path, *words, steps=(0, 100)):
     config = compose.composed("train_agent", ["env=InvertedPendulum-v5", "total_steps=100", *words])

@@ -13,6 +13,8 @@ from rppdyn.jobs.config import compose
 from rppdyn.jobs.plots import compare_equivariance, draw_horizons, draw_pathways, draw_rollouts, fit_curves
 from rppdyn.runs import RunFolder, iqm, read_metrics
 
+pytestmark = pytest.mark.rendered
+
 ERRORS = np.random.default_rng(0).uniform(0.01, 0.1, size=(10, 6))  # (members, evaluations)
 
 

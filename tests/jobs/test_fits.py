@@ -32,7 +32,7 @@ REGRESSION = ("task=inertia", "model.hidden=16", "model.num_layers=2", "task.tra
               "checkpoint_every=1", "dtype=float64", "device=cpu")  # fmt: skip
 DYNAMICS = ("task=pendulum", "task.train=100", "task.validation=30", "task.test=30", "task.horizon=2",
             "model.num_layers=2", "model.hidden=20", "optimiser.batch_size=50", "evaluation.every=40", "evaluation.states=30",
-            "rollout.trajectories=5", "optimiser.learning_rate=1e-2", "device=cpu")  # fmt: skip
+            "rollout.trajectories=5", "rollout.method=rk4", "optimiser.learning_rate=1e-2", "device=cpu")  # fmt: skip
 
 
 def regression(tmp_path, *words):
@@ -46,10 +46,8 @@ def dynamics(tmp_path, *words):
 def test_seeds_trained_together_are_those_trained_alone(tmp_path):
     together = fit_regression.run(regression(tmp_path / "all", "model=mlp", "seeds=3", "optimiser.epochs=6"))
     assert together.seeds == [0, 1, 2]
-    for seed in together.seeds:
-        words = ("model=mlp", f"seed={seed}", "optimiser.epochs=6")
-        alone = fit_regression.run(regression(tmp_path / str(seed), *words))
-        assert alone.test["test/error"][0] == pytest.approx(together.test["test/error"][seed], rel=1e-9)
+    alone = fit_regression.run(regression(tmp_path / "alone", "model=mlp", "seed=1", "optimiser.epochs=6"))
+    assert alone.test["test/error"][0] == pytest.approx(together.test["test/error"][1], rel=1e-9)
     assert len(set(together.test["test/error"])) == 3
 
 
@@ -85,7 +83,7 @@ def test_initial_weights_are_not_the_training_inputs(tmp_path):
 
 def test_an_equivariant_network_learns_inertia_faster_and_stays_equivariant(tmp_path):
     words = ("optimiser.epochs=60", "optimiser.learning_rate=1e-2", "task.train=500", "optimiser.batch_size=250",
-             "model.hidden=128", "dtype=float32", "evaluation.every=60", "task.test=200")  # fmt: skip
+             "model.hidden=64", "checkpoint_every=60", "dtype=float32", "evaluation.every=60", "task.test=200")  # fmt: skip
     emlp = fit_regression.run(regression(tmp_path / "emlp", "model=emlp", *words))
     mlp = fit_regression.run(regression(tmp_path / "mlp", "model=mlp", *words))
     assert emlp.test["test/error"][0] < 0.9 * mlp.test["test/error"][0]
@@ -97,7 +95,7 @@ def test_an_equivariant_network_learns_inertia_faster_and_stays_equivariant(tmp_
 
 
 def test_a_resumed_fit_ends_as_if_it_had_not_stopped(tmp_path):
-    words = ("model=rpp", "seeds=2", "optimiser.epochs=5")
+    words = ("model=rpp", "model.hidden=8", "seeds=2", "optimiser.epochs=5")
     whole = fit_regression.run(regression(tmp_path / "whole", *words))
     shutil.copytree(tmp_path / "whole", tmp_path / "stopped")
     folder = RunFolder(tmp_path / "stopped")
@@ -116,7 +114,7 @@ def test_a_resumed_fit_ends_as_if_it_had_not_stopped(tmp_path):
 
     assert fit_regression.run(config, resume=True).note == "finished before; nothing left to do"
     with pytest.raises(RunFolderError, match=r"was run with optimiser\.epochs=5, not 6"):
-        fit_regression.run(regression(folder.path, "model=rpp", "seeds=2", "optimiser.epochs=6"), resume=True)
+        fit_regression.run(regression(folder.path, *words[:3], "optimiser.epochs=6"), resume=True)
     for checkpoint in (folder.path / "checkpoints").iterdir():
         (checkpoint / "state.pt").write_bytes(b"nothing")
     folder.result_file.unlink()
@@ -142,15 +140,17 @@ def test_a_step_that_ctrl_c_makes_impossible_ends_a_fit_as_ctrl_c_does(tmp_path,
 
 
 def test_augmentation_makes_a_plain_network_more_symmetric(tmp_path):
-    words = ("model=mlp", "model.hidden=32", "optimiser.epochs=60", "optimiser.learning_rate=1e-2", "task.train=100")
+    words = ("model=mlp", "model.hidden=32", "optimiser.epochs=40", "evaluation.every=40", "optimiser.learning_rate=1e-2",
+             "task.train=100")  # fmt: skip
     plain = fit_regression.run(regression(tmp_path / "plain", *words))
     augmented = fit_regression.run(regression(tmp_path / "augmented", "task.augment=true", *words))
     assert augmented.test["equivariance/error"][0] < 0.7 * plain.test["equivariance/error"][0]
     assert augmented.test["test/error"][0] < plain.test["test/error"][0]
 
 
+@pytest.mark.rendered
 def test_both_hamiltonians_learn_the_pendulum_and_the_symmetric_one_conserves_its_momentum(tmp_path):
-    words = ("seeds=2", "optimiser.epochs=14")
+    words = ("seeds=2", "optimiser.epochs=14", "checkpoint_every=14")
     emlp = fit_dynamics.run(dynamics(tmp_path / "emlp", "model=emlp_hnn", *words))
     mlp = fit_dynamics.run(dynamics(tmp_path / "mlp", "model=mlp_hnn", *words))
     assert max(*emlp.test["test/error"], *mlp.test["test/error"]) < 0.1
@@ -232,7 +232,7 @@ torch.compile = functools.partial(torch.compile, backend="aot_eager")
 fit_dynamics.PAYS = 4
 found = {}
 for words in (["optimiser.epochs=1"], ["optimiser.epochs=2"], ["optimiser.epochs=2", "compile=false"]):
-    common = [*sys.argv[1:], "model=mlp_hnn", "model.num_layers=1", "dtype=float64", f"run_dir=run{len(found)}"]
+    common = [*sys.argv[1:], "model=mlp_hnn", "model.num_layers=1", "task.chunk=2", "dtype=float64", f"run_dir=run{len(found)}"]
     config = compose.composed("fit_dynamics", [*common, *words])
     found[len(words), config.optimiser.epochs] = fit_dynamics.run(config)
 assert [result.compiled for result in found.values()] == [False, True, False]
@@ -463,17 +463,16 @@ def test_data_that_are_not_finite_are_refused(tmp_path, which):
         StackFit.__init__(subject, subject.config, subject.stack, **data)
 
 
-@pytest.mark.parametrize("unit", [1e3, 1e-3, 1e-6])
-def test_units_of_a_regression_do_not_matter(tmp_path, monkeypatch, unit):
+def test_units_of_a_regression_do_not_matter(tmp_path, monkeypatch):
     def sample(task, n, generator=None):
         x, y = own(task, n, generator)
         return scale * x, scale**2 * y
 
     own, found = RegressionTask.sample, []
     monkeypatch.setattr(RegressionTask, "sample", sample)
-    for scale in (1.0, unit):
-        config = regression(tmp_path / str(scale), "model=rpp", "optimiser.epochs=6")
+    for scale in (1.0, 1e3, 1e-6):
+        config = regression(tmp_path / str(scale), "model=rpp", "model.hidden=8", "optimiser.epochs=3")
         found.append(fit_regression.run(config).test)
-    assert found[0].keys() == found[1].keys()
     for name in ("test/error", "equivariance/error"):
         assert found[1][name] == pytest.approx(found[0][name], rel=1e-6)
+        assert found[2][name] == pytest.approx(found[0][name], rel=1e-6)

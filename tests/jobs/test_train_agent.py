@@ -225,9 +225,9 @@ def test_an_impossible_target_entropy_is_named(value):
         compose.composed("train_agent", [*WORDS, f"agent.target_entropy={value}"])
 
 
-def test_a_finished_run_that_goes_on_is_unfinished_again(config, tmp_path, monkeypatch):
+def test_a_finished_run_that_goes_on_is_unfinished_again(config, result, tmp_path, monkeypatch):
     first = replace(config, run_dir=str(tmp_path / "run"))
-    train_agent.run(first)
+    shutil.copytree(result.run, first.run_dir)
     save = Session.checkpoint
 
     def killed_after_60(run, step, write):
@@ -243,9 +243,9 @@ def test_a_finished_run_that_goes_on_is_unfinished_again(config, tmp_path, monke
     assert played.source == "policy of the checkpoint at step 60"  # and not the earlier end's
 
 
-def test_a_finished_run_without_checkpoints_is_not_begun_anew(config, tmp_path):
+def test_a_finished_run_without_checkpoints_is_not_begun_anew(config, result, tmp_path):
     first = replace(config, run_dir=str(tmp_path / "run"))
-    train_agent.run(first)
+    shutil.copytree(result.run, first.run_dir)
     folder = RunFolder.open(first.run_dir)
     shutil.rmtree(folder.path / "checkpoints")
     kept = folder.metrics.path.read_bytes(), folder.policy_file.read_bytes()
@@ -256,7 +256,7 @@ def test_a_finished_run_without_checkpoints_is_not_begun_anew(config, tmp_path):
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_ends_as_if_it_had_not_been(config, result, tmp_path, caplog):
     first = replace(config, run_dir=str(tmp_path / "run"))
-    train_agent.run(first)
+    shutil.copytree(result.run, first.run_dir)
     folder = RunFolder.open(first.run_dir)
     shutil.rmtree(folder.path / "checkpoints")
     folder.result_file.unlink()
@@ -541,6 +541,7 @@ def test_several_seeds_at_once_are_the_runs_they_would_be_alone(tmp_path, monkey
         "rppdyn.jobs.train_agent.WorkerEnv",
         lambda build, count: workers.append(build) or DummyVecEnv([build] * count),
     )
+    monkeypatch.setattr(train_agent, "AsyncEvaluations", lambda config, spec: train_agent.SyncEvaluations(config))
     many = compose.composed("train_agent", words)
     save = Session.checkpoint
 

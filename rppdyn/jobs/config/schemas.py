@@ -68,6 +68,7 @@ def known_keys(schema: type, prefix: str = "") -> list[str]:
     return keys
 
 
+@cache
 def kinds_of(schema: type) -> dict[str, Any]:
     """The type of each field of a configuration dataclass."""
     hints = get_type_hints(schema)

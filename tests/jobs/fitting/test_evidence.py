@@ -29,9 +29,11 @@ def effective(result, pathway):
     return sum(row["effective"][0] for row in result.pathways if row["pathway"] == pathway)
 
 
+@pytest.mark.rendered
 def test_a_symmetry_that_the_data_have_is_kept_and_a_wrong_one_is_left(tmp_path):
-    right = fit_regression.run(configured(tmp_path / "right", "optimiser.epochs=40"))
-    wrong = fit_regression.run(configured(tmp_path / "wrong", "optimiser.epochs=40", "task.group=SL(3)"))
+    words = ("optimiser.epochs=16", "model.hidden=8", "marginal_likelihood.every=4", "marginal_likelihood.data=50")
+    right = fit_regression.run(configured(tmp_path / "right", *words))
+    wrong = fit_regression.run(configured(tmp_path / "wrong", *words, "task.group=SL(3)"))
     coefficients = sum(row["coefficients"] for row in right.pathways if row["pathway"] == "free")
     assert effective(right, "free") < 0.25 * coefficients
     assert effective(wrong, "free") > 1.5 * effective(right, "free")
@@ -44,7 +46,7 @@ def test_a_symmetry_that_the_data_have_is_kept_and_a_wrong_one_is_left(tmp_path)
 
 
 def test_members_learn_as_if_alone_and_go_on_after_an_interruption(tmp_path):
-    words = ("optimiser.epochs=6", "evaluation.every=3")
+    words = ("optimiser.epochs=6", "evaluation.every=3", "model.hidden=8", "marginal_likelihood.data=50")
     together = fit_regression.run(configured(tmp_path / "together", *words, "seeds=2"))
     alone = fit_regression.run(configured(tmp_path / "alone", *words, "seed=1"))
     for both, one in zip(together.pathways, alone.pathways, strict=True):
@@ -89,8 +91,8 @@ def test_units_follow_variances_without_changing_the_function(tmp_path):
 
 @pytest.mark.parametrize("fisher", ["sampled", "exact"])
 def test_effective_numbers_are_those_at_the_noise_that_was_learned(tmp_path, fisher):
-    words = ("marginal_likelihood.steps=20", "marginal_likelihood.learning_rate=0.5", "marginal_likelihood.data=200",
-             f"marginal_likelihood.fisher={fisher}")  # fmt: skip
+    words = ("marginal_likelihood.steps=20", "marginal_likelihood.learning_rate=0.5", "marginal_likelihood.data=50",
+             "model.hidden=8", f"marginal_likelihood.fisher={fisher}")  # fmt: skip
     fit = fit_regression.Regression(configured(tmp_path / "run", *words))
     noise = fit.variances.noise.clone()
     fit.variances.update(fit.optimiser, generators=fit._streams(2))
@@ -124,6 +126,8 @@ def test_a_member_that_diverges_has_no_evidence_and_harms_no_other(tmp_path):
         "optimiser.epochs=6",
         "evaluation.every=3",
         "seeds=2",
+        "model.hidden=8",
+        "marginal_likelihood.data=50",
         "marginal_likelihood.burn_in=1",
         "marginal_likelihood.every=1",
     )
@@ -144,8 +148,8 @@ def test_a_member_that_diverges_has_no_evidence_and_harms_no_other(tmp_path):
 @pytest.mark.parametrize(
     "job, words",
     [
-        (fit_regression, ("task=inertia", "model.num_layers=1")),
-        (fit_dynamics, ("task=windy_pendulum", "model=rpp_ode", "model.num_layers=1", "task.horizon=2",
+        (fit_regression, ("task=inertia", "model.num_layers=1", "model.hidden=8")),
+        (fit_dynamics, ("task=windy_pendulum", "model=rpp_ode", "model.num_layers=1", "model.hidden=8", "task.horizon=2",
                         "rollout.trajectories=3")),
         (fit_image, ("task=upright", "model=f_fc+conv", "model.width=2")),
     ],

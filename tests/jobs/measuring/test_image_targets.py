@@ -67,6 +67,7 @@ def measured(*words):
     return json.loads(Path("found.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.rendered
 def test_members_of_a_run_of_fit_image_are_measured_layer_by_layer(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = [
