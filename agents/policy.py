@@ -80,6 +80,12 @@ MODELS = {
 """`model=` of RPPPolicy. The last is the ablation of Finzi et al. 2021, appendix A.2.2."""
 
 
+def own_arguments(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """A policy's own arguments, of the `locals()` with which its `__init__` begins."""
+    others = ("self", "__class__", "observation_space", "action_space", "lr_schedule")
+    return {name: value for name, value in variables.items() if name not in others}
+
+
 class SymmetricPolicy(BasePolicy):
     """A stable-baselines3 policy over one symmetry spec; a mixin beside stable-baselines3's own base class."""
 
@@ -223,33 +229,14 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         critic_hidden: int | Sequence[int] | None = None,
         use_sde: bool = False,
     ) -> None:
+        given = own_arguments(locals())
         if n_critics < 1:
             raise ValueError(f"n_critics={n_critics} must be at least 1")
         optimizer_kwargs = {"betas": tuple(ADAM_BETAS), "eps": 1e-8} | dict(optimizer_kwargs or {})
         if unknown := sorted(set(optimizer_kwargs) - {"betas", "eps"}):
             raise ValueError(f"optimizer_kwargs has {unknown[0]!r}; RPP-SAC runs Adam with betas and eps only")
-        self._set_arguments(
-            observation_space,
-            action_space,
-            spec=spec,
-            model=model,
-            hidden=hidden,
-            num_layers=num_layers,
-            equivariant_variance=equivariant_variance,
-            free_variance=free_variance,
-            critic_equivariant_variance=critic_equivariant_variance,
-            critic_free_variance=critic_free_variance,
-            output_scale=output_scale,
-            n_critics=n_critics,
-            optimizer_kwargs=optimizer_kwargs,
-            network_kwargs=network_kwargs,
-            use_sde=use_sde,
-            net_arch=net_arch,
-            activation_fn=activation_fn,
-            critic="qf",
-            critic_hidden=critic_hidden,
-            **_chain(groups, variances),
-        )
+        given |= dict(optimizer_kwargs=optimizer_kwargs) | _chain(given.pop("groups"), given.pop("variances"))
+        self._set_arguments(observation_space, action_space, critic="qf", **given)
         super(SACPolicy, self).__init__(
             observation_space,
             action_space,

@@ -33,6 +33,7 @@ from rppdyn.agents.policy import (
     SymmetricPolicy,
     certified_arguments,
     network_builder,
+    own_arguments,
     pathway_variances,
 )
 from rppdyn.agents.sac import RPPSAC
@@ -101,32 +102,12 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         critic_hidden: int | Sequence[int] | None = None,
         use_sde: bool = False,
     ) -> None:
+        given = own_arguments(locals())
         if spec is None:
             raise ValueError(
                 "policy_kwargs has no spec: give dict(spec=rppdyn.envs.symmetry_spec(env)), for PPO does not hand it on"
             )
-        self._set_arguments(
-            observation_space,
-            action_space,
-            spec=spec,
-            model=model,
-            hidden=hidden,
-            num_layers=num_layers,
-            equivariant_variance=equivariant_variance,
-            free_variance=free_variance,
-            critic_equivariant_variance=critic_equivariant_variance,
-            critic_free_variance=critic_free_variance,
-            output_scale=output_scale,
-            log_std_init=log_std_init,
-            optimizer_class=optimizer_class,
-            optimizer_kwargs=optimizer_kwargs,
-            network_kwargs=network_kwargs,
-            use_sde=use_sde,
-            net_arch=net_arch,
-            activation_fn=activation_fn,
-            critic="vf",
-            critic_hidden=critic_hidden,
-        )
+        self._set_arguments(observation_space, action_space, critic="vf", **given)
         if not self.spec.action_rep.is_signed_permutation:
             raise ValueError(
                 f"{self.spec.env_id}: the action representation {self.spec.action_rep} is no signed permutation, and "

@@ -30,10 +30,10 @@ from rppdyn.envs.spec import align
 from rppdyn.equivariance import Discovery, discover, index_families
 from rppdyn.equivariance.error import relative_difference
 from rppdyn.jobs.config import compose, notation
-from rppdyn.jobs.config.base import ConfigError
+from rppdyn.jobs.config.base import ConfigError, refuse
 from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
 from rppdyn.jobs.equivariance import functions_of, target_of
-from rppdyn.jobs.measuring.fit_targets import open_fit, open_transition, transition_fit
+from rppdyn.jobs.measuring.fit_targets import inputs_at, open_fit, open_transition, transition_fit
 from rppdyn.jobs.measuring.loading import load_function
 from rppdyn.jobs.measuring.targets import check_policy, evenly, inputs_of, states_of
 from rppdyn.jobs.training.building import build_env, process_state
@@ -169,26 +169,31 @@ class RankedCandidate:
     model: float | None = None
 
 
-@dataclass(frozen=True)
-class Ranking:
+@dataclass(frozen=True, kw_only=True)
+class Ranked:
     """A robot's candidates.
 
     Attributes:
-        of: whose linear model ranks them.
-        steps: from which that was fitted.
+        steps: from which the linear model that ranks them was fitted.
         candidates: how many were ranked.
-        residual: share of the variance that the linear model leaves.
+        residual: share of the variance of changes that the linear model leaves.
         best: the first, certified.
         scores: the smallest twenty.
     """
 
-    of: str
     env: str
     steps: int
     candidates: int
     residual: float
     best: list[RankedCandidate]
     scores: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking(Ranked):
+    """A robot's candidates by the linear model of a trained model, or of a policy, which is `of`."""
+
+    of: str
 
 
 @dataclass(frozen=True)
@@ -212,24 +217,11 @@ class DiscoverResult:
     provenance: dict[str, object] = field(default_factory=provenance)
 
 
-@dataclass(frozen=True)
-class RobotResult:
-    """A robot's candidates.
-
-    Attributes:
-        candidates: how many were ranked.
-        residual: share of the variance of changes that the linear model leaves.
-        best: the first, certified.
-        scores: the smallest twenty.
-    """
+@dataclass(frozen=True, kw_only=True)
+class RobotResult(Ranked):
+    """The result of the verb of a robot: its candidates."""
 
     what: str
-    env: str
-    steps: int
-    candidates: int
-    residual: float
-    best: list[RankedCandidate]
-    scores: list[float]
     json: str
     provenance: dict[str, object] = field(default_factory=provenance)
 
@@ -243,8 +235,8 @@ def run(config: DiscoverConfig) -> DiscoverResult | RobotResult:
         UnwrittenError: the file can't be written; it has the result.
     """
     if config.kind in ("dataset", "environment"):
-        return _of_robot(config)
-    if config.kind == "function":
+        result: DiscoverResult | RobotResult = _of_robot(config)
+    elif config.kind == "function":
         result = _of_function(config)
     else:
         folder = RunFolder.open(config.what)
@@ -274,16 +266,12 @@ def _of_function(config: DiscoverConfig) -> DiscoverResult:
 
 def _of_fit(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
     """Of the members of a fit to a task, which brings its representations."""
-    for name, value in {"--rep-in": config.rep_in, "--rep-out": config.rep_out, "--blocks": config.blocks}.items():
-        if value is not None:
-            raise ConfigError(f"{name} {value}: a run of a task brings its representations; leave it out")
+    given = {"--rep-in": config.rep_in, "--rep-out": config.rep_out, "--blocks": config.blocks}
+    refuse(given, "a run of a task brings its representations; leave it out")
     family = config.family or f"GL({open_fit(folder).rep_in.G.d})"
     fit, found, states, origin = open_fit(folder, family), [], 0, "inputs of the test data"
     for member in fit.members:
-        if config.states_from in (None, "test"):
-            inputs = evenly(member.inputs.numpy(), config.states)
-        else:
-            inputs, origin = inputs_of(config, fit.rep_in.dim)
+        inputs, origin = inputs_at(config, member, fit.rep_in.dim)
         states = len(inputs)
         discovery = discover(member.function.call, fit.rep_in, fit.rep_out, torch.as_tensor(inputs))
         found.append(_found(f"{member.function.name}, seed {member.seed}", discovery))
@@ -304,10 +292,7 @@ def _of_transition(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
     states, origin, found = 0, "inputs of the test data", []
     if family is not None:
         for member in fit.members:
-            if config.states_from in (None, "test"):
-                inputs = evenly(member.inputs.numpy(), config.states)
-            else:
-                inputs, origin = inputs_of(config, len(names))
+            inputs, origin = inputs_at(config, member, len(names))
             states = len(inputs)
             name = f"{member.function.name}, seed {member.seed}"
             found += _searched(config, name, member.function.call, family, torch.as_tensor(inputs), notes)
@@ -439,7 +424,7 @@ def _rankings(
     best = [
         replace(one, model=error(c.spec)) for one, c in zip(_certified(env, ranked, seed), ranked.best, strict=True)
     ]
-    return [_ranking(of, ranked, best)]
+    return [Ranking(of=of, **_ranking(ranked, best))]
 
 
 def _relative(a: NDArray, b: NDArray) -> float:
@@ -478,14 +463,8 @@ def _of_robot(config: DiscoverConfig) -> RobotResult:
     with closing(env):
         ranked = symmetry_candidates(env, episodes, signs=config.signs, top=CERTIFIED)
         best = _certified(env, ranked, config.seed)
-        name = ranked.best[0].spec.env_id
     json = config.json or config.what.strip("/").replace("/", ".") + ".discover.json"
-    result = RobotResult(
-        config.what, name, ranked.steps, len(ranked.scores), ranked.residual, best, ranked.scores[:20].tolist(), json
-    )
-    content = asdict(result)
-    write_measured(result, {result.json: lambda path: write_json(path, content)})
-    return result
+    return RobotResult(what=config.what, json=json, **_ranking(ranked, best))
 
 
 def _certified(env: gym.Env, ranked: Candidates, seed: int) -> list[RankedCandidate]:
@@ -498,21 +477,14 @@ def _certified(env: gym.Env, ranked: Candidates, seed: int) -> list[RankedCandid
     return best
 
 
-def _ranking(of: str, ranked: Candidates, best: list[RankedCandidate]) -> Ranking:
-    env, scores = ranked.best[0].spec.env_id, ranked.scores[:20].tolist()
-    return Ranking(of, env, ranked.steps, len(ranked.scores), ranked.residual, best, scores)
+def _ranking(ranked: Candidates, best: list[RankedCandidate]) -> dict[str, Any]:
+    return dict(env=ranked.best[0].spec.env_id, steps=ranked.steps, candidates=len(ranked.scores), residual=ranked.residual,
+                best=best, scores=ranked.scores[:20].tolist())  # fmt: skip
 
 
 def _found(name: str, discovery: Discovery) -> Found:
-    return Found(
-        name,
-        discovery.verdict,
-        discovery.spectrum.tolist(),
-        discovery.gap,
-        discovery.closure,
-        discovery.generators.tolist(),
-        discovery.unfelt,
-    )
+    d = discovery
+    return Found(name, d.verdict, d.spectrum.tolist(), d.gap, d.closure, d.generators.tolist(), d.unfelt)
 
 
 def table(result: DiscoverResult | RobotResult, written: bool = True) -> str:
@@ -541,7 +513,7 @@ def table(result: DiscoverResult | RobotResult, written: bool = True) -> str:
     return "\n".join(lines)
 
 
-def _about(ranking: RobotResult | Ranking) -> list[str]:
+def _about(ranking: Ranked) -> list[str]:
     """A robot's candidates."""
     what = f"of {ranking.steps} steps that leaves {ranking.residual:.0%} of the changes"
     if isinstance(ranking, Ranking):

@@ -17,10 +17,18 @@ from rppdyn.envs.spec import align
 from rppdyn.equivariance.actions import generator_names
 from rppdyn.errors import require_trust
 from rppdyn.jobs.config import compose, notation
-from rppdyn.jobs.config.base import ConfigError
+from rppdyn.jobs.config.base import ConfigError, refuse
 from rppdyn.jobs.config.command import PRETRAINED, SUBJECTS, EquivarianceConfig, pretrained_name
 from rppdyn.jobs.measuring import targets
-from rppdyn.jobs.measuring.fit_targets import Member, flows_of, image_function, image_members, measure_images, open_fit
+from rppdyn.jobs.measuring.fit_targets import (
+    Member,
+    flows_of,
+    image_function,
+    image_members,
+    inputs_at,
+    measure_images,
+    open_fit,
+)
 from rppdyn.jobs.measuring.loading import load_function, load_policy, load_pretrained, load_program
 from rppdyn.jobs.measuring.measure import (
     FORMAT,
@@ -37,7 +45,7 @@ from rppdyn.jobs.measuring.measure import (
     most,
     over_members,
 )
-from rppdyn.jobs.measuring.targets import Function, Target, evenly, inputs_of, states_of
+from rppdyn.jobs.measuring.targets import Function, Target, inputs_of, states_of
 from rppdyn.jobs.training import building
 from rppdyn.jobs.training.building import process_state
 from rppdyn.jobs.training.evaluation import Evaluator, agent_of
@@ -103,13 +111,9 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
     is_of_images = config.image is not None
     if folder is not None:
         is_of_images = compose.name_of_run(folder) == "fit_image"
-        for flag, value in {
-            "--image": config.image,
-            "--transformations": config.transformations,
-            "--whole": config.whole,
-        }.items():
-            if value is not None and not is_of_images:
-                raise ConfigError(f"{flag} {value}: {config.what} is no run of fit-image; leave it out")
+        if not is_of_images:
+            given = {"--image": config.image, "--transformations": config.transformations, "--whole": config.whole}
+            refuse(given, f"{config.what} is no run of fit-image; leave it out")
     is_policy = folder is not None and compose.name_of_run(folder) not in FITS and not is_of_images
     if config.states_from == "normal" and (is_policy or config.kind in (PRETRAINED, SUBJECTS[".zip"])):
         raise ConfigError(
@@ -173,11 +177,7 @@ def _of_function(config: EquivarianceConfig, group: str, rep_in: str, rep_out: s
 def _of_fit(config: EquivarianceConfig, folder: RunFolder) -> EquivarianceResult:
     """Of the members of a fit's run."""
     given = {"--env": config.env, "--symmetry": config.symmetry, "--rep-in": config.rep_in, "--rep-out": config.rep_out}
-    for flag, value in given.items():
-        if value is not None:
-            raise ConfigError(
-                f"{flag} {value}: the run of a fit brings its task; leave it out, or give another --group"
-            )
+    refuse(given, "the run of a fit brings its task; leave it out, or give another --group")
     if config.states_from in ("rollouts", "reset"):
         raise ConfigError(
             f"--from {config.states_from}: inputs of a fit come from test (the default), normal or a file"
@@ -187,10 +187,7 @@ def _of_fit(config: EquivarianceConfig, folder: RunFolder) -> EquivarianceResult
     measured: list[Measured] = []
     kept: list[Member] = []
     for member in fit.members:
-        if config.states_from in (None, "test"):
-            inputs, origin = evenly(member.inputs.numpy(), config.states), "inputs of the test data"
-        else:
-            inputs, origin = inputs_of(config, fit.rep_in.dim)
+        inputs, origin = inputs_at(config, member, fit.rep_in.dim)
         if finite(member.function, inputs):
             kept.append(member)
             measured.append(measure(member.function, inputs, None, names))
@@ -226,11 +223,8 @@ def _of_images(config: EquivarianceConfig, folder: RunFolder | None) -> Equivari
         source, member = image_function(config)
         members = [member]
     else:
-        for flag, given in {"--env": config.env, "--group": config.group, "--from": config.states_from}.items():
-            if given is not None:
-                raise ConfigError(
-                    f"{flag} {given}: of images the symmetry is --transformations, and they are --image's"
-                )
+        given = {"--env": config.env, "--group": config.group, "--from": config.states_from}
+        refuse(given, "of images the symmetry is --transformations, and they are --image's")
         source, members = image_members(config, folder)
     whole = tuple(config.whole.split(",")) if config.whole else ()
     measured = [measure_images(member, flows, whole) for member in members]
@@ -265,8 +259,7 @@ def _result(
 def target_of(config: EquivarianceConfig) -> Iterator[Target]:
     """The target of the measurement, loaded: a run's agent, a file's policy or program, or a function."""
     if config.kind == "run":
-        if config.env is not None:
-            raise ConfigError(f"--env {config.env}: a run brings its environment; leave it out")
+        refuse({"--env": config.env}, "a run brings its environment; leave it out")
         whole = config.symmetry is None  # what agents learn of dynamics is in features of their own symmetry
         options = dict(whole=whole, trust=config.trust)
         with agent_of(config.what, config.episodes, config.seed, **options) as (agent, source, its_evaluator):

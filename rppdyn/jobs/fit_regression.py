@@ -19,7 +19,7 @@ from rppdyn.equivariance.actions import act
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.groups import GL, Group, Trivial
 from rppdyn.jobs.config import compose, notation
-from rppdyn.jobs.config.base import AUTO, ConfigError, device_of, file_stem
+from rppdyn.jobs.config.base import ConfigError, device_of, file_stem
 from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.fit import FitRegressionConfig, RegressionTaskConfig
 from rppdyn.jobs.fitting.members import StackFit, build_stack, equivariance_metrics, load_members, run_fit, under_group
@@ -27,8 +27,8 @@ from rppdyn.jobs.fitting.own import (
     FittedFunction,
     as_file,
     fitted,
-    found_group,
     generators_of,
+    group_of,
     in_function,
     vectors,
     warn_of_sizes,
@@ -189,33 +189,30 @@ class Regression(StackFit):
         parts = [[(rows.x[own], rows.y[own]) for own in split] for split in splits * (config.seeds // len(seeds))]
         train, validation, test = ([*each] for each in zip(*parts, strict=True))
         task.train, task.validation, task.test = (len(own[0][0]) for own in (train, validation, test))
-        return OwnRows(rows, task, self._own_group(rows, *train[0])), train, validation, test
+        return (
+            OwnRows(rows, task, group_of(task, partial(self._discovered, rows, train[0][0]))),
+            train,
+            validation,
+            test,
+        )
 
-    def _own_group(self, rows: Rows, x: Tensor, y: Tensor) -> Group | None:
-        """The configured group; where it is to be discovered, what a plain network of the training data has."""
+    def _discovered(self, rows: Rows, x: Tensor) -> list[Any]:
+        """Generators of the symmetry that a plain network of the training data has."""
         task = self.config.task
-        if task.group is None:
-            return None
-        if task.group != AUTO:
-            return notation.group(task.group, "group")
-        if task.generators is None:
-            if task.rep is None or task.rep_out is None:
-                raise ConfigError(
-                    "group=auto without rep= and rep_out=: say how many vectors each is, rep=2*V rep_out=V"
-                )
-            count = notation.representation("rep", task.rep, GL(1)).dim
-            if len(rows.names) % count:
-                raise ConfigError(f"rep={task.rep}: {len(rows.names)} numbers are no {count} vectors")
-            family = GL(len(rows.names) // count)
-            sought = OwnRows(rows, task, family)
-            plain = replace(self.config.model, kind="mlp", free_variance=1.0)
-            own = replace(
-                task, group=None, rep=None, rep_out=None, augment=False, split_seed=task.split_seed or self.config.seed
-            )
-            first = Regression(replace(self.config, task=own, model=plain, seeds=1, objective="map"))
-            (member,) = fitted(first).members()
-            task.generators = generators_of(in_function(member, sought.rep_in, sought.rep_out, x), family)
-        return found_group(task.generators, str(task.data)) if task.generators else None
+        if task.rep is None or task.rep_out is None:
+            raise ConfigError("group=auto without rep= and rep_out=: say how many vectors each is, rep=2*V rep_out=V")
+        count = notation.representation("rep", task.rep, GL(1)).dim
+        if len(rows.names) % count:
+            raise ConfigError(f"rep={task.rep}: {len(rows.names)} numbers are no {count} vectors")
+        family = GL(len(rows.names) // count)
+        sought = OwnRows(rows, task, family)
+        plain = replace(self.config.model, kind="mlp", free_variance=1.0)
+        own = replace(
+            task, group=None, rep=None, rep_out=None, augment=False, split_seed=task.split_seed or self.config.seed
+        )
+        first = Regression(replace(self.config, task=own, model=plain, seeds=1, objective="map"))
+        (member,) = fitted(first).members()
+        return generators_of(in_function(member, sought.rep_in, sought.rep_out, x), family)
 
     def prepare(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets moved by random elements of the group, which both normalisations commute with."""

@@ -24,8 +24,8 @@ from rppdyn.dynamics import (
 )
 from rppdyn.dynamics.fitted import solve
 from rppdyn.groups import GL, Group
-from rppdyn.jobs.config import compose, notation
-from rppdyn.jobs.config.base import AUTO, ConfigError, device_of
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.trajectories import FitTrajectoriesConfig
 from rppdyn.jobs.fit_dynamics import INITIAL_SCALE, DynamicsFit
@@ -36,8 +36,8 @@ from rppdyn.jobs.fitting.own import (
     check_data,
     drive_of,
     fitted,
-    found_group,
     generators_of,
+    group_of,
     in_function,
     padded,
     positions_count,
@@ -99,7 +99,7 @@ class RecordingsFit(DynamicsFit):
         several = config.seeds // len(seeds)
         splits = [split_of(self.recordings, config, seed) for seed in seeds]
         self.dtype, self.device = getattr(torch, config.dtype), device_of(config.device)
-        self.group = self._group(splits[0].train)
+        self.group = group_of(task, partial(self._discovered, splits[0].train))
         self.rep, self.control_rep = representations(config, self.group, self.recordings)
         scalings = [scaling_of(config, split.train, self.rep, self.control_rep) for split in splits]
         self.splits, self.scalings = splits * several, scalings * several
@@ -110,17 +110,6 @@ class RecordingsFit(DynamicsFit):
         task.windows = inputs.shape[1]
         super().__init__(config, stack, inputs, states[:, :, 1:], by_gradients=config.model.system != "ode")
         self._held = {name: self._chunks(name, CHUNKS) for name in ("validation", "test")}
-
-    def _group(self, train: Sequence[Recording]) -> Group | None:
-        """The configured group; where it is to be discovered, what is found in the training data."""
-        task = self.config.task
-        if task.group is None:
-            return None
-        if task.group != AUTO:
-            return notation.group(task.group, "group")
-        if task.generators is None:
-            task.generators = self._discovered(train)
-        return found_group(task.generators, task.data) if task.generators else None
 
     def _discovered(self, train: Sequence[Recording]) -> list[Any]:
         """Generators of the symmetry of trajectories, none where there is none.

@@ -20,7 +20,6 @@ from rppdyn.jobs.config.base import (
     betas,
     bilinear,
     chain,
-    did_you_mean,
     free_variance,
     free_variance_number,
     learning_rate_end,
@@ -104,15 +103,8 @@ class ModelConfig:
     )
 
     def __post_init__(self) -> None:
-        if self.kind not in MODELS:
-            raise ConfigError(
-                f"model.kind={self.kind}: unknown{did_you_mean(self.kind, MODELS)}; choose one of {', '.join(MODELS)}"
-            )
-        if self.architecture not in ARCHITECTURES:
-            hint = did_you_mean(self.architecture, ARCHITECTURES)
-            raise ConfigError(
-                f"model.architecture={self.architecture}: unknown{hint}; choose one of {', '.join(ARCHITECTURES)}"
-            )
+        one_of("model.kind", self.kind, MODELS)
+        one_of("model.architecture", self.architecture, ARCHITECTURES)
         bilinear("model.bilinear", self.bilinear)
         self.hidden = widths("model.hidden", self.hidden)
         at_least("model.num_layers", self.num_layers, 1)
@@ -125,10 +117,10 @@ class ModelConfig:
             "model.free_variance", self.free_variance, self.kind, words, self.equivariant_variance
         )
         at_least("model.learn_every", self.learn_every, 1)
-        if self.critic_equivariant_variance is not None:
-            variance("model.critic_equivariant_variance", self.critic_equivariant_variance)
-        if self.critic_free_variance is not None:
-            variance("model.critic_free_variance", self.critic_free_variance)
+        critics = ("critic_equivariant_variance", "critic_free_variance")
+        own = [name for name in critics if getattr(self, name) is not None]
+        for name in own:
+            variance(f"model.{name}", getattr(self, name))
         if self.widen is not None:
             self._check_widen()
         if self.free_scale is not None:
@@ -139,8 +131,6 @@ class ModelConfig:
         names = [f"{who}{name}_variance" for who in of for name in ("equivariant", "free")]
         parametrisation(self.parametrisation, self.kind, {name: getattr(self, name) for name in names})
         chain(self.groups, self.variances, self.kind, self.free_variance, self.parametrisation, words=(LEARNED,))
-        critics = ("critic_equivariant_variance", "critic_free_variance")
-        own = [name for name in critics if getattr(self, name) is not None]
         if self.groups is not None and self.kind == "rpp" and own:
             raise ConfigError(
                 f"model.{own[0]}={getattr(self, own[0]):g} with model.groups: model.variances are the critics', too; leave it "
@@ -216,10 +206,7 @@ class ImaginationConfig:
     real_ratio: float = 0.05  # share of each batch that is from the environment
 
     def __post_init__(self) -> None:
-        known = ("rpp", "emlp", "mlp")
-        if self.kind not in known:
-            hint = did_you_mean(self.kind, known)
-            raise ConfigError(f"agent.imagination.kind={self.kind}: unknown{hint}; choose one of {', '.join(known)}")
+        one_of("agent.imagination.kind", self.kind, ("rpp", "emlp", "mlp"))
         counts = ("members", "hidden", "num_layers", "every", "steps", "batch_size", "rollouts", "length", "kept_fits")
         for name in counts:
             at_least(f"agent.imagination.{name}", getattr(self, name), 1)
@@ -293,13 +280,10 @@ class AgentConfig:
     def __post_init__(self) -> None:
         positive("agent.learning_rate", self.learning_rate)
         learning_rate_end("agent.learning_rate_end", self.learning_rate_end)
-        at_least("agent.buffer_size", self.buffer_size, 1)
-        at_least("agent.learning_starts", self.learning_starts, 1)
-        at_least("agent.batch_size", self.batch_size, 1)
+        for name in ("buffer_size", "learning_starts", "batch_size", "num_envs", "train_freq"):
+            at_least(f"agent.{name}", getattr(self, name), 1)
         require("agent.tau", self.tau, 0 < self.tau <= 1, "in (0, 1]")
         require("agent.gamma", self.gamma, 0 <= self.gamma <= 1, "in [0, 1]")
-        at_least("agent.num_envs", self.num_envs, 1)
-        at_least("agent.train_freq", self.train_freq, 1)
         positive_or_all = self.gradient_steps >= 1 or self.gradient_steps == -1
         require(
             "agent.gradient_steps", self.gradient_steps, positive_or_all, "1 or more, or -1 (one for each transition)"
@@ -352,9 +336,8 @@ class EvaluationConfig:
     states: int = 512  # of the policy's own rollouts, for the equivariance errors
 
     def __post_init__(self) -> None:
-        at_least("evaluation.every", self.every, 1)
-        at_least("evaluation.episodes", self.episodes, 1)
-        at_least("evaluation.states", self.states, 1)
+        for name in ("every", "episodes", "states"):
+            at_least(f"evaluation.{name}", getattr(self, name), 1)
 
 
 @dataclass

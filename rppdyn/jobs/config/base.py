@@ -142,9 +142,18 @@ def at_least(key: str, value: int, least: int) -> None:
     require(key, value, least <= value < 2**63, f"an integer, at least {least}")
 
 
-def flag(flag: str, value: int, least: int) -> None:
-    if value < least:
-        raise ConfigError(f"{flag} {value}: must be an integer, at least {least}")
+def flags(config: Any, **least: int) -> None:
+    """Refuse numbers, by the names of their flags, that are smaller than these."""
+    for name, number in least.items():
+        if (value := getattr(config, name)) is not None and value < number:
+            raise ConfigError(f"--{name} {value}: must be an integer, at least {number}")
+
+
+def refuse(given: Mapping[str, str | None], why: str) -> None:
+    """Refuse flags that are given, and say why and what to do."""
+    for flag, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{flag} {value}: {why}")
 
 
 def trusted(what: str, kind: str, trust: bool) -> None:

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from rppdyn.jobs.config.agent import EVALUATION_SEED, VARIANTS, EnvConfig
-from rppdyn.jobs.config.base import ConfigError, different_files, each_once, figure, file, flag, require, trusted
+from rppdyn.jobs.config.base import (
+    ConfigError,
+    different_files,
+    each_once,
+    figure,
+    file,
+    flags,
+    refuse,
+    require,
+    trusted,
+)
 
 
 def option(default: Any, text: str, metavar: str | None = None, name: str | None = None, **words: Any) -> Any:
@@ -63,8 +73,7 @@ class EvaluateAgentConfig:
     vecnormalize: str | None = _vecnormalize()
 
     def __post_init__(self) -> None:
-        flag("--episodes", self.episodes, 1)
-        flag("--seed", self.seed, 0)
+        flags(self, episodes=1, seed=0)
         file("--video", self.video)
         policy_file(self, self.run)
 
@@ -89,8 +98,7 @@ class ExportConfig:
     vecnormalize: str | None = _vecnormalize()
 
     def __post_init__(self) -> None:
-        flag("--states", self.states, 1)
-        flag("--seed", self.seed, 0)
+        flags(self, states=1, seed=0)
         if self.onnx is None and self.torch is None:
             raise ConfigError("--onnx FILE or --torch FILE is missing: say which file is to be written")
         for name, path, suffix in (("--onnx", self.onnx, ".onnx"), ("--torch", self.torch, ".pt2")):
@@ -138,15 +146,14 @@ def policy_file(config: EvaluateAgentConfig | ExportConfig, path: str) -> None:
     if config.kind == "run" and Path(path).is_file():
         raise ConfigError(f"{path} is a file of no policy: give a run's folder, or a file in {', '.join(POLICIES)}")
     if config.kind in ("run", PRETRAINED):
-        if config.env is not None:
-            raise ConfigError(f"--env {config.env}: a {config.kind} has an environment of its own; leave it out")
+        refuse({"--env": config.env}, f"a {config.kind} has an environment of its own; leave it out")
     elif config.kind == POLICIES[".onnx"]:
         if not Path(path).is_file():
             raise ConfigError(f"{path}: there is no such file; give what rppdyn export has written")
     else:
         trusted(path, config.kind, config.trust)
-    if config.vecnormalize is not None and config.kind != POLICIES[".zip"]:
-        raise ConfigError(f"--vecnormalize {config.vecnormalize}: {path} is no stable-baselines3 file; leave it out")
+    if config.kind != POLICIES[".zip"]:
+        refuse({"--vecnormalize": config.vecnormalize}, f"{path} is no stable-baselines3 file; leave it out")
 
 
 SUBJECTS = {".zip": "stable-baselines3 file", ".pt2": "torch.export program"}
@@ -195,16 +202,12 @@ class EquivarianceConfig:
     figure: str | None = option(None, "where it is drawn: png, svg, pdf (RUN/figures/equivariance.png)", "FILE")
 
     def __post_init__(self) -> None:
-        flag("--states", self.states, 1)
-        flag("--episodes", self.episodes, 1)
-        flag("--seed", self.seed, 0)
+        flags(self, states=1, episodes=1, seed=0)
         file("--json", self.json)
         figure("--figure", self.figure)
         different_files(json=self.json, figure=self.figure)
-        if self.vecnormalize is not None and self.kind != SUBJECTS[".zip"]:
-            raise ConfigError(
-                f"--vecnormalize {self.vecnormalize}: {self.what} is no stable-baselines3 file; leave it out"
-            )
+        if self.kind != SUBJECTS[".zip"]:
+            refuse({"--vecnormalize": self.vecnormalize}, f"{self.what} is no stable-baselines3 file; leave it out")
         if self.image is not None:
             other = {"--env": self.env, "--group": self.group, "--symmetry": self.symmetry, "--from": self.states_from}
             for name, value in other.items():
@@ -215,15 +218,10 @@ class EquivarianceConfig:
             if self.kind not in ("function", "run"):
                 raise ConfigError(f"--image {self.image}: of module:function, or of a run of fit-image; leave it out")
         elif self.kind != "run":
-            for name, value in {
-                "--transformations": self.transformations,
-                "--weights": self.weights,
-                "--whole": self.whole,
-            }.items():
-                if value is not None:
-                    raise ConfigError(f"{name} {value}: of a model of images; give them with --image")
-        if self.weights is not None and self.kind == "run":
-            raise ConfigError(f"--weights {self.weights}: a run has its own; leave it out")
+            of_images = {"--transformations": self.transformations, "--weights": self.weights, "--whole": self.whole}
+            refuse(of_images, "of a model of images; give them with --image")
+        if self.kind == "run":
+            refuse({"--weights": self.weights}, "a run has its own; leave it out")
         if self.kind in SUBJECTS.values():
             trusted(self.what, self.kind, self.trust)
 
@@ -296,31 +294,20 @@ class DiscoverConfig:
     trust: bool = _trust()
 
     def __post_init__(self) -> None:
-        flag("--states", self.states, 1)
-        flag("--episodes", self.episodes, 1)
-        flag("--seed", self.seed, 0)
-        flag("--steps", self.steps, 1)
+        flags(self, states=1, episodes=1, seed=0, steps=1)
         file("--json", self.json)
         given = {"--rep-in": self.rep_in, "--rep-out": self.rep_out}
         if self.kind in ("dataset", "environment"):
             others = {"--family": self.family, "--blocks": self.blocks, "--from": self.states_from, **given}
-            for name, value in others.items():
-                if value is not None:
-                    raise ConfigError(
-                        f"{name} {value}: of a robot permutations of joints are ranked, not generators; leave it out"
-                    )
+            refuse(others, "of a robot permutations of joints are ranked, not generators; leave it out")
             return
         if self.kind == "run":
             if self.blocks is not None and self.family is not None:
                 raise ConfigError(f"--blocks {self.blocks} and --family {self.family}: give one of them")
-            for name, value in given.items():
-                if value is not None and self.family is None:
-                    raise ConfigError(f"{name} {value}: of which group? give --family, too, or leave it out")
+            if self.family is None:
+                refuse(given, "of which group? give --family, too, or leave it out")
             return
-        if self.blocks is not None:
-            raise ConfigError(
-                f"--blocks {self.blocks}: of a run alone; of a function give --family, --rep-in and --rep-out"
-            )
+        refuse({"--blocks": self.blocks}, "of a run alone; of a function give --family, --rep-in and --rep-out")
         for name, value in {"--family": self.family, **given}.items():
             if value is None:
                 raise ConfigError(f"{name} is missing: of a function give --family, --rep-in and --rep-out")
@@ -385,9 +372,7 @@ class CollectConfig:
     vecnormalize: str | None = _vecnormalize()
 
     def __post_init__(self) -> None:
-        if self.steps is not None:
-            flag("--steps", self.steps, 1)
-        flag("--seed", self.seed, 0)
+        flags(self, steps=1, seed=0)
         if self.env is None and self.kind != "run":
             raise ConfigError("env= is missing: name the environment, for example env=Swimmer-v5")
         if self.play is not None:
@@ -395,8 +380,7 @@ class CollectConfig:
         if self.kind == "random" and self.play is not None:
             raise ConfigError(f"--play {self.play} with --random: there is no policy to play; leave out one of the two")
         if self.kind != "file":
-            if self.vecnormalize is not None:
-                raise ConfigError(f"--vecnormalize {self.vecnormalize}: of a stable-baselines3 file only; leave it out")
+            refuse({"--vecnormalize": self.vecnormalize}, "of a stable-baselines3 file only; leave it out")
             return
         trusted(str(self.source), SUBJECTS[".zip"], self.trust)
 
@@ -418,8 +402,8 @@ def agent_files(config: ReportConfig | FigureConfig) -> None:
     files = [path for path in config.runs if is_agent_file(path)]
     for path in files:
         trusted(path, POLICIES[".zip"], config.trust)
-    if config.env is not None and not files:
-        raise ConfigError(f"--env {config.env}: a run has an environment of its own; leave it out")
+    if not files:
+        refuse({"--env": config.env}, "a run has an environment of its own; leave it out")
 
 
 @dataclass
@@ -483,8 +467,7 @@ class AuditConfig:
     def __post_init__(self) -> None:
         for name, value in (("WHAT", self.what), ("--actions", self.actions)):
             require(name, value, value is None or ":" in value, "a function, as module:function")
-        flag("--states", self.states, 1)
-        flag("--seed", self.seed, 0)
+        flags(self, states=1, seed=0)
         file("--json", self.json)
 
 
@@ -505,8 +488,7 @@ class CertifyConfig:
     log: str | None = option(None, "name the part that is at fault in these transitions instead", "DATASET", "--from")
 
     def __post_init__(self) -> None:
-        flag("--states", self.states, 20)
-        flag("--seed", self.seed, 0)
+        flags(self, states=20, seed=0)
         other = {"--figure": self.figure, "--rank": self.rank, "--symmetry": self.symmetry, "--spec": self.spec}
         if self.log is not None and (given := [name for name, value in other.items() if value]):
             raise ConfigError(

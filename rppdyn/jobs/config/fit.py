@@ -44,8 +44,6 @@ FISHER = ("exact", "sampled")
 ROLLOUT_METHODS = ("dopri5", "rk4")
 OWN = "own"
 """The task of the user's own data."""
-OWN_WRITTEN = ("task.train", "task.validation", "task.test", "task.digest", "task.generators")
-"""Keys that a run writes down for those who read it."""
 MOST_SEEDS = 1000
 MOST_STEPS = 1_000_000
 """Time steps to the horizon."""
@@ -328,6 +326,8 @@ class FitConfig(RunConfig):
 
     verb = "fit"
     resumable: ClassVar[tuple[str, ...]] = (*RunConfig.resumable, "report")
+    # of the user's own data, which a run writes down for those who read it
+    written: ClassVar[tuple[str, ...]] = ()
 
     if TYPE_CHECKING:  # each fit has its own, behind these
         task: Any = MISSING
@@ -358,7 +358,15 @@ class FitConfig(RunConfig):
     @property
     def reports(self) -> bool:
         """Whether the run folder gets a report."""
-        return getattr(self.task, "data", None) is not None if self.report is None else self.report
+        return self._data is not None if self.report is None else self.report
+
+    @property
+    def _data(self) -> str | None:
+        """The user's own data."""
+        return getattr(self.task, "data", None)
+
+    def identity(self) -> dict[str, Any]:
+        return without(super().identity(), () if self._data is None else self.written)
 
     @property
     def all_seeds(self) -> list[int]:
@@ -382,7 +390,7 @@ class FitConfig(RunConfig):
     @property
     def task_name(self) -> str:
         """What tables call the task."""
-        return self.task.name
+        return self.task.name if self._data is None else file_stem(self._data)
 
     @property
     def model_name(self) -> str:
@@ -398,18 +406,12 @@ class FitRegressionConfig(FitConfig):
     model: NetworkConfig = MISSING
 
     verb = "fit-regression"
+    written = ("task.train", "task.validation", "task.test", "task.digest", "task.generators")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.task.data is not None and self.task.group is None and self.model.kind != "mlp":
             raise ConfigError(f"model={self.model.kind} without group=: name the symmetry, or give model=mlp")
-
-    def identity(self) -> dict[str, Any]:
-        return without(super().identity(), () if self.task.data is None else OWN_WRITTEN)
-
-    @property
-    def task_name(self) -> str:
-        return self.task.name if self.task.data is None else file_stem(self.task.data)
 
     @property
     def model_name(self) -> str:

@@ -11,20 +11,16 @@ from rppdyn.images.registry import REGISTRY
 from rppdyn.jobs.config.base import (
     ConfigError,
     at_least,
-    file_stem,
     one_of,
     positive,
     require,
     shares,
     variance,
-    without,
 )
 from rppdyn.jobs.config.fit import OWN, FitConfig, FitRegressionConfig
 
 PLACED = ("canvas", "shift", "folder")
 AUGMENTS = ("augment_shift", "augment_flip", "augment_turn")
-OWN_WRITTEN = ("task.train", "task.validation", "task.digest")
-"""Keys of the user's own images that a run writes down for those who read it."""
 ARCHITECTURES = ("small", "small_max", "one_layer", "three_layers", "power_blocks", "nine_layers", "ten_layers")
 
 
@@ -163,6 +159,7 @@ class FitImageConfig(FitConfig):
     model: ImageModelConfig = MISSING
 
     verb = "fit-image"
+    written = ("task.train", "task.validation", "task.digest")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -184,16 +181,9 @@ class FitImageConfig(FitConfig):
                 "image has no variance; give another size"
             )
 
-    def identity(self) -> dict[str, Any]:
-        return without(super().identity(), () if self.task.data is None else OWN_WRITTEN)
-
     @property
     def model_name(self) -> str:
         return self.model.name
-
-    @property
-    def task_name(self) -> str:
-        return self.task.name if self.task.data is None else file_stem(self.task.data)
 
 
 # -- `rppdyn bound` ----------------------------------------------------------------------------------------------------

@@ -18,19 +18,15 @@ from rppdyn.jobs.config.base import (
     ConfigError,
     at_least,
     column_names,
-    file_stem,
     free_variance_number,
     one_of,
     positive,
     require,
     shares,
-    without,
 )
 from rppdyn.jobs.config.fit import NETWORKS, DynamicsModelConfig, FitConfig, FitEvaluationConfig, NetworkConfig
 
 SYSTEMS = ("hamiltonian", "separable", "mechanical", "ode")
-WRITTEN = ("task.windows", "task.digest", "task.generators")
-"""Keys that a run writes down for those who read it."""
 
 
 @dataclass
@@ -166,21 +162,15 @@ class FitTrajectoriesConfig(FitConfig):
     rollout: RecordingsRolloutConfig = field(default_factory=RecordingsRolloutConfig)
 
     verb = "fit-dynamics"
+    written = ("task.windows", "task.digest", "task.generators")
 
     def __post_init__(self) -> None:
         self.model.settle(self.task)
         super().__post_init__()
 
-    def identity(self) -> dict[str, Any]:
-        return without(super().identity(), WRITTEN)
-
     @property
     def steps_per_epoch(self) -> int:
         return math.ceil((self.task.windows or 1) / self.optimiser.batch_size)
-
-    @property
-    def task_name(self) -> str:
-        return file_stem(self.task.data)
 
     @property
     def place(self) -> tuple[str, ...]:

@@ -263,7 +263,10 @@ class StackFit(ABC):
             density, noise = likelihood.density, self.noise if likelihood.noise else None
             if density is None:
                 raise ConfigError(f"objective=marginal_likelihood: the likelihood of {likelihood.name} has no density")
-            options = config.marginal_likelihood
+            options, same = (
+                config.marginal_likelihood,
+                ("curvature", "learning_rate", "steps", "data", "draws", "shrink"),
+            )
             try:
                 self.variances = VarianceLearning(
                     stack,
@@ -274,14 +277,9 @@ class StackFit(ABC):
                     learn_noise=options.noise,
                     predict=self.predict_one,
                     predict_each=self.predict_each,
-                    curvature=options.curvature,
                     by_gradients=by_gradients,
-                    learning_rate=options.learning_rate,
-                    steps=options.steps,
-                    data=options.data,
                     sampled=options.fisher == "sampled",
-                    draws=options.draws,
-                    shrink=options.shrink,
+                    **{name: getattr(options, name) for name in same},
                 )
             except ValueError as error:
                 if not str(error).startswith("data="):

@@ -215,9 +215,17 @@ def generators_of(found: Sequence[Tensor], family: Group) -> list[Any]:
     return [A.tolist() for A in turns]
 
 
-def found_group(generators: Sequence[Any], source: str) -> Group:
-    """The group that generators from :func:`generators_of` make."""
-    return Group(f"found in {source}", lie_algebra=torch.tensor(generators, dtype=torch.float64))
+def group_of(task: Any, discover: Callable[[], list[Any]]) -> Group | None:
+    """The group of a task's configuration; where it is to be discovered, that of the generators which a function finds."""
+    if task.group is None:
+        return None
+    if task.group != AUTO:
+        return notation.group(task.group, "group")
+    if task.generators is None:
+        task.generators = discover()
+    if not task.generators:
+        return None
+    return Group(f"found in {task.data}", lie_algebra=torch.tensor(task.generators, dtype=torch.float64))
 
 
 def _evenly(count: int, most: int) -> Tensor:

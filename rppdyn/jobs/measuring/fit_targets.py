@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -24,10 +25,9 @@ from rppdyn.equivariance import Flow, layerwise_lie_derivative, lie_derivative
 from rppdyn.equivariance.error import POOLED_FLOOR
 from rppdyn.equivariance.images import TRANSFORMATIONS
 from rppdyn.equivariance.lie import standard_error
-from rppdyn.errors import one_line, place_in_users_code
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.base import ConfigError, did_you_mean
-from rppdyn.jobs.config.command import EquivarianceConfig
+from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
 from rppdyn.jobs.config.fit import FitDynamicsConfig, FitRegressionConfig
 from rppdyn.jobs.config.image import FitImageConfig
 from rppdyn.jobs.config.trajectories import FitTrajectoriesConfig, FitTransitionConfig
@@ -39,7 +39,7 @@ from rppdyn.jobs.fit_transition import Transition, load_transitions
 from rppdyn.jobs.fitting.members import StackFit
 from rppdyn.jobs.measuring.loading import load_function
 from rppdyn.jobs.measuring.measure import Layers, Measured, estimate_of
-from rppdyn.jobs.measuring.targets import Blocks, Function, MeasuredNetwork, changes, evenly
+from rppdyn.jobs.measuring.targets import Function, MeasuredNetwork, accepted, changes, evenly, inputs_of, said_of
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, RunFolderError
@@ -108,6 +108,13 @@ def open_fit(folder: RunFolder, group: str | None = None, *, trust: bool = False
     return _dynamics(config, folder, group)
 
 
+def inputs_at(config: EquivarianceConfig | DiscoverConfig, member: Member, dim: int) -> tuple[NDArray, str]:
+    """Inputs of a member, those of the test data unless others are asked for, and where they are from."""
+    if config.states_from in (None, "test"):
+        return evenly(member.inputs.numpy(), config.states), "inputs of the test data"
+    return inputs_of(config, dim)
+
+
 def _regression(config: FitRegressionConfig, folder: RunFolder, group: str | None) -> Fit:
     regression, regressors = load_regressors(config, folder)
     _check(regression, folder)
@@ -142,7 +149,8 @@ def _regressor(
     regressor: Regressor, rep_in: Rep, rep_out: Rep, parts_in: Mapping[str, int], parts_out: Mapping[str, int]
 ) -> Function:
     networks = _networks("network", regressor.net, regressor.input, rep_in)
-    return _function("regressor", regressor, rep_in, rep_out, _blocks(parts_in), _blocks(parts_out), networks)
+    inputs, outputs = _blocks(parts_in), _blocks(parts_out)
+    return Function("regressor", regressor, rep_in, rep_out, inputs, outputs, networks=networks)
 
 
 def _dynamics(config: FitDynamicsConfig, folder: RunFolder, group: str | None) -> Fit:
@@ -208,7 +216,7 @@ def _change(model: TransitionModel, spec: SymmetrySpec, rep_in: Rep) -> Function
     network_inputs = lambda z: torch.cat([model.states(z[..., :n]), model.actions(z[..., n:])], -1)  # noqa: E731
     networks = _networks("network", model.net, network_inputs, rep_in)
     call = lambda z: model.change(z[..., :n], z[..., n:], weights)  # noqa: E731
-    return _function("change of the state", call, rep_in, spec.obs_rep, inputs, changes(spec), networks)
+    return Function("change of the state", call, rep_in, spec.obs_rep, inputs, changes(spec), networks=networks)
 
 
 def _vector_field(
@@ -224,7 +232,8 @@ def _vector_field(
     rates = {f"d{name}/dt": index for name, index in _blocks(parts).items()}
     name = "Hamiltonian" if isinstance(model, HamiltonianModel) else "network"
     networks = _networks(name, model.net, lambda z: z, rep_in)
-    return _function("vector field", lambda z: model.vector_field(z, weights), rep_in, rep, inputs, rates, networks)
+    call = lambda z: model.vector_field(z, weights)  # noqa: E731
+    return Function("vector field", call, rep_in, rep, inputs, rates, networks=networks)
 
 
 def _solver(dynamics: Dynamics, model: DynamicsModel) -> Callable[[Tensor], Tensor]:
@@ -233,18 +242,6 @@ def _solver(dynamics: Dynamics, model: DynamicsModel) -> Callable[[Tensor], Tens
         return torch.where(rolled.diverged[:, None, None], torch.nan, rolled.states)
 
     return solve
-
-
-def _function(
-    name: str,
-    call: Callable[[Tensor], Tensor],
-    rep_in: Rep,
-    rep_out: Rep,
-    inputs: Blocks,
-    outputs: Blocks,
-    networks: Mapping[str, MeasuredNetwork],
-) -> Function:
-    return Function(name, call, rep_in, rep_out, inputs, outputs, lambda x, _: x, torch.zeros(1), False, networks)
 
 
 def _networks(
@@ -458,32 +455,20 @@ def _makes_a_model(call: Callable[..., object]) -> bool:
     return all(p.default is not p.empty or p.kind in variable for p in parameters)
 
 
+@torch.no_grad()
 def _tried(call: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[Tensor], Tensor]:
     """The function in double precision where it accepts that, else in single.
 
     Raises:
         ConfigError: it accepts neither, or its output is no tensor of numbers with a first axis for images.
     """
-    failure: Exception | None = None
-    for dtype in (torch.float64, torch.float32):
-        try:
-            with torch.no_grad():
-                y = call(x[:2].to(dtype))
-        except (RuntimeError, ValueError, TypeError, AssertionError, LookupError) as error:
-            failure = failure or error
-            continue
-        if not isinstance(y, Tensor) or not y.is_floating_point() or y.ndim < 2 or len(y) != len(x[:2]):
-            what = f"a {y.dtype} tensor of shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
-            raise ConfigError(
-                f"the function returns {what} for images of shape {tuple(x[:2].shape)}: it must be (n, ...), real numbers"
-            )
-        return lambda x: call(x.to(dtype))
-    assert failure is not None
-    text = str(failure).strip() or type(failure).__name__
-    line = one_line(failure) if place_in_users_code(failure) is not None else text.splitlines()[0][:160]
-    raise ConfigError(
-        f"the function fails on images of shape {tuple(x[:2].shape)}: {line}; give others with --image"
-    ) from failure
+    dtype, y, failure = accepted(call, x[:2])
+    of = f"images of shape {tuple(x[:2].shape)}"
+    if dtype is None:
+        raise ConfigError(f"the function fails on {of}: {said_of(failure)}; give others with --image") from failure
+    if not isinstance(y, Tensor) or not y.is_floating_point() or y.ndim < 2 or len(y) != len(x[:2]):
+        raise ConfigError(f"the function returns {said_of(y)} for {of}: it must be (n, ...), real numbers")
+    return lambda x: call(x.to(dtype))
 
 
 def _load_weights(path: str, network: object) -> None:

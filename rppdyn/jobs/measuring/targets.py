@@ -47,7 +47,8 @@ class Function:
         name: "policy", "critics", "value" or "function".
         call: (n, rep_in.dim) to (n, rep_out.dim).
         inputs, outputs: names of the entries, with the indices of each.
-        encode: raw observations and actions to inputs; actions have no entries where none are asked for.
+        encode: raw observations and actions to inputs; actions have no entries where none are asked for. By default
+            observations are the inputs.
         scale: the size of an output that counts as something, per entry; zero where nothing says.
         centred: whether the mean output over the states is taken off: a large constant would make anything look invariant.
         networks: the networks inside, by name.
@@ -59,8 +60,8 @@ class Function:
     rep_out: Rep
     inputs: Blocks
     outputs: Blocks
-    encode: Callable[[Tensor, Tensor], Tensor]
-    scale: Tensor
+    encode: Callable[[Tensor, Tensor], Tensor] = lambda observations, actions: observations
+    scale: Tensor = field(default_factory=partial(torch.zeros, 1))
     centred: bool = False
     networks: Mapping[str, MeasuredNetwork] = field(default_factory=dict)
 
@@ -172,9 +173,7 @@ def plain_function(
         networks = {"network": MeasuredNetwork(in_precision(call, torch.float64), lambda x: x)}
     if spec is None:
         inputs, outputs = ({f"[{i}]": [i] for i in range(rep.dim)} for rep in (rep_in, rep_out))
-        return Function(
-            "function", f, rep_in, rep_out, inputs, outputs, lambda x, _: x, torch.zeros(1), False, networks
-        )
+        return Function("function", f, rep_in, rep_out, inputs, outputs, networks=networks)
     return Function(
         "policy",
         lambda x: spec.action.encode(f(spec.decode(x))),
@@ -183,9 +182,7 @@ def plain_function(
         blocks(spec.obs),
         blocks(spec.action),
         lambda obs, _: spec.encode(obs),
-        torch.zeros(1),
-        False,
-        networks if spec.obs.is_linear else {},
+        networks=networks if spec.obs.is_linear else {},
     )
 
 
@@ -195,28 +192,41 @@ def tried(call: Callable[[Tensor], Tensor], sample: Tensor, outputs: int) -> Cal
     Raises:
         ConfigError: it accepts neither, or its output is no (n, outputs) tensor.
     """
+    dtype, y, failure = accepted(call, sample)
+    if dtype is None:
+        raise ConfigError(
+            f"the function fails on inputs of shape {tuple(sample.shape)} ({said_of(failure)}): it must take "
+            f"(n, {sample.shape[1]}) tensors for every n; export programs with a dynamic first dimension"
+        ) from failure
+    if not isinstance(y, Tensor) or y.shape != (len(sample), outputs) or not y.is_floating_point():
+        raise ConfigError(
+            f"the function returns {said_of(y)} for inputs {tuple(sample.shape)}: it must map (n, {sample.shape[1]}) to "
+            f"(n, {outputs}), a real tensor, for every n"
+        )
+    return lambda x: call(x.to(dtype, copy=True))
+
+
+def accepted(call: Callable[[Tensor], Any], sample: Tensor) -> tuple[torch.dtype | None, Any, Exception | None]:
+    """The precision that a function computes in, double where it accepts that, else single; its output; or why it has none."""
     failure: Exception | None = None
     for dtype in (torch.float64, torch.float32):
         try:
-            y = call(sample.to(dtype, copy=True))
+            return dtype, call(sample.to(dtype, copy=True)), None
         except (RuntimeError, ValueError, TypeError, AssertionError, LookupError) as error:
             failure = failure or error
-            continue
-        if not isinstance(y, Tensor) or y.shape != (len(sample), outputs) or not y.is_floating_point():
-            what = f"a {y.dtype} tensor of shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
-            raise ConfigError(
-                f"the function returns {what} for inputs {tuple(sample.shape)}: it must map (n, {sample.shape[1]}) to "
-                f"(n, {outputs}), a real tensor, for every n"
-            )
-        return lambda x: call(x.to(dtype, copy=True))
-    assert failure is not None
-    line = str(failure).strip().splitlines()[0][:120] if str(failure).strip() else type(failure).__name__
-    if place_in_users_code(failure) is not None:
-        line = one_line(failure)
-    raise ConfigError(
-        f"the function fails on inputs of shape {tuple(sample.shape)} ({line}): it must take (n, {sample.shape[1]}) "
-        "tensors for every n; export programs with a dynamic first dimension"
-    ) from failure
+    return None, None, failure
+
+
+def said_of(found: Any) -> str:
+    """What a function returned, or raised, in words of one line."""
+    if isinstance(found, Exception):
+        text = str(found).strip() or type(found).__name__
+        return one_line(found) if place_in_users_code(found) is not None else text.splitlines()[0][:160]
+    return (
+        f"a {found.dtype} tensor of shape {tuple(found.shape)}"
+        if isinstance(found, Tensor)
+        else f"a {type(found).__name__}"
+    )
 
 
 def action_function(policy: BasePolicy) -> Callable[[Tensor], Tensor]:

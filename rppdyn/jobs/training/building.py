@@ -22,7 +22,7 @@ from rppdyn.agents.policy import FREE_VARIANCE
 from rppdyn.envs import SymmetrySpec, certified_share, file_spec, make_env, plain_spec, symmetry_spec
 from rppdyn.errors import place_in_users_code
 from rppdyn.jobs.config import notation
-from rppdyn.jobs.config.agent import ImaginationConfig, ModelConfig, TrainAgentConfig
+from rppdyn.jobs.config.agent import SAC_ONLY, ImaginationConfig, ModelConfig, TrainAgentConfig
 from rppdyn.jobs.config.base import CERTIFIED, ConfigError, device_of
 from rppdyn.jobs.results import final_policy
 from rppdyn.priors import free_variance
@@ -102,20 +102,10 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **option
         env,
         spec=spec,
         learning_rate=learning_rate,
-        buffer_size=agent.buffer_size,
-        learning_starts=agent.learning_starts,
         batch_size=agent.batch_size,
-        tau=agent.tau,
         gamma=agent.gamma,
-        train_freq=agent.train_freq,
-        gradient_steps=agent.gradient_steps,
-        target_entropy=agent.target_entropy,
-        noise_variance=agent.noise_variance,
+        **{name: getattr(agent, name) for name in SAC_ONLY},
         max_gradient_norm=agent.max_gradient_norm,
-        augment=agent.augment,
-        mirror_loss=agent.mirror_loss,
-        matmul_precision=agent.matmul_precision,
-        compile=agent.compile,
         seed=config.seed,
         device=device,
         policy_kwargs=_networks(model) | _chain(model, spec) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas))),
@@ -128,16 +118,10 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **option
 
 def _networks(model: ModelConfig) -> dict[str, Any]:
     """Arguments of policies that say what their networks are."""
-    return dict(
-        model=model.kind,
-        hidden=model.hidden,
-        num_layers=model.num_layers,
-        equivariant_variance=model.equivariant_variance,
-        free_variance=FREE_VARIANCE if model.groups else model.free,
-        critic_equivariant_variance=model.critic_equivariant_variance,
-        critic_free_variance=model.critic_free_variance,
-        network_kwargs=_network(model),
-    )
+    same = ("hidden", "num_layers", "equivariant_variance", "critic_equivariant_variance", "critic_free_variance")
+    free = FREE_VARIANCE if model.groups else model.free
+    arguments = {name: getattr(model, name) for name in same}
+    return dict(model=model.kind, free_variance=free, network_kwargs=_network(model)) | arguments
 
 
 def _network(model: ModelConfig) -> dict[str, Any]:
