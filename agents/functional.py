@@ -26,7 +26,6 @@ from torch.utils._pytree import tree_map
 from rppdyn.nn import RPPEMLP, DensePathway
 from rppdyn.nn.activations import Pointwise
 from rppdyn.nn.coefficients import CoefficientMap
-from rppdyn.nn.compiling import materialised
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.nn.stacking import call_with, stacked_weights
 from rppdyn.priors import negative_log_prior
@@ -602,3 +601,11 @@ def _linear(weights: list) -> list[tuple[Tensor, Tensor]]:
 
 def _flat(weights: list) -> Tensor:
     return torch.cat([t.reshape(-1) for pair in _linear(weights) for t in pair])
+
+
+def materialised(x: torch.Tensor) -> torch.Tensor:
+    """The tensor, which torch.compile is to compute once and in its own shape, on a CPU, and not wherever it is used.
+
+    It does so before as_strided, which takes memory. Elsewhere, where it would be another kernel, that is left to torch.
+    """
+    return x.as_strided(x.shape, x.stride()) if x.device.type == "cpu" else x

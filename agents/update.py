@@ -28,9 +28,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rppdyn.agents.functional import Networks, Prior
+from rppdyn.agents.functional import Networks, Prior, materialised
 from rppdyn.agents.networks import SymmetricFeatures, mode_action, sample_action, sample_with_log_prob
-from rppdyn.nn.compiling import materialised
 
 State = dict[str, Tensor]
 

@@ -42,7 +42,7 @@ VARIANTS = ("derived", "published")
 Choice = tuple[str, ...]
 """Names of the symmetries that generate a group."""
 
-Found = tuple[SymmetrySpec, mujoco.MjModel | gym.Env | None]
+SourcedSpec = tuple[SymmetrySpec, mujoco.MjModel | gym.Env | None]
 """A spec and the model or environment whose verdicts may be known; None where it has no simulator, or wrappers act on steps."""
 
 _TASKS: Mapping[str, Mapping[str, Choice]] = {
@@ -266,7 +266,7 @@ def symmetry_specs(source: str | Path | gym.Env | mujoco.MjModel) -> tuple[list[
     Raises:
         ValueError: no such environment or file, no symmetry, or none that acts on the observation.
     """
-    build: Callable[[str | None], Found]
+    build: Callable[[str | None], SourcedSpec]
     if (given := _given_model(source)) is not None:
         model, name = given
         build = partial(_of_model, model, name, variant="derived")
@@ -328,7 +328,7 @@ def symmetry_choices(source: str | Path | gym.Env | mujoco.MjModel) -> dict[str,
 
 
 @lru_cache(maxsize=64)
-def _by_id(env_id: str, symmetry: str | None, variant: str) -> Found:
+def _by_id(env_id: str, symmetry: str | None, variant: str) -> SourcedSpec:
     env = stock_env(env_id, disable_env_checker=True)
     try:
         return _of_env(env, symmetry, variant)
@@ -336,7 +336,7 @@ def _by_id(env_id: str, symmetry: str | None, variant: str) -> Found:
         env.close()
 
 
-def _of_env(env, symmetry: str | None, variant: str) -> Found:
+def _of_env(env, symmetry: str | None, variant: str) -> SourcedSpec:
     if hasattr(env, "num_envs") and hasattr(env, "get_attr"):
         return _of_vectorised(env, symmetry, variant)
     if hasattr(env.unwrapped, "symmetry_spec"):
@@ -380,7 +380,7 @@ def _model_of(env) -> mujoco.MjModel:
     return env.unwrapped.model
 
 
-def _of_vectorised(env, symmetry: str | None, variant: str) -> Found:
+def _of_vectorised(env, symmetry: str | None, variant: str) -> SourcedSpec:
     with single_environment(env) as single:
         return _of_env(single, symmetry, variant)
 
@@ -423,7 +423,7 @@ def _made_again(wrappers: Iterable[WrapperSpec]) -> Iterator[WrapperSpec]:
             )
 
 
-def _of_model(model, name: str, symmetry: str | None, variant: str) -> Found:
+def _of_model(model, name: str, symmetry: str | None, variant: str) -> SourcedSpec:
     if variant == "published":
         raise ValueError(f"variant='published' is of Gymnasium's tasks only; leave it out for the model {name}")
     derivation = derive(model)

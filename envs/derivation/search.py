@@ -44,14 +44,14 @@ DIVISORS = range(1, 13)
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class MatchedSymmetry:
     """A symmetry, with the match that it came from."""
 
     symmetry: ModelSymmetry
     match: Match
 
 
-def search(model: mujoco.MjModel) -> tuple[Found, ...]:
+def search(model: mujoco.MjModel) -> tuple[MatchedSymmetry, ...]:
     """Every symmetry found, none of them trivial and no two the same."""
     skeleton = Skeleton(model)
     yaw = _yaw(skeleton)
@@ -66,7 +66,7 @@ def search(model: mujoco.MjModel) -> tuple[Found, ...]:
 # -- candidates -------------------------------------------------------------------------------------------------------
 
 
-def _yaw(skeleton: Skeleton) -> Found | None:
+def _yaw(skeleton: Skeleton) -> MatchedSymmetry | None:
     """The world turning about the vertical."""
     up = np.eye(3)[skeleton.vertical]
     rotation = rotation_about(up, ANGLE)
@@ -86,7 +86,7 @@ def _pivots(skeleton: Skeleton, up: np.ndarray) -> list[np.ndarray]:
     return _distinct([*points, np.zeros(3)])
 
 
-def _reflections(skeleton: Skeleton, known: list[Found]) -> Iterator[Found]:
+def _reflections(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[MatchedSymmetry]:
     """Mirror images, y -> -y before x -> -x, but first those that fit and that exchange limbs.
 
     A free robot is mirrored in its own plane. The world is mirrored in the first one's plane for all of them, which
@@ -123,7 +123,7 @@ def _reflections(skeleton: Skeleton, known: list[Found]) -> Iterator[Found]:
         yield from _oblique_reflections(skeleton, root, axes[0])
 
 
-def _oblique_reflections(skeleton: Skeleton, root: int, axis: int) -> Iterator[Found]:
+def _oblique_reflections(skeleton: Skeleton, root: int, axis: int) -> Iterator[MatchedSymmetry]:
     """Mirror images of a free robot in vertical planes between two of its limbs."""
     up, world = np.eye(3)[skeleton.vertical], np.diag([-1.0 if a == axis else 1.0 for a in range(3)])
     azimuths = _azimuths(skeleton, root)
@@ -146,7 +146,7 @@ def _offsets(skeleton: Skeleton, axis: int) -> list[np.ndarray]:
     return [np.eye(3)[axis] * a for a in _distinct([*sums, 0.0])]
 
 
-def _body_turns(skeleton: Skeleton, known: list[Found]) -> Iterator[Found]:
+def _body_turns(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[MatchedSymmetry]:
     """A robot that can turn freely in the world turned by an angle between two of its limbs: the limbs change places."""
     up, m = np.eye(3)[skeleton.vertical], skeleton.model
     for root in skeleton.children[0]:
@@ -165,7 +165,7 @@ def _body_turns(skeleton: Skeleton, known: list[Found]) -> Iterator[Found]:
                 yield _element(skeleton, best, turn_name(angle))
 
 
-def _swaps(skeleton: Skeleton, known: list[Found]) -> Iterator[Found]:
+def _swaps(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[MatchedSymmetry]:
     """Siblings that can change places while everything else stays."""
     m = skeleton.model
     for siblings in skeleton.children:
@@ -189,7 +189,7 @@ def _root_of(skeleton: Skeleton, b: int) -> np.ndarray:
     return skeleton.data.xanchor[skeleton.joints[b][0]] if skeleton.joints[b] else skeleton.data.xpos[b]
 
 
-def _world_turns(skeleton: Skeleton, known: list[Found]) -> Iterator[Found]:
+def _world_turns(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[MatchedSymmetry]:
     """Half and quarter turns of the world with all that is in it, where it can't turn by any angle."""
     if any(one.symmetry.is_continuous and not one.symmetry.deviations for one in known):
         return
@@ -219,7 +219,7 @@ def _best(skeleton: Skeleton, isometries: list[Isometry], limit: float = NEAR) -
 # -- what they do -----------------------------------------------------------------------------------------------------
 
 
-def _element(skeleton: Skeleton, match: Match, name: str) -> Found:
+def _element(skeleton: Skeleton, match: Match, name: str) -> MatchedSymmetry:
     """A discrete symmetry from its match."""
     trees, q0 = match.trees, _reference(skeleton)
     symmetry = ModelSymmetry(
@@ -236,10 +236,10 @@ def _element(skeleton: Skeleton, match: Match, name: str) -> Found:
         activations=match.activations + 0.0,
         deviations=deviations(skeleton, match),
     )
-    return Found(symmetry, match)
+    return MatchedSymmetry(symmetry, match)
 
 
-def _generator(skeleton: Skeleton, match: Match, name: str) -> Found:
+def _generator(skeleton: Skeleton, match: Match, name: str) -> MatchedSymmetry:
     r"""A continuous symmetry from its match at one angle.
 
     Every matrix is a rotation by that angle, G = exp(angle A) with A^3 = -A, so A = (G - G^-1) / (2 sin(angle)). Hinges
@@ -272,7 +272,7 @@ def _generator(skeleton: Skeleton, match: Match, name: str) -> Found:
         controls=log(one.controls) if one.controls.size else one.controls,
         activations=log(one.activations) if one.activations.size else one.activations,
     )
-    return Found(symmetry, match)
+    return MatchedSymmetry(symmetry, match)
 
 
 def _reference(skeleton: Skeleton) -> np.ndarray:
@@ -290,7 +290,7 @@ def _is_trivial(s: ModelSymmetry) -> bool:
     return all(np.allclose(G, np.eye(len(G)), atol=1e-9) for G in parts) and np.allclose(_wrap(s.joint_shift), 0)
 
 
-def _same(skeleton: Skeleton, one: Found, other: Found, yaw: Found | None) -> bool:
+def _same(skeleton: Skeleton, one: MatchedSymmetry, other: MatchedSymmetry, yaw: MatchedSymmetry | None) -> bool:
     """Check whether two discrete symmetries are the same, or differ by the robot's turning in an anchored world."""
     a, b = one.symmetry, other.symmetry
     if b.is_continuous:
@@ -331,7 +331,7 @@ def _equal(a: ModelSymmetry, b: ModelSymmetry) -> bool:
     return close and np.allclose(_wrap(a.joint_shift - b.joint_shift), 0, atol=1e-6)
 
 
-def _is_product(one: Found, known: list[Found]) -> bool:
+def _is_product(one: MatchedSymmetry, known: list[MatchedSymmetry]) -> bool:
     """Check whether two known discrete symmetries, one after the other, do the same."""
     discrete = [other.symmetry for other in known if not other.symmetry.is_continuous]
     parts = ("dofs", "joint_matrix", "controls", "activations")
@@ -344,7 +344,7 @@ def _is_product(one: Found, known: list[Found]) -> bool:
     return False
 
 
-def _tidy(symmetries: list[Found]) -> list[Found]:
+def _tidy(symmetries: list[MatchedSymmetry]) -> list[MatchedSymmetry]:
     """Keep, of several turns by fractions of a whole one, the smallest, which generates the others, and the half turn."""
     turns = [one for one in symmetries if one.symmetry.name.endswith("turn") or one.symmetry.name.startswith("turn")]
     turns = [one for one in turns if not one.symmetry.name.startswith("world")]
@@ -352,7 +352,7 @@ def _tidy(symmetries: list[Found]) -> list[Found]:
     return [one for one in symmetries if one not in turns or one is smallest or one.symmetry.name == "half turn"]
 
 
-def _turn_angle(one: Found) -> float:
+def _turn_angle(one: MatchedSymmetry) -> float:
     (M,) = one.match.trees.isometry.turned.values()
     return float(np.arccos(np.clip((np.trace(M) - 1) / 2, -1, 1)))
 
@@ -360,7 +360,7 @@ def _turn_angle(one: Found) -> float:
 # -- small helpers ----------------------------------------------------------------------------------------------------
 
 
-def _names(symmetries: list[Found]) -> list[str]:
+def _names(symmetries: list[MatchedSymmetry]) -> list[str]:
     return [one.symmetry.name for one in symmetries]
 
 

@@ -97,7 +97,7 @@ def match_trees(skeleton: Skeleton, isometry: Isometry) -> TreeMatch | None:
     return _Matcher(skeleton, isometry).run()
 
 
-Block = tuple[tuple[int, ...], tuple[int, ...], np.ndarray, np.ndarray]  # joints of b, of c, P, delta
+JointBlock = tuple[tuple[int, ...], tuple[int, ...], np.ndarray, np.ndarray]  # joints of b, of c, P, delta
 
 
 @dataclass
@@ -107,7 +107,7 @@ class _Pair:
     b: int
     c: int
     frame: np.ndarray
-    blocks: list[Block]
+    blocks: list[JointBlock]
     gap: np.ndarray
     misfit: float
     unlike: float
@@ -179,7 +179,7 @@ class _Matcher:
                 M = self.isometry.turned[b]
             else:
                 M = self.s.world[c].T @ self.isometry.rotation @ self.s.world[b]
-            blocks: list[Block] = [((self.s.joints[b][0],), (self.s.joints[c][0],), np.zeros((0, 0)), np.zeros(0))]
+            blocks: list[JointBlock] = [((self.s.joints[b][0],), (self.s.joints[c][0],), np.zeros((0, 0)), np.zeros(0))]
             gap, off = np.zeros(3), 0.0
         else:
             offset = self.isometry.translation if at_root and m.body_parentid[b] == 0 else np.zeros(3)

@@ -305,15 +305,15 @@ def _explain(
     return sources
 
 
-def _candidates(fields: tuple[Field, ...], columns: np.ndarray) -> Iterator[Candidates]:
+def _candidates(fields: tuple[Field, ...], columns: np.ndarray) -> Iterator[Columns]:
     """The quantities themselves, then multiples of them, then sums and differences of two."""
     sizes = [len(field.entries) for field in fields]
     first = dict(zip((field.name for field in fields), np.cumsum([0, *sizes]), strict=False))
     starts = np.zeros(sum(sizes), dtype=bool)
     starts[[first[field.name] for field in fields]] = True
     single = tuple(((j, 1.0),) for j in range(sum(sizes)))
-    yield Candidates(columns, single, starts, scaled=False)
-    yield Candidates(columns, single, starts, scaled=True)
+    yield Columns(columns, single, starts, scaled=False)
+    yield Columns(columns, single, starts, scaled=True)
 
     size = dict(zip((field.name for field in fields), sizes, strict=True))
     places = [range(j, j + 3) for key in _PLACES if key in first for j in range(first[key], first[key] + size[key], 3)]
@@ -322,7 +322,7 @@ def _candidates(fields: tuple[Field, ...], columns: np.ndarray) -> Iterator[Cand
     terms = tuple(((a, 1.0), (b, sign)) for sign in (-1.0, 1.0) for p, q in pairs for a, b in zip(p, q, strict=True))
     starts = np.array([k == 0 for _ in range(2) for p, _ in pairs for k in range(len(p))], dtype=bool)
     a, b, sign = np.array([(a, b, sign) for (a, _), (b, sign) in terms]).reshape(-1, 3).T
-    yield Candidates(columns[:, a.astype(int)] + sign * columns[:, b.astype(int)], terms, starts, scaled=True)
+    yield Columns(columns[:, a.astype(int)] + sign * columns[:, b.astype(int)], terms, starts, scaled=True)
 
 
 def _value(source: Source, columns: np.ndarray) -> float:
@@ -361,7 +361,7 @@ class Source(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Candidates:
+class Columns:
     """Columns that may explain entries.
 
     Args:
@@ -377,7 +377,7 @@ class Candidates:
     scaled: bool
 
 
-def explain(entries: np.ndarray, candidates: Candidates, open_: np.ndarray, tolerance: float) -> dict[int, Source]:
+def explain(entries: np.ndarray, candidates: Columns, open_: np.ndarray, tolerance: float) -> dict[int, Source]:
     """Sources of entries (n, d) over n samples, for those of the open ones that a candidate explains.
 
     Args:
@@ -401,7 +401,7 @@ def _varies(values: np.ndarray, tolerance: float) -> np.ndarray:
     return np.ptp(values, axis=0) > tolerance * np.abs(values).max(0)
 
 
-def _explaining(y: np.ndarray, varies: bool, candidates: Candidates, tolerance: float) -> np.ndarray:
+def _explaining(y: np.ndarray, varies: bool, candidates: Columns, tolerance: float) -> np.ndarray:
     """Columns that explain y."""
     X = candidates.values
     if not varies:
@@ -453,7 +453,7 @@ def _neighbourhood(explains: np.ndarray, varies: np.ndarray, starts: np.ndarray)
     return backward + forward
 
 
-def _source(y: np.ndarray, varies: bool, candidates: Candidates, j: int, tolerance: float) -> Source:
+def _source(y: np.ndarray, varies: bool, candidates: Columns, j: int, tolerance: float) -> Source:
     x = candidates.values[:, j]
     if not varies:
         slope, offset = 1.0, float(y[0] - x[0]) if candidates.scaled else 0.0

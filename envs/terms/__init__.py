@@ -46,18 +46,6 @@ from rppdyn.envs.terms.robot import Robot, Scene
 from rppdyn.envs.terms.term import TERMS, Term, register, term_of
 
 __all__ = [
-    "TERMS",
-    "Audit",
-    "CompiledTerms",
-    "Layout",
-    "Robot",
-    "Scene",
-    "Term",
-    "TermCertificate",
-    "audit",
-    "certify_terms",
-    "compile_terms",
-    "read_terms",
-    "register",
-    "term_of",
-]
+    "TERMS", "Audit", "CompiledTerms", "Layout", "Robot", "Scene", "Term", "TermCertificate", "audit",
+    "certify_terms", "compile_terms", "read_terms", "register", "term_of",
+]  # fmt: skip

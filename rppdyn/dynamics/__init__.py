@@ -17,26 +17,8 @@ from rppdyn.dynamics.models import (
 from rppdyn.dynamics.transition import CrossEntropyPlanner, Rollout, Step, TransitionModel
 
 __all__ = [
-    "METHODS",
-    "CrossEntropyPlanner",
-    "Drive",
-    "DrivenModel",
-    "DynamicsModel",
-    "FittedDynamics",
-    "HamiltonianModel",
-    "IntegrationError",
-    "MechanicalModel",
-    "NeuralODEModel",
-    "Rollout",
-    "Scaling",
-    "SeparableHamiltonian",
-    "Step",
-    "SymmetricHamiltonian",
-    "Trajectories",
-    "TransitionModel",
-    "integrate",
-    "learn_symmetry",
-    "noether_momenta",
-    "relative_drift",
-    "rollout_error",
-]
+    "METHODS", "CrossEntropyPlanner", "Drive", "DrivenModel", "DynamicsModel", "FittedDynamics", "HamiltonianModel",
+    "IntegrationError", "MechanicalModel", "NeuralODEModel", "Rollout", "Scaling", "SeparableHamiltonian", "Step",
+    "SymmetricHamiltonian", "Trajectories", "TransitionModel", "integrate", "learn_symmetry", "noether_momenta",
+    "relative_drift", "rollout_error",
+]  # fmt: skip

@@ -89,11 +89,3 @@ def compiled(function: Any, **options: Any) -> Any:
     copy.__kwdefaults__ = function.__kwdefaults__
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores .* not enabled")  # it rounds more coarsely
     return torch.compile(copy, **options)
-
-
-def materialised(x: torch.Tensor) -> torch.Tensor:
-    """The tensor, which torch.compile is to compute once and in its own shape, on a CPU, and not wherever it is used.
-
-    It does so before as_strided, which takes memory. Elsewhere, where it would be another kernel, that is left to torch.
-    """
-    return x.as_strided(x.shape, x.stride()) if x.device.type == "cpu" else x

@@ -46,7 +46,7 @@ Weights = list[Any]
 Hidden = int | Rep | RepType
 
 
-class Block(nn.Module):
+class HiddenBlock(nn.Module):
     """Linear into ``gated(rep_out)``, then the bilinear layer (identity and contractions) where there is one, then the gate."""
 
     linear: RelaxedLinear  # in whose place `merge` puts an nn.Linear
@@ -195,7 +195,7 @@ class RPPEMLP(Network):
     torch.Size([7, 4])
     """
 
-    blocks: ModuleList[Block]
+    blocks: ModuleList[HiddenBlock]
     head: RelaxedLinear  # in whose place `merge` puts an nn.Linear
     fourier: FourierStack | None
 
@@ -272,7 +272,7 @@ class RPPEMLP(Network):
             form = _form(bilinear, rep, rep_hidden) if has_symmetry else None
             gain = self.activation.gain if i else 1.0
             self.blocks.append(
-                Block(rep, rep_hidden, bilinear=form, bilinear_maps=bilinear_maps, gain=gain, **in_hidden)
+                HiddenBlock(rep, rep_hidden, bilinear=form, bilinear_maps=bilinear_maps, gain=gain, **in_hidden)
             )
             rep = rep_hidden
         self.head = RelaxedLinear(

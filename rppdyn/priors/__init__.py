@@ -15,20 +15,7 @@ from rppdyn.priors.likelihood import (
 )
 
 __all__ = [
-    "Categorical",
-    "Evidence",
-    "Gaussian",
-    "Laplace",
-    "Likelihood",
-    "VarianceLearning",
-    "curvature",
-    "free_share",
-    "free_variance",
-    "gradient_curvature",
-    "joint_evidence",
-    "kronecker_evidence",
-    "learn_variances",
-    "negative_log_prior",
-    "share_of_defect",
-    "weights_of",
-]
+    "Categorical", "Evidence", "Gaussian", "Laplace", "Likelihood", "VarianceLearning", "curvature", "free_share",
+    "free_variance", "gradient_curvature", "joint_evidence", "kronecker_evidence", "learn_variances",
+    "negative_log_prior", "share_of_defect", "weights_of",
+]  # fmt: skip

@@ -26,27 +26,8 @@ from rppdyn.tasks.regression import (
 )
 
 __all__ = [
-    "REGRESSION_TASKS",
-    "TASK_CACHE",
-    "ElectronMuon",
-    "ImageData",
-    "ImageSet",
-    "LabelledImages",
-    "Inertia",
-    "ModifiedInertia",
-    "ModifiedInertiaCode",
-    "O5Invariant",
-    "OtherParametersError",
-    "Pendulum",
-    "Recording",
-    "Recordings",
-    "RegressionTask",
-    "Rows",
-    "TrajectoryData",
-    "image_data",
-    "load_trajectories",
-    "read_images",
-    "read_recordings",
-    "read_rows",
-    "regression_task",
-]
+    "REGRESSION_TASKS", "TASK_CACHE", "ElectronMuon", "ImageData", "ImageSet", "LabelledImages", "Inertia",
+    "ModifiedInertia", "ModifiedInertiaCode", "O5Invariant", "OtherParametersError", "Pendulum", "Recording",
+    "Recordings", "RegressionTask", "Rows", "TrajectoryData", "image_data", "load_trajectories", "read_images",
+    "read_recordings", "read_rows", "regression_task",
+]  # fmt: skip

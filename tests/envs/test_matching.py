@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rppdyn.envs.observation.recognition import Candidates, Source, explain
+from rppdyn.envs.observation.recognition import Columns, Source, explain
 
 rng = np.random.default_rng(0)
 COLUMNS = np.concatenate([rng.normal(size=(40, 6)), np.zeros((40, 2))], axis=1)  # the last two never vary
@@ -16,7 +16,7 @@ def found(entries: np.ndarray, scaled: bool = False, columns: np.ndarray = COLUM
     starts[[0, 3]] = True
     terms = tuple(((j, 1.0),) for j in range(columns.shape[1]))
     open_ = np.ones(entries.shape[1], dtype=bool)
-    return explain(entries, Candidates(columns, terms, starts, scaled), open_, 1e-9)
+    return explain(entries, Columns(columns, terms, starts, scaled), open_, 1e-9)
 
 
 def test_equal_columns_are_found():
