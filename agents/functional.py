@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from rppdyn.nn import RPPEMLP, DensePathway
-from rppdyn.nn.activations import Pointwise
 from rppdyn.nn.coefficients import CoefficientMap
+from rppdyn.nn.hidden import Pointwise
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.nn.stacking import call_with, stacked_weights
 from rppdyn.priors import negative_log_prior

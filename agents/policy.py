@@ -29,7 +29,7 @@ from rppdyn.agents.networks import (
 from rppdyn.envs import SymmetrySpec, certified_share
 from rppdyn.groups import Group
 from rppdyn.nn import EMLP, MLP, RPPEMLP, RelaxedLinear
-from rppdyn.nn.activations import activation_of
+from rppdyn.nn.hidden import activation_of
 from rppdyn.nn.linear import check_chain
 from rppdyn.nn.pathways import prior_unit
 from rppdyn.priors import free_share, free_variance

@@ -1,20 +1,45 @@
-r"""A symmetry of a MuJoCo model: an isometry of the world together with a relabelling of the bodies.
+r"""A symmetry of a MuJoCo model, and its action on the quantities of `mjData`.
 
-The isometry sends a point x of the world to R x + t; the motion of body b is carried to body ``bodies[b]``, whose local
-frame it reaches through the orthogonal map M_b:
+A symmetry is an isometry of the world together with a relabelling of the bodies. The isometry sends a point x of the world
+to R x + t; the motion of body b is carried to body ``bodies[b]``, whose local frame it reaches through the orthogonal map M_b:
 
 .. math:: X'_{\pi(b)} = R\, X_b\, M_b^T, \qquad p'_{\pi(b)} = R\, p_b + t,
 
 with X_b and p_b the orientation and position of body b's frame in the world. det M_b = det R, so orientations stay proper. A
 mirror image has R = diag(1, -1, 1); a turn of the body alone, which only relabels its limbs, has R = 1 and M = a
 rotation; turning the whole world has M = 1. Everything that is derived from bodies follows from R, t, pi and M.
+
+A `Field` is one quantity (`qpos`, `xpos`, `cinert`, ...), entry by entry. Under a symmetry its features go to A f + a. A
+and a follow from the isometry R x + t of the world, from the bodies that it exchanges and from the frames M_b, by the
+kind of each quantity:
+
+    =============  ============================  =========================================================================
+    kind           image of body b's             quantities
+    =============  ============================  =========================================================================
+    position       R p + t                       xpos, xipos, geom_xpos, site_xpos, subtree_com, positions of free joints
+    vector         R v                           linear velocities and accelerations, forces, subtree_linvel
+    axial          det(R) R w                    angular velocities and accelerations, torques, subtree_angmom
+    tensor         R I R^T                       inertia tensors (cinert), as xx, yy, zz, xy, xz, yz
+    orientation    R X M_b^T                     xmat, site_xmat, row by row; xquat, encoded as a rotation matrix
+    own vector     M_b v                         vectors in the body's own axes; "own axial" likewise
+    =============  ============================  =========================================================================
+
+A continuous symmetry acts by the derivative of these formulas. `rppdyn.envs.observation.quantities` lists a model's fields.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
+import mujoco
 import numpy as np
+from scipy.linalg import block_diag, expm
+
+from rppdyn.envs.encoding import Encoding
+from rppdyn.envs.spec import Entry
 
 
 @dataclass(frozen=True)
@@ -76,3 +101,202 @@ class ModelSymmetry:
     def determinant(self) -> float:
         """1 for a rotation, -1 for a reflection."""
         return 1.0 if self.is_continuous else float(round(np.linalg.det(self.rotation)))
+
+
+FREE, BALL, SLIDE, HINGE = (
+    int(getattr(mujoco.mjtJoint, f"mjJNT_{name}")) for name in ("FREE", "BALL", "SLIDE", "HINGE")
+)
+
+Affine = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    """One quantity of `mjData`.
+
+    Args:
+        name: MuJoCo's name for it, or what it is.
+        entries: its n numbers.
+        read: these numbers, flat, of an `MjData`.
+        act: A, (f, f), and a, (f,), of a symmetry, continuous ones by their derivative; rows of NaN where an element has
+            no image.
+        quaternions: first entries of the quaternions, which stand for rotation matrices (so f = n + 5 of each).
+    """
+
+    name: str
+    entries: tuple[Entry, ...]
+    read: Callable[[mujoco.MjData], np.ndarray]
+    act: Callable[[ModelSymmetry], Affine]
+    quaternions: tuple[int, ...] = ()
+
+    @cached_property
+    def encoding(self) -> Encoding:
+        """The map from the n numbers to the f features."""
+        return Encoding(len(self.entries), quaternions=self.quaternions)
+
+    def image(self, symmetry: ModelSymmetry, values: np.ndarray) -> np.ndarray:
+        """The image of the n numbers under a discrete symmetry."""
+        A, a = self.act(symmetry)
+        return self.encoding.decode(A @ self.encoding.encode(np.asarray(values, dtype=np.float64)) + a)
+
+
+def finite_element(symmetry: ModelSymmetry, t: float) -> ModelSymmetry:
+    """The discrete symmetry that a continuous one reaches at parameter t."""
+
+    def flow(matrix, shift):
+        """exp(t [[P, c], [0, 0]]), the flow of dq/ds = P q + c, as a matrix and a shift."""
+        n = len(shift)
+        whole = expm(t * np.block([[matrix, shift[:, None]], [np.zeros((1, n + 1))]]))
+        return whole[:n, :n], whole[:n, n]
+
+    rotation, translation = flow(symmetry.rotation, symmetry.translation)
+    joint_matrix, joint_shift = flow(symmetry.joint_matrix, symmetry.joint_shift)
+    return replace(
+        symmetry, name=f"{symmetry.name} by {t:.3g}", is_continuous=False, rotation=rotation, translation=translation,
+        frames=expm(t * symmetry.frames), joint_matrix=joint_matrix, joint_shift=joint_shift,
+        dofs=expm(t * symmetry.dofs), controls=expm(t * symmetry.controls), activations=expm(t * symmetry.activations),
+    )  # fmt: skip
+
+
+# -- kinds of quantities --------------------------------------------------------------------------
+
+
+class Part(NamedTuple):
+    """A block of numbers of one element: its kind (see the module's table), what it is called, its unit."""
+
+    kind: str
+    label: str
+    unit: str
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        return COMPONENTS.get(self.kind, ("x", "y", "z"))
+
+
+COMPONENTS = {
+    "scalar": ("",),
+    "tensor": ("xx", "yy", "zz", "xy", "xz", "yz"),
+    "orientation": tuple(f"R[{i},{j}]" for i in range(3) for j in range(3)),
+    "quaternion": ("w", "x", "y", "z"),
+}
+_SYMMETRIC = ([0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2])  # where a tensor's six numbers stand in the matrix
+
+
+def _cofactor(Q: np.ndarray) -> np.ndarray:
+    """det(Q) Q for orthogonal Q, as a polynomial of degree two so that `derivable` holds."""
+    return np.array([np.cross(Q[1], Q[2]), np.cross(Q[2], Q[0]), np.cross(Q[0], Q[1])])
+
+
+def _tensor(R: np.ndarray) -> np.ndarray:
+    i, j = _SYMMETRIC
+    products = np.einsum("ak,bl->abkl", R, R)[i, j]  # row ab of R I R^T in terms of I_kl
+    return products[:, i, j] + np.where(np.equal(i, j), 0, products[:, j, i])
+
+
+def lift(kind: str, R: np.ndarray, M: np.ndarray) -> np.ndarray:
+    """The matrix by which a quantity of this kind transforms; polynomial of degree two in (R, M)."""
+    match kind:
+        case "scalar":
+            return np.eye(1)
+        case "position" | "vector":
+            return R
+        case "axial":
+            return _cofactor(R)
+        case "own vector":
+            return M
+        case "own axial":
+            return _cofactor(M)
+        case "tensor":
+            return _tensor(R)
+        case "orientation" | "quaternion":
+            return np.kron(R, M)
+    raise AssertionError(kind)
+
+
+def derivable(finite: Callable[[ModelSymmetry], Affine]) -> Callable[[ModelSymmetry], Affine]:
+    """Extend an action, polynomial of degree at most two in the symmetry's matrices, to continuous symmetries.
+
+    The derivative at the identity is a central difference, which is exact for such polynomials, with step 1.
+    """
+
+    def act(symmetry: ModelSymmetry) -> Affine:
+        if not symmetry.is_continuous:
+            return finite(symmetry)
+        (A, a), (B, b) = finite(_first_order(symmetry, 1.0)), finite(_first_order(symmetry, -1.0))
+        return (A - B) / 2, (a - b) / 2
+
+    return act
+
+
+def _first_order(symmetry: ModelSymmetry, step: float) -> ModelSymmetry:
+    """Identity plus step times the generator."""
+
+    def near(matrix):
+        return np.eye(matrix.shape[-1]) + step * matrix
+
+    return replace(
+        symmetry, is_continuous=False, rotation=near(symmetry.rotation), translation=step * symmetry.translation,
+        frames=near(symmetry.frames), joint_matrix=near(symmetry.joint_matrix), joint_shift=step * symmetry.joint_shift,
+        dofs=near(symmetry.dofs), controls=near(symmetry.controls), activations=near(symmetry.activations),
+    )  # fmt: skip
+
+
+def element_field(
+    name: str,
+    names: Sequence[str],
+    parts: Sequence[Sequence[Part]],
+    read: Callable[[mujoco.MjData], np.ndarray],
+    images: Callable[[ModelSymmetry], np.ndarray],
+    frame: Callable[[ModelSymmetry, int, int], np.ndarray],
+    still: Iterable[int] = (),
+) -> Field:
+    """A field that consists of parts, element by element.
+
+    Args:
+        names: names of the elements.
+        parts: parts of each element.
+        read: the numbers, in the order of elements and parts.
+        images: the element that each one is carried to, or -1.
+        frame: the map from the axes of element i to those of element j, its image.
+        still: elements whose numbers never change, whatever is done to the robot.
+    """
+    entries: list[Entry] = []
+    starts, quaternions = [0], []
+    for element, blocks in zip(names, parts, strict=True):
+        for part in blocks:
+            if part.kind == "quaternion":
+                quaternions.append(len(entries))
+            entries += [Entry(phrase(element, part.label, c), "", part.unit) for c in part.components]
+        starts.append(starts[-1] + sum(9 if part.kind == "quaternion" else len(part.components) for part in blocks))
+
+    def finite(symmetry: ModelSymmetry) -> Affine:
+        A, a = np.zeros((starts[-1], starts[-1])), np.zeros(starts[-1])
+        reached = set(still)
+        for i in still:
+            rows = np.arange(starts[i], starts[i + 1])
+            A[rows, rows] = 1.0
+        for i, j in enumerate(images(symmetry)):
+            if i in still or j < 0 or [part.kind for part in parts[i]] != [part.kind for part in parts[j]]:
+                continue
+            reached.add(int(j))
+            here, there = slice(starts[i], starts[i + 1]), slice(starts[j], starts[j + 1])
+            M = frame(symmetry, i, j)
+            A[there, here] = block_diag(*(lift(part.kind, symmetry.rotation, M) for part in parts[i]))
+            shifts = (symmetry.translation if part.kind == "position" else np.zeros(9) for part in parts[i])
+            sizes = (9 if part.kind == "quaternion" else len(part.components) for part in parts[i])
+            a[there] = np.concatenate([shift[:size] for shift, size in zip(shifts, sizes, strict=True)])
+        for j in set(range(len(names))) - reached:
+            A[starts[j] : starts[j + 1]] = np.nan
+        return A, a
+
+    return Field(name, tuple(entries), read, derivable(finite), tuple(quaternions))
+
+
+def scalar_joints(model: mujoco.MjModel) -> list[int]:
+    """The slides and hinges, in the order in which a symmetry's `joint_matrix` numbers them."""
+    return [j for j, kind in enumerate(model.jnt_type.tolist()) if kind in (SLIDE, HINGE)]
+
+
+def phrase(*parts: str) -> str:
+    """The parts that are not empty, with spaces between them."""
+    return " ".join(part for part in parts if part)

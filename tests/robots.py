@@ -10,8 +10,7 @@ import mujoco
 import numpy as np
 
 from rppdyn.envs.derivation import Derivation, derive, state_spaces
-from rppdyn.envs.model_symmetry import ModelSymmetry
-from rppdyn.envs.observation.fields import finite_element
+from rppdyn.envs.model_symmetry import ModelSymmetry, finite_element
 
 FOLDERS = {"gymnasium": "envs/mujoco/assets", "dm_control": "suite"}
 

@@ -26,8 +26,7 @@ from scipy.linalg import block_diag
 from scipy.sparse.csgraph import connected_components
 
 from rppdyn.envs.encoding import Encoding
-from rppdyn.envs.model_symmetry import ModelSymmetry
-from rppdyn.envs.observation.fields import Field, finite_element
+from rppdyn.envs.model_symmetry import Field, ModelSymmetry, finite_element
 from rppdyn.envs.observation.recognition import Observation, complete, kept, observation_of, simulated
 from rppdyn.envs.spec import Space
 

@@ -21,14 +21,14 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from rppdyn.envs.encoding import Encoding, rotation_matrix
-from rppdyn.envs.model_symmetry import ModelSymmetry
-from rppdyn.envs.observation.fields import (
+from rppdyn.envs.model_symmetry import (
     BALL,
     FREE,
     HINGE,
     SLIDE,
     Affine,
     Field,
+    ModelSymmetry,
     Part,
     derivable,
     element_field,

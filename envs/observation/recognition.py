@@ -26,7 +26,7 @@ import mujoco
 import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 
-from rppdyn.envs.observation.fields import BALL, FREE, SLIDE, Field, phrase
+from rppdyn.envs.model_symmetry import BALL, FREE, SLIDE, Field, phrase
 from rppdyn.envs.observation.quantities import fields_of
 from rppdyn.envs.simulator import Simulator, quiet_mujoco
 from rppdyn.envs.spec import Entry

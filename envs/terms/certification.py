@@ -16,8 +16,7 @@ import numpy as np
 from scipy.linalg import expm
 
 from rppdyn.envs.derivation import derive, symmetrise
-from rppdyn.envs.model_symmetry import ModelSymmetry
-from rppdyn.envs.observation.fields import FREE, Field, finite_element
+from rppdyn.envs.model_symmetry import FREE, Field, ModelSymmetry, finite_element
 from rppdyn.envs.observation.quantities import fields_of
 from rppdyn.envs.simulator import tight_solver
 from rppdyn.envs.spec import Space

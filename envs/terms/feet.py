@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rppdyn.envs.model_symmetry import ModelSymmetry
-from rppdyn.envs.observation.fields import derivable, lift
+from rppdyn.envs.model_symmetry import ModelSymmetry, derivable, lift
 from rppdyn.envs.spec import Entry
 from rppdyn.envs.terms.robot import Robot, Scene, Thing
 from rppdyn.envs.terms.term import Affine, Quantity, Term, register

@@ -13,8 +13,7 @@ import mujoco
 import numpy as np
 
 from rppdyn.envs.encoding import rotation_matrix
-from rppdyn.envs.model_symmetry import ModelSymmetry
-from rppdyn.envs.observation.fields import FREE, scalar_joints
+from rppdyn.envs.model_symmetry import FREE, ModelSymmetry, scalar_joints
 from rppdyn.envs.observation.quantities import Fixtures
 
 JOINT_TRANSMISSIONS = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from rppdyn.errors import UserError
 
+MAX_ITERATIVE_BYTES = 2**33
 RESIDUAL_LIMIT = 1e-10
 ORTHONORMALITY_LIMIT = 1e-12
 RANK_GAP_LIMIT = 1e-6

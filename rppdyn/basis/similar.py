@@ -24,8 +24,7 @@ import numpy as np
 
 from rppdyn.basis.basis import DenseSubspace, Subspace
 from rppdyn.basis.decomposition import adjoint_map
-from rppdyn.basis.problem import Array, Certificate, Factor, NotCertified, Problem, chain_apply
-from rppdyn.basis.strategies import MAX_ITERATIVE_BYTES
+from rppdyn.basis.problem import MAX_ITERATIVE_BYTES, Array, Certificate, Factor, NotCertified, Problem, chain_apply
 
 MAX_NUMBERS = 5e6  # of commutators; so many take a fifth of a second a step (SO(16) has 4 million)
 MAX_STEPS = 40

@@ -1,9 +1,17 @@
 """Relaxed layers and networks: sums of pathways, each with its own prior."""
 
-from rppdyn.nn.activations import ACTIVATIONS, Activation, Gate, Pointwise
 from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.frame import LearnedFrame
-from rppdyn.nn.hidden import gated, hidden_representation, regular_hidden, tensor_hidden
+from rppdyn.nn.hidden import (
+    ACTIVATIONS,
+    Activation,
+    Gate,
+    Pointwise,
+    gated,
+    hidden_representation,
+    regular_hidden,
+    tensor_hidden,
+)
 from rppdyn.nn.linear import DensePathway, RelaxedLinear
 from rppdyn.nn.merging import merge
 from rppdyn.nn.networks import EMLP, MLP, RPPEMLP, Chained

@@ -24,8 +24,8 @@ from torch.nn import functional as F
 
 from rppdyn.basis import isotypic
 from rppdyn.groups import Group
-from rppdyn.nn.activations import SWISH, Activation
 from rppdyn.nn.coefficients import ExactBuffers
+from rppdyn.nn.hidden import SWISH, Activation
 from rppdyn.nn.linear import RelaxedLinear
 from rppdyn.reps import Rep, regular
 

@@ -1,15 +1,30 @@
-"""Hidden representations: copies of the regular representation, or tensors that share the channels out evenly."""
+"""Hidden layers: their representations, activations by name, and the layers that apply these, point-wise and gated.
+
+A hidden representation is copies of the regular one, or tensors that share the channels out evenly.
+"""
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import add
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rppdyn.basis import isotypic
 from rppdyn.groups import Group
-from rppdyn.nn.linear import bind
+from rppdyn.nn.curvature import Kronecker, of_gradients
+from rppdyn.nn.derivatives import Arithmetic, PullBack, evaluate, evaluate_vjp, plain_vjp
+from rppdyn.nn.linear import FREE_SCALE, bind, check_size
+from rppdyn.nn.pathways import Pathway, prior_unit, written
 from rppdyn.reps import Rep, RepType, Scalar, T, V, regular
 from rppdyn.reps.rep import is_int
 
@@ -202,3 +217,360 @@ def _turns_vectors_into_covectors(group: Group) -> bool:
 def product_channels(rep: Rep) -> int:
     """As many pairs as make the operands half as wide as the hidden representation, and at least ``LEAST_CHANNELS``."""
     return max(LEAST_CHANNELS, rep.dim // (4 * sum(t.dim for t in operand_types(rep))))
+
+
+@dataclass(frozen=True)
+class Activation:
+    r"""A function of each coordinate.
+
+    Attributes:
+        gain: :math:`E[f(z)^2]^{-1/2}` for :math:`z \sim N(0, 1)`, which keeps the mean square of hidden features near one.
+        is_odd: whether :math:`f(-z) = -f(z)`; such functions commute with changes of sign, all others with permutations alone.
+        module: the class of `torch.nn` that is the same function.
+    """
+
+    name: str
+    function: Callable[[Tensor], Tensor]
+    gain: float
+    module: type[nn.Module]
+    is_odd: bool = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+    def __reduce__(self) -> tuple:
+        """Copies and pickles are the same object: layers ask which one they have."""
+        return activation_of, (self.name,)
+
+
+def _gain(function: Callable[[Tensor], Tensor]) -> float:
+    z = torch.linspace(-12, 12, 4801, dtype=torch.float64)
+    density = torch.exp(-z.square() / 2) / np.sqrt(2 * np.pi)
+    return round(float(torch.trapezoid(density * function(z).square(), z)) ** -0.5, 4)
+
+
+SWISH = Activation("swish", F.silu, 1.6766, nn.SiLU)
+"""The usual one."""
+
+_OTHERS: tuple[tuple[str, Callable[[Tensor], Tensor], type[nn.Module]], ...] = (
+    ("relu", F.relu, nn.ReLU),
+    ("tanh", torch.tanh, nn.Tanh),
+    ("gelu", F.gelu, nn.GELU),
+    ("elu", F.elu, nn.ELU),
+    ("leaky_relu", F.leaky_relu, nn.LeakyReLU),
+    ("mish", F.mish, nn.Mish),
+    ("softplus", F.softplus, nn.Softplus),
+    ("sigmoid", torch.sigmoid, nn.Sigmoid),
+)
+
+ACTIVATIONS: dict[str, Activation] = {"swish": SWISH} | {
+    name: Activation(name, function, _gain(function), module, is_odd=name == "tanh")
+    for name, function, module in _OTHERS
+}
+"""By name."""
+
+ALIASES = {"silu": "swish"}
+
+
+def activation_of(activation: Any, key: str = "activation") -> Activation:
+    """The activation that a name or a class of `torch.nn` stands for.
+
+    Args:
+        key: how a message calls what was given.
+    Raises:
+        ValueError: there is none of that name, or of that class.
+
+    >>> activation_of("relu").gain, activation_of(nn.Tanh).name
+    (1.4142, 'tanh')
+    """
+    if isinstance(activation, Activation):
+        return activation
+    if isinstance(activation, str):
+        name = ALIASES.get(activation.lower(), activation.lower())
+    else:
+        name = next((a.name for a in ACTIVATIONS.values() if activation is a.module or activation is a.function), "")
+    if name in ACTIVATIONS:
+        return ACTIVATIONS[name]
+    close = difflib.get_close_matches(name, [*ACTIVATIONS, *ALIASES], n=1) if name else []
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    modules = ", ".join(a.module.__name__ for a in ACTIVATIONS.values())
+    raise ValueError(
+        f"{key}={activation!r}: no activation{hint}; choose one of {', '.join(ACTIVATIONS)}, or of torch.nn's classes {modules}"
+    )
+
+
+@dataclass(frozen=True)
+class Gating(Arithmetic):
+    r"""``y = v * (sigmoid(x)[index] + c sigmoid(v))`` with ``x = (gates, v)``, the samples last.
+
+    ``index`` is, for each coordinate of ``v``, the coordinate of ``x`` that gates it; the parameter ``c``, where there is one,
+    is the relaxed swish per channel.
+
+    Written as :math:`\sigma(g)\,v + c\,\mathrm{swish}(v)` with autograd's own backward this is a third of a training step at
+    width 384: a dozen passes over features that do not fit in the processor's cache. One sigmoid serves gates, swish, the
+    relaxed term and all derivatives. With the samples last, gates are gathered and summed as whole rows. Without an ``index``
+    (None) it is known from the shapes.
+
+    Args:
+        pointwise: how many leading coordinates of ``v`` gate themselves.
+        shapes: ``(components, copies)`` of the gated parts that follow, in order.
+    """
+
+    pointwise: int
+    shapes: tuple[tuple[int, int], ...]
+
+    @property
+    def gates(self) -> int:
+        return sum(copies for _, copies in self.shapes)
+
+    def _split(self, x: Float[Tensor, "*stack gated samples"]) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+        """The gates of each part, what gates itself, and the gated parts."""
+        gates, pointwise, gated = x.split_with_sizes(
+            [self.gates, self.pointwise, x.shape[-2] - self.gates - self.pointwise], -2
+        )
+        return gates.split_with_sizes([copies for _, copies in self.shapes], -2), pointwise, gated
+
+    def plain(self, index, x, *c):
+        v, s = x[..., self.gates :, :], x.sigmoid()
+        h = self._repeated(s)
+        return v * (torch.addcmul(h, c[0].unsqueeze(-1), s[..., self.gates :, :]) if c else h)
+
+    def with_activation(self, activation: Callable[[Tensor], Tensor], x: Float[Tensor, "*stack gated samples"],
+                        *c: Float[Tensor, "*stack n"]) -> Float[Tensor, "*stack n samples"]:  # fmt: skip
+        """The value with another function in the place of swish, in operations that autograd differentiates."""
+        v, pointwise = x[..., self.gates :, :], x[..., self.gates : self.gates + self.pointwise, :]
+        gated = v * self._repeated(x.sigmoid())
+        y = torch.cat([activation(pointwise), gated[..., self.pointwise :, :]], -2)
+        return torch.addcmul(y, c[0].unsqueeze(-1), activation(v)) if c else y
+
+    def _repeated(self, s: Float[Tensor, "*stack gated samples"]) -> Float[Tensor, "*stack n samples"]:
+        """``s[index]`` by structure: its gradient is a sum, where that of a gather is atomic additions, number by number."""
+        gates, pointwise, _ = self._split(s)
+        repeated = (gate for gate, (components, _) in zip(gates, self.shapes, strict=True) for _ in range(components))
+        return torch.cat([pointwise, *repeated], -2)
+
+    def value(self, index, inputs):
+        x, *c = inputs
+        s = x.sigmoid()
+        h = self._spread(index, s, *c)
+        return (x[..., self.gates :, :] * h,), (s, h)
+
+    def _spread(self, index, s, c=None) -> Float[Tensor, "*stack n samples"]:
+        h = self._repeated(s) if index is None else s.index_select(-2, index)
+        return h if c is None else h.addcmul_(c.unsqueeze(-1), s[..., self.gates :, :])
+
+    def _gather(self, t: Float[Tensor, "*stack gated samples"], c=None) -> Float[Tensor, "*stack gated samples"]:
+        """The transpose of :meth:`_spread`, in place: of what stands in the rows of ``v``; those of the gates have no value."""
+        sums, _, gated = self._split(t)
+        values = gated.split_with_sizes([components * copies for components, copies in self.shapes], -2)
+        for part, total, shape in zip(values, sums, self.shapes, strict=True):
+            torch.sum(part.view(*t.shape[:-2], *shape, t.shape[-1]), -3, out=total)
+        if c is None:
+            gated.zero_()
+        else:
+            c = c.clone()
+            c[..., : self.pointwise] += 1  # pointwise coordinates gate themselves
+            t[..., self.gates :, :].mul_(c.unsqueeze(-1))
+        return t
+
+    def gradient(self, index, inputs, residuals, every, again):
+        x, *c, g = inputs
+        s, h = residuals
+        n = self.gates
+        back = torch.empty_like(s)
+        t = torch.mul(g, x[..., n:, :], out=back[..., n:, :])  # gradient of h
+        grad_c = [(t * s[..., n:, :]).sum(-1)] if c and every else []
+        self._gather(back, *c)
+        # in one place where that is possible: new memory costs several times as much as memory in the cache
+        grad_x = torch.ops.aten.sigmoid_backward.grad_input(back, s, grad_input=torch.empty_like(s) if again else back)
+        grad_x[..., n:, :].addcmul_(g, h)
+        return (grad_x, *grad_c), (back,) if again else ()
+
+    def second(self, index, inputs, residuals):
+        x, *c, g, u = inputs
+        s, h, back = residuals
+        n = self.gates
+        v, u_v, s_v = x[..., n:, :], u[..., n:, :], s[..., n:, :]
+        ds = torch.ops.aten.sigmoid_backward(u, s)
+        dh = self._spread(index, ds, *c)
+        grad_g = torch.mul(u_v, h).addcmul_(v, dh)
+        t = torch.empty_like(s)
+        gu = torch.mul(g, u_v, out=t[..., n:, :])  # gradient of h
+        grad_c = [(gu * s_v).addcmul_(g * v, ds[..., n:, :]).sum(-1)] if c else []
+        grad_x = torch.ops.aten.sigmoid_backward(self._gather(t, *c), s)
+        ds.mul_(back)
+        grad_x.add_(ds).addcmul_(ds, s, value=-2)  # the second derivative of the sigmoid is its first times 1 - 2 s
+        grad_x[..., n:, :].addcmul_(g, dh)
+        return grad_x, *grad_c, grad_g
+
+
+class GatePathway(Pathway):
+    r"""The free part of a gate, ``c * f(x)`` with the activation f, :math:`c \sim N(0, \sigma_b^2)`, one per channel."""
+
+    is_free = True
+
+    def __init__(self, channels: int, variance: int | float, *, scale: int | float = FREE_SCALE,
+                 activation: Activation = SWISH, generator: torch.Generator | None = None):  # fmt: skip
+        super().__init__(variance)
+        self.activation = activation
+        unit = prior_unit(variance)
+        self.register_unit(unit)
+        self.weight = nn.Parameter(scale / unit * torch.randn(channels, generator=generator))
+
+    def coefficients(self) -> tuple[Tensor, ...]:
+        return (self.in_units(self.weight),)
+
+    def forward(self, x: Float[Tensor, "*batch channels"], c: Float[Tensor, " channels"] | None = None) -> Tensor:
+        return (self.coefficients()[0] if c is None else c) * self.activation(x)
+
+    def curvature(
+        self, x: Float[Tensor, "N *places gated"], g: Float[Tensor, "S N *places channels"]
+    ) -> list[Kronecker]:
+        """One number for each channel, exact; of the gate's input the last channels are its features."""
+        used = (self.activation(x[..., -g.shape[-1] :]) * g).double()
+        used = used.reshape(*g.shape[:2], -1, g.shape[-1]).sum(2).square().sum((0, 1))
+        return [Kronecker(torch.full_like(used, len(x))[:, None, None], used[:, None, None])]
+
+    def gradient_curvature(self, weight: Float[Tensor, "K channels"], bias: Tensor | None = None) -> list[Kronecker]:
+        """One number for each channel, exact; there is no bias."""
+        return [of_gradients(weight.mT[..., None, None])]
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.numel()} channels, variance={written(self.log_variance)}"
+
+
+class Pointwise(nn.Module):
+    """An activation of every coordinate, for representations that only permute them; an odd one, for signs, too.
+
+    Args:
+        activation: its name, or a class of `torch.nn` (:func:`~rppdyn.nn.hidden.activation_of`).
+    Raises:
+        ValueError: naming a part that an activation per coordinate would not commute with; no such activation; the
+            representation is complex, or bound to no group.
+    """
+
+    def __init__(self, rep: Rep, activation: Any = SWISH):
+        super().__init__()
+        rep = bind(rep, None)
+        self.activation = activation_of(activation)
+        for part, _ in rep.blocks():
+            if not (is_pointwise(part) or (self.activation.is_odd and part.is_signed_permutation)):
+                raise ValueError(
+                    f"a point-wise activation breaks the symmetry of {part} in {rep}: its coordinates are not merely "
+                    "permuted; use Gate"
+                )
+        self.rep = rep
+
+    def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        check_size(x, self.rep)
+        return self.activation(x)
+
+    def vjp(self, x: Float[Tensor, "*stack n samples"]) -> tuple[Tensor, PullBack]:
+        """The activation of features with the samples last, and the function from a cotangent of it to that of ``x``."""
+        if self.activation is not SWISH:
+            return plain_vjp(self.activation, x)
+
+        def pull_back(g: Tensor) -> Tensor:
+            s = x.sigmoid()
+            return g * (s * (1 + x * (1 - s)))
+
+        return F.silu(x), pull_back
+
+    def extra_repr(self) -> str:
+        return f"{self.rep}" + ("" if self.activation is SWISH else f", {self.activation.name}")
+
+
+class Gate(nn.Module):
+    r"""``gate(x) = sigmoid(g) x + c swish(x)``: equivariant for ``c = 0``, with a free swish per channel otherwise.
+
+    Scalars and permutation-like parts gate themselves (swish); each other part, sign representations and pseudoscalars
+    included, is multiplied by the sigmoid of a scalar of its own, which the previous layer puts first
+    (``gated(rep)``). An ``activation`` other than swish is in the place of swish, for those parts and in the relaxed term;
+    what is gated stays gated by sigmoids. The relaxed term exists where ``free_variance`` is positive, with prior
+    :math:`c \sim N(0, \sigma_b^2)` (Finzi 2023, 3.4, footnote 1).
+
+    Args:
+        rep: representation of the output; the input has that of ``gated(rep)``.
+        activation: its name, or a class of `torch.nn`.
+    Raises:
+        ValueError: no such activation; the representation is complex, or bound to no group.
+    """
+
+    gates: Tensor
+    order: Tensor | None
+    inverse: Tensor | None
+    free: GatePathway | None
+
+    def __init__(self, rep: Rep, *, free_variance: int | float = 0.0, free_scale: int | float = FREE_SCALE,
+                 activation: Any = SWISH, generator: torch.Generator | None = None):  # fmt: skip
+        super().__init__()
+        self.activation = activation_of(activation)
+        self.rep, self.rep_in = rep, gated(rep)
+        parts = rep.blocks()
+        indices = [index.flatten() for part, index in parts if is_pointwise(part)]
+        others = [index.T for part, index in parts if not is_pointwise(part)]  # (components, copies)
+        pointwise = torch.cat(indices).sort().values if indices else torch.empty(0, dtype=torch.int64)
+        shapes = tuple((len(index), index.shape[1]) for index in others)
+        self.gating = Gating(len(pointwise), shapes)
+        n = self.gating.gates
+        order = torch.cat([pointwise, *(index.flatten() for index in others)])
+        gates = torch.arange(n).split([copies for _, copies in shapes])
+        repeated = [gate.repeat(components) for gate, (components, _) in zip(gates, shapes, strict=True)]
+        self.register_buffer("gates", torch.cat([n + torch.arange(len(pointwise)), *repeated]))
+        contiguous = bool((order == torch.arange(rep.dim)).all())
+        self.register_buffer("order", None if contiguous else torch.cat([torch.arange(n), n + order]))
+        self.register_buffer("inverse", None if contiguous else order.argsort())
+        self.free = None
+        if free_variance != 0:
+            self.free = GatePathway(
+                rep.dim, free_variance, scale=free_scale, activation=self.activation, generator=generator
+            )
+
+    def _load_from_state_dict(
+        self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+    ):
+        saved = state_dict.get(f"{prefix}gates")
+        if saved is not None and not torch.equal(saved.cpu(), self.gates.cpu()):  # the weights would be read wrongly
+            error_msgs.append(
+                f"{prefix}gates: saved by a version of rppdyn that ordered gated features otherwise, or of another network; "
+                "train it again with this version"
+            )
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+    def assemble(self) -> Tensor | None:
+        """The free pathway's coefficients, if there is one."""
+        return None if self.free is None else self.free.coefficients()[0]
+
+    def forward(
+        self, x: Float[Tensor, "*batch gated"], c: Float[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "*batch n"]:
+        check_size(x, self.rep_in)
+        y = self.samples_last(x.reshape(-1, x.shape[-1]).mT.contiguous(), self.assemble() if c is None else c)
+        return y.mT.view(*x.shape[:-1], self.rep.dim)
+
+    def samples_last(
+        self, x: Float[Tensor, "*stack gated samples"], c: Float[Tensor, "*stack n"] | None
+    ) -> Float[Tensor, "*stack n samples"]:
+        """The same for features as they lie in memory between layers."""
+        if self.order is not None:
+            x = x.index_select(-2, self.order)
+            c = None if c is None else c.index_select(-1, self.order[self.gating.gates :] - self.gating.gates)
+        parameters = () if c is None else (c,)
+        if self.activation is SWISH:
+            y = evaluate(self.gating, self.gates, x, *parameters)
+        else:
+            y = self.gating.with_activation(self.activation, x, *parameters)
+        return y if self.inverse is None else y.index_select(-2, self.inverse)
+
+    def vjp(
+        self, x: Float[Tensor, "*stack gated samples"], c: Float[Tensor, "*stack n"] | None
+    ) -> tuple[Tensor, PullBack]:
+        """:meth:`samples_last`, and the function from a cotangent of its result to that of ``x``."""
+        if self.order is not None or self.activation is not SWISH:
+            return plain_vjp(lambda x: self.samples_last(x, c), x)
+        return evaluate_vjp(self.gating, self.gates, x, *(() if c is None else (c,)))
+
+    def extra_repr(self) -> str:
+        return f"{self.rep_in} -> {self.rep}" + ("" if self.activation is SWISH else f", {self.activation.name}")

@@ -7,8 +7,8 @@ import copy
 import torch
 from torch import nn
 
-from rppdyn.nn.activations import Gate
 from rppdyn.nn.bilinear import Bilinear
+from rppdyn.nn.hidden import Gate
 from rppdyn.nn.linear import RelaxedLinear
 from rppdyn.nn.networks import RPPEMLP
 from rppdyn.nn.pathways import named_pathways

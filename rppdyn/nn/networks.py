@@ -17,13 +17,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.groups import Group
-from rppdyn.nn.activations import Activation, Gate, Pointwise, activation_of
 from rppdyn.nn.assembling import ModuleList, Network
 from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.derivatives import PullBack, plain_vjp
 from rppdyn.nn.fourier import FourierStack
 from rppdyn.nn.hidden import (
+    Activation,
     Architecture,
+    Gate,
+    Pointwise,
+    activation_of,
     gated,
     hidden_representation,
     is_pointwise,

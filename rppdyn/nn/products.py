@@ -13,11 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rppdyn.nn.activations import SWISH, Gate, Gating
 from rppdyn.nn.bilinear import BilinearPathway
 from rppdyn.nn.coefficients import ExactBuffers
 from rppdyn.nn.derivatives import Arithmetic, PullBack, evaluate, evaluate_vjp, plain_vjp
-from rppdyn.nn.hidden import component_major, gated, operand_types
+from rppdyn.nn.hidden import SWISH, Gate, Gating, component_major, gated, operand_types
 from rppdyn.nn.linear import check_size
 from rppdyn.reps import Rep
 

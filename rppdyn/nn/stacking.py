@@ -15,6 +15,7 @@ from rppdyn.nn.assembling import Network
 from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.derivatives import PullBack
 from rppdyn.nn.networks import Weights
+from rppdyn.nn.pathways import NOT_TRAINED
 
 
 class Stack(Network):
@@ -226,3 +227,9 @@ def _filled(form: Any, weights: Iterator[Tensor]) -> Any:
     if isinstance(form, list | tuple):
         return type(form)(_filled(inner, weights) for inner in form)
     return next(weights) if _is_weight(form) else form
+
+
+def weights_of(stack: Stack) -> list[nn.Parameter]:
+    """A stack's parameters without the variances of its pathways and the units that follow them: what is trained."""
+    named = zip(stack.names, stack.stacked, strict=True)
+    return [p for name, p in named if name.rpartition(".")[2] not in NOT_TRAINED]

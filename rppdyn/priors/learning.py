@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rppdyn.nn import RPPEMLP, Chained, Stack
-from rppdyn.nn.pathways import NOT_TRAINED, in_new_unit, named_pathways
+from rppdyn.nn.pathways import in_new_unit, named_pathways
 from rppdyn.priors.joint import DivergedError, Predict, beyond_memory, joint_evidence
 from rppdyn.priors.laplace import Evidence, PredictEach, check_form, curvature, gradient_curvature, kronecker_evidence
 from rppdyn.priors.likelihood import Gaussian, Likelihood
@@ -23,12 +23,6 @@ Generators = Sequence[torch.Generator | None]
 Member = tuple[Evidence, Callable[[Tensor], Tensor]]
 Members = dict[int, Member]  # by their index in the stack
 Key = tuple[str, str]  # the names of a layer and of a pathway of it
-
-
-def weights_of(stack: Stack) -> list[nn.Parameter]:
-    """A stack's parameters without the variances of its pathways and the units that follow them: what is trained."""
-    named = zip(stack.names, stack.stacked, strict=True)
-    return [p for name, p in named if name.rpartition(".")[2] not in NOT_TRAINED]
 
 
 def _each(values: Tensor, parameters: Tensor) -> Tensor:

@@ -10,8 +10,7 @@ from registry import GALILEI, KINDS, SHEAR, TYPES, generator
 from rppdyn.basis import Certificate, NotCertified, solve
 from rppdyn.basis.isotypic import solve_isotypic
 from rppdyn.basis.problem import Problem
-from rppdyn.basis.solver import solve_problem
-from rppdyn.basis.strategies import solve_dense, solve_iterative, solve_orbits
+from rppdyn.basis.solver import solve_dense, solve_iterative, solve_orbits, solve_problem
 from rppdyn.groups import O13, SL, SO, SU, D, DkeR3, Group, O, S, SO13p, Sp, U, Z
 from rppdyn.reps import Pseudoscalar, Rep, Scalar, T, V
 

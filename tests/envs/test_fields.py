@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rppdyn.envs.derivation import derive
+from rppdyn.envs.model_symmetry import finite_element
 from rppdyn.envs.observation.action import carry
-from rppdyn.envs.observation.fields import finite_element
 from rppdyn.envs.observation.quantities import fields_of
 from rppdyn.envs.observation.recognition import complete, kept, simulated
 

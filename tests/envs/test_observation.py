@@ -15,8 +15,8 @@ from gymnasium.wrappers import FrameStackObservation, NormalizeObservation, Resc
 from scipy.linalg import expm
 
 from rppdyn.envs.derivation import derive, state_spaces
+from rppdyn.envs.model_symmetry import finite_element
 from rppdyn.envs.observation.action import carry, notes, observation_space, space_of
-from rppdyn.envs.observation.fields import finite_element
 from rppdyn.envs.observation.recognition import complete, kept, observation_of, recognise
 from rppdyn.envs.simulator import Simulator
 

@@ -9,7 +9,7 @@ from torch import nn
 from rppdyn.groups import SO, Z
 from rppdyn.jobs.config.base import ACTIVATIONS as IN_CONFIGURATIONS
 from rppdyn.nn import ACTIVATIONS, EMLP, MLP, RPPEMLP, Pointwise
-from rppdyn.nn.activations import ALIASES, activation_of
+from rppdyn.nn.hidden import ALIASES, activation_of
 from rppdyn.reps import Rep, Scalar, V
 
 SIGN = Rep.from_generators(Z(2), discrete_generators=[[[-1.0]]], name="sign")

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from rppdyn.groups import SL, SO, SO13, SU, D, O, S, Sp, U, Z
 from rppdyn.nn import Bilinear, Gate, InvariantNormaliser, Pointwise, RelaxedLinear, bilinear, gated
-from rppdyn.nn.activations import Gating
 from rppdyn.nn.bilinear import contractions
 from rppdyn.nn.derivatives import evaluate
+from rppdyn.nn.hidden import Gating
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Pseudoscalar, Scalar, T, V, regular
 

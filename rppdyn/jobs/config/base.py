@@ -29,7 +29,7 @@ PARAMETRISATIONS = ("pathways", "dense")
 BILINEAR = ("auto", "channelwise", "published")
 PRECISIONS = ("highest", "high", "medium")
 ACTIVATIONS = ("swish", "relu", "tanh", "gelu", "elu", "leaky_relu", "mish", "softplus", "sigmoid", "silu")
-"""As `rppdyn.nn.activations` has them, which imports torch."""
+"""As `rppdyn.nn.hidden` has them, which imports torch."""
 
 
 class ConfigError(UserError):
