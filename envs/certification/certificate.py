@@ -214,7 +214,7 @@ class GeneratorReport:
 
     def to_dict(self) -> dict:
         """JSON-able content, verdicts included."""
-        defects = {key: _defect_to_dict(getattr(self, key)) for key in ("state", "observation", "reward")}
+        defects = {"state": self.state, "observation": self.observation, "reward": self.reward}
         reset = {"distance": self.reset, "p_value": self.reset_p_value, "coordinate": self.reset_coordinate}
         return {
             "name": self.name,
@@ -225,7 +225,7 @@ class GeneratorReport:
                 "termination": self.termination_verdict,
                 "reset": self.reset_verdict,
             },
-            **defects,
+            **{key: None if defect is None else defect._asdict() for key, defect in defects.items()},
             "contact": {key: defect._asdict() for key, defect in self.contact.items()},
             "free": {key: defect._asdict() for key, defect in self.free.items()},
             "n_states": self.n_states,
@@ -394,10 +394,6 @@ def _judge(value: float, exact_below: float, approximate_below: float) -> str:
     return "approximate" if value < approximate_below else "broken"
 
 
-def _defect_to_dict(defect: Defect | None) -> dict | None:
-    return None if defect is None else defect._asdict()
-
-
 def _defect_from_dict(data: dict | None) -> Defect | None:
     return None if data is None else Defect(**data)
 
@@ -470,9 +466,9 @@ def _rollout(g: GeneratorReport) -> str:
     return f"{values} after {after} steps" + (f" (x {g.growth:.2f} a step)" if g.growth else "")
 
 
-def _listed(names: tuple[str, ...], at_most: int = 3) -> str:
-    more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
-    return ", ".join(names[:at_most]) + more
+def _listed(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def _wrapped(line: str) -> list[str]:

@@ -121,7 +121,7 @@ def certificate_for(env: gym.Env | mujoco.MjModel, spec: SymmetrySpec) -> tuple[
         return None, f"{spec.env_id} has no MuJoCo model and no simulator_state, so its spec can't be certified"
     certificate = find_certificate(source, spec)
     if certificate is None:
-        if any(True for _ in _of_spec(spec)):
+        if any(_folder().glob(f"{spec_digest(spec)[:32]}-*.json")):
             return None, (
                 f"the spec of {spec.env_id} was certified for another model than this environment's: "
                 "rppdyn.envs.save_certificate(rppdyn.envs.certify(env, spec)) certifies it for this one"
@@ -148,10 +148,6 @@ def _parameters(owner) -> Iterator[tuple[str, object]]:
         value = getattr(owner, name)
         if isinstance(value, (int, float, np.ndarray)):
             yield name, value
-
-
-def _of_spec(spec: SymmetrySpec) -> Iterator[Path]:
-    return _folder().glob(f"{spec_digest(spec)[:32]}-*.json")
 
 
 def _folder() -> Path:

@@ -95,7 +95,7 @@ def _candidates(symmetries, states, order) -> Iterator[tuple[str, list[np.ndarra
     if k == 1 and order == 2:
         yield "Z(2)", [Z(2).discrete_generators[0].numpy()]
     if k == 1 and order > 2:
-        yield f"Z({order})", [_turn(order)]
+        yield f"Z({order})", [D(order).discrete_generators[0].numpy()]
     orders = [len(_closure([state])) for state in states]
     if k == 2 and 2 in orders and order == 2 * max(orders) > 4:
         # A turn and a mirror.
@@ -162,10 +162,6 @@ def _closure(generators: Sequence[_State]) -> list[_State]:
 
 def _find(elements: Sequence[_State], one: _State) -> int:
     return next(i for i, element in enumerate(elements) if element.equals(one))
-
-
-def _turn(n: int) -> np.ndarray:
-    return D(n).discrete_generators[0].numpy()
 
 
 def _permutation(images: Sequence[int]) -> np.ndarray:

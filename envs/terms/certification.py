@@ -194,7 +194,9 @@ class _Rollouts:
         self, compiled: CompiledTerms, model: mujoco.MjModel, element: ModelSymmetry, rng: np.random.Generator
     ):
         self.compiled, self.model, self.element, self.rng = compiled, model, element, rng
-        self.robot = compiled.robot if model is compiled.robot.model else _again(compiled.robot, model)
+        self.robot = compiled.robot
+        if model is not self.robot.model:  # another model of the same structure
+            self.robot = Robot(model, self.robot.base, tuple(self.robot.default.tolist()))
         self.qpos: Field = next(field for field in fields_of(model) if field.name == "qpos")
         self.terms = [term for group in compiled.groups.values() for term in group.terms]
 
@@ -366,11 +368,6 @@ class _Rollouts:
                 data.qfrc_applied[dofs[rows]] += 0.1 * (values - data.qvel[dofs[rows]])
             else:
                 data.qfrc_applied[dofs[rows]] += 5.0 * (values - data.qpos[places[rows]])
-
-
-def _again(robot: Robot, model: mujoco.MjModel) -> Robot:
-    """The robot with another model of the same structure."""
-    return Robot(model, robot.base, tuple(robot.default.tolist()))
 
 
 def _ground(rng: np.random.Generator) -> Callable[[np.ndarray], np.ndarray]:

@@ -72,11 +72,8 @@ class _BaseVector(Term):
     axes: str | Sequence[str] = "xyz"
     at: str = ""
 
-    def _thing(self, robot: Robot) -> Thing:
-        return robot.thing(self.at, ("body", "site")) if self.at else Thing("body", robot.body)
-
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> tuple[Quantity, Sequence[int]]:
-        thing = self._thing(robot)
+        thing = robot.thing(self.at, ("body", "site")) if self.at else Thing("body", robot.body)
         quantity = _vector(robot, self.title, *self._meaning(robot, thing))
         return quantity, _axes(self.axes, self.title)
 

@@ -79,23 +79,20 @@ class Decomposition:
     orthonormality: float
 
 
-def decompose(
-    factors: Sequence[Factor], sites: Sequence[tuple[int, ...]], theta: Array, seed: int = 0
-) -> Decomposition:
+def decompose(factors: Sequence[Factor], sites: Sequence[tuple[int, ...]], theta: Array) -> Decomposition:
     """Decompose the sites jointly.
 
     Args:
         factors: distinct factors of one group.
         sites: products of factors, tuples of indices into `factors`; list equal sites once.
         theta: adjoint map of the factors.
-        seed: seed of the internal random draws; the answer is a function of the arguments alone.
     Raises:
         Ambiguous: no draw separated the types.
     """
     best: Decomposition | None = None
     reason = "no draw"
     for draw in range(DRAWS):
-        rng = np.random.default_rng([seed, draw])
+        rng = np.random.default_rng([0, draw])
         try:
             attempt = _attempt(factors, sites, Sampler(factors, sites, theta, rng), rng)
         except Ambiguous as e:

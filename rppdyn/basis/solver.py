@@ -108,10 +108,11 @@ def _certified(problem: Problem, solution: Solution) -> Solution:
 class _Memory:
     """Solutions of this process, the least recently used dropped first."""
 
-    def __init__(self, max_entries: int = 512, max_bytes: int = 2**28) -> None:
+    MAX_ENTRIES, MAX_BYTES = 512, 2**28
+
+    def __init__(self) -> None:
         self._entries: OrderedDict[str, Solution] = OrderedDict()
         self._bytes = 0
-        self._limits = max_entries, max_bytes
         self._lock = threading.Lock()
 
     def get(self, key: str) -> Solution | None:
@@ -122,11 +123,11 @@ class _Memory:
 
     def put(self, key: str, solution: Solution) -> None:
         with self._lock:
-            if key in self._entries or solution[0].nbytes > self._limits[1]:
+            if key in self._entries or solution[0].nbytes > self.MAX_BYTES:
                 return
             self._entries[key] = solution
             self._bytes += solution[0].nbytes
-            while len(self._entries) > self._limits[0] or self._bytes > self._limits[1]:
+            while len(self._entries) > self.MAX_ENTRIES or self._bytes > self.MAX_BYTES:
                 _, (old, _) = self._entries.popitem(last=False)
                 self._bytes -= old.nbytes
 
@@ -266,7 +267,7 @@ def _consistent(labels: Array, sign: Array | None, images: Array, signs: Array |
     return True
 
 
-def solve_iterative(problem: Problem, seed: int = 0) -> tuple[DenseSubspace, Certificate]:
+def solve_iterative(problem: Problem) -> tuple[DenseSubspace, Certificate]:
     """Invariants of large blocks of groups that are not self-adjoint, through Kronecker-structured products only.
 
     A random block Z is projected on the nullspace of C by solving the consistent system C^H C X = C^H C Z: Z - X is the
@@ -278,7 +279,7 @@ def solve_iterative(problem: Problem, seed: int = 0) -> tuple[DenseSubspace, Cer
     Raises:
         NotCertified: too many dimensions; conjugate gradients did not converge, or a projected vector is neither new nor zero.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     n = problem.dim
     if n > MAX_DIM:
         raise NotCertified(
