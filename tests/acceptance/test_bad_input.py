@@ -24,7 +24,7 @@ BAD = {
     "unknown symmetry": (["train-agent", "env.symmetry=yaw"], ["no symmetry 'yaw'", "left-right"]),
     "unknown variant": (["train-agent", "env.variant=paper"], ["env.variant=paper", "derived or published"]),
     "mirrored transitions of another reward": (
-        ["train-agent", "env=Swimmer-v5", "env.symmetry=planar rotation", "agent.augment=true"],
+        ["train-agent", "env=Swimmer-v5", "env.symmetry=planar rotation", "agent.augment=true", "model.hidden=4"],
         ["Swimmer-v5", "augment=True", "'planar rotation'", "reward"],
     ),
     "negative mirror loss": (["train-agent", "agent.mirror_loss=-1"], ["agent.mirror_loss=-1", "zero"]),
@@ -82,7 +82,10 @@ BAD = {
         ["train-agent", "env=InvertedPendulum-v5", "agent=mbpo", "agent.imagination=null"],
         ["agent.imagination=null", "one by one", "agent=sac"],
     ),
-    "hidden layer of no channels": (["fit-dynamics", "model.hidden='0*T(0)'"], ["no coordinates", "leave it out"]),
+    "hidden layer of no channels": (
+        ["fit-dynamics", "model.hidden='0*T(0)'", "task.train=5", "task.validation=5", "task.test=5"],
+        ["no coordinates", "leave it out"],
+    ),
     "certificate in a folder": (["certify", "Walker2d-v5", "--json", "/tmp"], ["--json /tmp", "is a folder"]),
     "buffer beyond memory": (
         ["train-agent", "env=InvertedPendulum-v5", "agent.buffer_size=100000000000000"],

@@ -27,7 +27,7 @@ def ppo(make):
 AGENTS = {
     "SAC, regular": lambda make: make("rpp", make_env(WALKER)).learn(60),
     "SAC, a disc of torques, channel-wise products": lambda make: make(
-        "emlp", make_env("rppdyn/WindyPendulum-v0"), policy_kwargs=dict(hidden=32)
+        "emlp", make_env("rppdyn/WindyPendulum-v0"), policy_kwargs=dict(hidden=16, num_layers=1)
     ).learn(60),
     "PPO": ppo,
     "stable-baselines3's SAC": lambda make: SAC("MlpPolicy", make_env(WALKER), device="cpu"),
@@ -49,9 +49,8 @@ def test_actions_are_those_of_the_agent(name, make_agent, tmp_path):
     assert largest_difference(agent.policy, exported, observations) > 100 * TOLERANCE  # of another policy it tells
 
 
-@pytest.mark.parametrize("name", ["SAC, a disc of torques, channel-wise products", "PPO"])
-def test_a_program_does_the_same(name, make_agent, tmp_path):
-    agent = AGENTS[name](make_agent)
+def test_a_program_does_the_same(make_agent, tmp_path):
+    agent = AGENTS["SAC, a disc of torques, channel-wise products"](make_agent)
     observations = np.random.default_rng(0).normal(size=(20, *agent.observation_space.shape))
     export_torch(agent.policy, tmp_path / "policy.pt2")
     program = torch_policy(torch.export.load(tmp_path / "policy.pt2"))

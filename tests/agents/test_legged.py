@@ -9,7 +9,7 @@ from legged import Legged, legged_spec, legged_states
 
 from rppdyn.agents import RPPSAC, critic_equivariance_error, policy_equivariance_error
 
-GROUPS = [("quarter turn", "left-right"), ("left-right", "yaw"), ("quarter turn", "left-right", "yaw")]
+GROUPS = [("quarter turn", "left-right"), ("quarter turn", "left-right", "yaw")]
 
 
 def agent_of(make_agent, names, model="emlp", **kwargs) -> RPPSAC:

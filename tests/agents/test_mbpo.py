@@ -144,10 +144,13 @@ def test_a_saved_agent_keeps_its_model(tmp_path):
             RPPMBPO.load(tmp_path / "agent", **options)
 
 
+PLAIN = dict(dynamics="mlp", policy_kwargs=dict(model="mlp", hidden=16))
+
+
 def test_a_loaded_agent_is_told_when_episodes_end(tmp_path, monkeypatch):
     monkeypatch.delattr("rppdyn.envs.windy_pendulum.WindyPendulum.terminates")
     pendulum, ends = "rppdyn/WindyPendulum-v0", lambda x: x[..., 0] > 1e3
-    build(pendulum, terminates=ends).save(tmp_path / "agent")
+    build(pendulum, terminates=ends, **PLAIN).save(tmp_path / "agent")
     with pytest.raises(ValueError, match="give terminates="):
         RPPMBPO.load(tmp_path / "agent", env=make_vec_env(pendulum, 1))
     loaded = RPPMBPO.load(tmp_path / "agent", env=make_vec_env(pendulum, 1), terminates=ends).learn(62)
@@ -174,5 +177,5 @@ def test_what_the_model_can_not_know_is_refused(monkeypatch):
     with pytest.raises(ValueError, match="VecNormalize scales rewards"):
         build(VecNormalize(make_vec_env("InvertedPendulum-v5", 1), norm_obs=False))
     with pytest.raises(ValueError, match="give terminates="):
-        build("rppdyn/WindyPendulum-v0")
-    build("rppdyn/WindyPendulum-v0", terminates=lambda x: x[..., 0] > 1e3)
+        build("rppdyn/WindyPendulum-v0", **PLAIN)
+    build("rppdyn/WindyPendulum-v0", terminates=lambda x: x[..., 0] > 1e3, **PLAIN)

@@ -51,7 +51,7 @@ class Sets(BaseCallback):
 @pytest.fixture
 def make(make_agent):
     def build(seed: int, model: str = "rpp", env=HOPPER, **kwargs) -> RPPSAC:
-        options = dict(learning_starts=10, policy_kwargs=dict(num_layers=1)) | kwargs
+        options = dict(learning_starts=20, policy_kwargs=dict(num_layers=1)) | kwargs
         agent = make_agent(model, env, seed=seed, **options)
         agent.policy.double()
         agent.log_ent_coef.data = agent.log_ent_coef.data.double()
@@ -69,12 +69,12 @@ def assert_same(one: RPPSAC, other: RPPSAC, rtol: float = 1e-10) -> None:
     assert (one.replay_buffer.observations[:rows] == other.replay_buffer.observations[:rows]).all()
 
 
-def test_a_hundred_updates_are_those_of_each_alone(make):
-    alone = [make(seed).learn(110) for seed in (0, 1)]
+def test_fifty_updates_are_those_of_each_alone(make):
+    alone = [make(seed).learn(70) for seed in (0, 1)]
     before = torch.get_rng_state()
-    trainers = train_many([lambda seed=seed: make(seed) for seed in (0, 1)], 110)
+    trainers = train_many([lambda seed=seed: make(seed) for seed in (0, 1)], 70)
     assert torch.equal(torch.get_rng_state(), before)
-    assert alone[0]._n_updates == 100
+    assert alone[0]._n_updates == 50
     for one, trainer in zip(alone, trainers, strict=True):
         assert trainer.error is None
         assert_same(trainer.agent, one)
@@ -168,7 +168,6 @@ def test_a_rate_that_falls_is_that_of_the_steps_that_each_has_taken(make):
 @pytest.mark.parametrize(
     ("name", "value", "changed"),
     [
-        ("gamma", 0.5, 0),
         ("tau", 0.5, 1),
         ("gradient_steps", 3, 1),
         ("batch_size", 8, 0),
@@ -215,7 +214,7 @@ def test_agents_are_compared_in_all_that_an_update_takes(make):
 def test_several_environments_have_as_many_updates_as_alone(make):
     def build() -> RPPSAC:
         vector = DummyVecEnv([lambda: gym.make("InvertedPendulum-v5")] * 2)
-        return make(0, env=vector, train_freq=2, gradient_steps=-1)
+        return make(0, env=vector, train_freq=2, gradient_steps=-1, learning_starts=10)
 
     (trainer,) = train_many([build], 40)
     alone = build().learn(40)

@@ -79,8 +79,8 @@ def test_a_table_with_velocities_from_file_to_report(table, capsys):
     assert both.shape == (1, 2, 8, 4)
     assert torch.allclose(both[0, 0], torch.tensor(found))
 
-    assert main(["equivariance", "own"]) == 0
-    assert main(["discover", "own", "--family", "GL(2)"]) == 0
+    assert main(["equivariance", "own", "--states", "50"]) == 0
+    assert main(["discover", "own", "--family", "GL(2)", "--states", "50"]) == 0
     assert "an approximate symmetry" in (out := capsys.readouterr().out) or "an exact symmetry" in out
 
 

@@ -99,11 +99,12 @@ def test_a_resumed_fit_ends_as_if_it_had_not_stopped(tmp_path):
 def test_a_certified_variance_is_written_once_and_the_model_loads_without_a_simulator(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "cache"))
     spec = symmetry_spec("Swimmer-v5")
-    (report,) = certify("Swimmer-v5", spec, n_states=20, n_resets=20).generators
+    certificate = certify("Swimmer-v5", spec, n_states=20, n_resets=20)
+    (report,) = certificate.generators
     spoilt = replace(
         report, state=report.state._replace(p95=0.3), contact={}, free={}, reward=report.reward._replace(p95=0.9)
     )
-    save_certificate(replace(certify("Swimmer-v5", spec, n_states=20, n_resets=20), generators=(spoilt,)))
+    save_certificate(replace(certificate, generators=(spoilt,)))
     words = ("model.free_variance=certified", "optimiser.epochs=2", "checkpoint_every=1")
     whole = fit_transition.run(configured(tmp_path / "run", *words))
     number = 0.09 / 0.91 / 32
@@ -277,7 +278,9 @@ def test_a_report_keeps_other_test_trajectories_apart(tmp_path):
         ("task.length=30", "task.chunk=5", "model=emlp"),
     ):
         runs.append(
-            fit_transition.run(configured(tmp_path / str(len(runs)), "optimiser.epochs=1", "seeds=2", *words)).run
+            fit_transition.run(
+                configured(tmp_path / str(len(runs)), "optimiser.epochs=1", "seeds=2", "task.train=100", *words)
+            ).run
         )
     assert main(["report", *runs, "--out", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text()

@@ -150,17 +150,17 @@ def test_augmentation_makes_a_plain_network_more_symmetric(tmp_path):
 
 @pytest.mark.rendered
 def test_both_hamiltonians_learn_the_pendulum_and_the_symmetric_one_conserves_its_momentum(tmp_path):
-    words = ("seeds=2", "optimiser.epochs=14", "checkpoint_every=14")
+    words = ("optimiser.epochs=14", "checkpoint_every=14")
     emlp = fit_dynamics.run(dynamics(tmp_path / "emlp", "model=emlp_hnn", *words))
     mlp = fit_dynamics.run(dynamics(tmp_path / "mlp", "model=mlp_hnn", *words))
     assert max(*emlp.test["test/error"], *mlp.test["test/error"]) < 0.1
     assert max(emlp.test["rollout/momentum_drift"]) < 1e-5 < 1e-2 < min(mlp.test["rollout/momentum_drift"])
     assert max(emlp.test["equivariance/error"]) < 1e-12 < 1e-2 < min(mlp.test["equivariance/error"])
-    assert emlp.test["rollout/diverged"] == [0.0, 0.0]
+    assert emlp.test["rollout/diverged"] == [0.0]
     for path in ("rollouts.json", "figures/rollouts.png", "figures/curves.png", "members.pt", "result.json"):
         assert (tmp_path / "emlp" / path).stat().st_size > 100
     curves = json.loads((tmp_path / "emlp" / "rollouts.json").read_text())
-    assert np.array(curves["error"]).shape == (2, 10) and len(curves["times"]) == 11
+    assert np.array(curves["error"]).shape == (1, 10) and len(curves["times"]) == 11
     truth, found = (torch.tensor(curves["example"][name], dtype=torch.float64) for name in ("truth", "found"))
     assert rollout_error(found, truth)[-1] < 0.5 and not torch.equal(found, truth)
     records = read_metrics(tmp_path / "mlp" / "metrics.jsonl")

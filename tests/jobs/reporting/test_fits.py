@@ -252,9 +252,8 @@ def test_agents_and_fits_on_one_page(runs, text, tmp_path):
     assert all(p["role"] == "img" and len(p["aria-label"]) > 30 for p in pictures)
     assert "far below: emlp" in text  # its line at rounding would flatten the others
     assert text == written(runs, tmp_path) and "<script" not in text
-    assert "InvertedPendulum" not in written(runs[:6], tmp_path) and "Learning curves" not in written(
-        runs[:6], tmp_path
-    )
+    of_fits = written(runs[:6], tmp_path)
+    assert "InvertedPendulum" not in of_fits and "Learning curves" not in of_fits
 
 
 def test_bad_input_is_one_line(runs, tmp_path):
