@@ -196,12 +196,6 @@ def test_a_free_pathway_breaks_the_symmetry_in_proportion():
     assert errors[0] < 1e-12 and 5 < errors[2] / errors[1] < 20
 
 
-def test_a_sample_does_not_depend_on_its_batch():
-    x = images(6, 1, size=(8, 8))
-    model = tiny({"conv": 1.0, "f_fc": 1.0})
-    assert relative(model(x)[4:], model(x[4:])) < 1e-14
-
-
 @pytest.mark.parametrize("pathways", [{"conv": 1.0, "f_fc": 1.0}, {"gconv": 1.0, "conv": 1.0, "s_fc": 1.0}], ids=str)
 def test_seeds_run_stacked(pathways):
     """Outputs, priors and gradients are those of each member by itself."""

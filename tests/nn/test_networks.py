@@ -387,15 +387,6 @@ def test_compile_without_a_graph_break(tmp_path):
     run_code(COMPILE, "aot_eager", *COMPILED, folder=tmp_path)
 
 
-@pytest.mark.parametrize("G", [Z(4), SO(3)], ids=str)
-def test_gradients_of_networks(G):
-    net = build(RPPEMLP, G, hidden=8, num_layers=1, free_scale=1.0).double()
-    x = torch.randn(2, net.rep_in.dim, dtype=torch.float64, generator=generator(5))
-    names, values = zip(*net.named_parameters(), strict=True)
-    f = lambda *p: functional_call(net, dict(zip(names, p, strict=True)), (x,))  # noqa: E731
-    assert torch.autograd.gradcheck(f, values, fast_mode=True)
-
-
 def test_representations_of_factors_and_of_generators_work_end_to_end():
     G = SO(3) * Z(4)
     net = EMLP(V(SO(3)) + V(Z(4)).lift(G), V(SO(3)), G, hidden=40, num_layers=2, generator=generator())
@@ -492,13 +483,6 @@ def test_a_strict_network_that_lets_nothing_through_is_refused_by_name(rep_in, r
     x = torch.randn(8, rep_in(G).dim, generator=generator())
     assert RPPEMLP(rep_in, rep_out, G, hidden=hidden, generator=generator())(x).std(0).max() > 0
     MLP(rep_in, rep_out, G, hidden=hidden)
-
-
-def test_products_make_invariants_of_what_no_linear_map_lets_through():
-    with refused("blocks.0.linear lets nothing through"):
-        EMLP(V, Scalar, SO(3), hidden=8 * Scalar, bilinear="published")
-    net = EMLP(V, Scalar, SO(3), hidden=8 * Scalar, generator=generator())
-    assert net(torch.randn(8, 3, generator=generator())).std() > 0
 
 
 def test_a_part_of_the_output_that_ignores_the_input_is_warned_of():

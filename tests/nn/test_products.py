@@ -180,14 +180,6 @@ def test_types_that_scalars_and_vectors_lack_are_carried_and_made():
         EMLP(rep_in, sign, G, hidden=20 * Scalar + 20 * V, num_layers=1, bilinear="channelwise")
 
 
-def test_scalars_alone_are_made_of_products_of_the_inputs():
-    net = EMLP(
-        2 * V, Scalar, O(3), hidden=16 * Scalar, num_layers=1, bilinear="channelwise", generator=generator()
-    ).double()
-    x = torch.randn(6, 6, generator=generator(3), dtype=torch.float64)
-    assert net(x).std() > 1e-3  # the inner products of two vectors; linear maps alone have none
-
-
 def test_finite_groups_with_regular_representations_have_none():
     assert all(block.bilinear is None for block in EMLP(V, V, Z(4), hidden=32, bilinear="channelwise").blocks)
 

@@ -23,7 +23,7 @@ from rppdyn.priors import (
 from rppdyn.reps import Scalar, V
 
 
-def learned(break_by: float, epochs: int = 90, learn_noise: bool = True) -> VarianceLearning:
+def learned(break_by: float, epochs: int = 60, learn_noise: bool = True) -> VarianceLearning:
     """Two seeds fitted to a function that Z(2) preserves, plus one that it doesn't."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 200, 2, generator=generator, dtype=torch.float64)

@@ -333,11 +333,6 @@ def test_files(tmp_path, generated):
     assert "nan.safetensors" in message and "its validation hold values that are not finite" in message
 
 
-def test_no_trajectories_are_a_dataset():
-    data = load_trajectories(Pendulum(), 0, 0, 0, horizon=2, cache=False)
-    assert data.train.shape == (0, 6, 12)
-
-
 @pytest.mark.parametrize(
     "bad, message",
     [
