@@ -231,9 +231,9 @@ def pooled_sums(pairs: Iterable[tuple[Inexact[Tensor, "n k"], Inexact[Tensor, "n
     return torch.stack([differences(a, b).sum(-1).mT for a, b in pairs]).sum(0)
 
 
-def pooled_ratio(sums: NDArray) -> NDArray:
-    """The ratio of sums ``(n, ..., 2)`` over inputs; 0 where nothing is compared."""
-    difference, size = np.moveaxis(sums.sum(0), -1, 0)
+def pooled_ratio(sums: NDArray, axis: int = 0) -> NDArray:
+    """The ratio of sums ``(..., n, ..., 2)`` over one axis, the inputs'; 0 where nothing is compared."""
+    difference, size = np.moveaxis(sums.sum(axis), -1, 0)
     return np.divide(difference, size, out=np.zeros_like(size), where=size > 0)
 
 
