@@ -52,7 +52,7 @@ def elements(spec, k: int = 0) -> Elements:
 
 @pytest.fixture(scope="module")
 def certificates():
-    return {env_id: certify(env_id) for env_id in FOUND}
+    return {env_id: certify(env_id, n_states=300) for env_id in FOUND}
 
 
 @every_env
@@ -247,7 +247,10 @@ def test_stepping_a_restored_state_is_a_continuation():
 @pytest.fixture(scope="module")
 def ant():
     return certify(
-        gym.make("Ant-v5", **OPTIONS), ant_spec("left-right", "quarter turn", "published", "yaw"), n_resets=200
+        gym.make("Ant-v5", **OPTIONS),
+        ant_spec("left-right", "quarter turn", "published", "yaw"),
+        n_states=400,
+        n_resets=100,
     )
 
 
@@ -392,7 +395,7 @@ def test_a_humanoid_with_equal_sides_is_exact_under_a_tight_solver():
     model, spec = env.unwrapped.model, symmetry_spec(env)
     even = symmetrise(model, derive(model)["left-right"])
     (as_built,), (stock,), (tight,) = (
-        certify(m, spec, n_states=50, solver=solver).generators
+        certify(m, spec, n_states=30, solver=solver).generators
         for m, solver in ((model, "tight"), (even, "stock"), (even, "tight"))
     )
     assert as_built.dynamics_verdict == "approximate" and 1e-3 < as_built.state.median < 1e-1

@@ -24,9 +24,9 @@ def normal(*shape, seed=0):
     return torch.randn(shape, generator=generator(seed), dtype=torch.float64)
 
 
-def network(G, hidden=12, rep_in=V, rep_out=V, **options):
+def network(G, hidden=12, rep_in=V, rep_out=V, num_layers=2, **options):
     return RPPEMLP(
-        rep_in, rep_out, G, hidden=hidden, num_layers=2, free_scale=0.5, generator=generator(), **options
+        rep_in, rep_out, G, hidden=hidden, num_layers=num_layers, free_scale=0.5, generator=generator(), **options
     ).double()
 
 
@@ -93,7 +93,7 @@ class Rollout(nn.Module):
 
 
 def hamiltonian(bilinear=True):
-    return network(O2eR3(), 10, 2 * V, Scalar, bilinear=bilinear)
+    return network(O2eR3(), 10, 2 * V, Scalar, num_layers=1, bilinear=bilinear)
 
 
 MIRROR = Group("mirror", discrete_generators=torch.tensor([[[-1.0, 0.0], [0.0, 1.0]]]))
