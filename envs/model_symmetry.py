@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import mujoco
@@ -40,6 +41,23 @@ from scipy.linalg import block_diag, expm
 
 from rppdyn.envs.encoding import Encoding
 from rppdyn.envs.spec import Entry
+
+
+def codes(enum) -> SimpleNamespace:
+    """MuJoCo's codes of an enumeration as plain integers: its own never equal NumPy's when they stand on the left.
+
+    >>> codes(mujoco.mjtJoint).HINGE
+    3
+    """
+    members = {name.split("_", 1)[1]: int(value) for name, value in enum.__members__.items() if "_" in name}
+    return SimpleNamespace(**members)
+
+
+BIAS, DISABLE, EQUALITY, GAIN, GEOM, JOINT, OBJECT, TRANSMISSION, WRAP = (
+    codes(getattr(mujoco, f"mjt{name}"))
+    for name in ("Bias", "DisableBit", "Eq", "Gain", "Geom", "Joint", "Obj", "Trn", "Wrap")
+)
+FREE, BALL, SLIDE, HINGE = JOINT.FREE, JOINT.BALL, JOINT.SLIDE, JOINT.HINGE
 
 
 @dataclass(frozen=True)
@@ -102,10 +120,6 @@ class ModelSymmetry:
         """1 for a rotation, -1 for a reflection."""
         return 1.0 if self.is_continuous else float(round(np.linalg.det(self.rotation)))
 
-
-FREE, BALL, SLIDE, HINGE = (
-    int(getattr(mujoco.mjtJoint, f"mjJNT_{name}")) for name in ("FREE", "BALL", "SLIDE", "HINGE")
-)
 
 Affine = tuple[np.ndarray, np.ndarray]
 
@@ -300,3 +314,36 @@ def scalar_joints(model: mujoco.MjModel) -> list[int]:
 def phrase(*parts: str) -> str:
     """The parts that are not empty, with spaces between them."""
     return " ".join(part for part in parts if part)
+
+
+# -- elements of a model -----------------------------------------------------------------------------------------------
+
+
+def name_of(model: mujoco.MjModel, kind: str, i: int) -> str:
+    """Kind and name of an element, or where it belongs if it has no name."""
+    if kind == "control":
+        return name_of(model, "actuator", int(np.searchsorted(control_addresses(model)[0], i, "right")) - 1)
+    if kind == "dof":
+        joint, first = int(model.dof_jntid[i]), int(model.jnt_dofadr[model.dof_jntid[i]])
+        name = name_of(model, "joint", joint)
+        return f"{name} (dof {i - first})" if model.jnt_type[joint] in (FREE, BALL) else name
+    object_type = getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}")
+    if name := mujoco.mj_id2name(model, object_type, i):
+        return f"{kind} {name}"
+    if kind == "actuator" and model.actuator_trntype[i] in (0, 1):
+        return f"actuator of {name_of(model, 'joint', int(model.actuator_trnid[i, 0])).removeprefix('joint ')}"
+    if kind == "pair":
+        return " and ".join(name_of(model, "geom", int(ids[i])) for ids in (model.pair_geom1, model.pair_geom2))
+    if kind == "actuator" and model.actuator_trntype[i] == TRANSMISSION.TENDON:
+        return f"actuator of {name_of(model, 'tendon', int(model.actuator_trnid[i, 0]))}"
+    if kind in ("geom", "site", "joint"):
+        body = int(getattr(model, f"{'jnt' if kind == 'joint' else kind}_bodyid")[i])
+        return f"{kind} {i} of {name_of(model, 'body', body)}"
+    return f"{kind} {i}"
+
+
+def control_addresses(model: mujoco.MjModel) -> tuple[np.ndarray, np.ndarray]:
+    """First control of each actuator and how many it has; one each before MuJoCo 4."""
+    if hasattr(model, "actuator_ctrladr"):
+        return np.asarray(model.actuator_ctrladr), np.asarray(model.actuator_ctrlnum)
+    return np.arange(model.nu), np.ones(model.nu, int)

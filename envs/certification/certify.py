@@ -72,7 +72,7 @@ from rppdyn.envs.certification.store import (
 from rppdyn.envs.derivation import derive
 from rppdyn.envs.derivation.reversal import Reversal
 from rppdyn.envs.making import is_model_file, load_model, stock_env
-from rppdyn.envs.model_symmetry import ModelSymmetry
+from rppdyn.envs.model_symmetry import HINGE, ModelSymmetry
 from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Outcome, Simulator, quiet_mujoco, tight_solver
 from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.envs.state import capture_state, restore_state
@@ -502,7 +502,7 @@ def _apart(model: mujoco.MjModel, a: tuple[np.ndarray, ...], b: tuple[np.ndarray
     turns = np.zeros((len(a[0]), model.nv))
     for row, p, q in zip(turns, a[0], b[0], strict=True):
         mujoco.mj_differentiatePos(model, row, 1.0, q, p)
-    hinges = model.jnt_dofadr[model.jnt_type == mujoco.mjtJoint.mjJNT_HINGE]
+    hinges = model.jnt_dofadr[model.jnt_type == HINGE]
     turns[:, hinges] = (turns[:, hinges] + np.pi) % (2 * np.pi) - np.pi
     return np.linalg.norm(np.hstack([turns, a[1] - b[1]]), axis=1)
 

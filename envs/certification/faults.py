@@ -28,8 +28,8 @@ from mujoco import rollout
 from numpy.typing import NDArray
 
 from rppdyn.envs.certification.certify import opened
-from rppdyn.envs.derivation.trees import name_of
 from rppdyn.envs.episodes import Episode
+from rppdyn.envs.model_symmetry import BALL, FREE, TRANSMISSION, name_of
 from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Simulator
 from rppdyn.envs.spec import align
 
@@ -185,10 +185,10 @@ def _parameters(model: mujoco.MjModel) -> Iterator[_Parameter]:
             yield _Parameter(name_of(model, "body", i), "mass", "body_mass", (i,), float(model.body_mass[i]))
     torques = _torques(model)
     for j in range(model.njnt):
-        if int(model.jnt_type[j]) == int(mujoco.mjtJoint.mjJNT_FREE):
+        if model.jnt_type[j] == FREE:
             continue
         first = int(model.jnt_dofadr[j])
-        dofs = tuple(range(first, first + (3 if int(model.jnt_type[j]) == int(mujoco.mjtJoint.mjJNT_BALL) else 1)))
+        dofs = tuple(range(first, first + (3 if model.jnt_type[j] == BALL else 1)))
         part = name_of(model, "joint", j)
         for name, field in (("damping", "dof_damping"), ("armature", "dof_armature")):
             if value := float(getattr(model, field)[first]):
@@ -205,7 +205,7 @@ def _torques(model: mujoco.MjModel) -> NDArray[np.float64]:
     """The largest torque of the motors on each degree of freedom, where they drive joints; a scale of friction."""
     torques = np.zeros(model.nv)
     for i in range(model.nu):
-        if int(model.actuator_trntype[i]) in (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)):
+        if model.actuator_trntype[i] in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
             high = np.abs(model.actuator_ctrlrange[i]).max() or 1.0
             gain = abs(model.actuator_gainprm[i, 0]) or 1.0
             torques[model.jnt_dofadr[model.actuator_trnid[i, 0]]] += abs(model.actuator_gear[i, 0]) * high * gain

@@ -10,8 +10,8 @@ import numpy as np
 
 from rppdyn.envs.derivation.reversal import Reversal, derive_reversal
 from rppdyn.envs.derivation.search import search
-from rppdyn.envs.derivation.trees import Skeleton, control_addresses, name_of
-from rppdyn.envs.model_symmetry import Deviation, ModelSymmetry
+from rppdyn.envs.derivation.trees import Skeleton
+from rppdyn.envs.model_symmetry import Deviation, ModelSymmetry, control_addresses, name_of
 from rppdyn.envs.spec import align
 
 LISTED = 12  # deviations that a table spells out

@@ -23,18 +23,8 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial import cKDTree
 
-from rppdyn.envs.derivation.trees import (
-    EQUALITY,
-    FREE,
-    GEOM,
-    OBJECT,
-    TRANSMISSION,
-    WRAP,
-    Skeleton,
-    TreeMatch,
-    control_addresses,
-    local_transform,
-)
+from rppdyn.envs.derivation.trees import Skeleton, TreeMatch, local_transform
+from rppdyn.envs.model_symmetry import EQUALITY, FREE, GEOM, OBJECT, TRANSMISSION, WRAP, control_addresses
 
 NONE = -1
 

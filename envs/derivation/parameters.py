@@ -25,7 +25,9 @@ from rppdyn.envs.derivation.elements import (
     tendon_coefficients,
 )
 from rppdyn.envs.derivation.fields import CONSTANTS, SAME, SHORTCUTS
-from rppdyn.envs.derivation.trees import (
+from rppdyn.envs.derivation.trees import Skeleton, TreeMatch, rotation_about
+from rppdyn.envs.encoding import rotation_matrix
+from rppdyn.envs.model_symmetry import (
     BALL,
     BIAS,
     DISABLE,
@@ -37,14 +39,10 @@ from rppdyn.envs.derivation.trees import (
     OBJECT,
     SLIDE,
     WRAP,
-    Skeleton,
-    TreeMatch,
+    Deviation,
     control_addresses,
     name_of,
-    rotation_about,
 )
-from rppdyn.envs.encoding import rotation_matrix
-from rppdyn.envs.model_symmetry import Deviation
 
 TOLERANCE = 1e-9
 """Relative difference from which on a parameter is said to deviate; rounding gives 1e-15."""
@@ -350,7 +348,7 @@ def _bodies(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     def tensor(i: int, row: np.ndarray) -> np.ndarray:
         return (trees.frames[i] @ row.reshape(3, 3) @ trees.frames[i].T).ravel()
 
-    free = np.array([bool(js) and m.jnt_type[js[0]] == mujoco.mjtJoint.mjJNT_FREE for js in skeleton.joints])
+    free = np.array([bool(js) and m.jnt_type[js[0]] == FREE for js in skeleton.joints])
     tensors = skeleton.inertia.reshape(-1, 9)
     yield Parameter("body", "pos", m.body_pos.copy(), to, place, holds & ~free, skeleton.size, "body_pos")
     yield Parameter("body", "mass", m.body_mass[:, None].copy(), to, _same, counts)

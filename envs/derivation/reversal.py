@@ -35,19 +35,8 @@ from rppdyn.envs.derivation.parameters import (
     signed_interval,
     surfaces,
 )
-from rppdyn.envs.derivation.trees import (
-    AXIS_TOLERANCE,
-    FREE,
-    GEOM,
-    HINGE,
-    SLIDE,
-    TRANSMISSION,
-    Isometry,
-    Skeleton,
-    TreeMatch,
-    local_transform,
-)
-from rppdyn.envs.model_symmetry import Deviation
+from rppdyn.envs.derivation.trees import AXIS_TOLERANCE, Isometry, Skeleton, TreeMatch, local_transform
+from rppdyn.envs.model_symmetry import FREE, GEOM, HINGE, SLIDE, TRANSMISSION, Deviation
 
 ROUGH = 0.1
 """Misfit, relative to the chain's size and mass, from which on head and tail are too unlike to change places."""

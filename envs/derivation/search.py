@@ -10,19 +10,8 @@ import numpy as np
 
 from rppdyn.envs.derivation.elements import NONE, Match, match_elements
 from rppdyn.envs.derivation.parameters import deviations
-from rppdyn.envs.derivation.trees import (
-    BALL,
-    FREE,
-    HINGE,
-    SLIDE,
-    Isometry,
-    Skeleton,
-    TreeMatch,
-    match_trees,
-    name_of,
-    rotation_about,
-)
-from rppdyn.envs.model_symmetry import ModelSymmetry
+from rppdyn.envs.derivation.trees import Isometry, Skeleton, TreeMatch, match_trees, rotation_about
+from rppdyn.envs.model_symmetry import BALL, FREE, HINGE, SLIDE, ModelSymmetry, name_of
 
 ANGLE = 1.0
 """By how much the world is turned to try a continuous symmetry: no fraction of a whole turn, so no finite group has it."""

@@ -22,8 +22,18 @@ from scipy.linalg import block_diag
 from rppdyn.envs.derivation.elements import NONE, Match, pseudo_inertias, set_inertias
 from rppdyn.envs.derivation.parameters import Parameter, parameters
 from rppdyn.envs.derivation.search import search
-from rppdyn.envs.derivation.trees import BIAS, GAIN, GEOM, JOINT, TRANSMISSION, Skeleton, control_addresses, name_of
-from rppdyn.envs.model_symmetry import Deviation, ModelSymmetry
+from rppdyn.envs.derivation.trees import Skeleton
+from rppdyn.envs.model_symmetry import (
+    BIAS,
+    GAIN,
+    GEOM,
+    JOINT,
+    TRANSMISSION,
+    Deviation,
+    ModelSymmetry,
+    control_addresses,
+    name_of,
+)
 from rppdyn.envs.observation.action import space_of
 from rppdyn.envs.observation.quantities import fields_of
 from rppdyn.envs.observation.recognition import Observation, Source

@@ -19,13 +19,13 @@ import copy
 import itertools
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import SimpleNamespace
 
 import mujoco
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from rppdyn.envs.encoding import rotation_matrix
+from rppdyn.envs.model_symmetry import BALL, DISABLE, FREE, GEOM, HINGE, OBJECT, SLIDE, TRANSMISSION, WRAP
 
 AXIS_TOLERANCE = 0.05
 """Largest distance between unit axes that still count as the same structure, 3 degrees."""
@@ -385,33 +385,6 @@ def _snap(matrix: np.ndarray) -> np.ndarray:
 # -- a MuJoCo model's kinematic trees as plain arrays in the reference pose `qpos0` --------------------------------------------
 
 
-def codes(enum) -> SimpleNamespace:
-    """MuJoCo's codes of an enumeration as plain integers: its own never equal NumPy's when they stand on the left.
-
-    >>> codes(mujoco.mjtJoint).HINGE
-    3
-    """
-    members = {name.split("_", 1)[1]: int(value) for name, value in enum.__members__.items() if "_" in name}
-    return SimpleNamespace(**members)
-
-
-BIAS, DISABLE, EQUALITY, GAIN, GEOM, JOINT, OBJECT, TRANSMISSION, WRAP = map(
-    codes,
-    (
-        mujoco.mjtBias,
-        mujoco.mjtDisableBit,
-        mujoco.mjtEq,
-        mujoco.mjtGain,
-        mujoco.mjtGeom,
-        mujoco.mjtJoint,
-        mujoco.mjtObj,
-        mujoco.mjtTrn,
-        mujoco.mjtWrap,
-    ),
-)
-FREE, BALL, SLIDE, HINGE = JOINT.FREE, JOINT.BALL, JOINT.SLIDE, JOINT.HINGE
-
-
 @dataclass(frozen=True, eq=False)
 class Skeleton:
     """Bodies, joints and masses of a model; b numbers bodies, j joints.
@@ -569,44 +542,3 @@ def local_transform(skeleton: Skeleton, kind: str, i: int) -> tuple[int, np.ndar
     """Body, position and orientation of a geom or site in its body's frame."""
     m = skeleton.model
     return int(getattr(m, f"{kind}_bodyid")[i]), getattr(m, f"{kind}_pos")[i], skeleton.axes[kind][i]
-
-
-_PREFIX = {
-    "body": "body",
-    "joint": "jnt",
-    "geom": "geom",
-    "site": "site",
-    "tendon": "tendon",
-    "actuator": "actuator",
-    "equality": "eq",
-}
-
-
-def name_of(model: mujoco.MjModel, kind: str, i: int) -> str:
-    """Kind and name of an element, or where it belongs if it has no name."""
-    if kind == "control":
-        return name_of(model, "actuator", int(np.searchsorted(control_addresses(model)[0], i, "right")) - 1)
-    if kind == "dof":
-        joint, first = int(model.dof_jntid[i]), int(model.jnt_dofadr[model.dof_jntid[i]])
-        name = name_of(model, "joint", joint)
-        return f"{name} (dof {i - first})" if model.jnt_type[joint] in (FREE, BALL) else name
-    object_type = getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}")
-    if name := mujoco.mj_id2name(model, object_type, i):
-        return f"{kind} {name}"
-    if kind == "actuator" and model.actuator_trntype[i] in (0, 1):
-        return f"actuator of {name_of(model, 'joint', int(model.actuator_trnid[i, 0])).removeprefix('joint ')}"
-    if kind == "pair":
-        return " and ".join(name_of(model, "geom", int(ids[i])) for ids in (model.pair_geom1, model.pair_geom2))
-    if kind == "actuator" and model.actuator_trntype[i] == TRANSMISSION.TENDON:
-        return f"actuator of {name_of(model, 'tendon', int(model.actuator_trnid[i, 0]))}"
-    if kind in ("geom", "site", "joint"):
-        body = int(getattr(model, f"{_PREFIX[kind]}_bodyid")[i])
-        return f"{kind} {i} of {name_of(model, 'body', body)}"
-    return f"{kind} {i}"
-
-
-def control_addresses(model: mujoco.MjModel) -> tuple[np.ndarray, np.ndarray]:
-    """First control of each actuator and how many it has; one each before MuJoCo 4."""
-    if hasattr(model, "actuator_ctrladr"):
-        return np.asarray(model.actuator_ctrladr), np.asarray(model.actuator_ctrlnum)
-    return np.arange(model.nu), np.ones(model.nu, int)

@@ -13,10 +13,10 @@ import mujoco
 import numpy as np
 
 from rppdyn.envs.encoding import rotation_matrix
-from rppdyn.envs.model_symmetry import FREE, ModelSymmetry, scalar_joints
+from rppdyn.envs.model_symmetry import FREE, TRANSMISSION, ModelSymmetry, scalar_joints
 from rppdyn.envs.observation.quantities import Fixtures
 
-JOINT_TRANSMISSIONS = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
+JOINT_TRANSMISSIONS = (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT)
 """Kinds of actuators that act on one joint."""
 
 Pose = Mapping[str, float] | Sequence[float] | str | None
@@ -105,7 +105,7 @@ class Robot:
         for kind, (target, _) in zip(model.actuator_trntype, model.actuator_trnid, strict=True):
             if kind in JOINT_TRANSMISSIONS:
                 moved.add(target)
-            elif kind == int(mujoco.mjtTrn.mjTRN_TENDON):
+            elif kind == TRANSMISSION.TENDON:
                 first, count = model.tendon_adr[target], model.tendon_num[target]
                 wraps = slice(first, first + count)
                 if (model.wrap_type[wraps] != mujoco.mjtWrap.mjWRAP_JOINT).any():
