@@ -36,11 +36,14 @@ for section in "$@"; do
             done
             ;;
         26)
-            words="agent=mbpo $pendulum env.kwargs.wind=0.03 $certified total_steps=7500 evaluation.every=500 checkpoint_every=1000 seed=1400 seeds=10
+            words="agent=mbpo $pendulum env.kwargs.wind=0.03 $certified total_steps=7500 evaluation.every=500 checkpoint_every=1000 seeds=10
                 agent.gradient_steps=2 agent.imagination.members=3 agent.imagination.hidden=64 agent.imagination.every=500 agent.imagination.rollouts=4000"
-            go 26/strict $words agent.imagination.kind=emlp
-            go 26/relaxed $words agent.imagination.kind=rpp agent.imagination.free_variance=0.0036
-            go 26/plain $words agent.imagination.kind=mlp
+            for design in "0.5 seed=1420" "0.05 seed=1400"; do
+                at="$words agent.imagination.real_ratio=$design"
+                go "26/${design%% *}-strict" $at agent.imagination.kind=emlp
+                go "26/${design%% *}-relaxed" $at agent.imagination.kind=rpp agent.imagination.free_variance=0.0036
+                go "26/${design%% *}-plain" $at agent.imagination.kind=mlp
+            done
             ;;
         29)
             words="model.hidden=64 total_steps=50000 evaluation.every=5000 evaluation.episodes=5 checkpoint_every=10000 seed=1800 seeds=15"
