@@ -37,7 +37,8 @@ def rows_of(paths: list[Path]) -> list[Row]:
             print(f"{path}: at step {int(steps[-1])} of {config['total_steps']}; left out")
             continue
         model, wind = config["agent"]["imagination"], config["env"]["kwargs"]["wind"]
-        cell = f"{config['env']['id']}, {config['env']['symmetry']}, wind {wind:g}, {config['total_steps']} steps, on models"
+        cell = f"{config['env']['id']}, {config['env']['symmetry']}, wind {wind:g}, {config['total_steps']} steps"
+        cell += f", real {model['real_ratio']:g}"
         commit = ((folder.result() or {}).get("provenance", {}).get("commit") or "")[:7]
         groups.setdefault((cell, NAMES[model["kind"]]), []).append({
             "seed": config["seed"], "value": float(np.mean(returns[1:])), "steps": [int(step) for step in steps],
