@@ -401,7 +401,7 @@ class Batches:
 
     @property
     def is_on_device(self) -> bool:
-        """Whether `draw_ahead` draws batches on the device that trains."""
+        """True if `draw_ahead` draws batches on the device that trains."""
         return (buffer := self.row_buffer) is not None and buffer.generator.device.type == buffer.device.type
 
     @property

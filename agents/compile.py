@@ -198,7 +198,7 @@ MIN_UPDATES_TO_COMPILE = 20_000
 
 
 def worth_compiling(agent: RPPSAC) -> bool:
-    """Whether the training that an agent has begun is long enough, and torch can compile it.
+    """Return whether the training that an agent has begun is long enough, and torch can compile it.
 
     The whole training counts, steps before this call included, so that one that is resumed rounds as before.
     """
@@ -315,7 +315,7 @@ MAX_UPDATES_AHEAD, MAX_BYTES_AHEAD = 64, 2**28
 
 
 def is_replayed(device: torch.device) -> bool:
-    """Whether updates on a device are replayed; only there is it faster."""
+    """Return whether updates on a device are replayed; only there is it faster."""
     return device.type == "cuda"
 
 
@@ -326,7 +326,7 @@ class _Graph(NamedTuple):
     reads: list[Tensor]
 
     def has_moved(self, reads: Sequence[Tensor]) -> bool:
-        """Whether a tensor is no longer where it was read; those are held, so that nothing else gets their addresses."""
+        """Return whether a tensor is no longer where it was read; those are held, so that nothing else gets their addresses."""
         return [t.data_ptr() for t in reads] != [t.data_ptr() for t in self.reads]
 
 

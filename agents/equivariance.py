@@ -208,7 +208,7 @@ def _measured(
 
 
 class SymmetricAgent:
-    """What agents with symmetric policies have in common, whatever algorithm trains them."""
+    """Methods that agents with symmetric policies have in common, whatever algorithm trains them."""
 
     policy: Any  # a SymmetricPolicy; stable-baselines3 declares it of a class of its own
 

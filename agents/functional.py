@@ -404,7 +404,7 @@ def stacked(nets: Sequence[RPPEMLP]) -> Networks:
 
 
 def needs_copies(vectors: Tensor) -> bool:
-    """Whether weights that are parts of several vectors are to be copied, once.
+    """Return whether weights that are parts of several vectors are to be copied, once.
 
     oneDNN, which takes products below the highest precision on a CPU, would copy them in each of their products.
     """

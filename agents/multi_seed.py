@@ -369,12 +369,12 @@ class SeedTrainer:
 
     @property
     def _steps_here(self) -> bool:
-        """Whether its environments step in this process, when they are waited for."""
+        """True if its environments step in this process, when they are waited for."""
         return isinstance(self.agent.env.unwrapped, DummyVecEnv)
 
     @property
     def is_collecting(self) -> bool:
-        """Whether a rollout is under way."""
+        """True if a rollout is under way."""
         return self._rollout is not None
 
     def end(self) -> None:

@@ -233,7 +233,7 @@ class RPPSAC(SymmetricAgent, SAC):
 
     @property
     def compiles(self) -> bool:
-        """Whether gradient updates, and actions in training, are compiled."""
+        """True if gradient updates, and actions in training, are compiled."""
         return self._worth_compiling if self.compile is None else self.compile
 
     @property

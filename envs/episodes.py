@@ -288,7 +288,7 @@ def _one_line(space: gym.Space) -> str:
 
 
 SPLIT_SEED = 0
-"""Of the episodes held out: the same for every seed of a fit, so that seeds are compared on the same trajectories."""
+"""Seed of the split of episodes: the same for every seed of a fit, so that seeds are compared on the same trajectories."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from rppdyn.envs.wrappers import ReturnedError, blamed, flattened, require_reset
 from rppdyn.errors import one_line, place_in_users_code, require_trust, search_modules
 
 ARGUMENTS = ("env_id", "actuator_scale", "monitor", "named_by")
-"""Of `make_env` itself; an option of an environment can't be called so."""
+"""Arguments of `make_env` itself, which no option of an environment may be named after."""
 
 _SAID: dict = {}
 """Which of Gymnasium's remarks have been made, as Python's warnings keep it."""

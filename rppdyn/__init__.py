@@ -16,7 +16,7 @@ __all__ = ["__version__", "fit", "load"]
 
 
 def load(run: str | PathLike[str], *, trust: bool = False) -> Any:
-    """What a finished run has trained, as one object with `predict`; see :func:`rppdyn.jobs.predict.load`."""
+    """Load a finished run's trained function, as one object with `predict`; see :func:`rppdyn.jobs.predict.load`."""
     from rppdyn.jobs import predict
 
     return predict.load(run, trust=trust)

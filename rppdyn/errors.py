@@ -28,7 +28,7 @@ class UserCodeError(RuntimeError):
 
 
 def one_line(error: BaseException) -> str:
-    """What to tell a user of an exception, in one line: its message, and where the user's own code failed its place."""
+    """Return an exception's message in one line, and the place where the user's own code failed, if it did."""
     place = place_in_users_code(error)
     said = " ".join(str(error).split())
     return said if place is None else f"{place}: {type(error).__name__}{': ' * bool(said)}{said[:500]}"
@@ -51,7 +51,7 @@ def place_in_users_code(error: BaseException) -> str | None:
 
 
 def is_users_class(kind: type) -> bool:
-    """Whether a class is defined in a module of the user's."""
+    """Return whether a class is defined in a module of the user's."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     return kind.__module__.split(".")[0] != "rppdyn" and file is not None and _is_users(file)
@@ -85,7 +85,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def by_user(error: BaseException) -> bool:
-    """Whether an exception says what its reader did wrong: a UserError, or one of the user's own code.
+    """Return whether an exception says what its reader did wrong: a UserError, or one of the user's own code.
 
     What does not fit in memory or on the disk is the user's, too, and an OSError that names a file. So is a plain ValueError or
     TypeError that a `raise` statement of this package made, as its mathematics refuse arguments; one of NumPy's, or of `int`,
@@ -103,7 +103,7 @@ def by_user(error: BaseException) -> bool:
 
 
 def _raised_here(error: BaseException) -> bool:
-    """Whether a `raise` statement of this package made an exception."""
+    """Return whether a `raise` statement of this package made an exception."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -113,7 +113,7 @@ def _raised_here(error: BaseException) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether something did not fit in memory; torch says so of the CPU's by a RuntimeError."""
+    """Return whether something did not fit in memory; torch says so of the CPU's by a RuntimeError."""
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
@@ -122,7 +122,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_out_of_space(error: BaseException) -> bool:
-    """Whether a disk, or what its user or one file may have of it, is full; torch says so, writing, by a RuntimeError."""
+    """Return whether a disk, a quota or a file's limit is full; torch says so, writing, by a RuntimeError."""
     if isinstance(error, RuntimeError):
         return "PytorchStreamWriter failed" in str(error) or "unexpected pos" in str(error)
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -30,7 +30,7 @@ MAX_ORDER = 64
 
 MAX_FACTORS = 32
 MAX_NUMBERS = 2**27
-"""Of a direct product: its factors, and the entries of its generators."""
+"""Limits of a direct product: its factors, and the entries of its generators."""
 
 Matrices = Tensor | np.ndarray | Sequence[Any]
 """Square matrices ``(n, d, d)``: an array, or a sequence of arrays or of rows of numbers."""

@@ -1,4 +1,4 @@
-"""What a verb of the command line is, and those that train something into a run folder: overrides, sweeps, runs that go on."""
+"""Verbs of the command line, and those that train something into a run folder: overrides, sweeps, runs that go on."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ class Training:
     """A job that trains something into a run folder.
 
     Attributes:
-        name: of its configuration, and of its module in `rppdyn.jobs`.
-        result: what its runs end with, `module:class`. Nothing heavy is imported with it, so that a run that was finished
+        name: name of its configuration, and of its module in `rppdyn.jobs`.
+        result: class of its runs' results, `module:class`. Nothing heavy is imported with it, so that a run that was finished
             before is shown at once.
         trusts: whether a file that it opens, a run or a dataset, may name a module.
         others: configurations of the same verb for other tasks; the choice of the task says which is meant.
@@ -153,7 +153,7 @@ class Training:
 
     @property
     def implementation(self) -> ModuleType:
-        """What does it."""
+        """Module with the job's implementation."""
         return import_module(f"rppdyn.jobs.{self.module or self.name}")
 
     def chosen(self, words: Sequence[str]) -> Training:
@@ -178,7 +178,7 @@ class Training:
 
     @property
     def objective(self) -> tuple[str, str]:
-        """What a search for good settings optimises, a metric, and in which direction."""
+        """Metric that a search for good settings optimises, and its direction."""
         if self.name == "train_agent":
             return "eval/return_mean", "maximize"
         return ("bound/value" if self.module == "bound" else "validation/error"), "minimize"
@@ -328,7 +328,7 @@ def _search(job: Training, words: Sequence[str], trust: bool) -> int:
 
 
 def _apart(configs: Sequence[Any]) -> str:
-    """What keeps the folders of a sweep apart."""
+    """Return a part of the path that keeps the folders of a sweep apart."""
     seeds = max(getattr(config, "seeds", 1) for config in configs)
     if seeds > 1 and all(config.run_dir is None for config in configs):
         return (

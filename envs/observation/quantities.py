@@ -454,7 +454,7 @@ class Subtrees:
 
     Args:
         bodies: the bodies themselves.
-        masses: what of each subtree no joint moves, in kg, and `centres`, where that is in the world, (n, 3).
+        masses: mass of each subtree that no joint moves, in kg, and `centres`, where that is in the world, (n, 3).
         still: indices of the subtrees in which nothing moves.
     """
 

@@ -17,7 +17,7 @@ from rppdyn.errors import UserError
 
 METHODS = ("dopri5", "rk4", "leapfrog")
 MAX_STEPS = 10_000
-"""Of the adaptive method, between two times."""
+"""Limit of the adaptive method's steps between two times."""
 
 
 class IntegrationError(UserError):

@@ -18,7 +18,7 @@ from rppdyn.nn.derivatives import plain_vjp
 from rppdyn.reps import Rep, Scalar
 
 LEAST = 1e-3
-"""Of the eigenvalues of a mechanical model's inverse mass matrix."""
+"""Smallest eigenvalue of a mechanical model's inverse mass matrix."""
 
 
 class DynamicsModel(nn.Module, ABC):

@@ -24,7 +24,7 @@ LOG_STD = (-8.0, 2.0)
 
 
 INITIAL_SCALE = 0.1
-"""Of the weights of a network's last layer (``output_scale``): a model begins by changing the state little."""
+"""Initial scale of the weights of a network's last layer (``output_scale``): a model begins by changing the state little."""
 
 HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 

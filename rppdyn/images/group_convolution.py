@@ -19,10 +19,10 @@ from rppdyn.images.registry import Place
 from rppdyn.nn.curvature import Kronecker
 
 ROTATIONS = 4
-"""Of p4."""
+"""Number of rotations in p4."""
 
 Orientations = tuple[int, int]
-"""Of input and output: (1, 4) lifts images to features, (4, 1) takes features back to images."""
+"""Numbers of orientations of input and output: (1, 4) lifts images to features, (4, 1) takes features back to images."""
 
 ORIENTATIONS: tuple[Orientations, ...] = ((1, ROTATIONS), (ROTATIONS, ROTATIONS), (ROTATIONS, 1))
 """Those that a group convolution has."""

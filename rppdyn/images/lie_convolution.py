@@ -327,7 +327,7 @@ def draw_elements(net: nn.Module, generator: torch.Generator | None = None) -> f
 
 
 TERMS = 60
-"""Of the series of Bessel functions: enough for omega up to 4, beyond which a filter is another one at every angle."""
+"""Number of terms in the series of Bessel functions: enough for omega up to 4, where a filter differs at every angle."""
 
 LARGEST_OMEGA = 4.0
 

@@ -276,7 +276,7 @@ class ImageModel(nn.Module):
         free_scale: initial size of all but the most symmetric pathways of a layer.
         output_scale: initial size of outputs. What images have in common makes them as large as ten after several poolings;
             where few channels have to take that back, all rectifiers of a layer may die in the first steps.
-        batch_norm: whether what a layer is given, after the first, is normalised over the batch, each field by itself, without
+        batch_norm: whether a layer's input, after the first, is normalised over the batch, each field by itself, without
             scale and offset. Rectified maps have much in common, and layers learn badly from it. In training a sample's output
             depends on the others then; after ``model.eval()`` running means stand for them.
         settings: settings of pathways that have their own, by the pathway's name.

@@ -313,7 +313,7 @@ class SubspaceFit:
         return {"bound": metrics["bound/value_mean"]}
 
     def test(self) -> dict[str, Any]:
-        """Of each seed's setting with the smallest bound; of the description the smallest of all settings."""
+        """Return the metrics of each seed's setting with the smallest bound, and the smallest description of all settings."""
         members = range(len(self.loss))
         best = [self._best(index) or {} for index in members]
         names = {"bound/value": "bound", "risk/train": "risk", "risk/test": "test", "bound/bits": "bits"}
@@ -419,7 +419,7 @@ class _Predict(nn.Module):
 
 
 def _projector_stream(seed: int, dimension: int) -> torch.Generator:
-    """Of a seed's projector, apart from those of its weights, data and batches."""
+    """Return the random stream of a seed's projector, apart from those of its weights, data and batches."""
     words = np.random.SeedSequence([seed, dimension]).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(words[0]))
 

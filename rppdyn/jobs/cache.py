@@ -16,7 +16,7 @@ UNITS = ("bytes", "KiB", "MiB", "GiB")
 
 @dataclass(frozen=True)
 class CacheReport:
-    """What the two folders hold; `cleared` counts the bases and datasets removed, None where none were to be."""
+    """Contents of the two caches; `cleared` counts the bases and datasets removed, None where none were to be."""
 
     bases: Summary
     datasets: Summary

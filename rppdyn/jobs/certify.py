@@ -58,7 +58,7 @@ def run(config: CertifyConfig, progress: bool = False) -> Certificate:
 
 
 def rank(config: CertifyConfig) -> Diagnosis:
-    """What breaks the symmetry, by its effect on motion.
+    """Rank what breaks the symmetry by its effect on motion.
 
     Raises:
         ValueError: no discrete symmetry of the model deviates.

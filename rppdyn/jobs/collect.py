@@ -27,11 +27,11 @@ STEPS = 50_000  # that are played unless another number is asked for
 
 @dataclass(frozen=True)
 class CollectResult:
-    """What was written, and where.
+    """The dataset that was written, and its place.
 
     Attributes:
         dataset, folder: its Minari id and its place.
-        env: of the episodes.
+        env: environment of the episodes.
         source: where they are from.
         lengths, returns: steps and undiscounted sum of rewards of each episode.
     """

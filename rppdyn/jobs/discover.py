@@ -134,12 +134,12 @@ class Found:
     """The symmetry discovered in one function.
 
     Attributes:
-        name: of the function, with the seed of a fit's member.
+        name: name of the function, with the seed of a fit's member.
         unfelt: how many of the generators change nothing that it depends on.
         verdict: "exact", "approximate" or "none".
         spectrum: relative defects of the family's directions, ascending.
         gap, closure: see :class:`rppdyn.equivariance.Discovery`.
-        generators: of the symmetry, matrices.
+        generators: generators of the symmetry, matrices.
     """
 
     name: str
@@ -158,7 +158,7 @@ class RankedCandidate:
     Attributes:
         dynamics, reward: verdicts, see `rppdyn.envs.certify`.
         defect: 95th percentile of the relative defect of one step.
-        model: of a trained model or policy its own mean relative error under it, Eq. 3.3; None of a robot's data.
+        model: a trained model's or policy's mean relative error under it, Eq. 3.3; None of a robot's data.
     """
 
     name: str
@@ -201,8 +201,8 @@ class DiscoverResult:
     """The result of the verb: the target, the family, and the symmetry discovered in each function.
 
     Attributes:
-        rankings: of a transition model or a policy, permutations of the robot's joints.
-        notes: what could not be looked for, and why.
+        rankings: permutations of the robot's joints, for a transition model or a policy.
+        notes: searches that were left out, and why.
     """
 
     what: str
@@ -265,7 +265,7 @@ def _of_function(config: DiscoverConfig) -> DiscoverResult:
 
 
 def _of_fit(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
-    """Of the members of a fit to a task, which brings its representations."""
+    """Discover symmetries of the members of a fit to a task, which brings its representations."""
     given = {"--rep-in": config.rep_in, "--rep-out": config.rep_out, "--blocks": config.blocks}
     refuse(given, "a run of a task brings its representations; leave it out")
     family = config.family or f"GL({open_fit(folder).rep_in.G.d})"
@@ -280,7 +280,7 @@ def _of_fit(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
 
 
 def _of_transition(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
-    """Of the change that each member gives the features of a state, and of what all say together of the data's states.
+    """Discover symmetries of each member's change of a state's features, and of all together at the data's states.
 
     The next state itself is mostly the one before, which has every symmetry.
     """
@@ -322,7 +322,7 @@ def _of_transition(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
 
 
 def _of_agent(config: DiscoverConfig) -> DiscoverResult:
-    """Of an agent's mean action, and of the dynamics that it has learned, at states of its own episodes."""
+    """Discover symmetries of an agent's mean action and learned dynamics, at states of its own episodes."""
     own = EquivarianceConfig(
         config.what, states_from=config.states_from, states=max(config.states, config.steps), episodes=config.episodes,
         seed=config.seed, trust=config.trust,

@@ -66,12 +66,12 @@ class EquivarianceResult:
         symmetry: the group and what it belongs to.
         generators: their names, discrete ones first.
         states, states_from: how many, and where they come from.
-        seed: of the first episode, or of normal inputs.
+        seed: seed of the first episode, or of normal inputs.
         functions: by name: "policy" and "critics" or "value", and "dynamics" of an agent that learns them, or "function"; of a
             fit "regressor" or "vector field", over its members.
-        members: of a fit, each member's own, by the same names.
+        members: the same for each member of a fit.
         seeds, diverged: of a fit, those of the members, and of the ones that give no finite numbers and were left out.
-        rollouts: of a fit to trajectories.
+        rollouts: errors of rollouts of a fit to trajectories.
         pathways: norms and shares of the pathways, of an RPP policy.
         json, figure: where the result is written.
     """
@@ -141,7 +141,7 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
 
 
 def _of_agent(config: EquivarianceConfig) -> EquivarianceResult:
-    """Of a policy, or of a function from an environment's observations to its actions."""
+    """Measure a policy, or a function from an environment's observations to its actions."""
     with target_of(config) as target:
         spec = _spec(config, target)
         if target.policy is not None:
@@ -156,7 +156,7 @@ def _of_agent(config: EquivarianceConfig) -> EquivarianceResult:
 
 
 def _of_function(config: EquivarianceConfig, group: str, rep_in: str, rep_out: str) -> EquivarianceResult:
-    """Of a function between representations."""
+    """Measure a function between representations."""
     with target_of(config) as target:
         if target.call is None:
             raise ConfigError(f"--group {group}: {config.what} is a policy, which is measured with --env")
@@ -175,7 +175,7 @@ def _of_function(config: EquivarianceConfig, group: str, rep_in: str, rep_out: s
 
 
 def _of_fit(config: EquivarianceConfig, folder: RunFolder) -> EquivarianceResult:
-    """Of the members of a fit's run."""
+    """Measure the members of a fit's run."""
     given = {"--env": config.env, "--symmetry": config.symmetry, "--rep-in": config.rep_in, "--rep-out": config.rep_out}
     refuse(given, "the run of a fit brings its task; leave it out, or give another --group")
     if config.states_from in ("rollouts", "reset"):
@@ -217,7 +217,7 @@ def _of_fit(config: EquivarianceConfig, folder: RunFolder) -> EquivarianceResult
 
 
 def _of_images(config: EquivarianceConfig, folder: RunFolder | None) -> EquivarianceResult:
-    """Of the members of a run of fit-image, or of a function of images."""
+    """Measure the members of a run of fit-image, or a function of images."""
     flows = flows_of(config)
     if folder is None:
         source, member = image_function(config)

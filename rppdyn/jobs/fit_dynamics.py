@@ -62,7 +62,7 @@ Item = TypeVar("Item")
 LONGEST = 10.0
 """Times its running mean that a gradient may be long: one trajectory that all but diverges has one 1e8 times as long."""
 INITIAL_SCALE = 0.1
-"""Of the last layer's weights: at full size some networks, cubic in their inputs, throw first rollouts out of all bounds."""
+"""Initial scale of the last layer's weights: at full size first rollouts of networks cubic in their inputs diverge."""
 SPLITS = ("validation", "test")
 
 
@@ -73,7 +73,7 @@ class DynamicsFit(StackFit):
     second) before this constructor, and says the rest by the methods without a body.
 
     Attributes:
-        curves: of the test rollouts, per seed: ``error`` and what :meth:`errors` has besides, over ``times``; filled by
+        curves: curves of the test rollouts, per seed: ``error`` and what :meth:`errors` has besides, over ``times``; filled by
             :meth:`test`.
         example: the first test trajectory, ``truth``, and that of the first member's model, ``found``, each ``(T, n)``.
     """
@@ -116,7 +116,7 @@ class DynamicsFit(StackFit):
     @property
     @abstractmethod
     def times(self) -> list[float]:
-        """Of the rollouts, s."""
+        """Times of the rollouts, s."""
 
     def errors(self, found: Float[Tensor, "m T n"], truth: Float[Tensor, "m T n"]) -> dict[str, Float[Tensor, "m t"]]:
         """By name, of rollouts that did not diverge, at each time but the first; nan after a trajectory's end."""
@@ -124,7 +124,7 @@ class DynamicsFit(StackFit):
         return {"error": torch.where(known, rollout_error(found, truth), torch.nan)}
 
     def others(self, index: int, member: DynamicsModel, found: Trajectories) -> dict[str, Any]:
-        """What else a member is worth, by name."""
+        """Return further metrics of a member by name."""
         return {}
 
     def example_of(self, found: Trajectories) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def _over_time(errors: Float[Tensor, "m t"]) -> list[float] | None:
 BAR_AFTER = 1.0
 """Seconds; data and test rollouts that are sooner there show no bar."""
 KEYS = {"dt": "task.time_step", "seed": "seed"}
-"""Of the configuration, for parameters of a dataset that have other names there."""
+"""Keys of the configuration for parameters of a dataset that have other names."""
 EXACT = 1e-6
 """Relative defect below which a field's symmetry is called exact."""
 PAYS = 500
@@ -274,7 +274,7 @@ class Dynamics(DynamicsFit):
         )
 
     def gains_by_compiling(self) -> bool:
-        """Whether the fit is on a CPU where ``torch.compile`` works, and long enough for it to save the time that it takes.
+        """Return whether the fit is on a CPU where ``torch.compile`` works, and long enough for it to pay.
 
         A plain neural ODE is matrix products and little else: its steps take as long compiled.
         """
@@ -369,8 +369,8 @@ class Dynamics(DynamicsFit):
         return in_turn(self.workers, roll_out, jobs) if self.workers else starmap(roll_out, jobs)
 
     def errors(self, found: Float[Tensor, "n T d"], truth: Float[Tensor, "n T d"]) -> dict[str, Float[Tensor, "n t"]]:
-        """Of the state; ``energy_drift`` is that of the true energy, ``momentum_drift`` that of the angular momentum about the
-        vertical, along the model's rollouts."""
+        """Return errors of the state, ``energy_drift`` of the true energy, and ``momentum_drift`` of the angular momentum about
+        the vertical, along the model's rollouts."""
         momentum = noether_momenta(2 * V(SO2eR3()), found).squeeze(-1)
         return super().errors(found, truth) | {
             "energy_drift": relative_drift(self.pendulum.energy(found)),
@@ -412,7 +412,7 @@ def load_models(config: FitDynamicsConfig, folder: RunFolder) -> tuple[Dynamics,
 
 
 class _PartFit:
-    """What a worker has of a fit: a stack of some of the members, to take their gradients."""
+    """A worker's part of a fit: a stack of some of the members, to take their gradients."""
 
     def __init__(self, config: FitDynamicsConfig, times: Float[Tensor, " T"], compiled: bool, stack: Stack):
         self.config, self.times, self.stack, self.model = config, times, stack, _system(config, stack)
@@ -474,7 +474,7 @@ VALUES, GRADIENTS = "values", "gradients"  # files
 
 
 Backward = Callable[..., Float[Tensor, " members"]]
-"""Of a stack: it takes tensors ``(members, ...)``, leaves gradients with the parameters and returns each member's error."""
+"""Function of a stack: takes tensors ``(members, ...)``, leaves gradients with parameters, returns each member's error."""
 
 
 class Parts:
@@ -487,8 +487,8 @@ class Parts:
     The stack's parameters move to a file that the workers map: what is done to them in place is seen there.
 
     Args:
-        build: of a stack's part, the function that is called there with that part of every argument; both are sent to the
-            workers, so it is a function of a module or an object of a class of one.
+        build: makes, from a part of the stack, the function that is called there with that part of every argument; both are
+            sent to the workers, so it is a function of a module or an object of a class of one.
     """
 
     def __init__(self, stack: Stack, workers: Sequence[Worker], build: Callable[[Stack], Backward]):

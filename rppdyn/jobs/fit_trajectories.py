@@ -55,10 +55,10 @@ from rppdyn.runs import RunFolder
 from rppdyn.tasks import Recording, read_recordings
 
 NEAR_ROUND = 0.01
-"""Of a mechanical model's last layer: a mass matrix that begins all but singular somewhere has one gradient 1e10 times as long
-as the others, of which Adam's second moments forget a thousandth in a step."""
+"""Initial scale of a mechanical model's last layer: a mass matrix all but singular somewhere has one gradient 1e10 times as
+long as the others, of which Adam's second moments forget a thousandth in a step."""
 CHUNKS = 500
-"""Of validation and of test, at most."""
+"""Largest number of chunks for validation, and for testing."""
 
 
 def run(config: FitTrajectoriesConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
@@ -83,7 +83,7 @@ class RecordingsFit(DynamicsFit):
     Attributes:
         recordings: all data, in the user's units.
         splits, scalings: of each member; all have one where ``task.split_seed`` is a number.
-        group: of the networks; None where they have none.
+        group: symmetry group of the networks; None where they have none.
         rep, control_rep: of states and of controls.
     """
 
@@ -137,19 +137,19 @@ class RecordingsFit(DynamicsFit):
 
     @property
     def rep_in(self) -> Rep:
-        """Of the network's input: a state, of a mechanical model its positions, and controls."""
+        """Representation of the network's input: a state, of a mechanical model its positions, and controls."""
         if self.config.model.system == "mechanical":
             return positions_rep(self.config, self.rep.G, self.recordings)
         return self.field_rep
 
     @property
     def field_rep(self) -> Rep:
-        """Of what a vector field is a function of: a state, and controls."""
+        """Representation of a vector field's arguments: a state, and controls."""
         return self.rep + self.control_rep if self.recordings.control_names else self.rep
 
     @property
     def rep_out(self) -> Rep:
-        """Of the network's output."""
+        """Representation of the network's output."""
         match self.config.model.system:
             case "mechanical":
                 return MechanicalModel.rep_out(self.rep_in)
@@ -224,7 +224,7 @@ class RecordingsFit(DynamicsFit):
 
     @cached_property
     def _tested(self) -> list[tuple[Tensor, Drive, Bool[Tensor, "m T"]]]:
-        """Of each member, scaled test trajectories of a length that all have, what drives them, and where they are known."""
+        """Each member's scaled test trajectories, cut to a common length, with their controls and a mask of known entries."""
         options = self.config.rollout
         tests = [split.test[: options.trajectories] for split in self.splits]
         steps = min(options.steps, *(max(len(r.states) for r in test) - 1 for test in tests))

@@ -43,10 +43,10 @@ from rppdyn.runs.workers import stream
 
 HORIZONS = (10, 30, 100)
 COUNTED_AS = 1e-7
-"""What the published protocol counts the error of the initial state as."""
+"""The published protocol's value for the error of the initial state."""
 
 ELEMENTS = 8
-"""Of the group, at most, that rollouts are compared under."""
+"""Largest number of elements of the group under which rollouts are compared."""
 
 
 def run(config: FitTransitionConfig, *, resume: bool = False, progress: bool = False, trust: bool = False) -> FitResult:
@@ -64,8 +64,8 @@ class Transition(StackFit):
     """The configured dataset with the models that are fitted to it; each seed draws chunks, initial weights and batches.
 
     Attributes:
-        curves: of the test trajectories: ``error`` over steps of each seed, and ``components``, median absolute errors of each
-            feature in units of its standard deviation at the horizons; filled by :meth:`test`.
+        curves: curves of the test trajectories: ``error`` over steps of each seed, and ``components``, median absolute errors
+            of each feature in units of its standard deviation at the horizons; filled by :meth:`test`.
     """
 
     config: FitTransitionConfig
@@ -194,7 +194,7 @@ class Transition(StackFit):
         return relative_difference(_rolled_out(member, truth), truth.states[:, 1:]).nan_to_num(1.0)
 
     def _equivariance(self, member: TransitionModel) -> dict[str, float]:
-        """Of the learned change of the state, at states of the test trajectories."""
+        """Measure the learned change of the state, at states of the test trajectories."""
         x, u = self.data.test.states[:, :-1].flatten(0, 1), self.data.test.actions.flatten(0, 1)
         every = max(1, len(x) // self.config.evaluation.states)
         inputs, n = torch.cat([x, u], -1)[::every], x.shape[-1]
@@ -215,7 +215,7 @@ class Transition(StackFit):
         return float(geometric_mean(torch.stack(errors).flatten())) if errors else float("nan")
 
     def test(self) -> dict[str, Any]:
-        """What the members' rollouts of the test trajectories are worth, lists with one value per seed.
+        """Measure the members' rollouts of the test trajectories, in lists with one value per seed.
 
         ``test/error_h`` is the geometric mean, over the first ``h`` steps and all trajectories, of the relative error of the
         features; ``rollout/diverged`` the share of trajectories that leave all bounds, whose error then counts as 1.
@@ -280,13 +280,13 @@ def _check_rewards(config: FitTransitionConfig, spec: SymmetrySpec) -> None:
 
 
 def _statistics(model: TransitionModel) -> dict[str, Tensor]:
-    """Of the data that a model was given, what it normalises by."""
+    """Return the statistics of its data that a model normalises by."""
     parts = {name: getattr(model, name).state_dict() for name in ("states", "actions", "changes")}
     return {f"{part}.{name}": value.clone() for part, state in parts.items() for name, value in state.items()}
 
 
 def _same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    """Whether statistics are the same but for rounding, which is a share of a normaliser's largest mean or deviation."""
+    """Return whether statistics are the same but for rounding, which is a share of a normaliser's largest mean or deviation."""
     if one.keys() != other.keys():
         return False
     sizes: dict[str, float] = {}

@@ -60,7 +60,7 @@ class Panel:
 
 
 EVALUATION = "evaluation"
-"""Of returns; where there are no others it goes without saying."""
+"""Name of evaluated returns, left out where there are no others."""
 
 PANELS = (
     Panel("mean return", {EVALUATION: "eval/return_mean", "training": "rollout/return_mean"}),

@@ -37,8 +37,8 @@ class FittedTransitions:
     """A fitted transition model between raw observations and actions.
 
     Attributes:
-        model: of features; an ensemble with one member per seed.
-        spec: what encodes observations as features.
+        model: model of features; an ensemble with one member per seed.
+        spec: the environment's spec, which encodes observations as features.
     """
 
     def __init__(self, model: TransitionModel, spec: SymmetrySpec):
@@ -88,7 +88,7 @@ class FittedPolicy:
 
 
 def load(run: str | os.PathLike[str], *, trust: bool = False) -> Any:
-    """What a finished run has trained, as one object with ``predict``.
+    """Load a finished run's trained function, as one object with ``predict``.
 
     Args:
         trust: whether a module that the run of an agent names may be imported to make its environment.
@@ -126,7 +126,7 @@ def load(run: str | os.PathLike[str], *, trust: bool = False) -> Any:
 
 @dataclass(frozen=True)
 class PredictResult:
-    """What was predicted, and where it is."""
+    """Predictions and their file."""
 
     run: str
     inputs: dict[str, list[int]]
@@ -188,7 +188,7 @@ def _read(path: str) -> dict[str, NDArray]:
 
 
 def table(result: PredictResult, written: bool = True) -> str:
-    """What the command prints."""
+    """Return the command's output."""
     inputs = ", ".join(f"{name} {tuple(shape)}" for name, shape in result.inputs.items())
     lines = [f"{result.run}: {inputs} to predictions {tuple(result.shape)}"]
     return "\n".join([*lines, f"written: {result.out}"] if written else lines)

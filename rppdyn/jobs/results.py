@@ -1,4 +1,4 @@
-"""What runs of fits and of train-agent end with; nothing heavy is imported here, so that a finished run is shown at once."""
+"""Results of fits and of train-agent; nothing heavy is imported here, so that a finished run is shown at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FitResult(RunResult):
 
     Attributes:
         metrics: the last record of `metrics.jsonl`; lists have one value per seed.
-        test: what was measured of the finished members, lists of one value per seed; null for a member that diverged.
+        test: metrics of the finished members, lists of one value per seed; null for a member that diverged.
         pathways: where variances were learned, the rows of :func:`rppdyn.jobs.fitting.members.pathway_rows`.
     """
 
@@ -134,8 +134,8 @@ class TrainManyResult:
     """The ends of the runs of several seeds.
 
     Attributes:
-        results: of the seeds that came to an end, or were stopped.
-        errors: what ended the others, by seed.
+        results: results of the seeds that came to an end, or were stopped.
+        errors: exceptions that ended the others, by seed.
     """
 
     results: list[TrainAgentResult]
@@ -245,7 +245,7 @@ class FileAgent:
 MODEL = "agent.imagination"
 """An agent's model of its environment; null where it has none."""
 AGENTS = {"mbpo": MODEL, "ppo": "agent.ppo"}
-"""What agents other than soft actor-critic have of their own."""
+"""Keys of agents other than soft actor-critic."""
 IGNORED = (
     "seed",
     "seeds",

@@ -204,7 +204,7 @@ def load_callbacks(
 
     Args:
         names: `module:Class` or `module:function`.
-        load: what a name stands for.
+        load: the object that a name stands for.
         named_by: the file that alone names them; no module is imported then.
     Raises:
         UntrustedError: a file alone names them.
@@ -292,7 +292,7 @@ def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool =
     Arguments as for `run`.
 
     Raises:
-        ValueError: what no seed gets past.
+        ValueError: a fault that stops every seed.
     """
     found: dict[int, TrainAgentResult] = {}
     waiting: list[TrainAgentConfig] = []
@@ -521,7 +521,7 @@ def _bar(config: TrainAgentConfig, count: int, initial: int, enabled: bool) -> P
 
 
 def _prior(model: ModelConfig, agent: Agent) -> str:
-    """What part of the prior is the free pathways', in words; "" of networks that have one pathway by their kind."""
+    """Return the free pathways' share of the prior in words; "" of networks that have one pathway by their kind."""
     if not model.kind.startswith("rpp"):
         return ""
     networks = agent.policy.networks

@@ -205,7 +205,7 @@ class LiftedRep(Rep):
 
 
 MAX_TERMS = 2**20
-"""Of a direct sum, copies of one part counted once."""
+"""Largest number of terms of a direct sum, copies of one part counted once."""
 
 
 def direct_sum(G: Group, terms: Iterable[tuple[Rep, int]]) -> Rep:

@@ -67,7 +67,7 @@ class Algebra(ABC):
 
 
 MAX_FACTORS = 64
-"""Of a tensor product: in two dimensions already it has more coordinates than any memory."""
+"""Largest number of factors of a tensor product: in two dimensions already it has more coordinates than any memory."""
 
 
 def check_factors(n: int, product: str) -> None:

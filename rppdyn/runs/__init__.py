@@ -1,4 +1,4 @@
-"""What every long job shares and no mathematics: a run's folder, its metrics and checkpoints, statistics over seeds."""
+"""Parts that every long job shares, without mathematics: a run's folder, its metrics and checkpoints, statistics over seeds."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Summary:
-    """What a cache holds: its folder, the number of entries, their bytes."""
+    """Contents of a cache: its folder, the number of entries, their bytes."""
 
     location: Path
     count: int
@@ -47,7 +47,7 @@ class ArrayCache:
 
     Args:
         folder: its name in the user's cache folder ($RPPDYN_CACHE_DIR, else $XDG_CACHE_HOME/rppdyn, else ~/.cache/rppdyn).
-        entry: what one entry is called in warnings ("basis").
+        entry: name of one entry in warnings ("basis").
     """
 
     folder: str
@@ -63,7 +63,7 @@ class ArrayCache:
         return self.location / (key + SUFFIX)
 
     def read(self, key: str, parse: Callable[[dict[str, np.ndarray], dict[str, Any]], T]) -> T | None:
-        """What `parse(arrays, about)` makes of an entry, or None where there is no such entry or it is damaged.
+        """Return `parse(arrays, about)` of an entry, or None if there is no such entry or it is damaged.
 
         Args:
             parse: raises ValueError, KeyError, IndexError, TypeError or OverflowError where the entry is not what it
@@ -87,8 +87,8 @@ class ArrayCache:
         """Store an entry; a folder that cannot be written to costs a warning and nothing else.
 
         Args:
-            about: what JSON can hold.
-            name: of the entry, for that warning.
+            about: metadata that JSON can hold.
+            name: name of the entry, for that warning.
         """
         temporary = None
         try:

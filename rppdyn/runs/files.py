@@ -71,10 +71,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 class UnwrittenError(UserError):
-    """What was measured is in no file.
+    """Raised when measurements could not be written to a file.
 
     Attributes:
-        result: what was measured.
+        result: the measurements.
     """
 
     def __init__(self, result: Any, reasons: list[str]):
@@ -309,7 +309,7 @@ class Checkpoints:
 
 
 def load_tensors(path: Path) -> Any:
-    """What `torch.save` wrote into a checkpoint, tensors and plain values alone.
+    """Load what `torch.save` wrote into a checkpoint, tensors and plain values alone.
 
     Raises:
         CheckpointError: the file is damaged or absent.
@@ -330,7 +330,7 @@ def not_finite(value: Any, name: str = "") -> str | None:
 
     Args:
         value: mappings and sequences of tensors, arrays and numbers; text and whatever else there is counts as finite.
-        name: of the data.
+        name: name of the data.
     """
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, Mapping):

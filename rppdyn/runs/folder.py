@@ -180,7 +180,7 @@ class RunFolder:
         return folder
 
     def is_vacant(self) -> bool:
-        """Whether there is nothing at this path, or an empty folder."""
+        """Return whether there is nothing at this path, or an empty folder."""
         return not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir()))
 
     def refuse_existing(self) -> None:

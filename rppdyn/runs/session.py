@@ -129,7 +129,7 @@ class Progress:
 
 PROJECT = "rppdyn"
 RECORDS = "loggers.json"
-"""Of a run's folder: by logger, the identifier of the run's record there."""
+"""File of a run's folder: by logger, the identifier of the run's record there."""
 
 
 class ScalarLogger(ABC):
@@ -256,7 +256,7 @@ LOGGERS: dict[str, Opened] = {"tensorboard": TensorBoard, "wandb": Wandb, "mlflo
 
 
 def missing_package(names: Sequence[str]) -> str | None:
-    """What to say of the first logger whose package is not installed; None where all are there."""
+    """Return the message for the first logger whose package is not installed; None where all are there."""
     for name in names:
         if find_spec(name) is None:
             return f"logger={name}: the package {name} is not installed; pip install 'rppdyn[{name}]', or leave it out"
@@ -379,11 +379,11 @@ class Session:
             self._held.callback(self._loggers[-1].close)
 
     def due(self, step: int) -> bool:
-        """Whether an evaluation is due at a step."""
+        """Return whether an evaluation is due at a step."""
         return _due(step, self.measured, self._evaluate_every)
 
     def save_due(self, step: int) -> bool:
-        """Whether a checkpoint is due at a step."""
+        """Return whether a checkpoint is due at a step."""
         return _due(step, self.saved, self._checkpoint_every)
 
     def record(
@@ -396,7 +396,7 @@ class Session:
         """Record an evaluation: numbers, lists of them or text by name, in `metrics.jsonl`; numbers also with the loggers.
 
         Args:
-            timing: what never repeats, in `timing.jsonl`.
+            timing: durations, which never repeat, in `timing.jsonl`.
             unlogged: beginnings of names that loggers are not told.
         """
         self.folder.metrics.append(step, dict(values))
@@ -434,5 +434,5 @@ class Session:
 
 
 def _due(step: int, last: int, every: int) -> bool:
-    """Whether a multiple of `every` lies in (last, step]; always, where there was no last time."""
+    """Return whether a multiple of `every` lies in (last, step]; always, where there was no last time."""
     return last < 0 or step // every > last // every

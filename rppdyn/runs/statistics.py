@@ -53,7 +53,7 @@ def bootstrap_interval(
         strata: one array (seeds, ...), or a list of such arrays, one per task, with equal trailing shapes.
         statistic: called with an array (resamples, seeds, ...) and axis=1.
         level: coverage, between 0 and 1.
-        seed: of the generator that draws; the interval is a function of its arguments.
+        seed: seed of the generator that draws; the interval is a function of its arguments.
     Returns:
         lower and upper ends, each of the trailing shape.
     Raises:
@@ -97,7 +97,7 @@ def paired_ratio(a: ArrayLike, b: ArrayLike, **options: Any) -> tuple[float, tup
 
     Args:
         a, b: positive values, one per seed and the same seed at the same place, (n,) each, n >= 1.
-        options: of :func:`bootstrap_interval`.
+        options: options of :func:`bootstrap_interval`.
     Returns:
         the ratio and the ends of its interval.
     Raises:

@@ -18,10 +18,10 @@ from rppdyn.tasks.tables import column_of, columns_of, flat, listed, read_tables
 PARTS = ("train", "validation", "test")
 """Values of a column that says to which part a datum belongs."""
 CHANNELS = (1, 3, 4)
-"""Of a last axis that is taken for that of the colours."""
+"""Sizes of a last axis that is taken for that of the colours."""
 PICTURES = (".png", ".jpg", ".jpeg")
 FEWEST = 3
-"""Of a class: one for each part."""
+"""Smallest number of data in a class: one for each part."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -272,7 +272,7 @@ def _kinetic(p: Float[Tensor, "*batch 6"], constants: dict[str, Tensor]) -> Floa
 
 
 FORMAT_VERSION = 1
-"""Of the files and of how trajectories are drawn and integrated: another number, and everything is made again."""
+"""Version of the files and of how trajectories are drawn and integrated: another number, and everything is made again."""
 
 SPLITS = ("train", "validation", "test")
 ARRAYS = (*SPLITS, "rollouts")

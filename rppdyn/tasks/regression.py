@@ -47,7 +47,7 @@ class RegressionTask(ABC):
 
     name: str
     dimension: int
-    """Of the vectors that the group acts on."""
+    """Dimension of the vectors that the group acts on."""
     type_in: RepType
     type_out: RepType
     parts_in: ClassVar[Mapping[str, int]]

@@ -41,7 +41,7 @@ def export_policy(
         model: the actor.
         onnx, torch_file: the files, at least one.
         steps: over which a file is compared with the model, from random observations.
-        seed: of these.
+        seed: their seed.
     Returns:
         for "onnx" and "torch" the largest difference of an action, as a share of the actions' spread.
     Raises:

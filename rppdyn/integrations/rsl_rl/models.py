@@ -69,7 +69,7 @@ class PooledNormalization(nn.Module):
     :math:`\rho(g)(x - \mu)/\sigma = (\rho(g) x - \mu)/\sigma`.
 
     Args:
-        rep: of the features.
+        rep: representation of the features.
         elements: all elements of the group.
         eps: added to the standard deviation.
     """
@@ -146,11 +146,11 @@ class RelaxedGRU(nn.Module):
     PyTorch's own kernel runs on.
 
     Args:
-        rep_in: of the input.
-        rep_hidden: of the hidden state; permutes its entries.
+        rep_in: representation of the input.
+        rep_hidden: representation of the hidden state; permutes its entries.
         num_layers: how many are stacked.
-        variances: of the equivariant and the free pathway.
-        generator: of the initial weights.
+        variances: prior variances of the equivariant and the free pathway.
+        generator: random generator of the initial weights.
     Raises:
         ValueError: the hidden representation is no permutation.
     """
@@ -239,7 +239,7 @@ class _Pull:
 
 
 class _Relaxed:
-    """What both models have: features, networks, statistics and standard deviations over one spec."""
+    """Base of both models: features, networks, statistics and standard deviations over one spec."""
 
     spec: SymmetrySpec
     _space: Space
@@ -343,8 +343,8 @@ class EncodedNetwork(nn.Module):
     """A network of some entries and of what an encoder makes of the others.
 
     Args:
-        encoder: of the entries `scan`.
-        network: of the entries `rest`, and then the encoder's output.
+        encoder: encoder of the entries `scan`.
+        network: network of the entries `rest`, and then the encoder's output.
         scan, rest: indices of features.
     """
 
@@ -398,8 +398,8 @@ class RelaxedMLPModel(_Relaxed, MLPModel):
         equivariant_variance, free_variance: prior variances of the pathways; 0 removes one.
         transitions: how many transitions the prior is weighed against, those of an iteration; 0 leaves the prior out.
         output_scale: initial size of the output.
-        seed: of the initial weights.
-        encoder: of a height scan or image: `entries`, a part of their names ("height_scan"), `hidden_dims` and `latent_dim`.
+        seed: seed of the initial weights.
+        encoder: for a height scan or image: `entries`, a part of their names ("height_scan"), `hidden_dims` and `latent_dim`.
     Raises:
         ValueError: groups or sizes that the spec does not have, entries that an encoder can't take alone, or an action
             representation that a Gaussian doesn't fit.

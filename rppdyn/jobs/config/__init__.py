@@ -1,1 +1,1 @@
-"""What the verbs are asked: configurations, their checks, and how the words of a command line become one."""
+"""Configurations of the verbs, their checks, and how the words of a command line become one."""

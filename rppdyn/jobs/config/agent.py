@@ -218,7 +218,7 @@ class ImaginationConfig:
 
 @dataclass
 class PPOConfig:
-    """What `agent=ppo` alone has; names and defaults are stable-baselines3's."""
+    """Settings of `agent=ppo` alone; names and defaults are stable-baselines3's."""
 
     n_steps: int = 2048  # of each environment between updates
     n_epochs: int = 10  # passes over a rollout
@@ -329,7 +329,7 @@ class AgentConfig:
 
 @dataclass
 class EvaluationConfig:
-    """What is measured while training, on environments and random states of its own."""
+    """Measurements while training, on environments and random states of its own."""
 
     every: int = 5000  # steps between two evaluations
     episodes: int = 10  # played in each
@@ -387,7 +387,7 @@ class TrainAgentConfig(RunConfig):
 
     @property
     def callback_names(self) -> list[str]:
-        """What `callbacks` names."""
+        """Names in `callbacks`."""
         return (
             [] if self.callbacks is None else self.callbacks if isinstance(self.callbacks, list) else [self.callbacks]
         )

@@ -1,4 +1,4 @@
-"""What every configuration has: checks, which name the key, the value and the remedy; of runs the keys, and the folder.
+"""Checks of configurations, which name the key, the value and the remedy; keys of all runs, and their folder.
 
 Here and in the other schemas dataclasses own the names, the types and the ranges; YAML files hold the values. None of them
 imports torch or a simulator, so that a wrong argument is refused at once.
@@ -52,7 +52,7 @@ def require(key: str, value: Any, holds: bool, what: str) -> None:
 
 
 LARGEST = 1e38
-"""Of a number that float32 is to hold; an inverse of less than the smallest would be infinite."""
+"""Largest magnitude of a number that float32 is to hold; an inverse of less than the smallest would be infinite."""
 
 
 def positive(key: str, value: float, largest: float = LARGEST) -> None:
@@ -74,7 +74,7 @@ def variance(key: str, value: float) -> None:
 
 
 CERTIFIED, LEARNED = "certified", "learned"
-"""What `model.free_variance` may be in the place of a number."""
+"""Words that `model.free_variance` takes in place of a number."""
 
 LEARNED_FROM = (1.0, 1e-4)
 """Variances of the equivariant pathway, at most, and of the free one, where learning them begins by `free_variance=learned`."""
@@ -201,7 +201,7 @@ def each_once(runs: Sequence[str]) -> None:
 
 
 def parametrisation(value: str, kind: str, variances: Mapping[str, float | None]) -> None:
-    """Of `model.parametrisation`: a dense weight is in the place of two pathways, and needs the variances of both."""
+    """Check `model.parametrisation`: a dense weight is in the place of two pathways, and needs the variances of both."""
     one_of("model.parametrisation", value, PARAMETRISATIONS)
     if value == "pathways":
         return
@@ -251,7 +251,7 @@ def bilinear(key: str, value: object) -> None:
 def chain(
     groups: Any, variances: Any, kind: str, free: float | str, parametrisation: str, words: Sequence[str]
 ) -> None:
-    """Of `model.groups` and `model.variances`, which become numbers in place: a chain is of networks with its pathways.
+    """Check `model.groups` and `model.variances`, which become numbers in place: a chain is of networks with its pathways.
 
     Args:
         free: `model.free_variance`.
@@ -320,7 +320,7 @@ def shares(key: str, value: Any, columns: bool = True) -> None:
 
 
 def file_stem(data: str) -> str:
-    """What runs on a file, a folder or a dataset are called after."""
+    """Return the stem of the names of runs on a file, a folder or a dataset."""
     last = re.sub(r"\.(csv|npz|h5|hdf5)$", "", data.rstrip("/").rpartition("/")[2], flags=re.IGNORECASE)
     return re.sub(r"\W+", "_", last) or "own"
 
@@ -330,7 +330,7 @@ def file_stem(data: str) -> str:
 
 @dataclass
 class RunConfig(ABC):
-    """What every training run has: seeds, where it computes, and where its folder is."""
+    """Settings of every training run: seeds, where it computes, and where its folder is."""
 
     seed: int = 0  # of all random choices; several runs have seed, seed + 1, ...
     checkpoint_every: int = MISSING  # steps or epochs between two checkpoints

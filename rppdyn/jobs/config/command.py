@@ -1,4 +1,4 @@
-"""What the verbs that take flags are asked: dataclasses that check them, and import neither torch nor a simulator."""
+"""Dataclasses of the verbs that take flags, which check them and import neither torch nor a simulator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def option(default: Any, text: str, metavar: str | None = None, name: str | None
 
     Args:
         text: a line of help, behind which a number has its default.
-        name: of the flag; None: the field's.
+        name: name of the flag; None: the field's.
         words: more for argparse.
     """
     return field(default=default, metadata={"flag": name, "help": text, "metavar": metavar, **words})
@@ -79,7 +79,7 @@ class EvaluateAgentConfig:
 
     @property
     def kind(self) -> str:
-        """What `run` names: "run", PRETRAINED, or one of the values of POLICIES."""
+        """Kind of thing that `run` names: "run", PRETRAINED, or one of the values of POLICIES."""
         return kind_of_policy(self.run)
 
 
@@ -111,7 +111,7 @@ class ExportConfig:
 
     @property
     def kind(self) -> str:
-        """What `what` names: "run", PRETRAINED, or one of the values of POLICIES."""
+        """Kind of thing that `what` names: "run", PRETRAINED, or one of the values of POLICIES."""
         return kind_of_policy(self.what)
 
     @property
@@ -227,7 +227,7 @@ class EquivarianceConfig:
 
     @property
     def kind(self) -> str:
-        """What `what` names: "run", "function", PRETRAINED, or one of the values of SUBJECTS."""
+        """Kind of thing that `what` names: "run", "function", PRETRAINED, or one of the values of SUBJECTS."""
         path = Path(self.what)
         if path.is_dir():
             return "run"
@@ -314,7 +314,7 @@ class DiscoverConfig:
 
     @property
     def kind(self) -> str:
-        """What `what` names: "run", "function", "dataset" or "environment"."""
+        """Kind of thing that `what` names: "run", "function", "dataset" or "environment"."""
         if (folder := Path(self.what)).is_dir():
             return "dataset" if (folder / "data").is_dir() and not (folder / "config.yaml").exists() else "run"
         module, colon, name = self.what.partition(":")
@@ -393,7 +393,7 @@ class CollectConfig:
 
 
 def is_agent_file(path: str) -> bool:
-    """Whether this is a stable-baselines3 file and no folder of a run."""
+    """Return whether this is a stable-baselines3 file and no folder of a run."""
     return Path(path).suffix == ".zip" and not Path(path).is_dir()
 
 
@@ -504,7 +504,7 @@ class CertifyConfig:
 
     @property
     def is_model_file(self) -> bool:
-        """Whether a model's file is certified, not an environment."""
+        """True if a model's file is certified, not an environment."""
         return self.what.lower().endswith((".xml", ".mjcf", ".urdf"))
 
 

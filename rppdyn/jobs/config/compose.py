@@ -124,7 +124,7 @@ def sweep(name: str, overrides: Sequence[str], task: Callable[[DictConfig], Any]
 
 
 def is_search(words: Sequence[str]) -> bool:
-    """Whether a sweep is a search by Optuna, which chooses the next configuration by what the last ones came to."""
+    """Return whether a sweep is a search by Optuna, which chooses the next configuration by what the last ones came to."""
     return any(re.fullmatch(r"\+{0,2}hydra/sweeper=['\"]?optuna['\"]?", word) for word in words)
 
 
@@ -493,14 +493,14 @@ KEYS = {
     "fit_regression": ("data", "inputs", "outputs", "group", "rep", "rep_out", "split"),
     "fit_image": ("data", "images", "labels", "targets", "split"),
 }  # fmt: skip
-"""Of the task, that may be given without its name."""
+"""Keys of the task that may be given without its name."""
 
 
 def own_words(name: str, words: Sequence[str], *, begun: bool = False) -> list[str]:
     """Overrides with the task said where `data=` says that it is the user's own, whose keys need no section.
 
     Args:
-        name: of the configuration.
+        name: name of the configuration.
         begun: whether they are for a run that has a task already.
     Raises:
         ConfigError: a key of such data without `data=`, or another task beside it.

@@ -48,9 +48,9 @@ MOST_SEEDS = 1000
 MOST_STEPS = 1_000_000
 """Time steps to the horizon."""
 MOST_STEPS_BETWEEN = 1000
-"""Of a solver, from one state of a training trajectory to the next."""
+"""Limit of a solver's steps from one state of a training trajectory to the next."""
 MOST_TEST_STEPS = 100_000
-"""Of rk4 to the horizon, each of whose states is held in memory."""
+"""Limit of rk4's steps to the horizon, each of whose states is held in memory."""
 
 
 @dataclass
@@ -282,7 +282,7 @@ class PendulumTaskConfig:
 
 @dataclass
 class FitEvaluationConfig:
-    """What is measured while fitting."""
+    """Measurements while fitting."""
 
     every: int = 10  # epochs
     states: int = 200  # test inputs for the equivariance errors
@@ -313,7 +313,7 @@ class RolloutConfig:
 
 @dataclass
 class FitConfig(RunConfig):
-    """What fits have in common: members trained together, each from a seed of its own."""
+    """Settings that fits have in common: members trained together, each from a seed of its own."""
 
     optimiser: OptimiserConfig = MISSING
     evaluation: FitEvaluationConfig = field(default_factory=FitEvaluationConfig)
@@ -357,7 +357,7 @@ class FitConfig(RunConfig):
 
     @property
     def reports(self) -> bool:
-        """Whether the run folder gets a report."""
+        """True if the run folder gets a report."""
         return self._data is not None if self.report is None else self.report
 
     @property
@@ -389,12 +389,12 @@ class FitConfig(RunConfig):
 
     @property
     def task_name(self) -> str:
-        """What tables call the task."""
+        """Name of the task in tables."""
         return self.task.name if self._data is None else file_stem(self._data)
 
     @property
     def model_name(self) -> str:
-        """What tables call the model."""
+        """Name of the model in tables."""
         return self.model.kind
 
 

@@ -133,7 +133,7 @@ class ImageModelConfig(_Settings):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of the pathways that have their own, by the pathway's name."""
+        """Settings by the name of the pathway, of pathways that have some."""
         return {
             name: getattr(self, kind.settings[0])
             for name, kind in REGISTRY.items()
@@ -142,12 +142,12 @@ class ImageModelConfig(_Settings):
 
     @property
     def penalises(self) -> bool:
-        """Whether omega of relaxed pathways is learned with the weights, and penalised."""
+        """True if omega of relaxed pathways is learned with the weights, and penalised."""
         return any(getattr(settings, "penalty", 0) > 0 for settings in self.settings.values())
 
     @property
     def redraws(self) -> bool:
-        """Whether a step of training draws elements of continuous groups."""
+        """True if a step of training draws elements of continuous groups."""
         return any(getattr(settings, "redraw", False) for settings in self.settings.values())
 
 

@@ -1,4 +1,4 @@
-"""What can be configured: each verb's schema, its files, keys, help and choices; and what is said of words that are none."""
+"""Schemas of the verbs: files, keys, help and choices, and messages for words that are none of them."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ WANTED = {
 
 
 def _missing(group: str, choice: str, name: str) -> str:
-    """What to say of a choice that there is not."""
+    """Return the message for a choice that does not exist."""
     if not group.startswith("hydra/"):
         known = choices(group, name)
         return f"{group}={choice}: no such choice{did_you_mean(choice, known)}; choose one of {', '.join(known)}"
@@ -221,7 +221,7 @@ def _missing(group: str, choice: str, name: str) -> str:
 
 
 def unknown_key(key: str, configuration: str) -> str:
-    """What to say of a key that a configuration lacks."""
+    """Return the message for a key that a configuration lacks."""
     known = known_keys(SCHEMAS[configuration])
     # The right name in another group or in none.
     last = {name.rpartition(".")[2]: name for name in known}

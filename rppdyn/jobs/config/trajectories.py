@@ -237,7 +237,7 @@ class TransitionModelConfig(NetworkConfig):
 
 @dataclass
 class TransitionEvaluationConfig(FitEvaluationConfig):
-    """What is measured while fitting, and of the finished members."""
+    """Measurements while fitting, and of the finished members."""
 
     protocol: str = "standard"  # or published, which counts the initial state, where the error is zero, as 1e-7
 

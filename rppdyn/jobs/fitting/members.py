@@ -161,9 +161,9 @@ class Likelihood(NamedTuple):
     """The negative logarithm of a likelihood per number, times ``scale`` and up to a constant.
 
     Attributes:
-        name: of its mean in the metrics.
+        name: name of its mean in the metrics.
         loss: ``(prediction, targets) -> (members, batch, ...)``.
-        scale: of the variance: what one number's negative log-likelihood was multiplied by, and a negative log-prior is.
+        scale: scale of the variance: what one number's negative log-likelihood was multiplied by, and a negative log-prior is.
         density: the likelihood itself with a variance, of which the marginal likelihood is made; None where it has none.
         noise: whether it has a variance.
     """
@@ -227,7 +227,7 @@ class StackFit(ABC):
 
     Args:
         inputs, targets: ``(members, N, ...)``.
-        likelihood: of the targets; a normal one has the configured variance.
+        likelihood: likelihood of the targets; a normal one has the configured variance.
         longest: how many times as long as the running mean of its lengths a member's gradient may be; longer ones are
             shortened to that, and those that are no numbers left out. Adam's next ten steps would all go where one such
             gradient points, however long it is.
@@ -299,7 +299,7 @@ class StackFit(ABC):
 
     @abstractmethod
     def predict_one(self, net: nn.Module, inputs: Tensor) -> Tensor:
-        """What one member's network says of some of its inputs, comparable with targets; its layers are called as modules."""
+        """Predict targets from some inputs by one member's network; its layers are called as modules."""
 
     @abstractmethod
     def predict_each(self, stack: Stack, weights: Any, inputs: Tensor) -> Tensor:
@@ -311,7 +311,7 @@ class StackFit(ABC):
 
     @abstractmethod
     def metrics(self) -> dict[str, Any]:
-        """Of the members as they stand; called without gradients."""
+        """Measure the members as they stand; called without gradients."""
 
     @abstractmethod
     def test(self) -> dict[str, Any]:
@@ -323,7 +323,7 @@ class StackFit(ABC):
             worker.close()
 
     def save(self, folder: RunFolder) -> None:  # noqa: B027  (most have nothing of the kind)
-        """What figures of the finished fit are drawn from, and what else is kept beside the members and the result."""
+        """Save what figures are drawn from, and further files beside the members and the result."""
 
     def draw(self, folder: RunFolder) -> None:
         """Figures of the finished fit."""
@@ -343,7 +343,7 @@ class StackFit(ABC):
 
     @property
     def steps(self) -> int:
-        """Of the whole fit."""
+        """Number of updates in the whole fit."""
         return self.config.optimiser.epochs * self.steps_per_epoch
 
     @property
@@ -374,15 +374,15 @@ class StackFit(ABC):
         return backward(self.stack, self.predict(inputs), targets, self.likelihood, self.prior_scale)
 
     def _streams(self, epoch: int) -> list[torch.Generator]:
-        """Of each member, what follows from its seed and the epoch."""
+        """Return each member's random stream, which follows from its seed and the epoch."""
         return [stream(seed, epoch) for seed in self.config.all_seeds]
 
     def evidence(self) -> list[Evidence | None]:
-        """Of the finished members, where variances were learned; None of one that has diverged."""
+        """Return the evidence of the finished members, where variances were learned; None of one that has diverged."""
         return [] if self.variances is None else self.variances.evidence(self._streams(self.config.optimiser.epochs))
 
     def _shorten(self, longest: float) -> None:
-        """Of gradients that are too long, see `longest`."""
+        """Shorten gradients that are too long, see `longest`."""
         gradients = [p.grad for group in self.optimiser.param_groups for p in group["params"] if p.grad is not None]
         lengths = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
         finite = lengths.isfinite()

@@ -1,4 +1,4 @@
-"""What fits to data of the user's own share: data in, their units and symmetry, a fitted function out."""
+"""Fits to the user's own data: data in, their units and symmetry, a fitted function out."""
 
 from __future__ import annotations
 
@@ -148,13 +148,13 @@ def like(given: Any, found: Tensor) -> Any:
 LARGEST = 0.15
 """Relative defect of a symmetry that is found in a network; a whole family may be below more by chance."""
 POINTS = 500
-"""At which a symmetry is looked for in a network."""
+"""Number of points at which a symmetry is looked for in a network."""
 OF_GRADIENTS = 0.3
 """The same in a network's gradients, which are less accurate than its values."""
 RATES = 200
-"""From which it is learned with a Hamiltonian."""
+"""Number of rates from which it is learned with a Hamiltonian."""
 BLUR = 1e-3
-"""Of rates, about what differences in place of derivatives are off by: the evidence needs some noise."""
+"""Noise of rates, about the error of differences in place of derivatives: the evidence needs some noise."""
 DECISIVE = 5.0
 """Logarithm of the evidence that a symmetry has to gain."""
 INVARIANT = 0.03
@@ -167,8 +167,8 @@ def by_evidence(z: Float[Tensor, "N n"], rates: Float[Tensor, "N n"], rep: Rep, 
     """The generator that a Hamiltonian learns with its weights; none where evidence does not favour a symmetric one.
 
     Args:
-        rates: of change of the states, ``dz/dt``.
-        rep: of states, bound to the family that the generator is looked for in.
+        rates: rates of change of the states, ``dz/dt``.
+        rep: representation of states, bound to the family that the generator is looked for in.
     """
     generator = torch.Generator().manual_seed(seed)
     rates = rates + BLUR * rates.std(0) * torch.randn(rates.shape, generator=generator, dtype=rates.dtype)
@@ -201,7 +201,7 @@ def in_function(f: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Flo
 
 
 def generators_of(found: Sequence[Tensor], family: Group) -> list[Any]:
-    """What was found as plain numbers, rotations without what is no rotation; it is said, too."""
+    """Return the generators as plain numbers, rotations made exact, and print them."""
     turns = [(A - A.T) / 2 for A in found]
     if any(float((A - turn).norm()) > TURNS * float(A.norm()) for A, turn in zip(found, turns, strict=True)):
         turns = list(found)
@@ -298,7 +298,7 @@ def positions_count(config: FitTrajectoriesConfig, recordings: Recordings) -> in
 
 
 def vector_size(config: FitTrajectoriesConfig, n: int) -> int:
-    """Of the vectors of which ``rep=k*V`` are made where the group is not known."""
+    """Return the dimension of the vectors in ``rep=k*V`` where the group is not known."""
     rep = config.task.rep
     if rep is None:
         raise ConfigError("group=auto without rep=: say how many vectors the positions (or the state) are, rep=2*V")
@@ -309,7 +309,7 @@ def vector_size(config: FitTrajectoriesConfig, n: int) -> int:
 
 
 def representations(config: FitTrajectoriesConfig, group: Group | None, recordings: Recordings) -> tuple[Rep, Rep]:
-    """Of states and of controls."""
+    """Return the representations of states and of controls."""
     n, m = len(recordings.names), len(recordings.control_names)
     if group is None:
         trivial = Trivial(1)
@@ -320,7 +320,7 @@ def representations(config: FitTrajectoriesConfig, group: Group | None, recordin
 
 
 def positions_rep(config: FitTrajectoriesConfig, group: Group, recordings: Recordings) -> Rep:
-    """Of the positions."""
+    """Return the representation of the positions."""
     n = positions_count(config, recordings)
     if config.task.group is None or (not config.task.generators and config.task.group == AUTO):
         return n * V(group)

@@ -76,7 +76,7 @@ class Fit:
     """A finished fit.
 
     Attributes:
-        source: what its members are.
+        source: kind of its members.
         rep_in, rep_out: under which they are measured.
         times: times of the rollouts, s; None for regression.
     """
@@ -446,7 +446,7 @@ def _some(x: Tensor, config: EquivarianceConfig) -> Tensor:
 
 
 def _makes_a_model(call: Callable[..., object]) -> bool:
-    """Whether a function has no argument that must be given."""
+    """Return whether a function has no argument that must be given."""
     try:
         parameters = inspect.signature(call).parameters.values()
     except (TypeError, ValueError):

@@ -43,7 +43,7 @@ def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
     Only the policy's class, arguments and weights are read: no environment, replay buffer or schedule.
 
     Args:
-        vecnormalize: what `VecNormalize.save` wrote beside it; the policy then takes raw observations and normalises them
+        vecnormalize: file that `VecNormalize.save` wrote beside it; the policy then takes raw observations and normalises them
             first.
     Raises:
         ConfigError: a file is damaged or no such file, or needs a module that is not installed.

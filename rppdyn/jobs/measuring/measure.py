@@ -210,7 +210,7 @@ def by_kind(layers: Layers) -> dict[str, list[float]]:
 
 
 def finite(function: Function, inputs: NDArray) -> bool:
-    """Whether a function gives finite numbers: a network whose training diverged does not."""
+    """Return whether a function gives finite numbers: a network whose training diverged does not."""
     with torch.no_grad():
         return bool(function.call(torch.as_tensor(inputs)).isfinite().all())
 

@@ -218,7 +218,7 @@ def accepted(call: Callable[[Tensor], Any], sample: Tensor) -> tuple[torch.dtype
 
 
 def said_of(found: Any) -> str:
-    """What a function returned, or raised, in words of one line."""
+    """Describe in one line what a function returned or raised."""
     if isinstance(found, Exception):
         text = str(found).strip() or type(found).__name__
         return one_line(found) if place_in_users_code(found) is not None else text.splitlines()[0][:160]

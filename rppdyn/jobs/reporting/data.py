@@ -92,7 +92,7 @@ class Run:
 
     @property
     def is_agent(self) -> bool:
-        """Whether it is an agent's run, and not a fit's."""
+        """True if it is an agent's run, and not a fit's."""
         return self.verb == TrainAgentConfig.verb
 
 
@@ -143,7 +143,7 @@ class RunGroup:
 
     @property
     def unfinished(self) -> bool:
-        """Whether any of the runs is."""
+        """True if any of the runs is."""
         return any(run.result is None for run in self.runs)
 
     @property
@@ -243,7 +243,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def has_letter(name: str) -> bool:
-    """Whether a configuration's settings are too long for its name, and a letter stands for them."""
+    """Return whether a configuration's settings are too long for its name, and a letter stands for them."""
     return re.fullmatch(".* [A-Z]+", name) is not None
 
 

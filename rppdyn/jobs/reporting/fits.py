@@ -31,7 +31,7 @@ from rppdyn.runs import paired_ratio
 from rppdyn.runs.statistics import FEW
 
 HORIZONS = (10, 30, 100)
-"""Of transition models."""
+"""Steps at which transition models are measured."""
 
 Write = Callable[[float], str | Markup]
 IMAGES = (

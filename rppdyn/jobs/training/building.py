@@ -37,7 +37,7 @@ def build_env(config: TrainAgentConfig, **options: Any) -> Any:
     """The configured environment, monitored and resumable, its spaces seeded (Gymnasium takes entropy from the system).
 
     Args:
-        options: of `gymnasium.make`, beside the configured ones.
+        options: options of `gymnasium.make`, beside the configured ones.
     """
     scale = config.env.actuator_scale or None
     env = make_env(config.env.id, actuator_scale=scale, named_by=config.env.named_by, **(config.env.kwargs | options))
@@ -76,7 +76,7 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **option
     """The configured agent, untrained.
 
     Args:
-        options: of the agent, beside the configured ones.
+        options: options of the agent, beside the configured ones.
     """
     model, agent = config.model, config.agent
     device = device_of(config.device)
@@ -175,8 +175,8 @@ def certify_variance(model: Any, folder: RunFolder, env: Any, spec: SymmetrySpec
 
     Args:
         model: configuration of the networks; left alone where the variance is not certified.
-        folder: of the run, or where it will be.
-        inputs: of the layer with the most, see :func:`rppdyn.priors.free_variance`.
+        folder: folder of the run, or where it will be.
+        inputs: number of inputs of the layer with the most, see :func:`rppdyn.priors.free_variance`.
         reward: whether networks learn rewards or values.
     Raises:
         ConfigError: the environment's symmetry can't be certified.

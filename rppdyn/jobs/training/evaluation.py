@@ -45,7 +45,7 @@ Policy = Callable[[NDArray], NDArray]
 """Observations (n, observation) to actions (n, action)."""
 
 NOISE = 0.1
-"""Of half the actions' range: how far a deterministic policy explores, as TD3 does in training."""
+"""Exploration noise of a deterministic policy, in half ranges of the actions, as TD3 does in training."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class Evaluations(ABC):
 
     @abstractmethod
     def found(self, wait: bool) -> Measured | None:
-        """What was found since, once; None where it isn't known yet, and is not waited for."""
+        """Return the measurement begun last, once; None if it is not ready and `wait` is false."""
 
     @abstractmethod
     def close(self) -> None:
@@ -219,7 +219,7 @@ class SyncEvaluations(Evaluations):
         self._found: Measured | None = None
 
     def measured(self, agent: Agent) -> Measured:
-        """Of the agent as it is now."""
+        """Measure the agent as it is now."""
         start = time.monotonic()
         with kept_random_state():
             values = measure(agent, self.evaluator, self.states)
