@@ -23,6 +23,7 @@ def files(tmp_path_factory):
     return folder
 
 
+@pytest.mark.rendered
 def test_report_and_figure(files, monkeypatch, capsys):
     monkeypatch.chdir(files)
     both = ["plain.zip", "relaxed.zip", "--env", ENV, "--trust"]
