@@ -553,6 +553,15 @@ class BatchedMLP(Networks):
                 parts.append(torch.ones(size).double() if unit is None else unit.detach().double().cpu().expand(size))
         return torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
 
+    def prior(self) -> Prior:
+        """The networks' negative log priors; units follow variances."""
+        self._follow_variances()
+        return super().prior()
+
+    def current(self) -> list[Tensor]:
+        self._follow_variances()
+        return super().current()
+
     def _follow_variances(self) -> None:
         """Make the map anew where variances, and with them units, were changed."""
         now = self._variances()
@@ -568,11 +577,8 @@ class BatchedMLP(Networks):
 
     def weights(self, vectors: Tensor, trained: bool = False) -> list[Tensor]:
         """Weight, bias, weight, ... of all networks."""
-        compiling = torch.compiler.is_compiling()
-        if not compiling:
-            self._follow_variances()
         dense = self.assembly(vectors).dense(vectors)
-        if self.copied if compiling else needs_copies(vectors):
+        if self.copied if torch.compiler.is_compiling() else needs_copies(vectors):
             dense = [part.contiguous() for part in dense]
         return dense
 
