@@ -28,8 +28,9 @@ from rppdyn.agents.compile import OPTIONS
 from rppdyn.envs import SymmetrySpec
 from rppdyn.envs.catalogue import single_environment
 from rppdyn.envs.certification.evidence import require_symmetric_wrappers
+from rppdyn.errors import DivergedError
 from rppdyn.nn.compiling import check_compiler
-from rppdyn.runs.files import DivergedError, not_finite
+from rppdyn.runs.files import not_finite
 
 if TYPE_CHECKING:
     from rppdyn.agents.ppo import RPPPPO

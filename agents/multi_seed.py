@@ -36,9 +36,8 @@ from rppdyn.agents.compile import (
 )
 from rppdyn.agents.functional import flatten_, stacked
 from rppdyn.agents.update import Metrics, State, UpdateConfig, sample_actions, scalar_settings, update_
-from rppdyn.errors import by_user, one_line
+from rppdyn.errors import DivergedError, by_user, one_line
 from rppdyn.nn.compiling import failed_to_compile, reason_of
-from rppdyn.runs.files import DivergedError
 from rppdyn.runs.workers import GlobalStates
 
 if TYPE_CHECKING:

@@ -38,10 +38,10 @@ from rppdyn.agents.policy import (
 )
 from rppdyn.agents.sac import RPPSAC
 from rppdyn.envs import SymmetrySpec, symmetry_spec
+from rppdyn.errors import DivergedError
 from rppdyn.nn import RPPEMLP, RelaxedLinear
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Scalar
-from rppdyn.runs.files import DivergedError
 
 
 class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):

@@ -23,6 +23,10 @@ class UserError(ValueError):
     """Something that a user did, or can mend; the message says in one line what, where and the remedy."""
 
 
+class DivergedError(UserError):
+    """Weights, losses, outputs, gradients or an optimiser's state that are no finite numbers."""
+
+
 class UserCodeError(RuntimeError):
     """Code of the user's failed in another process; the message says where."""
 

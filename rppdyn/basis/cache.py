@@ -15,7 +15,7 @@ import torch
 
 from rppdyn.basis.basis import Subspace, from_arrays
 from rppdyn.basis.problem import RESIDUAL_LIMIT, Array, Certificate, Problem
-from rppdyn.runs.array_cache import ArrayCache, Summary
+from rppdyn.runs.array_cache import ArrayCache, CacheSummary
 
 FORMAT_VERSION = 3
 PROBE_WORK = (
@@ -29,7 +29,7 @@ def location() -> Path:
     return _CACHE.location
 
 
-def summary() -> Summary:
+def summary() -> CacheSummary:
     """Folder and size of the cache; an absent or unreadable folder holds nothing."""
     return _CACHE.summary()
 

@@ -131,7 +131,7 @@ def learn_symmetry(
     phi = _Features(z, rates, features, scale, generator)
     designs = [half.reshape(-1, len(phi.kinds)) for half in phi.fields(z).mT.chunk(2, 1)]
     invariance = None if rep is None else _invariance(phi, z, rep, generator)
-    model = _Evidence(designs, [half.flatten() for half in rates.chunk(2, 1)], phi.kinds, invariance)
+    model = _SymmetryEvidence(designs, [half.flatten() for half in rates.chunk(2, 1)], phi.kinds, invariance)
     direction = _start(model, fixed, generator)
     parameters = [model.precisions, model.log_noise]
     if direction is not None:
@@ -170,7 +170,7 @@ def _invariance(phi: _Features, z: Tensor, rep: Rep, generator: torch.Generator)
     return torch.einsum("anf,bng->abfg", changes, changes) / (len(cloud) * phi.energy.square())
 
 
-class _Evidence:
+class _SymmetryEvidence:
     """The log evidence of a linear-Gaussian model whose prior favours invariance along one direction.
 
     Args:
@@ -212,7 +212,7 @@ class _Evidence:
         return determinants - misfit / 2, torch.linalg.solve_triangular(upper.mT, half, upper=True)[:, 0]
 
 
-def _start(model: _Evidence, fixed: Tensor | None, generator: torch.Generator) -> Tensor | None:
+def _start(model: _SymmetryEvidence, fixed: Tensor | None, generator: torch.Generator) -> Tensor | None:
     """The direction that is given, or the best of some random ones; none without a family."""
     if model.invariance is None:
         return None

@@ -411,7 +411,7 @@ class _Convolution(nn.Module):
         return F.conv2d(circular_pad(x, self.conv.kernel_size), self.conv.filters(), stride=self.stride)
 
 
-class _Block(nn.Module):
+class _ConvolutionBlock(nn.Module):
     """Two convolutions beside the identity, or beside one of 1 x 1 pixels where the shape changes."""
 
     def __init__(self, fields_in: int, fields_out: int, elements: int, stride: int, **options: Any):
@@ -465,8 +465,8 @@ class LieResNet18(nn.Module):
         self.norm, blocks, before = FieldNorm(first, elements), [], first
         for fields, stride in stages:
             blocks += [
-                _Block(before, fields, elements, stride, **options),
-                _Block(fields, fields, elements, 1, **options),
+                _ConvolutionBlock(before, fields, elements, stride, **options),
+                _ConvolutionBlock(fields, fields, elements, 1, **options),
             ]
             before = fields
         self.blocks = nn.Sequential(*blocks)

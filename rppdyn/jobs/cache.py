@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rppdyn.basis import cache as bases
-from rppdyn.runs.array_cache import Summary
+from rppdyn.runs.array_cache import CacheSummary
 from rppdyn.tasks import TASK_CACHE
 
 UNITS = ("bytes", "KiB", "MiB", "GiB")
@@ -18,8 +18,8 @@ UNITS = ("bytes", "KiB", "MiB", "GiB")
 class CacheReport:
     """Contents of the two caches; `cleared` counts the bases and datasets removed, None where none were to be."""
 
-    bases: Summary
-    datasets: Summary
+    bases: CacheSummary
+    datasets: CacheSummary
     cleared: tuple[int, int] | None = None
 
     def __str__(self) -> str:

@@ -24,7 +24,7 @@ from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.image import FitImageConfig
-from rppdyn.jobs.fitting.members import GAUSSIAN, Likelihood, StackFit, load_members, run_fit, stack_of
+from rppdyn.jobs.fitting.members import GAUSSIAN, FitLoss, StackFit, load_members, run_fit, stack_of
 from rppdyn.jobs.fitting.own import FittedFunction, as_file, fitted
 from rppdyn.jobs.results import FitResult, numbers
 from rppdyn.nn import Stack
@@ -52,7 +52,7 @@ def _cross_entropy(logits: Float[Tensor, "members N classes"], labels: Shaped[Te
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
 
 
-CATEGORICAL = Likelihood("nll", _cross_entropy, torch.ones_like, lambda _: Categorical(), noise=False)
+CATEGORICAL = FitLoss("nll", _cross_entropy, torch.ones_like, lambda _: Categorical(), noise=False)
 """Classes."""
 
 

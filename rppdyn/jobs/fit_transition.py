@@ -24,7 +24,7 @@ from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.trajectories import FitTransitionConfig
 from rppdyn.jobs.fitting.members import (
     LAPLACE,
-    Likelihood,
+    FitLoss,
     StackFit,
     build_stack,
     equivariance_metrics,
@@ -130,14 +130,14 @@ class Transition(StackFit):
                 "fit again with another run_dir="
             )
 
-    def _likelihood(self) -> Likelihood:
+    def _likelihood(self) -> FitLoss:
         n, reward = self.spec.feature_dim, self.config.model.reward
         if self.config.model.gaussian:
 
             def nll(step: Step, targets: Tensor) -> Tensor:
                 return -self.model.log_likelihood(step, targets[..., :n], targets[..., n] if reward else None)
 
-            return Likelihood("nll", nll, torch.ones_like)
+            return FitLoss("nll", nll, torch.ones_like)
         return LAPLACE
 
     def _predict(self, model: TransitionModel, weights: Any, inputs: Float[Tensor, "*batch T in"]) -> Any:

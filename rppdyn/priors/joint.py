@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rppdyn.errors import UserError
+from rppdyn.errors import DivergedError
 from rppdyn.nn.pathways import Pathway, named_pathways
 from rppdyn.nn.stacking import Stack
 from rppdyn.priors.laplace import Evidence, PathwayEvidence, PredictEach
@@ -23,10 +23,6 @@ Predict = Callable[[Any, Tensor], Tensor]
 BLOCK = 2**29  # bytes of gradients that are held at once
 EXAMPLES = 64  # whose gradients are computed at a time, so that their activations stay few
 COPIES = 4  # of a kernel matrix that a determinant and its gradient take
-
-
-class DivergedError(UserError):
-    """Outputs or gradients are no finite numbers."""
 
 
 class JointEvidence(Evidence):

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rppdyn.errors import DivergedError
 from rppdyn.nn import RPPEMLP, Chained, Stack
 from rppdyn.nn.pathways import in_new_unit, named_pathways
-from rppdyn.priors.joint import DivergedError, Predict, beyond_memory, joint_evidence
+from rppdyn.priors.joint import Predict, beyond_memory, joint_evidence
 from rppdyn.priors.laplace import Evidence, PredictEach, check_form, curvature, gradient_curvature, kronecker_evidence
 from rppdyn.priors.likelihood import Gaussian, Likelihood
 

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Summary:
+class CacheSummary:
     """Contents of a cache: its folder, the number of entries, their bytes."""
 
     location: Path
@@ -103,14 +103,14 @@ class ArrayCache:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
 
-    def summary(self) -> Summary:
+    def summary(self) -> CacheSummary:
         """Where the cache is and how much it holds; an absent or unreadable folder holds nothing."""
         count = size = 0
         for path in self._files(SUFFIX):
             with contextlib.suppress(OSError):
                 size += path.stat().st_size
                 count += 1
-        return Summary(self.location, count, size)
+        return CacheSummary(self.location, count, size)
 
     def clear(self) -> int:
         """Delete all entries, and what interrupted writes left behind; returns the number of entries deleted.

@@ -222,10 +222,6 @@ class CheckpointError(UserError):
     """A run has checkpoints, and none of them can be read."""
 
 
-class DivergedError(UserError):
-    """Weights, losses or the state of an optimiser are no finite numbers any more."""
-
-
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint whose files have all been compared with their checksums."""

@@ -16,7 +16,8 @@ from rppdyn.agents.multi_seed import train_many
 from rppdyn.agents.update import clip_
 from rppdyn.agents.workers import WorkerEnv
 from rppdyn.envs import make_env, symmetry_spec
-from rppdyn.runs.files import DivergedError, not_finite
+from rppdyn.errors import DivergedError
+from rppdyn.runs.files import not_finite
 
 ENV = "InvertedPendulum-v5"
 

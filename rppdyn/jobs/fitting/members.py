@@ -6,7 +6,7 @@ Each member minimises
 
 the negative log-posterior under a Gaussian likelihood of variance :math:`s^2` per output (``noise_variance``) and the
 pathways' priors, times :math:`2 s^2 / (N d)`: ``N`` training data of ``d`` outputs. Under other likelihoods the first term and
-the factor before the priors are others (:class:`Likelihood`).
+the factor before the priors are others (:class:`FitLoss`).
 """
 
 from __future__ import annotations
@@ -157,13 +157,13 @@ def equivariance_metrics(
     return {"error": error.mean} | error.per_generator
 
 
-class Likelihood(NamedTuple):
+class FitLoss(NamedTuple):
     """The negative logarithm of a likelihood per number, times ``scale`` and up to a constant.
 
     Attributes:
         name: name of its mean in the metrics.
         loss: ``(prediction, targets) -> (members, batch, ...)``.
-        scale: scale of the variance: what one number's negative log-likelihood was multiplied by, and a negative log-prior is.
+        scale: of a variance, the factor of one number's negative log-likelihood, which a negative log-prior is multiplied by.
         density: the likelihood itself with a variance, of which the marginal likelihood is made; None where it has none.
         noise: whether it has a variance.
     """
@@ -175,19 +175,17 @@ class Likelihood(NamedTuple):
     noise: bool = True
 
 
-GAUSSIAN = Likelihood(
-    "mse", lambda prediction, targets: (prediction - targets).square(), lambda v: 2 * v, priors.Gaussian
-)
+GAUSSIAN = FitLoss("mse", lambda prediction, targets: (prediction - targets).square(), lambda v: 2 * v, priors.Gaussian)
 """Squared errors: of a normal distribution."""
 
-LAPLACE = Likelihood(
+LAPLACE = FitLoss(
     "l1", lambda prediction, targets: (prediction - targets).abs(), lambda v: (v / 2).sqrt(), priors.Laplace
 )
 """Absolute errors: of a Laplace distribution, whose variance is twice the square of its scale."""
 
 
 def backward(
-    stack: Stack, prediction: Any, targets: Tensor, likelihood: Likelihood, prior_scale: Float[Tensor, " members"]
+    stack: Stack, prediction: Any, targets: Tensor, likelihood: FitLoss, prior_scale: Float[Tensor, " members"]
 ) -> Float[Tensor, " members"]:
     """Gradients of the members' objectives, left with the stack's parameters; each member's error."""
     errors = likelihood.loss(prediction, targets).flatten(1).mean(1)
@@ -248,7 +246,7 @@ class StackFit(ABC):
         inputs: Float[Tensor, "members N ..."],
         targets: Float[Tensor, "members N ..."],
         *,
-        likelihood: Likelihood = GAUSSIAN,
+        likelihood: FitLoss = GAUSSIAN,
         longest: float | None = None,
         by_gradients: bool = False,
     ):
