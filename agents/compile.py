@@ -303,7 +303,7 @@ def _key(
     like: Tensor, inputs: UpdateInputs | Sequence[UpdateInputs], config: UpdateConfig, priors: tuple[Prior, Prior]
 ) -> tuple:
     """Everything that compiled code depends on and that may change."""
-    fixed = config.learn_temperature, config.betas, config.epsilon, config.max_gradient_norm, config.mirror_loss
+    fixed = tuple(value for name, value in scalar_settings(config).items() if name not in DYNAMIC_SETTINGS)
     each = [inputs] if isinstance(inputs, UpdateInputs) else inputs
     batches = tuple((*batch, next(iter(batch.values())).shape) for batch, _ in each)
     process = torch.get_num_threads(), torch.get_float32_matmul_precision()

@@ -255,11 +255,9 @@ class RPPSAC(SymmetricAgent, SAC):
         self._sums = None
         checks.check_finite(self, {name: value for name, value in means.items() if name != "ent_coef"})
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        for name in ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss", "entropy", "mirror_loss"):
-            if name in means:
-                self.logger.record(f"train/{name}", means[name])
-        for name in ("actor", "critic"):
-            self.logger.record(f"prior/{name}_penalty", means[f"{name}_prior"])
+        for name, value in sorted(means.items()):
+            network, is_prior, _ = name.partition("_prior")
+            self.logger.record(f"prior/{network}_penalty" if is_prior else f"train/{name}", value)
 
     def check_finite(self) -> None:
         """Refuse to go on where weights, statistics or an optimiser's state are no numbers any more.
