@@ -1,4 +1,4 @@
-"""Which exceptions tell a user something; and modules of the user's own: where they are searched for, and who may name them.
+"""Errors that a user can mend, and the gate to modules of the user's own: where they are searched for, and who may name them.
 
 A run, a dataset or a symmetry spec may name its environment as `module:EnvId`, and making that imports the module, which
 can run any code. What the user has typed, or imported, is imported; what a file alone names needs the user's trust.

@@ -43,7 +43,7 @@ from rppdyn.jobs.measuring.measure import (
     measure,
     measure_rollouts,
     most,
-    over_members,
+    pooled,
 )
 from rppdyn.jobs.measuring.targets import Function, Target, inputs_of, states_of
 from rppdyn.jobs.training import building
@@ -208,7 +208,7 @@ def _of_fit(config: EquivarianceConfig, folder: RunFolder) -> EquivarianceResult
         names,
         len(inputs),
         origin,
-        {name: over_members(measured)},
+        {name: pooled(measured)},
         members={name: measured},
         seeds=seeds,
         diverged=[member.seed for member in fit.members if member.seed not in seeds],
@@ -231,7 +231,7 @@ def _of_images(config: EquivarianceConfig, folder: RunFolder | None) -> Equivari
     name = members[0].name
     own = dict(members={name: measured}, seeds=[member.seed for member in members]) if folder is not None else {}
     return _result(config, source, "transformations of images", list(flows), len(members[0].images), members[0].origin,
-                   {name: over_members(measured)}, **own)  # fmt: skip
+                   {name: pooled(measured)}, **own)  # fmt: skip
 
 
 def _generators(rep: Rep) -> list[str]:

@@ -43,7 +43,7 @@ from rppdyn.jobs.fitting.members import (
     under_group,
 )
 from rppdyn.jobs.plots import draw_rollouts
-from rppdyn.jobs.results import FitResult, over_members
+from rppdyn.jobs.results import FitResult, by_member
 from rppdyn.nn import Chained, Stack
 from rppdyn.nn.compiling import can_compile, check_compiler
 from rppdyn.reps import Rep, Scalar, V
@@ -196,7 +196,7 @@ class DynamicsFit(StackFit):
             measured.append(values)
             if index == 0:
                 self.example = self.example_of(found)
-        return over_members(measured)
+        return by_member(measured)
 
     def save(self, folder: RunFolder) -> None:
         write_json(folder.path / "rollouts.json", self.curves | {"example": self.example})
@@ -535,7 +535,7 @@ def _mapped(path: Path, shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> 
     return [part.view(*shape) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
 
 
-class _Own:
+class _Worker:
     """The part that a worker has."""
 
     backward: Backward
@@ -547,14 +547,14 @@ def _take(part: Stack, build: Callable[[Stack], Backward], of: int, members: sli
     values, gradients = _shared(folder, [(of, *p.shape[1:]) for p in part.stacked], part.stacked[0].dtype)
     for parameter, value in zip(part.stacked, values, strict=True):
         parameter.data = value[members]
-    _Own.parameters, _Own.gradients = list(part.stacked), [gradient[members] for gradient in gradients]
-    _Own.backward = staticmethod(build(part))
+    _Worker.parameters, _Worker.gradients = list(part.stacked), [gradient[members] for gradient in gradients]
+    _Worker.backward = staticmethod(build(part))
 
 
 def _backward(values: list[Tensor]) -> Tensor:
-    for parameter in _Own.parameters:
+    for parameter in _Worker.parameters:
         parameter.grad = None
-    errors = _Own.backward(*values)
-    for parameter, gradient in zip(_Own.parameters, _Own.gradients, strict=True):
+    errors = _Worker.backward(*values)
+    for parameter, gradient in zip(_Worker.parameters, _Worker.gradients, strict=True):
         gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad)
     return errors

@@ -25,7 +25,7 @@ from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.image import FitImageConfig
 from rppdyn.jobs.fitting.members import GAUSSIAN, FitLoss, StackFit, load_members, run_fit, stack_of
-from rppdyn.jobs.fitting.own import FittedFunction, as_file, fitted
+from rppdyn.jobs.fitting.user_data import FittedFunction, as_file, fitted
 from rppdyn.jobs.results import FitResult, numbers
 from rppdyn.nn import Stack
 from rppdyn.priors import Categorical

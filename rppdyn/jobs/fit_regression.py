@@ -23,7 +23,7 @@ from rppdyn.jobs.config.base import ConfigError, device_of, file_stem
 from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.fit import FitRegressionConfig, RegressionTaskConfig
 from rppdyn.jobs.fitting.members import StackFit, build_stack, equivariance_metrics, load_members, run_fit, under_group
-from rppdyn.jobs.fitting.own import (
+from rppdyn.jobs.fitting.user_data import (
     FittedFunction,
     as_file,
     fitted,
@@ -33,7 +33,7 @@ from rppdyn.jobs.fitting.own import (
     vectors,
     warn_of_sizes,
 )
-from rppdyn.jobs.results import FitResult, over_members
+from rppdyn.jobs.results import FitResult, by_member
 from rppdyn.nn import Chained, InvariantNormaliser, Stack
 from rppdyn.reps import V
 from rppdyn.runs import RunFolder
@@ -156,7 +156,7 @@ class Regression(StackFit):
                 values |= {f"rmse/{name}": float(off[:, i].square().mean().sqrt()) for i, name in enumerate(names)}
             equivariance = self._equivariance(index, member)
             measured.append(values | {f"equivariance/{name}": value for name, value in equivariance.items()})
-        return over_members(measured)
+        return by_member(measured)
 
     def _equivariance(self, index: int, member: Regressor) -> dict[str, float]:
         if not self.has_group:

@@ -30,7 +30,7 @@ from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.trajectories import FitTrajectoriesConfig
 from rppdyn.jobs.fit_dynamics import INITIAL_SCALE, DynamicsFit
 from rppdyn.jobs.fitting.members import build_stack, load_members, run_fit
-from rppdyn.jobs.fitting.own import (
+from rppdyn.jobs.fitting.user_data import (
     as_file,
     by_evidence,
     check_data,

@@ -33,7 +33,7 @@ from rppdyn.jobs.fitting.members import (
     widest,
 )
 from rppdyn.jobs.plots import draw_horizons
-from rppdyn.jobs.results import FitResult, over_members
+from rppdyn.jobs.results import FitResult, by_member
 from rppdyn.jobs.training import building
 from rppdyn.jobs.training.building import certify_variance
 from rppdyn.nn import Chained, Stack
@@ -247,7 +247,7 @@ class Transition(StackFit):
             "horizons": horizons,
             "errors": np.median(components, axis=0).tolist(),
         }
-        return over_members(measured)
+        return by_member(measured)
 
     def save(self, folder: RunFolder) -> None:
         building.save_spec(folder, self.spec)

@@ -24,7 +24,7 @@ from rppdyn.jobs.fit_image import load_image_models
 from rppdyn.jobs.fit_regression import load_regressors
 from rppdyn.jobs.fit_trajectories import load_recordings
 from rppdyn.jobs.fit_transition import load_transition_model
-from rppdyn.jobs.fitting.own import FittedFunction, like, over_members
+from rppdyn.jobs.fitting.user_data import FittedFunction, like, mean_or_all
 from rppdyn.jobs.training.evaluation import agent_of
 from rppdyn.nn import Stack
 from rppdyn.runs import RunFolder
@@ -69,7 +69,7 @@ class FittedTransitions:
         rows = features.reshape(1, -1, features.shape[-1]).expand(count, -1, -1)
         steps = u.reshape(1, -1, *u.shape[-2:]).expand(count, -1, -1, -1)
         states = self.model.rollout(rows, steps).states.reshape(count, *u.shape[:-1], -1)
-        found = torch.as_tensor(self.spec.decode(over_members(states, members)))
+        found = torch.as_tensor(self.spec.decode(mean_or_all(states, members)))
         return like(observation, found)
 
     def __repr__(self) -> str:

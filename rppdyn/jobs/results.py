@@ -64,7 +64,7 @@ class FitResult(RunResult):
         return "\n".join(lines)
 
 
-def over_members(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def by_member(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Values by name, one for each member; None where a member has none, or what it has is no number."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: numbers([row.get(name) for row in rows]) for name in names}

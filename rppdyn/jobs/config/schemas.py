@@ -21,8 +21,9 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.config.base import ConfigError, RunConfig, did_you_mean
+from rppdyn.jobs.config.bound import BoundImageConfig, BoundRegressionConfig
 from rppdyn.jobs.config.fit import FitDynamicsConfig, FitRegressionConfig
-from rppdyn.jobs.config.image import BoundImageConfig, BoundRegressionConfig, FitImageConfig
+from rppdyn.jobs.config.image import FitImageConfig
 from rppdyn.jobs.config.trajectories import FitTrajectoriesConfig, FitTransitionConfig
 
 SCHEMAS: dict[str, type[RunConfig]] = {

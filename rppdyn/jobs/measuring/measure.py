@@ -215,7 +215,7 @@ def finite(function: Function, inputs: NDArray) -> bool:
         return bool(function.call(torch.as_tensor(inputs)).isfinite().all())
 
 
-def over_members(members: Sequence[Measured]) -> Measured:
+def pooled(members: Sequence[Measured]) -> Measured:
     """A summary of several members: interquartile means over them, with intervals over members in place of states."""
     if len(members) == 1:
         return members[0]

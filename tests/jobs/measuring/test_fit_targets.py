@@ -24,7 +24,7 @@ from rppdyn.jobs.config.command import EquivarianceConfig
 from rppdyn.jobs.fit_dynamics import load_models
 from rppdyn.jobs.fit_regression import load_regressors
 from rppdyn.jobs.fitting.members import save_members
-from rppdyn.jobs.measuring.measure import over_members
+from rppdyn.jobs.measuring.measure import pooled
 from rppdyn.runs import RunFolder, RunFolderError, iqm, read_metrics
 
 REGRESSION = ("model.hidden=8", "model.num_layers=1", "task.train=60", "task.validation=20", "task.test=40",
@@ -122,7 +122,7 @@ def test_over_members_it_is_the_interquartile_mean_with_an_interval_over_them(fo
     assert whole.by_output["I_xy"] == pytest.approx(float(iqm([m.by_output["I_xy"] for m in members])))
     norms = [m.layers["network"].norm["A1"] for m in members]
     assert whole.layers["network"].norm["A1"] == pytest.approx(iqm(norms).tolist())
-    assert over_members(members[:1]) is members[0]  # one member: its interval is over states
+    assert pooled(members[:1]) is members[0]  # one member: its interval is over states
     table = equivariance.table(result)
     assert "3 members: interquartile means over them" in table and "blocks.0.gate" in table and "-0%" not in table
 

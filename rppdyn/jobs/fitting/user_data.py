@@ -114,7 +114,7 @@ class FittedFunction:
         """The mean over members of what they say of ``(N, ...)``, or "all" of them along a new first axis."""
         first = next(self.members[0].parameters())
         inputs = torch.as_tensor(x).to(first.dtype)
-        return like(x, over_members(torch.stack([member(inputs) for member in self.members]), members))
+        return like(x, mean_or_all(torch.stack([member(inputs) for member in self.members]), members))
 
     def classify(self, x: Arrays) -> list[str]:
         """The names of the classes that the members give the largest mean logits.
@@ -127,7 +127,7 @@ class FittedFunction:
         return [self.classes[index] for index in torch.as_tensor(self.predict(x)).argmax(-1).tolist()]
 
 
-def over_members(values: Tensor, members: str) -> Tensor:
+def mean_or_all(values: Tensor, members: str) -> Tensor:
     """The mean over the first axis, or all.
 
     Raises:
