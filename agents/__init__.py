@@ -16,7 +16,6 @@ if __name__ != "rppdyn.agents":
 
 from rppdyn.agents.buffers import played_episodes, random_policy, replay_episodes, spread_episodes
 from rppdyn.agents.callbacks import LearnVariances, WidenVariances
-from rppdyn.agents.checkpoint import pretrained_agents, pretrained_card
 from rppdyn.agents.equivariance import (
     AgentEquivarianceError,
     critic_equivariance_error,
@@ -28,6 +27,7 @@ from rppdyn.agents.mbpo import RPPMBPO
 from rppdyn.agents.multi_seed import train_many
 from rppdyn.agents.policy import MODELS, RPPPolicy
 from rppdyn.agents.ppo import RPPPPO, Agent, RPPActorCriticPolicy
+from rppdyn.agents.pretrained import pretrained_agents, pretrained_card
 from rppdyn.agents.sac import RPPSAC
 from rppdyn.agents.update import UpdateConfig, update
 

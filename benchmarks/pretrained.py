@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from rppdyn.agents import RPPSAC, pretrained_card
-from rppdyn.agents.checkpoint import (
+from rppdyn.agents.pretrained import (
     FOLDER,
     MANIFEST,
     load_pretrained,
