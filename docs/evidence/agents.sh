@@ -2,7 +2,7 @@
 # The agents of sections 10, 26, 29 and 30 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
 #
 # Each arm is a folder RUNS/SECTION/ARM with a folder for each seed. Arms that are finished are passed over, and one that was
-# stopped goes on. Afterwards: approximate.py (10), learned_models.py (26) and gather.py (29, 30) read the seeds' folders.
+# stopped goes on. Afterwards: approximate.py (10), learned_models.py (26) and returns.py (29, 30) read the seeds' folders.
 set -uo pipefail
 runs=${1:?the folder for the runs}
 shift

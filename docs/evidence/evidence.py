@@ -167,10 +167,10 @@ def table(claims: list[Claim]) -> str:
     return "\n".join([head, "| --- | --- | --- | --- | ---: | --- | ---: | --- |", *map(row, claims)])
 
 
-def write_table(page: Path, claims: list[Claim]) -> None:
+def write_table(page: Path, mark: str, table: str) -> None:
     """Put a table between the page's two marks."""
-    before, _, after = page.read_text(encoding="utf-8").split(MARK)
-    write_text(page, f"{before}{MARK}\n\n{table(claims)}\n\n{MARK}{after}")
+    before, _, after = page.read_text(encoding="utf-8").split(mark)
+    write_text(page, f"{before}{mark}\n\n{table}\n\n{mark}{after}")
 
 
 def draw(claims: list[Claim]) -> Figure:
@@ -229,7 +229,7 @@ def main() -> None:
     shown = [claim for claim in claims if claim.get("shown")]
     save_small(draw(shown), FOREST)
     for page, rows in zip(PAGES, (shown, claims), strict=True):
-        write_table(page, rows)
+        write_table(page, MARK, table(rows))
     counts = {
         word: sum(claim["verdict"] == word for claim in claims)
         for word in ("decided", "suggestive", "contradicted", "open")

@@ -1,6 +1,6 @@
-"""Add finished runs to a raw file of the evidence: `python docs/evidence/gather.py RUNS... --data FILE.json`.
+"""Add finished fits to a raw file of the evidence: `python docs/evidence/gather.py RUNS... --data FILE.json`.
 
-Each run becomes one row: the cell (task, group, wind or environment), the arm (model, variance), seeds, each seed's metric,
+Each becomes one row: the cell (task, group, wind), the arm (model, variance), seeds, each seed's metric,
 commit and command. A row that the file has already, of the same cell, arm and seeds, is replaced. `--note` is added to the
 cell's name, so that runs of different settings stay apart.
 """
@@ -14,7 +14,6 @@ from typing import Any
 
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import write_text
-from rppdyn.runs.folder import read_metrics, series
 
 Row = dict[str, Any]
 OWN_GROUPS = {"lorentz": "O(1,3)", "o5_invariant": "O(5)"}  # of tasks; that of the others is O(3)
@@ -32,25 +31,17 @@ def arm_of(model: dict[str, Any]) -> str:
 
 
 def row_of(folder: RunFolder, note: str) -> Row:
-    """Read a fit's test errors or an agent's mean return over training (evaluations after the first)."""
+    """Read a fit's test errors."""
     config, result = folder.config(), folder.result()
     if result is None:
         raise ValueError(f"{folder.path} is unfinished: leave it out, or let it go on with --resume")
-    if config.get("env"):
-        cell = f"{config['env']['id']}, {config['total_steps']} steps, width {config['model']['hidden']}"
-        cell += "".join(f", {name} {value:g}" for name, value in config["env"]["kwargs"].items())
-        arm = arm_of(config["model"]) + (", mirrored replay" if config["agent"]["augment"] else "")
-        arm += ", mirror loss" if config["agent"]["mirror_loss"] else ""
-        returns = series(read_metrics(folder.metrics.path), "eval/return_mean")[1][1:]
-        seeds, values = [config["seed"]], [sum(returns) / len(returns)]
-    else:
-        task = config["task"]
-        wind = f", wind {task['wind']:g}" if task.get("wind") is not None else ""
-        name = task["name"].removeprefix("windy_")
-        group = (task.get("group") or OWN_GROUPS.get(name, "O(3)")).replace("2eR3()", "(2)")
-        cell = f"{name}, {group}" + (wind or f", {task['train']} data")
-        arm = arm_of(config["model"]) + (", augmented" if task.get("augment") else "")
-        seeds, values = result["seeds"], result["test"]["test/error"]
+    task = config["task"]
+    wind = f", wind {task['wind']:g}" if task.get("wind") is not None else ""
+    name = task["name"].removeprefix("windy_")
+    group = (task.get("group") or OWN_GROUPS.get(name, "O(3)")).replace("2eR3()", "(2)")
+    cell = f"{name}, {group}" + (wind or f", {task['train']} data")
+    arm = arm_of(config["model"]) + (", augmented" if task.get("augment") else "")
+    seeds, values = result["seeds"], result["test"]["test/error"]
     provenance = result["provenance"]
     command = " ".join(["rppdyn", *(word for word in provenance["command"][1:] if word != "--resume")])
     return {"cell": cell + note, "arm": arm, "seeds": seeds, "values": [float(f"{value:.5g}") for value in values],

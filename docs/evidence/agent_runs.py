@@ -1,0 +1,148 @@
+"""What scripts on agents share: runs become rows of raw data, rows are tested and drawn.
+
+A row holds a cell and an arm, each seed's mean return over training (of all evaluations but the first), and its returns at
+every evaluation. `approximate.py`, `learned_models.py` and `returns.py` read their runs by it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from evidence import holm, save_small
+from gather import arm_of, write_rows
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from scipy import stats
+
+from rppdyn.runs import RunFolder
+from rppdyn.runs.figures import COLOURS
+from rppdyn.runs.folder import read_metrics, series
+
+NAMES = {
+    "emlp": "strict",
+    "mlp, 1e-07": "plain",
+    "rpp, 1e-07": "narrow",
+    "rpp, certified": "certified",
+    "rpp, learned": "learned",
+}
+UNRELAXED = ("strict", "plain", "plain, mirrored replay", "plain, mirror loss")
+NOISE = "noise"
+SHARES = ("actor_free_share", "critic_free_share")
+Config = dict[str, Any]
+Row = dict[str, Any]
+
+
+def cell_of(config: Config) -> str:
+    """Name a task: the environment, its symmetry and options, and actuators that are not of full strength."""
+    env = config["env"]
+    options = [f"{name} {value:g}" for name, value in env["kwargs"].items()]
+    weak = [f"{name} x {factor:g}" for name, factor in env["actuator_scale"].items()]
+    return ", ".join([env["id"], *[env["symmetry"]] * bool(env["symmetry"]), *options, *weak])
+
+
+def name_of(config: Config) -> str:
+    """Name an arm by its networks and by what is not usual in it."""
+    model, agent = config["model"], config["agent"]
+    arm = arm_of(model)
+    parts = [NAMES.get(arm, arm)]
+    parts += ["mirrored replay"] * bool(agent["augment"]) + ["mirror loss"] * bool(agent["mirror_loss"])
+    parts += ["widens"] * (model.get("widen") is not None)
+    if (scale := model.get("free_scale")) is not None:
+        parts.append("starts at its share" if scale == "prior" else f"starts at {scale:g}")
+    if agent["noise_variance"] != 1:
+        parts.append(f"{NOISE} {agent['noise_variance']:g}")
+    if (critic := model["critic_free_variance"]) is not None:
+        parts.append("critic strict" if critic == 0 else f"critic {critic:g}")
+    return ", ".join(parts)
+
+
+def rows_of(
+    paths: Iterable[Path],
+    cell: Callable[[Config], str] = cell_of,
+    arm: Callable[[Config], str] = name_of,
+    lengths: Sequence[int] | None = None,
+) -> list[Row]:
+    """Read folders of single seeds: a row for each cell, arm and length that all of the arm's seeds have come to.
+
+    Args:
+        lengths: steps at which a run is taken; None: the length it was given.
+    """
+    groups: dict[tuple[str, str], list[RunFolder]] = {}
+    for path in paths:
+        folder = RunFolder.open(path)
+        config = folder.config()
+        groups.setdefault((cell(config), arm(config)), []).append(folder)
+    rows = []
+    for (where, name), folders in sorted(groups.items(), key=lambda group: group[0]):
+        folders.sort(key=lambda folder: folder.config()["seed"])
+        records = [read_metrics(folder.metrics.path) for folder in folders]
+        each = [series(record, "eval/return_mean") for record in records]
+        reached = min(steps[-1] for steps, _ in each)
+        commits = {(result["provenance"]["commit"] or "")[:7] for f in folders if (result := f.result())}
+        for length in lengths or [folders[0].config()["total_steps"]]:
+            if reached < length:
+                print(f"{where} | {name}: at step {reached} of {length}; left out")
+                continue
+            count = list(each[0][0]).index(length) + 1
+            curves = np.array([values[:count] for _, values in each])
+            shares = {
+                share: [float(f"{v:.2g}") for v in np.mean([values[1][:count] for values in found], 0)]
+                for share in SHARES
+                if all((found := [series(record, f"pathway/{share}") for record in records])[0])
+            }
+            rows.append({
+                "cell": f"{where}, {length} steps", "arm": name, "seeds": [folder.config()["seed"] for folder in folders],
+                "values": [float(f"{value:.5g}") for value in curves[:, 1:].mean(1)],
+                "steps": [int(step) for step in each[0][0][:count]], "returns": curves.round(1).tolist(), **shares,
+                "commit": " ".join(sorted(commits)),
+            })  # fmt: skip
+    return rows
+
+
+def read_rows(data: Path, new: Sequence[Row] = ()) -> list[Row]:
+    """The rows of a raw file, in which new ones, which are written to it, take the places of others of their cell and arm."""
+    rows = json.loads(data.read_text(encoding="utf-8")) if data.exists() else []
+    if new:
+        measured = {(row["cell"], row["arm"]) for row in new}
+        rows = [row for row in rows if (row["cell"], row["arm"]) not in measured] + list(new)
+        write_rows(data, rows)
+    return rows
+
+
+def by_cell(rows: Iterable[Row]) -> dict[str, dict[str, Row]]:
+    """The rows of each cell, by arm."""
+    cells: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        cells.setdefault(row["cell"], {})[row["arm"]] = row
+    return cells
+
+
+def rank_tests(arms: Mapping[str, Row], pairs: Sequence[tuple[str, str]]) -> list[float]:
+    """Exact rank tests between arms, two-sided, corrected by Holm over the pairs."""
+    return holm([
+        float(stats.mannwhitneyu(arms[a]["values"], arms[b]["values"], method="exact").pvalue) for a, b in pairs
+    ])  # fmt: skip
+
+
+def draw(panels: Mapping[str, Sequence[Row]], path: Path, share_axis: bool = False) -> None:
+    """Draw learning curves in a panel for each title: every seed as a thin line, the mean of each arm as a thick one."""
+    arms = {row["arm"] for rows in panels.values() for row in rows}
+    colours = dict(zip(sorted(arms, key=lambda arm: (arm not in UNRELAXED, arm)), cycle(COLOURS), strict=False))
+    figure = Figure(figsize=(min(5.6 * len(panels), 14), 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(1, len(panels), squeeze=False, sharey=share_axis)[0]
+    for axes, (title, rows) in zip(grid, panels.items(), strict=True):
+        for row in rows:
+            returns = np.array(row["returns"])
+            axes.plot(row["steps"], returns.T, color=colours[row["arm"]], linewidth=0.4, alpha=0.3)
+            axes.plot(row["steps"], returns.mean(0), color=colours[row["arm"]], linewidth=2)
+        axes.set(title=title, xlabel="environment steps", ylabel="return")
+        axes.spines[["top", "right"]].set_visible(False)
+    handles = [axes.plot([], [], color=colour, linewidth=2, label=arm)[0] for arm, colour in colours.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 5), frameon=False)
+    save_small(figure, path)
