@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The agents of sections 10, 26, 29 and 30 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
+# The agents of sections 10, 26, 29, 30 and 31 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
 #
 # Each arm is a folder RUNS/SECTION/ARM with a folder for each seed. Arms that are finished are passed over, and one that was
-# stopped goes on. Afterwards: approximate.py (10), learned_models.py (26) and returns.py (29, 30) read the seeds' folders.
+# stopped goes on. Afterwards: approximate.py (10), learned_models.py (26) and returns.py (29 to 31) read the seeds' folders.
 set -uo pipefail
 runs=${1:?the folder for the runs}
 shift
@@ -12,7 +12,7 @@ go() { # SECTION/ARM, then the words of the command
     local folder="$runs/$1"
     shift
     [ -e "$folder/done" ] && return
-    rppdyn train-agent --resume "$@" threads=1 device=cpu agent.compile=true run_dir="$folder" && touch "$folder/done"
+    rppdyn train-agent --resume threads=1 device=cpu agent.compile=true "$@" run_dir="$folder" && touch "$folder/done"
 }
 
 small="model.hidden=64 agent.learning_rate=1e-3 agent.batch_size=128 agent.learning_starts=1000 agent.betas=[0.9,0.999] evaluation.episodes=5"
@@ -61,6 +61,21 @@ for section in "$@"; do
             go 30/strict $words model=emlp
             go 30/learned $words model=rpp model.free_variance=learned
             ;;
-        *) echo "$section: no such section; 10, 26, 29 or 30" >&2 && exit 2 ;;
+        31)
+            words="model.hidden=64 seed=2000 seeds=5 evaluation.episodes=10 evaluation.every=1000 checkpoint_every=5000 total_steps=10000"
+            for tilt in 0.3 0; do
+                at="$words env=rppdyn/TiltedReacher-v0 env.kwargs.tilt=$tilt"
+                go "31/reacher-strict-$tilt" $at model=emlp
+                go "31/reacher-plain-$tilt" $at model=mlp
+                go "31/reacher-learned-$tilt" $at model=rpp model.free_variance=learned
+                go "31/reacher-control-$tilt" $at model=rpp model.free_variance=1e5
+            done
+            words="model.hidden=64 seed=2000 seeds=5 evaluation.episodes=5 evaluation.every=5000 checkpoint_every=5000 total_steps=30000"
+            at="$words env=rppdyn/CurrentSwimmer-v0 env.kwargs.current=0.3"
+            go "31/swimmer-strict" $at model=emlp
+            go "31/swimmer-plain" $at model=mlp
+            go "31/swimmer-learned" $at model=rpp model.free_variance=learned
+            ;;
+        *) echo "$section: no such section; 10, 26, 29, 30 or 31" >&2 && exit 2 ;;
     esac
 done
