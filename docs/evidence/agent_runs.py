@@ -30,7 +30,7 @@ NAMES = {
     "rpp, certified": "certified",
     "rpp, learned": "learned",
 }
-UNRELAXED = ("strict", "plain", "plain, mirrored replay", "plain, mirror loss")
+UNRELAXED = ("strict", "plain", "plain, mirrored replay", "plain, mirror loss", "control")
 NOISE = "noise"
 SHARES = ("actor_free_share", "critic_free_share")
 Config = dict[str, Any]

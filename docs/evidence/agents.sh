@@ -62,7 +62,7 @@ for section in "$@"; do
             go 30/learned $words model=rpp model.free_variance=learned
             ;;
         31)
-            words="model.hidden=64 seed=2000 seeds=5 evaluation.episodes=10 evaluation.every=1000 checkpoint_every=5000 total_steps=10000"
+            words="model.hidden=64 seed=2000 seeds=10 evaluation.episodes=10 evaluation.every=1000 checkpoint_every=5000 total_steps=10000"
             for tilt in 0.3 0; do
                 at="$words env=rppdyn/TiltedReacher-v0 env.kwargs.tilt=$tilt"
                 go "31/reacher-strict-$tilt" $at model=emlp
