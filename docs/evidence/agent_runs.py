@@ -130,19 +130,23 @@ def rank_tests(arms: Mapping[str, Row], pairs: Sequence[tuple[str, str]]) -> lis
 
 
 def draw(panels: Mapping[str, Sequence[Row]], path: Path, share_axis: bool = False) -> None:
-    """Draw learning curves in a panel for each title: every seed as a thin line, the mean of each arm as a thick one."""
+    """Draw learning curves in a panel for each title: seeds as thin lines, means as thick ones, dashed if not relaxed."""
     arms = {row["arm"] for rows in panels.values() for row in rows}
     colours = dict(zip(sorted(arms, key=lambda arm: (arm not in UNRELAXED, arm)), cycle(COLOURS), strict=False))
+    thick = {
+        arm: {"color": colour, "linewidth": 2, "linestyle": "--" if arm in UNRELAXED else "-"}
+        for arm, colour in colours.items()
+    }
     figure = Figure(figsize=(min(5.6 * len(panels), 14), 4), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(1, len(panels), squeeze=False, sharey=share_axis)[0]
     for axes, (title, rows) in zip(grid, panels.items(), strict=True):
         for row in rows:
             returns = np.array(row["returns"])
-            axes.plot(row["steps"], returns.T, color=colours[row["arm"]], linewidth=0.4, alpha=0.3)
-            axes.plot(row["steps"], returns.mean(0), color=colours[row["arm"]], linewidth=2)
+            axes.plot(row["steps"], returns.T, color=colours[row["arm"]], linewidth=0.3, alpha=0.2)
+            axes.plot(row["steps"], returns.mean(0), **thick[row["arm"]])
         axes.set(title=title, xlabel="environment steps", ylabel="return")
         axes.spines[["top", "right"]].set_visible(False)
-    handles = [axes.plot([], [], color=colour, linewidth=2, label=arm)[0] for arm, colour in colours.items()]
+    handles = [axes.plot([], [], label=arm, **style)[0] for arm, style in thick.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 5), frameon=False)
     save_small(figure, path)
