@@ -27,7 +27,7 @@ from rppdyn.nn import RPPEMLP, DensePathway
 from rppdyn.nn.coefficients import CoefficientMap
 from rppdyn.nn.hidden import Pointwise
 from rppdyn.nn.pathways import named_pathways
-from rppdyn.nn.stacking import call_with, stacked_weights
+from rppdyn.nn.stacking import assembled, call_with
 from rppdyn.priors import negative_log_prior
 
 
@@ -393,9 +393,14 @@ class Networks(ABC):
 
     def _at(self, net: nn.Module, vector: Tensor, function: Any) -> Any:
         """Evaluate a function of one of the networks with its parameters at a vector."""
-        parts = zip(vector.split(self._sizes), self._shapes, strict=True)
-        values = {name: part.view(shape) for name, (part, shape) in zip(self.names, parts, strict=True)}
-        return call_with(net, values, function)
+        return call_with(net, self._named(vector), function)
+
+    def _named(self, vectors: Tensor) -> dict[str, Tensor]:
+        """The parameters in vectors (..., n), by name, (..., *shape)."""
+        parts = zip(vectors.split(self._sizes, -1), self._shapes, strict=True)
+        return {
+            name: part.view(*part.shape[:-1], *shape) for name, (part, shape) in zip(self.names, parts, strict=True)
+        }
 
 
 def stacked(nets: Sequence[RPPEMLP]) -> Networks:
@@ -420,6 +425,9 @@ class ModuleNetworks(Networks):
 
     def __init__(self, nets: Sequence[RPPEMLP]) -> None:
         super().__init__(nets, _trainable(nets[0]))
+        self._untrained: dict[
+            str, list[Tensor]
+        ] = {}  # parameters that are each network's own, as units of learned variances
         self._compared: tuple[tuple, bool] | None = None
 
     def prepare(self, like: Tensor) -> bool:
@@ -435,10 +443,13 @@ class ModuleNetworks(Networks):
         if self._compared is None or self._compared[0] != state:
             first, *others = buffers
             self._compared = state, bool(others) and all(all(map(torch.equal, first, bs)) for bs in others)
+            parameters = [dict(net.named_parameters()) for net in self.nets]
+            untrained = [name for name, p in parameters[0].items() if not p.requires_grad]
+            self._untrained = {name: [ps[name] for ps in parameters] for name in untrained}
         return self._compared[1]
 
     def weights(self, vectors: Tensor, trained: bool = False) -> tuple[Tensor, list]:
-        """The vectors, and each network's weights."""
+        """The vectors, and the weights of all networks as one, or those of each."""
         if torch.compiler.is_compiling():  # a gradient is then one of a function of the vectors
             return vectors, self._assembled(vectors)
         with torch.set_grad_enabled(trained):
@@ -446,14 +457,17 @@ class ModuleNetworks(Networks):
             return vectors, self._assembled(vectors)
 
     def _assembled(self, vectors: Tensor) -> list:
+        if self._as_one():
+            own = {name: torch.stack(parameters) for name, parameters in self._untrained.items()}
+            return assembled(self.nets[0], self._named(vectors) | own)
         pairs = zip(self.nets, vectors.unbind(), strict=True)
         return [self._at(net, vector, lambda net: net.assemble()) for net, vector in pairs]
 
     def __call__(self, x: Tensor, weights: tuple[Tensor, list]) -> Tensor:
-        _, assembled = weights
+        _, parts = weights
         if self._as_one():
-            return self.nets[0].apply(x, stacked_weights(assembled))
-        return torch.stack([net.apply(x, w) for net, x, w in zip(self.nets, x, assembled, strict=True)])
+            return self.nets[0].apply(x, parts)
+        return torch.stack([net.apply(x, w) for net, x, w in zip(self.nets, x, parts, strict=True)])
 
     def gradient(self, loss: Loss, weights: tuple[Tensor, list]) -> tuple[Tensor, Any]:
         vectors, _ = weights

@@ -90,13 +90,9 @@ class Stack(Network):
 
     def assemble(self) -> Weights:
         """The weights of all members, ``(members, ...)`` each, beside the indices that they share; for :meth:`apply`."""
-        form: list[Any] = []
-
-        def weights(net: Any) -> list[Tensor]:
-            form[:] = net.assemble()
-            return list(_weights(form))
-
-        return _filled(form, iter(self.per_member(weights)))
+        return assembled(
+            self.net, dict(zip((*self.names, *self.statistics), (*self.stacked, *self._running), strict=True))
+        )
 
     def _run(self, x: Float[Tensor, "members *batch in"], weights: Weights) -> Float[Tensor, "members *batch out"]:
         return self.net.apply(self._of_members(x), weights)
@@ -205,10 +201,15 @@ def _owner(net: nn.Module, name: str) -> tuple[nn.Module, str]:
 # Assembled weights are nested lists and tuples of tensors, indices and None; weights are what has a gradient.
 
 
-def stacked_weights(weights: Sequence[Weights]) -> Weights:
-    """Assembled weights of networks that differ in these alone as one, with a leading axis, for the first network to apply."""
-    stacked = (torch.stack(tensors) for tensors in zip(*map(_weights, weights), strict=True))
-    return _filled(weights[0], stacked)
+def assembled(net: Any, tensors: Mapping[str, Tensor]) -> Weights:
+    """The weights of networks that differ from ``net`` in these tensors alone, which have a leading axis; so have weights."""
+    form: list[Any] = []
+
+    def weights(own: Mapping[str, Tensor]) -> list[Tensor]:
+        form[:] = call_with(net, own, lambda net: net.assemble())
+        return list(_weights(form))
+
+    return _filled(form, iter(torch.vmap(weights)(dict(tensors))))
 
 
 def _is_weight(leaf: Any) -> bool:

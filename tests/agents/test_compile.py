@@ -69,7 +69,7 @@ for case in cases:
 CASES = [
     "[agent('mlp', env='Hopper-v5', ent_coef=0.2, COMPILED, policy_kwargs=dict(hidden=256, num_layers=2))]",
     "[agent('rpp', seed=s, COMPILED, policy_kwargs=dict(hidden=256)) for s in (0, 1)]",
-    "[agent('rpp', env='Reacher-v5', max_gradient_norm=0.5, COMPILED)]",
+    "[agent('rpp', env='Reacher-v5', seed=s, max_gradient_norm=0.5, COMPILED) for s in (0, 1)]",
     "[agent('rpp', n_steps=3, COMPILED, policy_kwargs=dict(network_kwargs=dict(parametrisation='dense')))]",
 ]
 
