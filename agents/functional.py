@@ -425,9 +425,7 @@ class ModuleNetworks(Networks):
 
     def __init__(self, nets: Sequence[RPPEMLP]) -> None:
         super().__init__(nets, _trainable(nets[0]))
-        self._untrained: dict[
-            str, list[Tensor]
-        ] = {}  # parameters that are each network's own, as units of learned variances
+        self._untrained: dict[str, list[Tensor]] = {}  # what each has of its own besides: units of learned variances
         self._compared: tuple[tuple, bool] | None = None
 
     def prepare(self, like: Tensor) -> bool:
