@@ -2,9 +2,9 @@
 
 Networks of the forces on the double pendulum's masses, from noisy values of them, under O(2) about the vertical, which the
 wind breaks. Variances of all pathways are learned by joint evidence from the training data, that of the noise too (arm
-`learned`) or given, falling to its true value (`fixed`); beside them are networks with a given free variance of a grid, the
-one that validation favours. Each arm of each seed at each strength is written when it is measured, and one that the file
-holds is passed over, so that a run that was stopped goes on (docs/evidence/protocol.md).
+`learned`; `restarts` from two narrower starts) or given, falling to its true value (`fixed`). Beside them are networks with a
+given free variance of a grid, the one that validation favours. Each arm of each seed at each strength is written when it is
+measured, and one that the file holds is passed over, so that a run that was stopped goes on (docs/evidence/protocol.md).
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ NOISE = 0.1  # standard deviation of the noise of training and validation data, 
 TRAIN, VALIDATION, TEST = 100, 200, 500
 STEPS, RATE = 800, 1e-2  # of Adam, of all data at each step, at a rate that falls on a cosine
 BURN_IN = 50  # steps before the first update of the variances
-EVERY = {"learned": 25, "fixed": 100}  # steps between updates
-INNER = {"learned": (20, 0.2), "fixed": (10, 0.4)}  # of Adam on the logarithms of the variances: steps, rate
+EVERY = {"learned": 25, "restarts": 25, "fixed": 100}  # steps between updates
+# steps and rate of Adam on the logarithms of the variances
+INNER = {"learned": (20, 0.2), "restarts": (20, 0.2), "fixed": (10, 0.4)}
 ANNEALED = 400  # steps in which the noise that data are taken to have falls from 1 to its known value
-ARMS = ("learned", "fixed", "grid")
+ARMS = ("learned", "restarts", "fixed", "grid")
 START = 1e-4  # the free variance that learning begins with, beside an equivariant one of 1
+STARTS = (1e-8, 1e-6)  # of `restarts`, which keeps the fit with the larger evidence
 
 
 def fields(
@@ -75,7 +77,7 @@ def trained(nets: list[RPPEMLP], x: Tensor, y: Tensor, noise: Tensor, seeds: lis
             x,
             y,
             noise=noise,
-            learn_noise=arm == "learned",
+            learn_noise=arm != "fixed",
             data=TRAIN,
             sampled=False,
             steps=INNER[arm][0],
@@ -113,9 +115,10 @@ def measured(strength: float, masses: tuple[float, float], seeds: list[int], arm
     data = {name: tuple(torch.stack(values) for values in zip(*own, strict=True)) for name, own in parts.items()}
     x, y = data["train"]
     rows: list[dict[str, Any]] = [{} for _ in seeds]
-    for variance in GRID if arm == "grid" else (None,):
-        noise = torch.full((len(seeds),), 0.0 if arm == "learned" else 2 * math.log(NOISE))
-        nets = [network(1.0, START, seed) if variance is None else network(1e5, variance, seed) for seed in seeds]
+    choices: tuple[float, ...] = {"grid": GRID, "restarts": STARTS}.get(arm, (START,))
+    for variance in choices:
+        noise = torch.full((len(seeds),), 0.0 if arm in ("learned", "restarts") else 2 * math.log(NOISE))
+        nets = [network(1e5 if arm == "grid" else 1.0, variance, seed) for seed in seeds]
         stack, found = trained(nets, x, y, noise, seeds, arm)
         with torch.no_grad():
             validation = (stack(data["validation"][0]) - data["validation"][1]).square().mean((1, 2)).tolist()
@@ -125,14 +128,17 @@ def measured(strength: float, masses: tuple[float, float], seeds: list[int], arm
         ]
         for row, one, own, error, log in zip(rows, found, validation, errors, noise.tolist(), strict=True):
             values = {"validation": own, "error": error}
-            if variance is not None:
+            if one is None:
                 row[str(variance)] = values
-            elif one is not None:
-                effective = {
-                    f"{p.layer}.{p.name}": float(v) for p, v in zip(one.pathways, one.effective(), strict=True)
-                }
-                free = sum(v for name, v in effective.items() if name.endswith(".free"))
-                row |= values | {"noise": math.exp(log / 2), "free": free, "effective": effective}
+                continue
+            effective = {f"{p.layer}.{p.name}": float(v) for p, v in zip(one.pathways, one.effective(), strict=True)}
+            free = sum(v for name, v in effective.items() if name.endswith(".free"))
+            values |= {"noise": math.exp(log / 2), "free": free, "evidence": float(one.log_evidence)}
+            starts = row.get("starts", {}) | {str(variance): values}
+            if values["evidence"] >= row.get("evidence", -math.inf):
+                row |= values | {"effective": effective}
+            if len(choices) > 1:
+                row["starts"] = starts
     return rows
 
 
@@ -191,7 +197,7 @@ def main() -> None:
                     for seed, row in found:
                         runs.setdefault(f"{seed},{strength:g}", {})[arm] = row
                     write_json(arguments.json, runs)
-    for arm in ("learned", "fixed"):
+    for arm in ("learned", "restarts", "fixed"):
         table(runs, arm)
 
 
