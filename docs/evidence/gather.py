@@ -53,6 +53,17 @@ def write_rows(path: Path, rows: list[Row]) -> None:
     write_text(path, "[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
 
 
+def gather(paths: list[Path], data: Path, note: str = "") -> None:
+    """Add fits to a raw file."""
+    rows = json.loads(data.read_text(encoding="utf-8")) if data.exists() else []
+    for path in paths:
+        new = row_of(RunFolder.open(path), note)
+        same = [row for row in rows if all(row[key] == new[key] for key in ("cell", "arm", "seeds"))]
+        rows = [row for row in rows if row not in same] + [new]
+        print(f"{new['cell']} | {new['arm']} | {len(new['seeds'])} seeds")
+    write_rows(data, rows)
+
+
 def main() -> None:
     """Read the runs and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -60,13 +71,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, metavar="FILE")
     parser.add_argument("--note", default="", help='added to the cells, such as ", protocol 1"')
     arguments = parser.parse_args()
-    rows = json.loads(arguments.data.read_text(encoding="utf-8")) if arguments.data.exists() else []
-    for path in arguments.runs:
-        new = row_of(RunFolder.open(path), arguments.note)
-        same = [row for row in rows if all(row[key] == new[key] for key in ("cell", "arm", "seeds"))]
-        rows = [row for row in rows if row not in same] + [new]
-        print(f"{new['cell']} | {new['arm']} | {len(new['seeds'])} seeds")
-    write_rows(arguments.data, rows)
+    gather(arguments.runs, arguments.data, arguments.note)
 
 
 if __name__ == "__main__":
