@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_map
 from rppdyn.nn import RPPEMLP, DensePathway
 from rppdyn.nn.coefficients import CoefficientMap
 from rppdyn.nn.hidden import Pointwise
-from rppdyn.nn.pathways import named_pathways
+from rppdyn.nn.pathways import NOT_TRAINED, named_pathways
 from rppdyn.nn.stacking import assembled, call_with
 from rppdyn.priors import negative_log_prior
 
@@ -416,35 +416,46 @@ def needs_copies(vectors: Tensor) -> bool:
     return vectors.device.type == "cpu" and torch.get_float32_matmul_precision() != "highest"
 
 
+def _is_of_variance(name: str) -> bool:
+    return name.rpartition(".")[2].removesuffix("_exact") in NOT_TRAINED
+
+
 def _trainable(net: nn.Module) -> list[str]:
     return [name for name, p in net.named_parameters() if p.requires_grad]
 
 
 class ModuleNetworks(Networks):
-    """Networks of any kind; those whose buffers are equal, drawn ones included, are applied as one."""
+    """Networks of any kind; those whose buffers are equal, drawn ones included but variances and units, are applied as one."""
 
     def __init__(self, nets: Sequence[RPPEMLP]) -> None:
         super().__init__(nets, _trainable(nets[0]))
-        self._untrained: dict[str, list[Tensor]] = {}  # what each has of its own besides: units of learned variances
         self._compared: tuple[tuple, bool] | None = None
+        self._own: dict[str, list[Tensor]] = {}  # units of learned variances, which each network has of its own
 
-    def prepare(self, like: Tensor) -> bool:
-        return self._as_one()
+    def prepare(self, like: Tensor) -> Hashable:
+        return self._as_one(), *self._own
 
     def _as_one(self) -> bool:
         """Compare the buffers of all networks, anew where one was changed, as by loading a checkpoint."""
         if torch.compiler.is_compiling():
             assert self._compared is not None
             return self._compared[1]
-        buffers = [list(net.buffers()) for net in self.nets]
-        state = tuple((buffer.data_ptr(), buffer._version) for bs in buffers for buffer in bs)
+        state = tuple((buffer.data_ptr(), buffer._version) for net in self.nets for buffer in net.buffers())
         if self._compared is None or self._compared[0] != state:
-            first, *others = buffers
-            self._compared = state, bool(others) and all(all(map(torch.equal, first, bs)) for bs in others)
-            parameters = [dict(net.named_parameters()) for net in self.nets]
-            untrained = [name for name, p in parameters[0].items() if not p.requires_grad]
-            self._untrained = {name: [ps[name] for ps in parameters] for name in untrained}
+            # with duplicates: in float64 a unit is its own exact copy
+            first, *others = buffers = [dict(net.named_buffers(remove_duplicate=False)) for net in self.nets]
+            shared = [name for name in first if not _is_of_variance(name)]
+            alike = (bs.keys() == first.keys() and all(torch.equal(first[n], bs[n]) for n in shared) for bs in others)
+            self._compared = state, bool(others) and all(alike)
+            self._own = self._units(buffers) if self._compared[1] else {}
         return self._compared[1]
+
+    def _units(self, buffers: Sequence[dict[str, Tensor]]) -> dict[str, list[Tensor]]:
+        """The units in which networks store their parameters, where these differ or, as parameters, may come to."""
+        tensors = [dict(net.named_parameters()) | own for net, own in zip(self.nets, buffers, strict=True)]
+        units = {name: [own[name] for own in tensors] for name in tensors[0] if name.endswith(".unit")}
+        same = lambda us: not isinstance(us[0], nn.Parameter) and all(torch.equal(us[0], u) for u in us)  # noqa: E731
+        return {name: us for name, us in units.items() if not same(us)}
 
     def weights(self, vectors: Tensor, trained: bool = False) -> tuple[Tensor, list]:
         """The vectors, and the weights of all networks as one, or those of each."""
@@ -456,7 +467,7 @@ class ModuleNetworks(Networks):
 
     def _assembled(self, vectors: Tensor) -> list:
         if self._as_one():
-            own = {name: torch.stack(parameters) for name, parameters in self._untrained.items()}
+            own = {name: torch.stack(units) for name, units in self._own.items()}
             return assembled(self.nets[0], self._named(vectors) | own)
         pairs = zip(self.nets, vectors.unbind(), strict=True)
         return [self._at(net, vector, lambda net: net.assemble()) for net, vector in pairs]

@@ -93,24 +93,29 @@ def test_whatever_ties_them_the_two_ways_agree(monkeypatch):
     assert entries([0, 1, 0, 1, 2, 3])._ties is None
 
 
-def test_networks_that_are_applied_as_one_keep_the_units_of_their_own_variances():
+@pytest.mark.parametrize("learned", [True, False], ids=["parameters", "buffers"])
+def test_networks_that_are_applied_as_one_keep_the_units_of_their_own_variances(learned):
     rep = 4 * T(0) + 3 * T(1)
-    nets = [RPPEMLP(rep, T(0), O(2), hidden=24, bilinear="channelwise", free_variance=1e-2).double() for _ in range(3)]
-    for shift, net in enumerate(nets):
-        learn_variances(net)
-        for _, _, pathway in named_pathways(net):
-            pathway.log_variance.requires_grad_(False)
-            if pathway.has_unit:
-                pathway.unit.mul_(1 + shift)
-    networks = stacked(nets)
-    assert isinstance(networks, ModuleNetworks) and networks._as_one()
+    nets = [RPPEMLP(rep, T(0), O(2), hidden=24, bilinear="channelwise", free_variance=1e-6).double() for _ in range(3)]
     x = torch.randn(3, 5, nets[0].rep_in.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(
-        networks(x, networks.current()), torch.stack([net(own) for net, own in zip(nets, x, strict=True)])
-    )
+    networks = stacked(nets)
+    assert isinstance(networks, ModuleNetworks) and networks.prepare(x) == (True,)
+    for shift, net in enumerate(nets):
+        if learned:
+            learn_variances(net)
+        for _, _, pathway in named_pathways(net):
+            pathway.log_variance.requires_grad_(False).add_(shift)
+            if learned and pathway.has_unit:
+                pathway.unit.mul_(1 + shift)
+            elif pathway.has_unit:
+                pathway.follow_variance()
+    as_one, *own = networks.prepare(x)
+    assert as_one and own
+    alone = torch.stack([net(own) for net, own in zip(nets, x, strict=True)])
+    torch.testing.assert_close(networks(x, networks.current()), alone)
     loss = lambda weights: (networks(x, weights).square().sum(), x)  # noqa: E731
     gradient, _ = networks.gradient(loss, networks.weights(networks.vectors(), trained=True))
-    for net, own, found in zip(nets, x, gradient, strict=True):
+    for net, inputs, found in zip(nets, x, gradient, strict=True):
         weights = [p for p in net.parameters() if p.requires_grad]
-        alone = torch.autograd.grad(net(own).square().sum(), weights)
-        torch.testing.assert_close(found, torch.cat([g.flatten() for g in alone]))
+        by_itself = torch.autograd.grad(net(inputs).square().sum(), weights)
+        torch.testing.assert_close(found, torch.cat([g.flatten() for g in by_itself]))
