@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from rppdyn.agents import RPPSAC
 from rppdyn.agents.multi_seed import AgentStack
+from rppdyn.nn.pathways import named_pathways
 
 backend, *cases = sys.argv[1:]
 torch.compile = functools.partial(torch.compile, backend=backend)
@@ -38,6 +39,13 @@ def agent(
     made.learn(60)  # a few updates by the way, which fill the buffer
     made.compile = compile  # each agent alone would be traced otherwise
     return made
+
+def own_units(agent, shift):
+    for net in (agent.actor.net, *agent.critic.function.nets):
+        for _, _, pathway in named_pathways(net):
+            pathway.log_variance.add_(shift)
+            pathway.follow_variance()
+    return agent
 
 def course(agents, count, rates):
     group = AgentStack(agents)
@@ -69,7 +77,7 @@ for case in cases:
 CASES = [
     "[agent('mlp', env='Hopper-v5', ent_coef=0.2, COMPILED, policy_kwargs=dict(hidden=256, num_layers=2))]",
     "[agent('rpp', seed=s, COMPILED, policy_kwargs=dict(hidden=256)) for s in (0, 1)]",
-    "[agent('rpp', env='Reacher-v5', seed=s, max_gradient_norm=0.5, COMPILED) for s in (0, 1)]",
+    "[own_units(agent('rpp', env='Reacher-v5', seed=s, max_gradient_norm=0.5, COMPILED), s) for s in (0, 1)]",
     "[agent('rpp', n_steps=3, COMPILED, policy_kwargs=dict(network_kwargs=dict(parametrisation='dense')))]",
 ]
 
