@@ -81,7 +81,9 @@ def table(cells: dict[str, tuple[str, Arms]]) -> str:
         name = next(name for name, own in named.items() if own == arm)
         means = [f"{np.mean(arms[own]):.3g}" for own in (*named.values(), ours)]
         architecture, _ = ratio(named["control"], [named["plain"]])
-        lines.append(f"| {title} | {' | '.join(means)} | {ours[5:].replace('e-0', 'e-')} | {best} {name} | {architecture} |")
+        lines.append(
+            f"| {title} | {' | '.join(means)} | {ours[5:].replace('e-0', 'e-')} | {best} {name} | {architecture} |"
+        )
     return "\n".join(lines)
 
 

@@ -1,7 +1,8 @@
-"""Returns of agents on robots: `python docs/evidence/returns.py RUNS...`; settings are in `protocol.md`, sections 29 and 30.
+"""Returns of agents: `python docs/evidence/returns.py RUNS...`; settings are in `protocol.md`, sections 29 to 31.
 
-Reads the folders of single seeds and adds them to `returns.json`, in which they replace arms of the same cell. Then draws
-`returns.png` and writes the table of `docs/results/rl.md`. Without RUNS it reads the file and does the rest again.
+Reads the folders of single seeds and adds them to `returns.json`, in which they replace arms of the same cell. Then draws the
+learning curves and writes the tables of `docs/results/rl.md` (robots as they are) and of `docs/concepts/approximate-tasks.md`
+(tasks whose symmetry is broken by degrees). Without RUNS it reads the file and does the rest again.
 """
 
 from __future__ import annotations
@@ -14,48 +15,58 @@ from agent_runs import UNRELAXED, Row, by_cell, draw, rank_tests, read_rows, row
 from evidence import write_table
 
 HERE = Path(__file__).parent
-DATA, PAGE = HERE / "returns.json", HERE.parent / "results" / "rl.md"
+DATA = HERE / "returns.json"
 MARK = "<!-- table: made by `docs/evidence/returns.py` -->"
+PAGES = {"returns": HERE.parent / "results" / "rl.md", "suite": HERE.parent / "concepts" / "approximate-tasks.md"}
+Tasks = dict[str, dict[str, Row]]
 
 
-def longest(rows: list[Row]) -> dict[str, dict[str, Row]]:
-    """The arms of each task, at the last length that all of them have come to."""
-    tasks: dict[str, dict[str, Row]] = {}
-    most: dict[str, int] = {}
+def longest(rows: list[Row]) -> Tasks:
+    """The arms of each task, at the last length that most of them have come to."""
+    tasks: Tasks = {}
+    size = lambda arms: (len(arms), max((row["steps"][-1] for row in arms.values()), default=0))  # noqa: E731
     for cell, arms in by_cell(rows).items():
         task = cell.rsplit(", ", 1)[0]
-        if (len(arms), next(iter(arms.values()))["steps"][-1]) > (len(tasks.get(task, ())), most.get(task, 0)):
-            tasks[task], most[task] = arms, next(iter(arms.values()))["steps"][-1]
-    return tasks
+        tasks[task] = max(tasks.get(task, {}), arms, key=size)
+    return {task: arms for task, arms in tasks.items() if len(arms) > 1}
 
 
-def table(rows: list[Row]) -> str:
-    """The longest runs as Markdown; p-values are of the relaxed arm against each other one, by Holm in a cell."""
+def table(tasks: Tasks) -> str:
+    """Means over seeds as Markdown; p-values are of the relaxed arm against the others, in their order, by Holm in a cell."""
+    there = [arm for arm in UNRELAXED if any(arm in arms for arms in tasks.values())]
     lines = [
-        f"| mean return over training | steps | seeds | {' | '.join(UNRELAXED[:3])} | relaxed | p, against each |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
+        f"| mean return over training | steps | seeds | {' | '.join(there)} | relaxed | p against each |",
+        f"| --- |{' ---: |' * (len(there) + 3)} --- |",
     ]
-    for task, arms in longest(rows).items():
+    for task, arms in tasks.items():
         (relaxed,) = (arm for arm in arms if arm not in UNRELAXED)
-        others = [arm for arm in UNRELAXED[:3] if arm in arms]
-        ps = rank_tests(arms, [(relaxed, arm) for arm in others])
-        means = [f"{np.mean(arms[arm]['values']):.4g}" if arm in arms else "–" for arm in (*UNRELAXED[:3], relaxed)]
+        ps = rank_tests(arms, [(relaxed, arm) for arm in there if arm in arms])
+        means = [f"{np.mean(arms[arm]['values']):.4g}" if arm in arms else "–" for arm in (*there, relaxed)]
         row = arms[relaxed]
         cells = (task, f"{row['steps'][-1]:,}", len(row["seeds"]), *means, ", ".join(f"{p:.2g}" for p in ps))
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 
+def pages(rows: list[Row]) -> dict[str, Tasks]:
+    """The tasks of each page."""
+    tasks = longest(rows)
+    suite = {task: arms for task, arms in tasks.items() if task.startswith("rppdyn/")}
+    return {"suite": suite, "returns": {task: arms for task, arms in tasks.items() if task not in suite}}
+
+
 def main() -> None:
-    """Read the runs, and write the file, the figure and the table."""
+    """Read the runs, and write the file, the figures and the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUNS")
     parser.add_argument("--lengths", nargs="+", type=int, help="steps at which runs are taken that have not ended")
     arguments = parser.parse_args()
     rows = read_rows(DATA, rows_of(arguments.runs, lengths=arguments.lengths))
-    draw({task: list(arms.values()) for task, arms in longest(rows).items()}, HERE / "returns.png")
-    write_table(PAGE, MARK, table(rows))
-    print(table(rows))
+    for name, tasks in pages(rows).items():
+        if tasks:
+            draw({task: list(arms.values()) for task, arms in tasks.items()}, HERE / f"{name}.png")
+            write_table(PAGES[name], MARK, table(tasks))
+            print(table(tasks))
 
 
 if __name__ == "__main__":
