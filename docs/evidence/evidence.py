@@ -49,7 +49,8 @@ def values_of(claim: Claim, arm: str) -> NDArray[np.float64]:
         raise ValueError(
             f"{claim['id']}: {claim['data']} has {len(rows)} rows {arm!r} of {claim['cell']!r}; it takes one"
         )
-    return np.array([value for _, value in sorted(zip(rows[0]["seeds"], rows[0]["values"], strict=True))])
+    values = np.array([value for _, value in sorted(zip(rows[0]["seeds"], rows[0]["values"], strict=True))])
+    return -values if (values < 0).all() else values  # of returns below zero their size, which is better lower
 
 
 def costs(values: NDArray[np.float64], better: str) -> NDArray[np.float64]:
