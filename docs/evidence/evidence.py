@@ -53,11 +53,6 @@ def values_of(claim: Claim, arm: str) -> NDArray[np.float64]:
     return -values if (values < 0).all() else values  # of returns below zero their size, which is better lower
 
 
-def costs(values: NDArray[np.float64], better: str) -> NDArray[np.float64]:
-    """Values of which less is better: errors as they are, the inverse of returns."""
-    return values if better == "lower" else 1 / values
-
-
 def measure(claim: Claim) -> dict[str, Any]:
     r"""Compare an arm with the best of the others.
 
