@@ -5,8 +5,8 @@
     y = functions(x, weights)                                # ... for all passes, (N, B, i) -> (N, B, o)
     g, other = functions.gradient(loss, weights)             # (N, n), of loss(weights) -> (scalar, other)
 
-Chains of linear layers and point-wise activations are one batched product per layer (`BatchedMLP`); everything else is
-applied one network after another (`ModuleNetworks`).
+Chains of linear layers and point-wise activations are one batched product per layer (`BatchedMLP`); other networks are applied
+as one where their buffers are equal, else one after another (`ModuleNetworks`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What scripts on agents share: runs become rows of raw data, rows are tested and drawn.
+"""Read the runs of agents as rows of raw data, test and draw them: for the scripts on agents.
 
 A row holds a cell and an arm, each seed's mean return over training (of all evaluations but the first), and its returns at
 every evaluation. `approximate.py`, `learned_models.py` and `returns.py` read their runs by it.
