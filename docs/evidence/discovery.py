@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from evidence import save_small
 from sklearn.datasets import load_digits
 from torch import Tensor
 
@@ -382,7 +383,7 @@ def draw(whole: dict[str, dict[str, Row]], path: Path) -> None:
                 right.plot(i + 1, scores[i], "o", color=f"C{k}", ms=11, mfc="none")
     right.set(title="Walker2d: the leg swap, ringed", xlabel="rank of the permutation", ylabel="score", ylim=(0, None))
     right.legend(frameon=False, loc="lower right")
-    figure.savefig(path, dpi=110)
+    save_small(figure, path)
     plt.close(figure)
 
 
