@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The agents of sections 10, 26, 29, 30 and 31 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
+# The agents of sections 10, 26 and 29 to 32 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
 #
 # Each arm is a folder RUNS/SECTION/ARM with a folder for each seed. Arms that are finished are passed over, and one that was
-# stopped goes on. Afterwards: approximate.py (10), learned_models.py (26) and returns.py (29 to 31) read the seeds' folders.
+# stopped goes on. Afterwards: approximate.py (10), learned_models.py (26) and returns.py (29 to 32) read the seeds' folders.
 set -uo pipefail
 runs=${1:?the folder for the runs}
 shift
@@ -13,6 +13,14 @@ go() { # SECTION/ARM, then the words of the command
     shift
     [ -e "$folder/done" ] && return
     rppdyn train-agent --resume threads=1 device=cpu agent.compile=true "$@" run_dir="$folder" && touch "$folder/done"
+}
+
+current() { # SECTION, first seed, seeds: the arms of CurrentSwimmer
+    local at="env=rppdyn/CurrentSwimmer-v0 env.kwargs.current=0.3 model.hidden=64 total_steps=30000 evaluation.every=5000
+        evaluation.episodes=5 checkpoint_every=5000 seed=$2 seeds=$3"
+    go "$1/swimmer-strict" $at model=emlp
+    go "$1/swimmer-plain" $at model=mlp
+    go "$1/swimmer-learned" $at model=rpp model.free_variance=learned
 }
 
 small="model.hidden=64 agent.learning_rate=1e-3 agent.batch_size=128 agent.learning_starts=1000 agent.betas=[0.9,0.999] evaluation.episodes=5"
@@ -70,12 +78,11 @@ for section in "$@"; do
                 go "31/reacher-learned-$tilt" $at model=rpp model.free_variance=learned
                 go "31/reacher-control-$tilt" $at model=rpp model.free_variance=1e5
             done
-            words="model.hidden=64 seed=2000 seeds=5 evaluation.episodes=5 evaluation.every=5000 checkpoint_every=5000 total_steps=30000"
-            at="$words env=rppdyn/CurrentSwimmer-v0 env.kwargs.current=0.3"
-            go "31/swimmer-strict" $at model=emlp
-            go "31/swimmer-plain" $at model=mlp
-            go "31/swimmer-learned" $at model=rpp model.free_variance=learned
+            current 31 2000 5
             ;;
-        *) echo "$section: no such section; 10, 26, 29, 30 or 31" >&2 && exit 2 ;;
+        32)
+            current 32 2010 20
+            ;;
+        *) echo "$section: no such section; 10, 26, 29, 30, 31 or 32" >&2 && exit 2 ;;
     esac
 done
