@@ -26,7 +26,7 @@ def test_claims_are_those_of_the_raw_data():
     for new, old in zip(recomputed, CLAIMS, strict=True):
         if "measured" in old:
             assert new["measured"]["best"] == old["measured"]["best"]
-            assert new["measured"]["ratio"] == pytest.approx(old["measured"]["ratio"], rel=1e-9)
+            assert new["measured"]["ratio"] == pytest.approx(old["measured"]["ratio"], rel=1e-5)  # of six digits
 
 
 def test_tables_are_those_of_the_claims():

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from evidence import holm, save_small
-from gather import arm_of, write_rows
+from evidence import holm, save_small, write_rows
+from gather import arm_of
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from scipy import stats

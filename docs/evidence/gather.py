@@ -12,8 +12,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from evidence import write_rows
+
 from rppdyn.runs import RunFolder
-from rppdyn.runs.files import write_text
 
 Row = dict[str, Any]
 OWN_GROUPS = {"lorentz": "O(1,3)", "o5_invariant": "O(5)"}  # of tasks; that of the others is O(3)
@@ -46,11 +47,6 @@ def row_of(folder: RunFolder, note: str) -> Row:
     command = " ".join(["rppdyn", *(word for word in provenance["command"][1:] if word != "--resume")])
     return {"cell": cell + note, "arm": arm, "seeds": seeds, "values": [float(f"{value:.5g}") for value in values],
             "commit": (provenance["commit"] or "")[:7], "command": command}  # fmt: skip
-
-
-def write_rows(path: Path, rows: list[Row]) -> None:
-    """Write a raw file, a row on each line."""
-    write_text(path, "[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
 
 
 def gather(paths: list[Path], data: Path, note: str = "") -> None:

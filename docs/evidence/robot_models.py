@@ -16,8 +16,7 @@ import numpy as np
 from agent_runs import by_cell, read_rows
 from certified import ARMS as CERTIFIED_ARMS
 from certified import ROBOTS, dataset, fit
-from evidence import measure, write_table
-from gather import write_rows
+from evidence import measure, write_rows, write_table
 
 HERE = Path(__file__).parent
 DATA = HERE / "robot_models.json"
