@@ -137,7 +137,7 @@ def draw(panels: Mapping[str, Sequence[Row]], path: Path, share_axis: bool = Fal
         arm: {"color": colour, "linewidth": 2, "linestyle": "--" if arm in UNRELAXED else "-"}
         for arm, colour in colours.items()
     }
-    figure = Figure(figsize=(min(5.6 * len(panels), 14), 4), layout="constrained")
+    figure = Figure(figsize=(min(4.2 * len(panels), 11), 3.2), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(1, len(panels), squeeze=False, sharey=share_axis)[0]
     for axes, (title, rows) in zip(grid, panels.items(), strict=True):
