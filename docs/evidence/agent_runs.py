@@ -148,5 +148,7 @@ def draw(panels: Mapping[str, Sequence[Row]], path: Path, share_axis: bool = Fal
         axes.set(title=title, xlabel="environment steps", ylabel="return")
         axes.spines[["top", "right"]].set_visible(False)
     handles = [axes.plot([], [], label=arm, **style)[0] for arm, style in thick.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 2 * len(panels), 5), frameon=False)
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=min(len(handles), 2 * len(panels), 5), frameon=False
+    )
     save_small(figure, path)

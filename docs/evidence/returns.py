@@ -64,7 +64,10 @@ def main() -> None:
     rows = read_rows(DATA, rows_of(arguments.runs, lengths=arguments.lengths))
     for name, tasks in pages(rows).items():
         if tasks:
-            draw({task: list(arms.values()) for task, arms in tasks.items()}, HERE / f"{name}.png")
+            draw(
+                {task.removeprefix("rppdyn/"): list(arms.values()) for task, arms in tasks.items()},
+                HERE / f"{name}.png",
+            )
             write_table(PAGES[name], MARK, table(tasks))
             print(table(tasks))
 
