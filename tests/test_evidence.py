@@ -43,12 +43,14 @@ def test_the_table_of_agents_is_that_of_their_returns(monkeypatch):
     assert agents["table"](agents["tested"](rows)) in (DOCS / "evidence" / "approximate.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["prior", "returns"])
+@pytest.mark.parametrize("name", ["prior", "returns", "robot_models"])
 def test_other_tables_are_those_of_their_raw_data(name, monkeypatch):
     monkeypatch.syspath_prepend(str(DOCS / "evidence"))
     script = runpy.run_path(str(DOCS / "evidence" / f"{name}.py"))
     if name == "prior":
         tables = {script["PAGE"]: script["table"](script["read"]())}
+    elif name == "robot_models":
+        tables = {script["PAGE"]: script["table"](script["read_rows"](script["DATA"]))}
     else:
         pages = script["pages"](script["read_rows"](script["DATA"]))
         tables = {script["PAGES"][page]: script["table"](tasks) for page, tasks in pages.items() if tasks}
