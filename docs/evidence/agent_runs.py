@@ -88,7 +88,7 @@ def rows_of(
             if reached < length:
                 print(f"{where} | {name}: at step {reached} of {length}; left out")
                 continue
-            count = list(each[0][0]).index(length) + 1
+            count = int(np.searchsorted(each[0][0], length)) + 1  # the first evaluation at or after it
             curves = np.array([values[:count] for _, values in each])
             shares = {
                 share: [float(f"{v:.2g}") for v in np.mean([values[1][:count] for values in found], 0)]

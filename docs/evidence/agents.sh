@@ -69,6 +69,13 @@ for section in "$@"; do
             go 30/strict $words model=emlp
             go 30/learned $words model=rpp model.free_variance=learned
             ;;
+        30-gpu) # ten seeds of 64 environments each, on a GPU
+            words="env=Walker2d-v5 env.actuator_scale.thigh_joint=0.5 model.hidden=64 total_steps=300000 evaluation.every=25000 evaluation.episodes=5
+                checkpoint_every=100000 seed=1910 seeds=10 device=cuda workers=true agent.num_envs=64 agent.gradient_steps=-1"
+            go 30-gpu/plain $words model=mlp
+            go 30-gpu/strict $words model=emlp
+            go 30-gpu/learned $words model=rpp model.free_variance=learned
+            ;;
         31)
             words="model.hidden=64 seed=2000 seeds=10 evaluation.episodes=10 evaluation.every=1000 checkpoint_every=5000 total_steps=10000"
             for tilt in 0.3 0; do
@@ -83,6 +90,6 @@ for section in "$@"; do
         32)
             current 32 2010 20
             ;;
-        *) echo "$section: no such section; 10, 26, 29, 30, 31 or 32" >&2 && exit 2 ;;
+        *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31 or 32" >&2 && exit 2 ;;
     esac
 done
