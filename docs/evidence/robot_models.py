@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ DATA = HERE / "robot_models.json"
 PAGE = HERE.parent / "results" / "transition.md"
 MARK = "<!-- table: made by `docs/evidence/robot_models.py` -->"
 BUFFERS, FITS = range(2100, 2105), 2
+Arms = dict[str, list[str]]
 ARMS = {
     "plain": CERTIFIED_ARMS["mlp"],
     "plain, mirrored data": ["model=mlp", "task.augment=true"],
@@ -37,49 +39,53 @@ PAIRED = {"better": "lower", "statistic": "paired"}
 Row = dict[str, Any]
 
 
-def run(robots: list[str]) -> None:
-    """Fit what the raw data have not yet, buffer by buffer, so that each is complete before the next."""
-    rows: list[Row] = read_rows(DATA)
-    for buffer in BUFFERS:
-        for robot in robots:
+def run(arms: dict[str, Arms], data: Path = DATA, buffers: Iterable[int] = BUFFERS, fits: int = FITS,
+        cell: str = "{}") -> list[Row]:  # fmt: skip
+    """Fit the arms of robots, of which the raw data have some, buffer by buffer, so that each is complete before the next."""
+    rows: list[Row] = read_rows(data)
+    for buffer in buffers:
+        for robot in arms:
             name, certificate = dataset(robot, buffer)
-            for arm, words in ARMS.items():
-                own = by_cell(rows).get(robot, {}).get(arm)
+            for arm, words in arms[robot].items():
+                own = by_cell(rows).get(cell.format(robot), {}).get(arm)
                 if own is None:
-                    own = {"cell": robot, "arm": arm, "seeds": [], "values": [], "fits": [], "equivariance": [],
+                    own = {"cell": cell.format(robot), "arm": arm, "seeds": [], "values": [], "fits": [], "equivariance": [],
                            "defects": [], "variances": []}  # fmt: skip
                     rows.append(own)
                 if buffer in own["seeds"]:
                     continue
-                found = fit(name, words, [10 * buffer + seed for seed in range(FITS)])
+                found = fit(name, words, [10 * buffer + seed for seed in range(fits)])
                 own["seeds"].append(buffer)
                 own["values"].append(float(f"{np.exp(np.log(found[METRIC]).mean()):.5g}"))
                 own["fits"].append([float(f"{value:.5g}") for value in found[METRIC]])
                 own["equivariance"].append([float(f"{value:.3g}") for value in found["equivariance/error"]])
                 own["defects"].append(float(f"{certificate['defect']:.3g}"))
                 own["variances"].append(found["variance"])
-                write_rows(DATA, rows)
+                write_rows(data, rows)
                 print(buffer, robot, arm, own["fits"][-1], flush=True)
+    return rows
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[Row], arms: Iterable[str] = tuple(ARMS), data: Path = DATA) -> str:
     """Mean errors of each robot's arms, in per cent, and the best relaxed arm's ratio to the best other, as Markdown."""
     lines = [
-        f"| error after 10 steps, % | defect | buffers | {' | '.join(ARMS)} | best relaxed / best other |",
-        f"| --- |{' ---: |' * (len(ARMS) + 2)} --- |",
+        f"| error after 10 steps, % | defect | buffers | {' | '.join(arms)} | best relaxed / best other |",
+        f"| --- |{' ---: |' * (len([*arms]) + 2)} --- |",
     ]
-    for robot, arms in by_cell(rows).items():
-        if any(arms.get(arm, {}).get("seeds") != arms["plain"]["seeds"] for arm in ARMS):
+    for robot in CELLS:
+        own = by_cell(rows).get(robot, {})
+        if any(own.get(arm, {}).get("seeds") != own.get("plain", {}).get("seeds") for arm in arms) or not own:
             continue  # a buffer that is not complete
-        errors = {arm: 100 * np.mean(arms[arm]["values"]) for arm in ARMS}
-        best, others = min(RELAXED, key=errors.__getitem__), [arm for arm in ARMS if arm not in RELAXED]
-        found = measure({"id": robot, "data": DATA.name, "cell": robot, "arm": best, "against": others} | PAIRED)
+        errors = {arm: 100 * np.mean(own[arm]["values"]) for arm in arms}
+        best = min((arm for arm in arms if arm in RELAXED), key=errors.__getitem__)
+        others = [arm for arm in arms if arm not in RELAXED]
+        found = measure({"id": robot, "data": data.name, "cell": robot, "arm": best, "against": others} | PAIRED)
         ratio = f"{best} / {found['best']}: {found['ratio']:.2f}"
         if found["interval"]:
             ratio += " [{:.2f}, {:.2f}]".format(*found["interval"])
-        defect = max(arms["plain"]["defects"])
-        means = " | ".join(f"{errors[arm]:.1f}" for arm in ARMS)
-        buffers = len(arms["plain"]["seeds"])
+        defect = max(own["plain"]["defects"])
+        means = " | ".join(f"{errors[arm]:.1f}" for arm in arms)
+        buffers = len(own["plain"]["seeds"])
         lines.append(f"| {robot} | {f'{defect:.2g}' if defect else 'exact'} | {buffers} | {means} | {ratio} |")
     return "\n".join(lines)
 
@@ -92,7 +98,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if not arguments.tables:
-        run(arguments.robots)
+        run({robot: ARMS for robot in arguments.robots})
     rows = read_rows(DATA)
     write_table(PAGE, MARK, table(rows))
     print(table(rows))
