@@ -119,6 +119,7 @@ evidence: $(RUN_READY)
 	OMP_NUM_THREADS=1 $(BIN)/python docs/evidence/prior.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/evidence/returns.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/evidence/robot_models.py --tables
+	OMP_NUM_THREADS=1 $(BIN)/python docs/evidence/robot_rates.py --tables
 
 # Their --quick forms; docs/results/ shows what they find without it. One thread, but where a script sets torch's own. A script
 # that fails is named at the end, and the others run.

@@ -31,6 +31,10 @@ NAMES = {
     "rpp, learned": "learned",
 }
 UNRELAXED = ("strict", "plain", "plain, mirrored replay", "plain, mirror loss", "control")
+BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, BLACK = COLOURS
+LOOKS = dict(zip(UNRELAXED, (ORANGE, GREEN, YELLOW, PINK, BLACK), strict=True))
+LOOKS |= {"learned": BLUE, "certified, widens": SKY, "certified": BLACK, "narrow": PINK}
+"""An arm's colour in all figures; those that are not relaxed are dashed."""
 NOISE = "noise"
 SHARES = ("actor_free_share", "critic_free_share")
 Config = dict[str, Any]
@@ -131,10 +135,11 @@ def rank_tests(arms: Mapping[str, Row], pairs: Sequence[tuple[str, str]]) -> lis
 
 def draw(panels: Mapping[str, Sequence[Row]], path: Path, share_axis: bool = False) -> None:
     """Draw learning curves in a panel for each title: seeds as thin lines, means as thick ones, dashed if not relaxed."""
-    arms = {row["arm"] for rows in panels.values() for row in rows}
-    colours = dict(zip(sorted(arms, key=lambda arm: (arm not in UNRELAXED, arm)), cycle(COLOURS), strict=False))
+    arms = sorted({row["arm"] for rows in panels.values() for row in rows}, key=lambda arm: (arm not in UNRELAXED, arm))
+    left = cycle(COLOURS)
+    colours = {arm: LOOKS.get(arm) or next(left) for arm in arms}
     thick = {
-        arm: {"color": colour, "linewidth": 2, "linestyle": "--" if arm in UNRELAXED else "-"}
+        arm: {"color": colour, "linewidth": 2, "linestyle": "--" if arm in UNRELAXED else "-", "zorder": 3}
         for arm, colour in colours.items()
     }
     figure = Figure(figsize=(min(4.2 * len(panels), 11), 3.2), layout="constrained")
@@ -143,7 +148,7 @@ def draw(panels: Mapping[str, Sequence[Row]], path: Path, share_axis: bool = Fal
     for axes, (title, rows) in zip(grid, panels.items(), strict=True):
         for row in rows:
             returns = np.array(row["returns"])
-            axes.plot(row["steps"], returns.T, color=colours[row["arm"]], linewidth=0.3, alpha=0.2)
+            axes.plot(row["steps"], returns.T, color=colours[row["arm"]], linewidth=0.4, alpha=0.3)
             axes.plot(row["steps"], returns.mean(0), **thick[row["arm"]])
         axes.set(title=title, xlabel="environment steps", ylabel="return")
         axes.spines[["top", "right"]].set_visible(False)

@@ -32,6 +32,8 @@ DECIDED_FROM = 10  # seeds
 INTERVAL_FROM = 5  # seeds
 LEVEL_MARGIN = 1.1  # an arm is level with another if the ratio's upper end is below this, or below the claim's `margin`
 SAME_MARGIN = 1.02  # and changes nothing if the interval lies between the inverse of this and this
+NAMES = {"emlp": "strict", "mlp": "plain", "mlp, mirrored replay": "plain, mirrored replay", "fc": "fully connected"}
+"""What figures and tables call arms of the raw data; ``rpp`` with a variance is the relaxed network."""
 CONTROL = "control"  # the arm of the same layers without preference, unless a claim names another
 MODEL_COLOUR, RETURN_COLOUR = COLOURS[0], COLOURS[1]
 Claim = dict[str, Any]
@@ -40,6 +42,11 @@ Claim = dict[str, Any]
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
     """Write a raw file, a row on each line."""
     write_text(path, "[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+
+
+def name_of(arm: str) -> str:
+    """An arm as readers know it."""
+    return "relaxed" if arm.startswith("rpp, ") else NAMES.get(arm, arm)
 
 
 def short(value: float) -> float:
@@ -107,7 +114,7 @@ def measure(claim: Claim) -> dict[str, Any]:
 
 
 def verdict(claim: Claim, measured: dict[str, Any], p: float | None) -> str:
-    """One word, by the protocol: decided, suggestive, open or contradicted.
+    """One word, by the protocol: decided, suggestive, open or contradicted. A lead of less than 2 % suggests nothing.
 
     That an arm is ahead is decided only beside the control without preference. It is the claim's `control`, if it has one: with
     point-wise activations the plain network has the relaxed one's layers.
@@ -118,15 +125,16 @@ def verdict(claim: Claim, measured: dict[str, Any], p: float | None) -> str:
     ratio, interval, ahead = measured["ratio"], measured["interval"], claim["relation"] == "ahead"
     below = {"ahead": 1.0, "level": claim.get("margin", LEVEL_MARGIN), "same": SAME_MARGIN}[claim["relation"]]
     above = 1 / SAME_MARGIN if claim["relation"] == "same" else 0.0
-    if interval is not None and measured["seeds"] >= DECIDED_FROM:
+    if interval is not None:
         supported, refuted = above < interval[0] and interval[1] < below, interval[0] > below or interval[1] < above
         if p is not None and ahead:
             supported, refuted = p < 0.05 and ratio < 1, p < 0.05 and ratio > 1
         if refuted:
             return "contradicted"
-        if supported and (not ahead or claim.get("control", CONTROL) in claim["against"]):
+        enough = measured["seeds"] >= DECIDED_FROM
+        if supported and enough and (not ahead or claim.get("control", CONTROL) in claim["against"]):
             return "decided"
-    return "suggestive" if above < ratio < below and measured["seeds"] > 1 else "open"
+    return "suggestive" if above < ratio < (1 / SAME_MARGIN if ahead else below) and measured["seeds"] > 1 else "open"
 
 
 def holm(values: list[float]) -> list[float]:
@@ -159,7 +167,7 @@ def row(claim: Claim) -> str:
         spread = f" [{one['interval'][0]:.2f}, {one['interval'][1]:.2f}]" if one["interval"] else ""
         if not one["interval"] and one["seeds"] > 1:
             spread = f" ({', '.join(f'{value:.2f}' for value in sorted(one['points']))})"
-        effect, against = f"{one['ratio']:.2f}{spread}", f"{one['best']}, of {len(claim['against'])}"
+        effect, against = f"{one['ratio']:.2f}{spread}", f"{name_of(one['best'])}, of {len(claim['against'])}"
     published = claim["published"].get("ratio")
     where = claim["published"]["where"] + (f": {published:.2f}" if published else "")
     count = one["seeds"] if one else "–"
@@ -169,7 +177,7 @@ def row(claim: Claim) -> str:
 
 def table(claims: list[Claim]) -> str:
     """Claims as Markdown."""
-    head = "| system | symmetry, defect | claim | published | ratio to the best other | the best, of how many | n | verdict |"
+    head = "| system | symmetry, defect | claim | published | ratio | to the best, of how many | n | verdict |"
     return "\n".join([head, "| --- | --- | --- | --- | ---: | --- | ---: | --- |", *map(row, claims)])
 
 
@@ -180,7 +188,7 @@ def write_table(page: Path, mark: str, table: str) -> None:
 
 
 def draw(claims: list[Claim]) -> Figure:
-    """Draw the ratio of each claim with data to the best other arm, each seed a point."""
+    """Draw the ratio of each claim with data to the best of the arms that it names, each seed a point."""
     shown = [claim for claim in claims if "measured" in claim][::-1]
     figure = Figure(figsize=(8.2, 0.31 * len(shown) + 1.3), layout="constrained")
     FigureCanvasAgg(figure)
@@ -195,13 +203,14 @@ def draw(claims: list[Claim]) -> Figure:
             axes.plot(claim["published"]["ratio"], y, "|", color="black", ms=11, mew=1.6)
     axes.axvline(1, color="0.4", lw=0.8)
     axes.set_xscale("log")
-    ticks = [0.2, 0.3, 0.5, 0.7, 1, 1.4, 2, 3]
+    ticks = [0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.4, 2, 3]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
-    axes.set_xlim(0.15, 3.2)
+    axes.set_xlim(0.095, 3.2)
     axes.set_ylim(-0.7, len(shown) - 0.3)
     axes.set_yticks(
-        range(len(shown)), [f"{claim['system']}: {claim['arm']} / {claim['measured']['best']}" for claim in shown]
+        range(len(shown)),
+        [f"{c['system']}: {name_of(c['arm'])} / {name_of(c['measured']['best'])}" for c in shown],
     )
     axes.tick_params(axis="y", length=0, labelsize="x-small")
     for y, claim in enumerate(shown):
@@ -210,7 +219,7 @@ def draw(claims: list[Claim]) -> Figure:
     axes.grid(axis="x", alpha=0.25)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.set_xlabel(
-        "error of the relaxed network / best other arm (returns inverted): left of 1 is better", fontsize="small"
+        "error of the relaxed network / the arm that is named (returns inverted): left of 1 is better", fontsize="small"
     )
     handles = [
         axes.plot([], [], "D-", color=MODEL_COLOUR, ms=4.5, label="error of models")[0],
