@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The agents of sections 10, 26 and 29 to 32 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
+# The agents of sections 10, 26, 29 to 32 and 34 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
 #
 # Each arm is a folder RUNS/SECTION/ARM with a folder for each seed. Arms that are finished are passed over, and one that was
-# stopped goes on. Afterwards: approximate.py (10), learned_models.py (26) and returns.py (29 to 32) read the seeds' folders.
+# stopped goes on. Afterwards: approximate.py (10), learned_models.py (26) and returns.py (29 to 34) read the seeds' folders.
 set -uo pipefail
 runs=${1:?the folder for the runs}
 shift
@@ -15,12 +15,21 @@ go() { # SECTION/ARM, then the words of the command
     rppdyn train-agent --resume threads=1 device=cpu agent.compile=true "$@" run_dir="$folder" && touch "$folder/done"
 }
 
-current() { # SECTION, first seed, seeds: the arms of CurrentSwimmer
-    local at="env=rppdyn/CurrentSwimmer-v0 env.kwargs.current=0.3 model.hidden=64 total_steps=30000 evaluation.every=5000
+swimmer() { # SECTION, first seed, seeds, current: the arms of CurrentSwimmer
+    local at="env=rppdyn/CurrentSwimmer-v0 env.kwargs.current=$4 model.hidden=64 total_steps=30000 evaluation.every=5000
         evaluation.episodes=5 checkpoint_every=5000 seed=$2 seeds=$3"
     go "$1/swimmer-strict" $at model=emlp
     go "$1/swimmer-plain" $at model=mlp
     go "$1/swimmer-learned" $at model=rpp model.free_variance=learned
+}
+
+reacher() { # SECTION, first seed, tilt: the arms of TiltedReacher
+    local at="env=rppdyn/TiltedReacher-v0 env.kwargs.tilt=$3 model.hidden=64 total_steps=10000 evaluation.every=1000
+        evaluation.episodes=10 checkpoint_every=5000 seed=$2 seeds=10"
+    go "$1/reacher-strict-$3" $at model=emlp
+    go "$1/reacher-plain-$3" $at model=mlp
+    go "$1/reacher-learned-$3" $at model=rpp model.free_variance=learned
+    go "$1/reacher-control-$3" $at model=rpp model.free_variance=1e5
 }
 
 small="model.hidden=64 agent.learning_rate=1e-3 agent.batch_size=128 agent.learning_starts=1000 agent.betas=[0.9,0.999] evaluation.episodes=5"
@@ -77,19 +86,15 @@ for section in "$@"; do
             go 30-gpu/learned $words model=rpp model.free_variance=learned
             ;;
         31)
-            words="model.hidden=64 seed=2000 seeds=10 evaluation.episodes=10 evaluation.every=1000 checkpoint_every=5000 total_steps=10000"
-            for tilt in 0.3 0; do
-                at="$words env=rppdyn/TiltedReacher-v0 env.kwargs.tilt=$tilt"
-                go "31/reacher-strict-$tilt" $at model=emlp
-                go "31/reacher-plain-$tilt" $at model=mlp
-                go "31/reacher-learned-$tilt" $at model=rpp model.free_variance=learned
-                go "31/reacher-control-$tilt" $at model=rpp model.free_variance=1e5
-            done
-            current 31 2000 5
+            reacher 31 2000 0.3
+            reacher 31 2000 0
+            swimmer 31 2000 5 0.3
             ;;
-        32)
-            current 32 2010 20
+        32) swimmer 32 2010 20 0.3 ;;
+        34)
+            reacher 34 2040 0.7
+            swimmer 34 2040 10 1
             ;;
-        *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31 or 32" >&2 && exit 2 ;;
+        *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32 or 34" >&2 && exit 2 ;;
     esac
 done

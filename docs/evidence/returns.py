@@ -1,4 +1,4 @@
-"""Returns of agents: `python docs/evidence/returns.py RUNS...`; settings are in `protocol.md`, sections 29 to 32.
+"""Returns of agents: `python docs/evidence/returns.py RUNS...`; settings are in `protocol.md`, sections 29 to 34.
 
 Reads the folders of single seeds and adds them to `returns.json`, in which they replace arms of the same cell. Then draws the
 learning curves and writes the tables of `docs/results/rl.md` (robots as they are) and of `docs/concepts/approximate-tasks.md`
