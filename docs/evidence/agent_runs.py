@@ -151,6 +151,7 @@ def draw(panels: Mapping[str, Sequence[Row]], path: Path, share_axis: bool = Fal
             axes.plot(row["steps"], returns.T, color=colours[row["arm"]], linewidth=0.4, alpha=0.3)
             axes.plot(row["steps"], returns.mean(0), **thick[row["arm"]])
         axes.set(title=title, xlabel="environment steps", ylabel="return")
+        axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:g}k" if steps else "0")
         axes.spines[["top", "right"]].set_visible(False)
     handles = [axes.plot([], [], label=arm, **style)[0] for arm, style in thick.items()]
     figure.legend(
