@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,13 @@ Row = dict[str, Any]
 
 
 def run(arms: dict[str, Arms], data: Path = DATA, buffers: Iterable[int] = BUFFERS, fits: int = FITS,
-        cell: str = "{}") -> list[Row]:  # fmt: skip
-    """Fit the arms of robots, of which the raw data have some, buffer by buffer, so that each is complete before the next."""
+        cell: str = "{}", marks: Mapping[str, Row] | None = None) -> list[Row]:  # fmt: skip
+    """Fit the arms of robots, of which the raw data have some, buffer by buffer, so that each is complete before the next.
+
+    Args:
+        cell: what a robot's rows are called.
+        marks: what the rows of an arm hold besides.
+    """
     rows: list[Row] = read_rows(data)
     for buffer in buffers:
         for robot in arms:
@@ -50,7 +55,7 @@ def run(arms: dict[str, Arms], data: Path = DATA, buffers: Iterable[int] = BUFFE
                 own = by_cell(rows).get(cell.format(robot), {}).get(arm)
                 if own is None:
                     own = {"cell": cell.format(robot), "arm": arm, "seeds": [], "values": [], "fits": [], "equivariance": [],
-                           "defects": [], "variances": []}  # fmt: skip
+                           "defects": [], "variances": []} | (marks or {}).get(arm, {})  # fmt: skip
                     rows.append(own)
                 if buffer in own["seeds"]:
                     continue

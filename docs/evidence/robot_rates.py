@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from agent_runs import by_cell, read_rows
-from evidence import write_table
+from evidence import write_rows, write_table
 from robot_models import ARMS, PAGE, Arms, Row, run, table
 
 DATA = Path(__file__).parent / "robot_rates.json"
@@ -21,27 +22,43 @@ ROBOTS = ("Swimmer", "Hopper", "HalfCheetah", "Ant", "Walker2d")
 TRIED = {
     arm: ARMS[arm] for arm in ("plain", "plain, mirrored data", "strict, larger", "control", "certified", "learned")
 }
-RATES = (2e-3, 5e-3, 1.25e-2)
+RATES, LARGEST = (2e-3, 5e-3, 1.25e-2), 3e-2  # the largest where the largest of the others is the best
 CHOSEN_ON, BUFFERS = [2110], range(2111, 2116)
 LONGER = ["optimiser.epochs=150", "evaluation.every=150", "checkpoint_every=150"]
 
 
-def at_rates() -> Arms:
-    """Every arm at every rate."""
+def at_rates(arms: Iterable[str], rates: Iterable[float]) -> Arms:
+    """Each arm at each rate."""
     return {
-        f"{arm}, rate {rate:g}": [*words, *LONGER, f"optimiser.learning_rate={rate:g}"]
-        for arm, words in TRIED.items() for rate in RATES
+        f"{arm}, rate {rate:g}": [*TRIED[arm], *LONGER, f"optimiser.learning_rate={rate:g}"]
+        for arm in arms for rate in rates
     }  # fmt: skip
 
 
-def best_rates(rows: list[Row], robot: str) -> Arms:
-    """Each arm at the rate at which its error on the first buffer is least."""
-    tried, found = at_rates(), by_cell(rows)[f"{robot}, choice"]
-    best = {
-        arm: min((name for name in tried if name.rsplit(", ", 1)[0] == arm), key=lambda name: found[name]["values"])
-        for arm in TRIED
-    }
-    return {arm: tried[name] for arm, name in best.items()}
+def best_rates(rows: list[Row], robot: str) -> dict[str, float]:
+    """The rate of each arm at which its error on the first buffer is least."""
+    found = by_cell(rows)[f"{robot}, choice"]
+    best = {}
+    for arm in TRIED:
+        tried = {name: row["values"] for name, row in found.items() if name.rpartition(", rate ")[0] == arm}
+        best[arm] = float(min(tried, key=tried.__getitem__).rpartition(" ")[2])
+    return best
+
+
+def choose(robot: str) -> dict[str, float]:
+    """Each arm's rate."""
+    best = best_rates(run({robot: at_rates(TRIED, RATES)}, DATA, CHOSEN_ON, 1, "{}, choice"), robot)
+    at_edge = [arm for arm, rate in best.items() if rate >= RATES[-1]]
+    return best_rates(run({robot: at_rates(at_edge, [LARGEST])}, DATA, CHOSEN_ON, 1, "{}, choice"), robot)
+
+
+def report(robot: str) -> None:
+    """Fit each arm at its own rate; what was fitted at another is dropped."""
+    best = choose(robot)
+    rows = read_rows(DATA)
+    write_rows(DATA, [row for row in rows if row["cell"] != robot or row.get("rate") == best[row["arm"]]])
+    chosen = {arm: next(iter(at_rates([arm], [rate]).values())) for arm, rate in best.items()}
+    run({robot: chosen}, DATA, BUFFERS, 1, marks={arm: {"rate": rate} for arm, rate in best.items()})
 
 
 def main() -> None:
@@ -52,8 +69,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     for robot in () if arguments.tables else arguments.robots:
-        rows = run({robot: at_rates()}, DATA, CHOSEN_ON, 1, "{}, choice")
-        run({robot: best_rates(rows, robot)}, DATA, BUFFERS, 1)
+        report(robot)
     rows = read_rows(DATA)
     written = table(rows, TRIED, DATA)
     write_table(PAGE, MARK, written)
