@@ -43,14 +43,15 @@ def test_the_table_of_agents_is_that_of_their_returns(monkeypatch):
     assert agents["table"](agents["tested"](rows)) in (DOCS / "evidence" / "approximate.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["prior", "returns", "robot_models"])
+@pytest.mark.parametrize("name", ["prior", "returns", "robot_models", "robot_rates"])
 def test_other_tables_are_those_of_their_raw_data(name, monkeypatch):
     monkeypatch.syspath_prepend(str(DOCS / "evidence"))
     script = runpy.run_path(str(DOCS / "evidence" / f"{name}.py"))
     if name == "prior":
         tables = {script["PAGE"]: script["table"](script["read"]())}
-    elif name == "robot_models":
-        tables = {script["PAGE"]: script["table"](script["read_rows"](script["DATA"]))}
+    elif name.startswith("robot_"):
+        rows, arms = script["read_rows"](script["DATA"]), script.get("TRIED", script["ARMS"])
+        tables = {script["PAGE"]: script["table"](rows, arms, script["DATA"])}
     else:
         pages = script["pages"](script["read_rows"](script["DATA"]))
         tables = {script["PAGES"][page]: script["table"](tasks) for page, tasks in pages.items() if tasks}
@@ -76,6 +77,8 @@ def claim(ours, others, **changes):
         ([0.5] * 9 + [0.6], {"mlp": [1.0] * 10}, {"control": "mlp"}, "decided"),
         ([0.5, 0.6, 0.5], {"control": [1.0] * 3}, {}, "suggestive"),
         ([1.5] * 9 + [1.6], {"control": [1.0] * 10}, {}, "contradicted"),
+        ([1.5] * 4 + [1.6], {"mlp": [1.0] * 5}, {}, "contradicted"),  # from five on, by whichever arm
+        ([0.99, 0.98, 0.99], {"control": [1.0] * 3}, {}, "open"),  # less than 2 % suggests nothing
         ([0.9] * 9 + [0.8], {"control": [1.0] * 10, "emlp": [0.5] * 10}, {}, "contradicted"),  # the best other counts
         ([1.01] * 9 + [1.0], {"emlp": [1.0] * 10}, {"relation": "level"}, "decided"),
         ([1.0] * 9 + [1.001], {"control": [1.0] * 10}, {"relation": "same"}, "decided"),
