@@ -51,7 +51,7 @@ def test_other_tables_are_those_of_their_raw_data(name, monkeypatch):
         tables = {script["PAGE"]: script["table"](script["read"]())}
     elif name.startswith("robot_"):
         rows, arms = script["read_rows"](script["DATA"]), script.get("TRIED", script["ARMS"])
-        tables = {script["PAGE"]: script["table"](rows, arms, script["DATA"])}
+        tables = {script["PAGE"]: script["table"](rows, arms, script["DATA"], script["CELLS"])}
     else:
         pages = script["pages"](script["read_rows"](script["DATA"]))
         tables = {script["PAGES"][page]: script["table"](tasks) for page, tasks in pages.items() if tasks}

@@ -71,13 +71,13 @@ def run(arms: dict[str, Arms], data: Path = DATA, buffers: Iterable[int] = BUFFE
     return rows
 
 
-def table(rows: list[Row], arms: Iterable[str] = tuple(ARMS), data: Path = DATA) -> str:
+def table(rows: list[Row], arms: Iterable[str] = tuple(ARMS), data: Path = DATA, cells: Iterable[str] = CELLS) -> str:
     """Mean errors of each robot's arms, in per cent, and the best relaxed arm's ratio to the best other, as Markdown."""
     lines = [
         f"| error after 10 steps, % | defect | buffers | {' | '.join(arms)} | best relaxed / best other |",
         f"| --- |{' ---: |' * (len([*arms]) + 2)} --- |",
     ]
-    for robot in CELLS:
+    for robot in cells:
         own = by_cell(rows).get(robot, {})
         if any(own.get(arm, {}).get("seeds") != own.get("plain", {}).get("seeds") for arm in arms) or not own:
             continue  # a buffer that is not complete
