@@ -2,7 +2,7 @@
 
 Section 28 of `protocol.md` has the question and the settings. Each of five buffers of a robot is fitted by two seeds in every
 arm, and counts as one value, the geometric mean of the two. An arm of a buffer is written when it is measured, and one that
-is there is passed over, so that a run that was stopped goes on. Writes the table of `docs/results/transition.md`.
+is there is passed over, so that a run that was stopped goes on. Writes the table of `robot_models.md`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from evidence import measure, write_rows, write_table
 
 HERE = Path(__file__).parent
 DATA = HERE / "robot_models.json"
-PAGE = HERE.parent / "results" / "transition.md"
+PAGE = HERE / "robot_models.md"
 MARK = "<!-- table: made by `docs/evidence/robot_models.py` -->"
 BUFFERS, FITS = range(2100, 2105), 2
 Arms = dict[str, list[str]]

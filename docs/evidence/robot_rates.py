@@ -1,7 +1,7 @@
 """Transition models at each arm's own rate: `python docs/evidence/robot_rates.py`; with `--tables` nothing is fitted.
 
 Sections 33 and 35 of `protocol.md` have the questions and the settings. An arm's rate is chosen on a buffer that is not
-reported, and each of five others is fitted once at it. A run that was stopped goes on. Writes the second table of
+reported, and each of five others is fitted once at it. A run that was stopped goes on. Writes the table of
 `docs/results/transition.md`.
 """
 
@@ -18,12 +18,14 @@ import gymnasium
 import numpy as np
 from agent_runs import by_cell, read_rows
 from evidence import write_rows, write_table
-from robot_models import ARMS, PAGE, Arms, Row, run, table
+from robot_models import ARMS, Arms, Row, run, table
 
 from rppdyn.envs import SymmetrySpec, symmetry_spec
 from rppdyn.jobs import fit_transition
 
-DATA = Path(__file__).parent / "robot_rates.json"
+HERE = Path(__file__).parent
+DATA = HERE / "robot_rates.json"
+PAGE = HERE.parent / "results" / "transition.md"
 MARK = "<!-- table: made by `docs/evidence/robot_rates.py` -->"
 ROBOTS = ("Swimmer", "Hopper", "HalfCheetah", "Ant", "Walker2d")
 TRIED = {
