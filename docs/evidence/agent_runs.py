@@ -142,10 +142,14 @@ def draw(panels: Mapping[str, Sequence[Row]], path: Path, share_axis: bool = Fal
         arm: {"color": colour, "linewidth": 2, "linestyle": "--" if arm in UNRELAXED else "-", "zorder": 3}
         for arm, colour in colours.items()
     }
-    figure = Figure(figsize=(min(4.2 * len(panels), 11), 3.2), layout="constrained")
+    columns = len(panels) if len(panels) <= 4 else 3
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(min(4.2 * columns, 11), 0.5 + 2.7 * lines), layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.subplots(1, len(panels), squeeze=False, sharey=share_axis)[0]
-    for axes, (title, rows) in zip(grid, panels.items(), strict=True):
+    grid = figure.subplots(lines, columns, squeeze=False, sharey=share_axis).ravel()
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    for axes, (title, rows) in zip(grid, panels.items(), strict=False):
         for row in rows:
             returns = np.array(row["returns"])
             axes.plot(row["steps"], returns.T, color=colours[row["arm"]], linewidth=0.4, alpha=0.3)

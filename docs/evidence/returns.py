@@ -51,7 +51,8 @@ def table(tasks: Tasks) -> str:
 def pages(rows: list[Row]) -> dict[str, Tasks]:
     """The tasks of each page."""
     tasks = longest(rows)
-    suite = {task: arms for task, arms in tasks.items() if task.startswith("rppdyn/")}
+    by_robot = sorted(sorted(tasks), key=lambda task: task.partition(",")[0], reverse=True)
+    suite = {task: tasks[task] for task in by_robot if task.startswith("rppdyn/")}
     return {"suite": suite, "returns": {task: arms for task, arms in tasks.items() if task not in suite}}
 
 
