@@ -28,14 +28,14 @@ __all__ = [
     "frequency",
     "refit",
     "spread",
-    "Basis",
+    "FilterBasis",
     "ExponentialBasis",
     "chessboard",
     "pixel_grid",
 ]
 
 
-class Basis(ExactBuffers):
+class FilterBasis(ExactBuffers):
     r"""M basis functions :math:`\phi_j` at P points, learnable: a filter or factor is :math:`s(p) = \sum_j u_j\, \phi_j(p)`.
 
     A basis has anchors :math:`z_j` and inverse lengthscales; what :math:`\phi_j` is of them is a basis's own.
@@ -68,7 +68,7 @@ def chessboard(size: tuple[int, int]) -> Bool[Tensor, " P"]:
     return ((rows + columns) % 2 == 0).flatten()
 
 
-class ExponentialBasis(Basis):
+class ExponentialBasis(FilterBasis):
     r""":math:`\phi_j(p) = \exp(-\omega_j^2 |p - z_j|^2)` on a grid of pixels, centred at the origin.
 
     At first anchors are the pixels of one colour of a chessboard, and :math:`\omega = 1` per pixel.
