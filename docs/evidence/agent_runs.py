@@ -36,7 +36,8 @@ LOOKS = dict(zip(UNRELAXED, (ORANGE, GREEN, YELLOW, PINK, BLACK), strict=True))
 LOOKS |= {"learned": BLUE, "certified, widens": SKY, "certified": BLACK, "narrow": PINK}
 """An arm's colour in all figures; those that are not relaxed are dashed."""
 NOISE = "noise"
-SHARES = ("actor_free_share", "critic_free_share")
+MEANS = {"actor_free_share": "pathway", "critic_free_share": "pathway", "policy": "equivariance"}
+"""What a row holds of each evaluation as means over seeds: a metric's name, and what stands before it."""
 Config = dict[str, Any]
 Row = dict[str, Any]
 
@@ -94,15 +95,17 @@ def rows_of(
                 continue
             count = int(np.searchsorted(each[0][0], length)) + 1  # the first evaluation at or after it
             curves = np.array([values[:count] for _, values in each])
-            shares = {
-                share: [float(f"{v:.2g}") for v in np.mean([values[1][:count] for values in found], 0)]
-                for share in SHARES
-                if all((found := [series(record, f"pathway/{share}") for record in records])[0])
+            means = {
+                name if kind == "pathway" else f"{kind}_{name}": [
+                    float(f"{v:.2g}") for v in np.mean([values[1][:count] for values in found], 0)
+                ]
+                for name, kind in MEANS.items()
+                if all((found := [series(record, f"{kind}/{name}") for record in records])[0])
             }
             rows.append({
                 "cell": f"{where}, {length} steps", "arm": name, "seeds": [folder.config()["seed"] for folder in folders],
                 "values": [float(f"{value:.5g}") for value in curves[:, 1:].mean(1)],
-                "steps": [int(step) for step in each[0][0][:count]], "returns": curves.round(1).tolist(), **shares,
+                "steps": [int(step) for step in each[0][0][:count]], "returns": curves.round(1).tolist(), **means,
                 "commit": " ".join(sorted(commits)),
             })  # fmt: skip
     return rows
