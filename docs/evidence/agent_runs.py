@@ -36,8 +36,12 @@ LOOKS = dict(zip(UNRELAXED, (ORANGE, GREEN, YELLOW, PINK, BLACK), strict=True))
 LOOKS |= {"learned": BLUE, "certified, widens": SKY, "certified": BLACK, "narrow": PINK}
 """An arm's colour in all figures; those that are not relaxed are dashed."""
 NOISE = "noise"
-MEANS = {"actor_free_share": "pathway", "critic_free_share": "pathway", "policy": "equivariance"}
-"""What a row holds of each evaluation as means over seeds: a metric's name, and what stands before it."""
+MEANS = {
+    "actor_free_share": "pathway/actor_free_share",
+    "critic_free_share": "pathway/critic_free_share",
+    "equivariance_policy": "equivariance/policy",
+}
+"""Metrics of which a row holds the mean over seeds at each evaluation, by the row's key."""
 Config = dict[str, Any]
 Row = dict[str, Any]
 
@@ -96,11 +100,9 @@ def rows_of(
             count = int(np.searchsorted(each[0][0], length)) + 1  # the first evaluation at or after it
             curves = np.array([values[:count] for _, values in each])
             means = {
-                name if kind == "pathway" else f"{kind}_{name}": [
-                    float(f"{v:.2g}") for v in np.mean([values[1][:count] for values in found], 0)
-                ]
-                for name, kind in MEANS.items()
-                if all((found := [series(record, f"{kind}/{name}") for record in records])[0])
+                key: [float(f"{v:.2g}") for v in np.mean([values[1][:count] for values in found], 0)]
+                for key, metric in MEANS.items()
+                if all((found := [series(record, metric) for record in records])[0])
             }
             rows.append({
                 "cell": f"{where}, {length} steps", "arm": name, "seeds": [folder.config()["seed"] for folder in folders],

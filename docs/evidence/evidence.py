@@ -32,8 +32,8 @@ DECIDED_FROM = 10  # seeds
 INTERVAL_FROM = 5  # seeds
 LEVEL_MARGIN = 1.1  # an arm is level with another if the ratio's upper end is below this, or below the claim's `margin`
 SAME_MARGIN = 1.02  # and changes nothing if the interval lies between the inverse of this and this
-NAMES = {"emlp": "strict", "mlp": "plain", "mlp, mirrored replay": "plain, mirrored replay", "fc": "fully connected"}
-"""What figures and tables call arms of the raw data; ``rpp`` with a variance is the relaxed network."""
+READABLE = {"emlp": "strict", "mlp": "plain", "mlp, mirrored replay": "plain, mirrored replay", "fc": "fully connected"}
+"""Names, in figures and tables, of arms of the raw data; ``rpp`` with a variance is the relaxed network."""
 CONTROL = "control"  # the arm of the same layers without preference, unless a claim names another
 MODEL_COLOUR, RETURN_COLOUR = COLOURS[0], COLOURS[1]
 Claim = dict[str, Any]
@@ -44,9 +44,9 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
     write_text(path, "[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
 
 
-def name_of(arm: str) -> str:
+def readable(arm: str) -> str:
     """An arm as readers know it."""
-    return "relaxed" if arm.startswith("rpp, ") else NAMES.get(arm, arm)
+    return "relaxed" if arm.startswith("rpp, ") else READABLE.get(arm, arm)
 
 
 def short(value: float) -> float:
@@ -167,7 +167,7 @@ def row(claim: Claim) -> str:
         spread = f" [{one['interval'][0]:.2f}, {one['interval'][1]:.2f}]" if one["interval"] else ""
         if not one["interval"] and one["seeds"] > 1:
             spread = f" ({', '.join(f'{value:.2f}' for value in sorted(one['points']))})"
-        effect, against = f"{one['ratio']:.2f}{spread}", f"{name_of(one['best'])}, of {len(claim['against'])}"
+        effect, against = f"{one['ratio']:.2f}{spread}", f"{readable(one['best'])}, of {len(claim['against'])}"
     published = claim["published"].get("ratio")
     where = claim["published"]["where"] + (f": {published:.2f}" if published else "")
     count = one["seeds"] if one else "–"
@@ -210,7 +210,7 @@ def draw(claims: list[Claim]) -> Figure:
     axes.set_ylim(-0.7, len(shown) - 0.3)
     axes.set_yticks(
         range(len(shown)),
-        [f"{c['system']}: {name_of(c['arm'])} / {name_of(c['measured']['best'])}" for c in shown],
+        [f"{c['system']}: {readable(c['arm'])} / {readable(c['measured']['best'])}" for c in shown],
     )
     axes.tick_params(axis="y", length=0, labelsize="x-small")
     for y, claim in enumerate(shown):

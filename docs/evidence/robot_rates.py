@@ -1,6 +1,6 @@
 """Transition models at each arm's own rate: `python docs/evidence/robot_rates.py`; with `--tables` nothing is fitted.
 
-Sections 33 and 35 of `protocol.md` have the questions and the settings. An arm's rate is chosen on a buffer that is not
+Sections 33, 35 and 36 of `protocol.md` have the questions and the settings. An arm's rate is chosen on a buffer that is not
 reported, and each of five others is fitted once at it. A run that was stopped goes on. Writes the table of
 `docs/results/transition.md`.
 """
@@ -33,7 +33,8 @@ TRIED = {
 }
 CELLS = (*ROBOTS, "HalfCheetah, again")
 CONTROLS = {"plain, learned": ["model=mlp", "objective=marginal_likelihood"], "learned, wrong mirror": TRIED["learned"]}
-"""What a lead of learned variances is held against: the same without the symmetry, and with one that the robot hasn't."""
+"""Arms that tell the symmetry from the learning of variances: without a symmetry, and with one that the robot hasn't."""
+PUBLISHED, PUBLISHED_RATE = ("narrow, published", "learned, published"), 2e-3  # section 36: the plain network's rate
 WRONG_PAIRS = [("bthigh", "bshin"), ("bfoot", "fthigh"), ("fshin", "ffoot")]
 RATES, LARGEST = (2e-3, 5e-3, 1.25e-2), 3e-2  # the largest where the largest of the others is the best
 CHOSEN_ON, BUFFERS = [2110], range(2111, 2116)
@@ -70,11 +71,17 @@ def report(robot: str, buffers: Iterable[int] = BUFFERS, cell: str = "{}", arms:
     """Fit each arm at its own rate; what was fitted at another is dropped."""
     best = choose(robot, arms)
     rows, name = read_rows(DATA), cell.format(robot)
-    write_rows(
-        DATA, [row for row in rows if row["cell"] != name or row.get("rate") == best.get(row["arm"], row["rate"])]
-    )
-    chosen = {arm: next(iter(at_rates([arm], [rate]).values())) for arm, rate in best.items()}
-    run({robot: chosen}, DATA, buffers, 1, cell, marks={arm: {"rate": rate} for arm, rate in best.items()})
+    chosen = lambda row: row["arm"] not in best or row["rate"] == best[row["arm"]]  # noqa: E731
+    write_rows(DATA, [row for row in rows if row["cell"] != name or chosen(row)])
+    at_best = {arm: next(iter(at_rates([arm], [rate]).values())) for arm, rate in best.items()}
+    run({robot: at_best}, DATA, buffers, 1, cell, marks={arm: {"rate": rate} for arm, rate in best.items()})
+
+
+def report_published() -> None:
+    """Fit Ant with the published representation, at the plain network's rate."""
+    rate = f"optimiser.learning_rate={PUBLISHED_RATE:g}"
+    arms = {arm: [*ARMS[arm.partition(",")[0]], "variant=published", *LONGER, rate] for arm in PUBLISHED}
+    run({"Ant": arms}, DATA, BUFFERS, 1, marks={arm: {"rate": PUBLISHED_RATE} for arm in arms})
 
 
 def wrong_mirror(env: gymnasium.Env, **options: Any) -> SymmetrySpec:
@@ -99,6 +106,7 @@ def main() -> None:
     parser.add_argument("--robots", nargs="+", choices=ROBOTS, default=ROBOTS)
     parser.add_argument("--again", action="store_true", help="fit ten other buffers, at the rates that were chosen")
     parser.add_argument("--controls", action="store_true", help="fit what the ten other buffers' arms are held against")
+    parser.add_argument("--published", action="store_true", help="fit Ant with the published representation")
     parser.add_argument("--tables", action="store_true", help="fit nothing")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -106,7 +114,10 @@ def main() -> None:
         report("HalfCheetah", AGAIN, AGAIN_CELL, ["plain, learned"])
         with mock.patch.object(fit_transition, "symmetry_spec", wrong_mirror):
             report("HalfCheetah", AGAIN, AGAIN_CELL, ["learned, wrong mirror"])
-    for robot in () if arguments.tables or arguments.controls else arguments.robots:
+    if arguments.published:
+        report_published()
+    other = arguments.tables or arguments.controls or arguments.published
+    for robot in () if other else arguments.robots:
         report(robot, *((AGAIN, AGAIN_CELL) if arguments.again else ()))
     rows = read_rows(DATA)
     written = table(rows, TRIED, DATA, CELLS)
