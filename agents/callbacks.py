@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
 
-from rppdyn.nn import RPPEMLP, DensePathway, Pathway, RelaxedLinear
+from rppdyn.nn import RPPEMLP, Pathway, RelaxedLinear
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import Gaussian, free_share, free_variance, joint_evidence
 
@@ -46,7 +46,7 @@ class LearnVariances(BaseCallback):
         data: transitions that the curvature is estimated from.
         rate: r, of the way to the new variance.
     Raises:
-        ValueError: a number that is not positive, or a rate above 1; critics whose pathways are one dense weight.
+        ValueError: a number that is not positive, or a rate above 1.
     """
 
     model: RPPSAC
@@ -59,11 +59,6 @@ class LearnVariances(BaseCallback):
         if rate > 1:
             raise ValueError(f"rate={rate} must be 1 or less: the share of the way to the new variances")
         self.every, self.data, self.rate = every, data, rate
-
-    def _init_callback(self) -> None:
-        for *_, pathway in named_pathways(self.model.critic):
-            if isinstance(pathway, DensePathway):
-                pathway.learn_variance()
 
     def _on_step(self) -> bool:
         before = self.num_timesteps - self.training_env.num_envs

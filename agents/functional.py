@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -23,8 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from rppdyn.nn import RPPEMLP, DensePathway
-from rppdyn.nn.coefficients import CoefficientMap
+from rppdyn.nn import RPPEMLP
 from rppdyn.nn.hidden import Pointwise
 from rppdyn.nn.pathways import NOT_TRAINED, named_pathways
 from rppdyn.nn.stacking import assembled, call_with
@@ -235,62 +234,24 @@ def _run(index: Tensor, count: int) -> int:
     return 1
 
 
-DENSE = 256  # hidden channels up to which whole weights take less time than a strict network's products by irreducible types
-
-
 class Prior(NamedTuple):
     r"""The negative log priors of N vectors, :math:`v^T \Lambda v / 2 + b`.
 
     Attributes:
-        precision: the diagonal of :math:`\Lambda`, (N, n) or (1, n) where networks agree; of dense weights the precision in
-            the directions that are not equivariant.
+        precision: the diagonal of :math:`\Lambda`, (N, n) or (1, n) where networks agree.
         constant: b, (N,).
-        equivariant: the precision of dense weights in the other directions, as `precision`.
-        projection: the projection of vectors onto those directions; None where there are no dense weights.
     """
 
     precision: Tensor
     constant: Tensor
-    equivariant: Tensor
-    projection: Projection | None
 
     def pull(self, vectors: Tensor) -> Tensor:
         r""":math:`\Lambda v`, the gradients."""
-        if self.projection is None:
-            return self.precision * vectors
-        inside = self.projection(vectors)  # taken off before a large precision makes its rounding errors large
-        return (vectors - inside).mul_(self.precision).addcmul_(inside, self.equivariant)
+        return self.precision * vectors
 
 
 Loss = Callable[[Any], tuple[Tensor, Any]]
 """From assembled weights to a scalar, a sum over networks, and tensors that are wanted besides."""
-
-
-class Projection:
-    """The projection of vectors (N, n) onto the subspaces of equivariant dense weights; zero where there are none.
-
-    Args:
-        parts: where weights begin in the vectors, and the maps to their subspaces.
-        like: has the vectors' length, dtype and device.
-    """
-
-    def __init__(self, parts: Sequence[tuple[int, CoefficientMap]], like: Tensor) -> None:
-        ranks = [0, *accumulate(basis.rank for _, basis in parts)]
-        entries = [
-            (start + rows, rank + cols, values)
-            for (start, basis), rank in zip(parts, ranks, strict=False)
-            for rows, cols, values in [basis.entries()]
-        ]
-        rows, self.cols, values = map(torch.cat, zip(*entries, strict=True))
-        self.rows = None if torch.equal(rows, torch.arange(len(like), device=rows.device)) else rows
-        self.values = values.to(like)
-        self.squares = torch.cat([basis.scale_exact.square() for _, basis in parts]).to(like)
-
-    def __call__(self, vectors: Tensor) -> Tensor:
-        entries = vectors if self.rows is None else vectors.index_select(1, self.rows)
-        theta = vectors.new_zeros(len(vectors), len(self.squares)).index_add_(1, self.cols, entries * self.values)
-        entries = theta.div_(self.squares).index_select(1, self.cols).mul_(self.values)
-        return entries if self.rows is None else torch.zeros_like(vectors).index_add_(1, self.rows, entries)
 
 
 class Networks(ABC):
@@ -354,42 +315,26 @@ class Networks(ABC):
     def prior(self) -> Prior:
         r"""The networks' negative log priors.
 
-        Every pathway's coefficients are multiples of its parameters, and its prior is Gaussian; of a dense weight that of a
-        sum. Computed anew where a variance was changed.
+        Every pathway's coefficients are multiples of its parameters, and its prior is Gaussian.
+        Computed anew where a variance was changed.
         """
         like, state = self.parameters[0], self._variances()
         if self._prior is None or self._prior[0] != state:
             vector, parts = torch.ones(sum(self._sizes), dtype=like.dtype, device=like.device), []
             for net in self.nets:
                 value = lambda v, net=net: self._at(net, v, negative_log_prior)  # noqa: E731
-                precision = torch.func.grad(value)(vector)
-                equivariant = precision.clone()
-                for place, _, pathway in self._dense(net):
-                    a, b = (s.exp() for s in pathway.log_variances("").values())
-                    precision[place], equivariant[place] = 1 / b, 1 / (a + b)
-                parts.append((precision, value(torch.zeros_like(vector)), equivariant))
-            precision, constant, equivariant = map(torch.stack, zip(*parts, strict=True))
-            same = all(bool((c == c[0]).all()) for c in (precision, equivariant))
+                parts.append((torch.func.grad(value)(vector), value(torch.zeros_like(vector))))
+            precision, constant = map(torch.stack, zip(*parts, strict=True))
+            same = bool((precision == precision[0]).all())
             rows = slice(1) if same else slice(None)  # one row is read for all networks, which saves memory
-            bases = [(place.start, basis) for place, basis, _ in self._dense(self.nets[0])]
-            projection = Projection(bases, vector) if bases else None
-            self._prior = state, Prior(precision[rows], constant, equivariant[rows], projection)
+            self._prior = state, Prior(precision[rows], constant)
         return self._prior[1]
 
     def _variances(self) -> tuple:
         """A key of the present variances and dtype, which differs where one was changed."""
         like = self.parameters[0]
-        variances = [s for p in self._pathways for s in p.log_variances("").values()]
+        variances = [p.log_variance for p in self._pathways]
         return like.dtype, like.device, *((s.data_ptr(), s._version) for s in variances)
-
-    def _dense(self, net: nn.Module) -> Iterator[tuple[slice, CoefficientMap, DensePathway]]:
-        """The places of dense weights' parameters in the vectors, and the maps to their equivariant subspaces."""
-        ends = list(accumulate(self._sizes))
-        places = {name: slice(end - size, end) for name, size, end in zip(self.names, self._sizes, ends, strict=True)}
-        for layer, name, pathway in named_pathways(net):
-            if isinstance(pathway, DensePathway):
-                for leaf, _, basis in pathway.constrained:
-                    yield places[f"{layer}.{name}.{leaf}"], basis, pathway
 
     def _at(self, net: nn.Module, vector: Tensor, function: Any) -> Any:
         """Evaluate a function of one of the networks with its parameters at a vector."""
@@ -509,7 +454,6 @@ class BatchedMLP(Networks):
         super().__init__(nets, [*tied, *(name for name in trainable if name not in tied)])
         self.activation = nets[0].activation
         exact = copy.deepcopy(nets[0]).cpu().double()
-        exact.fourier = None
         layers = _linear(exact.assemble())
         self._layers = [(len(weight), weight.shape[1]) for weight, _ in layers]
         if any(bias is None for _, bias in layers):
@@ -524,8 +468,6 @@ class BatchedMLP(Networks):
         """Stack networks whose weights are each a multiple of a tied parameter plus one of a free one; None for others."""
         for net in nets:
             if not isinstance(net, RPPEMLP):
-                return None
-            if net.fourier is not None and max((b.linear.rep_out.dim for b in net.blocks), default=0) > DENSE:
                 return None
             if any(block.bilinear is not None or not isinstance(block.gate, Pointwise) for block in net.blocks):
                 return None

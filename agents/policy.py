@@ -182,8 +182,8 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         output_scale: scale of the actor's last layer at the start.
         n_critics: number of critics, of which targets take the minimum.
         optimizer_kwargs: Adam's `betas` and `eps`; betas default to (0.5, 0.999).
-        network_kwargs: further arguments of the networks (see `rppdyn.nn.RPPEMLP`), such as their architecture or
-            their parametrisation. Here `free_scale="prior"` starts free pathways at the size that their prior has in a layer
+        network_kwargs: further arguments of the networks (see `rppdyn.nn.RPPEMLP`), such as their architecture.
+            Here `free_scale="prior"` starts free pathways at the size that their prior has in a layer
             with as many inputs as it is wide.
         groups: a chain of groups, the spec's first, each a subgroup of the one before, given by the matrices by which it acts
             in that; of "rpp", and of the actor of "rpp_policy_only". A spec's representations are restricted to them.
@@ -516,8 +516,7 @@ def network_builder(
     if network is not RPPEMLP:  # one pathway has one variance
         variances.pop("free_variance" if network is EMLP else "equivariant_variance")
     options: dict[str, Any] = variances | dict(arguments["network_kwargs"])
-    if network is not RPPEMLP:  # one pathway has one parametrisation, and is of full size
-        options.pop("parametrisation", None)
+    if network is not RPPEMLP:  # one pathway is of full size
         options.pop("free_scale", None)
     elif options.get("free_scale") == "prior":
         options["free_scale"] = prior_unit(variances["free_variance"], widest(arguments["hidden"]))

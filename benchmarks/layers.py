@@ -94,15 +94,11 @@ def tables() -> list[Table]:
     def merged(*args, **options):
         return merge(without_bilinear(*args, **options))
 
-    def dense(*args, **options):
-        return without_bilinear(*args, parametrisation="dense", **options)
-
     plain = {"MLP": (MLP, None), "torch.nn": (torch_mlp, None)}
-    regular = plain | {"RPP": (RPPEMLP, 1.4), "RPP, dense": (dense, None), "EMLP": (EMLP, 0.9)}
+    regular = plain | {"RPP": (RPPEMLP, 1.4), "EMLP": (EMLP, 1.4)}
     regular |= {"RPP, merged": (merged, None)}
     tensors = plain | {
         "RPP": (without_bilinear, 1.5),
-        "RPP, dense": (dense, None),
         "EMLP": (lambda *a, **k: EMLP(*a, bilinear=False, **k), None),
         "RPP, merged": (merged, None),
         "RPP, bilinear": (published, 4.0),

@@ -12,7 +12,7 @@ from rppdyn.nn.hidden import (
     regular_hidden,
     tensor_hidden,
 )
-from rppdyn.nn.linear import DensePathway, RelaxedLinear
+from rppdyn.nn.linear import RelaxedLinear
 from rppdyn.nn.merging import merge
 from rppdyn.nn.networks import EMLP, MLP, RPPEMLP, Chained
 from rppdyn.nn.normaliser import InvariantNormaliser
@@ -21,7 +21,7 @@ from rppdyn.nn.products import ChannelProducts
 from rppdyn.nn.stacking import Stack
 
 __all__ = [
-    "ACTIVATIONS", "Activation", "Bilinear", "ChannelProducts", "Chained", "DensePathway", "EMLP",
+    "ACTIVATIONS", "Activation", "Bilinear", "ChannelProducts", "Chained", "EMLP",
     "EquivariantPathway", "FreePathway", "Gate", "InvariantNormaliser", "LearnedFrame", "LinearPathway", "MLP",
     "Pathway", "Pointwise", "RPPEMLP", "RelaxedLinear", "Stack", "gated", "hidden_representation", "merge",
     "named_pathways", "regular_hidden", "tensor_hidden",

@@ -117,9 +117,9 @@ def missing_types(rep: Rep, max_rank: int) -> tuple[Rep, ...]:
 def component_major(rep: Rep) -> Rep:
     """The same direct sum with the copies of each term innermost: ``n * R`` becomes ``R * (n * Scalar)``.
 
-    Coordinates run over the components of ``R`` first, and the ``n`` channels of one component lie together. Gates,
-    contractions and Fourier transforms then work on whole rows of channels instead of groups of three or nine numbers,
-    at half to a third of the time.
+    Coordinates run over the components of ``R`` first, and the ``n`` channels of one component lie together. Gates
+    and contractions then work on whole rows of channels instead of groups of three or nine numbers, at half to a third of
+    the time.
     """
     if not rep.terms:
         return rep

@@ -1,4 +1,4 @@
-r"""The relaxed linear layer: equivariant pathways of one group or more and a free one, summed; or one dense weight for all.
+r"""The relaxed linear layer: equivariant pathways of one group or more and a free one, summed.
 
 Several groups are a chain, :math:`G_1 > G_2 > \ldots`, and a layer has an equivariant pathway for each.
 """
@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from numbers import Real
-from typing import Literal, NoReturn, get_args
 
 import torch
 from jaxtyping import Float
@@ -17,17 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.groups import Group
-from rppdyn.nn.coefficients import CoefficientMap
 from rppdyn.nn.pathways import (
     AffineMap,
     EquivariantPathway,
     FreePathway,
     LinearPathway,
-    PriorTerm,
-    added,
     prior_unit,
-    summed_squares,
-    written,
 )
 from rppdyn.reps import Rep, RepType, V
 
@@ -106,110 +100,6 @@ def check_nested(pathways: Sequence[EquivariantPathway]) -> None:
                 )
 
 
-class DensePathway(LinearPathway):
-    r"""One weight in the place of an equivariant and a free pathway, with the prior that their sum has.
-
-    With :math:`w = \mathrm{vec}(W)` of n entries, Q the orthonormal basis of the r equivariant directions and
-    :math:`P P^T = 1 - Q Q^T`, the sum of :math:`Q\beta`, :math:`\beta \sim N(0, \sigma_a^2)`, and a free
-    :math:`N(0, \sigma_b^2)` is :math:`N(0, (\sigma_a^2 + \sigma_b^2) QQ^T + \sigma_b^2 PP^T)` (Finzi 2023, Eq. 3.1):
-
-    .. math:: -\log p(w) = \frac{|Q^T w|^2}{2 (\sigma_a^2 + \sigma_b^2)} + \frac{|w|^2 - |Q^T w|^2}{2 \sigma_b^2}
-        + \frac{r}{2} \log 2\pi(\sigma_a^2 + \sigma_b^2) + \frac{n - r}{2} \log 2\pi\sigma_b^2,
-
-    and the same of the bias, with the invariants of ``rep_out``. The quadratic part is the least that
-    :math:`|\beta|^2 / 2\sigma_a^2 + |B|^2 / 2\sigma_b^2` can be for :math:`W = A + B`, and it is that at the posterior mean
-    :math:`A = E[A | W] = \rho\, QQ^T W`, :math:`\rho = \sigma_a^2 / (\sigma_a^2 + \sigma_b^2)`. So the layer has the maximum a
-    posteriori of the two pathways, and there their norms; its forward pass is that of an ordinary layer.
-
-    The weight is stored as it is: entries have one unit, and cannot have the prior's in some directions and the usual one
-    in others (:func:`rppdyn.nn.pathways.prior_unit`). ``log_variance`` is that of the free pathway.
-
-    Args:
-        equivariant, free: pathways of one layer, whose bases, variances and sum are taken over.
-    """
-
-    log_equivariant_variance: Tensor
-
-    def __init__(self, equivariant: EquivariantPathway, free: FreePathway):
-        super().__init__(free.variance.item())
-        self.register_exact("log_equivariant_variance", equivariant.log_variance, working_copy=False)
-        self.weight_map, self.bias_map = equivariant.weight_map, equivariant.bias_map
-        with torch.no_grad():
-            weight, bias = equivariant.dense(free.dense())
-        self.weight = nn.Parameter(weight)
-        self.bias = None if bias is None else nn.Parameter(bias)
-
-    @property
-    def constrained(self) -> list[tuple[str, Tensor, CoefficientMap]]:
-        """Each parameter by name, and the map whose image is its equivariant subspace."""
-        both = ("weight", self.weight, self.weight_map), ("bias", self.bias, self.bias_map)
-        return [(name, p, basis) for name, p, basis in both if p is not None and basis is not None]
-
-    def coefficients(self) -> tuple[Tensor, ...]:
-        """Weight and bias; under this prior their entries are correlated."""
-        return tuple(p for _, p, _ in self.constrained)
-
-    def dense(self, onto: AffineMap | None = None) -> AffineMap:
-        return added((self.weight, self.bias), onto)
-
-    def log_variances(self, name: str) -> dict[str, Tensor]:
-        return {"equivariant": self.log_equivariant_variance, "free": self.log_variance}
-
-    def prior_terms(self, *log_variances: Tensor) -> list[PriorTerm]:
-        """Norms are taken in float64: what is outside of the subspace is a small difference of large numbers."""
-        log_equivariant, log_free = log_variances
-        exact = [(p.double(), basis) for _, p, basis in self.constrained]
-        inside = summed_squares(basis.transpose(p) for p, basis in exact)
-        outside = summed_squares(p for p, _ in exact) - inside
-        rank = sum(basis.rank for _, basis in exact)
-        return [
-            PriorTerm(inside.to(self.weight.dtype), torch.logaddexp(log_equivariant, log_free), rank),
-            PriorTerm(outside.to(self.weight.dtype), log_free, self.num_coefficients - rank),
-        ]
-
-    @torch.no_grad()
-    def pathways(self) -> tuple[AffineMap, AffineMap]:
-        """The posterior means of both pathways given their sum, ``E[A | W]`` and ``W - E[A | W]``; biases likewise."""
-        share = torch.sigmoid(self.log_equivariant_variance - self.log_variance)
-        means = {name: share.to(p) * basis(basis.theta(p)) for name, p, basis in self.constrained}
-        weight, bias = means["weight"], means.get("bias")
-        free_bias = None if self.bias is None or bias is None else self.bias - bias
-        return (weight, bias), (self.weight - weight, free_bias)
-
-    def norms(self, name: str) -> dict[str, Tensor]:
-        """Norms of the posterior means, :meth:`pathways`."""
-        (a, _), (b, _) = self.pathways()
-        return {"equivariant": a.norm(), "free": b.norm()}
-
-    def learn_variance(self) -> NoReturn:
-        """One weight has no pathways whose evidence could be told apart.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(
-            "one dense weight has no pathways whose variances could be learned: use parametrisation='pathways'"
-        )
-
-    def curvature(self, x: Float[Tensor, "N *places in"], g: Float[Tensor, "S N *places out"]) -> NoReturn:
-        """Refused, as :meth:`learn_variance` is."""
-        self.learn_variance()
-
-    def gradient_curvature(
-        self, weight: Float[Tensor, "K out in"], bias: Float[Tensor, "K out"] | None = None
-    ) -> NoReturn:
-        """Refused, as :meth:`learn_variance` is."""
-        self.learn_variance()
-
-    def extra_repr(self) -> str:
-        a, b = written(self.log_equivariant_variance), written(self.log_variance)
-        count = self.num_coefficients
-        return f"{count} weights and biases, equivariant_variance={a}, free_variance={b}"
-
-
-Parametrisation = Literal["pathways", "dense"]
-PARAMETRISATIONS = get_args(Parametrisation)
-
 FREE_SCALE = 1e-3
 """Initial size of the free pathway relative to a layer of its own, where there is an equivariant one (as published)."""
 
@@ -255,24 +145,18 @@ def largest(
     group: Group | None,
     groups: Sequence[Group] | None,
     variances: Sequence[int | float] | None,
-    parametrisation: Parametrisation,
     *reps: Rep | RepType,
 ) -> Group:
     """The first group of a chain.
 
     Raises:
-        ValueError: there is a group beside it, or no chain; it is none; a dense weight, which stands for two pathways;
-            representations of a subgroup.
+        ValueError: there is a group beside it, or no chain; it is none; representations of a subgroup.
     """
     if groups is None:
         raise ValueError(f"variances={variances} without groups: they are of a chain; give groups=[...] too")
     if group is not None:
         raise ValueError(f"groups={list(groups)} together with group={group}: give one of the two")
     check_chain(groups, variances)
-    if parametrisation == "dense" and len(groups) > 1:
-        raise ValueError(
-            f"parametrisation='dense' with {len(groups)} groups: one weight stands for two pathways; use 'pathways'"
-        )
     for rep in reps:
         if isinstance(rep, Rep) and rep.G in groups[1:]:
             raise ValueError(
@@ -293,9 +177,6 @@ class RelaxedLinear(nn.Module):
     independent draw of ``free_scale`` times that size (the published code starts one of its backends from the same draw),
     or of full size where it is alone.
 
-    ``parametrisation="dense"`` starts from the same weights and stores their sum under its own prior
-    (:class:`~rppdyn.nn.linear.DensePathway`), in the place of both pathways.
-
     Of a chain :math:`G_1 > G_2 > \ldots` of groups the layer has an equivariant pathway each,
 
     .. math:: \mathrm{vec}(W) = \sum_i Q_i u_i + v, \qquad u_i \sim N(0, \sigma_i^2),\quad v \sim N(0, \sigma_b^2),
@@ -312,16 +193,14 @@ class RelaxedLinear(nn.Module):
         groups: a chain in the place of ``group``, the largest first; each a subgroup of the one before, of the same matrices.
         variances: with ``groups``, :math:`\sigma_i^2` of each and :math:`\sigma_b^2`, in the place of the two variances.
         gain: multiplies the initial weights of both pathways.
-        parametrisation: "pathways", or "dense" for one weight.
         generator: source of the initial weights, the global one if None.
     Raises:
-        ValueError: all variances are 0, or one of a dense weight; the representations do not belong to one group; a scale
+        ValueError: all variances are 0; the representations do not belong to one group; a scale
             that is no number; groups that are no chain, or given beside a group; variances of another number.
     """
 
     equivariant: EquivariantPathway | None
     free: FreePathway | None
-    dense: DensePathway | None
 
     def __init__(
         self,
@@ -334,14 +213,13 @@ class RelaxedLinear(nn.Module):
         bias: bool = True,
         gain: int | float = 1.0,
         free_scale: int | float = FREE_SCALE,
-        parametrisation: Parametrisation = "pathways",
         groups: Sequence[Group] | None = None,
         variances: Sequence[int | float] | None = None,
         generator: torch.Generator | None = None,
     ):
         super().__init__()
         if groups is not None or variances is not None:
-            group = largest(group, groups, variances, parametrisation, rep_in, rep_out)
+            group = largest(group, groups, variances, rep_in, rep_out)
         elif group is None:
             group = next((rep.G for rep in (rep_in, rep_out) if isinstance(rep, Rep)), None)
         self.rep_in, self.rep_out = bind(rep_in, group), bind(rep_out, group)
@@ -355,14 +233,6 @@ class RelaxedLinear(nn.Module):
                 "equivariant_variance and free_variance are both 0" if len(self.groups) == 1 else "variances are all 0"
             )
             raise ValueError(f"{zero}, which leaves no pathway: raise one")
-        if parametrisation not in PARAMETRISATIONS:
-            raise ValueError(f"parametrisation={parametrisation!r}: choose one of {', '.join(PARAMETRISATIONS)}")
-        if parametrisation == "dense" and not (equivariant_variances[0] and free_variance):
-            zero = "free_variance" if equivariant_variances[0] else "equivariant_variance"
-            raise ValueError(
-                f"{zero}=0 with parametrisation='dense': the prior of a sum needs both pathways; use 'pathways', where 0 "
-                "leaves one out"
-            )
         names = [equivariant_name(place) for place in range(len(self.groups))]
         equivariant: dict[str, EquivariantPathway] = {}
         for place, (name, variance) in enumerate(zip(names, equivariant_variances, strict=True)):
@@ -382,7 +252,7 @@ class RelaxedLinear(nn.Module):
             )
             equivariant[name].is_free = len(equivariant) > 1
         check_nested([*equivariant.values()])
-        free = dense = None
+        free = None
         if free_variance != 0:
             alone = not equivariant
             free = FreePathway(
@@ -395,16 +265,12 @@ class RelaxedLinear(nn.Module):
                 generator=generator,
             )
             free.is_free = not alone
-        present = [*equivariant, *(["free"] if free is not None else [])]
-        for name, wider in pairwise(present):
+        for name, wider in pairwise([*equivariant, *(["free"] if free is not None else [])]):
             equivariant[name].within = wider
-        if parametrisation == "dense" and free is not None:
-            dense = DensePathway(equivariant.pop("equivariant"), free)
-            free = None
         for name in names:
             setattr(self, name, equivariant.get(name))
-        self.free, self.dense = free, dense
-        self.pathway_names = (*names, "free", "dense")
+        self.free = free
+        self.pathway_names = (*names, "free")
 
     @property
     def equivariant_pathways(self) -> tuple[EquivariantPathway, ...]:

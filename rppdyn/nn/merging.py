@@ -10,7 +10,6 @@ from torch import nn
 from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.hidden import Gate
 from rppdyn.nn.linear import RelaxedLinear
-from rppdyn.nn.networks import RPPEMLP
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.nn.products import ChannelProducts
 
@@ -43,8 +42,6 @@ def merge(net: nn.Module) -> nn.Module:
                 if child not in linears:
                     linears[child] = _merged(child)
                 setattr(parent, name, linears[child])
-        if isinstance(parent, RPPEMLP):
-            parent.fourier = None  # its layers are dense now
     return merged
 
 

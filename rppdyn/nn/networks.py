@@ -19,8 +19,7 @@ from torch.nn import functional as F
 from rppdyn.groups import Group
 from rppdyn.nn.assembling import ModuleList, Network
 from rppdyn.nn.bilinear import Bilinear
-from rppdyn.nn.derivatives import PullBack, plain_vjp
-from rppdyn.nn.fourier import FourierStack
+from rppdyn.nn.derivatives import PullBack
 from rppdyn.nn.hidden import (
     Activation,
     Architecture,
@@ -35,7 +34,7 @@ from rppdyn.nn.hidden import (
     products_hidden,
     tensor_rank,
 )
-from rppdyn.nn.linear import FREE_SCALE, Parametrisation, RelaxedLinear, bind, check_size, largest, written_chain
+from rppdyn.nn.linear import FREE_SCALE, RelaxedLinear, bind, check_size, largest, written_chain
 from rppdyn.nn.pathways import AffineMap, EquivariantPathway, named_pathways
 from rppdyn.nn.products import ChannelProducts, product_maps, with_operands
 from rppdyn.reps import Rep, RepType, Scalar
@@ -58,14 +57,14 @@ class HiddenBlock(nn.Module):
 
     def __init__(self, rep_in: Rep, rep_out: Rep, *, groups: Sequence[Group], variances: Sequence[int | float],
                  bilinear: Form | None, bilinear_maps: int | None, gain: int | float, free_scale: int | float,
-                 parametrisation: Parametrisation, activation: Activation, generator: torch.Generator | None):  # fmt: skip
+                 activation: Activation, generator: torch.Generator | None):  # fmt: skip
         super().__init__()
         pointwise = all(is_pointwise(part) for part, _ in rep_out.blocks())
         channels = product_channels(rep_out) if bilinear_maps is None else bilinear_maps
         self.linear = RelaxedLinear(
             rep_in, with_operands(rep_out, channels) if bilinear == "channelwise" else gated(rep_out),
             groups=groups, variances=variances, gain=gain,
-            free_scale=free_scale, parametrisation=parametrisation, generator=generator,
+            free_scale=free_scale, generator=generator,
         )  # fmt: skip
         self.bilinear = None
         options: dict[str, Any] = dict(variance=next(filter(None, variances[:-1]), 0), generator=generator)
@@ -178,7 +177,6 @@ class RPPEMLP(Network):
             channel-wise: how many channels are multiplied, None for operands half as wide as the hidden features.
         output_scale: multiplies the initial weights of the last layer, both pathways (0.01 for policies).
         free_scale: initial size of the free pathway relative to a layer of its own.
-        parametrisation: "pathways", or "dense", which stores the linear layers' sums (:class:`RelaxedLinear`).
         groups: a chain in the place of ``group``: each a subgroup of the one before, given by the matrices by which it acts.
         variances: with ``groups``, one for each of them and the free pathway's, in the place of the two variances.
         activation: activation of hidden features that a symmetry only permutes, "swish", "relu", "tanh", ..., or a class of
@@ -200,7 +198,6 @@ class RPPEMLP(Network):
 
     blocks: ModuleList[HiddenBlock]
     head: RelaxedLinear  # in whose place `merge` puts an nn.Linear
-    fourier: FourierStack | None
 
     def __init__(
         self,
@@ -217,7 +214,6 @@ class RPPEMLP(Network):
         bilinear_maps: int | None = None,
         output_scale: int | float = 1.0,
         free_scale: int | float = FREE_SCALE,
-        parametrisation: Parametrisation = "pathways",
         groups: Sequence[Group] | None = None,
         variances: Sequence[int | float] | None = None,
         activation: Any = "swish",
@@ -227,7 +223,7 @@ class RPPEMLP(Network):
         super().__init__()
         self.activation = activation_of(activation)
         if groups is not None or variances is not None:
-            group = largest(group, groups, variances, parametrisation, rep_in, rep_out)
+            group = largest(group, groups, variances, rep_in, rep_out)
             if (equivariant_variance, free_variance) != (1e5, 1.0):
                 raise ValueError(
                     f"equivariant_variance={equivariant_variance:g} and free_variance={free_variance:g} together with "
@@ -265,8 +261,7 @@ class RPPEMLP(Network):
                 f"bilinear={bilinear!r} needs the equivariant pathway: raise equivariant_variance or leave it out"
             )
         shared: dict[str, Any] = dict(
-            groups=self.groups, variances=variances, free_scale=free_scale,
-            parametrisation=parametrisation, generator=generator,
+            groups=self.groups, variances=variances, free_scale=free_scale, generator=generator,
         )  # fmt: skip
         in_hidden: dict[str, Any] = shared | dict(activation=self.activation)
         self.blocks = ModuleList()
@@ -283,32 +278,22 @@ class RPPEMLP(Network):
         )
 
         check_bottlenecks(self)
-        is_regular = FourierStack.applies(group, self._linears)
-        self.fourier = FourierStack(group, self._linears, self.activation) if is_regular else None
         if device is not None:
             self.to(device)
 
     def _hidden(self, hidden: Hidden, *share: Any) -> Rep:
         return hidden_representation(hidden, self.group, *share)
 
-    @property
-    def _linears(self) -> list[RelaxedLinear]:
-        return [*(block.linear for block in self.blocks), self.head]
-
     def assemble(self) -> Weights:
         """The weights of all layers, assembled: a list of nested tuples of tensors, for :meth:`apply`.
 
-        They are dense matrices, except in wide strict networks over a finite group, which run in its Fourier basis. Those of
-        several networks (:class:`~rppdyn.nn.Stack`) have one leading axis, and so have the inputs that they are applied to.
+        Those of several networks (:class:`~rppdyn.nn.Stack`) have one leading axis, and so have the inputs that they are
+        applied to.
         """
-        if self.fourier is not None:
-            return self.fourier.assemble(self._linears)
         return [*(block.assemble() for block in self.blocks), _assemble(self.head)]
 
     def _run(self, x: Float[Tensor, "*batch in"], weights: Weights) -> Float[Tensor, "*batch out"]:
         check_size(x, self.rep_in)
-        if self.fourier is not None:
-            return self.fourier(x, weights)
         *hidden, head = weights
         for block, block_weights in zip(self.blocks, hidden, strict=True):
             x = block(x, block_weights)
@@ -343,9 +328,6 @@ class RPPEMLP(Network):
         """
         check_size(x, self.rep_in)
         weights = self.assemble() if weights is None else weights
-        fourier = self.fourier
-        if fourier is not None:
-            return plain_vjp(lambda x: fourier(x, weights), x)
         *hidden, (weight, bias) = weights
         y, steps = _samples_last(x, weight if not hidden else hidden[0][0][0]), []
         for block, block_weights in zip(self.blocks, hidden, strict=True):
@@ -371,19 +353,11 @@ class RPPEMLP(Network):
     def pathway_variances(self) -> dict[str, dict[str, float]]:
         """``{layer: {pathway: prior variance}}``."""
         rounded = lambda x: float(f"{x:.12g}")  # noqa: E731  exp(log 10) is 10.000000000000002
-        return _nested(
-            (layer, part, rounded(s.exp().item()))
-            for layer, name, p in named_pathways(self)
-            for part, s in p.log_variances(name).items()
-        )
+        return _nested((layer, name, rounded(p.variance.item())) for layer, name, p in named_pathways(self))
 
     def pathway_norms(self) -> dict[str, dict[str, float]]:
         """``{layer: {pathway: Frobenius norm of its dense weight}}``; of the coefficients where it is not linear."""
-        return _nested(
-            (layer, part, norm.item())
-            for layer, name, p in named_pathways(self)
-            for part, norm in p.norms(name).items()
-        )
+        return _nested((layer, name, p.norm().item()) for layer, name, p in named_pathways(self))
 
     def extra_repr(self) -> str:
         return f"{self.rep_in} -> {self.rep_out}, {written_chain(self.groups)}"
@@ -456,7 +430,6 @@ class Options(TypedDict, total=False):
     bilinear_maps: int | None
     output_scale: int | float
     free_scale: int | float
-    parametrisation: Parametrisation
     activation: Any
     device: torch.device | str | None
     generator: torch.Generator | None

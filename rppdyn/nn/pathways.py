@@ -11,7 +11,6 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -28,14 +27,6 @@ NOT_TRAINED = ("log_variance", "unit")
 
 AffineMap = tuple[Tensor, Tensor | None]
 """A dense weight ``(out, in)`` and a bias ``(out,)``, None where there is none."""
-
-
-class PriorTerm(NamedTuple):
-    """Independent normal numbers of one variance: the sum of their squares, the logarithm of the variance, how many."""
-
-    square: Tensor
-    log_variance: Tensor
-    size: int
 
 
 class Pathway(ExactBuffers, ABC):
@@ -174,19 +165,6 @@ class Pathway(ExactBuffers, ABC):
     def num_coefficients(self) -> int:
         """Number of Gaussian numbers that the prior is on."""
         return sum(c.numel() for c in self.coefficients())
-
-    def log_variances(self, name: str) -> dict[str, Tensor]:
-        r""":math:`\log\sigma^2` by pathway: one, under the name that the layer has for this pathway."""
-        return {name: self.log_variance}
-
-    def norms(self, name: str) -> dict[str, Tensor]:
-        """:meth:`norm` by pathway, under the names of :meth:`log_variances`."""
-        return {name: self.norm()}
-
-    def prior_terms(self, *log_variances: Tensor) -> list[PriorTerm]:
-        r"""The terms of the negative log-prior, for the :math:`\log\sigma^2` of :meth:`log_variances` in their order."""
-        values, (log_variance,) = self.coefficients(), log_variances
-        return [PriorTerm(summed_squares(values), log_variance, sum(c.numel() for c in values))] if values else []
 
     def norm(self) -> Float[Tensor, ""]:
         """Root of the sum of squared coefficients, which is the Frobenius norm of the dense tensors they describe."""
@@ -329,7 +307,11 @@ class FreePathway(LinearPathway):
         return tuple(self.in_units(p) for p in (self.weight, self.bias) if p is not None)
 
     def dense(self, onto: AffineMap | None = None) -> AffineMap:
-        return added((self.in_units(self.weight), None if self.bias is None else self.in_units(self.bias)), onto)
+        weight, bias = self.in_units(self.weight), None if self.bias is None else self.in_units(self.bias)
+        if onto is None:
+            return weight, bias
+        other, other_bias = onto
+        return weight + other, other_bias if bias is None else bias if other_bias is None else bias + other_bias
 
     def curvature(self, x: Float[Tensor, "N *places in"], g: Float[Tensor, "S N *places out"]) -> list[Kronecker]:
         """One pair of factors; the bias is the weight of an input of one."""
@@ -342,14 +324,6 @@ class FreePathway(LinearPathway):
 
     def extra_repr(self) -> str:
         return _count(self)
-
-
-def added(first: AffineMap, onto: AffineMap | None) -> AffineMap:
-    """The sum of two affine maps, the second of which may be zero."""
-    if onto is None:
-        return first
-    (weight, bias), (other, other_bias) = first, onto
-    return weight + other, other_bias if bias is None else bias if other_bias is None else bias + other_bias
 
 
 def summed_squares(tensors: Iterable[Tensor]) -> Float[Tensor, ""]:

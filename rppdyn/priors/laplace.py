@@ -51,13 +51,7 @@ class PathwayEvidence:
 
     @classmethod
     def of(cls, layer: str, name: str, pathway: Pathway) -> PathwayEvidence:
-        """A pathway with its weights as they stand.
-
-        Raises:
-            ValueError: it stands for several pathways at once.
-        """
-        if list(pathway.log_variances(name)) != [name]:
-            pathway.learn_variance()
+        """A pathway with its weights as they stand."""
         squared = sum(float(c.detach().double().square().sum()) for c in pathway.coefficients())
         return cls(
             layer, name, squared, pathway.log_variance.cpu(), pathway.num_coefficients, pathway.within, pathway.uses
@@ -353,7 +347,6 @@ def gradient_curvature(
     """
     _check(total)
     net = copy.deepcopy(net)
-    net.fourier = None  # dense weights are what pathways contribute to
     sums: Blocks = {}
     count = 0
     for batch in batches:

@@ -17,7 +17,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.nn.pathways import named_pathways
+from rppdyn.nn.pathways import named_pathways, summed_squares
 
 
 @runtime_checkable
@@ -155,18 +155,15 @@ def negative_log_prior(module: nn.Module, log_variances: LogVariances | None = N
     """
     by_pathway = {(layer, name): s for layer, inner in (log_variances or {}).items() for name, s in inner.items()}
     squares, logs, counts = [], [], []
-    known = []
-    for layer, name, pathway in named_pathways(module):
-        stored = pathway.log_variances(name)
-        known += [f"{layer}.{part}" for part in stored]
-        for term in pathway.prior_terms(*(by_pathway.pop((layer, part), s) for part, s in stored.items())):
-            squares.append(term.square)
-            logs.append(term.log_variance.to(term.square.dtype))
-            counts.append(term.size)
-    if by_pathway:
-        raise ValueError(
-            f"log_variances for {'.'.join(next(iter(by_pathway)))}: no such pathway; there are {', '.join(known) or 'none'}"
-        )
+    pathways = {(layer, name): pathway for layer, name, pathway in named_pathways(module)}
+    if unknown := [key for key in by_pathway if key not in pathways]:
+        known = ", ".join(map(".".join, pathways)) or "none"
+        raise ValueError(f"log_variances for {'.'.join(unknown[0])}: no such pathway; there are {known}")
+    for key, pathway in pathways.items():
+        if coefficients := pathway.coefficients():
+            squares.append(summed_squares(coefficients))
+            logs.append(by_pathway.get(key, pathway.log_variance).to(squares[-1].dtype))
+            counts.append(sum(c.numel() for c in coefficients))
     if not squares:
         raise ValueError(
             f"{type(module).__name__} has no pathways, and so no prior: give a network of rppdyn.nn, before layers are merged"

@@ -30,6 +30,8 @@ except ImportError:  # no advisory locks on this platform; folders are then guar
 logger = logging.getLogger(__name__)
 
 ABSENT = "(absent)"
+RETIRED = {"model.parametrisation": "pathways"}
+"""Keys of earlier configurations that are no settings any more, by the value that means what is always done now."""
 PACKAGES = ("rppdyn", "torch", "numpy", "gymnasium", "mujoco", "stable-baselines3", "hydra-core")
 
 
@@ -211,6 +213,10 @@ class RunFolder:
             raise RunFolderError(
                 f"{self.config_file} holds no configuration: put it back, or delete the folder to start again"
             )
+        for key, usual in RETIRED.items():
+            section, _, name = key.rpartition(".")
+            if isinstance(inner := content.get(section), dict) and inner.get(name) == usual:
+                del inner[name]
         return {str(key): value for key, value in content.items()}
 
     def replace_config(self, config: dict[str, Any]) -> None:

@@ -78,7 +78,7 @@ CASES = [
     "[agent('mlp', env='Hopper-v5', ent_coef=0.2, COMPILED, policy_kwargs=dict(hidden=256, num_layers=2))]",
     "[agent('rpp', seed=s, COMPILED, policy_kwargs=dict(hidden=256)) for s in (0, 1)]",
     "[own_units(agent('rpp', env='Reacher-v5', seed=s, max_gradient_norm=0.5, COMPILED), s) for s in (0, 1)]",
-    "[agent('rpp', n_steps=3, COMPILED, policy_kwargs=dict(network_kwargs=dict(parametrisation='dense')))]",
+    "[agent('rpp', n_steps=3, COMPILED)]",
 ]
 
 

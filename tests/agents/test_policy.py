@@ -270,7 +270,6 @@ def test_a_chain_keeps_the_subgroup_through_training_and_saving(tmp_path):
     (dict(free_variance=1.0), "free_variance=1.0 with groups"),
     (dict(free_variance="certified"), "free_variance='certified' with groups"),
     (dict(critic_free_variance=1.0), "critic_free_variance=1.0 with groups"),
-    (dict(network_kwargs=dict(parametrisation="dense")), "parametrisation='dense' with 2 groups"),
     (dict(variances=[1.0, 1.0]), "give 3 variances"),
     (dict(groups=None), "groups=None"),
     (dict(groups=[Z(2), Z(2)]), "Z(2) is given twice"),

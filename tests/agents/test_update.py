@@ -17,10 +17,7 @@ from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 
 from rppdyn.agents.functional import BatchedMLP, ModuleNetworks, stacked
 from rppdyn.agents.update import stack_tensors, update, update_
-from rppdyn.groups import SO, D
-from rppdyn.nn import RPPEMLP
 from rppdyn.priors import negative_log_prior
-from rppdyn.reps import Scalar, V
 
 STEPS = 100
 
@@ -53,9 +50,7 @@ def reference(agent, steps, config):
     optimisers = [torch.optim.Adam(p, **adam) for p in (actor.parameters(), critic.parameters(), [log_alpha])]
 
     def run(net, x):
-        """The network as linear layers and swish; through itself where it is no such chain."""
-        if net.fourier is not None:
-            return net(x)
+        """The network as linear layers and swish."""
         *blocks, head = net.assemble()
         for (weight, bias), _, _ in blocks:
             x = nn.functional.silu(x @ weight.mT + bias)
@@ -151,43 +146,10 @@ def test_agrees_with_autograd_and_torch_adam_for_a_hundred_updates(make_agent, d
     assert_agrees_with_reference(agent, dtype, rtol, STEPS)
 
 
-@pytest.mark.parametrize(
-    "model, parametrisation",
-    [("rpp", "pathways"), ("rpp", "dense"), ("emlp", None), ("mlp", None), ("rpp_policy_only", "dense")],
-)
-def test_agrees_with_autograd_and_torch_adam(make_agent, model, parametrisation):
-    own = {} if parametrisation is None else dict(parametrisation=parametrisation)
-    policy_kwargs = dict(output_scale=0.1, network_kwargs=own)
-    agent = make_agent(model, "Hopper-v5", policy_kwargs=policy_kwargs, max_gradient_norm=0.5)
+@pytest.mark.parametrize("model", ["rpp", "emlp", "mlp", "rpp_policy_only"])
+def test_agrees_with_autograd_and_torch_adam(make_agent, model):
+    agent = make_agent(model, "Hopper-v5", policy_kwargs=dict(output_scale=0.1), max_gradient_norm=0.5)
     assert_agrees_with_reference(agent, torch.float64, 1e-10, 5)
-
-
-def priors_and_gradients(functions, vectors):
-    """By autograd, one network after another."""
-    value = lambda v, net: functions._at(net, v, negative_log_prior)  # noqa: E731
-    found = [torch.func.grad_and_value(value)(v, net) for v, net in zip(vectors, functions.nets, strict=True)]
-    gradients, values = map(torch.stack, zip(*found, strict=True))
-    return values, gradients
-
-
-@pytest.mark.parametrize("group, kind", [(D(4), BatchedMLP), (D(4), ModuleNetworks), (SO(3), ModuleNetworks)], ids=str)
-def test_the_prior_of_dense_weights_pulls_as_its_gradient(group, kind):
-    """In float32, too, where weights are equivariant but for less than a rounding error of theirs times their precision."""
-    nets = [
-        RPPEMLP(V + Scalar, V, group, hidden=16, num_layers=2, free_variance=1e-7 * (1 + seed), parametrisation="dense",
-                generator=torch.Generator().manual_seed(seed))
-        for seed in range(2)
-    ]  # fmt: skip
-    assert isinstance(stacked(nets), BatchedMLP if group.order is not None else ModuleNetworks)
-    for dtype, rtol in ((torch.float32, 1e-4), (torch.float64, 1e-10)):
-        functions = kind([copy.deepcopy(net).to(dtype) for net in nets])
-        vectors = torch.cat([p.detach().flatten() for p in functions.parameters]).view(2, -1)
-        exact = kind([copy.deepcopy(net).to(dtype).double() for net in nets])
-        values, expected = priors_and_gradients(exact, vectors.double())
-        pull, prior = functions.prior().pull(vectors).double(), functions.prior()
-        assert (pull - expected).norm() < rtol * expected.norm()
-        value = 0.5 * (pull * vectors).sum(1) + prior.constant
-        torch.testing.assert_close(value, values, rtol=0.1 if dtype is torch.float32 else 1e-8, atol=0)
 
 
 def drawn_by(peer, steps, monkeypatch):

@@ -415,7 +415,6 @@ def test_a_regression_with_a_chain(tmp_path):
     ((*CHAIN[:2], "model.variances=[1,a,0]"), "model.variances[1]=a: must be a variance"),
     (("model.groups=O(3)", "model.variances=[1,1]"), "model.groups=O(3)"),
     ((*CHAIN, "model=emlp_ode"), "model=emlp has one pathway"),
-    ((*CHAIN, "model.parametrisation=dense"), "parametrisation=dense"),
     (CHAIN[1:], "begins with O(3), and the task's representations are of O2eR3"),
     (("task.group=O(3)", 'model.groups=["O(3)","SO(2)"]', CHAIN[2]), "SO(2) is given by 2 x 2 matrices and O(3) by 3 x 3"),
     (("task.group=O2eR3()", 'model.groups=["O2eR3()","SO(3)"]', CHAIN[2]), "SO(3) is no subgroup of O2eR3"),

@@ -503,7 +503,6 @@ def test_a_chain_of_groups_is_trained_learned_and_built_again(tmp_path):
 @pytest.mark.parametrize("words, parts", [
     ((*CHAIN, "model=emlp"), "model=emlp has one pathway"),
     ((*CHAIN, "model=mlp"), "model=mlp has one pathway"),
-    ((*CHAIN, "model.parametrisation=dense"), "parametrisation=dense"),
     ((*CHAIN, "model.widen=100"), "model.widen=100 with model.groups"),
     ((*CHAIN, "model.free_variance=certified"), "model.free_variance=certified with model.groups"),
     ((*CHAIN, "model.critic_free_variance=1"), "model.critic_free_variance=1 with model.groups"),

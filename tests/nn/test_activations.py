@@ -79,16 +79,6 @@ def test_written_gradient_is_autograds(group):
     torch.testing.assert_close(net.gradient(x), expected)
 
 
-def test_strict_wide_networks_in_the_fourier_basis():
-    net = EMLP(V, V, Z(2), hidden=512, num_layers=2, activation="relu", generator=seeded()).double()
-    assert net.fourier is not None
-    x = torch.randn(4, 2, generator=seeded(1), dtype=torch.float64)
-    by_layers = x
-    for _, layer in net.layers():
-        by_layers = layer(by_layers)
-    torch.testing.assert_close(net(x), by_layers)
-
-
 def test_device():
     net = RPPEMLP(V, V, Z(3), hidden=[12, 6], device="meta")
     assert {t.device.type for t in (*net.parameters(), *net.buffers())} == {"meta"}

@@ -107,12 +107,6 @@ def test_one_group_is_the_case_without_a_chain():
     torch.testing.assert_close(strict(x), told(x))
 
 
-def test_wide_strict_chains_of_finite_groups_run_in_the_fourier_basis_of_the_largest():
-    net = chained([D(4), MIRROR], [1.0, 0.0, 0.0], hidden=256)
-    assert net.fourier is not None and error(net, D(4)) < 1e-10
-    assert chained([D(4), MIRROR], [1.0, 1.0, 0.0], hidden=256).fourier is None
-
-
 @pytest.mark.parametrize("bilinear", ["channelwise", "published", False])
 @pytest.mark.parametrize("groups", [[O(3), O2eR3()], [D(4), MIRROR]], ids=str)
 def test_merging_changes_no_number(groups, bilinear):
@@ -242,8 +236,6 @@ def test_bad_input_is_refused_in_one_line(build):
     for wrong in (-1, math.nan):
         with refused(f"{wrong!r} is no variance", "zero or positive"):
             make(groups=[O(3), O2eR3()], variances=[1, wrong, 0])
-    with refused("'dense' with 2 groups"):
-        make(groups=[O(3), O2eR3()], variances=[1, 1, 1], parametrisation="dense")
     with refused("T1 is a representation of O2eR3", "largest group, O(3)"):
         build(V(O2eR3()), V, groups=[O(3), O2eR3()], variances=[1, 1, 1])
     if build is RPPEMLP:

@@ -15,9 +15,8 @@ from registry import KINDS, generator
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from rppdyn.groups import SL, SO, SO13, SU, D, Group, O, S, Sp, Z
+from rppdyn.groups import SL, SO, SO13, SU, D, O, S, Sp, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, RelaxedLinear, merge, named_pathways, tensor_hidden
-from rppdyn.nn.fourier import FourierStack, regular_copies
 from rppdyn.nn.hidden import component_major, hidden_representation
 from rppdyn.reps import Pseudoscalar, Rep, Scalar, T, V, regular
 
@@ -123,8 +122,8 @@ def test_finite_groups_get_copies_of_the_regular_representation(G, width):
     rep = hidden_representation(width, G)
     copies, trivial = divmod(width, G.order)
     assert rep.dim == width and rep.is_permutation
-    assert regular_copies(rep) == (copies, trivial)
-    assert rep.blocks()[0][0] == regular(G)
+    blocks = {part: len(index) for part, index in rep.blocks()}
+    assert blocks == {regular(G): copies} | ({Scalar(G): trivial} if trivial else {})
     net = build(EMLP, G, rep_in=Scalar + regular(G), rep_out=regular(G), hidden=width)
     assert all(block.bilinear is None for block in net.blocks)
 
@@ -161,44 +160,6 @@ def test_groups_without_a_regular_representation_and_complex_groups_are_refused(
         build(EMLP, SU(2))
 
 
-# -- the Fourier basis of strict networks -----------------------------------------------------------------------------
-
-QUATERNIONS = Group("Q8", discrete_generators=[
-    [[0, -1, 0, 0], [1, 0, 0, 0], [0, 0, 0, -1], [0, 0, 1, 0]], [[0, 0, -1, 0], [0, 0, 0, 1], [1, 0, 0, 0], [0, -1, 0, 0]]
-])  # fmt: skip
-
-
-@pytest.mark.parametrize("G", [Z(2), Z(3), Z(5), S(3), S(4), D(4), QUATERNIONS, Z(2) * S(3)], ids=str)
-def test_the_fourier_basis_computes_the_dense_network(G):
-    rep = regular(G) + Scalar
-    net = EMLP(rep, rep, G, hidden=[240, 130, 131], generator=generator()).double()  # with and without trivial channels
-    assert isinstance(net.fourier, FourierStack)
-    for layer in (*(block.linear for block in net.blocks), net.head):
-        nn.init.normal_(layer.equivariant.bias, generator=generator(3))
-    dense = merge(net)
-    x = torch.randn(2, 3, rep.dim, dtype=torch.float64)
-    torch.testing.assert_close(net(x), dense(x), rtol=1e-12, atol=1e-12)
-    assert defect(net) < 1e-12
-    net(x).square().sum().backward()
-    theta = net.blocks[1].linear.equivariant
-    W = theta.weight_map(theta.weight).detach().requires_grad_()
-    weights = [(m.weight, m.bias) for m in (*(b.linear for b in dense.blocks), dense.head)]
-    h = x
-    for i, (weight, bias) in enumerate(weights):
-        h = nn.functional.linear(h, W if i == 1 else weight, bias)
-        h = nn.functional.silu(h) if i < 3 else h
-    h.square().sum().backward()
-    through_dense = torch.zeros_like(theta.weight).index_add(0, theta.weight_map.index, W.grad.flatten())
-    torch.testing.assert_close(theta.weight.grad, through_dense)
-
-
-def test_the_fourier_basis_is_for_wide_strict_regular_networks():
-    assert build(EMLP, Z(2), hidden=64).fourier is None
-    assert build(RPPEMLP, Z(2), hidden=128).fourier is None
-    assert build(EMLP, Z(2), hidden=128, architecture="tensor").fourier is None
-    assert build(EMLP, Z(2), hidden=128).fourier is not None
-
-
 # -- prior, merging, reports ------------------------------------------------------------------------------------------
 
 
@@ -218,7 +179,6 @@ def test_merging_keeps_the_function(cls, G):
 
 def test_networks_inside_other_modules_are_merged():
     agent = nn.ModuleDict({"actor": build(EMLP, Z(4), hidden=128), "critic": build(RPPEMLP, SO(3))})
-    assert agent["actor"].fourier is not None
     merged = merge(agent)
     for name, net in agent.items():
         x = torch.randn(5, net.rep_in.dim)
@@ -318,24 +278,6 @@ def test_module_apply_still_maps_a_function():
     seen = []
     build(RPPEMLP, Z(2)).apply(lambda module: seen.append(type(module).__name__))
     assert "RPPEMLP" in seen and "FreePathway" in seen
-
-
-@pytest.mark.parametrize("hidden", [128, 131])  # 131: one scalar beside the 65 copies
-def test_what_cancels_in_a_strict_network_leaves_no_rounding_behind(hidden):
-    rep_in, rep_out = 3 * Pseudoscalar + 2 * Scalar, V + Pseudoscalar + Scalar
-    net = EMLP(rep_in(Z(2)), rep_out(Z(2)), Z(2), hidden=hidden, num_layers=3, generator=generator(1))
-    assert net.fourier is not None
-    with torch.no_grad():
-        draws = generator(2)
-        for p in net.parameters():
-            p.normal_(std=0.1, generator=draws)
-        x = 1e-3 * torch.randn(1000, net.rep_in.dim, generator=generator(3))
-        mirror = lambda rep, x: x @ rep.rho(Z(2).discrete_generators[0]).T.to(x)  # noqa: E731
-        here, moved = net(x), net(mirror(net.rep_in, x))
-    torch.testing.assert_close(moved, mirror(net.rep_out, here), rtol=1e-5, atol=1e-6)
-    odd = torch.stack([here[:, 2], moved[:, 2]])
-    assert odd.abs().mean() < 1e-2 * here.abs().mean()  # nearly cancels,
-    assert odd.sum(0).abs().sum() < 1e-6 * odd.abs().sum()  # and the rest is as precise as what does not
 
 
 @pytest.mark.parametrize("cls, G, options", CASES, ids=IDS)
@@ -543,7 +485,6 @@ def test_traced_networks_compute_the_same(tmp_path):
     run_code(TRACE, folder=tmp_path)
 
 
-@pytest.mark.parametrize("parametrisation", ["pathways", "dense"])
-def test_a_network_without_data_can_be_printed(parametrisation):
-    net = RPPEMLP(V, V, SO(3), hidden=16, parametrisation=parametrisation)
+def test_a_network_without_data_can_be_printed():
+    net = RPPEMLP(V, V, SO(3), hidden=16)
     assert "unknown" not in repr(net) and "variance=unknown" in repr(net.to("meta"))

@@ -18,7 +18,7 @@ CASES = {
     "strict": (EMLP, 2 * V + Scalar, T(2), O2eR3(), {}),
     "no orthogonal group": (RPPEMLP, V, T(1, 1), SL(2), {}),
     "regular": (RPPEMLP, V, V, D(4), {}),
-    "in the group's Fourier basis": (EMLP, V, V, Z(4), {"hidden": 128}),
+    "strict of a finite group": (EMLP, V, V, Z(4), {"hidden": 128}),
     "plain": (MLP, V, V, Z(4), {}),
 }
 

@@ -246,8 +246,6 @@ def test_refusals():
         joint_evidence(nn.Sequential(nn.Linear(2, 2)).double(), x, Gaussian(1.0))
     with refused("has no pathways"):
         joint_evidence(merge(net), x, Gaussian(1.0))
-    with refused("one dense weight", "parametrisation='pathways'"):
-        joint_evidence(network(Z(2), parametrisation="dense"), x, Gaussian(1.0))
     with refused("10 rows", "bytes", "GiB", "total=5", "curvature=kronecker"):
         joint_evidence(net, x, Gaussian(1.0), memory=1000)
     with refused("outputs of shape (5, 2) and targets of (4, 2)"):

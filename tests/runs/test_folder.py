@@ -150,3 +150,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     write_text(tmp_path / "other", "text")
     assert path.read_text() == '{\n  "a": 1\n}\n'
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file.json", "other"]
+
+
+def test_a_retired_key_is_left_out_where_it_says_what_is_always_done_now(tmp_path):
+    for value, left in (("pathways", {"kind": "rpp"}), ("dense", {"kind": "rpp", "parametrisation": "dense"})):
+        folder = RunFolder.create(tmp_path / value, {"model": {"kind": "rpp", "parametrisation": value}})
+        assert folder.config() == {"model": left}

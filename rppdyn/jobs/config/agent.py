@@ -25,7 +25,6 @@ from rppdyn.jobs.config.base import (
     learning_rate_end,
     number,
     one_of,
-    parametrisation,
     positive,
     require,
     variance,
@@ -94,7 +93,6 @@ class ModelConfig:
     widen: int | None = None  # steps in which free variances widen from 1e-7 to what they are; null: they don't
     architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
     bilinear: Any = "auto"  # channelwise for infinite groups; published (true), channelwise, false; null: published
-    parametrisation: str = "pathways"  # of relaxed layers: side by side, or dense, one weight for their sum
     certified_variance: float | None = None  # what free_variance=certified came to; written by the run
     learn_every: int = 2000  # steps of the environment between updates of learned variances
     groups: Any = None  # a chain in the place of the symmetry's group, which it begins with: ["D(4)","left-right"]
@@ -127,19 +125,11 @@ class ModelConfig:
             self.free_scale = self._free_scale()
         self._require_pathways("actor", "", self.kind.startswith("rpp"))
         self._require_pathways("critics", "critic_", self.kind == "rpp")
-        of = ("", "critic_") if self.kind == "rpp" else ("",)
-        names = [f"{who}{name}_variance" for who in of for name in ("equivariant", "free")]
-        parametrisation(self.parametrisation, self.kind, {name: getattr(self, name) for name in names})
-        chain(self.groups, self.variances, self.kind, self.free_variance, self.parametrisation, words=(LEARNED,))
+        chain(self.groups, self.variances, self.kind, self.free_variance, words=(LEARNED,))
         if self.groups is not None and self.kind == "rpp" and own:
             raise ConfigError(
                 f"model.{own[0]}={getattr(self, own[0]):g} with model.groups: model.variances are the critics', too; leave it "
                 "out"
-            )
-        if self.free_variance == LEARNED and self.parametrisation == "dense":
-            raise ConfigError(
-                "model.free_variance=learned with model.parametrisation=dense: one weight has no pathways whose variances "
-                "could be learned; leave out one of the two"
             )
 
     @property
@@ -151,8 +141,7 @@ class ModelConfig:
         at_least("model.widen", self.widen or 0, 1)
         others = {f"model={self.kind}": not self.kind.startswith("rpp"),
                   "model.free_variance=learned": self.free_variance == LEARNED,
-                  "model.groups": self.groups is not None,
-                  "model.parametrisation=dense": self.parametrisation == "dense"}  # fmt: skip
+                  "model.groups": self.groups is not None}  # fmt: skip
         for other, is_so in others.items():
             if is_so:
                 raise ConfigError(

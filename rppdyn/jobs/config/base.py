@@ -25,7 +25,6 @@ from rppdyn.errors import UserError
 if TYPE_CHECKING:
     import torch
 
-PARAMETRISATIONS = ("pathways", "dense")
 BILINEAR = ("auto", "channelwise", "published")
 PRECISIONS = ("highest", "high", "medium")
 ACTIVATIONS = ("swish", "relu", "tanh", "gelu", "elu", "leaky_relu", "mish", "softplus", "sigmoid", "silu")
@@ -200,23 +199,6 @@ def each_once(runs: Sequence[str]) -> None:
             raise ConfigError(f"{run} is given twice: name each run once")
 
 
-def parametrisation(value: str, kind: str, variances: Mapping[str, float | None]) -> None:
-    """Check `model.parametrisation`: a dense weight is in the place of two pathways, and needs the variances of both."""
-    one_of("model.parametrisation", value, PARAMETRISATIONS)
-    if value == "pathways":
-        return
-    if not kind.startswith("rpp"):
-        raise ConfigError(
-            f"model.parametrisation={value}: model={kind} has one pathway, and a dense weight stands for two; leave it out"
-        )
-    for name, given in variances.items():
-        if given == 0:
-            raise ConfigError(
-                f"model.{name}=0 with model.parametrisation={value}: the prior of a sum needs both variances; leave out one of "
-                "the two (model=emlp is strict)"
-            )
-
-
 def one_of(key: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise ConfigError(f"{key}={value}: unknown{did_you_mean(str(value), known)}; choose one of {', '.join(known)}")
@@ -248,9 +230,7 @@ def bilinear(key: str, value: object) -> None:
     require(key, value, known, f"one of {', '.join(BILINEAR)}, true, false, null")
 
 
-def chain(
-    groups: Any, variances: Any, kind: str, free: float | str, parametrisation: str, words: Sequence[str]
-) -> None:
+def chain(groups: Any, variances: Any, kind: str, free: float | str, words: Sequence[str]) -> None:
     """Check `model.groups` and `model.variances`, which become numbers in place: a chain is of networks with its pathways.
 
     Args:
@@ -282,10 +262,6 @@ def chain(
         raise ConfigError(
             f"model.free_variance={free} with model.groups: model.variances has the free pathway's, too: leave out one of the "
             f"two{remedy}"
-        )
-    if parametrisation == "dense":
-        raise ConfigError(
-            "model.groups with model.parametrisation=dense: one weight stands for two pathways; leave one out"
         )
 
 

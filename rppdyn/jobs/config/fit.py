@@ -25,7 +25,6 @@ from rppdyn.jobs.config.base import (
     free_variance_number,
     number,
     one_of,
-    parametrisation,
     positive,
     require,
     shares,
@@ -70,7 +69,6 @@ class NetworkConfig:
     activation: str | None = None  # swish, relu, tanh, ..., as rppdyn.nn.ACTIVATIONS has them; null: swish
     bilinear: Any = "auto"  # channelwise for infinite groups; published (true), channelwise, false; null: published
     bilinear_maps: int | None = None  # copies of a tensor that multiply others; null: as many as it has dimensions
-    parametrisation: str = "pathways"  # of relaxed layers: side by side, or dense, one weight for their sum
     groups: Any = (
         None  # of model rpp, a chain in the place of the task's group, which it begins with: ["O(3)","O2eR3()"]
     )
@@ -95,9 +93,7 @@ class NetworkConfig:
         used = {"rpp": ("equivariant", "free"), "emlp": ("equivariant",), "mlp": ("free",)}[self.kind]
         if not any(getattr(self, f"{name}_variance") for name in used):
             raise ConfigError(f"model.{used[0]}_variance=0: no pathway is left of model {self.kind}; make it positive")
-        variances = {name: getattr(self, name) for name in ("equivariant_variance", "free_variance")}
-        parametrisation(self.parametrisation, self.kind, variances)
-        chain(self.groups, self.variances, self.kind, self.free_variance, self.parametrisation, words=())
+        chain(self.groups, self.variances, self.kind, self.free_variance, words=())
 
     @property
     def free(self) -> float:
@@ -348,11 +344,6 @@ class FitConfig(RunConfig):
             raise ConfigError(
                 f"marginal_likelihood.burn_in={burn_in} with optimiser.epochs={epochs}: no variance would be learned; give "
                 "fewer epochs before the first update"
-            )
-        if self.objective == "marginal_likelihood" and getattr(self.model, "parametrisation", "") == "dense":
-            raise ConfigError(
-                "objective=marginal_likelihood (model.free_variance=learned) with model.parametrisation=dense: one weight has "
-                "no pathways whose variances could be learned; leave out one of the two"
             )
 
     @property

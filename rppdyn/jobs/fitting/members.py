@@ -89,8 +89,7 @@ def build_network(
         groups = notation.chain(config.groups, rep_in.G, symmetries or (), remedy)
         options |= dict(groups=groups, variances=config.variances)
         return RPPEMLP(rep_in, rep_out, **options)
-    options |= dict(free_variance=config.free, parametrisation=config.parametrisation)
-    return RPPEMLP(rep_in, rep_out, rep_in.G, **options)
+    return RPPEMLP(rep_in, rep_out, rep_in.G, free_variance=config.free, **options)
 
 
 def _hidden(hidden: int | str | list, G: Group) -> Any:

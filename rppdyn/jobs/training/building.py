@@ -125,13 +125,13 @@ def _networks(model: ModelConfig) -> dict[str, Any]:
 
 
 def _network(model: ModelConfig) -> dict[str, Any]:
-    """Further arguments of the networks; the usual parametrisation goes without saying, as in older checkpoints."""
+    """Further arguments of the networks."""
     options: dict[str, Any] = dict(architecture=model.architecture, bilinear=model.bilinear)
     if model.free_scale is not None:
         options["free_scale"] = model.free_scale
     if model.activation is not None:
         options["activation"] = model.activation
-    return options if model.parametrisation == "pathways" else options | dict(parametrisation=model.parametrisation)
+    return options
 
 
 def _chain(model: ModelConfig, spec: SymmetrySpec) -> dict[str, Any]:

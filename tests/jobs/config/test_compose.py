@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from omegaconf import OmegaConf
@@ -18,9 +17,8 @@ from rppdyn.agents.mbpo import DYNAMICS
 from rppdyn.envs import KNOWN_ENVIRONMENTS
 from rppdyn.jobs.config import compose, schemas
 from rppdyn.jobs.config.agent import MODELS, TrainAgentConfig
-from rppdyn.jobs.config.base import PARAMETRISATIONS, PRECISIONS, ConfigError, did_you_mean, without
+from rppdyn.jobs.config.base import PRECISIONS, ConfigError, did_you_mean, without
 from rppdyn.jobs.config.schemas import help_of
-from rppdyn.nn.linear import Parametrisation
 from rppdyn.runs import RunFolder
 
 
@@ -76,7 +74,6 @@ def test_the_names_in_files_schema_and_agent_agree():
     config = composed("env=Walker2d-v5")
     assert config.agent.noise_variance == defaults.NOISE_VARIANCE
     assert tuple(config.agent.betas) == defaults.ADAM_BETAS
-    assert PARAMETRISATIONS == get_args(Parametrisation)
     assert PRECISIONS == compilation.PRECISIONS
 
 
@@ -170,7 +167,6 @@ def test_different_configurations_never_share_a_folder():
         "env.actuator_scale.slider=0.5",
         "model.hidden=64",
         "model.bilinear=false",
-        "model.parametrisation=dense",
         "evaluation.every=7",
         "threads=2",
         "device=cpu",
