@@ -17,7 +17,7 @@ from rppdyn.envs.model_symmetry import ModelSymmetry
 from rppdyn.envs.observation.action import common_fixed_point
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
 from rppdyn.envs.terms.joints import Controls, JointPositions, JointTorques, JointVelocities, LastAction
-from rppdyn.envs.terms.robot import Pose, Robot, Scene
+from rppdyn.envs.terms.robot import Pose, Robot, Scene, choose
 from rppdyn.envs.terms.term import Affine, Quantity, Term, term_of
 
 STACKS = ("term", "time")
@@ -81,9 +81,14 @@ class Layout:
             bound.append((quantity, rows))
         return bound
 
-    def _numbers(self, term: Term, rows: Sequence[int], n: int, key: str) -> np.ndarray:
+    def _numbers(self, i: int, key: str) -> np.ndarray:
         """The scale or offset of each number that a term shows."""
-        numbers = np.asarray(getattr(term, key), dtype=np.float64)
+        term, (quantity, rows), n = self.terms[i], self.bound[i], len(self.bound[i][1])
+        value = getattr(term, key)
+        if isinstance(value, Mapping):
+            names = [quantity.entries[row].joint or quantity.entries[row].name for row in rows]
+            value = _by_pattern(f"{self.name}: {term.title}: {key}", value, names, 1.0 if key == "scale" else 0.0)
+        numbers = np.asarray(value, dtype=np.float64)
         if key == "offset" and isinstance(term, JointPositions) and term.relative:
             numbers = numbers + self.robot.default[rows]
         if numbers.shape not in ((), (n,)):
@@ -99,10 +104,7 @@ class Layout:
     @cached_property
     def scales(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Scale and offset of each term, one number per entry."""
-        return [
-            (self._numbers(t, rows, len(rows), "scale"), self._numbers(t, rows, len(rows), "offset"))
-            for t, (_, rows) in zip(self.terms, self.bound, strict=True)
-        ]
+        return [(self._numbers(i, "scale"), self._numbers(i, "offset")) for i in range(len(self.terms))]
 
     @cached_property
     def order(self) -> list[tuple[int, int]]:
@@ -265,6 +267,18 @@ class Layout:
         return np.concatenate([steps[len(steps) - 1 - ago][i] for i, ago in self.order])
 
 
+def _by_pattern(what: str, values: Mapping[str, float], names: Sequence[str], default: float) -> list[float]:
+    """A number for each name, by the one regular expression that matches the whole of it."""
+    numbers = dict.fromkeys(names, default)
+    chosen: dict[str, str] = {}
+    for pattern, value in values.items():
+        for name in choose([pattern], names, "joint or entry"):
+            if name in chosen:
+                raise ValueError(f"{what}: {chosen[name]!r} and {pattern!r} both match {name!r}; make one narrower")
+            chosen[name], numbers[name] = pattern, value
+    return [numbers[name] for name in names]
+
+
 def _last_action(action: Layout) -> Quantity:
     space = action.space
 
@@ -302,13 +316,14 @@ def action_layout(
         if not isinstance(term, ACTIONS):
             kinds = ", ".join(kind.kind for kind in ACTIONS)
             raise ValueError(f"action: {term.kind} is nothing that a policy moves; use {kinds}")
-        scale = np.asarray(term.scale, dtype=np.float64)
+        patterns = term.scale if isinstance(term.scale, Mapping) else None
+        scale = np.asarray(term.scale if patterns is None else list(patterns.values()), dtype=np.float64)
         if term.history != 1 or not np.isfinite(scale).all() or (scale == 0).any():
             raise ValueError(
                 f"action: {term.title} has history {term.history} and scale {term.scale!r}; give 1, and no 0"
             )
-        inverse = 1.0 / scale
-        terms.append(replace(term, scale=float(inverse) if inverse.ndim == 0 else tuple(inverse.tolist())))
+        inverse = (1.0 / scale).tolist()
+        terms.append(replace(term, scale=inverse if patterns is None else dict(zip(patterns, inverse, strict=True))))
     layout = Layout("action", robot, tuple(terms), tuple(symmetries))
     seen: set[tuple[Any, int]] = set()
     idle = robot.idle_joints

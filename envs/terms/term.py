@@ -46,7 +46,10 @@ _OPTIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda value: _is_list(value, lambda v: _is_number(v) and int(v) == v),
     ),
     "Sequence[float]": ("a list of numbers", lambda value: _is_list(value, _is_number)),
-    "float | Sequence[float]": ("a number or a list of numbers", lambda v: _is_number(v) or _is_list(v, _is_number)),
+    "float | Sequence[float] | Mapping[str, float]": (
+        "a number, a list of numbers, or numbers by regular expression",
+        lambda v: _is_number(v) or _is_list(list(v.values()) if isinstance(v, Mapping) else v, _is_number),
+    ),
     "Sequence[str]": ("a list of names", lambda value: _is_list(value, _is_word)),
     "Sequence[str] | None": ("a list of names", lambda value: value is None or _is_list(value, _is_word)),
     "Sequence[Sequence[float]] | None": (
@@ -90,16 +93,16 @@ class Term(ABC):
 
     Args:
         label: its name; its kind if empty. Terms of the same kind with different labels are different terms.
-        scale: one number, or one per entry.
-        offset: one number, or one per entry.
+        scale: one number, one per entry, or numbers by regular expression of joints' or entries' names; 1 for the others.
+        offset: likewise; 0 for the others.
         history: how many of the last time steps are stacked, the oldest first.
     """
 
     kind: ClassVar[str] = ""
 
     label: str = ""
-    scale: float | Sequence[float] = 1.0
-    offset: float | Sequence[float] = 0.0
+    scale: float | Sequence[float] | Mapping[str, float] = 1.0
+    offset: float | Sequence[float] | Mapping[str, float] = 0.0
     history: int = 1
 
     def __post_init__(self) -> None:

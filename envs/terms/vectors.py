@@ -239,7 +239,7 @@ class Quaternion(Term):
         if linear:
             rows = [0, 1, 2, 3] if self.order == "wxyz" else [1, 2, 3, 0]
             return Quantity(("quaternion",), entries, read, conjugate), rows
-        if self.order != "wxyz" or np.any(np.not_equal(self.scale, 1.0)) or np.any(np.not_equal(self.offset, 0.0)):
+        if self.order != "wxyz" or np.any(np.asarray(self.scale) != 1.0) or np.any(np.asarray(self.offset) != 0.0):
             raise ValueError(
                 f"{self.title}: {', '.join(s.name for s in symmetries)} act on its rotation matrix only; "
                 "give it in the order wxyz, without scale and offset"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import base64
+import json
+import re
+import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +21,7 @@ from rppdyn.reps import Rep
 __all__ = ["GroupImages", "as_spec", "data_augmentation", "group_elements", "representation", "space_of_groups"]
 
 POLICY = ("policy", "actor")  # what a tensor's `obs_type` may call the same group
+NAME = "augmentation_"  # begins the names of augmentations
 
 
 def as_spec(spec: Any) -> SymmetrySpec:
@@ -40,7 +45,8 @@ def group_elements(group: Group) -> Tensor:
     """
     if group.order is None:
         raise ValueError(
-            f"{group} is infinite, and a batch takes the images under every element; choose a finite group"
+            f"{group} is infinite, and a batch takes the images under every element; choose symmetries that are finite, such "
+            "as symmetry='left-right', or a relaxed network for all of them"
         )
     found = [torch.eye(group.d, dtype=group.dtype)]
     for element in [*group.discrete_generators, *group.elements()]:
@@ -122,45 +128,104 @@ class GroupImages:
         return image if self.space.is_centred else image + shift[element]
 
     def append(self, x: Tensor) -> Tensor:
-        """The batch (n, ...) and its images one below the other, (order n, ...)."""
-        return torch.cat([x, *(self.image(x, element) for element in range(1, self.order))])
+        """The batch (n, ...) and its images one below the other, (order n, ...).
+
+        A history of whole steps, (n, steps, entries) with the newest last, is mirrored step by step.
+        """
+        if x.ndim < 3 or x.shape[-1] == self.space.dim:
+            return torch.cat([x, *(self.image(x, element) for element in range(1, self.order))])
+        where = torch.tensor(self._places_by_step(*x.shape[-2:]), device=x.device)
+        images = self.append(x.flatten(-2)[..., where])
+        return images[..., where.argsort()].unflatten(-1, x.shape[-2:])
+
+    def _places_by_step(self, steps: int, size: int) -> list[int]:
+        """Where each entry, "name" or "name 2 ago", stands in a history of whole steps."""
+        parts = [re.fullmatch(r"(.*?)(?: (\d+) ago)?", entry.name) for entry in self.space.entries]
+        keys = [(part[1], int(part[2] or 0)) for part in parts if part]
+        names = list(dict.fromkeys(name for name, _ in keys))
+        if len(names) != size or set(keys) != {(name, ago) for name in names for ago in range(steps)}:
+            raise ValueError(
+                f"a history of {steps} steps of {size} entries, where the symmetry acts on {self.space.dim} entries; give the "
+                f"terms of one step, or history: {steps} for all of them"
+            )
+        return [(steps - 1 - ago) * size + names.index(name) for name, ago in keys]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_tables": {}}  # of the devices of this process
 
 
-def data_augmentation(
-    spec: SymmetrySpec | Mapping[str, Any], *, groups: Mapping[str, str] | None = None
-) -> Callable[..., tuple[Any, Any]]:
+class DataAugmentation:
     """The function that trainers append mirrored samples with: `f(env=None, obs=None, actions=None, obs_type="policy")`.
 
     Observations are a TensorDict with an entry per observation group, or the tensor of one group, which `obs_type` names
     ("policy" stands for "actor", too). The originals come first, then the images under each generator, then those under the
     other elements of the group, as many times the batch as the group has elements.
 
+    It can be pickled. Its name holds its arguments, so that a configuration that keeps functions as the text "module:name"
+    finds it again in any process.
+
     Args:
         spec: the symmetry, or what its `to_dict` returns; its group is finite.
         groups: the spec's observation group for groups that a trainer calls by another name, such as {"policy": "actor"}.
+        unlisted: what happens to groups that the spec does not describe: "refuse" them, or "keep" them as they are, once for
+            each image ("policy", "actor" and "critic" are described by a spec without groups).
     Raises:
         ValueError: the group is infinite; later, an observation group or a size that the spec does not have.
     """
-    spec = as_spec(spec)
-    renamed = dict(groups or {})
-    known = [name for name, _ in spec.observation_groups]
-    of_group = {name: GroupImages(spec.observation_group(name).obs, spec.group) for name in known}
-    whole = GroupImages(spec.obs, spec.group) if not known else None
-    acting = GroupImages(spec.action, spec.group)
 
-    def images_of(name: str) -> GroupImages:
-        if whole is not None:
-            return whole
-        called = renamed.get(name, name)
-        if called not in of_group and called in POLICY:
-            called = next((other for other in POLICY if other in of_group), called)
-        if called not in of_group:
+    def __init__(
+        self,
+        spec: SymmetrySpec | Mapping[str, Any],
+        *,
+        groups: Mapping[str, str] | None = None,
+        unlisted: str = "refuse",
+    ):
+        spec, self._renamed, self._unlisted = as_spec(spec), dict(groups or {}), unlisted
+        if unlisted not in ("refuse", "keep"):
+            raise ValueError(f"unlisted={unlisted!r} must be 'refuse' or 'keep'")
+        self._actions = GroupImages(spec.action, spec.group)
+        self._observations = {
+            name: GroupImages(spec.observation_group(name).obs, spec.group) for name, _ in spec.observation_groups
+        }
+        self._whole = None if self._observations else GroupImages(spec.obs, spec.group)
+        arguments = json.dumps([spec.to_dict(), self._renamed, unlisted]).encode()
+        self.__name__ = NAME + base64.urlsafe_b64encode(zlib.compress(arguments, 9)).decode()
+        self.__qualname__ = self.__name__
+
+    def _images_of(self, name: str) -> GroupImages | None:
+        """How the group acts on an observation group; None of one that is kept as it is."""
+        called = self._renamed.get(name, name)
+        if self._whole is not None:
+            keeps = self._unlisted == "keep" and called == name and name not in (*POLICY, "critic")
+            return None if keeps else self._whole
+        if called not in self._observations and called in POLICY:
+            called = next((other for other in POLICY if other in self._observations), called)
+        if called not in self._observations and self._unlisted == "refuse":
             raise ValueError(
-                f"the spec has no observation group {name!r}; it has {', '.join(of_group)}: describe its terms, or give groups="
+                f"the spec has no observation group {name!r}; it has {', '.join(self._observations)}: describe its terms, give "
+                'groups=, or unlisted="keep" where no symmetry acts on it'
             )
-        return of_group[called]
+        return self._observations.get(called)
 
-    def augment(env: Any = None, obs: Any = None, actions: Tensor | None = None, obs_type: str = "policy", **_: Any):
+    def _append(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The batch of every group with its images."""
+        acting = {name: self._images_of(name) for name in obs}
+        if not any(acting.values()):
+            known = ", ".join(self._observations or (*POLICY, "critic"))
+            raise ValueError(f"none of the groups {', '.join(obs)} is one of the spec's, {known}; give groups=")
+        other = self._whole is not None and self._unlisted == "refuse"
+        hint = ', or unlisted="keep" if no symmetry acts on it' if other else ""
+        found = {}
+        for name, images in acting.items():
+            try:
+                found[name] = images.append(obs[name]) if images else torch.cat([obs[name]] * self._actions.order)
+            except ValueError as error:
+                raise ValueError(f"observation group {name!r}: {error}{hint}") from None
+        return found
+
+    def __call__(
+        self, env: Any = None, obs: Any = None, actions: Tensor | None = None, obs_type: str = "policy", **_: Any
+    ) -> tuple[Any, Tensor | None]:
         """The batch with its images: observations and actions, or None where none is given."""
         with torch.no_grad():
             if not (obs is None or isinstance(obs, Tensor) or hasattr(obs, "items")):
@@ -168,12 +233,24 @@ def data_augmentation(
                     f"obs is a {type(obs).__name__}; give a TensorDict by observation group, or a tensor of one"
                 )
             if obs is not None and not isinstance(obs, Tensor):
-                parts = {name: images_of(name).append(value) for name, value in obs.items()}
+                parts = self._append(obs)
                 size = next(iter(parts.values())).shape[:1]
                 obs = type(obs)(parts, batch_size=size, device=obs.device) if hasattr(obs, "batch_size") else parts
             elif obs is not None:
-                obs = images_of(obs_type).append(obs)
+                obs = self._append({obs_type: obs})[obs_type]
         # Mean actions carry gradients: a mirror loss compares them with their images.
-        return obs, None if actions is None else acting.append(actions)
+        return obs, None if actions is None else self._actions.append(actions)
 
-    return augment
+
+data_augmentation = DataAugmentation
+
+
+def __getattr__(name: str) -> DataAugmentation:
+    """The augmentation of a name that one has."""
+    if not name.startswith(NAME):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        spec, groups, unlisted = json.loads(zlib.decompress(base64.urlsafe_b64decode(name.removeprefix(NAME))))
+    except (ValueError, zlib.error) as error:
+        raise AttributeError(f"the name of an augmentation is damaged: {name[:40]}...") from error
+    return DataAugmentation(spec, groups=groups, unlisted=unlisted)

@@ -105,6 +105,26 @@ def test_actions_of_witnesses_transform_as_the_spec_says():
     assert compiled.spec.action_names[0].startswith("right_sweep")
 
 
+def test_numbers_by_regular_expression():
+    """Scales and offsets as Isaac Lab and mjlab write them are those in a list, of observations and of actions."""
+    joints = crawler(["joint_positions"]).robot.joints
+    scales = [0.5 if "lift" in joint else 0.25 if "sweep" in joint else 1.0 for joint in joints]
+    patterns = {".*lift": 0.5, "(left|right)_sweep": 0.25}
+    offsets, shifted = [0.1 if "lift" in joint else 0.0 for joint in joints], {".*lift": 0.1}
+
+    def written(scale, offset):
+        term = {"term": "joint_positions", "scale": scale}
+        return crawler([term | {"offset": offset}, "last_action"], action=[term])
+
+    one, two = written(scales, offsets), written(patterns, shifted)
+    for a, b in zip(witnesses(one, states=2), witnesses(two, states=2), strict=True):
+        np.testing.assert_array_equal(a.before, b.before)
+        np.testing.assert_array_equal(a.action_after, b.action_after)
+    np.testing.assert_array_equal(one.action.scales[0], two.action.scales[0])
+    everywhere = written({".*": 0.5}, {".*": 0.0}).spec
+    assert everywhere.to_dict() == written(0.5, 0.0).spec.to_dict()
+
+
 @pytest.mark.parametrize("names", [("quarter turn",), ("quarter turn", "left-right"), ("left-right", "yaw"), ("yaw",)])
 def test_terms_under_turns(names):
     """Gymnasium's Ant: commands and quaternions mix; the scan and velocities are in the body's own axes."""
@@ -250,7 +270,12 @@ FOUR = {"feet": HANDS, "offsets": [0, 0.3]}
     ([], {}, r"observation has no terms"),
     ({"a": 3}, {}, r"observation group 'a' is 3; give a list of terms"),
     ([3], {}, r"observation term 3: give its name"),
-    ([{"term": "base_height", "scale": "fast"}], {}, r"base_height: scale='fast' must be a number or a list of numbers"),
+    ([{"term": "base_height", "scale": "fast"}], {}, r"base_height: scale='fast' must be a number, a list of numbers, or num"),
+    ([{"term": "joint_positions", "scale": {".*lift": 2, "left.*": 3}}], {}, r"scale: '.*lift' and 'left.*' both match 'left_"),
+    ([{"term": "joint_positions", "scale": {".*hip": 2}}], {}, r"the model has no joint or entry '.*hip'"),
+    ([{"term": "joint_positions", "scale": {".*lift": 0}}], {}, r"no scale of 0"),
+    ([{"term": "joint_positions", "offset": {".*lift": "up"}}], {}, r"offset={'.*lift': 'up'} must be a number"),
+    (["base_height"], {"action": [{"term": "joint_positions", "scale": {".*lift": 0}}]}, r"give 1, and no 0"),
     ([{"term": "base_height", "offset": [None]}], {}, r"offset=\[None\] must be a number"),
     ([{"term": "joint_positions", "joints": 3}], {}, r"joint_positions: joints=3 must be a list of names"),
     ([{"term": "joint_positions", "joints": []}], {}, r"joint_positions shows no entry; name some"),

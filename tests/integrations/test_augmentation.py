@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
+import json
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import gymnasium as gym
@@ -9,9 +15,11 @@ import pytest
 import torch
 from mjlab_robots import mjlab_model
 
-from rppdyn.envs import compiled_terms, symmetry_spec
+from rppdyn.envs import compiled_terms, mirror_spec, symmetry_spec
+from rppdyn.envs.spec import Entry, Space, SymmetrySpec
 from rppdyn.envs.terms.certification import witnesses
-from rppdyn.integrations import isaac_lab, mjlab
+from rppdyn.groups import D, Group, S, Z
+from rppdyn.integrations import isaac_lab, mjlab, rsl_rl
 from rppdyn.integrations.augmentation import GroupImages, group_elements
 from rppdyn.integrations.holosoma import SymmetryUtils
 
@@ -111,11 +119,111 @@ def test_refusals():
     augment = isaac_lab.data_augmentation(terms.spec)
     with pytest.raises(ValueError, match="no observation group 'rnd_state'; it has actor, critic"):
         augment(obs={"rnd_state": torch.zeros(1, 1)})
-    with pytest.raises(ValueError, match="2 numbers where the symmetry acts on 3"):
+    with pytest.raises(ValueError, match="unlisted='drop' must be 'refuse' or 'keep'"):
+        isaac_lab.data_augmentation(terms.spec, unlisted="drop")
+    with pytest.raises(ValueError, match="observation group 'critic': 2 numbers where the symmetry acts on 3"):
         augment(obs={"critic": torch.zeros(1, 2)})
     yaw = symmetry_spec(CRAWLER, observation=["base_height"], symmetry="yaw")
-    with pytest.raises(ValueError, match="is infinite"):
+    with pytest.raises(ValueError, match=r"is infinite.* choose symmetries that are finite"):
         isaac_lab.data_augmentation(yaw)
     four = symmetry_spec(gym.make("Ant-v5").unwrapped.model, observation=["base_height"], symmetry="quarter turn")
     with pytest.raises(ValueError, match="appends one mirror image"):
         SymmetryUtils(four)
+
+
+def spec_of(group: Group) -> SymmetrySpec:
+    """Observations and actions that the group's matrices act on."""
+    matrices = [g.numpy() for g in group.discrete_generators]
+    space = Space([Entry(f"x{i}") for i in range(group.d)], matrices)
+    return SymmetrySpec("Toy-v0", group, space, space)
+
+
+GROUPS = [Z(2), D(4), S(3), Z(4), D(3)]  # the last is no group of signed permutations
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=str)
+def test_all_finite_groups(group):
+    """The images under the elements, each once, of any device's dtype."""
+    spec, x = spec_of(group), torch.randn(3, group.d)
+    _, acted = rsl_rl.data_augmentation(spec)(actions=x)
+    assert acted.shape == (3 * group.order, group.d) and acted.dtype == x.dtype
+    expected = torch.stack([x.double() @ g.T for g in group.elements()])
+    distances = torch.cdist(acted.double().reshape(group.order, -1), expected.reshape(group.order, -1))
+    assert (distances < 1e-5).sum(0).tolist() == (distances < 1e-5).sum(1).tolist() == [1] * group.order
+
+
+def by_name(augment):
+    """As Isaac Lab and rsl_rl do it."""
+    module, _, name = f"{augment.__module__}:{augment.__name__}".partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def by_cloudpickle(augment):
+    cloudpickle = pytest.importorskip("cloudpickle")
+    return pickle.loads(cloudpickle.dumps(augment))
+
+
+@pytest.mark.parametrize("adapter", [rsl_rl, isaac_lab, mjlab], ids=lambda adapter: adapter.__name__)
+@pytest.mark.parametrize("again", [by_name, by_cloudpickle, lambda f: pickle.loads(pickle.dumps(f)), copy.deepcopy])
+def test_an_augmentation_is_found_again(again, adapter):
+    terms = compiled_terms(CRAWLER, {"actor": ["projected_gravity"], "critic": ["joint_positions"]})
+    augment = adapter.data_augmentation(terms.spec, groups={"teacher": "critic"}, unlisted="keep")
+    obs = {"policy": torch.randn(2, 3), "teacher": torch.randn(2, 6), "rnd_state": torch.randn(2, 5)}
+    augment(obs=obs)  # and used before
+    want, found = augment(obs=obs, actions=obs["teacher"]), again(augment)(obs=obs, actions=obs["teacher"])
+    torch.testing.assert_close(found, want, rtol=0, atol=0)
+
+
+def test_another_process_finds_it_by_name():
+    augment = isaac_lab.data_augmentation(spec_of(D(3)))
+    code = f"""
+import importlib, json, torch
+f = getattr(importlib.import_module({augment.__module__!r}), {augment.__name__!r})
+print(json.dumps(f(actions=torch.tensor([[1.0, 2.0]]))[1].tolist()))
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(said) == augment(actions=torch.tensor([[1.0, 2.0]]))[1].tolist()
+    with pytest.raises(AttributeError, match="damaged"):
+        getattr(importlib.import_module(augment.__module__), augment.__name__[:-9])
+
+
+def test_holosomas_methods_go_to_worker_processes():
+    terms = compiled_terms(CRAWLER, {"actor": ["projected_gravity"]})
+    utils, x = SymmetryUtils(terms.spec), torch.randn(2, 3)
+    want = utils.mirror_xz_plane(x, None, ["actor"])
+    for again in (pickle.loads(pickle.dumps(utils)), copy.deepcopy(utils)):
+        assert torch.equal(again.mirror_xz_plane(x, None, ["actor"]), want)
+
+
+def test_groups_that_no_symmetry_acts_on():
+    """They are repeated as they are, where the user says so; with a spec of one observation, too."""
+    x, state = torch.randn(2, 3), torch.randn(2, 3)
+    spec = mirror_spec(
+        "Toy-v0", obs_permutation=[1, 0, 2], obs_signs=[1, 1, -1], action_permutation=[0], action_signs=[1]
+    )
+    found, _ = rsl_rl.data_augmentation(spec, unlisted="keep")(obs={"policy": x, "rnd_state": state})
+    assert torch.equal(found["rnd_state"], torch.cat([state, state]))
+    assert torch.equal(found["policy"], torch.cat([x, x[:, [1, 0, 2]] * torch.tensor([1, 1, -1])]))
+    with pytest.raises(ValueError, match=r"group 'rnd_state': 5 numbers .* unlisted=.keep."):
+        rsl_rl.data_augmentation(spec)(obs={"policy": x, "rnd_state": torch.randn(2, 5)})
+    with pytest.raises(ValueError, match="none of the groups obs is one of the spec's, policy, actor, critic"):
+        rsl_rl.data_augmentation(spec, unlisted="keep")(obs={"obs": x})
+
+
+@pytest.mark.parametrize("stack", ["term", "time"])
+def test_histories_of_whole_steps(stack):
+    """(n, steps, entries) is the same as the flat history, in the order of its layout."""
+    names = ["projected_gravity", "joint_positions"]
+    flat = compiled_terms(CRAWLER, {"policy": {"terms": names, "history": 4, "stack": stack}}, symmetry="left-right")
+    step = compiled_terms(CRAWLER, {"policy": names}, symmetry="left-right")
+    x = torch.randn(2, 4, 9)
+    found = isaac_lab.data_augmentation(flat.spec)(obs={"policy": x})[0]["policy"]
+    torch.testing.assert_close(found, isaac_lab.data_augmentation(step.spec)(obs={"policy": x})[0]["policy"])
+    flatten = {
+        "time": lambda x: x.flatten(1),
+        "term": lambda x: torch.cat([p.flatten(1) for p in x.split([3, 6], 2)], 1),
+    }
+    same = isaac_lab.data_augmentation(flat.spec)(obs={"policy": flatten[stack](x)})[0]["policy"]
+    assert torch.equal(same, flatten[stack](found))
+    with pytest.raises(ValueError, match="a history of 3 steps of 9 entries"):
+        isaac_lab.data_augmentation(flat.spec)(obs={"policy": x[:, 1:]})
