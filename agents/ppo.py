@@ -19,6 +19,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
+from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor, nn
 
 from rppdyn.agents import checkpoint, checks
@@ -38,6 +39,7 @@ from rppdyn.agents.policy import (
 )
 from rppdyn.agents.sac import RPPSAC
 from rppdyn.envs import SymmetrySpec, symmetry_spec
+from rppdyn.envs.wrappers import refuse_vector_env
 from rppdyn.errors import DivergedError
 from rppdyn.nn import RPPEMLP, RelaxedLinear
 from rppdyn.priors import negative_log_prior
@@ -278,6 +280,11 @@ class RPPPPO(SymmetricAgent, PPO):
             spec = data if isinstance(data, SymmetrySpec) else SymmetrySpec.from_dict(dict(data))
             self.policy_kwargs = certified_arguments(self.policy_kwargs | {"spec": spec.to_dict()}, self.env, spec)
             self._setup_model()
+
+    @staticmethod
+    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        refuse_vector_env(env)
+        return PPO._wrap_env(env, verbose, monitor_wrapper)
 
     def train(self) -> None:
         """Update on the last rollout, and record metrics."""

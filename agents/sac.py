@@ -34,6 +34,7 @@ from rppdyn.agents.networks import RPPActor, RPPCritic, require_vectors
 from rppdyn.agents.policy import NOISE_VARIANCE, RPPPolicy, certified_arguments
 from rppdyn.agents.update import Metrics, State, UpdateConfig
 from rppdyn.envs import SymmetrySpec, symmetry_spec
+from rppdyn.envs.wrappers import refuse_vector_env
 from rppdyn.runs.workers import numpy_draws_from
 
 RolloutSteps = Generator[NDArray | None, NDArray | None, RolloutReturn]
@@ -164,6 +165,7 @@ class RPPSAC(SymmetricAgent, SAC):
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        refuse_vector_env(env)
         checks.check_actions(env.action_space)  # before stable-baselines3 asserts it
         require_vectors("observation", env.observation_space)  # before it makes a buffer for them
         return SAC._wrap_env(env, verbose, monitor_wrapper)

@@ -32,7 +32,7 @@ from rppdyn.envs.observation.recognition import observation_of, recognise
 from rppdyn.envs.spec import Space, Symmetry, SymmetrySpec
 from rppdyn.envs.terms.layout import CompiledTerms, compile_terms, read_terms
 from rppdyn.envs.terms.robot import Pose
-from rppdyn.envs.wrappers import step_wrappers
+from rppdyn.envs.wrappers import refuse_vector_env, step_wrappers
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
@@ -371,6 +371,7 @@ def _offered(env, symmetry: str | None, variant: str) -> SymmetrySpec:
 
 
 def _model_of(env) -> mujoco.MjModel:
+    refuse_vector_env(env)
     if not isinstance(env.unwrapped, MujocoEnv):
         raise ValueError(
             f"no symmetry spec for {env_name(env)}: it is no Gymnasium MuJoCo environment to derive one from, and offers "
@@ -392,6 +393,8 @@ def single_environment(env: VecEnv) -> Iterator[gym.Env]:
     Raises:
         ValueError: it has no registration, or a wrapper that can't be made again.
     """
+    if not hasattr(env, "get_attr"):
+        refuse_vector_env(env)
     if hasattr(env, "envs"):
         yield env.envs[0]
         return

@@ -25,6 +25,20 @@ PASSIVE = {
 """By package, classes whose `step` and `reset` count, check, record or render, and leave dynamics and rewards alone."""
 
 
+def refuse_vector_env(env: Any) -> None:
+    """Refuse Gymnasium's vector environments, which step several environments at once.
+
+    Raises:
+        ValueError: it is one.
+    """
+    if isinstance(env, gym.vector.VectorEnv):
+        name, n = env.spec.id if env.spec is not None else "ID", env.num_envs
+        raise ValueError(
+            f"{type(env).__name__} is a vector environment of Gymnasium's: give one environment, or for {n} at once a VecEnv "
+            f"of stable-baselines3's, make_vec_env({name!r}, n_envs={n}) (agent.num_envs={n} on the command line)"
+        )
+
+
 def layers(env: gym.Env) -> Iterator[gym.Wrapper]:
     """The wrappers, from the outermost to the innermost."""
     while isinstance(env, gym.Wrapper):

@@ -76,7 +76,7 @@ from rppdyn.envs.model_symmetry import HINGE, ModelSymmetry
 from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Outcome, Simulator, quiet_mujoco, tight_solver
 from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.envs.state import capture_state, restore_state
-from rppdyn.envs.wrappers import step_wrappers
+from rppdyn.envs.wrappers import refuse_vector_env, step_wrappers
 from rppdyn.runs.session import Progress
 
 if TYPE_CHECKING:
@@ -231,6 +231,7 @@ def opened(env: str | Path | gym.Env | mujoco.MjModel) -> Iterator[Simulator]:
 
 
 def _simulator(env: gym.Env) -> Simulator:
+    refuse_vector_env(env)
     own_state = not isinstance(env.unwrapped, MujocoEnv) and hasattr(env.unwrapped, "simulator_state")
     return ObservedSimulator(env) if own_state else Simulator(env)
 

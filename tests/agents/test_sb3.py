@@ -16,8 +16,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecMonitor, VecNormalize
 
-from rppdyn.agents import RPPMBPO, RPPSAC, RPPPolicy, policy_equivariance_error
-from rppdyn.envs import mirror_spec, symmetry_spec
+from rppdyn.agents import RPPMBPO, RPPPPO, RPPSAC, RPPPolicy, policy_equivariance_error
+from rppdyn.envs import certify, mirror_spec, symmetry_spec
 from rppdyn.runs.workers import numpy_draws_from
 
 PENDULUM = "InvertedPendulum-v5"
@@ -476,3 +476,16 @@ def test_observations_that_are_no_vectors_are_refused_with_a_spec_given_by_hand(
     for agent in (RPPSAC, RPPMBPO):
         with refused(str(space)[:20], "gymnasium.wrappers.FlattenObservation"):
             agent("RPPPolicy", Reach(), spec=mirror_spec("Reach-v0", **signs), policy_kwargs=dict(hidden=16))
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "wrapped"])
+@pytest.mark.parametrize("give", [
+    lambda env: RPPSAC("RPPPolicy", env), lambda env: RPPPPO("RPPPolicy", env), certify,
+    lambda env: RPPPPO("RPPPolicy", "InvertedPendulum-v5").set_env(env),
+], ids=["sac", "ppo", "certify", "set_env"])  # fmt: skip
+def test_gymnasiums_vector_environments_are_refused(give, wrapped):
+    """In a line that says which one to give for several."""
+    env = gym.make_vec("InvertedPendulum-v5", num_envs=2)
+    with refused("is a vector environment of Gymnasium's", "make_vec_env('InvertedPendulum-v5', n_envs=2)"):
+        give(gym.wrappers.vector.RescaleAction(env, -1, 1) if wrapped else env)
+    env.close()
