@@ -53,6 +53,7 @@ from rppdyn.jobs.results import FitResult
 from rppdyn.reps import Rep, Scalar
 from rppdyn.runs import RunFolder
 from rppdyn.tasks import Recording, read_recordings
+from rppdyn.tasks.continuity import Log
 
 NEAR_ROUND = 0.01
 """Initial scale of a mechanical model's last layer: a mass matrix all but singular somewhere has one gradient 1e10 times as
@@ -71,7 +72,12 @@ def run(config: FitTrajectoriesConfig, *, resume: bool = False, progress: bool =
         folder = RunFolder(config.folder())
         if not folder.is_vacant():
             stored = RunFolder.open(folder.path).config()["task"]
-            config.task.digest, config.task.generators = stored["digest"], stored["generators"]
+            unwrap, task = stored.get("unwrap") or [], config.task
+            if task.unwrap not in (None, unwrap):
+                raise ConfigError(
+                    f"unwrap={task.unwrap}: the run began with {unwrap}; resume it with that, or begin another"
+                )
+            task.digest, task.generators, task.unwrap = stored["digest"], stored["generators"], unwrap
         return RecordingsFit(config)
 
     return run_fit(config, build, resume=resume, progress=progress)
@@ -94,7 +100,11 @@ class RecordingsFit(DynamicsFit):
         self.recordings = read_recordings(
             task.data, task.columns, controls=task.controls or (), time=task.time, trajectory=task.trajectory
         )
+        began = task.digest is not None
         check_data(config, self.recordings)
+        pairs = positions_count(config, self.recordings) if task.velocities else 0
+        log = Log(self.recordings, pairs=pairs, unwrap=(task.unwrap or []) if began else task.unwrap)
+        self.recordings, task.unwrap = log.checked(judge=not began), log.unwrapped
         seeds = config.all_seeds if task.split_seed is None else [task.split_seed]
         several = config.seeds // len(seeds)
         splits = [split_of(self.recordings, config, seed) for seed in seeds]

@@ -7,6 +7,7 @@ state, the controls, the time, and which column tells trajectories apart, is sai
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,12 @@ from torch import Tensor
 
 from rppdyn.tasks.tables import Table, column_of, columns_of, flat, listed, read_tables, require_finite
 
+logger = logging.getLogger(__name__)
+
 TIMES = ("time", "t")
 """Names of a column of times that need not be said."""
+ENDS = ("terminals", "timeouts", "terminations", "truncations", "terminated", "truncated", "dones", "done")
+"""Names of columns that are true in the last row of an episode."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +36,14 @@ class Recording:
         times: increasing, s.
         states: at these times.
         controls: held from each time to the next.
+        rows: their numbers in the file, from 1.
     """
 
     name: str
     times: Float[Tensor, " T"]
     states: Float[Tensor, "T n"]
     controls: Float[Tensor, "T-1 m"]
+    rows: NDArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +81,9 @@ def read_recordings(
     """Trajectories from a file, a folder with a file for each, or a Minari dataset (its id, or its folder).
 
     Arrays of NPZ and HDF5 files are ``(time, numbers)`` or ``(time,)``; of several trajectories ``(trajectories, time,
-    numbers)``, shorter ones filled up with nan at the end. An HDF5 file may also have a group for each trajectory. Episodes of
-    a Minari dataset have ``observations``, ``actions`` and ``rewards``.
+    numbers)``, shorter ones filled up with nan at the end. An HDF5 file may also have a group for each trajectory. Where
+    episodes stand one after the other, columns such as ``terminals`` and ``timeouts`` say where one ends. Episodes of a Minari
+    dataset have ``observations``, ``actions`` and ``rewards``.
 
     Args:
         state: names of the columns that make up a state, in order; ``name[2]`` and ``name[0:3]`` are parts of an array.
@@ -92,7 +100,7 @@ def read_recordings(
     columns: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     recordings = []
     tables = (recording for file, arrays in read_tables(source) for recording in _of_arrays(file, arrays))
-    for name, table in _split(tables, trajectory):
+    for name, table, rows in _split(tables, trajectory):
         here, states = columns_of(name, table, state, "state")
         theirs, forces = columns_of(name, table, controls, "controls")
         if columns[0] and (here, theirs) != columns:
@@ -101,13 +109,13 @@ def read_recordings(
         length = min(len(states), len(forces) + 1) if controls else len(states)
         if controls and len(forces) not in (len(states), len(states) - 1):
             raise ValueError(f"{name}: {len(forces)} controls for {len(states)} states: give as many, or one less")
-        times = _times(name, table, time, length)
+        times = _times(name, table, time, length, rows)
         if length < 2:
             raise ValueError(f"{name}: one state is no trajectory; leave it out")
-        require_finite(name, states[:length], here)
-        require_finite(name, forces[: length - 1], theirs)
+        require_finite(name, states[:length], here, rows)
+        require_finite(name, forces[: length - 1], theirs, rows)
         control = torch.from_numpy(forces[: length - 1]) if controls else torch.zeros(length - 1, 0).double()
-        recordings.append(Recording(name, torch.from_numpy(times), torch.from_numpy(states[:length]), control))
+        recordings.append(Recording(name, torch.from_numpy(times), torch.from_numpy(states[:length]), control, rows))
     return Recordings(str(source), *columns, tuple(recordings))
 
 
@@ -145,23 +153,34 @@ def _trimmed(table: Mapping[str, NDArray]) -> dict[str, NDArray]:
     return {key: values[:length] if len(values) - length > 1 else values for key, values in trimmed.items()}
 
 
-def _split(tables: Iterator[Table], column: str | None) -> Iterator[Table]:
-    """The rows of each trajectory, where a column tells them apart."""
+def _split(tables: Iterator[Table], column: str | None) -> Iterator[tuple[str, Mapping[str, NDArray], NDArray]]:
+    """Trajectories with their rows' numbers: by a column that tells them apart, else by where episodes end."""
     for name, table in tables:
-        if column is None:
-            yield name, table
+        count = max(map(len, table.values()))
+        if column is not None:
+            labels, what = column_of(name, table, column, "trajectory")[:, 0], column
+        else:
+            ends = [
+                table[key][:, 0].astype(bool)
+                for key in ENDS
+                if key in table and len(table[key]) == count and table[key].dtype.kind in "biuf"
+            ]
+            labels, what = np.cumsum([0, *np.any(ends, 0)[:-1]]) if ends else np.zeros(count, int), "episode"
+        every = dict.fromkeys(labels.tolist())
+        if column is None and len(every) < 2:
+            yield name, table, np.arange(count) + 1
             continue
-        labels = column_of(name, table, column, "trajectory")[:, 0]
-        for label in dict.fromkeys(labels.tolist()):
+        for label in every:
             shown = f"{label:g}" if isinstance(label, float) else str(label)
             rows = labels == label
-            yield (
-                f"{name}, {column} {shown}",
-                {key: values[rows] for key, values in table.items() if len(values) == len(rows)},
-            )
+            if column is None and rows.sum() == 1:
+                logger.warning("%s, episode %s has one row, and is left out", name, shown)
+                continue
+            own = {key: values[rows] for key, values in table.items() if len(values) == len(rows)}
+            yield f"{name}, {what} {shown}", own, rows.nonzero()[0] + 1
 
 
-def _times(name: str, table: Mapping[str, NDArray], time: str | float | None, length: int) -> NDArray:
+def _times(name: str, table: Mapping[str, NDArray], time: str | float | None, length: int, rows: NDArray) -> NDArray:
     if isinstance(time, int | float):
         return np.arange(length, dtype=np.float64) * time
     if time is None:
@@ -174,12 +193,12 @@ def _times(name: str, table: Mapping[str, NDArray], time: str | float | None, le
     if values.shape[1] != 1 or len(values) < length:
         raise ValueError(f"time={time}: {name} has {values.shape} of it for {length} states; give one for each")
     values = values[:length, 0]
-    require_finite(name, values[:, None], [time])
+    require_finite(name, values[:, None], [time], rows)
     back = (np.diff(values) <= 0).nonzero()[0]
     if len(back):
         row = int(back[0]) + 1
         raise ValueError(
-            f"{name}: time goes back in row {row + 1} ({values[row]:g} after {values[row - 1]:g}); sort the rows, or name the "
-            "column that tells trajectories apart, trajectory=NAME"
+            f"{name}: {time} goes back in row {rows[row]} ({values[row]:g} after {values[row - 1]:g}); sort the rows, or name "
+            "the column that tells trajectories apart, trajectory=NAME"
         )
     return values

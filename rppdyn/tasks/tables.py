@@ -139,17 +139,32 @@ def _hdf5(path: Path) -> Iterator[Table]:
         raise ValueError(f"{path}: HDF5 needs h5py, pip install h5py") from error
     try:
         with h5py.File(path) as file:
-            groups = [name for name in file if isinstance(file[name], h5py.Group)]
-            natural = sorted(groups, key=lambda name: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", name)])
-            tables = [(f"{path}, {name}", _datasets(file[name])) for name in natural] or [(str(path), _datasets(file))]
+            tables = list(_groups(file, str(path)))
     except DAMAGED as error:
         raise ValueError(f"{path} can't be read as an HDF5 file ({error}); it may be cut off") from error
     yield from tables
 
 
-def _datasets(group: Any) -> dict[str, NDArray]:
-    arrays = {name: np.asarray(item) for name, item in group.items() if hasattr(item, "shape") and item.shape}
-    return {name: _decoded(values) if values.dtype == object else values for name, values in arrays.items()}
+def _groups(group: Any, name: str) -> Iterator[Table]:
+    """A table of each group that holds datasets; those in groups below belong to it, by names such as ``infos/qpos``."""
+    inner = {key: item for key, item in group.items() if hasattr(item, "keys")}
+    if len(inner) < len(group) or not inner:
+        yield name, _datasets(group)
+        return
+    inner = {"data": inner["data"]} if "data" in inner else inner  # demonstrations of robomimic, beside their masks
+    for key in sorted(inner, key=lambda key: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", key)]):
+        yield from _groups(inner[key], f"{name}, {key}")
+
+
+def _datasets(group: Any, prefix: str = "") -> dict[str, NDArray]:
+    arrays: dict[str, NDArray] = {}
+    for name, item in group.items():
+        if hasattr(item, "keys"):
+            arrays |= _datasets(item, f"{prefix}{name}/")
+        elif item.shape:
+            values = np.asarray(item)
+            arrays[prefix + name] = _decoded(values) if values.dtype == object else values
+    return arrays
 
 
 def _decoded(values: NDArray) -> NDArray:
@@ -238,17 +253,20 @@ def columns_of(
     return tuple(names), np.concatenate(columns, 1) if columns else np.zeros((0, 0))
 
 
-def require_finite(name: str, values: NDArray, names: Sequence[str]) -> None:
+def require_finite(name: str, values: NDArray, names: Sequence[str], rows: NDArray | None = None) -> None:
     """Refuse numbers that are not finite, with the first one's row and column.
 
+    Args:
+        rows: the rows' numbers in the file, where they are not counted from 1.
     Raises:
         ValueError: one is not.
     """
     bad = (~np.isfinite(values)).nonzero()
     if len(bad[0]):
         row, column = int(bad[0][0]), int(bad[1][0])
+        number = row + 1 if rows is None else rows[row]
         raise ValueError(
-            f"{name}: {values[row, column]} in row {row + 1}, column {names[column]}; leave the row out, or cut there"
+            f"{name}: {values[row, column]} in row {number}, column {names[column]}; leave the row out, or cut there"
         )
 
 

@@ -488,8 +488,8 @@ def _written(value: Any) -> str:
 TASKS = {"fit_dynamics": "trajectories", "fit_regression": "own", "fit_image": "own"}
 """The task that `data=` chooses, by the configuration's name."""
 KEYS = {
-    "fit_dynamics": ("data", "state", "positions", "velocities", "momenta", "controls", "time", "trajectory", "group", "rep",
-                     "control_rep", "split"),
+    "fit_dynamics": ("data", "state", "positions", "velocities", "momenta", "controls", "time", "trajectory", "unwrap",
+                     "group", "rep", "control_rep", "split"),
     "fit_regression": ("data", "inputs", "outputs", "group", "rep", "rep_out", "split"),
     "fit_image": ("data", "images", "labels", "targets", "split"),
 }  # fmt: skip

@@ -42,6 +42,7 @@ class RecordingsTaskConfig:
     controls: Any = None  # columns that act on the system, held from one time to the next
     time: Any = None  # a column, or the step in seconds; null: a column "time" or "t"
     trajectory: str | None = None  # a column that tells trajectories apart
+    unwrap: Any = None  # columns of angles to unwrap; []: none; null: those that wrap as their velocities show
     group: str | None = None  # "O(3)"; auto: discovered, of what rep= says; null: none, a plain network
     rep: str | None = None  # of the state, or of the positions; null: as many vectors of the group as fit
     control_rep: str | None = None  # of the controls; null: likewise
@@ -56,6 +57,7 @@ class RecordingsTaskConfig:
     def __post_init__(self) -> None:
         for key in ("state", "positions", "velocities", "momenta", "controls"):
             setattr(self, key, column_names(f"task.{key}", getattr(self, key)))
+        self.unwrap = self.unwrap if self.unwrap == [] else column_names("unwrap", self.unwrap)
         if not self.state and not self.positions:
             raise ConfigError(
                 "state= is missing: name the columns that make up a state, state=[x,v]; or positions=[...] with "
@@ -162,7 +164,7 @@ class FitTrajectoriesConfig(FitConfig):
     rollout: RecordingsRolloutConfig = field(default_factory=RecordingsRolloutConfig)
 
     verb = "fit-dynamics"
-    written = ("task.windows", "task.digest", "task.generators")
+    written = ("task.windows", "task.digest", "task.generators", "task.unwrap")
 
     def __post_init__(self) -> None:
         self.model.settle(self.task)

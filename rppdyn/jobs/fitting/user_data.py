@@ -276,7 +276,7 @@ def split_of(recordings: Recordings, config: FitTrajectoriesConfig, seed: int) -
             part.append(
                 Recording(
                     recording.name, recording.times[start:stop], recording.states[start:stop],
-                    recording.controls[start : stop - 1],
+                    recording.controls[start : stop - 1], recording.rows[start:stop],
                 )
             )  # fmt: skip
     return Split(*parts)

@@ -1,0 +1,237 @@
+"""What trajectories say of themselves: angles that wrap, jumps in the middle, velocities that are no rates of positions.
+
+Honest logs have impacts, noisy sensors, coarse steps and differences of first order. What is refused is therefore far from
+what any of these do, and thresholds follow from the data's own spread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rppdyn.errors import UserError
+from rppdyn.tasks.recordings import Recordings
+
+logger = logging.getLogger(__name__)
+
+PERIODS = ((np.pi, "pi"), (2 * np.pi, "2 pi"), (180.0, "180"), (360.0, "360"))
+UNITS = (
+    (-1.0, "of the other sign"),
+    (180 / np.pi, "in degrees, and the positions in radians"),
+    (np.pi / 180, "in radians, and the positions in degrees"),
+)
+RARE = 0.2
+"""Largest share of steps that are jumps: where there are more they are how the system moves, or noise."""
+REPEATED = 0.1
+"""Smallest share of rows, each equal to the row before it in the midst of motion, that is worth a warning."""
+CERTAIN = 0.8
+"""Smallest squared correlation with a velocity, through zero, of a rate that is judged; noise of a sensor lowers it."""
+RATIO = 1.5
+"""Largest ratio of a rate to its velocity that noise and coarse steps explain where the correlation is as large."""
+
+
+class Log:
+    """Trajectories whose columns are looked at; :meth:`checked` gives them back, with angles unwrapped.
+
+    Args:
+        pairs: columns, the first ones, whose velocities are the others, in order; 0 where there are none.
+        unwrap: columns of angles to be unwrapped, ``[]`` for none; None: those whose velocities show that they wrap.
+        key: of ``unwrap``, for messages.
+    """
+
+    def __init__(self, recordings: Recordings, *, pairs: int, unwrap: Sequence[str] | None):
+        self.recordings, self.names, self.unwrap = recordings, recordings.names, unwrap
+        self.states = [recording.states.numpy().copy() for recording in recordings.trajectories]
+        self.seconds = [recording.times.diff().numpy() for recording in recordings.trajectories]
+        self.pairs = pairs
+        self.unwrapped: list[str] = []
+
+    def checked(self, judge: bool = True) -> Recordings:
+        """Unwrap angles, and refuse what a fit would silently learn wrongly.
+
+        Args:
+            judge: whether anything is refused or warned of.
+        Raises:
+            UserError: naming the column, the trajectory, the row and the remedy.
+        """
+        if unknown := [name for name in self.unwrap or () if not any(_is_part(own, name) for own in self.names)]:
+            raise UserError(
+                f"unwrap=[{unknown[0]}]: there is no such column in the state, which has {', '.join(self.names)}"
+            )
+        positions = range(self.pairs or len(self.names))
+        for column in positions:
+            self._unwrap(column)
+        if judge:
+            for column in range(self.pairs if self.unwrap != [] else 0):
+                self._refuse_jump(column)
+            if self.pairs:
+                self._refuse_other_velocities()
+            else:
+                self._warn_of_jumps()
+            self._warn_of_repeated_rows()
+        every = zip(self.recordings.trajectories, self.states, strict=True)
+        return replace(
+            self.recordings, trajectories=tuple(replace(own, states=torch.from_numpy(states)) for own, states in every)
+        )
+
+    def place(self, step: int) -> str:
+        """The trajectory, and the row in the file, that a step leads to."""
+        for recording in self.recordings.trajectories:
+            if step < len(recording.times) - 1:
+                return f"{recording.name}, row {recording.rows[step + 1]}"
+            step -= len(recording.times) - 1
+        raise IndexError(step)
+
+    def _ends(self, column: int, step: int) -> tuple[float, float]:
+        before = np.concatenate([states[:-1, column] for states in self.states])
+        after = np.concatenate([states[1:, column] for states in self.states])
+        return float(before[step]), float(after[step])
+
+    def _sizes(self, column: int) -> NDArray:
+        return np.concatenate([np.diff(states[:, column]) for states in self.states])
+
+    def _by_velocity(self, column: int) -> tuple[NDArray, NDArray]:
+        """What the velocity of a column says of each step, and how far off that may be where it changes within one."""
+        expected, slack = [], []
+        for states, seconds in zip(self.states, self.seconds, strict=True):
+            v = states[:, self.pairs + column]
+            expected.append(seconds * (v[1:] + v[:-1]) / 2)
+            wide = np.abs(np.concatenate([v[:1], v, v[-1:]]))  # an impact within a step is seen beside it
+            slack.append(2 * seconds * np.max([wide[:-3], wide[1:-2], wide[2:-1], wide[3:]], 0))
+        return np.concatenate(expected), np.concatenate(slack)
+
+    def _unwrap(self, column: int) -> None:
+        name = self.names[column]
+        values = np.concatenate([states[:, column] for states in self.states])
+        spread = np.ptp(values)
+        period, said = next(((P, said) for P, said in PERIODS if spread <= P * (1 + 1e-6)), (np.inf, ""))
+        large = np.abs(self._sizes(column)) > period / 2
+        if not large.any():
+            return
+        if self.unwrap is None:
+            low, high = values.min() / period + 1e-6, values.max() / period - 1e-6
+            whole = spread > 0.95 * period or (low > 0 and high < 1) or (low > -0.5 and high < 0.5)
+            if large.mean() > RARE or not (self.pairs or whole) or not self._goes_on(column, large, period):
+                return
+        elif not any(_is_part(name, asked) for asked in self.unwrap):
+            return
+        first = int(large.nonzero()[0][0])
+        before, after = self._ends(column, first)
+        jump = f"{self.place(first)}: {name} goes from {before:.4g} to {after:.4g}, and wraps at {said}"
+        if self.unwrap is None and not self.pairs:
+            raise UserError(
+                f"{jump}: give unwrap=[{name}] if it is an angle, unwrap=[] to leave all columns as they are"
+            )
+        if self.unwrap is None:
+            logger.warning(
+                "%s, as its velocity shows: it is unwrapped, in %d places; unwrap=[] leaves it", jump, large.sum()
+            )
+        self.unwrapped.append(name)
+        for states in self.states:
+            states[:, column] = np.unwrap(states[:, column], period=period)
+
+    def _goes_on(self, column: int, large: NDArray, period: float) -> bool:
+        """Return whether large steps, but for a period, are what the velocity says, or else as the steps beside them."""
+        smooth = [np.diff(np.unwrap(states[:, column], period=period)) for states in self.states]
+        if self.pairs:
+            expected, slack = self._by_velocity(column)
+            off = np.abs(np.concatenate(smooth) - expected) - slack / 4
+        else:
+            change = [np.abs(np.diff(own, prepend=own[:1], append=own[-1:])) for own in smooth]
+            off = np.concatenate([np.maximum(own[:-1], own[1:]) for own in change])
+        usual = np.quantile(off[~large], 0.9)
+        return bool(usual < 0.05 * period and (off[large] <= max(0.03 * period, 3 * usual)).mean() > CERTAIN)
+
+    def _refuse_jump(self, column: int) -> None:
+        """Refuse a step that neither its velocities nor any that were ever logged explain."""
+        if not self._smooth()[column]:
+            return
+        name, velocity, sizes = self.names[column], self.names[self.pairs + column], self._sizes(column)
+        expected, slack = self._by_velocity(column)
+        off = np.abs(sizes - expected)
+        values = np.concatenate([states[:, column] for states in self.states])
+        lost = off > np.maximum(10 * np.quantile(off, 0.8), 0.1 * np.std(values)) + slack
+        lost &= np.abs(sizes) > 2 * np.quantile(np.abs(expected), 0.99)
+        if not lost.any() or lost.mean() > RARE:
+            return
+        step = int(lost.nonzero()[0][0])
+        before, after = self._ends(column, step)
+        raise UserError(
+            f"{self.place(step)}: {name} jumps from {before:.4g} to {after:.4g}, where its velocity {velocity} says "
+            f"{before + expected[step]:.4g} ({lost.sum()} such steps): another episode begins there, or rows are missing; "
+            "cut the trajectory there, trajectory=NAME names the column that tells trajectories apart"
+        )
+
+    def _smooth(self) -> NDArray:
+        """Which velocities say something of the time between two of theirs: steps may be coarse, or noise large."""
+        v = [states[:, self.pairs :] for states in self.states]
+        change = np.concatenate([np.diff(own, axis=0) for own in v])
+        return (change**2).sum(0) < 0.5 * (np.concatenate([own[1:] for own in v]) ** 2).sum(0)
+
+    def _refuse_other_velocities(self) -> None:
+        """Refuse velocities that clearly are other things than the rates of their positions."""
+        n = self.pairs
+        dt = np.concatenate(self.seconds)
+        rates = np.concatenate([np.diff(states[:, :n], axis=0) for states in self.states]) / dt[:, None]
+        v = np.concatenate([(states[1:, n:] + states[:-1, n:]) / 2 for states in self.states])
+        size, power, product = (rates**2).sum(0), (v**2).sum(0), rates.T @ v
+        with np.errstate(divide="ignore", invalid="ignore"):
+            alike = np.nan_to_num(product**2 / np.outer(size, power)) * self._smooth()
+            ratios = np.nan_to_num(np.diag(product) / power)
+        for i in range(n):
+            name, velocity = self.names[i], self.names[n + i]
+            best, ratio = int(alike[i].argmax()), float(ratios[i])
+            if max(alike[i, i], alike[best, best]) < CERTAIN / 2 and alike[i, best] > CERTAIN:
+                raise UserError(
+                    f"velocities: {velocity} is not the rate of {name}, and {self.names[n + best]} is: give positions= and "
+                    "velocities= in the same order"
+                )
+            if alike[i, i] > CERTAIN and not 1 / RATIO < ratio < RATIO:
+                of = next(
+                    (said for unit, said in UNITS if 1 / RATIO < unit * ratio < RATIO),
+                    "in another unit, or the time is",
+                )
+                row = int(np.abs(rates[:, i]).argmax())
+                raise UserError(
+                    f"velocities: {velocity} is not the rate of {name}, which is {ratio:.3g} times as large (at "
+                    f"{self.place(row)}, {rates[row, i]:.3g} for {v[row, i]:.3g}): it is {of}; give rates, or state=[...] "
+                    "with all columns if they are something else"
+                )
+
+    def _warn_of_jumps(self) -> None:
+        """Warn of a step in which all that moves jumps at once; an impact leaves positions where they are."""
+        z = np.concatenate(self.states)
+        steps = np.abs(np.concatenate([np.diff(states, axis=0) for states in self.states]))
+        moving = np.ptp(z, axis=0) > 0
+        if moving.sum() < 2 or len(steps) < 20:
+            return
+        steps, spread = steps[:, moving], np.std(z[:, moving], axis=0)
+        usual = np.quantile(steps, 0.9, axis=0)
+        sizes = np.sqrt(np.mean((steps / spread) ** 2, axis=1))
+        lost = ((steps > 6 * usual).mean(1) > 0.6) & (sizes > 0.5)
+        if lost.any() and lost.mean() < RARE / 2:
+            step = int(lost.nonzero()[0][0])
+            logger.warning(
+                "%s: all columns jump at once (%d such steps): does another episode begin there? Name the column that tells "
+                "trajectories apart, trajectory=NAME, or cut there", self.place(step), lost.sum(),
+            )  # fmt: skip
+
+    def _warn_of_repeated_rows(self) -> None:
+        """Warn of a log that was written more often than its numbers were renewed."""
+        still = [~np.diff(states, axis=0).any(1) for states in self.states]
+        alone = np.concatenate([own[1:-1] & ~own[:-2] & ~own[2:] for own in still])
+        if len(alone) and alone.mean() > REPEATED:
+            name = self.recordings.trajectories[0].name
+            logger.warning(
+                "%s: %.0f %% of rows repeat the row before them and others don't: was the log written more often than the "
+                "sensors were read? Keep the rows that are new", name, 100 * alone.mean(),
+            )  # fmt: skip
+
+
+def _is_part(name: str, column: str) -> bool:
+    return column in (name, name.rpartition("[")[0])
