@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from importlib import resources
@@ -29,6 +29,7 @@ from rppdyn.envs.mirror import published_spec
 from rppdyn.envs.model_symmetry import ModelSymmetry
 from rppdyn.envs.observation.action import notes, space_of
 from rppdyn.envs.observation.recognition import observation_of, recognise
+from rppdyn.envs.simulator import quiet_mujoco
 from rppdyn.envs.spec import Space, Symmetry, SymmetrySpec
 from rppdyn.envs.terms.layout import CompiledTerms, compile_terms, read_terms
 from rppdyn.envs.terms.robot import Pose
@@ -67,7 +68,10 @@ _TASKS: Mapping[str, Mapping[str, Choice]] = {
     "Reacher": {"O(2)": ("left-right", "yaw"), "yaw": ("yaw",), "left-right": ("left-right",)},
     "Pusher": {"left-right": ("left-right",), "yaw": ("yaw",), "both": ("left-right", "yaw")},
 }
-"""Named choices of each of Gymnasium's tasks, the default first: the largest group that keeps the reward."""
+"""Named choices of each of Gymnasium's tasks, the default first: the largest group that keeps the reward.
+
+The default is that of the task's own model: of another model in the task (``xml_file=``) the model decides.
+"""
 
 KNOWN_ENVIRONMENTS: tuple[str, ...] = tuple(f"{task}-v5" for task in _TASKS)
 """Gymnasium's MuJoCo tasks, whose choices have names; other environments and models choose by the symmetries' own names."""
@@ -91,8 +95,8 @@ def symmetry_spec(
             positions and velocities. An environment with a method `symmetry_spec` is asked for its own.
         symmetry: which one, where there are several: a named choice of the task ("D4"), or names of derived symmetries
             ("left-right", "quarter turn"; several as a sequence or joined by "+"). None is the task's default, the
-            largest group known to keep its reward; for a task that is not Gymnasium's, the discrete symmetries that
-            nothing in the model spoils.
+            largest group known to keep its reward; for another model or task than Gymnasium's, the discrete symmetries
+            that nothing in the model spoils.
         variant: "derived", or "published" for the representation of the residual-pathway papers, right or wrong, of which
             there is one for a task.
         observation: terms that the observation of a model consists of, or groups of them by name
@@ -271,15 +275,9 @@ def symmetry_specs(source: str | Path | gym.Env | mujoco.MjModel) -> tuple[list[
         model, name = given
         build = partial(_of_model, model, name, variant="derived")
     elif isinstance(source, str):
-        if _task_name(source) in _TASKS:
-            return [symmetry_spec(source)], []
         with closing(stock_env(source, disable_env_checker=True)) as env:
             return symmetry_specs(env)
-    elif (
-        not hasattr(source, "unwrapped")
-        or _task_name(env_name(source)) in _TASKS  # type: ignore[arg-type]
-        or hasattr(source.unwrapped, "symmetry_spec")
-    ):
+    elif not hasattr(source, "unwrapped") or hasattr(source.unwrapped, "symmetry_spec") or _is_stock(source):
         return [symmetry_spec(source)], []
     else:
         model, name = _model_of(source), env_name(source)  # type: ignore[arg-type]
@@ -323,7 +321,7 @@ def symmetry_choices(source: str | Path | gym.Env | mujoco.MjModel) -> dict[str,
         with closing(stock_env(source, disable_env_checker=True)) as made:
             return symmetry_choices(made)
     env: Any = source
-    named = _TASKS.get(_task_name(env_name(env))) or getattr(env.unwrapped, "symmetry_choices", None)
+    named = _TASKS[_task_name(env_name(env))] if _is_stock(env) else getattr(env.unwrapped, "symmetry_choices", None)
     return dict(named) if named else {name: (name,) for name in derive(_model_of(env)).names}
 
 
@@ -346,8 +344,14 @@ def _of_env(env, symmetry: str | None, variant: str) -> SourcedSpec:
         raise ValueError(
             f"{name}: symmetry={symmetry!r} with variant='published', which is one symmetry; leave one out"
         )
+    is_stock = _is_stock(env)
+    if variant == "published" and not is_stock:
+        raise ValueError(
+            f"variant='published' is of the models of Gymnasium's tasks only; leave it out for this {name}"
+        )
     derivation = derive(model)
-    choice = _choose(_TASKS.get(_task_name(name), {}), derivation, symmetry, name)
+    named = _TASKS.get(_task_name(name), {})
+    choice = _choose(named, derivation, symmetry, name, default=next(iter(named.values())) if is_stock else ())
     chosen = [derivation[one] for one in choice]
     observation = observation_of(env)
     spec = _build(name, model, chosen, space_of(observation, chosen), notes(observation, chosen))
@@ -437,7 +441,11 @@ def _of_model(model, name: str, symmetry: str | None, variant: str) -> SourcedSp
     return spec, model
 
 
-def _choose(named: Mapping[str, Choice], derivation: Derivation, symmetry: str | None, name: str) -> Choice:
+def _choose(
+    named: Mapping[str, Choice], derivation: Derivation, symmetry: str | None, name: str, default: Choice = ()
+) -> Choice:
+    """Symmetries of a model by the name of a choice or their own; without one the default, or what nothing spoils."""
+    named = {one: names for one, names in named.items() if set(names) <= set(derivation.names)}
     if symmetry is not None:
         if symmetry in named:
             return named[symmetry]
@@ -446,8 +454,8 @@ def _choose(named: Mapping[str, Choice], derivation: Derivation, symmetry: str |
             known = ", ".join(dict.fromkeys([*named, *derivation.names])) or "none"
             raise ValueError(f"{name} has no symmetry {unknown[0]!r}; known: {known} (several are joined by +)")
         return tuple(sorted(parts, key=derivation.names.index))
-    if named:
-        return next(iter(named.values()))
+    if default in named.values():
+        return default
     if unspoilt := _unspoilt(derivation):
         return unspoilt
     if not derivation.symmetries:
@@ -455,8 +463,9 @@ def _choose(named: Mapping[str, Choice], derivation: Derivation, symmetry: str |
     first = derivation.symmetries[0]
     spoilt = f" ({first.name}: {first.deviations[0]})" if first.deviations else ""
     raise ValueError(
-        f"no exact discrete symmetry of {name} to take by default{spoilt}: choose one by symmetry=, of "
-        f"{', '.join(derivation.names)}; `rppdyn certify` says how far each is off"
+        f"no exact discrete symmetry of {name} to take by default{spoilt}: choose one by symmetry= (on the "
+        f"command line env.symmetry=, for certify --symmetry), of {', '.join(derivation.names)}; `rppdyn certify` says how "
+        "far each is off"
     )
 
 
@@ -511,3 +520,28 @@ def _task_name(env_id: str) -> str:
     """Gymnasium's name of a task without its version, "" for an environment of others."""
     task, _, version = env_id.rpartition("-v")
     return task if version in ("4", "5") else ""
+
+
+def _is_stock(env) -> bool:
+    """Check whether an environment is one of Gymnasium's tasks and its file compiles to the model that the task comes with.
+
+    What was changed since, such as an actuator's strength, is not looked at: the task's symmetries are then approximate.
+    """
+    known, path = _stock_models(_task_name(env_name(env))), getattr(env.unwrapped, "fullpath", None)
+    return bool(known) and path is not None and _file_digest(path) in known
+
+
+def _file_digest(path: Any) -> str:
+    with quiet_mujoco(), suppress(ValueError):  # the file is gone
+        return model_digest(mujoco.MjModel.from_xml_path(str(path)))
+    return ""
+
+
+@cache
+def _stock_models(task: str) -> frozenset[str]:
+    """Digests of the models that Gymnasium has for a task, of all its versions."""
+    if task not in _TASKS:
+        return frozenset()
+    files = resources.files("gymnasium.envs.mujoco").joinpath("assets").iterdir()
+    own = (f for f in files if f.name.removesuffix(".xml").removesuffix("_v5").replace("_", "") == task.lower())
+    return frozenset(map(_file_digest, own))

@@ -10,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 import pytest
 import torch
 from handwritten import ROBOTS
 from mutants import EXACT, joint_mutants
 from refusals import refused
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.envs import (
     KNOWN_ENVIRONMENTS,
@@ -27,6 +29,8 @@ from rppdyn.envs import (
     symmetry_choices,
     symmetry_spec,
 )
+from rppdyn.envs.catalogue import symmetry_specs
+from rppdyn.envs.derivation import derive
 from rppdyn.envs.making import load_model
 from rppdyn.envs.mirror import PUBLISHED
 from rppdyn.groups import SO
@@ -366,9 +370,68 @@ def test_changed_environments():
         symmetry_spec(stacked)
     hopper = Path(gym.envs.mujoco.__file__).parent / "assets" / "hopper.xml"
     changed = gym.make("Walker2d-v5", xml_file=str(hopper))
-    with refused("'leg swap'", "front-back"):
+    with refused("env.symmetry=", "front-back"):
         symmetry_spec(changed)
+    with refused("published"):
+        symmetry_spec(changed, variant="published")
     assert symmetry_spec(changed, symmetry="front-back").qpos == symmetry_spec("Hopper-v5").qpos
+
+
+LEG = """<body pos="{x} {y} 0" euler="0 0 {turn}"><joint name="yaw{i}" axis="0 0 1" range="-40 40"/>
+<geom type="capsule" fromto="0 0 0 .12 0 0" size=".02"/><body pos=".12 0 0"><joint name="knee{i}" axis="0 1 0" range="-60 60"/>
+<geom type="capsule" fromto="0 0 0 .1 0 -.12" size=".02"/></body></body>"""
+MOTORS = """<motor joint="yaw{i}" ctrlrange="-1 1"/><motor joint="knee{i}" ctrlrange="-1 1"/>"""
+
+
+def many_legs(path, n: int) -> str:
+    """The file of a robot of n equal legs."""
+    places = [(i, 360 / n * i) for i in range(n)]
+    legs = "".join(
+        LEG.format(i=i, turn=a, x=0.15 * np.cos(np.deg2rad(a)), y=0.15 * np.sin(np.deg2rad(a))) for i, a in places
+    )
+    path.write_text(
+        '<mujoco><worldbody><geom type="plane" size="9 9 .1"/><body name="torso" pos="0 0 .3"><freejoint/>'
+        f'<geom type="cylinder" size=".15 .04"/>{legs}</body></worldbody>'
+        f"<actuator>{''.join(MOTORS.format(i=i) for i in range(n))}</actuator></mujoco>"
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize(("legs", "order"), [(2, 4), (3, 6), (5, 10), (6, 12)])
+def test_another_robot_in_a_task_has_its_own_symmetries(tmp_path, legs, order):
+    options = dict(include_cfrc_ext_in_observation=False, frame_skip=2)
+    env = gym.make("Ant-v5", xml_file=many_legs(tmp_path / "robot.xml", legs), **options)
+    spec = symmetry_spec(env)
+    assert spec.group.order == order and set(spec.generator_names) <= set(derive(env.unwrapped.model).names)
+    assert set(symmetry_choices(env)) == set(derive(env.unwrapped.model).names)
+    assert symmetry_spec(DummyVecEnv([lambda: env])) == spec
+    assert symmetry_specs(env)[0][0] == spec and len(symmetry_specs(env)[0]) > 1
+    with refused("'quarter turn'"):
+        symmetry_spec(env, symmetry="quarter turn")
+
+
+@pytest.mark.filterwarnings("ignore:.*settotalmass")
+@every_env
+def test_the_default_of_a_task_is_of_its_own_model(tmp_path, env_id):
+    """A stock file elsewhere is that model; with a weight on one side it is another, of which nothing is assumed."""
+    stock = Path(gym.make(env_id).unwrapped.fullpath)
+    model = mujoco.MjSpec.from_file(str(stock))
+    copy = tmp_path / "copy.xml"
+    copy.write_bytes(stock.read_bytes())
+    assert symmetry_spec(gym.make(env_id, xml_file=str(copy))) == symmetry_spec(env_id)
+    last = model.bodies[-3]
+    last.add_geom(type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[0.03, 0, 0], pos=[0.05, 0.1, 0.07], mass=0.3)
+    model.compile()
+    (tmp_path / "own.xml").write_text(model.to_xml())
+    env = gym.make(env_id, xml_file=str(tmp_path / "own.xml"))
+    derivation = derive(env.unwrapped.model)
+    if not any(not s.is_continuous and not s.deviations for s in derivation.symmetries):
+        with refused("symmetry=", "env.symmetry=", derivation.names[0]):
+            symmetry_spec(env)
+    else:
+        assert not any(derivation[name].deviations for name in symmetry_spec(env).generator_names)
+    (one, *_) = derivation.names
+    assert symmetry_spec(env, symmetry=one).generator_names == (one,)
 
 
 @pytest.mark.parametrize(
