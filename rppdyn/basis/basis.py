@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
@@ -28,6 +28,12 @@ MAX_BYTES = 2**30
 
 MAX_SPARSE_BYTES = 2**32
 """Limit in bytes of the entries that are formed to find those that are not zero, and of those that are found."""
+
+LONGEST_SHARE = 0.99
+"""Rows at least so long, as a share of the longest, count as equally long: rounding must not choose between them."""
+
+CANONICAL_ROUNDING = 1e-13
+"""Entries of canonical basis vectors up to this size are taken as zero."""
 
 ENTRY_BYTES = 24
 """Row, column and value of an entry that is not zero."""
@@ -62,6 +68,24 @@ class Subspace(ABC):
     @abstractmethod
     def arrays(self) -> dict[str, Array]:
         """The arrays that determine the subspace, for the cache."""
+
+    @cached_property
+    def canonical(self) -> Subspace:
+        """The same subspace by basis vectors that follow from it alone, so that coefficients mean the same on every machine.
+
+        Vectors from singular values or irreducible types are known up to a rotation, which hangs on rounding and so on the
+        processor. Here they are rows of the projector, each the first of the longest that are left, made orthonormal in turn.
+        """
+        q = self.dense().numpy()
+        left, chosen = q.copy(), np.zeros((self.rank, self.rank), q.dtype)
+        for k in range(self.rank):
+            lengths = np.linalg.norm(left, axis=1)
+            row = left[np.argmax(lengths > LONGEST_SHARE * lengths.max())]
+            chosen[:, k] = row.conj() / np.linalg.norm(row)
+            left -= np.outer(left @ chosen[:, k], chosen[:, k].conj())
+        q = q @ chosen
+        q[np.abs(q) < CANONICAL_ROUNDING] = 0
+        return DenseSubspace(q)
 
     @property
     def nbytes(self) -> int:
@@ -98,6 +122,11 @@ class OrbitSubspace(Subspace):
     """
 
     kind = "orbits"
+
+    @property
+    def canonical(self) -> Subspace:
+        """Orbits have one basis."""
+        return self
 
     def __init__(self, labels: Array, sign: Array | None, dtype: np.dtype) -> None:
         self.labels, self.sign, self.np_dtype = labels, sign, np.dtype(dtype)
@@ -430,6 +459,11 @@ class Basis:
     @cached_property
     def _block_sparse(self) -> dict[int, tuple[Tensor, Tensor, Tensor]]:
         return {id(b.basis): b.basis.sparse() for b in self.blocks if b.rank}
+
+    def canonical(self) -> Basis:
+        """The same invariants in the basis that follows from them alone (:attr:`Subspace.canonical`)."""
+        own = {id(b.basis): b.basis.canonical for b in self.blocks}
+        return Basis(self.rep, tuple(replace(b, basis=own[id(b.basis)]) for b in self.blocks), self.certificate)
 
     def dense(self, max_bytes: int = MAX_BYTES) -> Tensor:
         """Q as a (dim, rank) tensor.

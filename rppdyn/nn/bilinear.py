@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rppdyn.nn.coefficients import ExactBuffers, layout_number
 from rppdyn.nn.derivatives import Arithmetic, PullBack, evaluate, evaluate_vjp, plain_vjp
 from rppdyn.nn.linear import bind, check_size
 from rppdyn.nn.pathways import Pathway, written
@@ -77,7 +78,7 @@ class BilinearPathway(Pathway):
         return f"{self.weight.numel()} weights, variance={written(self.log_variance)}"
 
 
-class Bilinear(nn.Module):
+class Bilinear(ExactBuffers):
     """The identity plus contractions of pairs of parts, ``rep -> rep`` (Finzi 2023, 2.6).
 
     Of each part at most ``maps`` copies serve as maps; which, is drawn from ``generator`` at construction and kept in a
@@ -122,9 +123,9 @@ class Bilinear(nn.Module):
             [index.T.flatten() for _, index in parts]
         )  # part by part, of each all copies of one component together
         contiguous = bool((order == torch.arange(rep.dim)).all())
-        self.register_buffer("order", None if contiguous else order)
+        self.register_constant("order", None if contiguous else order)
         inverse = order.argsort()
-        self.register_buffer("inverse", None if contiguous else inverse)
+        self.register_constant("inverse", None if contiguous else inverse)
 
         chosen: dict[int, Tensor] = {}
         rows: dict[tuple, Tensor] = {}  # of the features, part by part, that hold the maps' matrices: (out, in, map)
@@ -137,6 +138,9 @@ class Bilinear(nn.Module):
         self.register_buffer("maps", torch.cat(list(rows.values())))
         shapes = tuple((index.shape[1], index.shape[0]) for _, index in parts)
         groups = grouped(self.contractions)
+        self.register_layout(
+            f"products of {rep} of {rep.G}", [layout_number(order + 1.0, order), *map(float, sum(shapes, ()))]
+        )
         self.plan = Plan(groups, shapes, {key: len(index) for key, index in rows.items()})
 
         terms = [

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,54 +16,179 @@ if TYPE_CHECKING:
 
 
 class ExactBuffers(nn.Module):
-    """A module whose structural constants survive ``float()``, ``half()`` and ``double()`` without rounding.
+    """A module whose constants survive ``float()``, ``half()`` and ``double()`` without rounding, and stay out of state dicts.
 
     ``register_exact("values", t)`` keeps ``values_exact`` in float64, saved in the state dict, and derives ``values`` in
     the module's dtype, which is what forward passes read. Casting to float32 and back, or building in float32 and
     calling ``double()``, therefore loses nothing: ``net.double()`` is equivariant to 1e-12.
+
+    ``register_constant`` does so with what follows from the module's arguments: bases, pairings, indices. No state dict holds
+    it. What one holds in its place is the ``layout`` of ``register_layout``: words for the representations, and numbers that
+    differ where the constants do. Weights of another layout are refused. Files of earlier versions, which hold the constants,
+    are compared with them.
     """
+
+    words = "of other representations"
+    basis_names: tuple[str, ...] = ()
+    """Constants that are a basis: another one of the space is as good, and an earlier version's state dict may hold one."""
 
     def __init__(self) -> None:
         super().__init__()
         self._exact: dict[str, str | None] = {}
+        self._constants: dict[str, Tensor] = {}
+        self._solved: dict[str, Tensor] | None = None  # the solver's basis, where that of a state dict is in its place
 
     def register_exact(self, name: str, value: Tensor, *, working_copy: bool = True) -> None:
         """Keep ``value`` in float64; with ``working_copy``, under ``<name>_exact`` beside a cast one under ``name``."""
+        self._register_exact(name, value, working_copy, persistent=True)
+
+    def register_constant(self, name: str, value: Tensor | None, *, working_copy: bool = True) -> None:
+        """Keep what follows from the arguments; numbers with a fraction as by :meth:`register_exact`."""
+        if value is None:
+            self.register_buffer(name, None, persistent=False)
+        elif value.is_floating_point():
+            self._register_exact(name, value, working_copy, persistent=False)
+            buffer = f"{name}_exact" if working_copy else name
+            self._constants[buffer] = self.get_buffer(buffer)
+        else:
+            self.register_buffer(name, value, persistent=False)
+            self._constants[name] = value
+
+    def _register_exact(self, name: str, value: Tensor, working_copy: bool, persistent: bool) -> None:
         exact = value.detach().to(torch.float64)
         if working_copy:
-            self.register_buffer(f"{name}_exact", exact)
+            self.register_buffer(f"{name}_exact", exact, persistent=persistent)
             self.register_buffer(name, exact.to(torch.get_default_dtype()), persistent=False)
             self._exact[f"{name}_exact"] = name
         else:
-            self.register_buffer(name, exact)
+            self.register_buffer(name, exact, persistent=persistent)
             self._exact[name] = None
+
+    def register_layout(self, words: str, numbers: Iterable[float]) -> None:
+        """Put the layout into the state dict, as the bytes of a line of text."""
+        line = LAYOUT_SEPARATOR.join([words, *(f"{x:.10g}" for x in numbers)])
+        self._constants["layout"] = torch.tensor(list(line.encode()), dtype=torch.uint8)
+        self.register_buffer("layout", self._constants["layout"])
+
+    def take_layout(self) -> list[float]:
+        """The numbers of the layout, which a network that this module is a part of has in its own from now on."""
+        del self._buffers["layout"]
+        return _read_layout(self._constants.pop("layout"))[1]
 
     def drop_exact(self, name: str) -> Tensor:
         """Keep ``name`` no longer, neither in float64 nor cast; returns what it was in float64."""
         buffer = f"{name}_exact" if f"{name}_exact" in self._exact else name
         working, value = self._exact.pop(buffer), self.get_buffer(buffer)
+        self._constants.pop(buffer, None)
         del self._buffers[buffer]
         if working is not None:
             del self._buffers[working]
         return value
 
     def _apply(self, fn, recurse=True):
-        exact = {name: self.get_buffer(name) for name in self._exact if name in self._buffers}
+        exact = {name: self.get_buffer(name) for name in self._exact if name in self._buffers} | self._constants
         super()._apply(fn, recurse)
         for name, value in exact.items():
-            self._buffers[name] = value.to(self.get_buffer(name).device)  # moved like the others, but not cast
+            device = self.get_buffer(name).device
+            if not value.is_meta or device.type == "meta":  # what was on meta comes with a state dict
+                self._buffers[name] = value.to(device)  # moved like the others, but not cast
         self._derive()
         return self
 
-    def _load_from_state_dict(self, *args, **kwargs):
-        super()._load_from_state_dict(*args, **kwargs)
+    def check_layout(self, state_dict: Mapping[str, Tensor], prefix: str) -> None:
+        """Refuse the state dict of another layout; constants that an earlier version saved are compared.
+
+        Raises:
+            ValueError: naming both layouts.
+        """
+        own = self._constants.get("layout")
+        where, mine = prefix.rstrip(".") or type(self).__name__, None if own is None else _read_layout(own)
+        saved = state_dict.get(f"{prefix}layout")
+        if mine is not None and saved is not None:
+            words, numbers = _read_layout(saved)
+            if not _are_close(numbers, mine[1]):
+                raise ValueError(
+                    f"{where} is {mine[0]}, and the state dict has weights of {words}: give it to a network with these "
+                    "representations, in this order"
+                )
+        names = {*self._constants, *self.basis_names}
+        if not self.takes_constants({name: t for name in names if (t := state_dict.get(prefix + name)) is not None}):
+            raise ValueError(
+                f"{where} is {self.words if mine is None else mine[0]}, and the state dict has weights of another "
+                "layout, by the basis that it holds: give it to a network with the representations that it was saved from"
+            )
+
+    def takes_constants(self, saved: Mapping[str, Tensor]) -> bool:
+        """Check whether constants of an earlier version's state dict are this module's."""
+        return all(
+            t.shape == self._constants[name].shape
+            and bool(torch.allclose(t.double().cpu(), self._constants[name].double()))
+            for name, t in saved.items()
+            if name != "layout"
+        )
+
+    def saved_basis(self, state_dict: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        """The basis that a state dict holds, as those of earlier versions do."""
+        return {name: state_dict[prefix + name] for name in self.basis_names if prefix + name in state_dict}
+
+    def use_basis(self, saved: Mapping[str, Tensor]) -> None:
+        """Take the basis that saved coefficients belong to; without one, the solver's. State dicts hold one that is another."""
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self._solved is not None:
+            destination.update({prefix + n: self.get_buffer(n) for n in self.basis_names if n in self._constants})
+
+    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
+        self.check_layout(state_dict, prefix)
+        if saved := self.saved_basis(state_dict, prefix):
+            self.use_basis(saved)
+        for name in {*self._constants, *saved}:
+            state_dict.pop(prefix + name, None)
+        if (layout := self._buffers.get("layout")) is not None:
+            state_dict[f"{prefix}layout"] = layout
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._derive()
 
     def _derive(self) -> None:
         for name, working in self._exact.items():
-            if working is not None:
-                exact, old = self.get_buffer(name), self.get_buffer(working)
+            exact = self.get_buffer(name)
+            if working is not None and not exact.is_meta:
+                old = self.get_buffer(working)
                 self._buffers[working] = exact.to(device=old.device, dtype=old.dtype)
+
+
+LAYOUT_SEPARATOR = "\n"
+LAYOUT_TOLERANCE = 1e-6
+"""How far numbers of one layout may be apart, beside their size and 1."""
+
+
+def check_layouts(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str = "") -> None:
+    """Refuse another layout of any part of a module before one of them is loaded.
+
+    Raises:
+        ValueError: naming both layouts.
+    """
+    for name, part in module.named_modules():
+        if isinstance(part, ExactBuffers):
+            part.check_layout(state_dict, f"{prefix}{name}." if name else prefix)
+
+
+def _read_layout(line: Tensor) -> tuple[str, list[float]]:
+    words, *numbers = bytes(line.tolist()).decode().split(LAYOUT_SEPARATOR)
+    return words, [float(x) for x in numbers]
+
+
+def _are_close(one: Sequence[float], other: Sequence[float]) -> bool:
+    return len(one) == len(other) and all(
+        math.isclose(a, b, rel_tol=LAYOUT_TOLERANCE, abs_tol=LAYOUT_TOLERANCE) for a, b in zip(one, other, strict=True)
+    )
+
+
+def layout_number(values: Tensor, *places: Tensor) -> float:
+    """A number that hardly any other values at any other places have: their sum, with a weight for each place."""
+    weights = (torch.cos(math.sqrt(k + 2) * p.double() + k) for k, p in enumerate(places))
+    return float(functools.reduce(torch.mul, weights, values.double()).sum())
 
 
 # -- from the scaled coefficients of an equivariant basis to the dense tensor that they describe -------------------------------
@@ -96,6 +222,8 @@ class CoefficientMap(ExactBuffers):
         shape: shape of the dense tensor, whose row-major vector the basis describes.
     """
 
+    basis_names = ("scale_exact", "index", "rows", "cols", "values_exact")
+
     scale: Tensor
     scale_exact: Tensor
     index: Tensor
@@ -106,10 +234,11 @@ class CoefficientMap(ExactBuffers):
 
     def __init__(self, basis: Basis, shape: Sequence[int]):
         super().__init__()
+        self.words = f"a map of {basis.rep} of {basis.rep.G}"
         self.shape = tuple(shape)
         self.size = math.prod(self.shape)
         self.rank = basis.rank
-        rows, cols, values = basis.sparse()
+        rows, cols, values = basis.canonical().sparse()
         cols = _copies_inside(basis)[cols]
         values = values.to(torch.float64)
         leverage = values.new_zeros(self.size).index_add_(0, rows, values**2)
@@ -118,24 +247,28 @@ class CoefficientMap(ExactBuffers):
         rounded = values.round()
         if len(values) and (values - rounded).abs().max() < 1e-12:
             values = rounded  # orbits: exactly +-1, so that tied weights are equal to the last bit
-        self.register_exact("scale", scale)
+        order = (rows * self.rank + cols).argsort(stable=True)
+        self._store(rows[order], cols[order], values[order], scale)
+        self.number = layout_number(values, rows, cols)
+
+    def _store(self, rows: Tensor, cols: Tensor, values: Tensor, scale: Tensor) -> None:
+        """Keep the map from parameters to the tensor, in the form that is fastest."""
+        self.register_constant("scale", scale)
         if len(rows) and len(rows.unique()) == len(rows):
             spread = (
                 torch.arange(self.size) % self.rank
             )  # where there is no entry: sums of zeros into one place take long
-            index = spread.scatter_(0, rows, cols)
             factor = values.new_zeros(self.size).scatter_(0, rows, values)
             self.form = "gather" if (factor == 1).all() else "signed gather"
-            self.register_buffer("index", index)
+            self.register_constant("index", spread.scatter_(0, rows, cols))
             if self.form == "signed gather":
-                self.register_exact("values", factor)
+                self.register_constant("values", factor)
         else:
             self.form = "sparse" if len(rows) else "zero"
             if self.form == "sparse":
-                order = (rows * self.rank + cols).argsort(stable=True)
-                self.register_buffer("rows", rows[order])
-                self.register_buffer("cols", cols[order])
-                self.register_exact("values", values[order])
+                self.register_constant("rows", rows)
+                self.register_constant("cols", cols)
+                self.register_constant("values", values)
 
     def forward(self, theta: Float[Tensor, " rank"], onto: Float[Tensor, "..."] | None = None) -> Float[Tensor, "..."]:
         """The dense tensor, added to ``onto`` where that is given."""
@@ -148,6 +281,35 @@ class CoefficientMap(ExactBuffers):
         dense = theta.index_select(0, self.index)
         dense = (dense if self.form == "gather" else dense * self.values).view(self.shape)
         return dense if onto is None else dense + onto
+
+    def takes_constants(self, saved: Mapping[str, Tensor]) -> bool:
+        """Check whether a saved basis spans the same maps: another basis of them is as good, with its own coefficients."""
+        if not saved:
+            return True
+        rows, cols, values, scale = _saved_entries(saved)
+        if len(scale) != self.rank or (len(rows) and (rows.max() >= self.size or cols.max() >= self.rank)):
+            return False
+        theta = torch.cos(torch.arange(self.rank)).double() / scale
+        w = torch.zeros(self.size, dtype=torch.float64).index_add_(0, rows, values * theta[cols])
+        inside = self.transpose(w.to(self.scale_exact.device)).square().sum().cpu()
+        return bool(torch.isclose(w.square().sum(), inside, rtol=LAYOUT_TOLERANCE))
+
+    def use_basis(self, saved: Mapping[str, Tensor]) -> None:
+        own = dict(self._constants if self._solved is None else self._solved)
+        new = _saved_entries(saved or own)
+        is_own = all(a.shape == b.shape and torch.allclose(a, b) for a, b in zip(new, _saved_entries(own), strict=True))
+        if is_own and self._solved is None:
+            return
+        like = self.scale
+        for name in list(self._constants):
+            self.drop_exact(name) if name in self._exact else self._buffers.pop(name)
+        self._constants = {}
+        self._solved = None if is_own else own
+        self._store(*(_saved_entries(own) if is_own else new))
+        for name, value in self._constants.items():
+            self._buffers[name] = value.to(like.device)
+            if (working := self._exact.get(name)) is not None:
+                self._buffers[working] = value.to(like)
 
     def beta(self, theta: Float[Tensor, " rank"]) -> Float[Tensor, " rank"]:
         """The coefficients in the orthonormal basis."""
@@ -194,6 +356,18 @@ class CoefficientMap(ExactBuffers):
 
     def extra_repr(self) -> str:
         return f"{self.rank} -> {'x'.join(map(str, self.shape))}, {self.form}"
+
+
+def _saved_entries(saved: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Rows, columns, values and scales of a saved basis, on the CPU."""
+    on_cpu = {name: t.detach().cpu() for name, t in saved.items()}
+    scale = on_cpu.get("scale_exact", torch.zeros(0)).double()
+    if "rows" in on_cpu:
+        return on_cpu["rows"], on_cpu["cols"], on_cpu["values_exact"].double(), scale
+    cols = on_cpu.get("index", torch.zeros(0, dtype=torch.int64))
+    values = on_cpu.get("values_exact", torch.ones(len(cols))).double()
+    rows = values.nonzero().squeeze(1)
+    return rows, cols[rows], values[rows], scale
 
 
 def _copies_inside(basis: Basis) -> Tensor:

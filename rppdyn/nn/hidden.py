@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from rppdyn.basis import isotypic
 from rppdyn.groups import Group
+from rppdyn.nn.coefficients import ExactBuffers, layout_number
 from rppdyn.nn.curvature import Kronecker, of_gradients
 from rppdyn.nn.derivatives import Arithmetic, PullBack, evaluate, evaluate_vjp, plain_vjp
 from rppdyn.nn.linear import FREE_SCALE, bind, check_size
@@ -480,7 +481,7 @@ class Pointwise(nn.Module):
         return f"{self.rep}" + ("" if self.activation is SWISH else f", {self.activation.name}")
 
 
-class Gate(nn.Module):
+class Gate(ExactBuffers):
     r"""``gate(x) = sigmoid(g) x + c swish(x)``: equivariant for ``c = 0``, with a free swish per channel otherwise.
 
     Scalars and permutation-like parts gate themselves (swish); each other part, sign representations and pseudoscalars
@@ -516,28 +517,16 @@ class Gate(nn.Module):
         order = torch.cat([pointwise, *(index.flatten() for index in others)])
         gates = torch.arange(n).split([copies for _, copies in shapes])
         repeated = [gate.repeat(components) for gate, (components, _) in zip(gates, shapes, strict=True)]
-        self.register_buffer("gates", torch.cat([n + torch.arange(len(pointwise)), *repeated]))
+        self.register_constant("gates", torch.cat([n + torch.arange(len(pointwise)), *repeated]))
         contiguous = bool((order == torch.arange(rep.dim)).all())
-        self.register_buffer("order", None if contiguous else torch.cat([torch.arange(n), n + order]))
-        self.register_buffer("inverse", None if contiguous else order.argsort())
+        self.register_constant("order", None if contiguous else torch.cat([torch.arange(n), n + order]))
+        self.register_constant("inverse", None if contiguous else order.argsort())
         self.free = None
         if free_variance != 0:
             self.free = GatePathway(
                 rep.dim, free_variance, scale=free_scale, activation=self.activation, generator=generator
             )
-
-    def _load_from_state_dict(
-        self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-    ):
-        saved = state_dict.get(f"{prefix}gates")
-        if saved is not None and not torch.equal(saved.cpu(), self.gates.cpu()):  # the weights would be read wrongly
-            error_msgs.append(
-                f"{prefix}gates: saved by a version of rppdyn that ordered gated features otherwise, or of another network; "
-                "train it again with this version"
-            )
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+            self.register_layout(f"gates of {rep} of {rep.G}", [layout_number(self.gates, order)])
 
     def assemble(self) -> Tensor | None:
         """The free pathway's coefficients, if there is one."""

@@ -12,10 +12,11 @@ from numbers import Real
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from rppdyn.groups import Group
+from rppdyn.nn.coefficients import ExactBuffers
 from rppdyn.nn.pathways import (
     AffineMap,
     EquivariantPathway,
@@ -165,7 +166,7 @@ def largest(
     return groups[0]
 
 
-class RelaxedLinear(nn.Module):
+class RelaxedLinear(ExactBuffers):
     r"""``y = (A + B) x + a + b`` with ``A, a`` equivariant and ``B, b`` free, each with its own Gaussian prior.
 
     :math:`\mathrm{vec}(A) = Q\beta`, :math:`\beta \sim N(0, \sigma_a^2)` and :math:`B \sim N(0, \sigma_b^2)`, so that the
@@ -271,6 +272,10 @@ class RelaxedLinear(nn.Module):
             setattr(self, name, equivariant.get(name))
         self.free = free
         self.pathway_names = (*names, "free")
+        if equivariant:
+            maps = (m for pathway in equivariant.values() for m in (pathway.weight_map, pathway.bias_map))
+            words = f"{self.rep_in} -> {self.rep_out} of {written_chain(self.groups)}"
+            self.register_layout(words, [m.number for m in maps if m is not None])
 
     @property
     def equivariant_pathways(self) -> tuple[EquivariantPathway, ...]:

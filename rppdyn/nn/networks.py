@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, Literal, TypedDict, Unpack, cast, get_args
 
 import torch
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from rppdyn.groups import Group
 from rppdyn.nn.assembling import ModuleList, Network
 from rppdyn.nn.bilinear import Bilinear
+from rppdyn.nn.coefficients import ExactBuffers, check_layouts, layout_number
 from rppdyn.nn.derivatives import PullBack
 from rppdyn.nn.hidden import (
     Activation,
@@ -142,7 +143,7 @@ def _samples_first(x: Float[Tensor, "*batch in"], weight: Tensor, bias: Tensor |
     return _affine(_samples_last(x, weight), weight, bias).mT.reshape(*x.shape[:-1], weight.shape[-2])
 
 
-class RPPEMLP(Network):
+class RPPEMLP(Network, ExactBuffers):
     r"""An equivariant multilayer perceptron with a residual pathway prior (Finzi 2023, 2.6 and 3.4).
 
     Every linear layer is a sum of an equivariant pathway with prior variance :math:`\sigma_a^2` and a free one with
@@ -278,6 +279,15 @@ class RPPEMLP(Network):
         )
 
         check_bottlenecks(self)
+        parts = [m for m in self.modules() if isinstance(m, ExactBuffers) and "layout" in m._buffers]
+        if numbers := [number for part in parts for number in part.take_layout()]:
+            layers = (f"{len(list(same))} x ({rep})" for rep, same in groupby(self.hidden))
+            words = " -> ".join([str(self.rep_in), *layers, str(self.rep_out)])
+            place = torch.arange(len(numbers))
+            self.register_layout(
+                f"{words} of {written_chain(self.groups)}", [layout_number(torch.tensor(numbers), place)]
+            )
+        self.register_state_dict_post_hook(pack_variances)
         if device is not None:
             self.to(device)
 
@@ -303,6 +313,10 @@ class RPPEMLP(Network):
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
         return self._run(x, self.assemble())
+
+    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
+        check_layouts(self, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def gradient(self, x: Float[Tensor, "*batch in"], weights: Weights | None = None) -> Float[Tensor, "*batch in"]:
         """The gradient by ``x`` of a network with one output, such as a Hamiltonian; with weights from :meth:`assemble`.
@@ -361,6 +375,17 @@ class RPPEMLP(Network):
 
     def extra_repr(self) -> str:
         return f"{self.rep_in} -> {self.rep_out}, {written_chain(self.groups)}"
+
+
+def pack_variances(net: nn.Module, state_dict: dict[str, Tensor], prefix: str, local_metadata: Any) -> None:
+    """Put the variances of a state dict into one memory, since a file has 300 bytes beside each, and leave out versions."""
+    names = [key for key in state_dict if key.startswith(prefix) and key.endswith(".log_variance")]
+    are_buffers = not any(state_dict[name].ndim or state_dict[name].requires_grad for name in names)
+    if names and are_buffers:
+        state_dict.update(zip(names, torch.stack([state_dict[name] for name in names]).unbind(), strict=True))
+    versions = getattr(state_dict, "_metadata", {})
+    for key in [key for key in versions if key.startswith(prefix)]:
+        del versions[key]
 
 
 class Chained(Network):

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from rppdyn.basis import Basis
 from rppdyn.groups import is_signed_permutation
-from rppdyn.nn.coefficients import ExactBuffers
+from rppdyn.nn.coefficients import ExactBuffers, layout_number
 from rppdyn.nn.linear import bind, check_size
 from rppdyn.reps import Rep, Scalar
 
@@ -64,10 +64,13 @@ class InvariantNormaliser(ExactBuffers):
         rep = bind(rep, None)
         self.rep, self.clip, self.eps = rep, clip, eps
         labels = rep.components
-        self.register_buffer("component", labels)
-        self.register_exact("component_size", torch.bincount(labels), working_copy=False)
+        self.register_constant("component", labels)
+        self.register_constant("component_size", torch.bincount(labels).double(), working_copy=False)
+        rows, cols, values = rep.solve().canonical().sparse()
+        numbers = layout_number(labels + 1.0, torch.arange(rep.dim)), layout_number(values, rows, cols)
+        self.register_layout(f"statistics of {rep} of {rep.G}", numbers)
         radial = None if clip is None else self._radial(len(self.component_size))
-        self.register_buffer("is_radial", radial)
+        self.register_constant("is_radial", radial)
         self._any_radial = radial is not None and bool(radial.any())  # known to Python: no device is asked
         for name in ("count", "raw_mean", "raw_m2", "mean"):
             value = torch.zeros((), dtype=torch.float64) if name == "count" else torch.zeros(rep.dim)

@@ -223,6 +223,16 @@ class EquivariantPathway(LinearPathway):
         self.weight = nn.Parameter(draw.to(torch.get_default_dtype())) if len(std) else None
         self.bias = nn.Parameter(torch.zeros(rank)) if rank else None
 
+    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
+        for name, basis in (("weight", self.weight_map), ("bias", self.bias_map)):
+            if (
+                basis is not None
+                and prefix + name in state_dict
+                and not basis.saved_basis(state_dict, f"{prefix}{name}_map.")
+            ):
+                basis.use_basis({})
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
     def coefficients(self) -> tuple[Tensor, ...]:
         parts = (self.weight_map, self.weight), (self.bias_map, self.bias)
         return tuple(m.beta(self.in_units(theta)) for m, theta in parts if m is not None and theta is not None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rppdyn.nn.bilinear import BilinearPathway
-from rppdyn.nn.coefficients import ExactBuffers
+from rppdyn.nn.coefficients import LAYOUT_TOLERANCE, ExactBuffers, layout_number
 from rppdyn.nn.derivatives import Arithmetic, PullBack, evaluate, evaluate_vjp, plain_vjp
 from rppdyn.nn.hidden import SWISH, Gate, Gating, component_major, gated, operand_types
 from rppdyn.nn.linear import check_size
@@ -60,7 +60,10 @@ class ChannelProducts(ExactBuffers):
         ValueError: the group has no product that ends in a type of ``rep``.
     """
 
+    basis_names = ("products_exact",)
+
     products: Tensor
+    products_exact: Tensor
     order: Tensor | None
     inverse: Tensor | None
 
@@ -83,7 +86,7 @@ class ChannelProducts(ExactBuffers):
                 f"{rep.G} has no product of scalars and vectors that ends in {names}: give the hidden layer another "
                 "type, or bilinear=False"
             )
-        self.register_exact("products", torch.cat(parts))
+        self.register_constant("products", torch.cat(parts))
         self.arithmetic = Multiplying(self.rep.dim, dim, channels, tuple(targets))
         place = torch.cat(
             [index.T.flatten() for _, index in rep.blocks()]
@@ -91,11 +94,46 @@ class ChannelProducts(ExactBuffers):
         order = torch.arange(self.rep_in.dim)
         order[self.rep.dim - rep.dim : self.rep.dim] = self.rep.dim - rep.dim + place
         contiguous = bool((place == torch.arange(rep.dim)).all())
-        self.register_buffer("order", None if contiguous else order)
-        self.register_buffer("inverse", None if contiguous else order[: self.rep.dim].argsort())
+        self.register_constant("order", None if contiguous else order)
+        self.register_constant("inverse", None if contiguous else order[: self.rep.dim].argsort())
         terms = [t.rank * channels for t in targets]
         std = torch.cat([torch.full((t.copies * n,), SCALE * n**-0.5) for t, n in zip(targets, terms, strict=True)])
         self.equivariant = BilinearPathway(std, variance, generator)
+        rows, cols = self.products.nonzero(as_tuple=True)
+        numbers = (
+            layout_number(self.products_exact[rows, cols], rows, cols),
+            layout_number(order + 1.0, torch.arange(len(order))),
+        )
+        self.register_layout(f"products that end in {rep} of {rep.G}", numbers)
+
+    def takes_constants(self, saved: Mapping[str, Tensor]) -> bool:
+        others = {name: t for name, t in saved.items() if name != "products_exact"}
+        basis, own = saved.get("products_exact"), self._constants["products_exact"]
+        if basis is None or basis.shape != own.shape:
+            return basis is None and super().takes_constants(others)
+        start = 0
+        for t in self.arithmetic.targets:
+            both = (
+                p[start : start + t.dim * t.rank].unflatten(0, (t.dim, t.rank)) for p in (basis.double().cpu(), own)
+            )
+            overlap = torch.einsum("dap,dbp->ab", *both).square().sum() / t.dim**2
+            start += t.dim * t.rank
+            if abs(float(overlap) - t.rank) > LAYOUT_TOLERANCE * t.rank:
+                return False
+        return super().takes_constants(others)
+
+    def use_basis(self, saved: Mapping[str, Tensor]) -> None:
+        own = (self._constants if self._solved is None else self._solved)["products_exact"]
+        new = saved.get("products_exact", own).double().cpu()
+        self._solved = None if torch.allclose(new, own) else {"products_exact": own}
+        self._constants["products_exact"] = own if self._solved is None else new
+        self.products_exact = self._constants["products_exact"].to(self.products.device)
+        self._derive()
+
+    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
+        if f"{prefix}equivariant.weight" in state_dict and not self.saved_basis(state_dict, prefix):
+            self.use_basis({})
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def assemble(self) -> Float[Tensor, " n"]:
         """The weights."""
@@ -141,7 +179,7 @@ class ChannelProducts(ExactBuffers):
 
 def _by_component(dim: int, basis: Basis) -> Float[Tensor, "rows pairs"]:
     """Maps as rows, those of one component together; of variance one for operands of variance one."""
-    dense = basis.dense()
+    dense = basis.canonical().dense()
     return dense.view(dim, -1, basis.rank).transpose(1, 2).reshape(dim * basis.rank, -1) * math.sqrt(dim)
 
 

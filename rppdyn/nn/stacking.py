@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from rppdyn.nn.assembling import Network
 from rppdyn.nn.bilinear import Bilinear
+from rppdyn.nn.coefficients import check_layouts
 from rppdyn.nn.derivatives import PullBack
 from rppdyn.nn.networks import Weights
 from rppdyn.nn.pathways import NOT_TRAINED
@@ -93,6 +94,10 @@ class Stack(Network):
         return assembled(
             self.net, dict(zip((*self.names, *self.statistics), (*self.stacked, *self._running), strict=True))
         )
+
+    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
+        check_layouts(self, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def _run(self, x: Float[Tensor, "members *batch in"], weights: Weights) -> Float[Tensor, "members *batch out"]:
         return self.net.apply(self._of_members(x), weights)

@@ -77,7 +77,7 @@ def by_definition(layer, x):
     u, v = torch.cat(u, 1), torch.cat(v, 1)
     weight = layer.equivariant.weight
     for part, index in hidden.blocks():
-        Q = (operand * operand >> part).equivariant_basis()
+        Q = (operand * operand >> part).solve().canonical().dense()
         if not Q.shape[1]:
             continue
         P = Q.view(part.dim, operand.dim, operand.dim, -1) * part.dim**0.5

@@ -590,7 +590,7 @@ def load_members(module: nn.Module, folder: RunFolder) -> None:
         raise RunFolderError(
             f"{path} is {state}: delete {both}, and use --resume {folder.path} to write both again"
         ) from error
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise RunFolderError(
             f"{path} is of another network than config.yaml says: delete the folder and fit again"
         ) from error

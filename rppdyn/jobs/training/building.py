@@ -274,7 +274,7 @@ def load_policy(agent: Agent, folder: RunFolder, *, whole: bool = False) -> str:
             weights = _load(file)
             try:
                 part.load_state_dict(weights)
-            except (RuntimeError, KeyError, TypeError) as error:
+            except (RuntimeError, KeyError, TypeError, ValueError) as error:
                 raise RunFolderError(
                     f"{file} is of another network than config.yaml says; delete {folder.result_file} and write it "
                     f"again with rppdyn train-agent --resume {folder.path}"
