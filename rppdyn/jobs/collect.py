@@ -21,6 +21,7 @@ from rppdyn.jobs.measuring.targets import check_environment
 from rppdyn.jobs.training import building
 from rppdyn.jobs.training.evaluation import Policy, agent_of, exploring, policy_of
 from rppdyn.runs import Progress, RunFolder
+from rppdyn.runs.workers import torch_threads
 
 STEPS = 50_000  # that are played unless another number is asked for
 
@@ -84,7 +85,7 @@ def run(config: CollectConfig, *, progress: bool = False) -> CollectResult:
             bar.update(min(steps, source.steps))
             yield episode
 
-    with _source(config) as source:
+    with torch_threads(None), _source(config) as source:
         assert source.env.spec is not None
         env_id = source.env.spec.id
         own = f"rppdyn/{_plain(env_id)}/{_plain(source.short)}-v0"

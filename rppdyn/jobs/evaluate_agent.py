@@ -18,6 +18,7 @@ from rppdyn.jobs.measuring.loading import load_policy, load_pretrained, load_pro
 from rppdyn.jobs.training.evaluation import Evaluator, Policy, agent_of, film, policy_of, require_format
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import write_json, write_measured
+from rppdyn.runs.workers import torch_threads
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def run(config: EvaluateAgentConfig, *, progress: bool = False) -> EvaluateAgent
     """
     if config.video is not None:
         require_format(config.video)
-    with _policy(config) as (policy, source, evaluator):
+    with torch_threads(None), _policy(config) as (policy, source, evaluator):
         episodes = evaluator.run(policy)
         result = EvaluateAgentResult(
             run=config.run,

@@ -49,7 +49,7 @@ from rppdyn.nn.compiling import can_compile, check_compiler
 from rppdyn.reps import Rep, Scalar, V
 from rppdyn.runs import Progress, RunFolder
 from rppdyn.runs.files import write_json
-from rppdyn.runs.workers import Worker, WorkerError, in_turn
+from rppdyn.runs.workers import Worker, WorkerError, in_turn, processes
 from rppdyn.tasks import OtherParametersError, Pendulum, TrajectoryData, load_trajectories
 
 logger = logging.getLogger(__name__)
@@ -227,6 +227,9 @@ EXACT = 1e-6
 """Relative defect below which a field's symmetry is called exact."""
 PAYS = 500
 """Steps from which on ``torch.compile`` saves a relaxed network's fit as much time as it takes where nothing is cached."""
+
+MAX_PROCESSES = 4
+"""Processes that share a fit's members; no more have been measured."""
 
 
 def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
@@ -458,10 +461,10 @@ def _rollout(
 
 
 def _processes(config: FitDynamicsConfig) -> int:
-    """How many workers a fit has: one for each thread, where it has several members and is long enough for them to pay."""
-    threads = min(torch.get_num_threads(), config.seeds)
+    """How many workers a fit has: none where it has one member, or is too short for them to pay."""
+    count = min(processes(config.threads), config.seeds, MAX_PROCESSES)
     is_long = config.optimiser.epochs * config.steps_per_epoch >= PAYS
-    return threads if threads > 1 and is_long and device_of(config.device).type == "cpu" else 0
+    return count if count > 1 and is_long and device_of(config.device).type == "cpu" else 0
 
 
 def _system(config: FitDynamicsConfig, net: nn.Module) -> DynamicsModel:

@@ -254,9 +254,6 @@ _STRICT = (
     "the free pathway has {:.1g}% of the prior, strict in all but name: model.free_variance=certified leaves it more"
 )
 
-ALONE = 2
-"""Threads of one agent, whose critics are two networks: networks that are trained together share out their products."""
-
 
 def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = False) -> TrainAgentResult:
     """Train an agent into its run folder.
@@ -276,7 +273,7 @@ def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = Fals
     if finished is not None:
         return TrainAgentResult.from_dict(finished)
     with ExitStack() as stack:
-        stack.enter_context(process_state(config.threads, ALONE))
+        stack.enter_context(process_state(config.threads))
         run = stack.enter_context(_begun(config))
         stop = stack.enter_context(stop_on_signals())
         bar = stack.enter_context(_bar(config, 1, run.session.saved, progress))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import pickle
 import random
@@ -13,9 +14,10 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from logging.handlers import QueueHandler
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
 START = "from rppdyn.runs.workers import serve; serve()"
 LONGEST = 10.0  # seconds that a worker gets to end by itself
 RECORD, TOLD, ANSWER = range(3)  # what a worker sends
-MOST = 4
-"""Threads that networks trained together share unless told otherwise; no more have been measured."""
 
 
 # -- this process ------------------------------------------------------------------------------------------------------
@@ -77,25 +77,40 @@ def stop_on_signals() -> Iterator[StopRequest]:
         put_back()
 
 
+CGROUPS = Path("/sys/fs/cgroup")
+
+
 def processors() -> int:
-    """How many processors this process may use; not every system tells, and then all there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """How many processors this process may use: those it is bound to, and no more than its container's share of time."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # cgroup v2, then v1
+        with suppress(OSError, ValueError):  # no such file, or the quota is "max"
+            quota, period = map(int, " ".join((CGROUPS / file).read_text() for file in files).split())
+            if quota > 0:
+                count = min(count, math.ceil(quota / period))
+    return count
+
+
+def processes(threads: int | None) -> int:
+    """How many processes of one thread share a job's members: as asked for, or as there are processors (`OMP_NUM_THREADS`)."""
+    set_by_user = os.environ.get("OMP_NUM_THREADS", "")
+    return min(threads or (int(set_by_user) if set_by_user.isdigit() else sys.maxsize) or 1, processors())
 
 
 @contextmanager
-def torch_threads(threads: int | None, together: int = 1) -> Iterator[None]:
-    """Torch's thread count inside the block, put back afterwards.
+def torch_threads(threads: int | None) -> Iterator[None]:
+    """Torch's thread count inside the block, put back afterwards; at most as many as this process has processors.
 
-    At most as many as this process has processors: with more, all wait for each other at every operation.
+    Threads wait for each other at every operation. Beside another busy process one of them is often without a processor, and
+    a step takes ten times as long.
 
     Args:
-        threads: how many; None for one, whose products are too small to share out, or, where several networks are trained
-            `together`, for as many as there are networks, torch has threads (`OMP_NUM_THREADS`) and `MOST` allows.
+        threads: how many; None for one.
     """
     import torch  # takes seconds
 
     before = torch.get_num_threads()
-    torch.set_num_threads(min(min(together, before, MOST) if threads is None else threads, processors()))
+    torch.set_num_threads(min(threads or 1, processors()))
     try:
         yield
     finally:

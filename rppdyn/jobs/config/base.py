@@ -311,7 +311,7 @@ class RunConfig(ABC):
     seed: int = 0  # of all random choices; several runs have seed, seed + 1, ...
     checkpoint_every: int = MISSING  # steps or epochs between two checkpoints
     device: str = "auto"  # auto (a CUDA device where there is one), cpu, cuda, cuda:N, mps
-    # null: one (an agent: two); for several seeds as many, at most four (agents: all, and one on a GPU)
+    # null: one; several seeds of an agent, or of a long fit-dynamics, have a process for each processor (on a GPU one)
     threads: int | None = None
     logger: Any = "tensorboard"  # where scalars go beside metrics.jsonl: tensorboard, wandb, mlflow, or a list of these
     runs_root: str = "runs"  # folder that the runs' folders are in

@@ -472,7 +472,7 @@ def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool,
     finished = preflight(config, resume)
     if finished is not None:
         return FitResult.from_dict(finished)
-    with Session(config) as run, torch_threads(config.threads, config.seeds), closing(build()) as subject:
+    with Session(config) as run, torch_threads(config.threads), closing(build()) as subject:
         run.begin(
             lambda checkpoint: subject.load_state_dict(load_tensors(checkpoint / STATE)),
             evaluate_every=config.evaluation.every * subject.steps_per_epoch,

@@ -161,12 +161,12 @@ def _algorithm(imagination: ImaginationConfig | None) -> Callable[..., RPPSAC]:
 
 
 @contextmanager
-def process_state(threads: int | None, together: int = 1) -> Iterator[None]:
+def process_state(threads: int | None) -> Iterator[None]:
     """Torch's thread count and the global random states as the job needs them, put back afterwards.
 
     Stable-baselines3 seeds Python's, NumPy's and torch's global generators and draws from them.
     """
-    with torch_threads(threads, together), kept_random_state():
+    with torch_threads(threads), kept_random_state():
         yield
 
 

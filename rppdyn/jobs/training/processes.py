@@ -17,14 +17,12 @@ from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import Any
 
-import torch
-
 from rppdyn.errors import UserCodeError, by_user, one_line, place_in_users_code
 from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.config.base import device_of
 from rppdyn.jobs.results import TrainManyResult
 from rppdyn.runs import Progress, StopRequest
-from rppdyn.runs.workers import MOST, Worker, WorkerError, processors, tell
+from rppdyn.runs.workers import Worker, WorkerError, processes, tell
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +40,10 @@ def shared_out(config: TrainAgentConfig, waiting: Seeds) -> tuple[list[Seeds], i
     processors too; on a GPU there are as many as threads were asked for: while one updates its seeds, others collect.
     """
     on_cpu = device_of(config.device).type == "cpu"
-    threads = min(config.threads or (torch.get_num_threads() if on_cpu else 1), processors())
+    threads = processes(config.threads if on_cpu else config.threads or 1)
     count = 1 if on_cpu and config.workers else min(threads, config.seeds)
     if count == 1:
-        return [waiting], config.threads or min(threads, config.seeds, MOST)
+        return [waiting], config.threads or 1
     parts = [[own for own in waiting if (own.seed - config.seed) % count == part] for part in range(count)]
     return [part for part in parts if part], threads // count
 

@@ -43,8 +43,8 @@ def test_two_processes_give_what_one_gives_and_go_on_where_it_stopped(tmp_path, 
         "marginal_likelihood.burn_in=1",
         "marginal_likelihood.data=2",
     )
-    with workers.torch_threads(1):
-        alone = fit(tmp_path / "alone", *words)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    alone = fit(tmp_path / "alone", *words)
     assert made == []
 
     shutil.copytree(tmp_path / "alone", tmp_path / "beside")
@@ -53,17 +53,15 @@ def test_two_processes_give_what_one_gives_and_go_on_where_it_stopped(tmp_path, 
     (tmp_path / "beside" / "members.pt").unlink()
     folder.checkpoints.discard_after(2)
     assert folder.checkpoints.latest().step == 2
-    with workers.torch_threads(2):
-        beside = fit(tmp_path / "beside", *words, resume=True)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    beside = fit(tmp_path / "beside", *words, resume=True)
     assert len(made) == 2 and all(worker._process.returncode is not None for worker in made)
     assert beside.test == alone.test and beside.pathways == alone.pathways and beside.metrics == alone.metrics
     found, expected = weights(tmp_path / "beside"), weights(tmp_path / "alone")
     assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_short_fits_and_single_members_have_no_workers(two_processors):
-    with workers.torch_threads(2):
-        count = lambda *words: fit_dynamics._processes(compose.composed("fit_dynamics", [*WORDS, *words]))  # noqa: E731
-        assert [count(), count("seeds=1"), count("optimiser.epochs=1")] == [2, 0, 0]
-    with workers.torch_threads(1):
-        assert count() == 0
+def test_short_fits_and_single_members_have_no_workers(two_processors, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    count = lambda *words: fit_dynamics._processes(compose.composed("fit_dynamics", [*WORDS, *words]))  # noqa: E731
+    assert [count(), count("seeds=1"), count("optimiser.epochs=1"), count("threads=1")] == [2, 0, 0, 0]
