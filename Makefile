@@ -1,6 +1,6 @@
 # Two commands do everything, set-up included: `make demo` and `make test`. They share one virtual environment, .venv.
 #
-#   make demo          install, train RPP-SAC on InvertedPendulum-v5, evaluate it, measure its equivariance
+#   make demo          install, train RPP-SAC on InvertedPendulum-v5 for a minute, measure its equivariance, film it
 #   make test          install, run the tests
 #   make install       the environment alone, test tools included
 #   make test-cluster  sweeps by Hydra's launchers, one on a Ray cluster that loses a node
@@ -79,9 +79,7 @@ install: $(TEST_READY)
 
 # --resume: a demo that was interrupted goes on, and one that is done is not trained again.
 demo: $(RUN_READY)
-	$(BIN)/rppdyn train-agent experiment=demo --resume
-	$(BIN)/rppdyn evaluate-agent runs/demo
-	$(BIN)/rppdyn equivariance runs/demo
+	$(BIN)/python docs/examples/demo.py
 
 # One thread per worker: the matrices of the tests are small. Workers take from each other what is left.
 test: $(TEST_READY)

@@ -37,7 +37,7 @@ from rppdyn.priors.likelihood import NARROW_SHARE
 from rppdyn.runs import Progress, RunFolder, RunFolderError, Session, StopRequest, stop_on_signals
 from rppdyn.runs.files import write_json
 from rppdyn.runs.session import ProgressBar
-from rppdyn.runs.workers import WorkerError, asked_to_stop
+from rppdyn.runs.workers import Stopped, WorkerError, asked_to_stop
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +69,7 @@ class Recorder(BaseCallback):
     def _on_rollout_start(self) -> None:
         agent: Any = self.model
         step = agent.num_timesteps
+        self.stop.interrupts = False
         if self.stop:
             self.stopped = True
             self._save(agent)  # at once: an evaluation that is under way may take longer than there is
@@ -82,19 +83,29 @@ class Recorder(BaseCallback):
             self._save(agent)
         if self.run.due(step):
             self._evaluate(agent)
+        if (
+            self._is_first
+            and agent.compiles
+            and step + agent.train_freq.frequency * agent.n_envs > agent.learning_starts
+        ):
+            self._is_first = False
+            self._record(agent, wait=True)
+            if self.run.saved < step:
+                self._save(agent)
+            self.progress.say("compiling, up to a minute")
+            self.stop.interrupts = True  # the checkpoint has all that there is
 
     def _on_training_end(self) -> None:
         """Begin the last evaluation, so that those of all seeds are under way before one is waited for."""
         agent: Any = self.model
+        self.stop.interrupts = False
         if not self.stopped:
             self._evaluate_at_end(agent)
 
     def _on_step(self) -> bool:
         agent: Any = self.model
-        self.progress.update(min(agent.num_timesteps, self.total_steps))
-        if self._is_first and agent.compiles and agent.num_timesteps >= agent.learning_starts:
-            self._is_first = False
-            self.progress.say("compiling")
+        if not self.stop.interrupts:
+            self.progress.update(min(agent.num_timesteps, self.total_steps))
         return not self.stopped
 
     def finish(self, agent: Agent) -> None:
@@ -314,6 +325,8 @@ def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool =
             trained = side_by_side(partial(_train_part, threads=threads), parts, stop, bar_from)
         else:
             trained = [_train_seeds(waiting, threads, stop, bar_from)]
+    if stop and not any(part.results or part.errors for part in trained):
+        raise Stopped
     for part in trained:
         found |= {result.seed: result for result in part.results}
         errors |= part.errors
@@ -338,12 +351,18 @@ def _train_seeds(
             assert isinstance(agent, RPPSAC)
             return agent
 
+        stop.interrupts = True
         trainees = {own.seed: SeedTrainer(partial(build, own), name=f"seed {own.seed}") for own in waiting}
+        stop.interrupts = False
         if runs:
             bar = stack.enter_context(bar_from(min(run.session.saved for run in runs.values())))
             for seed, run in runs.items():
                 trainees[seed].callback = run.callbacks(stop, bar)
-            train_together(list(trainees.values()), waiting[0].total_steps)
+            try:
+                train_together(list(trainees.values()), waiting[0].total_steps)
+            except Stopped:
+                for run in runs.values():
+                    run.end_at_checkpoint()
             for seed, run in runs.items():
                 if trainees[seed].error is None:
                     with trainees[seed].guarded():
@@ -373,7 +392,10 @@ def _train_in_turn(
 
 def _train_part(waiting: Seeds, threads: int) -> TrainManyResult:
     """Train seeds in a worker process."""
-    return portable(_train_seeds(waiting, threads, asked_to_stop, RemoteProgress))
+    try:
+        return portable(_train_seeds(waiting, threads, asked_to_stop, RemoteProgress))
+    except Stopped:
+        return TrainManyResult([])
 
 
 class _Run:
@@ -399,12 +421,15 @@ class _Run:
         callbacks, agent, begun = self.callbacks(stop, bar), self.agent, self.session.saved
         if begun < self.config.total_steps:
             interval = LOG_INTERVAL * agent.n_envs if isinstance(agent, RPPSAC) else 1  # episodes, or rollouts
-            agent.learn(
-                self.config.total_steps - begun,
-                callback=callbacks,
-                reset_num_timesteps=begun == 0,
-                log_interval=interval,
-            )
+            try:
+                agent.learn(
+                    self.config.total_steps - begun,
+                    callback=callbacks,
+                    reset_num_timesteps=begun == 0,
+                    log_interval=interval,
+                )
+            except Stopped:
+                self.end_at_checkpoint()
         return self.finish()
 
     def callbacks(self, stop: StopRequest, bar: ProgressBar) -> list[BaseCallback]:
@@ -416,6 +441,10 @@ class _Run:
             before.append(LearnVariances(model.learn_every))
         self._recorder = Recorder(self.session, self.config.total_steps, self.evaluations, stop, bar)
         return [*before, self._recorder]
+
+    def end_at_checkpoint(self) -> None:
+        """End where the last checkpoint was taken: what came after it was interrupted."""
+        self._recorder.stopped = True
 
     def _ended_early(self) -> str:
         left = self.config.total_steps - self.session.saved

@@ -93,10 +93,15 @@ class Progress:
         )
         self._description = description
         self._values: dict[str, str] = {}
+        self._said: float | None = None  # when
 
     def update(self, count: int) -> None:
         """Set the bar to an absolute count."""
         if count > self._bar.n:
+            if self._said is not None and not self._bar.disable:  # what was said is done, and won't be done again
+                pause, self._said = time.time() - self._said, None
+                self._bar.start_t += pause
+                self._bar.last_print_t += pause
             self._bar.desc = self._description
             self._bar.update(count - self._bar.n)
 
@@ -107,7 +112,8 @@ class Progress:
         self._bar.refresh()
 
     def say(self, what: str) -> None:
-        """Stand behind the description, until the next update, what takes longer than the other steps."""
+        """Stand behind the description, until the next update, what is done once; the time that is left is without it."""
+        self._said = time.time()
         self._bar.desc = f"{self._description}, {what}"
         self._bar.refresh()
 

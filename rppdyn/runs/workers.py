@@ -37,11 +37,30 @@ RECORD, TOLD, ANSWER = range(3)  # what a worker sends
 # -- this process ------------------------------------------------------------------------------------------------------
 
 
+class Stopped(KeyboardInterrupt):
+    """A stop was asked for while nothing was half done."""
+
+
 class StopRequest:
-    """True once a stop was asked for; `signal` says by which one."""
+    """True once a stop was asked for; `signal` says by which one.
+
+    Attributes:
+        interrupts: whether a request raises `Stopped` at once, as long as what is under way can be thrown away.
+    """
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self.interrupts = False
+
+    def ask(self, number: int) -> None:
+        """Ask for a stop, in the main thread.
+
+        Raises:
+            Stopped: what is under way can be thrown away.
+        """
+        self.signal = number
+        if self.interrupts:
+            raise Stopped
 
     def __bool__(self) -> bool:
         return self.signal is not None
@@ -61,8 +80,8 @@ def stop_on_signals() -> Iterator[StopRequest]:
         return
 
     def ask(number: int, _frame: object) -> None:
-        request.signal = number
         put_back()
+        request.ask(number)
 
     def put_back() -> None:
         for number, handler in previous.items():
@@ -119,6 +138,7 @@ def torch_threads(threads: int | None) -> Iterator[None]:
 
 # -- workers -----------------------------------------------------------------------------------------------------------
 
+STOP = signal.SIGUSR1  # in a worker, from its thread that listens
 asked_to_stop = StopRequest()
 """In a worker: true once its :meth:`Worker.stop` was called."""
 
@@ -273,6 +293,7 @@ def serve() -> None:
     del sys.argv[0]  # what is left is the command of the process that asks
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(STOP, lambda number, _: asked_to_stop.ask(number))
     requests: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, requests), daemon=True).start()
     _answers = _Answers(os.fdopen(os.dup(1), "wb"))
@@ -302,7 +323,7 @@ def _listen(file: BinaryIO, requests: SimpleQueue[bytes]) -> None:
         except (EOFError, pickle.UnpicklingError):
             os._exit(0)
         if request is None:
-            asked_to_stop.signal = signal.SIGTERM
+            os.kill(os.getpid(), STOP)
         else:
             requests.put(request)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import shutil
 from pathlib import Path
@@ -27,6 +28,33 @@ def test_an_example_runs(name, capsys):
     out = capsys.readouterr().out
     for words in SAYS[name]:
         assert words in out, out
+
+
+def test_the_demo_ends_with_what_was_learned(tmp_path, monkeypatch, capsys):
+    """The return before and after, the equivariance error beside a plain network's, and a film; again without training."""
+    monkeypatch.chdir(tmp_path)
+    demo = runpy.run_path(str(EXAMPLES / "demo.py"))
+    words = [
+        "total_steps=60",
+        "agent.learning_starts=40",
+        "agent.batch_size=8",
+        "model.hidden=8",
+        "evaluation.every=30",
+    ]
+    for _ in range(2):
+        assert demo["main"](words) == 0
+        *_, steps, error, film, _ = capsys.readouterr().out.splitlines()
+        assert re.fullmatch(
+            r"The pole stood for \d+ steps of 1000 before training, and stands for \d+ after 60 steps.", steps
+        )
+        own, plain = map(
+            float, re.fullmatch(r"Equivariance error of the policy (\S+), of a plain network (\S+) .*", error).groups()
+        )
+        assert own < 0.01 < 0.1 < plain
+        assert (
+            film.startswith("Film of the policy: none: --video")
+            or Path(film.removeprefix("Film of the policy: ")).is_file()
+        )
 
 
 def test_the_point_trains_with_its_mirror(tmp_path, monkeypatch):

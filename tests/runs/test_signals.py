@@ -7,10 +7,12 @@ import pty
 import signal
 import termios
 import threading
+import time
 
 import pytest
 
 from rppdyn.runs import Progress, provenance, stop_on_signals
+from rppdyn.runs.workers import Stopped, Worker, asked_to_stop, tell
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -99,3 +101,30 @@ def test_provenance_names_versions():
     found = provenance()
     assert found["packages"]["torch"]
     assert found["command"]
+
+
+def test_the_time_that_is_left_is_without_what_is_done_once():
+    with Progress(10) as bar:
+        bar.update(1)
+        bar.say("compiling")
+        time.sleep(0.6)
+        bar.update(2)
+        assert bar._bar.format_dict["elapsed"] < 0.5
+
+
+def _stopped_while_it_waits() -> str:
+    asked_to_stop.interrupts = True
+    tell("waits")
+    try:
+        time.sleep(60)
+    except Stopped:
+        return "stopped"
+    return "waited"
+
+
+def test_a_worker_stops_at_once_where_it_may():
+    worker = Worker()
+    worker.ask(_stopped_while_it_waits)
+    start = time.monotonic()
+    assert worker.answer(lambda said: worker.stop()) == "stopped" and time.monotonic() - start < 30
+    worker.close()

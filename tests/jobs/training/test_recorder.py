@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from contextlib import nullcontext
 from typing import ClassVar
 
 import pytest
 
+from rppdyn.agents import RPPSAC
+from rppdyn.agents.multi_seed import AgentStack
 from rppdyn.jobs import train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.training import evaluation
@@ -141,3 +146,40 @@ def test_an_evaluation_that_fails_costs_no_steps(tmp_path, monkeypatch, stops):
     monkeypatch.undo()
     train_agent.run(config, resume=True)
     assert [row["step"] for row in records(tmp_path / "run")[0]][-1] == 120
+
+
+def interrupted(*args, **kwargs):
+    """Ctrl-C while something takes long."""
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_ctrl_c_stops_a_compilation_at_once_and_loses_nothing(tmp_path, monkeypatch, capsys, seeds):
+    """The run ends at a checkpoint from before it, and goes on from there bit by bit."""
+    words = "total_steps=60", "evaluation.every=60", f"seeds={seeds}", "threads=1"
+    run = train_agent.run if seeds == 1 else train_agent.run_many
+    with monkeypatch.context() as patch:
+        patch.setattr(RPPSAC, "compiles", True)
+        patch.setattr(AgentStack, "train", interrupted)
+        start = time.monotonic()
+        stopped = run(configured(tmp_path / "run", *words), progress=True)
+    assert stopped.interrupted and time.monotonic() - start < 50
+    results = [stopped] if seeds == 1 else stopped.results
+    assert [result.steps for result in results] == [18] * seeds  # the last rollout that ends before learning_starts
+    assert (
+        "stopped; a checkpoint was written" in str(stopped) and ", compiling, up to a minute" in capsys.readouterr().err
+    )
+    run(configured(tmp_path / "run", *words), resume=True)
+    run(configured(tmp_path / "whole", *words))
+    for own in ("seed0", "seed1") if seeds > 1 else (".",):
+        one, other = (tmp_path / name / own / "metrics.jsonl" for name in ("run", "whole"))
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_ctrl_c_stops_seeds_at_once_while_their_environments_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(train_agent, "build_env", interrupted)
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        train_agent.run_many(configured(tmp_path / "run", "seeds=2", "threads=1"))
+    assert time.monotonic() - start < 50 and not (tmp_path / "run").exists()
