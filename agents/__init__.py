@@ -19,11 +19,9 @@ from rppdyn.agents.callbacks import LearnVariances, WidenVariances
 from rppdyn.agents.equivariance import (
     AgentEquivarianceError,
     critic_equivariance_error,
-    dynamics_equivariance_error,
     policy_equivariance_error,
 )
 from rppdyn.agents.export import DeployedPolicy, export_onnx, export_torch
-from rppdyn.agents.mbpo import RPPMBPO
 from rppdyn.agents.multi_seed import train_many
 from rppdyn.agents.policy import MODELS, RPPPolicy
 from rppdyn.agents.ppo import RPPPPO, Agent, RPPActorCriticPolicy
@@ -33,7 +31,6 @@ from rppdyn.agents.update import UpdateConfig, update
 
 __all__ = [
     "MODELS",
-    "RPPMBPO",
     "RPPPPO",
     "RPPSAC",
     "Agent",
@@ -45,7 +42,6 @@ __all__ = [
     "UpdateConfig",
     "WidenVariances",
     "critic_equivariance_error",
-    "dynamics_equivariance_error",
     "export_onnx",
     "export_torch",
     "played_episodes",

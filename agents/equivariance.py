@@ -1,4 +1,4 @@
-r"""Equivariance errors of an agent's policy, critics and learned dynamics, measured on raw observations and actions.
+r"""Equivariance errors of an agent's policy and critics, measured on raw observations and actions.
 
 The measure uses the environment's own symmetry (`SymmetrySpec.transform_*`) and nothing of the networks, so it would
 also catch a network wired to a wrong representation. Errors are ratios of sums over states, entries and generators
@@ -23,7 +23,6 @@ from rppdyn.equivariance.error import POOLED_FLOOR, elements_by_generator, poole
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
 
-    from rppdyn.agents.mbpo import RPPMBPO
     from rppdyn.envs import SymmetrySpec
 
 
@@ -34,7 +33,7 @@ class AgentEquivarianceError:
     Attributes:
         error: over all generators.
         per_generator: one error each, by the generator's name.
-        scale: root mean square of the outputs, in units of their range (of dynamics, of the changes that they were fitted to).
+        scale: root mean square of the outputs, in units of their range.
         vacuous: the outputs are so small that every function would pass.
     """
 
@@ -112,43 +111,6 @@ def critic_equivariance_error(
     return _measured(spec, pair, (spread / size).nan_to_num(0.0).item())  # all zero: nothing to compare
 
 
-@torch.no_grad()
-def dynamics_equivariance_error(
-    model: RPPMBPO,
-    observations: np.ndarray,
-    actions: np.ndarray,
-    *,
-    dtype: torch.dtype | None = torch.float64,
-) -> AgentEquivarianceError:
-    """Equivariance error of the dynamics that a model-based agent has learned: D(g s, g a) beside g D(s, a).
-
-    D is what the ensemble, in the mean over its members, adds to the features of a state, each in its own units: entries with
-    large changes (velocities, contact forces) decide. Single members, which rollouts are made with, have larger errors where
-    these differ.
-
-    Args:
-        model: an agent, trained or not.
-        observations: (n, entries) raw observations.
-        actions: (n, entries) raw actions.
-        dtype: the precision in which the networks are evaluated; None leaves their own.
-    Returns:
-        The error; vacuous where the changes are below 1e-6 of those that the model was fitted to.
-    Raises:
-        ValueError: the agent learns no dynamics, there are no states, or not as many actions.
-    """
-    if not hasattr(model, "change_function"):
-        raise ValueError(f"{type(model).__name__} learns no dynamics: give an RPPMBPO")
-    spec, change = model.spec, model.change_function(dtype)
-    obs, raw = _states_and_actions(observations, actions)
-    here, size = change(obs, raw), model.dynamics.changes.std.double().cpu()[: spec.feature_dim]
-
-    def pair(g: Tensor) -> tuple[Tensor, Tensor]:
-        moved = change(spec.transform_observation(g, obs), spec.transform_action(g, raw))
-        return moved, here @ spec.obs_rep.rho(g).to(here).mT
-
-    return _measured(spec, pair, (here / size).square().mean().sqrt().item())
-
-
 def function_equivariance_error(
     act: Callable[[np.ndarray], np.ndarray],
     spec: SymmetrySpec,
@@ -216,11 +178,6 @@ class SymmetricAgent:
     def spec(self) -> SymmetrySpec:
         """The symmetry that the networks were built for."""
         return self.policy.spec
-
-    @property
-    def parts(self) -> dict[str, torch.nn.Module]:
-        """Networks that are trained, by name."""
-        return {"policy": self.policy}
 
     def pathway_statistics(self) -> dict[str, float]:
         """Norms of the pathways of actor and critics, or of mean and value, and shares of the free ones."""

@@ -130,8 +130,6 @@ class AgentStack:
         first = self.agents[0]
         fixed: dict[tuple[AgentStack, float], tuple[State, UpdateConfig]] = {}  # while only updates are done
         with matmul_precision(update_precision(first.matmul_precision, first.device)):
-            if any(agent.prepare_updates for agent in self.agents):
-                stack = self._for_each(lambda agent: agent.prepare_updates and agent.prepare_updates())[0]
             ahead = None if stack is None else stack._draw_ahead(gradient_steps, batch_size)
             for _ in range(gradient_steps):
                 if ahead is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import pathlib
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from functools import partial
 from typing import Any, ClassVar
 
@@ -85,9 +85,6 @@ class RPPSAC(SymmetricAgent, SAC):
     critic: RPPCritic  # type: ignore[assignment]
     critic_target: RPPCritic  # type: ignore[assignment]
     replay_buffer: ReplayBuffer
-    batches_class: ClassVar[type[Batches]] = Batches
-    _network_arguments: ClassVar[tuple[str, ...]] = ("spec",)  # arguments that an agent has for good
-    prepare_updates: Callable[[], None] | None = None  # what precedes the gradient updates of a rollout, as a method
 
     def __init__(
         self,
@@ -156,7 +153,7 @@ class RPPSAC(SymmetricAgent, SAC):
             self.ent_coef_optimizer = torch.optim.Adam(
                 [self.log_ent_coef], lr=self.lr_schedule(1), **self.policy.optimizer_kwargs
             )
-        self.batches = self.batches_class(self)
+        self.batches = Batches(self)
         if self.augment:
             refuse_changed_rewards(self.spec)
         self._log_alpha: Tensor | None = None  # of a temperature that is not learned
@@ -446,9 +443,8 @@ class RPPSAC(SymmetricAgent, SAC):
             ValueError: the file is truncated, or no saved agent of this class; settings that a new agent can't have either, or
                 what the saved networks were built for, such as a spec.
         """
-        for name in cls._network_arguments:
-            if kwargs.pop(name, None) is not None:
-                raise ValueError(f"{name}= is for new agents, the one in {path} has that of its networks: leave it out")
+        if kwargs.pop("spec", None) is not None:
+            raise ValueError(f"spec= is for new agents, the one in {path} has that of its networks: leave it out")
         if isinstance(path, (str, pathlib.Path)):
             checks.check_archive(pathlib.Path(path))
         try:

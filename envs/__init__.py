@@ -51,7 +51,6 @@ from rppdyn.envs.making import ScaledActuators, make_env
 from rppdyn.envs.mirror import mirror_spec, plain_spec, without
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
 from rppdyn.envs.state import Resumable, capture_state, restore_state, why_not_capturable
-from rppdyn.envs.termination import Termination, termination
 from rppdyn.envs.terms import CompiledTerms, TermCertificate, certify_terms
 from rppdyn.envs.windy_pendulum import EPISODE_STEPS, WINDY_PENDULUM, WindyPendulum
 from rppdyn.envs.wrappers import dictionary_of, flat_names, flattened, unflattening
@@ -68,10 +67,10 @@ __all__ = [
     "FaultReport", "Suspect", "find_fault", "CURRENT_SWIMMER", "KNOBS", "KNOWN_ENVIRONMENTS", "Candidate",
     "Candidates", "Certificate", "CertifiedShare", "CompiledTerms", "CurrentSwimmer", "Defect", "Diagnosis",
     "Entry", "Episode", "EpisodeDataset", "Finding", "GeneratorReport", "Resumable", "ScaledActuators", "Space",
-    "Symmetry", "Support", "SymmetrySpec", "TILTED_REACHER", "TermCertificate", "Termination", "TiltedReacher",
+    "Symmetry", "Support", "SymmetrySpec", "TILTED_REACHER", "TermCertificate", "TiltedReacher",
     "WINDY_PENDULUM", "WindyPendulum", "capture_state", "dictionary_of", "file_spec", "flat_names", "flattened",
     "plain_spec", "unflattening", "why_not_capturable", "certificate_for", "certified_share", "certify", "diagnose",
     "certify_terms", "compiled_terms", "find_certificate", "make_env", "mirror_spec", "policy_candidates",
     "read_episodes", "restore_state", "save_certificate", "share_of", "step_candidates", "symmetry_candidates",
-    "symmetry_choices", "symmetry_spec", "termination", "terms_spec", "without", "write_episodes",
+    "symmetry_choices", "symmetry_spec", "terms_spec", "without", "write_episodes",
 ]  # fmt: skip

@@ -160,11 +160,6 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
             self.render()
         return self._observation(), sum(info.values()), False, False, info
 
-    @staticmethod
-    def terminates(observations: Tensor) -> Tensor:
-        """Check whether an episode ends at observations ``(*batch, n)``: at none, its time limit aside."""
-        return torch.zeros(observations.shape[:-1], dtype=torch.bool, device=observations.device)
-
     def _advanced(self, z: list[float], torque: list[float]) -> list[float]:
         """The state after a step: `symplectic_step` with `Pendulum.force` and the push, on plain numbers.
 

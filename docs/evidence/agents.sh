@@ -52,7 +52,7 @@ for section in "$@"; do
                 go "10/narrow-$wind" $at model=rpp model.free_variance=1e-7
             done
             ;;
-        26)
+        26) # version 0.1.0 (commit 17d2540) has agent=mbpo
             words="agent=mbpo $pendulum env.kwargs.wind=0.03 $certified total_steps=7500 evaluation.every=500 checkpoint_every=1000 seeds=10
                 agent.gradient_steps=2 agent.imagination.members=3 agent.imagination.hidden=64 agent.imagination.every=500 agent.imagination.rollouts=4000"
             for design in "0.5 seed=1420" "0.05 seed=1400"; do

@@ -322,7 +322,7 @@ def _of_transition(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
 
 
 def _of_agent(config: DiscoverConfig) -> DiscoverResult:
-    """Discover symmetries of an agent's mean action and learned dynamics, at states of its own episodes."""
+    """Discover symmetries of an agent's mean action, at states of its own episodes."""
     own = EquivarianceConfig(
         config.what, states_from=config.states_from, states=max(config.states, config.steps), episodes=config.episodes,
         seed=config.seed, trust=config.trust,
@@ -335,23 +335,17 @@ def _of_agent(config: DiscoverConfig) -> DiscoverResult:
         check_policy(target.policy, spec)
         observations, actions, origin = states_of(own, target, spec)
         assert actions is not None
-        functions = [f for f in functions_of(target, spec, observations) if f.name in ("policy", "dynamics")]
+        policy = functions_of(target, spec, observations)[0]
         few = [evenly(part, config.states) for part in (observations, actions)]
-        found, notes, family = [], [], None
-        for function in functions:
-            names = spec.feature_names, spec.action_names
-            ends = names if function.name == "policy" else ((*names[0], *names[1]), names[0])
-            own_family, own_notes = _family(config, *ends)
-            notes += [note for note in own_notes if note not in notes]
-            if own_family is not None:
-                inputs = function.encode(*map(torch.as_tensor, few))
-                found += _searched(config, function.name, function.call, own_family, inputs, notes)
-                family = family or own_family
-        policy = functions[0].call
+        family, notes = _family(config, spec.feature_names, spec.action_names)
+        found = []
+        if family is not None:
+            inputs = policy.encode(*map(torch.as_tensor, few))
+            found = _searched(config, policy.name, policy.call, family, inputs, notes)
 
         @torch.no_grad()
         def act(obs: NDArray) -> NDArray:
-            return spec.action.decode(policy(spec.encode(torch.as_tensor(obs, dtype=torch.float64)))).numpy()
+            return spec.action.decode(policy.call(spec.encode(torch.as_tensor(obs, dtype=torch.float64)))).numpy()
 
         def error(one: SymmetrySpec) -> float:
             g = one.group.discrete_generators[0]

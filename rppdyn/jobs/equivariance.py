@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from rppdyn.agents import RPPMBPO
 from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec
 from rppdyn.envs.spec import align
 from rppdyn.equivariance.actions import generator_names
@@ -67,7 +66,7 @@ class EquivarianceResult:
         generators: their names, discrete ones first.
         states, states_from: how many, and where they come from.
         seed: seed of the first episode, or of normal inputs.
-        functions: by name: "policy" and "critics" or "value", and "dynamics" of an agent that learns them, or "function"; of a
+        functions: by name: "policy" and "critics" or "value", or "function"; of a
             fit "regressor" or "vector field", over its members.
         members: the same for each member of a fit.
         seeds, diverged: of a fit, those of the members, and of the ones that give no finite numbers and were left out.
@@ -149,8 +148,8 @@ def _of_agent(config: EquivarianceConfig) -> EquivarianceResult:
         observations, actions, origin = states_of(config, target, spec)
         names = list(spec.generator_names)
         functions = {f.name: measure(f, observations, actions, names) for f in functions_of(target, spec, observations)}
-        whole = target.agent or target.policy
-        pathways = whole.pathway_statistics() if hasattr(whole, "pathway_statistics") else {}
+        policy = target.policy
+        pathways = policy.pathway_statistics() if hasattr(policy, "pathway_statistics") else {}
     return _result(config, target.source, f"{spec.group} of {spec.env_id}", names, len(observations), origin, functions,
                    pathways=pathways)  # fmt: skip
 
@@ -260,12 +259,8 @@ def target_of(config: EquivarianceConfig) -> Iterator[Target]:
     """The target of the measurement, loaded: a run's agent, a file's policy or program, or a function."""
     if config.kind == "run":
         refuse({"--env": config.env}, "a run brings its environment; leave it out")
-        whole = config.symmetry is None  # what agents learn of dynamics is in features of their own symmetry
-        options = dict(whole=whole, trust=config.trust)
-        with agent_of(config.what, config.episodes, config.seed, **options) as (agent, source, its_evaluator):
-            yield Target(
-                source, agent.policy, agent if whole else None, evaluator=lambda: its_evaluator, spec=agent.spec
-            )
+        with agent_of(config.what, config.episodes, config.seed, trust=config.trust) as (agent, source, its_evaluator):
+            yield Target(source, agent.policy, evaluator=lambda: its_evaluator, spec=agent.spec)
         return
     evaluator: Callable[[], Evaluator] | None = None
     if (env_id := config.env) is not None:
@@ -307,10 +302,7 @@ def _spec(config: EquivarianceConfig, target: Target) -> SymmetrySpec:
 def functions_of(target: Target, spec: SymmetrySpec, observations: NDArray) -> list[Function]:
     """The functions of an agent or a policy, under a symmetry; a callable is tried at some of the observations."""
     if target.call is None:
-        found = targets.policy_functions(target.policy, spec)
-        if isinstance(target.agent, RPPMBPO):
-            found.append(targets.dynamics_function(target.agent))
-        return found
+        return targets.policy_functions(target.policy, spec)
     sample = torch.as_tensor(observations[:2], dtype=torch.float64)
     return [targets.plain_function(target.call, spec.obs_rep, spec.action_rep, spec, sample)]
 

@@ -66,7 +66,7 @@ PANELS = (
     Panel("mean return", {EVALUATION: "eval/return_mean", "training": "rollout/return_mean"}),
     Panel(
         "equivariance error",
-        {"policy": "equivariance/policy", "critics": "equivariance/critic", "dynamics": "equivariance/dynamics"},
+        {"policy": "equivariance/policy", "critics": "equivariance/critic"},
         "log",
     ),
     Panel(
@@ -74,7 +74,6 @@ PANELS = (
         {
             "actor": "pathway/actor_free_share",
             "critics": "pathway/critic_free_share",
-            "dynamics": "pathway/dynamics_free_share",
         },
         "log",
     ),

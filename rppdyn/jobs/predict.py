@@ -103,7 +103,7 @@ def load(run: str | os.PathLike[str], *, trust: bool = False) -> Any:
     folder = RunFolder.open(run)
     name = compose.name_of_run(folder)
     if name == "train_agent":
-        with agent_of(str(run), episodes=1, seed=0, whole=True, trust=trust) as (agent, _, _):
+        with agent_of(str(run), episodes=1, seed=0, trust=trust) as (agent, _, _):
             return agent
     if name == "fit_transition":
         return FittedTransitions(*load_transition_model(run))

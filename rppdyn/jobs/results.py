@@ -10,7 +10,6 @@ from statistics import fmean
 from typing import Any
 
 from rppdyn.errors import one_line
-from rppdyn.jobs.config.agent import FORMER_KEYS
 from rppdyn.runs import RunResult
 from rppdyn.runs.statistics import FEW, bootstrap_interval, iqm
 
@@ -177,18 +176,14 @@ def summary(result: TrainAgentResult) -> str:
             f"(standard deviation {_return(m['eval/return_std'])} over {len(m['eval/returns'])} episodes"
             f"{'' if m['step'] == result.steps else ', at step ' + format(m['step'], ',')})"
         )
-        errors = ", ".join(
-            f"{who} {_error(m[f'equivariance/{who}'])}"
-            for who in ("policy", "critic", "dynamics")
-            if f"equivariance/{who}" in m  # most agents learn no dynamics
-        )
+        errors = ", ".join(f"{who} {_error(m[f'equivariance/{who}'])}" for who in ("policy", "critic"))
         if any(name.startswith("equivariance/policy/") for name in m):
             lines.append(f"  equivariance error  {errors}  (0 is equivariant, 1 as far from it as can be)")
         else:
             lines.append("  equivariance error  none: the environment has no symmetry here")
         shares = ", ".join(
             f"{who} {_percent(m[f'pathway/{who}_free_share'])}"
-            for who in ("actor", "critic", "dynamics")
+            for who in ("actor", "critic")
             if f"pathway/{who}_free_share" in m
         )
         lines.append(f"  free pathway        {shares} of the squared weights")
@@ -242,9 +237,7 @@ class FileAgent:
 
 # -- what tells runs apart ---------------------------------------------------------------------------------------------
 
-MODEL = "agent.imagination"
-"""An agent's model of its environment; null where it has none."""
-AGENTS = {"mbpo": MODEL, "ppo": "agent.ppo"}
+AGENTS = {"ppo": "agent.ppo"}
 """Keys of agents other than soft actor-critic."""
 IGNORED = (
     "seed",
@@ -255,7 +248,6 @@ IGNORED = (
     "runs_root",
     "threads",
     "device",
-    *FORMER_KEYS,
 )
 """Keys that don't tell runs apart: seeds, lengths and folders."""
 
@@ -280,13 +272,13 @@ def model_of(config: Mapping[str, Any]) -> str:
 
 
 def agent_of(config: Mapping[str, Any]) -> str:
-    """The agent of a flattened configuration: "sac", "mbpo" or "ppo"."""
+    """The agent of a flattened configuration: "sac" or "ppo"."""
     return next((name for name, part in AGENTS.items() if any(key.startswith(f"{part}.") for key in config)), "sac")
 
 
 def setting(key: str, value: Any) -> str:
     """A setting in a name: `leg_joint=0.5`; of what is switched on its name alone, of what is off nothing."""
-    name = key.removeprefix("agent.") if key.startswith(MODEL) else key.rpartition(".")[2]
+    name = key.rpartition(".")[2]
     if isinstance(value, bool):
         return name if value else ""
     return f"{name}={value}"

@@ -20,7 +20,7 @@ from rppdyn.agents import RPPSAC, Agent, LearnVariances, WidenVariances
 from rppdyn.agents.multi_seed import LOG_INTERVAL, SeedTrainer, train_together
 from rppdyn.agents.policy import prior_share, widest
 from rppdyn.agents.workers import WorkerEnv
-from rppdyn.envs import SymmetrySpec, certificate_for, share_of, termination, why_not_capturable
+from rppdyn.envs import SymmetrySpec, certificate_for, share_of, why_not_capturable
 from rppdyn.envs.spec import VERDICTS
 from rppdyn.errors import UntrustedError, by_user, one_line
 from rppdyn.jobs.config.agent import ModelConfig, TrainAgentConfig
@@ -487,14 +487,12 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
         spec = spec_of(config, session.folder, env)
         certify_variance(config.model, session.folder, env, spec, widest(config.model.hidden), reward=True)
         fresh = why_not_capturable(env)
-        stepped, options, count = env, {}, config.agent.num_envs
+        stepped, count = env, config.agent.num_envs
         if config.workers:
             stepped = stack.enter_context(closing(WorkerEnv(partial(build_env, config), count)))
-            if config.agent.imagination is not None:
-                options["terminates"] = termination(env)
         elif count > 1:
             stepped = stack.enter_context(closing(DummyVecEnv([partial(build_env, config)] * count)))
-        agent = build_agent(config, stepped, spec, **options)
+        agent = build_agent(config, stepped, spec)
         if count > 1 and agent.env is not None:  # from far apart, so that no two seeds have one in common
             agent.env.seed(int(np.random.SeedSequence(config.seed).generate_state(1)[0]))
         agent.fresh_episodes = bool(fresh)

@@ -30,7 +30,7 @@ except ImportError:  # no advisory locks on this platform; folders are then guar
 logger = logging.getLogger(__name__)
 
 ABSENT = "(absent)"
-RETIRED = {"model.parametrisation": "pathways"}
+RETIRED = {"model.parametrisation": "pathways", "agent.imagination": None}
 """Keys of earlier configurations that are no settings any more, by the value that means what is always done now."""
 PACKAGES = ("rppdyn", "torch", "numpy", "gymnasium", "mujoco", "stable-baselines3", "hydra-core")
 
@@ -123,7 +123,7 @@ class RunFolder:
     | `checkpoints/` | the last two, each complete (`rppdyn.runs.Checkpoints`) |
     | `figures/` | made from `metrics.jsonl` |
     | `timing.jsonl` | seconds and steps per second, apart from the metrics because they never repeat |
-    | `policy.pt` (and `dynamics.pt`), `model.zip`, `result.json` | written at the end; `result.json` last of all |
+    | `policy.pt`, `model.zip`, `result.json` | written at the end; `result.json` last of all |
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -215,7 +215,7 @@ class RunFolder:
             )
         for key, usual in RETIRED.items():
             section, _, name = key.rpartition(".")
-            if isinstance(inner := content.get(section), dict) and inner.get(name) == usual:
+            if isinstance(inner := content.get(section), dict) and inner.get(name, ABSENT) == usual:
                 del inner[name]
         return {str(key): value for key, value in content.items()}
 

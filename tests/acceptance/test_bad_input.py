@@ -74,13 +74,10 @@ BAD = {
         ["train-agent", "model=mlp", "model.equivariant_variance=0"],
         ["model.equivariant_variance=0", "no pathway of the actor", "positive"],
     ),
-    "imagination of an agent that has none": (
+    "an agent that is no more": (["train-agent", "env=InvertedPendulum-v5", "agent=mbpo"], ["mbpo", "ppo, sac"]),
+    "a setting of an agent that is no more": (
         ["train-agent", "env=InvertedPendulum-v5", "agent.imagination.members=2"],
-        ["agent.imagination.members=2", "add agent=mbpo"],
-    ),
-    "no imagination of an agent that lives by it": (
-        ["train-agent", "env=InvertedPendulum-v5", "agent=mbpo", "agent.imagination=null"],
-        ["agent.imagination=null", "one by one", "agent=sac"],
+        ["agent.imagination", "train-agent"],
     ),
     "hidden layer of no channels": (
         ["fit-dynamics", "model.hidden='0*T(0)'", "task.train=5", "task.validation=5", "task.test=5"],

@@ -11,7 +11,7 @@ import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from rppdyn.agents import RPPMBPO, RPPSAC, RPPActorCriticPolicy, buffers
+from rppdyn.agents import RPPSAC, RPPActorCriticPolicy, buffers
 from rppdyn.agents.multi_seed import train_many
 from rppdyn.agents.update import clip_
 from rppdyn.agents.workers import WorkerEnv
@@ -87,12 +87,6 @@ def test_the_first_observation_is_looked_at_too():
 
     with pytest.raises(ValueError, match=r"at step 0: observation 'slider position' \(entry 0\) is nan"):
         agent(Begun()).learn(10)
-
-
-def test_models_of_the_dynamics_never_see_it():
-    model = agent(Faulty(reward=np.nan), RPPMBPO, terminates=lambda x: x[..., 1].abs() > 0.2, members=2, model_steps=2)
-    with pytest.raises(ValueError, match="at step 70: the reward is nan"):
-        model.learn(100)
 
 
 def test_one_seed_of_several_ends_and_the_others_go_on():

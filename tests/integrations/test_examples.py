@@ -79,6 +79,27 @@ def test_the_point_trains_with_its_mirror(tmp_path, monkeypatch):
     assert (tmp_path / "run" / "result.json").is_file()
 
 
+@pytest.mark.filterwarnings("ignore:.*seed")
+def test_an_agent_trains_on_a_model_of_its_own():
+    example = runpy.run_path(str(EXAMPLES / "model_based.py"))
+    agent, models, env = example["train"](steps=400, every=200, fit_steps=300, imagined=30, hidden=16)
+    assert len(env.transitions) == agent.num_timesteps == 400
+    buffer = agent.replay_buffer
+    assert 445 <= buffer.size() <= 460  # 400 real ones and two times 30, of which few are not finite
+    observations, actions, _, after = env.arrays()
+    x, u = models.features(observations, actions)
+    y, _ = models.features(after, actions)
+    step = models.model.step(*(t.expand(models.members, -1, -1) for t in (x, u)))
+    assert ((step.mean.mean(0) - y).abs().mean(0) < 0.3 * (y - x).abs().mean(0)).all()  # it has learned the simulator
+    made, ended = buffer.next_observations[400:460, 0], buffer.dones[400:460, 0]
+    assert (ended == example["has_ended"](made)).all()
+    g = models.spec.group.discrete_generators[0]  # relaxed models are nearly as likely to make up the mirror image
+    X, U = (rep.rho(g).float() for rep in (models.spec.obs_rep, models.spec.action_rep))
+    mirrored = models.model.step(*(t.expand(models.members, -1, -1) for t in (x @ X.T, u @ U.T)))
+    error = (mirrored.mean - step.mean @ X.T).norm() / (step.mean - x).norm()
+    assert error < 0.3
+
+
 def test_every_example_is_run():
     scripts = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert scripts == {*SAYS, "point", "crawler", "crawler_rsl_rl"}
+    assert scripts == {*SAYS, "point", "crawler", "crawler_rsl_rl", "model_based"}

@@ -60,17 +60,6 @@ def test_what_is_switched_on_is_named_and_what_is_off_is_not(make_run):
     assert list(grouped([plain, mirrored, strict])) == ["rpp", "rpp augment", "emlp"]
 
 
-def test_agents_with_a_model_of_the_environment_are_told_from_those_without(make_run):
-    imagined = {"gradient_steps": 10, "imagination": {"kind": "rpp", "hidden": 64, "every": 125}}
-    model, none = make_run("a", agent=imagined), make_run("b", agent={"gradient_steps": 1, "imagination": None})
-    assert list(grouped([model, none])) == ["mbpo gradient_steps=10", "sac gradient_steps=1"]
-    strict = make_run("c", agent=imagined | {"imagination": {"kind": "emlp", "hidden": 64, "every": 125}})
-    names = ["mbpo gradient_steps=10 imagination.kind=rpp", "sac gradient_steps=1",
-             "mbpo gradient_steps=10 imagination.kind=emlp"]  # fmt: skip
-    assert list(grouped([model, none, strict])) == names
-    assert list(grouped([model, strict])) == ["imagination.kind=rpp", "imagination.kind=emlp"]
-
-
 def test_one_seed_is_not_two(make_run):
     with pytest.raises(ValueError, match=r"a and .*b both have seed 3 of one configuration: name one of them"):
         grouped([make_run("a", seed=3), make_run("b", seed=3)])

@@ -22,7 +22,7 @@ from rppdyn.jobs.config.command import ReportConfig
 from rppdyn.jobs.reporting import agents, data
 from rppdyn.jobs.reporting.data import read_groups
 from rppdyn.jobs.reporting.page import html
-from rppdyn.runs import RunFolder, iqm, read_metrics
+from rppdyn.runs import RunFolder, iqm
 from rppdyn.runs.files import write_json
 
 
@@ -127,22 +127,6 @@ def test_an_actuator_as_it_comes_is_called_stock(tmp_path):
     made = [make_run(tmp_path / "a"), make_run(tmp_path / "b", "env.actuator_scale.slider=0.5")]
     rows = rows_of(written(made, tmp_path), "Where the configurations differ")
     assert rows == [["rpp slider=stock", "stock"], ["rpp slider=0.5", "0.5"]]
-
-
-def test_agents_on_a_model_have_its_errors_and_priors_beside_those_without(tmp_path):
-    usual, learned = make_run(tmp_path / "a"), tmp_path / "b"
-    folder = RunFolder.open(make_run(learned, "agent=mbpo", "agent.imagination.kind=emlp"))
-    records = [record | {"equivariance/dynamics": 0.3, "equivariance/dynamics/left-right": 0.3,
-                         "pathway/dynamics_equivariant_norm": 7.0, "pathway/dynamics_free_norm": 0.0,
-                         "pathway/dynamics_free_share": 0.0} for record in read_metrics(folder.metrics.path)]  # fmt: skip
-    folder.metrics.path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    text = written([usual, str(learned)], tmp_path)
-    (sac, mbpo) = rows_of(text, "Results at the end of training")
-    assert sac[6] == "–" and mbpo[6] == "0.3"
-    (sac, mbpo) = rows_of(text, "Equivariance errors at the end on InvertedPendulum-v5")
-    assert sac[-1] == "–" and mbpo[-1] == "0.3"
-    priors = [row[1:] for row in rows_of(text, "Prior variances and norms of the pathways") if row[1] == "dynamics"]
-    assert priors == [["dynamics", "equivariant", "106", "7"], ["dynamics", "free", "no such pathway", "–"]]
 
 
 def test_long_names_become_letters_and_colours_follow_names_across_environments(tmp_path):

@@ -156,3 +156,7 @@ def test_a_retired_key_is_left_out_where_it_says_what_is_always_done_now(tmp_pat
     for value, left in (("pathways", {"kind": "rpp"}), ("dense", {"kind": "rpp", "parametrisation": "dense"})):
         folder = RunFolder.create(tmp_path / value, {"model": {"kind": "rpp", "parametrisation": value}})
         assert folder.config() == {"model": left}
+    for i, (value, left) in enumerate([(None, {}), ({"members": 5}, {"imagination": {"members": 5}})]):
+        folder = RunFolder.create(tmp_path / str(i), {"agent": {"tau": 0.1, "imagination": value}})
+        assert folder.config() == {"agent": {"tau": 0.1} | left}
+    assert RunFolder.create(tmp_path / "new", {"agent": {"tau": 0.1}}).config() == {"agent": {"tau": 0.1}}

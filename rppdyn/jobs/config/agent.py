@@ -35,9 +35,6 @@ ARCHITECTURES = ("auto", "regular", "tensor")
 MODELS = ("rpp", "emlp", "mlp", "rpp_policy_only")
 VARIANTS = ("derived", "published")
 
-FORMER_KEYS = ("env.total_steps", "env.learning_rate", "env.learning_rate_end", "env.betas", "env.tau")
-"""Keys that older runs have in their configurations: what they say stands in `agent`, too."""
-
 EVALUATION_SEED = 10_000  # of the first evaluation episode's reset; training uses seeds of its own
 
 
@@ -176,36 +173,6 @@ class ModelConfig:
 
 
 @dataclass
-class ImaginationConfig:
-    """The transition model of `agent=mbpo`, and the rollouts that are made with it."""
-
-    kind: str = "rpp"  # rpp, emlp or mlp, of the model of the dynamics
-    members: int = 5  # networks of the ensemble
-    hidden: int = 200  # channels of each of its hidden layers
-    num_layers: int = 3  # its hidden layers
-    equivariant_variance: float = 1e6  # prior variance of its equivariant pathway
-    free_variance: float = 3.0  # prior variance of its free pathway
-    learning_rate: float = 1e-3  # of Adam, in its fits
-    every: int = 250  # steps of the environment between fits
-    steps: int = 500  # of a fit
-    batch_size: int = 256  # transitions in a step of its fits
-    rollouts: int = 10_000  # made after each fit
-    length: int = 1  # of a rollout
-    kept_fits: int = 4  # rollouts of so many fits are kept
-    real_ratio: float = 0.05  # share of each batch that is from the environment
-
-    def __post_init__(self) -> None:
-        one_of("agent.imagination.kind", self.kind, ("rpp", "emlp", "mlp"))
-        counts = ("members", "hidden", "num_layers", "every", "steps", "batch_size", "rollouts", "length", "kept_fits")
-        for name in counts:
-            at_least(f"agent.imagination.{name}", getattr(self, name), 1)
-        for name in ("equivariant_variance", "free_variance"):
-            variance(f"agent.imagination.{name}", getattr(self, name))
-        positive("agent.imagination.learning_rate", self.learning_rate)
-        require("agent.imagination.real_ratio", self.real_ratio, 0 <= self.real_ratio <= 1, "in [0, 1]")
-
-
-@dataclass
 class PPOConfig:
     """Settings of `agent=ppo` alone; names and defaults are stable-baselines3's."""
 
@@ -241,7 +208,7 @@ SAC_ONLY = (
 
 @dataclass
 class AgentConfig:
-    """Soft actor-critic, on its own or on rollouts of a model; or proximal policy optimisation."""
+    """Soft actor-critic, or proximal policy optimisation."""
 
     learning_rate: float = 3e-4  # of Adam
     learning_rate_end: float | None = None  # reached on a straight line at total_steps; null: constant
@@ -263,7 +230,6 @@ class AgentConfig:
     compile: bool | None = (
         None  # updates, and actions in training, by torch.compile; null: in long runs, where it works
     )
-    imagination: ImaginationConfig | None = None  # of agent=mbpo
     ppo: PPOConfig | None = None  # of agent=ppo
 
     def __post_init__(self) -> None:
@@ -291,8 +257,6 @@ class AgentConfig:
             self._check_ppo(self.ppo)
 
     def _check_ppo(self, ppo: PPOConfig) -> None:
-        if self.imagination is not None:
-            raise ConfigError("agent.imagination and agent.ppo are two agents: leave out one")
         for name in ("augment", "mirror_loss", "compile", "matmul_precision"):
             if value := getattr(self, name):
                 raise ConfigError(
@@ -308,7 +272,7 @@ class AgentConfig:
     @property
     def name(self) -> str:
         """As `agent=` chooses it."""
-        return "ppo" if self.ppo is not None else "sac" if self.imagination is None else "mbpo"
+        return "sac" if self.ppo is None else "ppo"
 
     @property
     def rollout(self) -> int:
@@ -358,12 +322,10 @@ class TrainAgentConfig(RunConfig):
                 "callbacks", name, bool(module) and attribute.isidentifier(), "module:Class, or a list of such names"
             )
         if self.agent.ppo is not None and self.workers:
-            raise ConfigError(
-                "workers=true: it is of agent=sac and agent=mbpo; leave it out, agent.num_envs=N steps several"
-            )
+            raise ConfigError("workers=true: it is of agent=sac; leave it out, agent.num_envs=N steps several")
         if self.agent.ppo is not None and self.model.groups is not None:
             raise ConfigError(
-                f"model.groups={self.model.groups}: chains are of agent=sac and mbpo; leave them out, or use agent=sac"
+                f"model.groups={self.model.groups}: chains are of agent=sac; leave them out, or use agent=sac"
             )
         if self.agent.ppo is not None and self.model.widen is not None:
             raise ConfigError(

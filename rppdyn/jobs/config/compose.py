@@ -22,8 +22,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from rppdyn.errors import search_modules
-from rppdyn.jobs.config.agent import FORMER_KEYS, SAC_ONLY, EnvConfig
-from rppdyn.jobs.config.base import ConfigError, RunConfig, did_you_mean, without
+from rppdyn.jobs.config.agent import SAC_ONLY, EnvConfig
+from rppdyn.jobs.config.base import ConfigError, RunConfig, did_you_mean
 from rppdyn.jobs.config.schemas import (
     CONFIGS,
     SCHEMAS,
@@ -210,7 +210,7 @@ def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> 
         ConfigError: an override is malformed, names a key that the configuration lacks, or has an impossible value.
     """
     with one_line(name):
-        base = OmegaConf.merge(OmegaConf.structured(SCHEMAS[name]), without(stored, FORMER_KEYS))
+        base = OmegaConf.merge(OmegaConf.structured(SCHEMAS[name]), stored)
         for override in map(_parsed, map(_quoted, overrides)):
             key = override.get_key_element().lstrip("+~")
             if override.is_sweep_override():
@@ -260,7 +260,7 @@ def describe(name: str) -> str:
     lines += ["", f"keys and defaults{of_choices}:"]
     for key, text in help_of(schema).items():
         value = OmegaConf.select(node, key)
-        is_optional = key.startswith(("agent.ppo.", "agent.imagination."))
+        is_optional = key.startswith("agent.ppo.")
         default = "" if is_optional and value is None else _written(value)
         lines.append(f"  {key}={default}\n      {text}")
     return "\n".join(lines)
@@ -298,12 +298,6 @@ def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
         key, _, value = override.partition("=")
         if key in groups(name) and key != "experiment" and value in ("null", ""):
             raise ConfigError(f"{override}: a choice is needed; choose one of {', '.join(choices(key, name))}")
-        if key.startswith("agent.imagination") and not any(re.match("agent=.*mbpo", other) for other in overrides):
-            raise ConfigError(f"{override}: of the agents mbpo alone imagines; add agent=mbpo")
-        if key == "agent.imagination":
-            raise ConfigError(
-                f"{override}: set its keys one by one, as agent.imagination.members=3; agent=sac imagines nothing"
-            )
         _check_agent(
             override, key, next((word for word in reversed(overrides) if word.startswith("agent=")), "agent=sac")
         )

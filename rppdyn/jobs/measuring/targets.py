@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from torch import Tensor
 
-from rppdyn.agents import RPPMBPO, Agent
 from rppdyn.agents.networks import in_precision
 from rppdyn.agents.policy import SymmetricPolicy
 from rppdyn.envs import Space, SymmetrySpec
@@ -73,14 +72,12 @@ class Target:
     Attributes:
         source: which weights or code it is.
         policy: policy of stable-baselines3.
-        agent: whose policy it is, of a run.
         evaluator: plays its episodes.
         spec: the symmetry that it brings.
     """
 
     source: str
     policy: Any = None
-    agent: Agent | None = None
     call: Callable[[Tensor], Tensor] | None = None
     evaluator: Callable[[], Evaluator] | None = None
     spec: SymmetrySpec | None = None
@@ -140,21 +137,6 @@ def policy_functions(policy: BasePolicy, spec: SymmetrySpec) -> list[Function]:
             )
         )
     return functions
-
-
-def dynamics_function(agent: RPPMBPO) -> Function:
-    """The change of the features of a state by the model that an agent learns, the mean of its members."""
-    spec, split, change = agent.spec, agent.spec.feature_dim, agent.change_function(torch.float64)
-    return Function(
-        "dynamics",
-        lambda x: change(spec.decode(x[..., :split]), spec.action.decode(x[..., split:])),
-        spec.obs_rep + spec.action_rep,
-        spec.obs_rep,
-        _states_and_actions(spec),
-        changes(spec),
-        encode=partial(_encoded, spec),
-        scale=agent.dynamics.changes.std.double().cpu()[:split],
-    )
 
 
 def plain_function(

@@ -37,7 +37,7 @@ from rppdyn.nn.linear import equivariant_name
 
 RETURN = "eval/return_mean"
 TRAINING = "rollout/return_mean"
-WHO = {"policy": "policy", "critic": "critics", "dynamics": "dynamics"}
+WHO = {"policy": "policy", "critic": "critics"}
 
 
 def sections(groups: Sequence[RunGroup]) -> list[Section]:
@@ -174,7 +174,7 @@ def _pathways(groups: Sequence[RunGroup]) -> Markup:
     for k, (env, members) in enumerate(by_subject(groups)):
         panels = [
             (f"{who}, {pathway}", members, f"pathway/{who}_{pathway}_norm")
-            for who in ("actor", "critic", *(["dynamics"] if "dynamics" in _who(members) else []))
+            for who in ("actor", "critic")
             for pathway in _names(members)
         ]
         parts.append(_heading(env, groups))
@@ -211,13 +211,6 @@ def _variances(group: RunGroup) -> dict[str, dict[str, float]]:
         else pathway_variances(network, model, "critic_" if who == "critic" else "")
         for who, network in networks.items()
     }
-    learned = {
-        key.rpartition(".")[2]: value for key, value in run.config.items() if key.startswith("agent.imagination.")
-    }
-    if learned:
-        without = {"emlp": "free_variance", "mlp": "equivariant_variance"}.get(learned["kind"])
-        variances["dynamics"] = {f"{p}_variance": learned[f"{p}_variance"] for p in ("equivariant", "free")}
-        variances["dynamics"] |= {without: 0.0} if without else {}
     return variances
 
 
@@ -287,7 +280,7 @@ def _certificate(certificate: Certificate) -> Markup:
 
 
 def _who(groups: Sequence[RunGroup]) -> dict[str, str]:
-    """The networks measured of any of these agents: names in the records, and on the page; most have no dynamics."""
+    """The networks measured of any of these agents: names in the records, and on the page."""
     keys = {key for group in groups for run in group.runs for key in run.records[-1]}
     return {who: called for who, called in WHO.items() if f"equivariance/{who}" in keys}
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,13 @@ import torch
 from gymnasium.envs.mujoco import MujocoEnv
 from stable_baselines3.common.utils import LinearSchedule
 
-from rppdyn.agents import RPPMBPO, RPPPPO, RPPSAC, Agent
+from rppdyn.agents import RPPPPO, RPPSAC, Agent
 from rppdyn.agents.buffers import RowReplayBuffer
 from rppdyn.agents.policy import FREE_VARIANCE
 from rppdyn.envs import SymmetrySpec, certified_share, file_spec, make_env, plain_spec, symmetry_spec
 from rppdyn.errors import place_in_users_code
 from rppdyn.jobs.config import notation
-from rppdyn.jobs.config.agent import SAC_ONLY, ImaginationConfig, ModelConfig, TrainAgentConfig
+from rppdyn.jobs.config.agent import SAC_ONLY, ModelConfig, TrainAgentConfig
 from rppdyn.jobs.config.base import CERTIFIED, ConfigError, device_of
 from rppdyn.jobs.results import final_policy
 from rppdyn.priors import free_variance
@@ -72,12 +71,8 @@ def spec_of(config: TrainAgentConfig, folder: RunFolder, env: Any) -> SymmetrySp
         return plain_spec(env)
 
 
-def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **options: Any) -> Agent:
-    """The configured agent, untrained.
-
-    Args:
-        options: options of the agent, beside the configured ones.
-    """
+def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> Agent:
+    """The configured agent, untrained."""
     model, agent = config.model, config.agent
     device = device_of(config.device)
     learning_rate: float | LinearSchedule = agent.learning_rate
@@ -97,7 +92,7 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **option
             device=device,
             policy_kwargs=_networks(model) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas), eps=1e-5)),
         )
-    built = _algorithm(agent.imagination)(
+    built = RPPSAC(
         "RPPPolicy",
         env,
         spec=spec,
@@ -109,7 +104,6 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec, **option
         seed=config.seed,
         device=device,
         policy_kwargs=_networks(model) | _chain(model, spec) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas))),
-        **options,
     )
     if isinstance(built.replay_buffer, RowReplayBuffer):
         _ = built.replay_buffer.rows  # whose memory is taken, or found wanting, before the run has a folder
@@ -139,25 +133,6 @@ def _chain(model: ModelConfig, spec: SymmetrySpec) -> dict[str, Any]:
     if model.groups is None:
         return {}
     return dict(groups=notation.chain(model.groups, spec.group, spec.generator_names), variances=model.variances)
-
-
-def _algorithm(imagination: ImaginationConfig | None) -> Callable[..., RPPSAC]:
-    if imagination is None:
-        return RPPSAC
-    network = ("hidden", "num_layers", "equivariant_variance", "free_variance", "learning_rate")
-    return partial(
-        RPPMBPO,
-        dynamics=imagination.kind,
-        dynamics_kwargs={name: getattr(imagination, name) for name in network},
-        members=imagination.members,
-        model_every=imagination.every,
-        model_steps=imagination.steps,
-        model_batch_size=imagination.batch_size,
-        rollouts=imagination.rollouts,
-        rollout_length=imagination.length,
-        kept_fits=imagination.kept_fits,
-        real_ratio=imagination.real_ratio,
-    )
 
 
 @contextmanager
@@ -224,19 +199,13 @@ def restore_from(agent: Agent, checkpoint: Path) -> None:
 
 
 def save_model(agent: Agent, folder: RunFolder) -> None:
-    """The final agent, twice: its parts (`policy.pt`), tensors that this package loads, and stable-baselines3's `model.zip`.
+    """The final agent, twice: `policy.pt`, tensors that this package loads, and stable-baselines3's `model.zip`.
 
     The second is for `RPPSAC.load`; stable-baselines3 writes parts of it as pickles, so load it from people you trust.
     """
-    for file, part in _parts(agent, folder).items():
-        write_tensors(file, part.state_dict())
+    write_tensors(folder.policy_file, agent.policy.state_dict())
     with replacing(folder.model_file) as path:
         agent.save(path)
-
-
-def _parts(agent: Agent, folder: RunFolder) -> dict[Path, torch.nn.Module]:
-    """`policy.pt`, and `dynamics.pt` of an agent that learns a model of them."""
-    return {folder.path / f"{name}.pt": part for name, part in agent.parts.items()}
 
 
 def save_spec(folder: RunFolder, spec: SymmetrySpec) -> None:
@@ -259,26 +228,22 @@ def load_spec(folder: RunFolder) -> SymmetrySpec | None:
         raise RunFolderError(f"{path} can't be read ({error}): delete it, and the symmetry is derived anew") from error
 
 
-def load_policy(agent: Agent, folder: RunFolder, *, whole: bool = False) -> str:
+def load_policy(agent: Agent, folder: RunFolder) -> str:
     """Give an agent the weights of a run: those of its end, or else of its last checkpoint; says which.
 
-    Args:
-        whole: all parts of the agent, not the policy alone.
     Raises:
         RunFolderError: the run has neither yet, or the file is damaged.
         CheckpointError: none of the checkpoints can be read.
     """
-    parts = {file: part for file, part in _parts(agent, folder).items() if whole or file == folder.policy_file}
-    if folder.result() is not None and all(file.is_file() for file in parts):
-        for file, part in parts.items():
-            weights = _load(file)
-            try:
-                part.load_state_dict(weights)
-            except (RuntimeError, KeyError, TypeError, ValueError) as error:
-                raise RunFolderError(
-                    f"{file} is of another network than config.yaml says; delete {folder.result_file} and write it "
-                    f"again with rppdyn train-agent --resume {folder.path}"
-                ) from error
+    if folder.result() is not None and folder.policy_file.is_file():
+        weights = _load(folder.policy_file)
+        try:
+            agent.policy.load_state_dict(weights)
+        except (RuntimeError, KeyError, TypeError, ValueError) as error:
+            raise RunFolderError(
+                f"{folder.policy_file} is of another network than config.yaml says; delete {folder.result_file} and write it "
+                f"again with rppdyn train-agent --resume {folder.path}"
+            ) from error
         return final_policy(folder.result() or {})
     return f"policy of the checkpoint at step {load_checkpoint(agent, folder)}"
 
@@ -295,9 +260,9 @@ def load_checkpoint(agent: Agent, folder: RunFolder) -> int:
         restore_from(agent, checkpoint.path)
         return checkpoint.step
     if folder.result() is not None:
-        missing = ", ".join(file.name for file in _parts(agent, folder) if not file.is_file())
         raise RunFolderError(
-            f"{folder.path} is finished and has neither {missing} nor a checkpoint: train it again with another run_dir="
+            f"{folder.path} is finished and has neither {folder.policy_file.name} nor a checkpoint: train it again with "
+            "another run_dir="
         )
     raise RunFolderError(
         f"{folder.path} has no policy yet: let the run go on with rppdyn train-agent --resume {folder.path}"

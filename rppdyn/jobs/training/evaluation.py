@@ -254,10 +254,7 @@ class AsyncEvaluations(Evaluations):
     def begin(self, agent: Agent) -> None:
         weights = io.BytesIO()
         # copies: agents that are trained together have views of what all share, which would be saved whole
-        copied = {
-            name: {key: value.to("cpu", copy=True) for key, value in part.state_dict().items()}
-            for name, part in agent.parts.items()
-        }
+        copied = {key: value.to("cpu", copy=True) for key, value in agent.policy.state_dict().items()}
         torch.save(copied, weights)
         self._worker.ask(measure_there, *self._arguments, weights.getvalue())
         self._answer = self._pool.submit(self._worker.answer)
@@ -282,9 +279,7 @@ def measure_there(config: TrainAgentConfig, spec: SymmetrySpec, weights: bytes) 
     if _there is None:
         _there = build_agent(config, build_env(config), spec), SyncEvaluations(config)
     agent, here = _there
-    parts = torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True)
-    for name, part in agent.parts.items():
-        part.load_state_dict(parts[name])
+    agent.policy.load_state_dict(torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True))
     return here.measured(agent)
 
 
@@ -315,10 +310,8 @@ def _named(who: str, error: AgentEquivarianceError) -> dict[str, Any]:
 
 
 @contextmanager
-def agent_of(
-    run: str, episodes: int, seed: int, *, whole: bool = False, trust: bool = False
-) -> Iterator[tuple[Agent, str, Evaluator]]:
-    """The agent of a run, or its policy alone, where its weights come from, and an evaluator to play episodes with.
+def agent_of(run: str, episodes: int, seed: int, *, trust: bool = False) -> Iterator[tuple[Agent, str, Evaluator]]:
+    """The agent of a run, where its weights come from, and an evaluator to play episodes with.
 
     Args:
         trust: whether a module that the run names may be imported to make its environment.
@@ -330,7 +323,7 @@ def agent_of(
     with process_state(config.threads):
         env = build_env(config)
         agent = build_agent(config, env, spec_of(config, folder, env))
-        source = load_policy(agent, folder, whole=whole)
+        source = load_policy(agent, folder)
         evaluator = Evaluator(partial(build_env, config), episodes, seed)
         try:
             yield agent, source, evaluator

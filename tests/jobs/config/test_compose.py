@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -10,10 +9,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from rppdyn.agents import MODELS as AGENT_MODELS
-from rppdyn.agents import RPPMBPO
 from rppdyn.agents import compile as compilation
 from rppdyn.agents import policy as defaults
-from rppdyn.agents.mbpo import DYNAMICS
 from rppdyn.envs import KNOWN_ENVIRONMENTS
 from rppdyn.jobs.config import compose, schemas
 from rppdyn.jobs.config.agent import MODELS, TrainAgentConfig
@@ -75,25 +72,6 @@ def test_the_names_in_files_schema_and_agent_agree():
     assert config.agent.noise_variance == defaults.NOISE_VARIANCE
     assert tuple(config.agent.betas) == defaults.ADAM_BETAS
     assert PRECISIONS == compilation.PRECISIONS
-
-
-def test_the_defaults_of_the_model_based_agent_agree_with_the_schema():
-    imagination = composed("agent=mbpo").agent.imagination
-    assert {name: getattr(imagination, name) for name in DYNAMICS} == DYNAMICS
-    parameters = inspect.signature(RPPMBPO.__init__).parameters
-    own = (
-        "members",
-        "model_every",
-        "model_steps",
-        "model_batch_size",
-        "rollouts",
-        "rollout_length",
-        "kept_fits",
-        "real_ratio",
-    )
-    there = ("members", "every", "steps", "batch_size", "rollouts", "length", "kept_fits", "real_ratio")
-    assert [parameters[name].default for name in own] == [getattr(imagination, name) for name in there]
-    assert parameters["dynamics"].default == imagination.kind
 
 
 @pytest.mark.parametrize("experiment", schemas.choices("experiment"))
@@ -186,7 +164,7 @@ def test_a_longer_run_is_the_same_run(word):
 def test_every_key_has_a_line_of_help(name):
     schema = schemas.SCHEMAS[name]
     lines = help_of(schema)
-    known = {key for key in schemas.known_keys(schema) if key not in ("agent.ppo", "agent.imagination")}
+    known = {key for key in schemas.known_keys(schema) if key != "agent.ppo"}
     assert known <= set(lines)
     assert not [key for key, text in lines.items() if not text or len(text) > 200]
 
@@ -216,8 +194,6 @@ def test_a_stored_configuration_comes_back_with_changes():
         assert "\n" not in str(error.value)
     with pytest.raises(ConfigError, match="nonsense"):
         compose.from_stored("train_agent", {**stored, "nonsense": 1}, [])
-    older = {**stored, "env": {**stored["env"], "total_steps": 1_000_000, "learning_rate": 3e-4, "tau": 0.1}}
-    assert compose.from_stored("train_agent", older, []) == config  # tau is the agent's
     with pytest.raises(ConfigError, match=r"unknown key 'env.tau' \(did you mean 'agent.tau'\?\)"):
         composed("env.tau=0.1")
 
