@@ -20,7 +20,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from rppdyn.envs.state import Resumable
 from rppdyn.envs.wrappers import ReturnedError, blamed, flattened, require_reset
-from rppdyn.errors import one_line, place_in_users_code, require_trust, search_modules
+from rppdyn.errors import place_in_users_code, reason, require_trust, search_modules
 
 ARGUMENTS = ("env_id", "actuator_scale", "monitor", "named_by")
 """Arguments of `make_env` itself, which no option of an environment may be named after."""
@@ -122,7 +122,7 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
             imported, or an option that the environment does not know, or with which it can't be made or reset.
     """
     if named_by is not None:
-        require_trust(env_id, named_by)
+        require_trust(env_id, named_by, options)
     if ":" in env_id:
         search_modules()
     settings = {name: value for name, value in options.items() if name != "disable_env_checker"}  # which is Gymnasium's
@@ -136,7 +136,7 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
                     _try_reset(env)
     except gym.error.UnregisteredEnv as error:
         raise ValueError(
-            f"unknown environment {env_id!r}: {_first_line(error)} (gymnasium.pprint_registry() lists them)"
+            f"unknown environment {env_id!r}: {reason(error)} (gymnasium.pprint_registry() lists them)"
         ) from None
     except ModuleNotFoundError as error:
         if place_in_users_code(error) is not None:
@@ -147,7 +147,7 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
     except (ImportError, TypeError, gym.error.Error) as error:
         if place_in_users_code(error) is not None and not settings:
             raise
-        raise ValueError(f"{env_id} can't be made{suffix}: {_first_line(error)}") from error
+        raise ValueError(f"{env_id} can't be made{suffix}: {reason(error)}") from error
     except ReturnedError:
         raise
     except Exception as error:
@@ -155,7 +155,7 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
             raise ValueError(f"{env_id} can't be made: {advice}") from error
         if not settings:
             raise
-        raise ValueError(f"{env_id} can't be made or reset{suffix}: {_first_line(error)}") from error
+        raise ValueError(f"{env_id} can't be made or reset{suffix}: {reason(error)}") from error
     frames = getattr(env.unwrapped, "frame_skip", 1)
     if not isinstance(frames, Integral) or frames < 1:
         env.close()
@@ -181,12 +181,6 @@ def _closed_on_error(env: gym.Env) -> Iterator[None]:
     except BaseException:
         env.close()
         raise
-
-
-def _first_line(error: Exception) -> str:
-    if place_in_users_code(error) is not None:
-        return one_line(error)
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def is_model_file(name: str | Path) -> bool:

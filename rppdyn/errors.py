@@ -10,13 +10,15 @@ from __future__ import annotations
 import dis
 import errno
 import os
+import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
+from typing import Any
 
 
 class UserError(ValueError):
@@ -36,6 +38,35 @@ def one_line(error: BaseException) -> str:
     place = place_in_users_code(error)
     said = " ".join(str(error).split())
     return said if place is None else f"{place}: {type(error).__name__}{': ' * bool(said)}{said[:500]}"
+
+
+def reason(error: BaseException) -> str:
+    """Return the first line of what a library says of a file; of pickles that it refuses, not its advice to load them."""
+    if "Weights only load failed" in str(error) or "weights_only" in str(error):
+        return "it holds pickled objects, which could run code"
+    if place_in_users_code(error) is not None:
+        return one_line(error)
+    said, kind = (str(error).strip().splitlines() or [""])[0][:200], type(error).__name__
+    return said if said and isinstance(error, ValueError | OSError) else f"{kind}{': ' * bool(said)}{said}"
+
+
+@contextmanager
+def reading(what: object, remedy: str, kind: type[UserError] = UserError) -> Iterator[None]:
+    """Refuse in one line a file, or an object, of somebody's at which a library raises whatever it likes in the block.
+
+    Keep the block to calls of the library: what this package does wrong there would be taken for the file's fault.
+
+    Raises:
+        UserError: naming the thing, what the library says, and the remedy; one that the block raises passes.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        if isinstance(error, OSError) and error.filename is not None and error.strerror:
+            raise kind(f"{what} can't be read ({error.strerror}: {error.filename}); {remedy}") from error
+        raise kind(f"{what} can't be read ({reason(error)}); {remedy}") from error
 
 
 def place_in_users_code(error: BaseException) -> str | None:
@@ -157,6 +188,11 @@ def modules_of(folder: str | os.PathLike[str]) -> Iterator[None]:
             sys.path.remove(path)
 
 
+def folder_of_modules() -> str | None:
+    """The folder of :func:`modules_of`, inside of its block."""
+    return _folder.get()
+
+
 def search_modules() -> None:
     """From now on search the folder of :func:`modules_of` too, last: nothing installed is hidden by a file that lies there."""
     folder = _folder.get()
@@ -164,8 +200,27 @@ def search_modules() -> None:
         sys.path.append(folder)
 
 
-def require_trust(env_id: str, file: str | os.PathLike[str]) -> None:
-    """Refuse an environment that only a file names, unless making it imports no module by that name.
+DATA = (".xml", ".mjcf", ".urdf", ".mjb", ".stl", ".obj", ".msh", ".png", ".jpg", ".ktx", ".hdr", ".npy", ".npz", ".csv",
+        ".txt", ".json", ".yaml", ".yml", ".toml", ".h5", ".hdf5")  # fmt: skip
+"""Ends of names of files that hold numbers, text or a model; others, pickles for one, may hold code."""
+
+
+def code_named_in(options: Any) -> Iterator[str]:
+    """Texts in nested options that an environment may import or load: `module:Class`, `module.Class`, files of code."""
+    if isinstance(options, Mapping):
+        options = options.values()
+    if isinstance(options, str):
+        is_name = re.fullmatch(r"[A-Za-z_][\w.]*[.:][A-Za-z_]\w*(\.\w+)*", options.strip())
+        is_file = re.search(r"[/\\]|^\.", options) and re.search(r"\.[A-Za-z]\w*$", options.strip())
+        if (is_name or is_file) and not options.strip().lower().endswith(DATA):
+            yield options.strip()
+    elif isinstance(options, Iterable):
+        for option in options:
+            yield from code_named_in(option)
+
+
+def require_trust(env_id: str, file: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> None:
+    """Refuse an environment that only a file names, unless making it imports no module by that name or by an option's.
 
     Those that are registered have been so by Gymnasium, by an installed package, by this one, or by a module that the user has
     imported.
@@ -175,9 +230,13 @@ def require_trust(env_id: str, file: str | os.PathLike[str]) -> None:
     """
     import gymnasium
 
+    advice = "add --trust (in Python trust=True) if you know where it is from"
     module, colon, name = env_id.rpartition(":")
     if colon and not (module in sys.modules and name in gymnasium.registry):
         raise UntrustedError(
-            f"{os.fspath(file)} names the environment {env_id}, and making that runs the module {module!r}: add --trust "
-            "(in Python trust=True) if you know where it is from"
+            f"{os.fspath(file)} names the environment {env_id}, and making that runs the module {module!r}: {advice}"
+        )
+    for code in code_named_in(options or {}):
+        raise UntrustedError(
+            f"{os.fspath(file)} gives the environment {env_id} the option {code!r}, which may be code that it runs: {advice}"
         )

@@ -63,6 +63,7 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory):
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cache"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RPPDYN_CACHE_DIR", str(folder))
+        patch.setenv("RPPDYN_CONFIG_DIR", str(tmp_path_factory.mktemp("config")))
         patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("datasets")))
         yield folder
 

@@ -51,6 +51,7 @@ from rppdyn.jobs.training.evaluation import Evaluator, agent_of
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, iqm, provenance
 from rppdyn.runs.files import write_json, write_measured
+from rppdyn.runs.ownership import is_own
 
 FITS = ("fit_regression", "fit_dynamics", "fit_trajectories", "fit_transition")
 SHOWN = 6  # parts of the input in the table: those that explain most; the JSON has all
@@ -294,7 +295,7 @@ def _spec(config: EquivarianceConfig, target: Target) -> SymmetrySpec:
             f"{config.what}: which symmetry? give --env with the environment it was made for"
             + ("" if target.policy is not None else ", or --group, --rep-in and --rep-out")
         )
-    if config.kind == "run" and not config.trust:
+    if config.kind == "run" and not (config.trust or is_own(Path(config.what))):
         require_trust(env_id, Path(config.what, building.SPEC))
     return symmetry_spec(env_id, symmetry=config.symmetry)
 

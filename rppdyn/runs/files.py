@@ -32,13 +32,16 @@ def flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
+def user_folder(kind: str) -> Path:
+    """The user's folder of the package's "cache" or "config": $RPPDYN_CACHE_DIR, $XDG_CACHE_HOME/rppdyn or ~/.cache/rppdyn."""
+    if root := os.environ.get(f"RPPDYN_{kind.upper()}_DIR"):
+        return Path(root).expanduser()
+    return Path(os.environ.get(f"XDG_{kind.upper()}_HOME") or f"~/.{kind}").expanduser() / "rppdyn"
+
+
 def cache_folder(name: str) -> Path:
-    """The user's folder of cached files, and in it `name`: $RPPDYN_CACHE_DIR, $XDG_CACHE_HOME/rppdyn or ~/.cache/rppdyn."""
-    if root := os.environ.get("RPPDYN_CACHE_DIR"):
-        return Path(root).expanduser() / name
-    if root := os.environ.get("XDG_CACHE_HOME"):
-        return Path(root).expanduser() / "rppdyn" / name
-    return Path("~/.cache/rppdyn").expanduser() / name
+    """A folder in the user's folder of cached files."""
+    return user_folder("cache") / name
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rppdyn.errors import UserError
 from rppdyn.runs.files import Checkpoints, flush_to_disk, names_file, plain, write_json, write_text
+from rppdyn.runs.ownership import sign, staying_own
 
 try:
     import fcntl
@@ -154,6 +155,7 @@ class RunFolder:
         try:
             temporary.mkdir(parents=True)
             write_text(temporary / "config.yaml", _yaml(config))
+            sign(temporary)
             os.rename(temporary, folder.path)
         except OSError as error:
             folder.refuse_existing()  # another process made it in the meantime
@@ -170,7 +172,7 @@ class RunFolder:
         """An existing run.
 
         Raises:
-            RunFolderError: there is none at this path.
+            RunFolderError: there is none at this path, or a link in it leads out of it.
         """
         folder = cls(path)
         if not folder.path.is_dir():
@@ -179,7 +181,24 @@ class RunFolder:
             raise RunFolderError(
                 f"{folder.path} is no run folder (it has no config.yaml): give one that train-agent or a fit has made"
             )
+        folder.refuse_links()
         return folder
+
+    def refuse_links(self) -> None:
+        """Refuse links that lead out of the folder: what is written to them would be written elsewhere.
+
+        Raises:
+            RunFolderError: naming the link and where it leads.
+        """
+        root = os.path.realpath(self.path)
+        for parent, folders, files in os.walk(root):
+            for name in (*folders, *files):
+                link = os.path.join(parent, name)
+                if os.path.islink(link) and not os.path.realpath(link).startswith(root + os.sep):
+                    raise RunFolderError(
+                        f"{self.path / os.path.relpath(link, root)} is a link to {os.readlink(link)}, and a run writes inside "
+                        "of its folder alone: remove the link, or put in its place what it leads to"
+                    )
 
     def is_vacant(self) -> bool:
         """Return whether there is nothing at this path, or an empty folder."""
@@ -221,7 +240,8 @@ class RunFolder:
 
     def replace_config(self, config: dict[str, Any]) -> None:
         """Store another configuration (a longer run)."""
-        write_text(self.config_file, _yaml(config))
+        with staying_own(self.path):
+            write_text(self.config_file, _yaml(config))
 
     def result(self) -> dict[str, Any] | None:
         """The result of a finished run; None while it is unfinished."""
@@ -248,6 +268,7 @@ class RunFolder:
         Raises:
             RunFolderError: another process holds it.
         """
+        self.refuse_links()
         if fcntl is None:
             yield
             return

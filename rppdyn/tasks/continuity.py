@@ -156,7 +156,7 @@ class Log:
         off = np.abs(sizes - expected)
         values = np.concatenate([states[:, column] for states in self.states])
         lost = off > np.maximum(10 * np.quantile(off, 0.8), 0.1 * np.std(values)) + slack
-        lost &= np.abs(sizes) > 2 * np.quantile(np.abs(expected), 0.99)
+        lost = lost & (np.abs(sizes) > 2 * np.quantile(np.abs(expected), 0.99))
         if not lost.any() or lost.mean() > RARE:
             return
         step = int(lost.nonzero()[0][0])
@@ -223,7 +223,7 @@ class Log:
 
     def _warn_of_repeated_rows(self) -> None:
         """Warn of a log that was written more often than its numbers were renewed."""
-        still = [~np.diff(states, axis=0).any(1) for states in self.states]
+        still: list[NDArray] = [np.all(states[1:] == states[:-1], axis=1) for states in self.states]
         alone = np.concatenate([own[1:-1] & ~own[:-2] & ~own[2:] for own in still])
         if len(alone) and alone.mean() > REPEATED:
             name = self.recordings.trajectories[0].name

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rppdyn.errors import reason
+
 SUFFIXES = (".csv", ".npz", ".h5", ".hdf5")
 DELIMITERS = ",;\t"
 INSTALL = "pip install 'rppdyn[minari]'"
@@ -293,7 +295,7 @@ def open_dataset(dataset: str) -> Any:
     try:
         return minari.MinariDataset(folder / "data")
     except ImportError as error:
-        raise ValueError(f"{dataset} can't be read: {_line(error)}") from error
+        raise ValueError(f"{dataset} can't be read: {reason(error)}") from error
     except (AssertionError, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
         raise damaged_dataset(dataset, error) from error
 
@@ -338,9 +340,4 @@ def _root() -> Path:
 
 def damaged_dataset(dataset: str, error: Exception) -> ValueError:
     """The error for a dataset that one of Minari's own functions could not read."""
-    return ValueError(f"{dataset} can't be read ({_line(error)}): collect or download it again")
-
-
-def _line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__
+    return ValueError(f"{dataset} can't be read ({reason(error)}): collect or download it again")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
+import pickle
 import shutil
 import subprocess
 import sys
@@ -12,15 +14,20 @@ from contextlib import closing
 from pathlib import Path
 
 import gymnasium as gym
+import numpy as np
 import pytest
+import torch
 import yaml
 from refusals import refused
 
 from rppdyn.cli import main
 from rppdyn.envs import make_env, read_episodes, write_episodes
+from rppdyn.errors import code_named_in, modules_of
 from rppdyn.jobs import evaluate_agent
 from rppdyn.jobs.config.command import EvaluateAgentConfig
 from rppdyn.jobs.training.evaluation import agent_of
+from rppdyn.runs.files import user_folder
+from rppdyn.runs.ownership import is_own, sign
 
 PAYLOAD = "import pathlib\npathlib.Path({marker!r}).touch()\n"
 STOCK = "InvertedPendulum-v5"
@@ -340,6 +347,158 @@ def test_who_names_the_environment_of_a_dataset_trusts_it(planted, dataset, monk
     finally:
         gym.registry.pop("Mine-v0", None)
     assert planted.marker.exists()
+
+
+# -- options of an environment, which may name code, and pickled weights -------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "option", ["evil:Reward", "evil.Reward", ["evil:Reward"], {"reward": "evil:Reward"}, "./evil.py", "/tmp/evil.so",
+               "weights/teacher.pkl"],
+)  # fmt: skip
+def test_an_option_that_names_code_is_not_passed_on(planted, option, capfd):
+    planted.write("evil.py")
+    planted.configure(lambda config: config["env"]["kwargs"].update(reset_noise_scale=option))
+    for words in (VERBS["evaluate-agent"], VERBS["train-agent"], VERBS["collect, played"]):
+        assert main(words) == 2
+        err = capfd.readouterr().err
+        assert "config.yaml gives the environment InvertedPendulum-v5 the option" in err and "add --trust" in err
+        assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["robots/ant.xml", "rgb_array", "v1.5", "0:3", "a word. Another", 1.0, None, [1, 2]])
+def test_options_that_are_data_are(option):
+    assert not list(code_named_in({"key": option}))
+
+
+@pytest.mark.parametrize("how", ["pickle", "torch"])
+def test_pickled_weights_are_refused_without_advice_to_load_them(planted, how, capfd):
+    planted.write("mine.py", "import torch\nnet = torch.nn.Linear(2, 2)\n")
+
+    class Payload:
+        def __reduce__(self):
+            return pathlib.Path.touch, (planted.marker,)
+
+    with open("w.pt", "wb") as file:
+        pickle.dump(Payload(), file) if how == "pickle" else torch.save({"weight": Payload()}, file)
+    np.save("x.npy", np.zeros((2, 2)))
+    assert main(["equivariance", "mine:net", "--image", "x.npy", "--weights", "w.pt"]) == 2
+    err = capfd.readouterr().err
+    assert not planted.marker.exists()
+    assert "weights_only" not in err and "pickled objects" in err and err.count("\n") == 1, err
+
+
+# -- runs of one's own ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(planted):
+    """A run that this user made with a module in the current folder."""
+    planted.write("evil.py")
+    planted.name(f"evil:{STOCK}")
+    with modules_of(planted.root):
+        sign(planted.run)
+    return planted
+
+
+def test_a_run_of_ones_own_needs_no_trust(own, capfd):
+    for verb in ("train-agent", "evaluate-agent", "equivariance, named symmetry", "collect"):
+        sys.modules.pop("evil", None)
+        own.marker.unlink(missing_ok=True)
+        assert main(VERBS[verb]) == 0, capfd.readouterr().err
+        assert own.marker.exists()
+
+
+EDITS = {
+    "option": lambda own: own.configure(lambda config: config["env"]["kwargs"].update(frame_skip=3)),
+    "callback": lambda own: own.configure(lambda config: config.update(callbacks=["evil:Callback"])),
+    "module": lambda own: own.write("evil.py", own.payload + "# changed"),
+    "module elsewhere": lambda own: (own.write("evil/__init__.py"), os.remove("evil.py")),
+    "spec": lambda own: (own.run / "spec.json").write_text((own.run / "spec.json").read_text() + " "),
+    "signature": lambda own: (own.run / "signature").write_text("0" * 64),
+    "signature of another run": lambda own: (own.run / "signature").write_text("\u00e9"),
+    "no signature": lambda own: os.remove(own.run / "signature"),
+    "another user's key": lambda own: (user_folder("config") / "key").write_bytes(b"1" * 32),
+    "readable key": lambda own: (user_folder("config") / "key").chmod(0o644),
+    "no key": lambda own: (user_folder("config") / "key").unlink(),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_what_was_edited_asks_as_before_and_stays_so_when_trusted(own, edit, capfd, monkeypatch, tmp_path):
+    monkeypatch.setenv("RPPDYN_CONFIG_DIR", str(tmp_path / "config"))
+    with modules_of(own.root):
+        sign(own.run)
+    assert is_own(own.run) is False  # outside of the folder its module is not found
+    EDITS[edit](own)
+    assert main(VERBS["train-agent"]) == 2
+    assert not own.marker.exists() and "add --trust" in capfd.readouterr().err
+    if edit in ("module", "spec"):
+        assert main([*VERBS["train-agent"], "--trust"]) == 0
+        sys.modules.pop("evil")
+        assert main(VERBS["evaluate-agent"]) == 2
+
+
+def test_training_signs_its_run_with_a_key_of_the_users_own(planted, monkeypatch, tmp_path, capfd):
+    monkeypatch.setenv("RPPDYN_CONFIG_DIR", str(tmp_path / "config"))
+    planted.write("evil.py")
+    small = ["device=cpu", "model=mlp", "model.hidden=4", "agent.learning_starts=10", "agent.batch_size=4",
+             "evaluation.every=100", "evaluation.episodes=1", "evaluation.states=4", "total_steps=20"]  # fmt: skip
+    assert main(["train-agent", f"env=evil:{STOCK}", *small, "run_dir=mine"]) == 0
+    key = tmp_path / "config" / "key"
+    assert key.stat().st_mode & 0o777 == 0o600 and len(key.read_bytes()) == 32
+    assert [path.name for path in key.parent.iterdir()] == ["key"]
+    sys.modules.pop("evil")
+    assert main(["train-agent", "--resume", "mine", "total_steps=24"]) == 0, capfd.readouterr().err
+    sys.modules.pop("evil")
+    assert main(["evaluate-agent", "mine", "--episodes", "1"]) == 0
+    for place in (str(key), "/proc/none"):  # a folder that can't be made: the run is trained, and asks for trust
+        monkeypatch.setenv("RPPDYN_CONFIG_DIR", place)
+        with modules_of(planted.root):
+            sign(Path("mine"))
+            assert not is_own(Path("mine"))
+
+
+# -- links in a run's folder ----------------------------------------------------------------------------------------------
+
+LINKS = ["figures", "events", "checkpoints", "metrics.jsonl", "timing.jsonl", "config.yaml", "result.json", ".lock",
+         "figures/learning_curve.png", "checkpoints/.writing-000000000024", f".writing-{os.getpid()}-result.json",
+         "equivariance.json"]  # fmt: skip
+
+
+@pytest.mark.parametrize("dangling", [False, True])
+@pytest.mark.parametrize("name", LINKS)
+def test_nothing_is_written_through_links(planted, name, dangling, capfd):
+    path, outside = planted.run / name, planted.root / "outside"
+    folder = path.is_dir()
+    if path.exists():
+        shutil.move(path, outside)
+    elif not dangling:
+        outside.write_text("precious")
+    if dangling and name == "config.yaml":
+        return  # no run
+    if dangling:
+        outside.rename(planted.root / "elsewhere") if outside.exists() else None
+    path.symlink_to(outside)
+    before = {file: file.read_bytes() for file in outside.rglob("*") if file.is_file()} if folder else None
+    content = outside.read_bytes() if outside.is_file() else None
+    for verb in ("train-agent", "evaluate-agent", "equivariance", "report", "figure"):
+        words = {"report": ["report", "dl"], "figure": ["figure", "dl", "--out", "a.png"]}
+        assert main(VERBS.get(verb) or words[verb]) == 2
+        err = capfd.readouterr().err
+        assert f"{path.relative_to(planted.root)} is a link to {outside}" in err and err.count("\n") == 1, err
+    assert path.is_symlink() and outside.exists() != dangling
+    if outside.exists():
+        assert (content is None) or outside.read_bytes() == content
+    if folder and not dangling:
+        assert before == {file: file.read_bytes() for file in outside.rglob("*") if file.is_file()}
+
+
+def test_a_run_folder_may_be_reached_through_a_link_and_hold_links_to_itself(planted, capfd):
+    os.rename(planted.run, planted.root / "data")
+    planted.run.symlink_to("data")
+    (planted.root / "data" / "latest").symlink_to("checkpoints")
+    assert main(VERBS["train-agent"]) == 0, capfd.readouterr().err
 
 
 # -- the current folder -----------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from rppdyn.jobs.config.schemas import (
 )
 from rppdyn.runs import RunFolder, RunFolderError, differences
 from rppdyn.runs.files import plain
+from rppdyn.runs.ownership import is_own
 from rppdyn.runs.session import missing_package
 
 ENVIRONMENT_PACKAGES = {"gymnasium_robotics": "gymnasium-robotics", "shimmy": "'shimmy[dm-control]'"}
@@ -184,7 +185,7 @@ def from_run(name: str, folder: RunFolder, overrides: Sequence[str] = (), *, tru
     """The configuration of a run, with overrides on top; keys that came after the run was made have their defaults.
 
     Args:
-        trust: whether a module that it names may be imported to make its environment.
+        trust: whether a module that it names may be imported to make its environment; of the user's own runs it may.
     Raises:
         RunFolderError: the file can't be read.
         ConfigError: the run is another verb's; the file, or an override, names a key that the configuration lacks, or has an
@@ -198,7 +199,7 @@ def from_run(name: str, folder: RunFolder, overrides: Sequence[str] = (), *, tru
     except ConfigError as error:
         raise ConfigError(f"{folder.config_file}: {error}") from error
     config = from_stored(name, stored, overrides)
-    if not trust and hasattr(config, "env"):
+    if hasattr(config, "env") and not (trust or is_own(folder.path)):
         config.env.read_from(str(folder.config_file))
     return config
 

@@ -25,6 +25,7 @@ from rppdyn.equivariance import Flow, layerwise_lie_derivative, lie_derivative
 from rppdyn.equivariance.error import POOLED_FLOOR
 from rppdyn.equivariance.images import TRANSFORMATIONS
 from rppdyn.equivariance.lie import standard_error
+from rppdyn.errors import reason
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.base import ConfigError, did_you_mean
 from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
@@ -483,9 +484,8 @@ def _load_weights(path: str, network: object) -> None:
             state = state["state_dict"]
         network.load_state_dict(state)
     except Exception as error:  # whatever the readers raise
-        text = " ".join(str(error).split())[:200]
         raise ConfigError(
-            f"--weights {path}: no weights of {type(network).__name__} ({text}); write them with "
+            f"--weights {path}: no weights of {type(network).__name__} ({reason(error)}); write them with "
             "torch.save(model.state_dict(), ...)"
         ) from error
 

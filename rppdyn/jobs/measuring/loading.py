@@ -26,7 +26,7 @@ from rppdyn.agents.equivariance import function_equivariance_error
 from rppdyn.agents.policy import RPPPolicy
 from rppdyn.agents.pretrained import pretrained_card, pretrained_env, pretrained_policy
 from rppdyn.envs import dictionary_of, make_env, symmetry_spec, unflattening
-from rppdyn.errors import modules_of, place_in_users_code, search_modules
+from rppdyn.errors import modules_of, place_in_users_code, reason, search_modules
 from rppdyn.jobs.config.agent import EVALUATION_SEED
 from rppdyn.jobs.config.base import ConfigError, did_you_mean
 from rppdyn.jobs.config.command import pretrained_name
@@ -64,7 +64,7 @@ def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
     except (zipfile.BadZipFile, KeyError, TypeError, ValueError, RuntimeError, ImportError, AttributeError, EOFError,
             pickle.UnpicklingError) as error:  # fmt: skip
         raise ConfigError(
-            f"{path} can't be loaded as a stable-baselines3 file ({_first_line(error)}): write it again with model.save"
+            f"{path} can't be loaded as a stable-baselines3 file ({reason(error)}): write it again with model.save"
         ) from error
     if vecnormalize is not None:
         _normalise_first(policy, vecnormalize)
@@ -116,7 +116,7 @@ def _normalise_first(policy: BasePolicy, path: str) -> None:
         raise ConfigError(f"--vecnormalize {path}: there is no such file; give what VecNormalize.save wrote") from error
     except Exception as error:  # whatever unpickling raises
         raise ConfigError(
-            f"--vecnormalize {path}: can't be read ({_first_line(error)}); give what VecNormalize.save wrote"
+            f"--vecnormalize {path}: can't be read ({reason(error)}); give what VecNormalize.save wrote"
         ) from error
     if not isinstance(normalise, VecNormalize):
         raise ConfigError(f"--vecnormalize {path}: holds a {type(normalise).__name__}, not a VecNormalize")
@@ -150,7 +150,7 @@ def load_program(path: str) -> torch.export.ExportedProgram:
         return torch.export.load(path)
     except Exception as error:  # whatever the archive's readers and the pickles in it raise
         raise ConfigError(
-            f"{path} can't be loaded as a torch.export program ({_first_line(error)}): write it again with torch.export.save"
+            f"{path} can't be loaded as a torch.export program ({reason(error)}): write it again with torch.export.save"
         ) from error
 
 
@@ -168,7 +168,7 @@ def load_function(name: str) -> Callable[[Tensor], Tensor]:
         except ImportError as error:
             if place_in_users_code(error) is not None:
                 raise
-            raise ConfigError(f"{name}: {_first_line(error)}; give a module that can be imported from here") from error
+            raise ConfigError(f"{name}: {reason(error)}; give a module that can be imported from here") from error
     if not hasattr(module, attribute):
         public = [key for key in vars(module) if not key.startswith("_")]
         raise ConfigError(f"{name}: {module_name} has no {attribute!r}{did_you_mean(attribute, public)}")
@@ -176,11 +176,6 @@ def load_function(name: str) -> Callable[[Tensor], Tensor]:
     if not callable(function):
         raise ConfigError(f"{name} is of type {type(function).__name__}: give a function or a torch.nn.Module")
     return function.eval() if isinstance(function, nn.Module) else function
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return f"{type(error).__name__}: {text.splitlines()[0][:160]}"
 
 
 # -- what agents from files do -----------------------------------------------------------------------------------------

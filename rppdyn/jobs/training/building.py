@@ -27,6 +27,7 @@ from rppdyn.jobs.results import final_policy
 from rppdyn.priors import free_variance
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError
 from rppdyn.runs.files import load_tensors, replacing, write_json, write_tensors
+from rppdyn.runs.ownership import staying_own
 from rppdyn.runs.workers import kept_random_state, torch_threads
 
 logger = logging.getLogger(__name__)
@@ -210,7 +211,8 @@ def save_model(agent: Agent, folder: RunFolder) -> None:
 
 def save_spec(folder: RunFolder, spec: SymmetrySpec) -> None:
     """The symmetry that a run's networks were built for, in `spec.json`."""
-    write_json(folder.path / SPEC, spec.to_dict())
+    with staying_own(folder.path):
+        write_json(folder.path / SPEC, spec.to_dict())
 
 
 def load_spec(folder: RunFolder) -> SymmetrySpec | None:
