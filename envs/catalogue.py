@@ -34,6 +34,7 @@ from rppdyn.envs.spec import Space, Symmetry, SymmetrySpec
 from rppdyn.envs.terms.layout import CompiledTerms, compile_terms, read_terms
 from rppdyn.envs.terms.robot import Pose
 from rppdyn.envs.wrappers import refuse_vector_env, step_wrappers
+from rppdyn.errors import reading, reason
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
@@ -220,12 +221,15 @@ def file_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] |
     """
     from rppdyn.envs.mirror import entry_names, mirror_spec  # which needs names of environments that are made here
 
-    text = Path(path).read_text(encoding="utf-8") if Path(path).is_file() else ""
+    with reading(path, "give JSON of SymmetrySpec.to_dict, or YAML"):
+        text = Path(path).read_text(encoding="utf-8") if Path(path).is_file() else ""
     is_json = Path(path).suffix == ".json"
     try:
         content = json.loads(text) if is_json and text else _mirror_of(text)
-    except ValueError as error:
-        raise ValueError(f"{path} can't be read ({error}): give JSON of SymmetrySpec.to_dict, or YAML") from error
+    except Exception as error:  # whatever the readers of JSON and YAML raise
+        raise ValueError(
+            f"{path} can't be read ({reason(error)}): give JSON of SymmetrySpec.to_dict, or YAML"
+        ) from error
     if not text or (content is None and hasattr(env.unwrapped, "model")):
         return terms_spec(env, path, symmetry=symmetry)  # which says what is wrong of a file that isn't there
     if symmetry is not None:
@@ -240,8 +244,8 @@ def file_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] |
             spec = replace(SymmetrySpec.from_dict(content), env_id=env_name(env)).check()
         else:
             spec = mirror_spec(env_name(env), **({**entry_names(env), **content}))
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: {error}") from error
+    except Exception as error:  # it may be anything
+        raise ValueError(f"{path}: {reason(error)}") from error
     if (misfit := _misfit(env, spec)) is not None:
         what, space, dim = misfit
         raise ValueError(f"{path} is of {dim} entries of {what}, and {env_name(env)} has {space.shape or space}")

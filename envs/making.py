@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ import mujoco
 from gymnasium.envs.mujoco import MujocoEnv
 from gymnasium.envs.registration import EnvSpec
 
+from rppdyn.envs.declared import require_model_fits
 from rppdyn.envs.state import Resumable
 from rppdyn.envs.wrappers import ReturnedError, blamed, flattened, require_reset
 from rppdyn.errors import place_in_users_code, reason, require_trust, search_modules
@@ -123,6 +125,8 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
     """
     if named_by is not None:
         require_trust(env_id, named_by, options)
+    if os.path.isfile(model := str(options.get("xml_file", ""))):
+        require_model_fits(model)
     if ":" in env_id:
         search_modules()
     settings = {name: value for name, value in options.items() if name != "disable_env_checker"}  # which is Gymnasium's
@@ -153,7 +157,7 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
     except Exception as error:
         if advice := versions_that_go_together(error):
             raise ValueError(f"{env_id} can't be made: {advice}") from error
-        if not settings:
+        if not settings and place_in_users_code(error) is not None:
             raise
         raise ValueError(f"{env_id} can't be made or reset{suffix}: {reason(error)}") from error
     frames = getattr(env.unwrapped, "frame_skip", 1)
@@ -198,13 +202,14 @@ def load_model(path: str | Path) -> mujoco.MjModel:
     """
     if not Path(path).is_file():
         raise ValueError(f"there is no model file {str(path)!r}; give the path of an MJCF or URDF file")
+    require_model_fits(path)
     try:
         if Path(path).suffix.lower() != ".urdf":
             return mujoco.MjModel.from_xml_path(str(path))
         model = mujoco.MjSpec.from_file(str(path))
         _add_motors(model)
         return model.compile()
-    except ValueError as error:
+    except Exception as error:  # MuJoCo's own, among them
         raise ValueError(f"MuJoCo can't compile {path}: {' '.join(str(error).split())}") from None
 
 

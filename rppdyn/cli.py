@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rppdyn._version import __version__
-from rppdyn.errors import modules_of
+from rppdyn.errors import modules_of, place_in_users_code
 from rppdyn.verbs import HELP, INTERRUPTED, TRACEBACK, Parser, UsageError, Verb, report_error, training_verb
 
 if TYPE_CHECKING:
@@ -193,7 +193,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as in `rppdyn ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and place_in_users_code(error) is None:  # argparse's, of --help
+            raise
         with _tracebacks(FLAG in words):
             return report_error(error)
 

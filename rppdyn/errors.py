@@ -51,9 +51,11 @@ def reason(error: BaseException) -> str:
 
 
 @contextmanager
-def reading(what: object, remedy: str, kind: type[UserError] = UserError) -> Iterator[None]:
+def reading(what: object, remedy: str, form: str = "") -> Iterator[None]:
     """Refuse in one line a file, or an object, of somebody's at which a library raises whatever it likes in the block.
 
+    Args:
+        form: what it should be, "as an HDF5 file".
     Keep the block to calls of the library: what this package does wrong there would be taken for the file's fault.
 
     Raises:
@@ -64,9 +66,8 @@ def reading(what: object, remedy: str, kind: type[UserError] = UserError) -> Ite
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        if isinstance(error, OSError) and error.filename is not None and error.strerror:
-            raise kind(f"{what} can't be read ({error.strerror}: {error.filename}); {remedy}") from error
-        raise kind(f"{what} can't be read ({reason(error)}); {remedy}") from error
+        said = error.strerror if isinstance(error, OSError) and error.filename else None
+        raise UserError(f"{what} can't be read{form and f' {form}'} ({said or reason(error)}); {remedy}") from error
 
 
 def place_in_users_code(error: BaseException) -> str | None:

@@ -110,7 +110,7 @@ def _printable(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
 
 
-def report_error(error: Exception, of: str = "") -> int:
+def report_error(error: BaseException, of: str = "") -> int:
     """Say what a user did wrong, and in which of several runs, in one line; raise again what wasn't the user."""
     if not by_user(error):
         raise error

@@ -463,13 +463,12 @@ def read_terms(path: str | Path) -> dict[str, Any]:
         ValueError: no such file, no YAML, or an unknown key.
     """
     from omegaconf import OmegaConf  # reads 3e-4 as a number
-    from yaml import YAMLError
 
     try:
         content = OmegaConf.to_container(OmegaConf.load(path))
     except FileNotFoundError:
         raise ValueError(f"there is no file of terms {str(path)!r}") from None
-    except (OSError, YAMLError, UnicodeDecodeError) as error:
+    except Exception as error:  # whatever the readers of YAML raise
         raise ValueError(f"can't read terms from {path}: {' '.join(str(error).split())}") from None
     if isinstance(content, list):
         content = {"observation": content}

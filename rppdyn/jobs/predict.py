@@ -29,6 +29,7 @@ from rppdyn.jobs.training.evaluation import agent_of
 from rppdyn.nn import Stack
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import replacing, write_measured
+from rppdyn.tasks.tables import read_arrays
 
 Arrays = NDArray | Tensor
 
@@ -145,7 +146,7 @@ def run(config: PredictConfig) -> PredictResult:
     model = load(config.run, trust=config.trust)
     predict = _function(model)
     wanted = inspect.signature(predict).parameters
-    arrays = _read(config.data)
+    arrays = read_arrays(config.data)
     needed = [name for name, p in wanted.items() if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
     optional = [name for name, p in wanted.items() if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty]
     missing = [name for name in needed if name not in arrays]
@@ -176,15 +177,6 @@ def _function(model: Any) -> Callable[..., Any]:
     return (
         model.predict if hasattr(model, "models") or isinstance(model, FittedFunction) else FittedPolicy(model).predict
     )
-
-
-def _read(path: str) -> dict[str, NDArray]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, AttributeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is none, or holds objects"
-        raise ConfigError(f"--data {path}: can't be read as an NPZ file of numbers ({reason})") from error
 
 
 def table(result: PredictResult, written: bool = True) -> str:

@@ -7,11 +7,10 @@ import json
 import logging
 import math
 import os
-import pickle
 import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +70,19 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         temporary.unlink(missing_ok=True)
     flush_to_disk(path.parent)
+
+
+def require_memory(what: str, size: float, remedy: str) -> None:
+    """Refuse something that declares more bytes than half of the memory that this process may have.
+
+    Raises:
+        UserError: naming it, both sizes, and the remedy.
+    """
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError, ValueError):  # of a container
+        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    if size > memory / 2:
+        raise UserError(f"{what} declares {size / 1e9:.3g} GB, and {memory / 1e9:.3g} GB of memory are there: {remedy}")
 
 
 class UnwrittenError(UserError):
@@ -315,7 +327,7 @@ def load_tensors(path: Path) -> Any:
     """
     try:
         return read_tensors(path)
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+    except Exception as error:  # whatever torch raises
         raise CheckpointError(
             f"{path} is damaged: delete the folder {path.parent} to use the checkpoint before it"
         ) from error

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from rppdyn.errors import UserError
+from rppdyn.errors import UserError, reason
 from rppdyn.runs.files import Checkpoints, flush_to_disk, names_file, plain, write_json, write_text
 from rppdyn.runs.ownership import sign, staying_own
 
@@ -223,10 +222,9 @@ class RunFolder:
         """
         try:
             content = OmegaConf.to_container(OmegaConf.load(self.config_file))
-        except _loading_errors() as error:
+        except Exception as error:  # whatever the readers of YAML raise
             raise RunFolderError(
-                f"{self.config_file} can't be read: {str(error).splitlines()[0]}; put it back, or delete the folder to "
-                "start again"
+                f"{self.config_file} can't be read: {reason(error)}; put it back, or delete the folder to start again"
             ) from error
         if not isinstance(content, dict) or not content:
             raise RunFolderError(
@@ -252,7 +250,7 @@ class RunFolder:
             return result
         except FileNotFoundError:
             return None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RunFolderError(
                 f"{self.result_file} is damaged: delete it and use --resume to write it again"
             ) from error
@@ -335,12 +333,6 @@ def differences(stored: dict[str, Any], asked: dict[str, Any], prefix: str = "")
 
 def _yaml(config: dict[str, Any]) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(plain(config)))
-
-
-def _loading_errors() -> tuple[type[Exception], ...]:
-    from yaml import YAMLError  # OmegaConf's own dependency
-
-    return OSError, ValueError, OmegaConfBaseException, YAMLError
 
 
 def provenance() -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rppdyn.errors import reading
+from rppdyn.runs.files import require_memory
 from rppdyn.tasks.tables import column_of, columns_of, flat, listed, read_tables, require_finite
 
 PARTS = ("train", "validation", "test")
@@ -212,8 +214,6 @@ def _classified(name: str, x: Tensor, labels: NDArray, parts: NDArray | None) ->
 
 
 def _of_folder(path: Path) -> LabelledImages:
-    from PIL import Image, UnidentifiedImageError
-
     folders = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
     names = {folder.name: "validation" if folder.name in ("val", "valid") else folder.name for folder in folders}
     parted = {"train", "test"} <= set(names.values()) <= set(PARTS)
@@ -224,11 +224,7 @@ def _of_folder(path: Path) -> LabelledImages:
     for part in folders if parted else [path]:
         for folder in sorted(inner for inner in part.iterdir() if inner.is_dir() and not inner.name.startswith(".")):
             for file in sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES):
-                try:
-                    with Image.open(file) as image:
-                        pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert(_mode(image.mode)))
-                except (OSError, UnidentifiedImageError) as error:
-                    raise ValueError(f"{file} can't be read as a picture ({error}); leave it out") from error
+                pixels = read_picture(file, _mode)
                 if first is None:
                     first = file
                 if arrays and pixels.shape != arrays[0].shape:
@@ -245,9 +241,22 @@ def _of_folder(path: Path) -> LabelledImages:
     return _classified(str(path), x, np.array(labels), np.array(parts) if parted else None)
 
 
+def read_picture(file: Path, mode: Callable[[str], str]) -> NDArray:
+    """The pixels of a picture, in the mode that a function of its own names; its size is looked at first.
+
+    Raises:
+        UserError: it can't be read, or is too large.
+    """
+    from PIL import Image
+
+    with reading(file, "leave it out, or write it anew", "as a picture"), Image.open(file) as image:
+        require_memory(str(file), 4.0 * image.width * image.height, "give a smaller picture")
+        return np.asarray(image.convert(mode(image.mode)))
+
+
 def _mode(mode: str) -> str:
     """Grey or colours, of pictures that have a palette or transparency."""
-    return "L" if mode in ("1", "LA", "I", "I;16", "F") else "RGB"
+    return "L" if mode in ("1", "L", "LA", "I", "I;16", "F") else "RGB"
 
 
 # -- parts ------------------------------------------------------------------------------------------------------------

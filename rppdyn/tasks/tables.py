@@ -10,24 +10,24 @@ import difflib
 import math
 import re
 import zipfile
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rppdyn.errors import reason
+from rppdyn.errors import UserError, reading, reason
+from rppdyn.runs.files import require_memory
 
 SUFFIXES = (".csv", ".npz", ".h5", ".hdf5")
 DELIMITERS = ",;\t"
 INSTALL = "pip install 'rppdyn[minari]'"
 SHOWN = 12
 """Names in a message."""
-DAMAGED = (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""Exceptions that numpy and h5py raise for files that are cut off, or others than their names say."""
+CSV_BYTES = 20
+"""Bytes of memory for one of a table of text, while it is read."""
 
 Table = tuple[str, Mapping[str, NDArray]]
 """A name, for messages, and columns by name, whose first axis is time or counts the data."""
@@ -67,14 +67,13 @@ def _file(path: Path) -> Iterator[Table]:
 
 
 def _csv(path: Path) -> Iterator[Table]:
-    try:
+    require_memory(str(path), CSV_BYTES * path.stat().st_size, "give a part of it, or arrays in an NPZ file")
+    with reading(f"{path} is no table of text, and", "save it as CSV in UTF-8"):
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = file.read().splitlines()
             first = next((line for line in lines if line.strip()), "")
             delimiter = max(DELIMITERS, key=first.count)
             rows = [(number, row) for number, row in enumerate(csv.reader(lines, delimiter=delimiter), 1) if any(row)]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} is no table of text ({error}); save it as CSV in UTF-8") from error
     if len(rows) < 2:
         raise ValueError(f"{path} is empty: a line of names and lines of numbers are needed")
     names = [name.strip() for name in rows[0][1]]
@@ -114,24 +113,44 @@ def _numbers(values: Sequence[str]) -> NDArray:
 
 
 def _npz(path: Path) -> Iterator[Table]:
-    try:
-        with (
-            open(path, "rb") as whole,
-            np.load(whole, allow_pickle=False) as file,
-        ):  # numpy leaves one that is cut off open
-            arrays = {}
-            for name in file.files:
-                arrays[name] = file[name]
-    except DAMAGED as error:
-        if "allow_pickle" in str(error):
-            held = f"array {name!r} holds" if "arrays" in locals() and "name" in locals() else "it holds"
-            raise ValueError(
-                f"{path}: {held} Python objects, which loading would run; save arrays of numbers or text instead"
-            ) from error
-        raise ValueError(
-            f"{path} can't be read as an NPZ file of numbers ({error}); save it with numpy.savez"
-        ) from error
-    yield str(path), arrays
+    yield str(path), read_arrays(path)
+
+
+def read_arrays(path: str | Path) -> dict[str, NDArray]:
+    """The arrays of an NPZ file by name, that of an NPY file by an empty one; sizes are looked at before anything is read.
+
+    Raises:
+        UserError: the file is damaged, holds Python objects, or declares more than fits in memory.
+    """
+    kind = "an NPY" if str(path).endswith(".npy") else "an NPZ"
+    with (
+        reading(path, "save it with numpy.savez, or numpy.save", f"as {kind} file of numbers"),
+        open(path, "rb") as file,
+    ):
+        if kind == "an NPY":
+            _require_array_fits(f"{path}", [file])
+            file.seek(0)
+            return {"": np.load(file, allow_pickle=False)}
+        with zipfile.ZipFile(file) as archive:
+            _require_array_fits(f"{path}", (archive.open(name) for name in archive.namelist()))
+        file.seek(0)
+        arrays = np.load(file, allow_pickle=False)
+        return {name: arrays[name] for name in arrays.files}
+
+
+def _require_array_fits(name: str, files: Iterable[IO[bytes]]) -> None:
+    size = 0.0
+    for file in files:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+        if dtype.hasobject:
+            array = getattr(file, "name", "").removesuffix(".npy")
+            raise UserError(
+                f"{name}: array {array!r} holds Python objects, which loading would run; save arrays of numbers or text instead"
+            )
+        size += math.prod(map(float, shape)) * dtype.itemsize
+    require_memory(name, size, "save a part of it")
 
 
 def _hdf5(path: Path) -> Iterator[Table]:
@@ -139,12 +158,39 @@ def _hdf5(path: Path) -> Iterator[Table]:
         import h5py
     except ImportError as error:
         raise ValueError(f"{path}: HDF5 needs h5py, pip install h5py") from error
-    try:
-        with h5py.File(path) as file:
-            tables = list(_groups(file, str(path)))
-    except DAMAGED as error:
-        raise ValueError(f"{path} can't be read as an HDF5 file ({error}); it may be cut off") from error
+    with reading(path, "it may be cut off", "as an HDF5 file"), h5py.File(path) as file:
+        require_contained(file, str(path))
+        tables = list(_groups(file, str(path)))
     yield from tables
+
+
+def require_contained(file: Any, name: str) -> None:
+    """Refuse an HDF5 file that takes numbers from other files, in whose groups one goes around, or that is too large.
+
+    Raises:
+        UserError: naming the object in the file.
+    """
+    import h5py
+
+    remedy = "copy the numbers into the file (h5repack, h5copy)"
+    known, waiting, size = {h5py.h5o.get_info(file.id).addr}, [file], 0.0
+    while waiting:
+        group = waiting.pop()
+        for key in group:
+            place, link = f"{name}: {group.name.rstrip('/')}/{key}", group.get(key, getlink=True)
+            if isinstance(link, h5py.ExternalLink):
+                raise UserError(f"{place} is a link to the file {link.filename}, which is not read: {remedy}")
+            item = group[key]
+            if isinstance(item, h5py.Group):
+                if (address := h5py.h5o.get_info(item.id).addr) in known:
+                    raise UserError(f"{place} is another group's second name: remove the link")
+                known.add(address)
+                waiting.append(item)
+            elif isinstance(item, h5py.Dataset):
+                if item.is_virtual or item.external:
+                    raise UserError(f"{place} takes its numbers from other files, which are not read: {remedy}")
+                size += math.prod(map(float, item.shape or (1,))) * item.dtype.itemsize
+    require_memory(name, size, "give a part of it")
 
 
 def _groups(group: Any, name: str) -> Iterator[Table]:
@@ -292,11 +338,16 @@ def open_dataset(dataset: str) -> Any:
             f"there is no dataset {dataset!r}, neither a folder nor in {_root()}: make one with rppdyn collect, or get one "
             "of Farama's with minari download"
         )
+    import h5py
+
+    for file in sorted((folder / "data").glob("*.hdf5")):
+        with reading(file, "collect or download it again"), h5py.File(file) as content:
+            require_contained(content, str(file))
     try:
         return minari.MinariDataset(folder / "data")
     except ImportError as error:
         raise ValueError(f"{dataset} can't be read: {reason(error)}") from error
-    except (AssertionError, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+    except Exception as error:  # whatever Gymnasium's and Minari's readers raise
         raise damaged_dataset(dataset, error) from error
 
 

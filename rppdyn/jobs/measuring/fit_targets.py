@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -46,6 +45,8 @@ from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.tasks import regression_task
 from rppdyn.tasks.images import SOURCES, image_data
+from rppdyn.tasks.labelled import read_picture
+from rppdyn.tasks.tables import read_arrays
 
 SAME = 0.01  # relative; test errors of one function differ by far less between machines
 
@@ -360,12 +361,7 @@ def images_of(config: EquivarianceConfig) -> tuple[Float[Tensor, "N C H W"], str
         raise ConfigError(
             f"--image {source}: no such file; give a .npy, .npz or picture, or one of {', '.join(SOURCES)}"
         )
-    try:
-        array = _picture(path) if path.suffix not in (".npy", ".npz") else _array(path)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ConfigError(
-            f"--image {source}: can't be read as images; write them with numpy.save, or as png"
-        ) from error
+    array = _picture(path) if path.suffix not in (".npy", ".npz") else _array(path)
     array = array[:, None] if array.ndim == 3 else array
     if array.ndim != 4 or array.dtype.kind not in "uif" or not array.size:
         raise ConfigError(
@@ -491,19 +487,13 @@ def _load_weights(path: str, network: object) -> None:
 
 
 def _array(path: Path) -> np.ndarray:
-    loaded = np.load(path)
-    if isinstance(loaded, np.ndarray):
-        return loaded
-    with loaded:
-        key = "images" if "images" in loaded.files else loaded.files[0] if len(loaded.files) == 1 else None
-        if key is None:
-            raise ConfigError(f"--image {path}: holds no array named 'images', but {', '.join(loaded.files) or 'none'}")
-        return loaded[key]
+    arrays = read_arrays(path)
+    key = "images" if "images" in arrays else next(iter(arrays)) if len(arrays) == 1 else None
+    if key is None:
+        raise ConfigError(f"--image {path}: holds no array named 'images', but {', '.join(arrays) or 'none'}")
+    return arrays[key]
 
 
 def _picture(path: Path) -> np.ndarray:
-    from PIL import Image
-
-    with Image.open(path) as picture:
-        array = np.asarray(picture.convert("L" if picture.mode in ("1", "L", "I;16") else "RGB"))
+    array = read_picture(path, lambda mode: "L" if mode in ("1", "L", "I;16") else "RGB")
     return array[None, None] if array.ndim == 2 else array.transpose(2, 0, 1)[None]

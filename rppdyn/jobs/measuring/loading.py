@@ -61,8 +61,9 @@ def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
             arguments.setdefault("use_sde", bool(data.get("use_sde")))
         policy = policy_class(data["observation_space"], data["action_space"], lambda _: 0.0, **arguments)
         policy.load_state_dict(weights["policy"])
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, RuntimeError, ImportError, AttributeError, EOFError,
-            pickle.UnpicklingError) as error:  # fmt: skip
+    except OSError:
+        raise
+    except Exception as error:  # whatever the archive's readers and the pickles in it raise
         raise ConfigError(
             f"{path} can't be loaded as a stable-baselines3 file ({reason(error)}): write it again with model.save"
         ) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +26,7 @@ from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
 from rppdyn.jobs.training.evaluation import Evaluator, noisy
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep, Scalar
+from rppdyn.tasks.tables import read_arrays
 
 Blocks = Mapping[str, Sequence[int]]
 
@@ -430,16 +430,8 @@ def _array(source: str) -> NDArray:
     if not Path(source).is_file():
         known = "rollouts, reset, normal (of a fit: test, normal)"
         raise ConfigError(f"--from {source}: there is no such file; give a .npy or .npz file, or one of {known}")
-    try:
-        loaded = np.load(source)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
-            key = "observations" if "observations" in loaded.files or len(loaded.files) != 1 else loaded.files[0]
-            return loaded[key]
-    except KeyError as error:
-        raise ConfigError(f"{source} holds no array named 'observations', but {', '.join(loaded.files)}") from error
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ConfigError(
-            f"{source} can't be read as a .npy or .npz file of numbers: write it with numpy.save"
-        ) from error
+    arrays = read_arrays(source)
+    key = "observations" if "observations" in arrays or len(arrays) != 1 else next(iter(arrays))
+    if key not in arrays:
+        raise ConfigError(f"{source} holds no array named 'observations', but {', '.join(arrays)}")
+    return arrays[key]

@@ -335,7 +335,7 @@ def _json(path: Path) -> dict[str, Any] | None:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunFolderError(f"{path} is damaged: delete it, and make it again if it is needed") from error
     if not isinstance(content, dict):
         raise RunFolderError(f"{path} holds no JSON object: delete it, and make it again if it is needed")

@@ -226,7 +226,7 @@ def load_spec(folder: RunFolder) -> SymmetrySpec | None:
         return None
     try:
         return SymmetrySpec.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, AttributeError) as error:
+    except Exception as error:  # it may be anything
         raise RunFolderError(f"{path} can't be read ({error}): delete it, and the symmetry is derived anew") from error
 
 
