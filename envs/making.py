@@ -16,6 +16,7 @@ from typing import Any
 
 import gymnasium as gym
 import mujoco
+import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 from gymnasium.envs.registration import EnvSpec
 
@@ -205,12 +206,23 @@ def load_model(path: str | Path) -> mujoco.MjModel:
     require_model_fits(path)
     try:
         if Path(path).suffix.lower() != ".urdf":
-            return mujoco.MjModel.from_xml_path(str(path))
-        model = mujoco.MjSpec.from_file(str(path))
-        _add_motors(model)
-        return model.compile()
+            compiled = mujoco.MjModel.from_xml_path(str(path))
+        else:
+            model = mujoco.MjSpec.from_file(str(path))
+            _add_motors(model)
+            compiled = model.compile()
     except Exception as error:  # MuJoCo's own, among them
         raise ValueError(f"MuJoCo can't compile {path}: {' '.join(str(error).split())}") from None
+    for name in FINITE:
+        if not np.isfinite(getattr(compiled, name)).all():
+            raise ValueError(
+                f"{path}: {name} of the compiled model has numbers that are not finite; look for nan in the file"
+            )
+    return compiled
+
+
+FINITE = ("qpos0", "body_pos", "body_quat", "body_ipos", "body_iquat", "body_mass", "body_inertia", "jnt_pos", "jnt_axis",
+          "jnt_range", "dof_armature", "dof_damping", "geom_pos", "geom_quat", "geom_size", "site_pos", "actuator_gear")  # fmt: skip
 
 
 def _add_motors(model: mujoco.MjSpec) -> None:

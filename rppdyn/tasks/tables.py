@@ -287,10 +287,11 @@ def columns_of(
                 f"{what}={text}: {name} has complex numbers there; give real and imaginary parts as columns"
             )
         if not np.issubdtype(values.dtype, np.number) and values.dtype != bool:
-            row = next(i for i, value in enumerate(values[:, 0]) if not _is_number(str(value)))
-            raise ValueError(
-                f"{what}={text}: {name}, row {row + 1}: {str(values[row, 0])!r} is no number; name columns of numbers"
-            )
+            row = next((i for i, value in enumerate(values[:, 0]) if not _is_number(str(value))), None)
+            if row is not None:  # else other rows of the file hold text
+                raise ValueError(
+                    f"{what}={text}: {name}, row {row + 1}: {str(values[row, 0])!r} is no number; name columns of numbers"
+                )
         columns.append(values.astype(np.float64))
         names += [text] if values.shape[1] == 1 else [f"{text}[{i}]" for i in range(values.shape[1])]
     if len({len(values) for values in columns}) > 1:

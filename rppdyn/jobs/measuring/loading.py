@@ -61,7 +61,7 @@ def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
             arguments.setdefault("use_sde", bool(data.get("use_sde")))
         policy = policy_class(data["observation_space"], data["action_space"], lambda _: 0.0, **arguments)
         policy.load_state_dict(weights["policy"])
-    except OSError:
+    except FileNotFoundError:
         raise
     except Exception as error:  # whatever the archive's readers and the pickles in it raise
         raise ConfigError(
