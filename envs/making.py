@@ -222,7 +222,7 @@ def load_model(path: str | Path) -> mujoco.MjModel:
 
 
 FINITE = ("qpos0", "body_pos", "body_quat", "body_ipos", "body_iquat", "body_mass", "body_inertia", "jnt_pos", "jnt_axis",
-          "jnt_range", "dof_armature", "dof_damping", "geom_pos", "geom_quat", "geom_size", "site_pos", "actuator_gear")  # fmt: skip
+          "jnt_range", "dof_armature", "dof_damping", "geom_pos", "geom_quat", "geom_size", "actuator_gear")  # fmt: skip
 
 
 def _add_motors(model: mujoco.MjSpec) -> None:
