@@ -26,6 +26,7 @@ def one_line(words, capfd, said=""):
     begin = time.monotonic()
     before = sorted(Path().rglob("*"))
     status, err = main(words), capfd.readouterr().err
+    err = err.replace("WARNING: XML contains a 'NaN'. Please check it carefully.\n\n", "")  # MuJoCo's own
     assert status == 2 and err.startswith("rppdyn: error: ") and err.count("\n") == 1, err
     assert re.search(said, err), err
     assert "Traceback" not in err and time.monotonic() - begin < 60
