@@ -17,11 +17,13 @@ MAX_ELEMENTS = 100_000
 ELEMENT_BYTES = 10_000
 TAG = re.compile(r"""<(/?)([\w:]+)((?:"[^"]*"|'[^']*'|[^<>"'])*)>""")
 ATTRIBUTE = re.compile(r"""([\w:]+)\s*=\s*(?:"([^"]*)"|'([^']*)')""")
+NAMES = ("name", "class", "childclass", "joint", "body", "geom", "site", "tendon", "target", "objname", "material", "mesh",
+         "model", "texture", "prefix", "file")  # fmt: skip
 UNITS = {unit: 1024**power for power, unit in enumerate("KMGTPE", 1)}
 
 
 def require_model_fits(path: str | Path) -> None:
-    """Refuse a model file that declares more than fits in memory, or more elements than MuJoCo compiles in seconds.
+    """Refuse a model file that declares more than fits in memory, more elements than MuJoCo compiles in seconds, or nan.
 
     Raises:
         UserError: it does.
@@ -49,6 +51,12 @@ def _declared(path: Path, parents: list[Path]) -> tuple[float, float]:
                 copies.pop()
             continue
         own = {name: double or single for name, double, single in ATTRIBUTE.findall(inside)}
+        for name, value in own.items():  # MuJoCo takes them, and leaves a file of its own beside yours
+            parts = value.lower().split()
+            if {"nan", "-nan"} & set(parts) and (len(parts) > 1 or name not in NAMES):
+                raise UserError(
+                    f"{path}: {name}={value!r} of <{tag}> is no number: write it, or leave the attribute out"
+                )
         count = math.prod(max(_number(part), 1.0) for part in own.get("count", "1").split())
         elements += copies[-1] * count
         if tag == "replicate" and not inside.rstrip().endswith("/"):
