@@ -55,7 +55,7 @@ def body(copies: int, inside: str = "") -> str:
         ('<include file="many.xml"/>', "elements"),
         ('<include file="own.xml"/>', "MuJoCo can't compile"),
         ('<asset><hfield name="h" nrow="1e999" ncol="nan" size="1 1 1 1"/></asset>', "own.xml"),
-        ('<worldbody><body><geom size=".1" pos="nan 0 0"/><freejoint/></body></worldbody>', "pos='nan 0 0' of <geom> is no number"),
+        ('<worldbody><body><geom size=".1" pos="nan 0 0"/><freejoint/></body></worldbody>', "of <geom> is no number"),
         ('<asset><hfield name="h" nrow="2" ncol="2" size="1 1 1 1" elevation="a"/></asset>', "MuJoCo can't compile"),
     ],
 )  # fmt: skip
