@@ -70,9 +70,8 @@ from rppdyn.envs.certification.store import (
     spec_digest,
 )
 from rppdyn.envs.derivation import derive
-from rppdyn.envs.derivation.reversal import Reversal
 from rppdyn.envs.making import is_model_file, load_model, stock_env
-from rppdyn.envs.model_symmetry import HINGE, ModelSymmetry
+from rppdyn.envs.model_symmetry import ModelSymmetry
 from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Outcome, Simulator, quiet_mujoco, tight_solver
 from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.envs.state import capture_state, restore_state
@@ -469,43 +468,6 @@ def places(y: np.ndarray, among: np.ndarray) -> np.ndarray:
     for j, column in enumerate(among.T):
         rank[:, j] = 0.5 if constant[j] else np.searchsorted(np.sort(column), y[:, j]) / len(column)
     return rank + np.maximum(0, y - high - slack) / scale - np.maximum(0, low - slack - y) / scale
-
-
-def reversal_defect(
-    env: str | Path | gym.Env | mujoco.MjModel, reversal: Reversal, *, n_states: int = 200, seed: int = 0
-) -> Defect:
-    """Relative defect |f(g s, g a) - g f(s, a)| / |f(s, a) - s| of one step f, over states of random rollouts.
-
-    An integrator's step in other coordinates is another step, so an exactly reversible chain has the defect of the integrator:
-    for the fourth-order one it falls with the fourth power of the timestep, from 1e-8 at 10 ms.
-
-    States are positions and velocities; angles differ modulo 2 pi. Constraints are solved to rounding, so that where the solver
-    starts from does not matter.
-    """
-    with opened(env) as simulator, tight_solver(simulator.model):
-        model = simulator.model
-        evidence = SimulatedSteps.visit(simulator, n_states, np.random.default_rng(seed))
-        s = evidence.outcome
-
-        def images(qpos: np.ndarray, qvel: np.ndarray) -> tuple[np.ndarray, ...]:
-            pairs = (reversal.image(model, q, v) for q, v in zip(qpos, qvel, strict=True))
-            return tuple(np.array(column) for column in zip(*pairs, strict=True))
-
-        qpos, qvel = images(s.qpos, s.qvel)
-        states = simulator.written(evidence.states, qpos=qpos, qvel=qvel)
-        m = simulator.steps(states, evidence.actions @ reversal.controls.T)
-        difference = _apart(model, (m.next_qpos, m.next_qvel), images(s.next_qpos, s.next_qvel))
-        return Defect.of(difference / _apart(model, (s.next_qpos, s.next_qvel), (s.qpos, s.qvel)))
-
-
-def _apart(model: mujoco.MjModel, a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> np.ndarray:
-    """Distances of n states (positions, velocities), (n,)."""
-    turns = np.zeros((len(a[0]), model.nv))
-    for row, p, q in zip(turns, a[0], b[0], strict=True):
-        mujoco.mj_differentiatePos(model, row, 1.0, q, p)
-    hinges = model.jnt_dofadr[model.jnt_type == HINGE]
-    turns[:, hinges] = (turns[:, hinges] + np.pi) % (2 * np.pi) - np.pi
-    return np.linalg.norm(np.hstack([turns, a[1] - b[1]]), axis=1)
 
 
 def certified_share(env: gym.Env | VecEnv, spec: SymmetrySpec, *, reward: bool = True) -> CertifiedShare:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import mujoco
 import numpy as np
 
-from rppdyn.envs.derivation.reversal import Reversal, derive_reversal
 from rppdyn.envs.derivation.search import search
 from rppdyn.envs.derivation.trees import Skeleton
 from rppdyn.envs.model_symmetry import Deviation, ModelSymmetry, control_addresses, name_of
@@ -19,7 +17,7 @@ LISTED = 12  # deviations that a table spells out
 
 @dataclass(frozen=True, eq=False)
 class Derivation:
-    """The result of a derivation: a model's candidate symmetries, discrete ones first, and its reversal if it is a chain."""
+    """The result of a derivation: a model's candidate symmetries, discrete ones first."""
 
     model: mujoco.MjModel
     symmetries: tuple[ModelSymmetry, ...]
@@ -35,10 +33,6 @@ class Derivation:
                 return symmetry
         raise ValueError(f"the model has no symmetry {name!r}; found: {', '.join(self.names) or 'none'}")
 
-    @cached_property
-    def reversal(self) -> Reversal | None:
-        return derive_reversal(self.model)
-
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(symmetry.name for symmetry in self.symmetries)
@@ -48,11 +42,8 @@ class Derivation:
 
         A continuous symmetry's column is the derivative along it; its deviations are those of a turn by one radian.
         """
-        reversal = []
-        if self.reversal is not None:
-            reversal = _deviating("head-tail reversal (not linear, so no spec)", self.reversal.deviations)
         if not self.symmetries:
-            return "\n".join(["no symmetry found", *reversal])
+            return "no symmetry found"
         rows = [["", *self.names]]
         rows.append(["world", *(_axes(s.rotation, s.is_continuous) for s in self.symmetries)])
         columns = [_joints(self.model, s) + _controls(self.model, s) for s in self.symmetries]
@@ -61,7 +52,7 @@ class Derivation:
         lines = align(rows)
         for s in self.symmetries:
             lines += _deviating(s.name, s.deviations)
-        return "\n".join(lines + reversal)
+        return "\n".join(lines)
 
     def __str__(self) -> str:
         return self.table()
