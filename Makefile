@@ -93,7 +93,7 @@ test-cluster: $(TEST_READY)
 
 # Packages of environments without their pins: they want another MuJoCo than this one, and say so (docs/jobs/your-environment.md).
 test-extras: $(TEST_READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[wandb,mlflow,optuna]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[wandb,optuna]"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gymnasium-robotics==1.4.2 shimmy==2.0.1 PettingZoo
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/acceptance/test_extras.py
 

@@ -234,6 +234,10 @@ class RunFolder:
             section, _, name = key.rpartition(".")
             if isinstance(inner := content.get(section), dict) and inner.get(name, ABSENT) == usual:
                 del inner[name]
+        if content.get("logger") == "mlflow":
+            content["logger"] = "tensorboard"
+        elif isinstance(loggers := content.get("logger"), list):
+            content["logger"] = [name for name in loggers if name != "mlflow"]
         return {str(key): value for key, value in content.items()}
 
     def replace_config(self, config: dict[str, Any]) -> None:

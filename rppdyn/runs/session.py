@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import secrets
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -198,66 +197,9 @@ class Wandb(ScalarLogger):
         self._run.finish()
 
 
-class MLflow(ScalarLogger):
-    """A run of MLflow, in the experiment `rppdyn` or that of MLFLOW_EXPERIMENT_NAME.
-
-    It is where MLFLOW_TRACKING_URI says, or in the folder `mlruns` of the working folder.
-    """
-
-    def __init__(self, folder: RunFolder, config: Mapping[str, Any], after: int | None) -> None:
-        from mlflow.tracking import MlflowClient
-
-        uri = os.environ.get("MLFLOW_TRACKING_URI") or Path("mlruns").absolute().as_uri()
-        with _files_allowed():
-            self._client = client = MlflowClient(tracking_uri=uri)
-            client.search_experiments(max_results=1)  # opens what it is kept in
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-
-        def create() -> str:
-            found = client.get_experiment_by_name(name)
-            experiment = client.create_experiment(name) if found is None else found.experiment_id
-            run = client.create_run(experiment, run_name=folder.path.name)
-            for key, value in _leaves(plain(dict(config))):
-                client.log_param(run.info.run_id, key, value)
-            return run.info.run_id
-
-        self._id = _record(folder, "mlflow", create)
-        client.update_run(self._id, status="RUNNING")
-
-    def write(self, values: Mapping[str, float], step: int) -> None:
-        from mlflow.entities import Metric
-
-        now = int(1000 * time.time())
-        names = {_of_mlflow(name): value for name, value in values.items()}
-        self._client.log_batch(self._id, [Metric(name, float(value), now, step) for name, value in names.items()])
-
-    def close(self) -> None:
-        self._client.set_terminated(self._id)
-
-
 Opened = Callable[[RunFolder, Mapping[str, Any], int | None], ScalarLogger]
 
-
-def _of_mlflow(name: str) -> str:
-    """A metric's name with the signs that MLflow takes, and one slash: in folders a name can't be the beginning of another."""
-    group, slash, rest = name.partition("/")
-    return re.sub(r"[^\w\-. :/]", "_", group + slash + rest.replace("/", "."))
-
-
-@contextmanager
-def _files_allowed() -> Iterator[None]:
-    """Let MLflow keep runs in a folder, which it asks for by a variable since its third version."""
-    name = "MLFLOW_ALLOW_FILE_STORE"
-    before = os.environ.get(name)
-    os.environ.setdefault(name, "true")
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(name, None)
-
-
-LOGGERS: dict[str, Opened] = {"tensorboard": TensorBoard, "wandb": Wandb, "mlflow": MLflow}
+LOGGERS: dict[str, Opened] = {"tensorboard": TensorBoard, "wandb": Wandb}
 """By the name that `logger=` has for them."""
 
 
@@ -277,13 +219,6 @@ def _record(folder: RunFolder, name: str, create: Callable[[], str]) -> str:
         write_json(file, records | {name: create()})
         return _record(folder, name, create)
     return str(records[name])
-
-
-def _leaves(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for key, value in config.items():
-        found += _leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
-    return found
 
 
 # -- a run under way ---------------------------------------------------------------------------------------------------

@@ -67,23 +67,6 @@ def test_wandb_offline(run, tmp_path, environment, monkeypatch):
     assert list((tmp_path / "run" / "events").iterdir())
 
 
-@needs("mlflow")
-def test_mlflow_to_a_folder(run, tmp_path, monkeypatch):
-    run(*WORDS, "logger=mlflow", cwd=tmp_path)
-    run("train-agent", "--resume", "run", "total_steps=150", cwd=tmp_path)
-    assert not (tmp_path / "run" / "events").exists()
-    from mlflow.tracking import MlflowClient
-
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    client = MlflowClient(tracking_uri=(tmp_path / "mlruns").as_uri())
-    (found,) = client.search_runs([client.get_experiment_by_name("rppdyn").experiment_id])
-    assert found.info.status == "FINISHED" and found.data.params["env.id"] == "InvertedPendulum-v5"
-    history = [(m.step, m.value) for m in client.get_metric_history(found.info.run_id, "eval/return_mean")]
-    records = read_metrics(RunFolder.open(tmp_path / "run").metrics.path)
-    assert "equivariance/policy.left-right" in found.data.metrics
-    assert history == [(record["step"], record["eval/return_mean"]) for record in records]
-
-
 @needs("hydra_plugins.hydra_optuna_sweeper" if find_spec("hydra_plugins") else "hydra_plugins")
 def test_optuna_with_eight_trials(run, tmp_path):
     """An agent's best return, and a fit's least error, are those of the runs that the search has left."""

@@ -160,3 +160,7 @@ def test_a_retired_key_is_left_out_where_it_says_what_is_always_done_now(tmp_pat
         folder = RunFolder.create(tmp_path / str(i), {"agent": {"tau": 0.1, "imagination": value}})
         assert folder.config() == {"agent": {"tau": 0.1} | left}
     assert RunFolder.create(tmp_path / "new", {"agent": {"tau": 0.1}}).config() == {"agent": {"tau": 0.1}}
+    for i, (loggers, left) in enumerate(
+        [("mlflow", "tensorboard"), (["mlflow", "wandb"], ["wandb"]), ("wandb", "wandb")]
+    ):
+        assert RunFolder.create(tmp_path / f"logger{i}", {"logger": loggers}).config() == {"logger": left}

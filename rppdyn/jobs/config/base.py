@@ -35,7 +35,7 @@ class ConfigError(UserError):
     """A configuration can't be used; the message names the key, the value and the remedy."""
 
 
-LOGGERS = ("tensorboard", "wandb", "mlflow")
+LOGGERS = ("tensorboard", "wandb")
 """As `rppdyn.runs.session` has them."""
 
 
@@ -313,7 +313,7 @@ class RunConfig(ABC):
     device: str = "auto"  # auto (a CUDA device where there is one), cpu, cuda, cuda:N, mps
     # null: one; several seeds of an agent, or of a long fit-dynamics, have a process for each processor (on a GPU one)
     threads: int | None = None
-    logger: Any = "tensorboard"  # where scalars go beside metrics.jsonl: tensorboard, wandb, mlflow, or a list of these
+    logger: Any = "tensorboard"  # where scalars go beside metrics.jsonl: tensorboard, wandb, or a list of both
     runs_root: str = "runs"  # folder that the runs' folders are in
     run_dir: str | None = None  # the run's folder; null: it follows from the configuration
 
