@@ -169,13 +169,6 @@ def audit(config: command.AuditConfig) -> int:
     return _print_measured(lambda: audit.run(config, progress=True), table) or int(not right[0])
 
 
-def cache(config: command.CacheConfig) -> int:
-    from rppdyn.jobs import cache
-
-    print(cache.run(clear=config.clear))
-    return 0
-
-
 # -- the command -------------------------------------------------------------------------------------------------------
 
 FLAG = "--traceback"
@@ -285,7 +278,6 @@ VERBS: dict[str, Verb] = {
         others=("bound_image",),
         module="bound",
     ),
-    "cache": flag_verb("CacheConfig", "show where solved bases and datasets are kept, and clear them", cache),
 }
 
 

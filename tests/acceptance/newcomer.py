@@ -154,7 +154,6 @@ ACTIONS = [
     ),
     Action("docs/jobs/evaluate-agent.md", "rppdyn evaluate-agent RUN", "mean return", "--episodes 1", run="agent"),
     Action("docs/jobs/certify.md", "rppdyn certify Walker2d-v5", "leg swap", "--states 40"),
-    Action("docs/jobs/cache.md", "rppdyn cache", "bas"),
 ]
 
 

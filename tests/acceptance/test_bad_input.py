@@ -311,7 +311,6 @@ BAD = {
     "bound with learned variances": (["bound", "objective=marginal_likelihood"], ["objective=marginal_likelihood"]),
     "bound of a task that is none": (["bound", "task=inertai"], ["task=inertai", "did you mean 'inertia'"]),
     "certainty of nothing": (["bound", "subspace.delta=1"], ["subspace.delta=1", "probability"]),
-    "words for the cache": (["cache", "clear"], ["clear", "cache --help"]),
 }
 
 

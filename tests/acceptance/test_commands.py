@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 
 from rppdyn import __version__
-from rppdyn.basis import solver
-from rppdyn.cli import VERBS, main
-from rppdyn.groups import SO
-from rppdyn.reps import T
-from rppdyn.tasks import Pendulum, load_trajectories
+from rppdyn.cli import VERBS
 
 
 def test_help_and_version(fresh, tmp_path):
@@ -83,22 +79,3 @@ def test_certify_a_robot_whose_sides_differ(rppdyn, tmp_path):
         assert ("yaw: dynamics" in out) == (not words)
         data = json.loads((tmp_path / "c.json").read_text())
         assert "armature" in data["generators"][0]["deviations"][0]
-
-
-def test_cache_shows_and_clears(monkeypatch, tmp_path, capfd):
-    monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(solver, "WORTH_KEEPING", 0.0)
-    solver.memory.clear()
-    T(3)(SO(3)).solve()
-    load_trajectories(Pendulum(), 1, 1, 1, horizon=1.0)
-
-    def cache(*words):
-        assert main(["cache", *words]) == 0
-        return capfd.readouterr().out.splitlines()
-
-    bases, datasets = cache()
-    assert bases.startswith(f"{tmp_path / 'basis'}: 1 basis, ")
-    assert datasets.startswith(f"{tmp_path / 'tasks'}: 1 dataset, ")
-    assert cache("--clear") == [
-        "cleared 1 basis, 1 dataset", f"{tmp_path / 'basis'}: 0 bases, 0 bytes", f"{tmp_path / 'tasks'}: 0 datasets, 0 bytes"
-    ]  # fmt: skip

@@ -506,10 +506,3 @@ class CertifyConfig:
     def is_model_file(self) -> bool:
         """True if a model's file is certified, not an environment."""
         return self.what.lower().endswith((".xml", ".mjcf", ".urdf"))
-
-
-@dataclass
-class CacheConfig:
-    """`rppdyn cache`."""
-
-    clear: bool = option(False, "remove them; bases are solved again and datasets made again when needed")
