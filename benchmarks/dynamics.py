@@ -10,8 +10,7 @@ each per round, in one process; a ratio is the median over rounds, between quart
 others and MLPs 128); `128 channels` are wider Hamiltonians of the same kind, `vectors twice` some with vectors in the first two
 layers and as many maps as published, `tensors` what a number of channels gives. Hamiltonians are trained as `fit-dynamics`
 trains them in 500 steps and more: by `torch.compile`, where that works; "not compiled" is `compile=false`. Ways to a
-Hamiltonian's gradient: "written out", as shipped; `torch.func.grad` through layers whose own derivatives are written out; "double
-backward", `torch.autograd.grad(create_graph=True)` through plain layers, as published.
+Hamiltonian's gradient: `torch.func.grad`, as shipped; "double backward", `torch.autograd.grad(create_graph=True)`, as published.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from growth import PEER_COLOUR, Growth, draw, dress, figure, report_growth, save, to_peer
@@ -39,7 +37,7 @@ from rppdyn.groups import Group, O, O2eR3
 from rppdyn.jobs.config.compose import composed
 from rppdyn.jobs.fit_dynamics import INITIAL_SCALE, Dynamics
 from rppdyn.jobs.fitting.members import build_network
-from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack, derivatives
+from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
 from rppdyn.nn.hidden import component_major
 from rppdyn.reps import Rep, RepType, Scalar, T, V
 from rppdyn.runs.figures import COLOURS
@@ -229,27 +227,12 @@ def fit(*words: str) -> None:
 # -- ways to a Hamiltonian's gradient ----------------------------------------------------------------------------------
 
 
-class Through(nn.Module):
-    """A network that has no written-out gradient, so that a model of it takes torch.func.grad."""
-
-    def __init__(self, net: nn.Module):
-        super().__init__()
-        self.net = net
-
-    def assemble(self) -> Any:
-        return self.net.assemble()
-
-    def apply(self, x: Any, weights: Any = None) -> Any:
-        return self.net.apply(x, weights)
-
-
 class DoubleBackward(HamiltonianModel):
-    """Plain layers, differentiated by a backward pass that training differentiates again."""
+    """Differentiated by a backward pass that training differentiates again."""
 
     def _gradient(self, z: Tensor, weights: Any) -> Tensor:
         z = z if z.requires_grad else z.detach().requires_grad_()
-        with mock.patch.object(derivatives, "_left_to_autograd", return_value=True):
-            (gradient,) = torch.autograd.grad(self.hamiltonian(z, weights).sum(), z, create_graph=True)
+        (gradient,) = torch.autograd.grad(self.hamiltonian(z, weights).sum(), z, create_graph=True)
         return gradient
 
 
@@ -262,8 +245,7 @@ def compiled(net: nn.Module) -> HamiltonianModel:
 
 WAYS: dict[str, Callable[[nn.Module], DynamicsModel]] = {
     "double backward": DoubleBackward,
-    "torch.func.grad": lambda net: HamiltonianModel(Through(net)),
-    "written out": HamiltonianModel,
+    "torch.func.grad": HamiltonianModel,
 }
 
 

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from rppdyn.equivariance.error import relative_difference
 from rppdyn.nn import RPPEMLP, Stack
 from rppdyn.nn.compiling import compiled
-from rppdyn.nn.derivatives import plain_vjp
 from rppdyn.reps import Rep, Scalar
 
 LEAST = 1e-3
@@ -158,18 +157,13 @@ class MechanicalModel(DynamicsModel):
         weights = self.assemble() if weights is None else weights
         q, v = z.contiguous().chunk(2, -1)  # forward mode takes no expanded memory
         along = torch.func.jvp(lambda q: self._apply_net(q, weights), (q,), (v,))[1]
-        output, pull_back = self._vjp(q, weights)
+        output, pull_back = torch.func.vjp(lambda q: self._apply_net(q, weights), q)[:2]
         root, rate, W = self._root(output), self._matrix(along), self._parts(output)[1]
         p = _solved(W, v)
         a = _times(root.mT, p)  # H is |a|^2 / 2 + V, but for the least mass
         cotangent = torch.cat([torch.ones_like(output[..., :1]), (p.unsqueeze(-1) * a.unsqueeze(-2)).flatten(-2)], -1)
         turning = _times(rate, a) + _times(root, _times(rate.mT, p))
-        return torch.cat([v, turning - _times(W, pull_back(cotangent))], -1)
-
-    def _vjp(self, q: Tensor, weights: Any) -> tuple[Tensor, Any]:
-        if isinstance(self.net, RPPEMLP | Stack):
-            return self.net.vjp(q, weights)
-        return plain_vjp(lambda q: self._apply_net(q, weights), q)
+        return torch.cat([v, turning - _times(W, pull_back(cotangent)[0])], -1)
 
     @staticmethod
     def _matrix(output: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn.nn.coefficients import ExactBuffers, layout_number
-from rppdyn.nn.derivatives import Arithmetic, PullBack, evaluate, evaluate_vjp, plain_vjp
 from rppdyn.nn.linear import bind, check_size
 from rppdyn.nn.pathways import Pathway, written
 from rppdyn.reps import Rep
@@ -168,26 +167,17 @@ class Bilinear(ExactBuffers):
         """The same for features as they lie in memory between layers."""
         weight, index = weights
         x = x if self.order is None else x.index_select(-2, self.order)
-        y = evaluate(self.plan, index, x, weight)
+        y = self.plan(index, x, weight)
         return y if self.inverse is None else y.index_select(-2, self.inverse)
-
-    def vjp(self, x: Float[Tensor, "*stack n samples"], weights: tuple[Tensor, Tensor]) -> tuple[Tensor, PullBack]:
-        """:meth:`samples_last`, and the function from a cotangent of its result to that of ``x``."""
-        if self.order is not None:
-            return plain_vjp(lambda x: self.samples_last(x, weights), x)
-        weight, index = weights
-        return evaluate_vjp(self.plan, index, x, weight)
 
     def extra_repr(self) -> str:
         return f"{self.rep}, {len(self.contractions)} contractions"
 
 
-# -- the arithmetic of the bilinear layer: with the samples last, and with derivatives written out -----------------------------
+# -- the arithmetic of the bilinear layer, with the samples last ---------------------------------------------------------------
 
 
-I, K, J = -4, -3, -2  # axes of the grid
-SMALL = 16384
-"""Sums that are up to this many numbers are formed of all terms at once; larger ones term by term, which takes no room."""
+I, K = -4, -3  # axes of the grid
 
 
 @dataclass(frozen=True)
@@ -271,20 +261,13 @@ class ContractionGroup:
         """The same, to be multiplied."""
         return [p.unsqueeze(I) for p in self.split(z)]
 
-    def room(self, x: Tensor) -> Float[Tensor, "*stack components rows samples"]:
-        """For what :meth:`split` takes apart."""
-        return x.new_empty(*x.shape[:-2], self.components, sum(self.rows), x.shape[-1])
 
-
-class Plan(Arithmetic):
+class Plan:
     r"""The plan, fixed at construction: the groups of contractions, where the parts lie, which rows hold the maps' matrices.
 
     Matrices ``M``, the weights' products ``z = w p`` and features ``r`` stand on one grid with axes ``i, k, j, samples``, along
-    which each lacks one. Products over two of the three are summed along the axis that both have:
-    :math:`\sum_k M_{ik} z_{kj}` is the contraction or, in the other order, a gradient, and so on. The form
-    :math:`\sum M_{ik} (w p)_{kj} r_{ij}` has the gradients ``r z^T`` by ``M``, ``M z`` by ``r``, ``w^T b`` by ``p`` and
-    ``b p^T`` by ``w``, with ``b = M^T r``; kept are ``z`` and ``b``, which of them the value needs and which the gradient
-    depends on the order. Second derivatives are these with one factor after the other replaced by its tangent.
+    which each lacks one. Products of two of the three are summed along the axis that both have: :math:`\sum_k M_{ik} z_{kj}` is
+    the contraction or, in the other order, :math:`\sum_i M_{ik} r_{ij}` what the weights are applied to.
 
     Args:
         groups: as :func:`grouped` makes them.
@@ -317,18 +300,19 @@ class Plan(Arithmetic):
         pieces = weight.split_with_sizes(self.weight_sizes, -1)
         return [w.view(*weight.shape[:-1], *shape) for w, shape in zip(pieces, self.weight_shapes, strict=True)]
 
-    def matrices(self, rows: Float[Tensor, "*stack rows samples"], *j: int) -> list[list[Tensor]]:
-        """Views of the maps' matrices, group by group: ``(*stack, i, k, samples)``, or with a 1 on the grid."""
+    def matrices(self, rows: Float[Tensor, "*stack rows samples"]) -> list[list[Float[Tensor, "*stack i k 1 samples"]]]:
+        """Views of the maps' matrices, group by group."""
         stack, samples = rows.shape[:-2], rows.shape[-1]
         pieces = rows.split_with_sizes(self.map_rows, -2)
-        return [
-            [pieces[number].view(*stack, i, k, *j, samples) for number, i, k in of_group] for of_group in self.reads
-        ]
+        return [[pieces[number].view(*stack, i, k, 1, samples) for number, i, k in of_group] for of_group in self.reads]
 
-    def plain(self, index, x, *parameters):
-        xs, (weight,) = self.parts(x), parameters
+    def __call__(
+        self, index: Tensor, x: Float[Tensor, "*stack n samples"], weight: Float[Tensor, "*stack w"]
+    ) -> Tensor:
+        """Features and all contractions of them; ``index`` says which rows hold the maps' matrices."""
+        xs = self.parts(x)
         ys = list(xs)
-        matrices = self.matrices(x.index_select(-2, index), 1)
+        matrices = self.matrices(x.index_select(-2, index))
         for group, w, Ms in zip(self.groups, self.weights(weight), matrices, strict=True):
             ks, mixed = group.contractions, group.mixed
             if group.weights_first:
@@ -339,100 +323,6 @@ class Plan(Arithmetic):
                 z = torch.cat([z.unflatten(-3, (group.components, -1)).flatten(-3, -2) for z in zs], -2)
                 ys[mixed] = ys[mixed] + _mix(w.mT, z)
         return torch.cat([y.flatten(-3, -2) for y in ys], -2)
-
-    def value(self, index, inputs):
-        x, weight = inputs
-        y = _copy(x)
-        xs, ys, residuals = self.parts(x), self.parts(y), []
-        matrices = self.matrices(x.index_select(-2, index), 1)
-        for group, w, Ms in zip(self.groups, self.weights(weight), matrices, strict=True):
-            ks, mixed = group.contractions, group.mixed
-            if group.weights_first:
-                z = _mix(w, xs[mixed])
-                for k, M, z_k in zip(ks, Ms, group.grid(z), strict=True):
-                    _add(ys[k.out], K, M, z_k)
-            else:
-                z = group.room(x)
-                for k, M, z_k in zip(ks, Ms, group.split(z), strict=True):
-                    _set(z_k, I, M, xs[k.into].unsqueeze(K))
-                ys[mixed].add_(_mix(w.mT, z))
-            residuals.append(z)
-        return (y,), tuple(residuals)
-
-    def gradient(self, index, inputs, residuals, every, again):
-        x, weight, g = inputs
-        rows = x.index_select(-2, index)
-        grad_x, grad_rows, grad_weight, keep = _copy(g), torch.zeros_like(rows), _like(weight), []
-        xs, gs, grad_xs = self.parts(x), self.parts(g), self.parts(grad_x)
-        ws, grad_ws = self.weights(weight), self.weights(grad_weight)
-        matrices = self.matrices(rows, 1), self.matrices(grad_rows)
-        for group, w, grad_w, Ms, grad_Ms, of_value in zip(self.groups, ws, grad_ws, *matrices, residuals, strict=True):
-            ks, mixed = group.contractions, group.mixed
-            if group.weights_first:
-                p, rs, z, back = xs[mixed], gs, of_value, group.room(x)
-                for k, M, back_k in zip(ks, Ms, group.split(back), strict=True):
-                    _set(back_k, I, M, gs[k.out].unsqueeze(K))
-                grad_xs[mixed].add_(_mix(w.mT, back))
-                keep.append(back)
-            else:
-                p, rs, z, back = gs[mixed], xs, _mix(w, gs[mixed]), of_value
-                for k, M, z_k in zip(ks, Ms, group.grid(z), strict=True):
-                    _add(grad_xs[k.into], K, M, z_k)
-                keep.append(z)
-            for k, grad_M, z_k in zip(ks, grad_Ms, group.grid(z), strict=True):
-                _add(grad_M, J, rs[k.other].unsqueeze(K), z_k)
-            if every:
-                _outer(back, p, grad_w)
-        grad_x.index_add_(-2, index, grad_rows)
-        return (grad_x, grad_weight) if every else (grad_x,), tuple(keep)
-
-    def second(self, index, inputs, residuals):
-        x, weight, g, u = inputs
-        rows, rows_u = x.index_select(-2, index), u.index_select(-2, index)
-        grad_x, grad_weight, grad_g, grad_rows = _like(x).zero_(), _like(weight), _copy(u), torch.zeros_like(rows)
-        xs, gs, us, grad_xs, grad_gs = map(self.parts, (x, g, u, grad_x, grad_g))
-        ws, grad_ws = self.weights(weight), self.weights(grad_weight)
-        matrices = (
-            self.matrices(rows, 1),
-            self.matrices(rows_u, 1),
-            self.matrices(grad_rows),
-        )  # M_u: tangent of M along u
-        n = len(self.groups)
-        for group, w, grad_w, Ms, M_us, grad_Ms, of_value, of_gradient in zip(
-            self.groups, ws, grad_ws, *matrices, residuals[:n], residuals[n:], strict=True
-        ):
-            ks, mixed, back_u = group.contractions, group.mixed, group.room(x)
-            backs = group.split(back_u)
-            if group.weights_first:
-                zs, z_us = group.grid(of_value), group.grid(_mix(w, us[mixed]))
-                for k, M, M_u, grad_M, z, z_u, back in zip(ks, Ms, M_us, grad_Ms, zs, z_us, backs, strict=True):
-                    r = gs[k.out].unsqueeze(K)
-                    _add(grad_gs[k.out], K, M_u, z, M, z_u)
-                    _add(grad_M, J, r, z_u)
-                    _set(back, I, M_u, r)
-                grad_xs[mixed].add_(_mix(w.mT, back_u))
-                _outer(back_u, xs[mixed], grad_w)
-                grad_w.add_(_outer(of_gradient, us[mixed]))
-            else:
-                for k, M, M_u, grad_M, z, back in zip(
-                    ks, Ms, M_us, grad_Ms, group.grid(of_gradient), backs, strict=True
-                ):
-                    r_u = us[k.into].unsqueeze(K)
-                    _set(back, I, M_u, xs[k.into].unsqueeze(K), M, r_u)
-                    _add(grad_M, J, r_u, z)
-                    _add(grad_xs[k.into], K, M_u, z)
-                grad_gs[mixed].add_(_mix(w.mT, back_u))
-                _outer(back_u, gs[mixed], grad_w)
-        grad_x.index_add_(-2, index, grad_rows)
-        return grad_x, grad_weight, grad_g
-
-
-def _like(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def _copy(x: Tensor) -> Tensor:
-    return x.clone(memory_format=torch.contiguous_format)
 
 
 def grouped(contractions: Sequence[Contraction]) -> tuple[tuple[Contraction, ...], ...]:
@@ -450,38 +340,3 @@ def _mix(weight: Float[Tensor, "*stack rows copies"], x: Float[Tensor, "*stack c
     rows = weight.shape[-2]
     weight = weight.unsqueeze(-3).expand(*stack, components, -1, -1)
     return torch.bmm(weight.flatten(0, -3), x.flatten(0, -3)).view(*stack, components, rows, samples)
-
-
-def _outer(a: Tensor, b: Tensor, out: Tensor | None = None) -> Float[Tensor, "*stack rows copies"]:
-    """Sums over components and samples: the gradient of the weights in :func:`_mix`."""
-    product = torch.bmm(a.flatten(0, -3), b.flatten(0, -3).mT)
-    return torch.sum(product.view(*a.shape[:-1], b.shape[-2]), -3, out=out)
-
-
-def _add(onto: Tensor, axis: int, a: Tensor, b: Tensor, *more: Tensor) -> None:
-    """``onto += (a * b + ...).sum(axis)`` for factors on the grid, ``onto`` without that axis; one or two products."""
-    if onto.numel() <= SMALL:
-        onto.add_(_products(a, b, *more).sum(axis))
-    else:
-        for x, y in _terms(axis, a, b, *more):
-            onto.addcmul_(x, y)
-
-
-def _set(out: Tensor, axis: int, a: Tensor, b: Tensor, *more: Tensor) -> None:
-    """``out = (a * b + ...).sum(axis)``."""
-    if out.numel() <= SMALL:
-        torch.sum(_products(a, b, *more), axis, out=out)
-    else:
-        (x, y), *others = _terms(axis, a, b, *more)
-        torch.mul(x, y, out=out)
-        for x, y in others:
-            out.addcmul_(x, y)
-
-
-def _products(a: Tensor, b: Tensor, *more: Tensor) -> Tensor:
-    return (a * b).addcmul_(*more) if more else a * b
-
-
-def _terms(axis: int, a: Tensor, b: Tensor, *more: Tensor) -> list[tuple[Tensor, Tensor]]:
-    terms = list(zip(a.unbind(axis), b.unbind(axis), strict=True))
-    return terms + _terms(axis, *more) if more else terms

@@ -23,7 +23,6 @@ from rppdyn.basis import isotypic
 from rppdyn.groups import Group
 from rppdyn.nn.coefficients import ExactBuffers, layout_number
 from rppdyn.nn.curvature import Kronecker, of_gradients
-from rppdyn.nn.derivatives import Arithmetic, PullBack, evaluate, evaluate_vjp, plain_vjp
 from rppdyn.nn.linear import FREE_SCALE, bind, check_size
 from rppdyn.nn.pathways import Pathway, prior_unit, written
 from rppdyn.reps import Rep, RepType, Scalar, T, V, regular
@@ -301,16 +300,11 @@ def activation_of(activation: Any, key: str = "activation") -> Activation:
 
 
 @dataclass(frozen=True)
-class Gating(Arithmetic):
-    r"""``y = v * (sigmoid(x)[index] + c sigmoid(v))`` with ``x = (gates, v)``, the samples last.
+class Gating:
+    r"""``y = v * (sigmoid(gate of v) + c sigmoid(v))`` with ``x = (gates, v)``, the samples last.
 
-    ``index`` is, for each coordinate of ``v``, the coordinate of ``x`` that gates it; the parameter ``c``, where there is one,
-    is the relaxed swish per channel.
-
-    Written as :math:`\sigma(g)\,v + c\,\mathrm{swish}(v)` with autograd's own backward this is a third of a training step at
-    width 384: a dozen passes over features that do not fit in the processor's cache. One sigmoid serves gates, swish, the
-    relaxed term and all derivatives. With the samples last, gates are gathered and summed as whole rows. Without an ``index``
-    (None) it is known from the shapes.
+    The parameter ``c``, where there is one, is the relaxed swish per channel. One sigmoid serves gates, swish and the relaxed
+    term. With the samples last, gates are repeated and their gradients summed as whole rows.
 
     Args:
         pointwise: how many leading coordinates of ``v`` gate themselves.
@@ -324,85 +318,21 @@ class Gating(Arithmetic):
     def gates(self) -> int:
         return sum(copies for _, copies in self.shapes)
 
-    def _split(self, x: Float[Tensor, "*stack gated samples"]) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-        """The gates of each part, what gates itself, and the gated parts."""
-        gates, pointwise, gated = x.split_with_sizes(
-            [self.gates, self.pointwise, x.shape[-2] - self.gates - self.pointwise], -2
-        )
-        return gates.split_with_sizes([copies for _, copies in self.shapes], -2), pointwise, gated
-
-    def plain(self, index, x, *c):
+    def __call__(self, activation: Activation, x: Float[Tensor, "*stack gated samples"],
+                 c: Float[Tensor, "*stack n"] | None = None) -> Float[Tensor, "*stack n samples"]:  # fmt: skip
         v, s = x[..., self.gates :, :], x.sigmoid()
         h = self._repeated(s)
-        return v * (torch.addcmul(h, c[0].unsqueeze(-1), s[..., self.gates :, :]) if c else h)
-
-    def with_activation(self, activation: Callable[[Tensor], Tensor], x: Float[Tensor, "*stack gated samples"],
-                        *c: Float[Tensor, "*stack n"]) -> Float[Tensor, "*stack n samples"]:  # fmt: skip
-        """The value with another function in the place of swish, in operations that autograd differentiates."""
-        v, pointwise = x[..., self.gates :, :], x[..., self.gates : self.gates + self.pointwise, :]
-        gated = v * self._repeated(x.sigmoid())
-        y = torch.cat([activation(pointwise), gated[..., self.pointwise :, :]], -2)
-        return torch.addcmul(y, c[0].unsqueeze(-1), activation(v)) if c else y
+        if activation is SWISH:
+            return v * (h if c is None else h + c.unsqueeze(-1) * s[..., self.gates :, :])
+        y = torch.cat([activation(v[..., : self.pointwise, :]), (v * h)[..., self.pointwise :, :]], -2)
+        return y if c is None else y + c.unsqueeze(-1) * activation(v)
 
     def _repeated(self, s: Float[Tensor, "*stack gated samples"]) -> Float[Tensor, "*stack n samples"]:
-        """``s[index]`` by structure: its gradient is a sum, where that of a gather is atomic additions, number by number."""
-        gates, pointwise, _ = self._split(s)
+        """The gate of each coordinate, by structure: its gradient is a sum, where that of a gather is atomic additions."""
+        each = [*(copies for _, copies in self.shapes), self.pointwise]
+        *gates, pointwise = s[..., : self.gates + self.pointwise, :].split_with_sizes(each, -2)
         repeated = (gate for gate, (components, _) in zip(gates, self.shapes, strict=True) for _ in range(components))
         return torch.cat([pointwise, *repeated], -2)
-
-    def value(self, index, inputs):
-        x, *c = inputs
-        s = x.sigmoid()
-        h = self._spread(index, s, *c)
-        return (x[..., self.gates :, :] * h,), (s, h)
-
-    def _spread(self, index, s, c=None) -> Float[Tensor, "*stack n samples"]:
-        h = self._repeated(s) if index is None else s.index_select(-2, index)
-        return h if c is None else h.addcmul_(c.unsqueeze(-1), s[..., self.gates :, :])
-
-    def _gather(self, t: Float[Tensor, "*stack gated samples"], c=None) -> Float[Tensor, "*stack gated samples"]:
-        """The transpose of :meth:`_spread`, in place: of what stands in the rows of ``v``; those of the gates have no value."""
-        sums, _, gated = self._split(t)
-        values = gated.split_with_sizes([components * copies for components, copies in self.shapes], -2)
-        for part, total, shape in zip(values, sums, self.shapes, strict=True):
-            torch.sum(part.view(*t.shape[:-2], *shape, t.shape[-1]), -3, out=total)
-        if c is None:
-            gated.zero_()
-        else:
-            c = c.clone()
-            c[..., : self.pointwise] += 1  # pointwise coordinates gate themselves
-            t[..., self.gates :, :].mul_(c.unsqueeze(-1))
-        return t
-
-    def gradient(self, index, inputs, residuals, every, again):
-        x, *c, g = inputs
-        s, h = residuals
-        n = self.gates
-        back = torch.empty_like(s)
-        t = torch.mul(g, x[..., n:, :], out=back[..., n:, :])  # gradient of h
-        grad_c = [(t * s[..., n:, :]).sum(-1)] if c and every else []
-        self._gather(back, *c)
-        # in one place where that is possible: new memory costs several times as much as memory in the cache
-        grad_x = torch.ops.aten.sigmoid_backward.grad_input(back, s, grad_input=torch.empty_like(s) if again else back)
-        grad_x[..., n:, :].addcmul_(g, h)
-        return (grad_x, *grad_c), (back,) if again else ()
-
-    def second(self, index, inputs, residuals):
-        x, *c, g, u = inputs
-        s, h, back = residuals
-        n = self.gates
-        v, u_v, s_v = x[..., n:, :], u[..., n:, :], s[..., n:, :]
-        ds = torch.ops.aten.sigmoid_backward(u, s)
-        dh = self._spread(index, ds, *c)
-        grad_g = torch.mul(u_v, h).addcmul_(v, dh)
-        t = torch.empty_like(s)
-        gu = torch.mul(g, u_v, out=t[..., n:, :])  # gradient of h
-        grad_c = [(gu * s_v).addcmul_(g * v, ds[..., n:, :]).sum(-1)] if c else []
-        grad_x = torch.ops.aten.sigmoid_backward(self._gather(t, *c), s)
-        ds.mul_(back)
-        grad_x.add_(ds).addcmul_(ds, s, value=-2)  # the second derivative of the sigmoid is its first times 1 - 2 s
-        grad_x[..., n:, :].addcmul_(g, dh)
-        return grad_x, *grad_c, grad_g
 
 
 class GatePathway(Pathway):
@@ -465,17 +395,6 @@ class Pointwise(nn.Module):
     def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         check_size(x, self.rep)
         return self.activation(x)
-
-    def vjp(self, x: Float[Tensor, "*stack n samples"]) -> tuple[Tensor, PullBack]:
-        """The activation of features with the samples last, and the function from a cotangent of it to that of ``x``."""
-        if self.activation is not SWISH:
-            return plain_vjp(self.activation, x)
-
-        def pull_back(g: Tensor) -> Tensor:
-            s = x.sigmoid()
-            return g * (s * (1 + x * (1 - s)))
-
-        return F.silu(x), pull_back
 
     def extra_repr(self) -> str:
         return f"{self.rep}" + ("" if self.activation is SWISH else f", {self.activation.name}")
@@ -546,20 +465,8 @@ class Gate(ExactBuffers):
         if self.order is not None:
             x = x.index_select(-2, self.order)
             c = None if c is None else c.index_select(-1, self.order[self.gating.gates :] - self.gating.gates)
-        parameters = () if c is None else (c,)
-        if self.activation is SWISH:
-            y = evaluate(self.gating, self.gates, x, *parameters)
-        else:
-            y = self.gating.with_activation(self.activation, x, *parameters)
+        y = self.gating(self.activation, x, c)
         return y if self.inverse is None else y.index_select(-2, self.inverse)
-
-    def vjp(
-        self, x: Float[Tensor, "*stack gated samples"], c: Float[Tensor, "*stack n"] | None
-    ) -> tuple[Tensor, PullBack]:
-        """:meth:`samples_last`, and the function from a cotangent of its result to that of ``x``."""
-        if self.order is not None or self.activation is not SWISH:
-            return plain_vjp(lambda x: self.samples_last(x, c), x)
-        return evaluate_vjp(self.gating, self.gates, x, *(() if c is None else (c,)))
 
     def extra_repr(self) -> str:
         return f"{self.rep_in} -> {self.rep}" + ("" if self.activation is SWISH else f", {self.activation.name}")

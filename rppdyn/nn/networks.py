@@ -20,7 +20,6 @@ from rppdyn.groups import Group
 from rppdyn.nn.assembling import ModuleList, Network
 from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.coefficients import ExactBuffers, check_layouts, layout_number
-from rppdyn.nn.derivatives import PullBack
 from rppdyn.nn.hidden import (
     Activation,
     Architecture,
@@ -91,28 +90,9 @@ class HiddenBlock(nn.Module):
         if isinstance(self.gate, Pointwise) and self.bilinear is None:
             return self.gate(_samples_first(x, *linear))
         y = _affine(_samples_last(x, linear[0]), *linear)
-        if isinstance(self.bilinear, ChannelProducts) and isinstance(self.gate, Gate):
-            y = self.bilinear.gated(self.gate, y, bilinear, gate)
-        else:
-            y = y if self.bilinear is None else self.bilinear.samples_last(y, bilinear)
-            y = self.gate.samples_last(y, gate) if isinstance(self.gate, Gate) else self.gate(y.mT).mT
+        y = y if self.bilinear is None else self.bilinear.samples_last(y, bilinear)
+        y = self.gate.samples_last(y, gate) if isinstance(self.gate, Gate) else self.gate(y.mT).mT
         return y.mT.view(*x.shape[:-1], y.shape[-2])
-
-    def vjp(
-        self, x: Float[Tensor, "*stack in samples"], weights: tuple
-    ) -> tuple[Float[Tensor, "*stack out samples"], PullBack]:
-        """The block for features with the samples last, and the function from a cotangent of its result to that of ``x``."""
-        linear, bilinear, gate = weights
-        y, contracted = _affine(x, *linear), None
-        if self.bilinear is not None:
-            y, contracted = self.bilinear.vjp(y, bilinear)
-        y, gated = self.gate.vjp(y, gate) if isinstance(self.gate, Gate) else self.gate.vjp(y)
-
-        def pull_back(g: Tensor) -> Tensor:
-            g = gated(g)
-            return linear[0].mT @ (g if contracted is None else contracted(g))
-
-        return y, pull_back
 
 
 def _assemble(layer: RelaxedLinear | nn.Linear) -> AffineMap:
@@ -321,9 +301,6 @@ class RPPEMLP(Network, ExactBuffers):
     def gradient(self, x: Float[Tensor, "*batch in"], weights: Weights | None = None) -> Float[Tensor, "*batch in"]:
         """The gradient by ``x`` of a network with one output, such as a Hamiltonian; with weights from :meth:`assemble`.
 
-        It goes through the layers without autograd and is an ordinary function: where it is differentiated in turn, as a
-        vector field is in training, or transformed by ``torch.func``, that takes less time than through ``torch.func.grad``.
-
         Raises:
             ValueError: the network has several outputs, or inputs have another size.
         """
@@ -331,30 +308,8 @@ class RPPEMLP(Network, ExactBuffers):
             raise ValueError(
                 f"a gradient is of one number, and the output is {self.rep_out}, {self.rep_out.dim} of them"
             )
-        y, pull_back = self.vjp(x, weights)
-        return pull_back(torch.ones_like(y))
-
-    def vjp(self, x: Float[Tensor, "*batch in"], weights: Weights | None = None) -> tuple[Tensor, PullBack]:
-        """The output, and the function from a cotangent of it to that of ``x``; the same can be said of it as of the gradient.
-
-        Raises:
-            ValueError: inputs have another size.
-        """
-        check_size(x, self.rep_in)
         weights = self.assemble() if weights is None else weights
-        *hidden, (weight, bias) = weights
-        y, steps = _samples_last(x, weight if not hidden else hidden[0][0][0]), []
-        for block, block_weights in zip(self.blocks, hidden, strict=True):
-            y, step = block.vjp(y, block_weights)
-            steps.append(step)
-
-        def pull_back(g: Float[Tensor, "*batch out"]) -> Float[Tensor, "*batch in"]:
-            g = weight.mT @ g.reshape(*weight.shape[:-2], -1, g.shape[-1]).mT
-            for step in reversed(steps):
-                g = step(g)
-            return g.mT.reshape(x.shape)
-
-        return _affine(y, weight, bias).mT.reshape(*x.shape[:-1], self.rep_out.dim), pull_back
+        return torch.func.grad(lambda x: self._run(x, weights).sum())(x)
 
     def layers(self) -> list[tuple[str, nn.Module]]:
         """The layers in the order in which they are run, by name: linear, bilinear where there is one, gate, ..., head."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -15,8 +15,7 @@ from torch import Tensor
 
 from rppdyn.nn.bilinear import BilinearPathway
 from rppdyn.nn.coefficients import LAYOUT_TOLERANCE, ExactBuffers, layout_number
-from rppdyn.nn.derivatives import Arithmetic, PullBack, evaluate, evaluate_vjp, plain_vjp
-from rppdyn.nn.hidden import SWISH, Gate, Gating, component_major, gated, operand_types
+from rppdyn.nn.hidden import component_major, gated, operand_types
 from rppdyn.nn.linear import check_size
 from rppdyn.reps import Rep
 
@@ -37,6 +36,16 @@ def product_maps(rep: Rep) -> list[Basis]:
 
 SCALE = 0.1
 """Initial size of what is added, relative to the features: at 1 products of products have heavy tails and are learned badly."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A part of the output: from which row on, its dimension and copies, how many equivariant products end in it."""
+
+    start: int
+    dim: int
+    copies: int
+    rank: int
 
 
 class ChannelProducts(ExactBuffers):
@@ -87,7 +96,7 @@ class ChannelProducts(ExactBuffers):
                 "type, or bilinear=False"
             )
         self.register_constant("products", torch.cat(parts))
-        self.arithmetic = Multiplying(self.rep.dim, dim, channels, tuple(targets))
+        self.targets, self.operand_dim = tuple(targets), dim
         place = torch.cat(
             [index.T.flatten() for _, index in rep.blocks()]
         )  # part by part, of each all copies of one component
@@ -112,7 +121,7 @@ class ChannelProducts(ExactBuffers):
         if basis is None or basis.shape != own.shape:
             return basis is None and super().takes_constants(others)
         start = 0
-        for t in self.arithmetic.targets:
+        for t in self.targets:
             both = (
                 p[start : start + t.dim * t.rank].unflatten(0, (t.dim, t.rank)) for p in (basis.double().cpu(), own)
             )
@@ -153,27 +162,31 @@ class ChannelProducts(ExactBuffers):
         """The same for features as they lie in memory between layers."""
         if self.order is not None:
             x = x.index_select(-2, self.order)
-        y = evaluate(self.arithmetic, self.products, x, weights)
+        y = self.multiply(x, weights)
         return y if self.inverse is None else y.index_select(-2, self.inverse)
 
-    def vjp(self, x: Float[Tensor, "*stack n samples"], weights: Float[Tensor, "*stack w"]) -> tuple[Tensor, PullBack]:
-        """:meth:`samples_last`, and the function from a cotangent of its result to that of ``x``."""
-        if self.order is not None:
-            return plain_vjp(lambda x: self.samples_last(x, weights), x)
-        return evaluate_vjp(self.arithmetic, self.products, x, weights)
+    def multiply(self, x: Float[Tensor, "*stack n samples"], weights: Float[Tensor, "*stack w"]) -> Tensor:
+        """``y = z + w t`` with ``x = (z, u_c, v_c)`` and ``t = P (u_c x v_c)`` for each channel c, of parts in their order.
 
-    def gated(
-        self, gate: Gate, x: Float[Tensor, "*stack n samples"], weights: Float[Tensor, "*stack w"],
-        c: Float[Tensor, "*stack k"] | None,
-    ) -> Float[Tensor, "*stack k samples"]:  # fmt: skip
-        """:meth:`samples_last` and then the gate, in one where both have the features in their own order."""
-        if self.order is not None or gate.order is not None or gate.activation is not SWISH:
-            return gate.samples_last(self.samples_last(x, weights), c)
-        both = GatedProducts(self.arithmetic, gate.gating)
-        return evaluate(both, self.products, x, weights, *(() if c is None else (c,)))
+        Weights are, for each target, a matrix from its products of all channels to its copies.
+        """
+        *stack, _, samples = x.shape
+        pairs = x[..., self.rep.dim :, :].reshape(*stack, self.operand_dim, 2, self.channels, samples)
+        outer = pairs[..., :, None, 0, :, :] * pairs[..., None, :, 1, :, :]
+        terms = self.products @ outer.reshape(*stack, self.operand_dim**2, self.channels * samples)
+        terms = terms.view(*stack, len(self.products) * self.channels, samples)
+        parts, end, row, first = [], 0, 0, 0
+        for t in self.targets:
+            count = t.rank * self.channels
+            product = terms[..., row : row + t.dim * count, :].reshape(*stack, t.dim, count, samples)
+            w = weights[..., first : first + t.copies * count].reshape(*weights.shape[:-1], 1, t.copies, count)
+            added = (w @ product).flatten(-3, -2)
+            parts += [x[..., end : t.start, :], x[..., t.start : t.start + t.dim * t.copies, :] + added]
+            end, row, first = t.start + t.dim * t.copies, row + t.dim * count, first + t.copies * count
+        return torch.cat([*parts, x[..., end : self.rep.dim, :]], -2)
 
     def extra_repr(self) -> str:
-        into = ", ".join(f"{t.rank} into {t.copies} of dimension {t.dim}" for t in self.arithmetic.targets)
+        into = ", ".join(f"{t.rank} into {t.copies} of dimension {t.dim}" for t in self.targets)
         return f"{self.channels} channels, products: {into}"
 
 
@@ -181,166 +194,3 @@ def _by_component(dim: int, basis: Basis) -> Float[Tensor, "rows pairs"]:
     """Maps as rows, those of one component together; of variance one for operands of variance one."""
     dense = basis.canonical().dense()
     return dense.view(dim, -1, basis.rank).transpose(1, 2).reshape(dim * basis.rank, -1) * math.sqrt(dim)
-
-
-# -- the arithmetic of channel-wise products, with derivatives of few passes over memory ---------------------------------------
-
-
-@dataclass(frozen=True)
-class Target:
-    """A part of the output: from which row on, its dimension and copies, how many equivariant products end in it."""
-
-    start: int
-    dim: int
-    copies: int
-    rank: int
-
-
-@dataclass(frozen=True)
-class Multiplying(Arithmetic):
-    r"""``y = z + w t`` with ``x = (z, u_c, v_c)`` and ``t = P (u_c \otimes v_c)`` for each channel ``c``, the samples last.
-
-    ``index`` is ``P``, the equivariant maps from pairs of operands to all targets, with a row for each component and product.
-    The parameter is the weights: for each target a matrix from its products of all channels to its copies.
-
-    Args:
-        features: how many rows ``z`` has, and ``y``.
-        dim: the dimension of an operand.
-        channels: how many pairs.
-        targets: in the order of ``P``.
-    """
-
-    features: int
-    dim: int
-    channels: int
-    targets: tuple[Target, ...]
-
-    def _operands(self, x: Float[Tensor, "*stack n samples"]) -> tuple[Tensor, Tensor]:
-        """Both, ``(*stack, dim, 1, channels, samples)`` and ``(*stack, 1, dim, channels, samples)``, as they are multiplied."""
-        *stack, n, samples = x.shape
-        pairs = x.narrow(-2, self.features, n - self.features).view(*stack, self.dim, 2, 1, self.channels, samples)
-        return pairs.select(-4, 0), pairs.select(-4, 1).transpose(-4, -3)
-
-    def _products(self, index: Tensor, outer: Float[Tensor, "*stack d d channels samples"]) -> Tensor:
-        """``P`` times pairs, ``(*stack, rows * channels, samples)``."""
-        *stack, _, _, _, samples = outer.shape
-        rows, pairs = index.shape
-        terms = index @ outer.reshape(*stack, pairs, self.channels * samples)
-        return terms.view(*stack, rows * self.channels, samples)
-
-    def _pairs(self, index: Tensor, terms: Float[Tensor, "*stack terms samples"]) -> Tensor:
-        """The transpose of :meth:`_products`."""
-        *stack, _, samples = terms.shape
-        outer = index.mT @ terms.view(*stack, len(index), self.channels * samples)
-        return outer.view(*stack, self.dim, self.dim, self.channels, samples)
-
-    def _by_target(self, y: Tensor, terms: Tensor, weight: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """For each target: rows ``(*stack, dim, copies, samples)``, products, and weights ``(*stack, copies, products)``."""
-        *stack, _, samples = y.shape
-        row = first = 0
-        for t in self.targets:
-            products = t.rank * self.channels
-            yield (
-                y.narrow(-2, t.start, t.dim * t.copies).view(*stack, t.dim, t.copies, samples),
-                terms.narrow(-2, row, t.dim * products).view(*stack, t.dim, products, samples),
-                weight.narrow(-1, first, t.copies * products).view(*weight.shape[:-1], t.copies, products),
-            )
-            row, first = row + t.dim * products, first + t.copies * products
-
-    def _added(self, y: Tensor, terms: Tensor, weight: Tensor) -> Tensor:
-        """``y + w t``, in place."""
-        for rows, product, w in self._by_target(y, terms, weight):
-            if rows.ndim == 3:
-                rows.baddbmm_(w.expand(len(rows), -1, -1), product)
-            else:
-                rows.add_(w.unsqueeze(-3) @ product)
-        return y
-
-    def _gradient_of_weights(self, g: Tensor, terms: Tensor, weight: Tensor) -> Tensor:
-        grad = torch.empty_like(weight, memory_format=torch.contiguous_format)
-        for rows, product, w in self._by_target(g, terms, grad):
-            torch.sum(rows @ product.mT, -3, out=w)
-        return grad
-
-    def plain(self, index, x, *parameters):
-        u, v = self._operands(x)
-        terms = self._products(index, u * v)
-        parts, row = [], 0
-        for t, (rows, product, w) in zip(self.targets, self._by_target(x, terms, parameters[0]), strict=True):
-            parts += [x[..., row : t.start, :], (rows + w.unsqueeze(-3) @ product).flatten(-3, -2)]
-            row = t.start + t.dim * t.copies
-        return torch.cat([*parts, x[..., row : self.features, :]], -2)
-
-    def value(self, index, inputs):
-        x, weight = inputs
-        u, v = self._operands(x)
-        terms = self._products(index, u * v)
-        y = x.narrow(-2, 0, self.features).clone(memory_format=torch.contiguous_format)
-        return (self._added(y, terms, weight),), (terms,)
-
-    def gradient(self, index, inputs, residuals, every, again):
-        x, weight, g = inputs
-        (terms,) = residuals
-        g = g.contiguous()
-        back = torch.empty_like(terms)
-        for rows, product, w in self._by_target(g, back, weight):
-            if rows.ndim == 3:
-                torch.bmm(w.mT.expand(len(rows), -1, -1), rows, out=product)
-            else:
-                torch.matmul(w.mT.unsqueeze(-3), rows, out=product)
-        outer = self._pairs(index, back)
-        grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
-        grad_x.narrow(-2, 0, self.features).copy_(g)
-        (u, v), (grad_u, grad_v) = self._operands(x), self._operands(grad_x)
-        torch.sum(outer * v, -3, keepdim=True, out=grad_u)
-        torch.sum(outer * u, -4, keepdim=True, out=grad_v)
-        return (grad_x, self._gradient_of_weights(g, terms, weight)) if every else (grad_x,), (outer,)
-
-    def second(self, index, inputs, residuals):
-        x, weight, g, along = inputs
-        _, outer = residuals
-        (u, v), (u_along, v_along) = self._operands(x), self._operands(along)
-        terms = self._products(index, (u_along * v).addcmul_(u, v_along))
-        grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
-        grad_x.narrow(-2, 0, self.features).zero_()
-        grad_u, grad_v = self._operands(grad_x)
-        torch.sum(outer * v_along, -3, keepdim=True, out=grad_u)
-        torch.sum(outer * u_along, -4, keepdim=True, out=grad_v)
-        grad_g = along.narrow(-2, 0, self.features).clone(memory_format=torch.contiguous_format)
-        return grad_x, self._gradient_of_weights(g.contiguous(), terms, weight), self._added(grad_g, terms, weight)
-
-
-@dataclass(frozen=True)
-class GatedProducts(Arithmetic):
-    """Products and then the gate as one function: a call from Python takes as long as the arithmetic of many samples.
-
-    Parameters are the weights of :class:`Multiplying` and, where the gate is relaxed, its ``c``.
-    """
-
-    multiplying: Multiplying
-    gating: Gating
-
-    def plain(self, index, x, *parameters):
-        weight, *c = parameters
-        return self.gating.plain(None, self.multiplying.plain(index, x, weight), *c)
-
-    def value(self, index, inputs):
-        x, weight, *c = inputs
-        (y,), (terms,) = self.multiplying.value(index, (x, weight))
-        result, (s, h) = self.gating.value(None, (y, *c))
-        return result, (y, terms, s, h)
-
-    def gradient(self, index, inputs, residuals, every, again):
-        x, weight, *c, g = inputs
-        y, terms, s, h = residuals
-        (grad_y, *grad_c), back = self.gating.gradient(None, (y, *c, g), (s, h), every, again)
-        grads, (outer,) = self.multiplying.gradient(index, (x, weight, grad_y), (terms,), every, again)
-        return (*grads, *grad_c), (grad_y, outer, *back) if again else ()
-
-    def second(self, index, inputs, residuals):
-        x, weight, *c, g, u = inputs
-        y, terms, s, h, grad_y, outer, back = residuals
-        grad_x, grad_weight, along = self.multiplying.second(index, (x, weight, grad_y, u), (terms, outer))
-        grad_through, *grad_c, grad_g = self.gating.second(None, (y, *c, g, along), (s, h, back))
-        more, _ = self.multiplying.gradient(index, (x, weight, grad_through), (terms,), True, False)
-        return grad_x.add_(more[0]), grad_weight.add_(more[1]), *grad_c, grad_g

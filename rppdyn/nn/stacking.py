@@ -14,7 +14,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from rppdyn.nn.assembling import Network
 from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.coefficients import check_layouts
-from rppdyn.nn.derivatives import PullBack
 from rppdyn.nn.networks import Weights
 from rppdyn.nn.pathways import NOT_TRAINED
 
@@ -107,10 +106,6 @@ class Stack(Network):
     ) -> Float[Tensor, "members *batch in"]:
         """Each member's gradient by its own inputs, of networks with one output."""
         return self.net.gradient(self._of_members(x), self.assemble() if weights is None else weights)
-
-    def vjp(self, x: Float[Tensor, "members *batch in"], weights: Weights | None = None) -> tuple[Tensor, PullBack]:
-        """Each member's output, and the function from a cotangent of it to that of its own inputs."""
-        return self.net.vjp(self._of_members(x), self.assemble() if weights is None else weights)
 
     def forward(self, x: Float[Tensor, "members *batch in"]) -> Float[Tensor, "members *batch out"]:
         return self._run(x, self.assemble())

@@ -12,9 +12,7 @@ from registry import generator
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import SL, SO, SO13, D, Group, O, O2eR3, SO2eR3, SO13p, Sp, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Bilinear, ChannelProducts, Gate, Stack, merge
-from rppdyn.nn.derivatives import evaluate
 from rppdyn.nn.hidden import LEAST_CHANNELS, component_major, missing_types, operand_types, tensor_rank
-from rppdyn.nn.products import GatedProducts
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Pseudoscalar, Scalar, T, V
 
@@ -43,7 +41,7 @@ PRODUCTS = [
 def test_all_products_are_there(G, dim, scalars, vectors):
     assert sum(t.dim for t in operand_types(Scalar(G))) == dim
     layer = ChannelProducts((20 * Scalar + 20 * V)(G), channels=2, generator=generator())
-    assert {target.dim: target.rank for target in layer.arithmetic.targets} == {1: scalars, G.d: vectors}
+    assert {target.dim: target.rank for target in layer.targets} == {1: scalars, G.d: vectors}
 
 
 @pytest.mark.parametrize("G", [SO(2), SO(3), SO2eR3(), SO13p(), SHEAR], ids=str)
@@ -99,11 +97,10 @@ def test_the_layer_is_the_sum_of_its_products(G, layout):
     assert (layer(x) - x[:, : layer.rep.dim]).abs().mean() > 0.01
 
 
-def test_products_and_gates_as_one_differentiate_in_every_way():
+def test_products_and_gates_differentiate_in_every_way():
     hidden = component_major((3 * Scalar + 2 * V)(O(2)))
     layer = ChannelProducts(hidden, channels=2, generator=generator()).double()
     gate = Gate(hidden, free_variance=1.0)
-    both = GatedProducts(layer.arithmetic, gate.gating)
     draw = lambda *shape: torch.randn(*shape, dtype=torch.float64, generator=generator(), requires_grad=True)  # noqa: E731
     x, w, c = draw(layer.rep_in.dim, 3), layer.assemble().detach().requires_grad_(), draw(hidden.dim)
 
@@ -116,11 +113,10 @@ def test_products_and_gates_as_one_differentiate_in_every_way():
         s = y.sigmoid()
         return y[2:] * (s[gate.gates] + c[:, None] * s[2:])
 
-    fast = lambda x, w, c: evaluate(both, layer.products, x, w, c)  # noqa: E731
+    fast = lambda x, w, c: gate.samples_last(layer.samples_last(x, w), c)  # noqa: E731
     torch.testing.assert_close(fast(x, w, c), separate(x, w, c))
     assert torch.autograd.gradcheck(fast, (x, w, c)) and torch.autograd.gradgradcheck(fast, (x, w, c))
-    alone = lambda x, w: evaluate(layer.arithmetic, layer.products, x, w)  # noqa: E731
-    assert torch.autograd.gradgradcheck(alone, (x, w))
+    assert torch.autograd.gradgradcheck(layer.samples_last, (x, w))
     X, W, C = draw(4, *x.shape), draw(4, *w.shape), draw(4, *c.shape)
     tangents = tuple(torch.randn_like(t) for t in (x, w, c))
     squares = lambda f: torch.func.grad(lambda *xs: f(*xs).square().sum(), argnums=(0, 1, 2))  # noqa: E731
