@@ -261,8 +261,8 @@ class RPPEMLP(Network, ExactBuffers):
         check_bottlenecks(self)
         parts = [m for m in self.modules() if isinstance(m, ExactBuffers) and "layout" in m._buffers]
         if numbers := [number for part in parts for number in part.take_layout()]:
-            layers = (f"{len(list(same))} x ({rep})" for rep, same in groupby(self.hidden))
-            words = " -> ".join([str(self.rep_in), *layers, str(self.rep_out)])
+            between = (f"{len(list(same))} x ({rep})" for rep, same in groupby(self.hidden))
+            words = " -> ".join([str(self.rep_in), *between, str(self.rep_out)])
             place = torch.arange(len(numbers))
             self.register_layout(
                 f"{words} of {written_chain(self.groups)}", [layout_number(torch.tensor(numbers), place)]
