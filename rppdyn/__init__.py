@@ -1,11 +1,12 @@
 """rppdyn: residual pathway priors, approximate symmetry for reinforcement learning and dynamics.
 
 Importing this package costs nothing: what it offers is imported by floor, from `rppdyn.groups`, `rppdyn.reps`,
-`rppdyn.nn`, `rppdyn.envs`, `rppdyn.agents` and so on.
+`rppdyn.nn`, `rppdyn.envs`, `rppdyn.agents` and so on, or at its first use as `rppdyn.nn`.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from os import PathLike
 from typing import Any
@@ -13,6 +14,22 @@ from typing import Any
 from rppdyn._version import __version__
 
 __all__ = ["__version__", "fit", "load"]
+
+FLOORS = (
+    "agents", "basis", "compression", "dynamics", "envs", "equivariance", "errors", "groups", "images", "integrations",
+    "jobs", "nn", "priors", "reps", "runs", "tasks",
+)  # fmt: skip
+"""Modules and packages that are imported when they are first asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in FLOORS:
+        return importlib.import_module(f"rppdyn.{name}")
+    raise AttributeError(f"module 'rppdyn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *FLOORS})
 
 
 def load(run: str | PathLike[str], *, trust: bool = False) -> Any:

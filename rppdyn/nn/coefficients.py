@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
@@ -13,6 +13,24 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from rppdyn.basis import Basis
+
+
+def on_cpu(init: Callable[..., None]) -> Callable[..., None]:
+    """Let a module's constructor compute on the CPU, and move the module to torch's default device at its end.
+
+    Bases are solved and weights drawn there; `torch.device("meta")` has no numbers to do so with.
+    """
+
+    @functools.wraps(init)
+    def construct(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        device = torch.get_default_device()
+        if device.type == "cpu":
+            return init(self, *args, **kwargs)
+        with torch.device("cpu"):
+            init(self, *args, **kwargs)
+        self.to(device)
+
+    return construct
 
 
 class ExactBuffers(nn.Module):
@@ -31,6 +49,11 @@ class ExactBuffers(nn.Module):
     words = "of other representations"
     basis_names: tuple[str, ...] = ()
     """Constants that are a basis: another one of the space is as good, and an earlier version's state dict may hold one."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in cls.__dict__:
+            cls.__init__ = on_cpu(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(self) -> None:
         super().__init__()

@@ -6,10 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rppdyn.nn.coefficients import ExactBuffers
 from rppdyn.reps import Rep
 
 
-class LearnedFrame(nn.Module):
+class LearnedFrame(ExactBuffers):
     r"""A network whose symmetry is turned by a learned element of a larger group.
 
     .. math:: f(x) = \rho_{out}(R)\, f_0(\rho_{in}(R)^{-1} x), \qquad R = \exp\Big(\sum_i \theta_i A_i\Big)
@@ -48,8 +49,9 @@ class LearnedFrame(nn.Module):
         self.net, self.group = net, rep_in.G
         like = next(iter(net.parameters()), torch.zeros(()))
         self.coefficients = nn.Parameter(like.new_zeros(count))
-        self.register_buffer("generators_in", rep_in.lie_generators.to(like), persistent=False)
-        self.register_buffer("generators_out", rep_out.lie_generators.to(like), persistent=False)
+        self.register_constant("generators_in", rep_in.lie_generators)
+        self.register_constant("generators_out", rep_out.lie_generators)
+        self.to(like)
 
     def element(self) -> Float[Tensor, "d d"]:
         """R, as it acts on the group's own space."""

@@ -178,9 +178,13 @@ def _different_buffer(first: nn.Module, net: nn.Module) -> str | None:
     drawn |= set(_statistics(first))
     ours, theirs = dict(first.named_buffers()), dict(net.named_buffers())
     for name in sorted((ours.keys() | theirs.keys()) - drawn):
-        if name not in ours or name not in theirs or not torch.equal(ours[name], theirs[name]):
+        if name not in ours or name not in theirs or not _is_equal(ours[name], theirs[name]):
             return name
     return None
+
+
+def _is_equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape if one.is_meta else torch.equal(one, other)
 
 
 def _statistics(net: nn.Module) -> tuple[str, ...]:

@@ -1,0 +1,34 @@
+"""`import rppdyn; rppdyn.nn` works, and `import rppdyn` alone loads neither torch nor a floor."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rppdyn
+
+FLOORS = sorted(
+    path.stem
+    for path in Path(rppdyn.__file__).parent.iterdir()
+    if path.name[0] not in "_." and path.stem not in ("cli", "verbs", "configs", "py")
+)
+
+
+def test_importing_the_package_loads_nothing_else():
+    code = "import sys, rppdyn; dir(rppdyn); print([m for m in sys.modules if m.split('.')[0] in ('torch', 'numpy')])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_every_floor_is_an_attribute():
+    assert sorted(rppdyn.FLOORS) == FLOORS
+    code = f"import rppdyn; print([getattr(rppdyn, name).__name__ for name in {FLOORS}])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found == f"{[f'rppdyn.{name}' for name in FLOORS]}\n"
+
+
+def test_what_is_no_floor_is_refused():
+    with pytest.raises(AttributeError, match="'rppdyn' has no attribute 'nets'"):
+        rppdyn.nets  # noqa: B018
