@@ -95,7 +95,7 @@ class AnchoredConv2d(ExactBuffers):
 
     def to_conv2d(self) -> nn.Conv2d:
         """The same function, sampled."""
-        conv = nn.Conv2d(**self.options, bias=False, device=self.values.device, dtype=self.values.dtype)
+        conv = nn.Conv2d(**self.options, bias=False, device="meta")  # which draws no weights
         conv.weight = nn.Parameter(self.weight.detach().clone())
         conv.bias = None if self.bias is None else nn.Parameter(self.bias.detach().clone())
         return conv

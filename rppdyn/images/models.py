@@ -470,7 +470,9 @@ class LieResNet18(nn.Module):
             ]
             before = fields
         self.blocks = nn.Sequential(*blocks)
-        self.pool, self.head = OrientationPooling(elements), nn.Linear(before, classes)
+        self.pool, self.head = OrientationPooling(elements), nn.utils.skip_init(nn.Linear, before, classes)
+        for parameter in self.head.parameters():
+            nn.init.uniform_(parameter, -(before**-0.5), before**-0.5, generator=generator)
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N classes"]:
         x = F.relu(self.norm(self.stem(x)))

@@ -11,7 +11,9 @@ from rppdyn.reps import Scalar, V
 
 
 @pytest.mark.parametrize("cls", [RPPEMLP, EMLP, MLP])
-@pytest.mark.parametrize("options", [{}, dict(bilinear="published"), dict(bilinear=False), dict(activation="tanh")], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, dict(bilinear="published"), dict(bilinear=False), dict(activation="tanh")], ids=str
+)
 @pytest.mark.parametrize("G", [SO(3), O(2), SO13(), Z(4), S(3)], ids=str)
 def test_networks_run_under_autocast(G, options, cls):
     if cls is MLP and options.get("bilinear"):

@@ -201,9 +201,11 @@ class RelaxedGRU(nn.Module):
 
     def merged(self) -> nn.GRU:
         """The same function as PyTorch's own module, for deployment."""
-        found = nn.GRU(self.inputs[0].rep_in.dim, self.hidden_size, self.num_layers)
+        weights = self.flat_weights()
+        found = nn.GRU(self.inputs[0].rep_in.dim, self.hidden_size, self.num_layers, device="meta")  # draws no weights
+        found = found.to_empty(device=weights[0].device)
         with torch.no_grad():
-            for parameter, value in zip(found.parameters(), self.flat_weights(), strict=True):
+            for parameter, value in zip(found.parameters(), weights, strict=True):
                 parameter.copy_(value)
         return found
 
