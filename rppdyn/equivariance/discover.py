@@ -21,6 +21,34 @@ ROUNDING = 1e3  # an exact symmetry's relative defect, in units of rounding of t
 CLOSED = 0.05  # how far commutators may leave the span of the generators, relative to their size
 
 
+PURE = 0.1
+"""Largest relative part of a generator that is left out where it is named."""
+
+
+def kind_of(A: Float[Tensor, "d d"]) -> str:
+    """What a generator of linear maps does, in words.
+
+    >>> kind_of(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+    'a boost'
+    """
+    A = A.double() / A.double().norm()
+    turn, stretch = (A - A.T) / 2, (A + A.T) / 2
+    even = torch.eye(len(A)).double() * A.trace() / len(A)
+    if float(stretch.norm()) < PURE:
+        return "a rotation"
+    if float((A - even).norm()) < PURE:
+        return "a scaling, of all axes alike"
+    if float(turn.norm()) < PURE:
+        lengths = torch.linalg.eigvalsh(stretch)
+        boost = abs(float(lengths[0] + lengths[-1])) < PURE and float(lengths[1:-1].norm()) < PURE
+        return "a boost" if boost else "a scaling, of some axes more than of others"
+    if float((A @ A).norm()) < PURE:
+        return "a shear"
+    if float((A - even - turn).norm()) < PURE:
+        return "a rotation with a scaling"
+    return "a mixture of rotation, scaling and shear"
+
+
 @dataclass(frozen=True)
 class Discovery:
     """The symmetry of a function in a family of generators, or that there is none.

@@ -28,6 +28,7 @@ from rppdyn.envs import (
 )
 from rppdyn.envs.spec import align
 from rppdyn.equivariance import Discovery, discover, index_families
+from rppdyn.equivariance.discover import kind_of
 from rppdyn.equivariance.error import relative_difference
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.base import ConfigError, refuse
@@ -495,7 +496,7 @@ def table(result: DiscoverResult | RobotResult, written: bool = True) -> str:
         lines += ["", f"{one.name}: {_words(one)}", f"relative defects: {shown}"]
         for index, generator in enumerate(one.generators):
             rows: list[list[Any]] = [[f"{0.0 if abs(x) < 5e-5 else x:.4f}" for x in row] for row in generator]
-            lines += [f"generator {index}:", *(f"  {line}" for line in align(rows))]
+            lines += [f"generator {index}, {kind_of(torch.tensor(generator))}:", *(f"  {line}" for line in align(rows))]
         if len(one.generators) > 1:
             lines.append(f"their commutators leave their span by {one.closure:.1e} of their size")
     for ranking in result.rankings:

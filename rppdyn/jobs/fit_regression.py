@@ -199,9 +199,7 @@ class Regression(StackFit):
     def _discovered(self, rows: Rows, x: Tensor) -> list[Any]:
         """Generators of the symmetry that a plain network of the training data has."""
         task = self.config.task
-        if task.rep is None or task.rep_out is None:
-            raise ConfigError("group=auto without rep= and rep_out=: say how many vectors each is, rep=2*V rep_out=V")
-        count = notation.representation("rep", task.rep, GL(1)).dim
+        count = 1 if task.rep is None else notation.representation("rep", task.rep, GL(1)).dim
         if len(rows.names) % count:
             raise ConfigError(f"rep={task.rep}: {len(rows.names)} numbers are no {count} vectors")
         family = GL(len(rows.names) // count)

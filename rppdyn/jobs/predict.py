@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,9 @@ from rppdyn.jobs.training.evaluation import agent_of
 from rppdyn.nn import Stack
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import replacing, write_measured
-from rppdyn.tasks.tables import read_arrays
+from rppdyn.tasks import read_recordings
+from rppdyn.tasks.continuity import Log
+from rppdyn.tasks.tables import columns_of, flat, read_arrays, read_tables, require_finite
 
 Arrays = NDArray | Tensor
 
@@ -136,7 +138,7 @@ class PredictResult:
 
 
 def run(config: PredictConfig) -> PredictResult:
-    """Predictions of a run's model of the arrays in an NPZ file, written as another: the array `prediction`.
+    """Predictions of a run's model, of arrays by name or of data like those it was fitted to, in an NPZ file's `prediction`.
 
     Raises:
         RunFolderError, CheckpointError: as :func:`load`.
@@ -146,10 +148,21 @@ def run(config: PredictConfig) -> PredictResult:
     model = load(config.run, trust=config.trust)
     predict = _function(model)
     wanted = inspect.signature(predict).parameters
-    arrays = read_arrays(config.data)
+    folder = RunFolder.open(config.run)
+    name = compose.name_of_run(folder)
+    own: Any = compose.from_run(name, folder) if name in ("fit_trajectories", "fit_regression") else None
+    is_arrays = config.data.endswith(".npz")
+    arrays = read_arrays(config.data) if is_arrays else {}
     needed = [name for name, p in wanted.items() if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
     optional = [name for name, p in wanted.items() if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty]
     missing = [name for name in needed if name not in arrays]
+    if name == "fit_trajectories" and missing:
+        return _along(config, own.task, model)
+    if name == "fit_regression" and missing and own.task.data is not None:
+        arrays, missing = {"x": _rows(config.data, own.task.inputs or ["x"])}, []
+    elif not is_arrays:
+        arrays = dict(next(table for _, table in read_tables(config.data)))
+        missing = [name for name in needed if name not in arrays]
     if missing:
         raise ConfigError(
             f"--data {config.data}: it has {', '.join(arrays) or 'nothing'}, and {' and '.join(missing)} is missing; the run "
@@ -160,7 +173,35 @@ def run(config: PredictConfig) -> PredictResult:
         found = np.asarray(predict(**used, members=config.members))
     except (RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(f"--data {config.data}: {str(error).splitlines()[0]}") from error
-    inputs = {name: list(values.shape) for name, values in used.items()}
+    return _written(config, {name: list(values.shape) for name, values in used.items()}, found)
+
+
+def _rows(data: str, inputs: Sequence[str]) -> NDArray:
+    every = []
+    for name, arrays in read_tables(data):
+        names, x = columns_of(name, flat(arrays), inputs, "inputs")
+        require_finite(name, x, names)
+        every.append(x)
+    return np.concatenate(every)
+
+
+def _along(config: PredictConfig, task: Any, model: FittedDynamics) -> PredictResult:
+    """Predict each trajectory in a file from its first state, at its times and under its controls: a row for each row."""
+    recordings = read_recordings(
+        config.data, task.columns, controls=task.controls or (), time=task.time, trajectory=task.trajectory
+    )
+    recordings = Log(recordings, pairs=0, unwrap=task.unwrap or []).checked(judge=False)
+    found = [
+        np.asarray(model.predict(r.states[:1].numpy(), r.times.numpy(), r.controls[None].numpy() if task.controls else None,
+                                 members=config.members))[..., 0, :, :]
+        for r in recordings.trajectories
+    ]  # fmt: skip
+    count = len(recordings.trajectories)
+    inputs = {"state": [count, len(recordings.names)], "times": [sum(len(r.times) for r in recordings.trajectories)]}
+    return _written(config, inputs, np.concatenate(found, axis=-2))
+
+
+def _written(config: PredictConfig, inputs: dict[str, list[int]], found: NDArray) -> PredictResult:
     result = PredictResult(config.run, inputs, list(found.shape), config.out)
     write_measured(result, {config.out: lambda path: _write(path, found)})
     return result

@@ -11,6 +11,7 @@ import torch
 from registry import generator
 
 from rppdyn.equivariance import block_family, discover, lie_derivative
+from rppdyn.equivariance.discover import kind_of
 from rppdyn.groups import GL, SO, Group, U, Z
 from rppdyn.nn import EMLP
 from rppdyn.reps import Scalar, T, V
@@ -203,3 +204,17 @@ def test_generators_that_do_not_close_make_no_group():
     found = discover(lambda x: x.square().sum(1, keepdim=True), V(SO(3)), Scalar(SO(3)), x)
     with pytest.raises(ValueError, match="2 generators are no Lie algebra"):
         _ = replace(found, generators=found.generators[:2], coefficients=found.coefficients[:2], closure=1.0).group
+
+
+@pytest.mark.parametrize(
+    ("generator", "kind"),
+    [
+        ([[0, -1], [1, 0]], "a rotation"), ([[0, -1, 0], [1, 0, 0], [0, 0, 0]], "a rotation"),
+        ([[1, 0], [0, 1]], "a scaling, of all axes alike"), ([[1, 0], [0, 2]], "a scaling, of some axes more than of others"),
+        ([[0, 1], [1, 0]], "a boost"), ([[1, 0], [0, -1]], "a boost"), ([[0, 1], [0, 0]], "a shear"),
+        ([[1, -1], [1, 1]], "a rotation with a scaling"), ([[0, -2], [1, 0]], "a mixture of rotation, scaling and shear"),
+        ([[0, -1.02], [1, 0.01]], "a rotation"), ([[3.0]], "a scaling, of all axes alike"),
+    ],
+)  # fmt: skip
+def test_a_generator_in_words(generator, kind):
+    assert kind_of(torch.tensor(generator).double()) == kind

@@ -111,7 +111,7 @@ def test_arrays_with_momenta_and_a_symmetry_that_is_found(tmp_path, monkeypatch,
                 model__hidden=4, optimiser__epochs=1, device="cpu")  # fmt: skip
     (generator,) = found.rep.G.lie_algebra
     assert torch.allclose(generator.abs(), torch.tensor([[0.0, 1.0], [1.0, 0.0]]).double(), atol=0.01)
-    assert "group=auto found 1 generator in GL(2)" in caplog.text
+    assert "group=auto found 1 generator in GL(2)" in caplog.text and "a rotation" in caplog.text
     assert len(found.models) == 2
 
 
@@ -121,7 +121,7 @@ def test_without_a_symmetry_networks_are_plain(tmp_path, monkeypatch, caplog):
     rng = np.random.default_rng(1)
     states = np.stack([spring(rng, 30, masses=(1.0, 0.2))[1] for _ in range(12)])
     np.savez("uneven.npz", q=states[..., :2], p=states[..., 2:])
-    found = fit("uneven.npz", positions=["q"], momenta=["p"], time=STEP, group="auto", rep="V", model__hidden=4,
+    found = fit("uneven.npz", positions=["q"], momenta=["p"], time=STEP, group="auto", model__hidden=4,
                 optimiser__epochs=1, device="cpu")  # fmt: skip
     assert "group=auto found no symmetry" in caplog.text
     assert not len(found.rep.G.lie_algebra)
@@ -213,7 +213,6 @@ def test_bad_data_is_said_in_one_line(tmp_path, monkeypatch, capsys, lines, word
         (["positions=[x,y]"], "with nothing else: give velocities"),
         (["positions=[x,y]", "velocities=[vx]"], "2 positions and 1 velocities or momenta"),
         (["state=[x,y]", "task=pendulum"], "that task makes its own data"),
-        (["state=[x,y]", "group=auto"], "group=auto without rep="),
         ([], "state= is missing"),
     ],
 )

@@ -87,7 +87,7 @@ def test_columns_keep_their_units_and_a_column_may_say_the_parts(torques):
 def test_a_symmetry_of_rows_is_found_and_where_there_is_none_networks_are_plain(caplog):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 2))
-    options = dict(group="auto", rep="V", rep_out="T(0)", model__hidden=32, model__num_layers=2, optimiser__epochs=200,
+    options = dict(group="auto", model__hidden=32, model__num_layers=2, optimiser__epochs=200,
                    optimiser__learning_rate=1e-2, device="cpu")  # fmt: skip
     model = rppdyn.fit({"x": x, "y": (x**2).sum(1)}, **options)
     (A,) = model.members[0].net.rep_in.G.lie_algebra
@@ -194,7 +194,6 @@ X = np.random.default_rng(0).normal(size=(20, 4))
         ({"x": X, "y": X}, ("group=O(2)", "rep_out=T(2)+V"), "rep_out=T(2)+V: under O(2) it has 6 numbers"),
         ({"x": X, "y": X}, ("rep=V",), "rep=V without group="),
         ({"x": X, "y": X}, ("model=rpp",), "model=rpp without group="),
-        ({"x": X, "y": X}, ("group=auto",), "group=auto without rep= and rep_out="),
         ({"x": X, "y": X}, ("task=inertia",), "that task makes its own data"),
     ],
 )

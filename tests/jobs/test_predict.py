@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -41,6 +43,31 @@ def test_a_regression(capsys):
     np.savez("bad.npz", x=x[:, :3])
     assert main(["predict", "run", "--data", "bad.npz", "--out", "out.npz"]) == 2
     assert "--data bad.npz: " in (error := capsys.readouterr().err) and len(error.splitlines()) == 1
+
+
+def test_data_like_those_that_were_fitted(capsys):
+    """A table that a fit took, with rows and trajectories as they stand there."""
+    t = np.arange(12) * 0.1
+    rows = [(k, s, np.cos(s + k), -np.sin(s + k)) for k in range(5) for s in t]
+    Path("own.csv").write_text("run,time,x,v\n" + "".join(f"{k},{s:g},{a},{b}\n" for k, s, a, b in rows))
+    small = ["data=own.csv", "model.hidden=4", "optimiser.epochs=1", "report=false", "device=cpu"]
+    assert (
+        main(["fit-dynamics", *small, "positions=[x]", "velocities=[v]", "trajectory=run", "seeds=2", "run_dir=d"]) == 0
+    )
+    assert main(["fit-regression", *small, "inputs=[x,v]", "outputs=[time]", "run_dir=r"]) == 0
+    for run, shape in (("d", (2, 60, 2)), ("r", (1, 60, 1))):
+        assert main(["predict", run, "--data", "own.csv", "--out", "o.npz", "--members", "all"]) == 0, (
+            capsys.readouterr().err
+        )
+        found = np.load("o.npz")["prediction"]
+        assert found.shape == shape
+    start = [rows[12][2], rows[12][3]]
+    assert main(["predict", "d", "--data", "own.csv", "--out", "o.npz"]) == 0
+    assert np.allclose(np.load("o.npz")["prediction"][12:24], rppdyn.load("d").predict(start, t))
+    Path("other.csv").write_text("time,x,w\n0,1,2\n1,1,2\n")
+    capsys.readouterr()
+    assert main(["predict", "r", "--data", "other.csv", "--out", "o.npz"]) == 2
+    assert "inputs=v: other.csv has no such column" in capsys.readouterr().err
 
 
 def test_the_pendulum():

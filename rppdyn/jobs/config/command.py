@@ -336,7 +336,7 @@ class PredictConfig:
     """`rppdyn predict`."""
 
     run: str = word("a finished run", "RUN")
-    data: str = option("", "an NPZ file with the arrays that the model takes", "FILE")
+    data: str = option("", "an NPZ file with the arrays that the model takes, or data as the fit took them", "FILE")
     out: str = option("", "where the array `prediction` is written (.npz)", "FILE")
     members: str = option("mean", "mean over seeds (the default), or all", "WHICH")
     trust: bool = _trust()

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from rppdyn.dynamics import Drive, Scaling, learn_symmetry
 from rppdyn.equivariance import discover
+from rppdyn.equivariance.discover import kind_of
 from rppdyn.groups import GL, Group, Trivial
 from rppdyn.jobs.config import notation
 from rppdyn.jobs.config.base import AUTO, ConfigError
@@ -201,12 +202,12 @@ def in_function(f: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Flo
 
 
 def generators_of(found: Sequence[Tensor], family: Group) -> list[Any]:
-    """Return the generators as plain numbers, rotations made exact, and print them."""
+    """Return the generators as plain numbers, rotations made exact, and print them with what they are in words."""
     turns = [(A - A.T) / 2 for A in found]
     if any(float((A - turn).norm()) > TURNS * float(A.norm()) for A, turn in zip(found, turns, strict=True)):
         turns = list(found)
     if turns:
-        shown = "; ".join(str([[round(x, 3) for x in row] for row in A.tolist()]) for A in turns)
+        shown = "; ".join(f"{[[round(x, 3) for x in row] for row in A.tolist()]}, {kind_of(A)}" for A in turns)
         logger.warning(
             "group=auto found %s in %s: %s", f"{len(turns)} generator" + "s" * (len(turns) > 1), family, shown
         )
@@ -300,8 +301,8 @@ def positions_count(config: FitTrajectoriesConfig, recordings: Recordings) -> in
 def vector_size(config: FitTrajectoriesConfig, n: int) -> int:
     """Return the dimension of the vectors in ``rep=k*V`` where the group is not known."""
     rep = config.task.rep
-    if rep is None:
-        raise ConfigError("group=auto without rep=: say how many vectors the positions (or the state) are, rep=2*V")
+    if rep is None:  # one vector
+        return n
     count = notation.representation("rep", rep, GL(1)).dim
     if n % count:
         raise ConfigError(f"rep={rep}: {n} numbers are no {count} vectors")
