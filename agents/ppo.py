@@ -18,7 +18,7 @@ from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv, Schedule
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor, nn
 
@@ -318,8 +318,17 @@ class RPPPPO(SymmetricAgent, PPO):
         self.check_finite()
         return self
 
-    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
-        result = super()._setup_learn(*args, **kwargs)
+    def _setup_learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        reset_num_timesteps: bool = True,
+        tb_log_name: str = "run",
+        progress_bar: bool = False,
+    ) -> tuple[int, BaseCallback]:
+        if tb_log_name == "PPO":  # what stable-baselines3 calls every run
+            tb_log_name = f"{self.spec.env_id}-{self.policy.model}".replace("/", "-")
+        result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         checkpoint.replay_log(self)
         return result
 

@@ -396,6 +396,8 @@ class RPPSAC(SymmetricAgent, SAC):
         checks.check_compiled(self)
         if isinstance(self.replay_buffer, RowReplayBuffer):
             _ = self.replay_buffer.rows  # whose memory is taken, or found wanting, before anything is done
+        if tb_log_name == "SAC":  # what stable-baselines3 calls every run
+            tb_log_name = f"{self.spec.env_id}-{self.policy.model}".replace("/", "-")
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if self._last_obs is not None:
             self._check_observations(self._last_obs)

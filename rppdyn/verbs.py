@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import partial
 from importlib import import_module
@@ -291,6 +292,8 @@ def _train(job: Training, arguments: argparse.Namespace) -> int:
         config.run_dir = run
         if len(config.each()) > 1:
             raise UsageError(f"--resume {run} with seeds={config.seeds}: a folder is one run; leave out one of the two")
+        changed = f", and {' '.join(words)} as given here" if words else ""
+        print(f"{run}: goes on with the settings of its config.yaml{changed}", file=sys.stderr)
         return _trained(job, config, True, trust)[0]
     if not arguments.multirun:
         return _trained(job, compose.composed(job.name, words), arguments.resume, trust)[0]
@@ -304,7 +307,8 @@ def _train(job: Training, arguments: argparse.Namespace) -> int:
             raise UsageError(f"several runs of this sweep share the folder {folder}: {_apart(configs)}")
         if not arguments.resume:
             RunFolder(folder).refuse_existing()
-    statuses = compose.sweep(job.name, words, _SweepTask(job, arguments.resume, trust))
+    with _said_once(job):
+        statuses = compose.sweep(job.name, words, _SweepTask(job, arguments.resume, trust))
     return int(max(statuses, default=0))
 
 
@@ -325,6 +329,27 @@ def _search(job: Training, words: Sequence[str], trust: bool) -> int:
     print(f"best of {found['trials']} trials: {name} {found['best_value']:.4g} with {best}")
     print(f"  written to {found['file']}; each trial's run is below {Path(base.runs_root, base.verb)}")
     return 0
+
+
+@contextlib.contextmanager
+def _said_once(job: Training) -> Iterator[None]:
+    """Have each warning said once, whichever of several runs it comes from."""
+    said: set[tuple[str, str]] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        count = len(said)
+        said.add((record.name, record.getMessage()))
+        return len(said) > count
+
+    _ = job.implementation  # makes its loggers
+    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("rppdyn")]
+    for logger in loggers:
+        logger.addFilter(is_new)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_new)
 
 
 def _apart(configs: Sequence[Any]) -> str:
@@ -384,7 +409,8 @@ def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
 def _trained(job: Training, config: Any, resume: bool, trust: bool) -> tuple[int, Any]:
     """The exit status, and what the run or the runs of several seeds end with."""
     if len(config.each()) > 1:
-        several = job.implementation.run_many(config, resume=resume, progress=True)
+        with _said_once(job):
+            several = job.implementation.run_many(config, resume=resume, progress=True)
         print(several)
         if several.interrupted:
             return INTERRUPTED, several

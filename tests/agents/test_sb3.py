@@ -483,3 +483,16 @@ def test_gymnasiums_vector_environments_are_refused(give, wrapped):
     with refused("is a vector environment of Gymnasium's", "make_vec_env('InvertedPendulum-v5', n_envs=2)"):
         give(gym.wrappers.vector.RescaleAction(env, -1, 1) if wrapped else env)
     env.close()
+
+
+@pytest.mark.parametrize("kind", [RPPSAC, RPPPPO])
+def test_tensorboards_runs_have_the_names_of_environment_and_model(kind, tmp_path):
+    small = {RPPSAC: dict(buffer_size=50, learning_starts=40), RPPPPO: dict(n_steps=16, batch_size=16, n_epochs=1)}[
+        kind
+    ]
+    options = dict(
+        seed=0, device="cpu", tensorboard_log=str(tmp_path), policy_kwargs=dict(model="emlp", hidden=8), **small
+    )
+    kind("RPPPolicy", PENDULUM, **options).learn(16)
+    kind("RPPPolicy", PENDULUM, **options).learn(16, tb_log_name="mine")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["InvertedPendulum-v5-emlp_1", "mine_1"]

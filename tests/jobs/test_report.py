@@ -307,7 +307,7 @@ def test_bad_input_is_one_line(tmp_path, runs):
 
 
 @needs_browser
-@pytest.mark.parametrize("window", ["1280,900", "500,900"])
+@pytest.mark.parametrize("window", ["1280,900", "500,900", "390,844"])
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 def test_in_a_browser(runs, tmp_path, window, scheme):
     """Opened from disk it loads nothing, fits its window, can be read in both schemes, and shows its pictures."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rppdyn import jobs
-from rppdyn.cli import VERBS
+from rppdyn.cli import VERBS, main
 
 DOCS = Path(__file__).parents[2] / "docs" / "jobs"
 NO_VERBS = {"own-data", "own-robot", "own-rows", "sweeps", "trust", "your-environment"}
@@ -31,3 +31,33 @@ def test_a_file_beside_the_rooms_is_a_verb_or_what_verbs_share():
 
 def test_every_page_is_of_a_verb():
     assert {path.stem for path in DOCS.glob("*.md")} == {*VERBS, *NO_VERBS}
+
+
+TINY = [
+    "env=InvertedPendulum-v5",
+    "env.actuator_scale.slider=0.5",
+    "total_steps=4",
+    "model.hidden=8",
+    "evaluation.episodes=1",
+    "evaluation.states=4",
+    "device=cpu",
+]
+
+
+@pytest.mark.parametrize("how", [["seeds=2", "threads=1"], ["seeds=2", "threads=2"], ["seed=0,1", "--multirun"]])
+def test_a_warning_is_said_once_and_not_once_a_seed(how, tmp_path, monkeypatch, capfd, caplog):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rppdyn.runs.workers.processors", lambda: 2)
+    assert main(["train-agent", *TINY, *how]) == 0
+    said = "\n".join([*capfd.readouterr(), caplog.text])
+    assert said.count("the spec of InvertedPendulum-v5") == 1
+
+
+def test_a_resumed_run_says_where_its_settings_are_from(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train-agent", *TINY, "run_dir=run"]) == 0
+    assert main(["train-agent", "--resume", "run"]) == 0
+    assert "run: goes on with the settings of its config.yaml\n" in capsys.readouterr().err
+    assert main(["train-agent", "--resume", "run", "total_steps=6", "checkpoint_every=3"]) == 0
+    words = "and total_steps=6 checkpoint_every=3 as given here"
+    assert f"run: goes on with the settings of its config.yaml, {words}\n" in capsys.readouterr().err

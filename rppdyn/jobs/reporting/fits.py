@@ -178,13 +178,13 @@ def _rollouts(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None
     panels = {
         name: title for name, title in ALONG.items() if any(run.rollouts.get(name) for g in converged for run in g.runs)
     }
-    if len(panels) > 1:
-        unit, drifts = "time, s", (
+    drifts = ". Geometric means over trajectories"
+    if len(panels) > 1:  # elsewhere an error has a number even where a trajectory diverged, 1
+        drifts = (
             ", and how far the true energy and the angular momentum about the vertical drift along the model's rollouts. "
             "Geometric means over trajectories, without those that diverged"
-        )  # fmt: skip
-    else:  # transition models: of an error there is a number even where a trajectory diverged, 1
-        unit, drifts = "steps", ". Geometric means over trajectories"
+        )
+    unit = "steps" if all(group.runs[0].verb == "fit-transition" for group in converged) else "time, s"
     caption = (
         f"Rollouts from the initial states of the test trajectories: the relative error of the state{drifts}. "
         + bands(converged)

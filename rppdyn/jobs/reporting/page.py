@@ -84,8 +84,7 @@ def picture(
     svg = svg.replace('href="#', f'href="#{identity}-').replace("url(#", f"url(#{identity}-")
     svg = svg.replace(INK, "currentColor").replace(", sans-serif", ", system-ui, sans-serif")
     attributes, _, content = svg.partition(">")
-    alone = len(figure.axes) == 1
-    return html.figure(identity, Markup(" " + attributes), Markup(content), alternative, caption, legend, alone)
+    return html.figure(identity, Markup(" " + attributes), Markup(content), alternative, caption, legend)
 
 
 # -- groups of runs ---------------------------------------------------------------------------------------------------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from dataclasses import asdict
+from pathlib import Path
 
 import matplotlib.image
 import numpy as np
@@ -265,7 +267,7 @@ def test_bad_input_is_one_line(runs, tmp_path):
 
 
 @needs_browser
-@pytest.mark.parametrize(("window", "scheme"), [("1280,900", "dark"), ("500,900", "light")])
+@pytest.mark.parametrize(("window", "scheme"), [("1280,900", "dark"), ("500,900", "light"), ("390,844", "light")])
 def test_in_a_browser(text, tmp_path, window, scheme):
     found = probed(text, tmp_path, window, scheme)
     assert found["refused"] == 0 and found["overflow"] <= 0 and found["contrast"] >= 4.5
@@ -281,3 +283,14 @@ def test_a_screenshot_shows_every_model(runs, tmp_path):
     picture = matplotlib.image.imread(shot)[..., :3]
     for colour in (0x00, 0x72, 0xB2), (0x00, 0x9E, 0x73):
         assert (np.abs(picture - np.array(colour) / 255).max(-1) < 0.03).sum() > 800  # swatches alone are 420
+
+
+@pytest.mark.parametrize("keeps", [("times", "error"), ("times", "error", "energy_drift", "momentum_drift")])
+def test_rollouts_of_dynamics_are_over_time(tmp_path, keeps):
+    """Whatever is known beside their errors: data of one's own have no true energy."""
+    path = make_fit(tmp_path / "run", errors=ERRORS[:3], verb="fit_dynamics")
+    file = Path(path) / "rollouts.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps({name: content[name] for name in keeps}))
+    text = written([path], tmp_path)
+    assert "over time, s; the table above" in text and "over steps; the table above" not in text
