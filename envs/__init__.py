@@ -19,13 +19,6 @@ if __name__ != "rppdyn.envs":
 import gymnasium as gym
 
 from rppdyn.envs.approximate import CURRENT_SWIMMER, KNOBS, TILTED_REACHER, CurrentSwimmer, TiltedReacher
-from rppdyn.envs.candidates import (
-    Candidate,
-    Candidates,
-    policy_candidates,
-    step_candidates,
-    symmetry_candidates,
-)
 from rppdyn.envs.catalogue import (
     KNOWN_ENVIRONMENTS,
     compiled_terms,
@@ -64,13 +57,13 @@ for _id, _class, _steps in (
         gym.register(_id, f"rppdyn.envs.{_class}", max_episode_steps=_steps)
 
 __all__ = [
-    "FaultReport", "Suspect", "find_fault", "CURRENT_SWIMMER", "KNOBS", "KNOWN_ENVIRONMENTS", "Candidate",
-    "Candidates", "Certificate", "CertifiedShare", "CompiledTerms", "CurrentSwimmer", "Defect", "Diagnosis",
+    "FaultReport", "Suspect", "find_fault", "CURRENT_SWIMMER", "KNOBS", "KNOWN_ENVIRONMENTS",
+    "Certificate", "CertifiedShare", "CompiledTerms", "CurrentSwimmer", "Defect", "Diagnosis",
     "Entry", "Episode", "EpisodeDataset", "Finding", "GeneratorReport", "Resumable", "ScaledActuators", "Space",
     "Symmetry", "Support", "SymmetrySpec", "TILTED_REACHER", "TermCertificate", "TiltedReacher",
     "WINDY_PENDULUM", "WindyPendulum", "capture_state", "dictionary_of", "file_spec", "flat_names", "flattened",
     "plain_spec", "unflattening", "why_not_capturable", "certificate_for", "certified_share", "certify", "diagnose",
-    "certify_terms", "compiled_terms", "find_certificate", "make_env", "mirror_spec", "policy_candidates",
-    "read_episodes", "restore_state", "save_certificate", "share_of", "step_candidates", "symmetry_candidates",
+    "certify_terms", "compiled_terms", "find_certificate", "make_env", "mirror_spec",
+    "read_episodes", "restore_state", "save_certificate", "share_of",
     "symmetry_choices", "symmetry_spec", "terms_spec", "without", "write_episodes",
 ]  # fmt: skip

@@ -257,7 +257,9 @@ VERBS: dict[str, Verb] = {
     "equivariance": flag_verb(
         "EquivarianceConfig", "measure how equivariant an agent, a fit or any function is", equivariance
     ),
-    "discover": flag_verb("DiscoverConfig", "find the symmetry of a fit, of any function or of a robot", discover),
+    "discover": flag_verb(
+        "DiscoverConfig", "find the continuous symmetry of a fit, an agent or any function", discover
+    ),
     "predict": flag_verb("PredictConfig", "predict from arrays with the model of a finished run", predict),
     "collect": Verb("write episodes of an agent, or of random actions, as a dataset", collect_arguments, collect),
     "report": flag_verb("ReportConfig", "compare runs on one HTML page", partial(_compare, "report")),

@@ -1,43 +1,27 @@
-"""`rppdyn discover`: the symmetry of a fitted model, of an agent, of any function, or of a robot."""
+"""`rppdyn discover`: the continuous symmetry of a fitted model, of an agent or of any function."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymnasium as gym
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from rppdyn.agents import played_episodes, random_policy
-from rppdyn.envs import (
-    Candidates,
-    SymmetrySpec,
-    certify,
-    make_env,
-    policy_candidates,
-    read_episodes,
-    step_candidates,
-    symmetry_candidates,
-)
 from rppdyn.envs.spec import align
 from rppdyn.equivariance import Discovery, discover, index_families
 from rppdyn.equivariance.discover import kind_of
-from rppdyn.equivariance.error import relative_difference
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.base import ConfigError, refuse
 from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
 from rppdyn.jobs.equivariance import functions_of, target_of
 from rppdyn.jobs.measuring.fit_targets import inputs_at, open_fit, open_transition, transition_fit
 from rppdyn.jobs.measuring.loading import load_function
-from rppdyn.jobs.measuring.targets import check_policy, evenly, inputs_of, states_of
-from rppdyn.jobs.training.building import build_env, process_state
+from rppdyn.jobs.measuring.targets import check_policy, inputs_of, states_of
+from rppdyn.jobs.training.building import process_state
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, provenance
 from rppdyn.runs.files import write_json, write_measured
@@ -125,8 +109,6 @@ def _block(names: Sequence[str], name: str) -> Blocks:
 
 FITS = ("fit_regression", "fit_dynamics", "fit_trajectories")
 SUBJECTS = (*FITS, "fit_transition", "train_agent")
-CERTIFIED = 3  # candidates of a robot, the best ones
-STATES = 100  # from which they are certified
 SHOWN = 8  # defects in the table; the JSON has all
 
 
@@ -153,56 +135,10 @@ class Found:
 
 
 @dataclass(frozen=True)
-class RankedCandidate:
-    """A signed permutation of joints: its score by the linear model, and what the simulator says of it.
-
-    Attributes:
-        dynamics, reward: verdicts, see `rppdyn.envs.certify`.
-        defect: 95th percentile of the relative defect of one step.
-        model: a trained model's or policy's mean relative error under it, Eq. 3.3; None of a robot's data.
-    """
-
-    name: str
-    score: float
-    dynamics: str
-    reward: str
-    defect: float
-    model: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ranked:
-    """A robot's candidates.
-
-    Attributes:
-        steps: from which the linear model that ranks them was fitted.
-        candidates: how many were ranked.
-        residual: share of the variance of changes that the linear model leaves.
-        best: the first, certified.
-        scores: the smallest twenty.
-    """
-
-    env: str
-    steps: int
-    candidates: int
-    residual: float
-    best: list[RankedCandidate]
-    scores: list[float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ranking(Ranked):
-    """A robot's candidates by the linear model of a trained model, or of a policy, which is `of`."""
-
-    of: str
-
-
-@dataclass(frozen=True)
 class DiscoverResult:
     """The result of the verb: the target, the family, and the symmetry discovered in each function.
 
     Attributes:
-        rankings: permutations of the robot's joints, for a transition model or a policy.
         notes: searches that were left out, and why.
     """
 
@@ -213,31 +149,19 @@ class DiscoverResult:
     states_from: str
     found: list[Found]
     json: str
-    rankings: list[Ranking] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     provenance: dict[str, object] = field(default_factory=provenance)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RobotResult(Ranked):
-    """The result of the verb of a robot: its candidates."""
-
-    what: str
-    json: str
-    provenance: dict[str, object] = field(default_factory=provenance)
-
-
-def run(config: DiscoverConfig) -> DiscoverResult | RobotResult:
-    """Find the symmetry of the members of a fit, of a function, or of a robot; writes it as JSON.
+def run(config: DiscoverConfig) -> DiscoverResult:
+    """Find the symmetry of the members of a fit, of an agent or of a function; writes it as JSON.
 
     Raises:
         RunFolderError, CheckpointError: there is no such run, or its files are damaged.
         ConfigError, ValueError: there is nothing to look at, or the family does not act on it.
         UnwrittenError: the file can't be written; it has the result.
     """
-    if config.kind in ("dataset", "environment"):
-        result: DiscoverResult | RobotResult = _of_robot(config)
-    elif config.kind == "function":
+    if config.kind == "function":
         result = _of_function(config)
     else:
         folder = RunFolder.open(config.what)
@@ -281,7 +205,7 @@ def _of_fit(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
 
 
 def _of_transition(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
-    """Discover symmetries of each member's change of a state's features, and of all together at the data's states.
+    """Discover symmetries of each member's change of a state's features.
 
     The next state itself is mostly the one before, which has every symmetry.
     """
@@ -297,35 +221,13 @@ def _of_transition(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
             states = len(inputs)
             name = f"{member.function.name}, seed {member.seed}"
             found += _searched(config, name, member.function.call, family, torch.as_tensor(inputs), notes)
-    dataset = read_episodes(own.dataset, trust=config.trust)
-    observations = evenly(np.concatenate([e.observations[:-1] for e in dataset.episodes]), config.steps)
-    actions = evenly(np.concatenate([e.actions for e in dataset.episodes]), config.steps)
-    weights = [model.assemble() for model in models]
-
-    @torch.no_grad()
-    def after(obs: NDArray, act: NDArray) -> NDArray:
-        """The members' prediction of the next state, the mean of their features."""
-        x, u = spec.encode(torch.as_tensor(obs)), spec.action.encode(torch.as_tensor(act))
-        mean = torch.stack([m.step(x, u, w).mean for m, w in zip(models, weights, strict=True)]).mean(0)
-        return spec.decode(models[0].project(mean)).numpy()
-
-    def error(one: SymmetrySpec) -> float:
-        g = one.group.discrete_generators[0]
-        moved, acted = one.transform_observation(g, observations), one.transform_action(g, actions)
-        changes = [one.encode(after(o, a)) - one.encode(o) for o, a in ((observations, actions), (moved, acted))]
-        return _relative(changes[0] @ one.obs.generator(0).T, changes[1])
-
-    with closing(dataset.env()) as env:
-        options: Any = dict(signs=config.signs, top=CERTIFIED)
-        rank = lambda: step_candidates(env, observations, actions, after(observations, actions), **options)  # noqa: E731
-        rankings = _rankings("the model's predictions", env, rank, error, config.seed, notes)
-    return _whole(config, family, states, origin, found, rankings, notes)
+    return _whole(config, family, states, origin, found, notes)
 
 
 def _of_agent(config: DiscoverConfig) -> DiscoverResult:
     """Discover symmetries of an agent's mean action, at states of its own episodes."""
     own = EquivarianceConfig(
-        config.what, states_from=config.states_from, states=max(config.states, config.steps), episodes=config.episodes,
+        config.what, states_from=config.states_from, states=config.states, episodes=config.episodes,
         seed=config.seed, trust=config.trust,
     )  # fmt: skip
     if config.states_from in ("normal", "test"):
@@ -337,27 +239,12 @@ def _of_agent(config: DiscoverConfig) -> DiscoverResult:
         observations, actions, origin = states_of(own, target, spec)
         assert actions is not None
         policy = functions_of(target, spec, observations)[0]
-        few = [evenly(part, config.states) for part in (observations, actions)]
         family, notes = _family(config, spec.feature_names, spec.action_names)
         found = []
         if family is not None:
-            inputs = policy.encode(*map(torch.as_tensor, few))
+            inputs = policy.encode(torch.as_tensor(observations), torch.as_tensor(actions))
             found = _searched(config, policy.name, policy.call, family, inputs, notes)
-
-        @torch.no_grad()
-        def act(obs: NDArray) -> NDArray:
-            return spec.action.decode(policy.call(spec.encode(torch.as_tensor(obs, dtype=torch.float64)))).numpy()
-
-        def error(one: SymmetrySpec) -> float:
-            g = one.group.discrete_generators[0]
-            moved = one.transform_observation(g, observations)
-            return _relative(one.transform_action(g, act(observations)), act(moved))
-
-        run: Any = compose.from_run("train_agent", RunFolder.open(config.what), trust=config.trust)
-        with closing(build_env(run)) as env:
-            rank = lambda: policy_candidates(env, observations, act(observations), signs=config.signs, top=CERTIFIED)  # noqa: E731
-            rankings = _rankings("the policy's actions", env, rank, error, config.seed, notes)
-    return _whole(config, family, len(few[0]), origin, found, rankings, notes)
+    return _whole(config, family, len(observations), origin, found, notes)
 
 
 def _given(config: DiscoverConfig) -> tuple[str, Any, Any]:
@@ -402,79 +289,22 @@ def _searched(
         return []
 
 
-def _rankings(
-    of: str,
-    env: gym.Env,
-    rank: Callable[[], Candidates],
-    error: Callable[[SymmetrySpec], float],
-    seed: int,
-    notes: list[str],
-) -> list[Ranking]:
-    """Candidates with their certificates, and what the model or the policy itself makes of them; none of a robot without."""
-    try:
-        ranked = rank()
-    except ValueError as reason:
-        notes.append(f"no permutations of joints: {reason}")
-        return []
-    best = [
-        replace(one, model=error(c.spec)) for one, c in zip(_certified(env, ranked, seed), ranked.best, strict=True)
-    ]
-    return [Ranking(of=of, **_ranking(ranked, best))]
-
-
-def _relative(a: NDArray, b: NDArray) -> float:
-    return float(relative_difference(torch.as_tensor(a), torch.as_tensor(b)).mean())
-
-
 def _whole(
     config: DiscoverConfig,
     family: Family | None,
     states: int,
     origin: str,
     found: list[Found],
-    rankings: list[Ranking],
     notes: list[str],
 ) -> DiscoverResult:
-    if not found and not rankings:
+    if not found:
         raise ConfigError(f"{config.what}: {'; '.join(notes)}")
     name, words = ("", "") if family is None else (str(family.rep_in.G), family.words)
-    return DiscoverResult(config.what, name, words, states, origin, found, _file(config), rankings, notes)
+    return DiscoverResult(config.what, name, words, states, origin, found, _file(config), notes)
 
 
 def _file(config: DiscoverConfig) -> str:
     return str(config.json or Path(config.what, "discover.json"))
-
-
-def _of_robot(config: DiscoverConfig) -> RobotResult:
-    """Candidates from a dataset, or from random actions in an environment."""
-    if config.kind == "dataset":
-        dataset = read_episodes(config.what, trust=config.trust)
-        env, episodes = dataset.env(), dataset.episodes
-    else:
-        env = make_env(config.what, monitor=False)
-        episodes = tuple(
-            played_episodes(env, random_policy(env.action_space, config.seed), steps=config.steps, seed=config.seed)
-        )
-    with closing(env):
-        ranked = symmetry_candidates(env, episodes, signs=config.signs, top=CERTIFIED)
-        best = _certified(env, ranked, config.seed)
-    json = config.json or config.what.strip("/").replace("/", ".") + ".discover.json"
-    return RobotResult(what=config.what, json=json, **_ranking(ranked, best))
-
-
-def _certified(env: gym.Env, ranked: Candidates, seed: int) -> list[RankedCandidate]:
-    """The best candidates in the simulator."""
-    best = []
-    for one in ranked.best:
-        certificate = certify(env, one.spec, n_states=STATES, n_resets=STATES, seed=seed)
-        verdicts = certificate.dynamics_verdict, certificate.reward_verdict
-        best.append(RankedCandidate(one.name, one.score, *verdicts, certificate.generators[0].state.p95))
-    return best
-
-
-def _ranking(ranked: Candidates, best: list[RankedCandidate]) -> dict[str, Any]:
-    return dict(env=ranked.best[0].spec.env_id, steps=ranked.steps, candidates=len(ranked.scores), residual=ranked.residual,
-                best=best, scores=ranked.scores[:20].tolist())  # fmt: skip
 
 
 def _found(name: str, discovery: Discovery) -> Found:
@@ -482,13 +312,10 @@ def _found(name: str, discovery: Discovery) -> Found:
     return Found(name, d.verdict, d.spectrum.tolist(), d.gap, d.closure, d.generators.tolist(), d.unfelt)
 
 
-def table(result: DiscoverResult | RobotResult, written: bool = True) -> str:
-    """Each function's verdict, defects and generators, or a robot's candidates; where the file is, if it was written."""
-    if isinstance(result, RobotResult):
-        lines = _about(result)
-        return "\n".join([*lines, "", f"written: {result.json}"] if written else lines)
-    lines = [f"{result.what}: in {result.family}, {result.representations}"] if result.found else [result.what]
-    lines += [f"{result.states} states: {result.states_from}"] if result.found else []
+def table(result: DiscoverResult, written: bool = True) -> str:
+    """Each function's verdict, defects and generators; where the file is, if it was written."""
+    lines = [f"{result.what}: in {result.family}, {result.representations}"]
+    lines.append(f"{result.states} states: {result.states_from}")
     for one in result.found:
         shown = ", ".join(f"{value:.1e}" for value in one.spectrum[:SHOWN]) + (
             ", ..." if len(one.spectrum) > SHOWN else ""
@@ -499,30 +326,11 @@ def table(result: DiscoverResult | RobotResult, written: bool = True) -> str:
             lines += [f"generator {index}, {kind_of(torch.tensor(generator))}:", *(f"  {line}" for line in align(rows))]
         if len(one.generators) > 1:
             lines.append(f"their commutators leave their span by {one.closure:.1e} of their size")
-    for ranking in result.rankings:
-        lines += ["", *_about(ranking)]
     if result.notes:
         lines += ["", *result.notes]
     if written:
         lines += ["", f"written: {result.json}"]
     return "\n".join(lines)
-
-
-def _about(ranking: Ranked) -> list[str]:
-    """A robot's candidates."""
-    what = f"of {ranking.steps} steps that leaves {ranking.residual:.0%} of the changes"
-    if isinstance(ranking, Ranking):
-        what = f"of {ranking.of} at {ranking.steps} states that leaves {ranking.residual:.0%} of them"
-    lines = [f"{ranking.env}: {ranking.candidates} permutations of joints, ranked by a linear model {what}"]
-    for one in ranking.best:
-        own = "" if one.model is None else f"; its own error {one.model:.1e}"
-        lines += [
-            "",
-            one.name,
-            f"  score {one.score:.3f}{own}; in the simulator {one.dynamics}, relative defect {one.defect:.1e}; reward "
-            f"{one.reward}",
-        ]
-    return lines
 
 
 def _words(one: Found) -> str:

@@ -262,8 +262,7 @@ class DiscoverConfig:
     """`rppdyn discover`."""
 
     what: str = word(
-        "a run (of an agent, fit-dynamics, fit-regression or fit-transition), module:function, a Minari dataset, or an "
-        "environment's id",
+        "a run (of an agent, fit-dynamics, fit-regression or fit-transition), or module:function",
         "WHAT",
     )
     family: str | None = option(
@@ -288,20 +287,19 @@ class DiscoverConfig:
     episodes: int = option(5, "of an agent, that states are from")
     states: int = option(500, "how many at most")
     seed: int = option(0, "of normal states")
-    steps: int = option(6000, "of random actions in an environment, or of a run at most")
-    signs: bool = option(True, "exchange a robot's joints only; none changes direction", name="--no-signs")
     json: str | None = option(None, "where the result is written (RUN/discover.json)", "FILE")
     trust: bool = _trust()
 
     def __post_init__(self) -> None:
-        flags(self, states=1, episodes=1, seed=0, steps=1)
+        flags(self, states=1, episodes=1, seed=0)
         file("--json", self.json)
         given = {"--rep-in": self.rep_in, "--rep-out": self.rep_out}
-        if self.kind in ("dataset", "environment"):
-            others = {"--family": self.family, "--blocks": self.blocks, "--from": self.states_from, **given}
-            refuse(others, "of a robot permutations of joints are ranked, not generators; leave it out")
-            return
         if self.kind == "run":
+            if re.search(r"-v\d+$", self.what) and not Path(self.what).exists():
+                raise ConfigError(
+                    f"{self.what}: a robot's symmetries are derived from its model, by rppdyn certify ENV; give a run or a "
+                    "function"
+                )
             if self.blocks is not None and self.family is not None:
                 raise ConfigError(f"--blocks {self.blocks} and --family {self.family}: give one of them")
             if self.family is None:
@@ -314,15 +312,9 @@ class DiscoverConfig:
 
     @property
     def kind(self) -> str:
-        """Kind of thing that `what` names: "run", "function", "dataset" or "environment"."""
-        if (folder := Path(self.what)).is_dir():
-            return "dataset" if (folder / "data").is_dir() and not (folder / "config.yaml").exists() else "run"
+        """Kind of thing that `what` names: "run" or "function"."""
         module, colon, name = self.what.partition(":")
-        if colon and module and name.isidentifier():
-            return "function"
-        if not re.search(r"-v\d+$", self.what):
-            return "run"
-        return "dataset" if "/" in self.what and not colon else "environment"
+        return "function" if colon and module and name.isidentifier() and not Path(self.what).is_dir() else "run"
 
     @property
     def representations(self) -> tuple[str, tuple[str, str]]:
