@@ -63,7 +63,7 @@ class Episode:
         if [len(shape) for shape in shapes] != [2, 2, 1] or steps < 1 or {shapes[0][0] - 1, shapes[1][0]} != {steps}:
             raise ValueError(
                 f"observations, actions and rewards of shapes {', '.join(map(str, shapes))}: an episode has (T + 1, n), "
-                "(T, m) and (T,), with at least one step"
+                "(T, m) and (T,), with at least one step; leave empty ones out"
             )
 
     def __len__(self) -> int:

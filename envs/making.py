@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from numbers import Integral
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import gymnasium as gym
 import mujoco
@@ -23,13 +24,17 @@ from gymnasium.envs.registration import EnvSpec
 from rppdyn.envs.declared import require_model_fits
 from rppdyn.envs.state import Resumable
 from rppdyn.envs.wrappers import ReturnedError, blamed, flattened, require_reset
-from rppdyn.errors import place_in_users_code, reason, require_trust, search_modules
+from rppdyn.errors import UserError, place_in_users_code, reason, require_trust, search_modules
 
 ARGUMENTS = ("env_id", "actuator_scale", "monitor", "named_by")
 """Arguments of `make_env` itself, which no option of an environment may be named after."""
 
 _SAID: dict = {}
 """Which of Gymnasium's remarks have been made, as Python's warnings keep it."""
+
+
+MOTORISED = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
+"""Joints that get a motor where a file names none."""
 
 
 class ScaledActuators(gym.Wrapper, gym.utils.RecordConstructorArgs):
@@ -196,10 +201,11 @@ def is_model_file(name: str | Path) -> bool:
 def load_model(path: str | Path) -> mujoco.MjModel:
     """The compiled model of an MJCF or URDF file, with errors of one line.
 
-    A URDF file names no actuators: every hinge and slide in it gets a motor, with the joint's effort as its limit.
+    A URDF file names no actuators: every hinge and slide in it gets a motor, with the joint's effort as its limit, unless it
+    mimics another joint: then an equality makes it follow.
 
     Raises:
-        ValueError: there is no such file, or MuJoCo can't compile it.
+        ValueError: there is no such file, MuJoCo can't compile it, or a joint mimics one that can't be followed.
     """
     if not Path(path).is_file():
         raise ValueError(f"there is no model file {str(path)!r}; give the path of an MJCF or URDF file")
@@ -209,10 +215,13 @@ def load_model(path: str | Path) -> mujoco.MjModel:
             compiled = mujoco.MjModel.from_xml_path(str(path))
         else:
             model = mujoco.MjSpec.from_file(str(path))
-            _add_motors(model)
+            _add_motors(model, _add_mimics(model, path))
             compiled = model.compile()
+    except UserError:
+        raise
     except Exception as error:  # MuJoCo's own, among them
-        raise ValueError(f"MuJoCo can't compile {path}: {' '.join(str(error).split())}") from None
+        remedy = "; write paths of meshes relative to the file, not package://NAME/" if "package:" in str(error) else ""
+        raise ValueError(f"MuJoCo can't compile {path}: {' '.join(str(error).split())}{remedy}") from None
     for name in FINITE:
         if not np.isfinite(getattr(compiled, name)).all():
             raise ValueError(
@@ -225,9 +234,40 @@ FINITE = ("qpos0", "body_pos", "body_quat", "body_ipos", "body_iquat", "body_mas
           "jnt_range", "dof_armature", "dof_damping", "geom_pos", "geom_quat", "geom_size", "actuator_gear")  # fmt: skip
 
 
-def _add_motors(model: mujoco.MjSpec) -> None:
+def _add_mimics(model: mujoco.MjSpec, path: str | Path) -> set[str]:
+    """Make every joint of a URDF file that mimics another follow it, where MuJoCo hasn't; returns the names of the followers.
+
+    Raises:
+        UserError: it mimics itself, or no joint that moves.
+    """
+    followers = {}
+    for joint in ElementTree.parse(path).getroot().iter("joint"):
+        if (mimic := joint.find("mimic")) is not None and joint.get("type") != "fixed":
+            followers[joint.get("name", "")] = mimic
+    moving = {joint.name: joint for joint in model.joints if joint.type in MOTORISED}
+    present = {equality.name1 for equality in model.equalities if equality.type == mujoco.mjtEq.mjEQ_JOINT}
+    for name, mimic in followers.items():
+        leader = mimic.get("joint", "")
+        seen = {name}
+        while leader in followers and leader not in seen:  # one may follow a follower
+            seen.add(leader)
+            leader = followers[leader].get("joint", "")
+        if leader in seen or leader not in moving or name not in moving:
+            raise UserError(
+                f"{path}: the joint {name} mimics {mimic.get('joint', '')!r}, which is no other joint that turns or slides by "
+                "itself: name one that does, or take <mimic> out"
+            )
+        if name not in present:  # before MuJoCo 4
+            offset, multiplier = float(mimic.get("offset", 0)), float(mimic.get("multiplier", 1))
+            equality = model.add_equality(type=mujoco.mjtEq.mjEQ_JOINT, name1=name, name2=mimic.get("joint"))
+            equality.objtype = mujoco.mjtObj.mjOBJ_JOINT
+            equality.data[:2] = offset, multiplier
+    return set(followers)
+
+
+def _add_motors(model: mujoco.MjSpec, followers: set[str]) -> None:
     for joint in model.joints:
-        if joint.type in (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE):
+        if joint.type in MOTORISED and joint.name not in followers:
             limited = joint.actfrcrange[0] < joint.actfrcrange[1]
             motor = model.add_actuator(
                 name=joint.name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT, ctrllimited=limited

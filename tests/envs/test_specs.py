@@ -6,6 +6,7 @@ import copy
 import functools
 import json
 import pickle
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -361,6 +362,61 @@ def test_joints_of_an_urdf_file_have_motors(tmp_path):
     assert spec.action_names == ("left shoulder torque", "right shoulder torque")
     assert certify(tmp_path / "arms.urdf", n_states=20).dynamics_verdict == "exact"
     assert np.array_equal(spec.transform_action(spec.group.discrete_generators[0].numpy(), np.array([1.0, 0])), [0, -1])
+
+
+def arms_with(tmp_path, **mimics: str) -> Path:
+    """A file of three arms, each of which may mimic another."""
+    sides = {"left": 0.3, "right": -0.3, "middle": 0.0}
+    joints = "".join(
+        JOINT.format(side, y).replace("</joint>", f"{mimics.get(side, '')}</joint>") for side, y in sides.items()
+    )
+    (tmp_path / "arms.urdf").write_text(ARM.format(links="".join(map(LINK.format, sides)), joints=joints))
+    return tmp_path / "arms.urdf"
+
+
+@pytest.mark.parametrize(
+    ("mimics", "actuated"),
+    [
+        (dict(right='<mimic joint="left shoulder"/>'), ["left shoulder", "middle shoulder"]),
+        (
+            dict(right='<mimic joint="left shoulder" multiplier="-2" offset="0.1"/>'),
+            ["left shoulder", "middle shoulder"],
+        ),
+        (dict(left='<mimic joint="right shoulder"/>'), ["right shoulder", "middle shoulder"]),
+        (dict(left='<mimic joint="right shoulder"/>', right='<mimic joint="middle shoulder"/>'), ["middle shoulder"]),
+        (dict(left='<mimic joint="right shoulder"/>', right='<mimic joint="left shoulder"/>'), "left shoulder"),
+        (dict(left='<mimic joint="left shoulder"/>'), "left shoulder"),
+        (dict(left='<mimic joint="elbow"/>'), "left shoulder"),
+        (dict(left="<mimic/>"), "arms.urdf"),
+        (dict(left='<mimic joint="right shoulder" multiplier="half"/>'), "arms.urdf"),
+    ],
+)
+def test_joints_that_mimic_another_follow_it_and_have_no_motor(tmp_path, mimics, actuated):
+    path = arms_with(tmp_path, **mimics)
+    if isinstance(actuated, str):
+        with refused(actuated, "mimic"):
+            load_model(path)
+        return
+    model = load_model(path)
+    assert [model.actuator(i).name for i in range(model.nu)] == actuated
+    data = mujoco.MjData(model)
+    for _ in range(200):
+        data.ctrl[0] = 0.5
+        mujoco.mj_step(model, data)
+    for name, mimic in mimics.items():
+        numbers = dict(re.findall(r'(\w+)="([^"]*)"', mimic))
+        expected = (
+            float(numbers.get("offset", 0)) + float(numbers.get("multiplier", 1)) * data.joint(numbers["joint"]).qpos
+        )
+        assert np.allclose(data.joint(f"{name} shoulder").qpos, expected, atol=0.05)
+
+
+def test_a_path_of_a_ros_package_is_refused_with_its_remedy(tmp_path):
+    mesh = '<collision><geometry><mesh filename="package://arms/meshes/a.stl"/></geometry></collision></link>'
+    path = arms_with(tmp_path)
+    path.write_text(path.read_text().replace("</link>", mesh, 1))
+    with refused("arms.urdf", "package://", "relative to the file"):
+        load_model(path)
 
 
 def test_changed_environments():
