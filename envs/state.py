@@ -1,21 +1,25 @@
 """The complete state of an environment, so that a run resumed from a checkpoint continues bit-identically on the CPU.
 
-Captured are MuJoCo's integration state (positions, velocities, time, controls, the solver's warm start), the random
-generators of the environment and its spaces, and what each wrapper counts. All of it is plain data: NumPy arrays,
-numbers, strings, lists and dictionaries; no pickle is needed to save it. An environment without MuJoCo says itself what
-its state is: its method `simulator_state()` returns plain data, and `restore_simulator_state(data)` takes it up.
+Captured are MuJoCo's integration state (positions, velocities, time, controls, the solver's warm start), the parameters of its
+model, the random generators of the environment and its spaces, and what environment and wrappers remember as attributes
+(`rppdyn.envs.attributes`). All of it is plain data: NumPy arrays, numbers, strings, lists and dictionaries; no pickle is needed
+to save it. An environment without MuJoCo says itself what its state is: its method `simulator_state()` returns plain data, and
+`restore_simulator_state(data)` takes it up.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 
+from rppdyn.envs.attributes import Packing, Unpacking, is_foreign
 from rppdyn.envs.simulator import get_derived, get_integration_state, set_derived, set_integration_state
 from rppdyn.envs.wrappers import blamed, held_remarks, require_reset, require_step
 
@@ -24,8 +28,6 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 
-# What each wrapper holds between steps. PassiveEnvChecker looks at the first steps only and Monitor's clock is kept as
-# elapsed time, see below. A wrapper that is not listed is refused: it may count something.
 WRAPPERS: dict[str, tuple[str, ...]] = {
     "TimeLimit": ("_elapsed_steps",),
     "OrderEnforcing": ("_has_reset",),
@@ -34,33 +36,38 @@ WRAPPERS: dict[str, tuple[str, ...]] = {
         "rewards", "needs_reset", "episode_returns", "episode_lengths", "episode_times", "total_steps",
         "current_reset_info",
     ),
-    "ScaledActuators": (),
     "Resumable": (),
-    "ClipAction": (),
-    "RescaleAction": (),
-    "DtypeObservation": (),
-    "FlattenObservation": (),
-    "FilterObservation": (),
-    "TransformAction": (),
-    "TransformObservation": (),
-    "TransformReward": (),
-    "RescaleObservation": (),
-    "ReshapeObservation": (),
 }  # fmt: skip
+"""What library wrappers hold between steps that also hold files, clocks and checks; of others, every attribute is taken.
+
+PassiveEnvChecker looks at the first steps only, and Monitor's clock is kept as elapsed time."""
+
+OTHERWISE = frozenset({
+    "env", "model", "data", "spec", "metadata", "action_space", "observation_space", "_action_space", "_observation_space",
+    "_np_random", "_np_random_seed", "_metadata", "_cached_spec", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs",
+    "mujoco_renderer", "viewer", "window", "fullpath", "render_mode", "width", "height", "camera_name", "camera_id",
+})  # fmt: skip
+"""Attributes that are captured otherwise, or belong to construction and drawing."""
+
+RANDOMISED = ("actuator_", "body_", "dof_", "eq_", "geom_", "jnt_", "pair_", "qpos0", "qpos_spring", "site_", "tendon_")
+"""Arrays of a model that an environment may draw anew in each episode, besides its options."""
 
 
-def capture_state(env: gym.Env | VecEnv) -> dict[str, Any]:
+def capture_state(env: gym.Env | VecEnv, *, strict: bool = True) -> dict[str, Any]:
     """Everything that determines how an environment goes on, as plain data.
 
     Args:
         env: a Gymnasium MuJoCo environment or one with a `simulator_state`, wrapped or not, or a stable-baselines3
             `DummyVecEnv` or `SubprocVecEnv` (for the latter the environments must come from `rppdyn.envs.make_env`).
+        strict: whether to refuse what can't be captured; if not, an attribute that holds such is left out.
     Raises:
-        ValueError: a wrapper or an environment whose state is not known.
+        ValueError: an environment whose state is not known, or an attribute of it or of a wrapper that can't be captured.
     """
     if _is_vectorised(env):
         return {"format": FORMAT, "envs": _each(env, "capture_state", [()] * env.num_envs)}
     layers, base = _layers(env)
+    packing = Packing(_references(layers, base), strict)
+    owner = [base] if isinstance(base, MujocoEnv) else []  # what says its state itself has no other
     return {
         "format": FORMAT,
         "env_id": base.spec.id if base.spec else type(base).__name__,
@@ -68,13 +75,27 @@ def capture_state(env: gym.Env | VecEnv) -> dict[str, Any]:
         "random": _random_state(base),
         "seed": base._np_random_seed,
         "wrappers": [_wrapper_state(layer) for layer in layers],
+        "own": [packing.owner(one, type(one).__name__, OTHERWISE) for one in (*owner, *_with_attributes(layers))],
     }
 
 
 def why_not_capturable(env: gym.Env) -> str:
-    """Why an environment's state can't be captured; "" where it can."""
+    """Why an environment's state can't be captured; "" where it can.
+
+    An environment or wrapper of a user's is reset and stepped once, since it may make attributes then, and put back.
+    """
     try:
-        _layers(env)
+        layers, base = _layers(env)
+        if not any(is_foreign(type(one)) for one in (*layers, base)):
+            return ""
+        before = capture_state(env, strict=False)
+        try:
+            with contextlib.suppress(Exception):  # what fails here will fail in the run, which says where
+                env.reset(seed=0)
+                env.step(env.action_space.sample())
+            capture_state(env)
+        finally:
+            restore_state(env, before)
     except ValueError as error:
         return str(error)
     return ""
@@ -108,6 +129,11 @@ def restore_state(env: gym.Env | VecEnv, state: Mapping[str, Any]) -> None:
     base._np_random_seed = state["seed"]
     for layer, saved in zip(layers, state["wrappers"], strict=True):
         _restore_wrapper(layer, saved)
+    if "own" in state:  # version 0.1 left it out
+        unpacking = Unpacking()
+        owner = [base] if isinstance(base, MujocoEnv) else []
+        for one, saved in zip((*owner, *_with_attributes(layers)), state["own"], strict=True):
+            unpacking.owner(one, saved, OTHERWISE)
 
 
 class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
@@ -157,11 +183,6 @@ def _layers(env) -> tuple[list[Any], Any]:
     """Wrappers from the outermost to the innermost, and the environment inside, of whatever classes."""
     layers = []
     while isinstance(env, gym.Wrapper):
-        if type(env).__name__ not in WRAPPERS:
-            raise ValueError(
-                f"the state of the wrapper {type(env).__name__} is not known, so the run could not be resumed exactly; "
-                f"take it off, or use one of {', '.join(WRAPPERS)}"
-            )
         layers.append(env)
         env = env.env
     if not (isinstance(env, MujocoEnv) or hasattr(env, "simulator_state")):
@@ -172,10 +193,47 @@ def _layers(env) -> tuple[list[Any], Any]:
     return layers, env
 
 
+def _is_listed(layer: Any) -> bool:
+    return type(layer).__name__ in WRAPPERS and not is_foreign(type(layer))
+
+
+def _with_attributes(layers: list[Any]) -> list[Any]:
+    return [layer for layer in layers if not _is_listed(layer)]
+
+
+def _references(layers: list[Any], base: Any) -> frozenset[int]:
+    own = [getattr(base, key, None) for key in ("model", "data")]
+    spaces = [space for one in (*layers, base) for space in _own_spaces(one).values()]
+    return frozenset(map(id, [*layers, base, *own, *spaces, base._np_random])) - {id(None)}
+
+
+def _model_state(model: mujoco.MjModel) -> dict[str, np.ndarray]:
+    """Parameters of the model that an environment may change from episode to episode."""
+    named = {key: getattr(model, key) for key in dir(model) if key.startswith(RANDOMISED)}
+    options = {f"opt.{key}": getattr(model.opt, key) for key in dir(model.opt) if not key.startswith("_")}
+    return {
+        key: np.array(value) for key, value in (named | options).items() if isinstance(value, np.ndarray | int | float)
+    }
+
+
+def _restore_model(model: mujoco.MjModel, saved: Mapping[str, Any]) -> None:
+    for key, value in saved.items():
+        owner, name = (model.opt, key[4:]) if key.startswith("opt.") else (model, key)
+        here = getattr(owner, name)
+        if isinstance(here, np.ndarray):
+            here[...] = np.asarray(value, here.dtype).reshape(here.shape)
+        elif here != type(here)(value):
+            setattr(owner, name, type(here)(value))
+
+
 def _simulator_state(base: Any) -> dict:
     if not isinstance(base, MujocoEnv):
         return {"simulator": _plain(base.simulator_state())}
-    return {"simulator": get_integration_state(base.model, base.data), "derived": get_derived(base.data)}
+    return {
+        "model": _model_state(base.model),
+        "simulator": get_integration_state(base.model, base.data),
+        "derived": get_derived(base.data),
+    }
 
 
 def _restore_simulator(base: Any, state: Mapping[str, Any]) -> None:
@@ -187,15 +245,17 @@ def _restore_simulator(base: Any, state: Mapping[str, Any]) -> None:
         raise ValueError(
             f"the simulator's state has shape {shape}, the model of {state['env_id']} has {needed}; use the same model"
         )
+    _restore_model(base.model, state.get("model", {}))
     set_integration_state(base.model, base.data, np.array(state["simulator"], dtype=np.float64))
     set_derived(base.data, {name: np.asarray(value) for name, value in state["derived"].items()})
 
 
 def _wrapper_state(layer: Any) -> dict:
     name = type(layer).__name__
-    saved = {"type": name, "attributes": {key: _plain(getattr(layer, key)) for key in WRAPPERS[name]}}
+    keys = WRAPPERS[name] if _is_listed(layer) else ()
+    saved = {"type": name, "attributes": {key: _plain(getattr(layer, key)) for key in keys}}
     saved["random"] = {key: _bits(space.np_random) for key, space in _own_spaces(layer).items()}
-    if name == "Monitor":
+    if name == "Monitor" and _is_listed(layer):
         saved["elapsed"] = time.time() - layer.t_start
     return saved
 
@@ -205,9 +265,9 @@ def _restore_wrapper(layer: Any, saved: dict) -> None:
         setattr(layer, key, _plain(value))
     for key, space in _own_spaces(layer).items():
         space.np_random.bit_generator.state = _own_bits(saved["random"][key])
-    if saved["type"] == "Monitor":
+    if "elapsed" in saved:
         layer.t_start = time.time() - saved["elapsed"]
-    if saved["type"] == "PassiveEnvChecker" and layer.checked_reset:
+    if saved["type"] == "PassiveEnvChecker" and _is_listed(layer) and layer.checked_reset:
         # It would compare the next step with one that is not kept; its checks were for the first run.
         layer.checked_step = layer.checked_data_reuse = True
         layer._previous_data = None

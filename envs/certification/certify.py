@@ -218,7 +218,7 @@ def opened(env: str | Path | gym.Env | mujoco.MjModel) -> Iterator[Simulator]:
                 made.close()
         elif hasattr(env, "unwrapped"):
             simulator = _simulator(env)
-            state = capture_state(env.unwrapped)
+            state = capture_state(env.unwrapped, strict=False)
             try:
                 yield simulator
             finally:

@@ -138,7 +138,7 @@ def observation_of(env: gym.Env) -> Observation:
                 f"{name} has observations of shape {env.observation_space.shape}, its simulator gives {shape}; take off the "
                 f"wrapper that changes them ({names})"
             )
-        before = capture_state(base)
+        before = capture_state(base, strict=False)
         try:
             Simulator(env).require_observed()
         finally:

@@ -6,14 +6,21 @@ import functools
 import hashlib
 import json
 import pickle
+import random
+from collections import Counter, defaultdict, deque, namedtuple
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
+from typing import ClassVar
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from forked import run_code
+from gymnasium.envs.mujoco.inverted_pendulum_v5 import InvertedPendulumEnv
 
-from rppdyn.envs import KNOWN_ENVIRONMENTS, capture_state, make_env, restore_state
+from rppdyn.envs import KNOWN_ENVIRONMENTS, Resumable, capture_state, make_env, restore_state, why_not_capturable
 
 every_env = pytest.mark.parametrize("env_id", KNOWN_ENVIRONMENTS)
 
@@ -161,6 +168,248 @@ def test_errors():
     message(lambda: restore_state(make_env("Hopper-v5"), state | {"format": 9}), "9")
     message(lambda: restore_state(make_env("Hopper-v5"), state | {"simulator": np.zeros(3)}), "(3,)")
     message(lambda: restore_state(make_env("Hopper-v5"), {"format": 2, "envs": []}), "vectorised")
-    counting = gym.wrappers.RecordEpisodeStatistics(gym.make("Hopper-v5"))
-    message(lambda: capture_state(counting), "RecordEpisodeStatistics", "TimeLimit")
+    message(lambda: capture_state(remembering(Stream)), "Remembering.memory", "generator")
     message(lambda: capture_state(gym.make("CartPole-v1")), "CartPole", "MuJoCo")
+
+
+# -- what environments and wrappers remember themselves --------------------------------------------------------------------
+
+
+class Own:
+    """Something that an episode remembers: `next` is a number of the past steps, which `begin` forgets."""
+
+    def __init__(self):
+        self.begin()
+
+    def begin(self):
+        self.count = 0
+
+    def next(self):
+        self.count += 1
+        return self.count
+
+
+class Lazy(Own):
+    def begin(self):
+        vars(self).pop("late", None)
+
+    def next(self):
+        if not hasattr(self, "late"):
+            self.late = {"steps": np.zeros(2), "pairs": [(1, 2.0)]}
+        self.late["steps"] += 1
+        self.late["pairs"].append((3, float(self.late["steps"][0])))
+        return self.late["pairs"][-1][1]
+
+
+class Containers(Own):
+    def begin(self):
+        self.queue = deque([0.0, 1.0], maxlen=3)
+        self.nested = {"a": [1, {2}], 3: (4, [5.0]), "count": defaultdict(int), "sum": Counter()}
+
+    def next(self):
+        self.queue.append(self.queue[-1] + self.queue[0])
+        self.nested["a"][1].add(len(self.nested["a"][1]) + 7)
+        self.nested[3][1][0] *= 1.1
+        self.nested["count"]["x"] += 1
+        self.nested["sum"].update("ab")
+        return sum(self.queue) + len(self.nested["a"][1]) + self.nested[3][1][0] + self.nested["sum"]["a"]
+
+
+class Generators(Own):
+    def begin(self):
+        self.all = [
+            np.random.default_rng(1),
+            np.random.RandomState(1),
+            random.Random(1),
+            np.random.Generator(np.random.MT19937(1)),
+        ]
+        self.torch = torch.Generator().manual_seed(1)
+
+    def next(self):
+        return (
+            sum(float(g.random()) for g in self.all[::2])
+            + self.all[1].rand()
+            + torch.rand(1, generator=self.torch).item()
+        )
+
+
+class Arrays(Own):
+    def begin(self):
+        self.array, self.tensor, self.number = (
+            np.arange(3, dtype=np.float32),
+            torch.ones(2, dtype=torch.bfloat16),
+            np.int16(1),
+        )
+        self.view = self.array[:2]
+
+    def next(self):
+        self.view *= 1.5
+        self.tensor += 1
+        self.number += np.int16(1)
+        return float(self.array.sum() + self.tensor.sum()) + int(self.number)
+
+
+class Gait(Enum):
+    WALK = 1
+    RUN = 2
+
+
+@dataclass
+class Command:
+    speed: float = 0.0
+    gait: Gait = Gait.WALK
+    history: list = field(default_factory=list)
+    point: namedtuple("Point", "x y") = (1.0, 2.0)
+
+
+class Slots:
+    __slots__ = ("phase",)
+
+    def __init__(self):
+        self.phase = 2**70
+
+
+class Objects(Own):
+    def begin(self):
+        self.command, self.slots = Command(), Slots()
+        self.same = self.command
+        self.command.history.append(self)  # a circle
+
+    def next(self):
+        self.slots.phase += 1
+        self.same.speed += 0.5
+        self.same.gait = Gait.RUN if self.same.gait is Gait.WALK else Gait.WALK
+        return self.command.speed + self.slots.phase % 1000 + self.command.gait.value
+
+
+class Property(Own):
+    @property
+    def clock(self):
+        return self._clock
+
+    @clock.setter
+    def clock(self, value):
+        self._clock = value
+
+    def begin(self):
+        self.clock = 0.0
+
+    def next(self):
+        self.clock += 0.02
+        return self.clock
+
+
+class OfTheClass(Own):
+    log: ClassVar[list] = []
+    steps = 0
+
+    def begin(self):
+        self.log.clear()
+
+    def next(self):
+        self.log.append(len(self.log))
+        type(self).steps += 1
+        return sum(self.log) + self.steps
+
+
+class Stream(Own):
+    def begin(self):
+        self.memory = (x for x in range(100))
+
+    def next(self):
+        return next(self.memory)
+
+
+OWN = [Own, Lazy, Containers, Generators, Arrays, Objects, Property, OfTheClass]
+
+
+def remembering(own: type, where: str = "environment"):
+    """An environment, or one in a wrapper, that has the attributes of a class, and adds its numbers to the reward."""
+
+    class Remembering(own, InvertedPendulumEnv):
+        def __init__(self, **options):
+            InvertedPendulumEnv.__init__(self, **options)
+            self.begin()
+
+        def reset_model(self):
+            self.begin()
+            return super().reset_model()
+
+        def step(self, action):
+            obs, reward, *rest = super().step(action)
+            return obs, reward + self.next(), *rest
+
+    class Wrapping(own, gym.Wrapper):
+        def __init__(self, env):
+            gym.Wrapper.__init__(self, env)
+            self.begin()
+
+        def reset(self, **options):
+            self.begin()
+            return self.env.reset(**options)
+
+        def step(self, action):
+            obs, reward, *rest = self.env.step(action)
+            return obs, reward + self.next(), *rest
+
+    class Holding(InvertedPendulumEnv):
+        def reset_model(self):
+            self.memory = own()
+            return super().reset_model()
+
+        def step(self, action):
+            obs, reward, *rest = super().step(action)
+            return obs, reward + self.memory.next(), *rest
+
+    if where == "wrapper":
+        return Resumable(Wrapping(gym.make("InvertedPendulum-v5")))
+    return Resumable({"environment": Remembering, "object": Holding}[where]())
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["fresh", "used"])
+@pytest.mark.parametrize("where", ["environment", "wrapper", "object"])
+@pytest.mark.parametrize("own", OWN)
+def test_what_an_environment_remembers_itself_is_kept(own, where, used):
+    env, other = remembering(own, where), remembering(own, where)
+    action = np.zeros(1, np.float32)
+    assert not why_not_capturable(env)
+    env.reset(seed=0)
+    for _ in range(6):
+        env.step(action)
+    state = json.loads(to_json(capture_state(env)))
+    expected = [env.step(action)[1] for _ in range(5)]
+    if used:
+        other.reset(seed=3)
+        for _ in range(9):
+            other.step(action)
+    restore_state(other, state)
+    assert [other.step(action)[1] for _ in range(5)] == expected and len(set(expected)) > 1
+
+
+@pytest.mark.parametrize("where", ["environment", "wrapper", "object"])
+def test_what_can_not_be_captured_is_named(where):
+    env = remembering(Stream, where)
+    assert "memory" in (why := why_not_capturable(env)) and "generator" in why
+    capture_state(env, strict=False)
+
+
+def test_a_model_that_an_environment_draws_anew_is_kept():
+    class Drawing(InvertedPendulumEnv):
+        def reset_model(self):
+            self.model.body_mass[1:] *= self.np_random.uniform(0.5, 2.0)
+            self.model.opt.gravity[0] = self.np_random.uniform(-1, 1)
+            return super().reset_model()
+
+    env, other = Resumable(Drawing()), Resumable(Drawing())
+    for e, seed in ((env, 0), (other, 1)):
+        e.reset(seed=seed)
+    restore_state(other, json.loads(to_json(capture_state(env))))
+    action = np.ones(1, np.float32)
+    assert np.array_equal(env.step(action)[0], other.step(action)[0])
+
+
+def test_states_of_the_first_version_are_read():
+    """They had no attributes, and no model."""
+    env = started("Hopper-v5", 5)
+    state = capture_state(env)
+    restore_state(make_env("Hopper-v5"), {key: value for key, value in state.items() if key not in ("own", "model")})
