@@ -107,7 +107,9 @@ def restore_common(agent: RPPPPO, data: dict[str, Any]) -> None:
 def _check_alike(agent: RPPSAC | RPPPPO, data: dict[str, Any]) -> None:
     if data.get("format") != FORMAT:
         raise ValueError(f"the agent's state has format {data.get('format')!r}, this version reads {FORMAT}")
-    if (data["envs"] is None) != (agent.env is None or agent.fresh_episodes):
+    if agent.env is not None and data["envs"] is None:  # an earlier version could not capture it
+        agent.fresh_episodes = True
+    if agent.env is None and data["envs"] is not None:
         raise ValueError("one of the captured and this agent has an environment and the other none; build both alike")
     for key, here in agent.identity().items():
         if (there := data["identity"].get(key)) != here:
@@ -128,7 +130,7 @@ def _restore_common(agent: RPPSAC | RPPPPO, data: dict[str, Any]) -> None:
     agent.set_parameters(copy.deepcopy(data["parameters"]), exact_match=True, device=agent.device)
     for name, value in data["counters"].items():
         setattr(agent, name, value)
-    for name, value in data["observed"].items():
+    for name, value in () if agent.fresh_episodes else data["observed"].items():
         setattr(agent, name, _arrays(value))
     for name, value in data["episodes"].items():
         setattr(agent, name, None if value is None else deque(value, maxlen=agent._stats_window_size))

@@ -501,8 +501,8 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
             evaluate_every=config.evaluation.every,
             checkpoint_every=config.checkpoint_every,
         )
-        if fresh:
-            _say_fresh(config, agent, session.saved, fresh)
+        if agent.fresh_episodes:
+            _say_fresh(config, agent, session.saved, fresh or "its checkpoints hold no environment")
         _describe_symmetry(session.folder, spec, env, agent)
         agent.set_logger(Logger(folder=None, output_formats=[Events(session)]))
         evaluations = stack.enter_context(
