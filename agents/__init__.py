@@ -14,7 +14,6 @@ from __future__ import annotations
 if __name__ != "rppdyn.agents":
     raise ImportError(f"this folder is imported as rppdyn.agents, not as {__name__!r}; write `import rppdyn.agents`")
 
-from rppdyn.agents.buffers import played_episodes, random_policy, replay_episodes, spread_episodes
 from rppdyn.agents.callbacks import LearnVariances, WidenVariances
 from rppdyn.agents.equivariance import (
     AgentEquivarianceError,
@@ -22,12 +21,13 @@ from rppdyn.agents.equivariance import (
     policy_equivariance_error,
 )
 from rppdyn.agents.export import DeployedPolicy, export_onnx, export_torch
-from rppdyn.agents.multi_seed import train_many
 from rppdyn.agents.policy import MODELS, RPPPolicy
 from rppdyn.agents.ppo import RPPPPO, Agent, RPPActorCriticPolicy
 from rppdyn.agents.pretrained import pretrained_agents, pretrained_card
 from rppdyn.agents.sac import RPPSAC
-from rppdyn.agents.update import UpdateConfig, update
+from rppdyn.agents.seeds import train_many
+from rppdyn.agents.update import SACSettings, SACUpdate
+from rppdyn.envs.episodes import played_episodes, random_policy, replay_episodes, spread_episodes
 
 __all__ = [
     "MODELS",
@@ -39,7 +39,8 @@ __all__ = [
     "LearnVariances",
     "RPPActorCriticPolicy",
     "RPPPolicy",
-    "UpdateConfig",
+    "SACSettings",
+    "SACUpdate",
     "WidenVariances",
     "critic_equivariance_error",
     "export_onnx",
@@ -52,5 +53,4 @@ __all__ = [
     "replay_episodes",
     "spread_episodes",
     "train_many",
-    "update",
 ]

@@ -1,25 +1,23 @@
-"""The replay buffer with transitions in rows, batches for updates, images under the group, and episodes."""
+"""The replay buffer with transitions in rows, images of transitions under the group, and batches for updates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import Tensor
 
-from rppdyn.agents.networks import SymmetricFeatures, draw_noise, new_generator
-from rppdyn.agents.update import stack_tensors
-from rppdyn.envs import Episode, SymmetrySpec
+from rppdyn.agents.networks import draw_noise, new_generator
+from rppdyn.agents.update import with_features
+from rppdyn.envs import SymmetrySpec
 from rppdyn.runs.workers import numpy_draws_from
 
 if TYPE_CHECKING:
@@ -120,20 +118,16 @@ class RowReplayBuffer(ReplayBuffer):
         if self.pos == self.buffer_size:
             self.full, self.pos = True, 0
 
-    def draw(self, batch_size: int) -> tuple[Tensor, Tensor]:
-        """Random transitions: observations and next observations, (batch_size, 2 n), and the rest, (batch_size, m + 3)."""
+    def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:
         device = self.generator.device
         uniform = torch.rand(batch_size, generator=self.generator, dtype=torch.float64, device=device)
         index = (uniform * self.count).long()
         states, rest = (rows.flatten(0, 1).index_select(0, index).to(self.device) for rows in self.rows)
-        return states, rest
-
-    def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:
-        data = samples(*self.draw(batch_size))
-        if env is None or not env.norm_reward:
-            return data
-        rewards = self._normalize_reward(data.rewards.cpu().numpy(), env)
-        return data._replace(rewards=torch.from_numpy(rewards).to(self.device))
+        observations, following = states.chunk(2, dim=1)
+        actions, rewards, dones, timeouts = rest.split([rest.shape[1] - 3, 1, 1, 1], dim=1)
+        if env is not None and env.norm_reward:
+            rewards = torch.from_numpy(self._normalize_reward(rewards.cpu().numpy(), env)).to(self.device)
+        return ReplayBufferSamples(observations, actions, following, dones * (1 - timeouts), rewards)
 
     def put(self, transitions: Mapping[str, Tensor], pos: int, full: bool) -> None:
         """Take up transitions, by the names of a ReplayBuffer's arrays, from the beginning on."""
@@ -179,22 +173,6 @@ class RowReplayBuffer(ReplayBuffer):
         self.count.fill_(self.size() * self.n_envs)
         if not moved:
             self.generator.set_state(random)
-
-
-def samples(states: Tensor, rest: Tensor) -> ReplayBufferSamples:
-    """UpdateInputs transitions as stable-baselines3 returns them."""
-    observations, following = states.chunk(2, dim=1)
-    actions, rewards, dones, timeouts = rest.split([rest.shape[1] - 3, 1, 1, 1], dim=1)
-    return ReplayBufferSamples(observations, actions, following, dones * (1 - timeouts), rewards)
-
-
-def transitions_at(buffer: ReplayBuffer, index: Tensor) -> dict[str, Tensor]:
-    """Transitions of a buffer by number, over steps and environments, under the names of its arrays."""
-    if isinstance(buffer, RowReplayBuffer):
-        index = index.to(buffer.generator.device)
-        return {name: column.flatten(0, 1)[index] for name, column in buffer._columns().items()}
-    step, env = (index // buffer.n_envs).numpy(), (index % buffer.n_envs).numpy()
-    return {name: torch.as_tensor(getattr(buffer, name)[step, env], device=buffer.device) for name in TRANSITIONS}
 
 
 def capture(buffer: ReplayBuffer) -> dict[str, Any]:
@@ -303,22 +281,8 @@ def refuse_changed_rewards(spec: SymmetrySpec, what: str = "augment=True") -> No
             )
 
 
-NOISES = ("current", "next")
-
-
-class UpdateInputs(NamedTuple):
-    """A batch, and noise for actions by name; of one agent, or of several with a first axis more."""
-
-    batch: dict[str, Tensor]
-    noise: dict[str, Tensor]
-
-    def tensors(self) -> list[Tensor]:
-        """All tensors, in a fixed order."""
-        return [*self.batch.values(), *self.noise.values()]
-
-
-class Batches:
-    """Transitions of an agent's replay buffer as `rppdyn.agents.update` takes them, and noise.
+class BatchSampler:
+    """Draws batches for `rppdyn.agents.update` from an agent's replay buffer.
 
     Attributes:
         generator: draws images, and noise where the replay buffer has no generator of its own; on the CPU.
@@ -331,60 +295,50 @@ class Batches:
         self.numpy = np.random.MT19937(int(np.random.randint(2**63 - 1)))  # noqa: NPY002  as stable-baselines3 seeds it
         self._images: GroupImages | None = None  # made for the first batch that needs them
 
-    @torch.no_grad()
     def sample(self, batch_size: int) -> dict[str, Tensor]:
-        """Transitions, with features in place of observations.
+        """Draw transitions, and noise for the policy's actions there and after them, (B, m)."""
+        return self.transitions(batch_size) | {name: self._noise(batch_size) for name in ("noise", "next_noise")}
 
-        Images under the group are taken of features, which transform linearly: `augment` moves whole transitions,
-        `mirror_loss` adds images of the states.
+    @torch.no_grad()
+    def transitions(self, batch_size: int) -> dict[str, Tensor]:
+        """Draw transitions, `(B, ...)`, and their number in the buffer.
+
+        Images under the group are taken of features, which transform linearly and then are in the place of observations:
+        `augment` moves whole transitions, `mirror_loss` adds images of the states.
         """
-        batch = self._sample(batch_size)
-        if self.agent.augment:
+        agent = self.agent
+        with numpy_draws_from(self.numpy):
+            data = agent.replay_buffer.sample(batch_size, env=agent._vec_normalize_env)
+        dtype = agent.policy.features_extractor.dtype
+        batch = {
+            "observations": data.observations,
+            "next_observations": data.next_observations,
+            "actions": data.actions.to(dtype),
+            "rewards": data.rewards.squeeze(-1).to(dtype),
+            "dones": data.dones.squeeze(-1),  # as stored: discounts are rounded as stable-baselines3's are
+            "transitions": self._count(),
+        }
+        if data.discounts is not None:
+            batch["discounts"] = data.discounts.squeeze(-1)
+        if agent.augment or agent.mirror_loss:
+            batch = with_features(batch, agent.policy.features_extractor)
+        if agent.augment:
             index = self.images.draw(batch_size, self.generator, identity=True)
             for name in ("features", "next_features"):
                 batch[name] = self.images.of_features(index, batch[name])
             batch["actions"] = self.images.of_actions(index, batch["actions"])
-        batch["transitions"] = self._transitions()
-        if self.agent.mirror_loss:
+        if agent.mirror_loss:
             index = self.images.draw(batch_size, self.generator, identity=False)
             batch["image_features"] = self.images.of_features(index, batch["features"])
             batch["action_maps"] = self.images.action_maps[index.to(batch["actions"].device)]
         return batch
 
-    def _sample(self, batch_size: int) -> dict[str, Tensor]:
-        """Transitions as `sample` returns them, before images are taken."""
-        agent = self.agent
-        with numpy_draws_from(self.numpy):
-            data = agent.replay_buffer.sample(batch_size, env=agent._vec_normalize_env)
-        return with_features(data, agent.policy.features_extractor)
-
-    def draw(self, batch_size: int) -> UpdateInputs:
-        """A batch for an update, and noise; the batch may be rows of the replay buffer, whose features `stack_inputs` takes."""
-        buffer = self.row_buffer
-        if buffer is None:
-            batch = self.sample(batch_size)
-        else:
-            states, rest = buffer.draw(batch_size)
-            batch = {"states": states, "rest": rest, "transitions": self._transitions()}
-        return UpdateInputs(batch, {name: self.noise(batch_size) for name in NOISES})
-
-    @torch.no_grad()
-    def draw_ahead(self, count: int, batch_size: int) -> UpdateInputs:
-        """Batches, with features, and noise of several updates, (count, ...), from rows and without looking at a value."""
-        buffer = self.row_buffer
-        assert buffer is not None
-        batch = with_features(samples(*buffer.draw(count * batch_size)), self.agent.policy.features_extractor)
-        batch = {name: column.unflatten(0, (count, batch_size)) for name, column in batch.items()}
-        batch["transitions"] = self._transitions().expand(count)
-        return UpdateInputs(batch, {name: self.noise(count, batch_size) for name in NOISES})
-
-    def noise(self, *shape: int) -> Tensor:
-        """Standard normal noise for actions, (*shape, m)."""
+    def _noise(self, batch_size: int) -> Tensor:
         agent, buffer = self.agent, self.agent.replay_buffer
         generator = buffer.generator if isinstance(buffer, RowReplayBuffer) else self.generator
-        return draw_noise((*shape, agent.spec.action_rep.dim), generator, agent.policy.features_extractor.like)
+        return draw_noise((batch_size, agent.spec.action_rep.dim), generator, agent.policy.features_extractor.like)
 
-    def _transitions(self) -> Tensor:
+    def _count(self) -> Tensor:
         """The number of transitions that priors are shared out over."""
         agent, like = self.agent, self.agent.policy.features_extractor.like
         if isinstance(buffer := agent.replay_buffer, RowReplayBuffer):
@@ -392,17 +346,12 @@ class Batches:
         return like.new_tensor(max(buffer.size() * agent.n_envs, agent.learning_starts))
 
     @property
-    def row_buffer(self) -> RowReplayBuffer | None:
-        """The replay buffer, where `sample` is features of its rows and nothing else."""
-        kind, env, buffer = type(self), self.agent._vec_normalize_env, self.agent.replay_buffer
-        usual = kind.sample is Batches.sample and kind._sample is Batches._sample
-        plain = not (self.agent.augment or self.agent.mirror_loss or (env is not None and env.norm_reward))
-        return buffer if usual and plain and isinstance(buffer, RowReplayBuffer) else None
-
-    @property
     def is_on_device(self) -> bool:
-        """True if `draw_ahead` draws batches on the device that trains."""
-        return (buffer := self.row_buffer) is not None and buffer.generator.device.type == buffer.device.type
+        """True if batches are drawn where the agent trains, and without looking at a value: a CUDA graph may do it."""
+        agent, buffer = self.agent, self.agent.replay_buffer
+        normalised = agent._vec_normalize_env is not None and agent._vec_normalize_env.norm_reward
+        plain = isinstance(buffer, RowReplayBuffer) and not (agent.augment or agent.mirror_loss or normalised)
+        return plain and buffer.generator.device.type == agent.device.type
 
     @property
     def images(self) -> GroupImages:
@@ -411,123 +360,3 @@ class Batches:
         if self._images is None or self._images.obs_maps.dtype != like.dtype:
             self._images = GroupImages(self.agent.spec, like)
         return self._images
-
-
-def stack_inputs(each: Sequence[UpdateInputs], extractors: Sequence[SymmetricFeatures]) -> UpdateInputs:
-    """Batches and noise of one update of several agents; batches may still be rows of a replay buffer."""
-    batches = [
-        _with_features(batch, extractor) if "states" in batch else batch
-        for (batch, _), extractor in zip(each, extractors, strict=True)
-    ]
-    return UpdateInputs(stack_tensors(batches), stack_tensors([noise for _, noise in each]))
-
-
-def _with_features(batch: Mapping[str, Tensor], extractor: SymmetricFeatures) -> dict[str, Tensor]:
-    return with_features(samples(batch["states"], batch["rest"]), extractor) | {"transitions": batch["transitions"]}
-
-
-def with_features(data: ReplayBufferSamples, extractor: SymmetricFeatures) -> dict[str, Tensor]:
-    """Transitions as an update takes them from those of a replay buffer: features in place of observations."""
-    features = extractor(torch.cat([data.observations, data.next_observations]))
-    here, after = features.split(len(data.observations))
-    batch = {
-        "features": here,
-        "next_features": after,
-        "actions": data.actions.to(features.dtype),
-        "rewards": data.rewards.squeeze(-1).to(features.dtype),
-        "dones": data.dones.squeeze(-1),  # as stored: discounts are rounded as stable-baselines3's are
-    }
-    return batch if data.discounts is None else batch | {"discounts": data.discounts.squeeze(-1)}
-
-
-def replay_episodes(agent: OffPolicyAlgorithm) -> list[Episode]:
-    """Episodes of an agent's replay buffer, in the order in which they began.
-
-    Transitions of one environment follow each other in the buffer; two are of one episode where the first one's next
-    observation is the second one's and no episode ended between them. A full buffer has overwritten the beginning of its
-    oldest episodes, and the newest ones may not have ended yet. Actions are those that the environment took, rewards are
-    kept in single precision.
-
-    Raises:
-        ValueError: the buffer has no next observations, or its actions are no vectors.
-    """
-    buffer = agent.replay_buffer
-    if not isinstance(buffer, ReplayBuffer) or buffer.optimize_memory_usage:
-        raise ValueError(
-            f"the episodes of a {type(buffer).__name__} with these options can't be told apart; use ReplayBuffer, with "
-            "optimize_memory_usage=False"
-        )
-    if not isinstance(agent.action_space, spaces.Box):
-        raise ValueError(f"the agent's action space is {agent.action_space}; episodes need vectors of numbers")
-    oldest = buffer.pos if buffer.full else 0
-    order = (oldest + np.arange(buffer.size())) % buffer.buffer_size
-    episodes = [(start, i, episode) for i in range(buffer.n_envs) for start, episode in _episodes_of(agent, order, i)]
-    return [episode for _, _, episode in sorted(episodes, key=lambda item: item[:2])]
-
-
-def _episodes_of(agent: OffPolicyAlgorithm, order: NDArray, i: int) -> Iterator[tuple[int, Episode]]:
-    """The episodes of environment i, each with the index in `order` where it begins."""
-    buffer = agent.replay_buffer
-    assert buffer is not None
-    rows = {key: getattr(buffer, key)[order, i] for key in ("observations", "next_observations", "rewards")}
-    observations, following = rows["observations"], rows["next_observations"]
-    actions = agent.policy.unscale_action(buffer.actions[order, i])  # the buffer's are scaled to [-1, 1]
-    done, timeout = (getattr(buffer, key)[order, i].astype(bool) for key in ("dones", "timeouts"))
-    ends = np.flatnonzero(done[:-1] | (following[:-1] != observations[1:]).any(-1)) + 1
-    for start, stop in zip([0, *ends], [*ends, len(order)], strict=True):
-        if start == stop:  # an empty buffer
-            continue
-        last = stop - 1
-        yield (
-            int(start),
-            Episode(
-                np.concatenate([observations[start:stop], following[last:stop]]),
-                actions[start:stop],
-                rows["rewards"][start:stop],
-                terminated=bool(done[last] and not timeout[last]),
-                truncated=bool(timeout[last]),
-            ),
-        )
-
-
-def played_episodes(env: gym.Env, policy: Callable[[NDArray], NDArray], *, steps: int, seed: int) -> Iterator[Episode]:
-    """Episodes of a policy until they have at least `steps` steps together; none is longer than that.
-
-    Only the first reset is seeded, so that no two seeds share an episode.
-
-    Args:
-        policy: observations (1, n) to actions (1, m).
-    """
-    played = 0
-    while played < steps:
-        observations: list[NDArray] = [env.reset(seed=None if played else seed)[0]]
-        actions: list[NDArray] = []
-        rewards: list[float] = []
-        terminated = truncated = False
-        while not (terminated or truncated) and len(actions) < steps:  # an environment may have no time limit
-            actions.append(policy(observations[-1][None])[0])
-            observation, reward, terminated, truncated, _ = env.step(actions[-1])
-            observations.append(observation)
-            rewards.append(float(reward))
-        played += len(actions)
-        yield Episode(np.stack(observations), np.stack(actions), np.array(rewards), bool(terminated), bool(truncated))
-
-
-def random_policy(space: gym.Space, seed: int) -> Callable[[NDArray], NDArray]:
-    """Actions drawn from an action space, uniformly within its bounds, whatever is observed."""
-    space.seed(seed)
-    return lambda observations: np.stack([space.sample() for _ in observations])
-
-
-def spread_episodes(episodes: list[Episode], *, steps: int, seed: int) -> list[Episode]:
-    """Episodes drawn uniformly, without replacement and kept in order, until they have at least `steps` steps together.
-
-    Raises:
-        ValueError: there are fewer steps than that.
-    """
-    lengths = np.array([len(episode) for episode in episodes], dtype=int)
-    if lengths.sum() < steps:
-        raise ValueError(f"{steps} steps are asked for, and there are {lengths.sum()}; ask for at most as many")
-    order = np.random.default_rng(seed).permutation(len(episodes))
-    count = int(np.searchsorted(np.cumsum(lengths[order]), steps)) + 1
-    return [episodes[i] for i in sorted(order[:count])]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
 
+from rppdyn.agents.update import with_features
 from rppdyn.nn import RPPEMLP, Pathway, RelaxedLinear
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import Gaussian, free_share, free_variance, joint_evidence
@@ -70,10 +71,10 @@ class LearnVariances(BaseCallback):
     def update(self) -> dict[str, float]:
         """Move the variances once; returns log10 of them, and effective numbers of parameters, by network, layer, pathway."""
         agent = self.model
-        batch = agent.batches.sample(self.data)
+        batch = with_features(agent.sampler.transitions(self.data), agent.policy.features_extractor)
         x = torch.cat([batch["features"], batch["actions"]], -1)
         moved: dict[str, float] = {}
-        both = zip(agent.critic.function.nets, agent.critic_target.function.nets, strict=True)
+        both = zip(agent.critic.q_networks, agent.critic_target.q_networks, strict=True)
         for index, (net, target) in enumerate(both):
             critic = self._move(net, target, x, int(batch["transitions"]))
             moved |= {f"critic{index}.{name}": v for name, v in critic.items()}
@@ -82,7 +83,7 @@ class LearnVariances(BaseCallback):
     def _follow(self) -> dict[str, float]:
         """Give the actor's free pathways the shares that those of the critics have."""
         odds: dict[str, list[float]] = defaultdict(list)
-        for net in self.model.critic.function.nets:
+        for net in self.model.critic.q_networks:
             for name, (wide, free, inputs) in _shared(net).items():
                 share = free_share(float(free.variance), float(wide.variance), inputs)
                 odds[name].append(math.log(share) - math.log(max(1 - share, 1e-15)))
@@ -159,9 +160,9 @@ class WidenVariances(BaseCallback):
         critic = arguments["critic_free_variance"]
         critic = arguments["free_variance"] if critic is None else critic
         optimiser = agent.critic.optimizer
-        for net in agent.critic.function.nets:
+        for net in agent.critic.q_networks:
             self._widen(net, critic, share, optimiser)
-        for net in agent.critic_target.function.nets:
+        for net in agent.critic_target.q_networks:
             self._widen(net, critic, share, None)
         self._widen(agent.actor.net, arguments["free_variance"], share, agent.actor.optimizer)
 

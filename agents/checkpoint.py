@@ -46,9 +46,9 @@ def capture(agent: RPPSAC) -> dict[str, Any]:
     data["variables"] = {name: getattr(agent, name).detach().clone() for name in variables}
     data["replay"] = buffers.capture(agent.replay_buffer)
     data["random"] |= {
-        "update": agent.batches.generator.get_state(),
+        "update": agent.sampler.generator.get_state(),
         "actor": agent.actor.generator.get_state(),
-        "draws": _plain(agent.batches.numpy.state),
+        "draws": _plain(agent.sampler.numpy.state),
     }
     check_finite(agent, {name: data[name] for name in LEARNED})
     return data
@@ -86,10 +86,10 @@ def restore(agent: RPPSAC, data: dict[str, Any]) -> None:
             getattr(agent, name).copy_(value)
     buffers.restore(agent.replay_buffer, data["replay"])
     states = data["random"]
-    agent.batches.generator.set_state(states["update"])
+    agent.sampler.generator.set_state(states["update"])
     agent.actor.generator.set_state(states["actor"])
     if "draws" in states:  # version 0.1 drew from NumPy's global generator
-        agent.batches.numpy.state = _arrays(states["draws"])
+        agent.sampler.numpy.state = _arrays(states["draws"])
     _restore_common(agent, data)
 
 

@@ -24,7 +24,7 @@ from stable_baselines3.common.vec_env import (
     VecVideoRecorder,
 )
 
-from rppdyn.agents.compile import OPTIONS
+from rppdyn.agents.compiling import OPTIONS
 from rppdyn.envs import SymmetrySpec
 from rppdyn.envs.catalogue import single_environment
 from rppdyn.envs.certification.evidence import require_symmetric_wrappers
@@ -198,13 +198,13 @@ def check_optimisers(agent: RPPSAC) -> None:
     actor, critic = agent.actor, agent.critic
     common = actor.optimizer.param_groups[0]
     expected = {"betas": common["betas"], "eps": common["eps"], **PLAIN_ADAM}
-    optimisers = {"actor": actor.optimizer, "critic": critic.optimizer, "temperature": agent.ent_coef_optimizer}
-    for name, optimiser in optimisers.items():
-        if optimiser is not None and type(optimiser) is not torch.optim.Adam:
+    for key, optimiser in agent.optimisers.items():
+        name = "temperature" if key == "log_alpha" else key
+        if type(optimiser) is not torch.optim.Adam:
             raise ValueError(
                 f"the {name}'s optimiser is {type(optimiser).__name__}, and updates are Adam's: give torch.optim.Adam"
             )
-        for group in [] if optimiser is None else optimiser.param_groups:
+        for group in optimiser.param_groups:
             for key, value in expected.items():
                 if group[key] != value:
                     raise ValueError(
@@ -212,19 +212,21 @@ def check_optimisers(agent: RPPSAC) -> None:
                         "eps for all networks, as policy_kwargs=dict(optimizer_kwargs=...)"
                     )
     for name, network in (("actor", actor), ("critic", critic)):
-        if not all(p.requires_grad for p in network.function.parameters):
+        if not all(p.requires_grad for p in network.parameters()):
             raise ValueError(f"parameters of the {name} require no gradients, and updates train all of them: let them")
 
 
 def check_precision(agent: RPPSAC) -> None:
     """Refuse parameters, or moments of their optimisers, of several precisions."""
-    expected = agent.actor.function.parameters[0].dtype
+    expected = agent.policy.features_extractor.dtype
     tensors: list[tuple[str, torch.Tensor]] = []
-    for key, (optimiser, parameters) in agent.trained_tensors().items():
+    modules = {"actor": agent.actor, "critic": agent.critic, "target": agent.critic_target}
+    for name, module in modules.items():
+        tensors += [(name, p) for p in module.parameters()]
+    tensors.append(("temperature", agent.log_alpha))
+    for key, optimiser in agent.optimisers.items():
         name = "temperature" if key == "log_alpha" else key
-        tensors += [(name, p) for p in parameters]
-        moments = {} if optimiser is None else optimiser.state
-        tensors += [(f"{name}'s optimiser", moments[p]["exp_avg"]) for p in parameters if moments.get(p)]
+        tensors += [(f"{name}'s optimiser", moments["exp_avg"]) for moments in optimiser.state.values() if moments]
     for name, tensor in tensors:
         if tensor.dtype != expected:
             raise ValueError(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -24,11 +24,10 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from rppdyn.agents.functional import stacked
 from rppdyn.envs import SymmetrySpec
 from rppdyn.nn import RPPEMLP, InvariantNormaliser
 from rppdyn.nn.normaliser import blocks_of, deviation_rep
-from rppdyn.reps import Scalar
+from rppdyn.reps import Rep
 
 CLIP = 10.0
 """Bound on normalised features, in standard deviations, where the observation's representation is orthogonal."""
@@ -42,9 +41,6 @@ SMALLEST_RADIUS = 1e-6  # of a block: below it the radial squash is the identity
 
 _LOG_2 = math.log(2.0)
 _HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
-
-BuildNetwork = Callable[..., RPPEMLP]
-"""(rep_in, rep_out, output_scale) -> a relaxed network."""
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -151,6 +147,11 @@ def sample_with_log_prob(output: Tensor, noise: Tensor, blocks: Tensor | None = 
     return action, density.sum(-1) - log_determinant
 
 
+def action_distribution_rep(spec: SymmetrySpec) -> Rep:
+    """The representation of an actor's output: action_rep of the mean, and |action_rep| of the deviation, or its blocks."""
+    return spec.action_rep + deviation_rep(spec.action_rep, blocks_of(spec.action_rep))
+
+
 class RPPActor(BasePolicy):
     """Observation to squashed Gaussian: one network from obs_rep to action_rep (mean) + |action_rep| (log std).
 
@@ -169,25 +170,16 @@ class RPPActor(BasePolicy):
         observation_space: spaces.Box,
         action_space: spaces.Box,
         features_extractor: SymmetricFeatures,
-        build: BuildNetwork,
-        output_scale: float,
+        net: RPPEMLP,
     ) -> None:
         super().__init__(observation_space, action_space, features_extractor=features_extractor, squash_output=True)
-        spec = features_extractor.spec
-        blocks = blocks_of(spec.action_rep)
-        rep_out = spec.action_rep + deviation_rep(spec.action_rep, blocks)
-        self.register_buffer("blocks", blocks, persistent=False)
-        self.net = build(spec.obs_rep, rep_out, output_scale=output_scale)
-        self.function = stacked([self.net])
+        self.register_buffer("blocks", blocks_of(features_extractor.spec.action_rep), persistent=False)
+        self.net = net
         self.generator = new_generator()
 
     def output(self, observations: Tensor) -> Tensor:
         """Mean and log standard deviation before squashing, (B, 2 dim) or (B, dim + blocks)."""
-        features = self.features_extractor(observations)
-        recorded = torch.is_grad_enabled() or torch.jit.is_tracing()  # which compares traces with gradients and without
-        if recorded:
-            return self.net(features)
-        return self.function(features.unsqueeze(0), self.function.current()).squeeze(0)
+        return self.net(self.features_extractor(observations))
 
     def get_action_dist_params(self, obs: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Mean and log standard deviation before squashing, each (B, dim), as stable-baselines3's actor gives them."""
@@ -222,7 +214,7 @@ class RPPActor(BasePolicy):
 
 
 class RPPCritic(BaseModel):
-    """Observation and action in [-1, 1] to a value, `n_critics` times: networks from obs_rep + action_rep to a scalar."""
+    """Observation and action in [-1, 1] to a value, once for each network: networks from obs_rep + action_rep to a scalar."""
 
     features_extractor: SymmetricFeatures
 
@@ -231,15 +223,10 @@ class RPPCritic(BaseModel):
         observation_space: spaces.Box,
         action_space: spaces.Box,
         features_extractor: SymmetricFeatures,
-        build: BuildNetwork,
-        n_critics: int,
+        nets: Sequence[RPPEMLP],
     ) -> None:
         super().__init__(observation_space, action_space, features_extractor=features_extractor)
-        spec = features_extractor.spec
-        rep_in, rep_out = spec.obs_rep + spec.action_rep, Scalar(spec.group)
-        nets = [build(rep_in, rep_out) for _ in range(n_critics)]
         self.q_networks = nn.ModuleList(nets)
-        self.function = stacked(nets)
 
     def forward(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, ...]:
         """One (B, 1) value per critic."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -18,14 +20,15 @@ from stable_baselines3.sac.policies import SACPolicy
 from torch import Tensor
 
 from rppdyn.agents.networks import (
-    BuildNetwork,
     RPPActor,
     RPPCritic,
     SymmetricFeatures,
+    action_distribution_rep,
     check_spaces,
     in_precision,
     new_generator,
 )
+from rppdyn.agents.update import SACSettings
 from rppdyn.envs import SymmetrySpec, certified_share
 from rppdyn.groups import Group
 from rppdyn.nn import EMLP, MLP, RPPEMLP, RelaxedLinear
@@ -33,7 +36,7 @@ from rppdyn.nn.hidden import activation_of
 from rppdyn.nn.linear import check_chain
 from rppdyn.nn.pathways import prior_unit
 from rppdyn.priors import free_share, free_variance
-from rppdyn.reps import Rep
+from rppdyn.reps import Rep, Scalar
 from rppdyn.reps.rep import is_int
 
 logger = logging.getLogger(__name__)
@@ -47,12 +50,6 @@ EQUIVARIANT_VARIANCE = 1e5
 
 FREE_VARIANCE = 1e-7
 """Prior variance of a free pathway's weights: narrow, so that a departure from the symmetry must earn its keep."""
-
-NOISE_VARIANCE = 1.0
-"""Variance s^2 of the critics' Gaussian likelihood; 1 gives the usual half squared error."""
-
-ADAM_BETAS = (0.5, 0.999)
-"""Adam's betas for actor, critics and temperature (Finzi et al. 2021, appendix A.2.3.3)."""
 
 OUTPUT_SCALE = 0.01
 """Scale of the actor's last layer at the start (Andrychowicz et al. 2020)."""
@@ -80,10 +77,236 @@ MODELS = {
 """`model=` of RPPPolicy. The last is the ablation of Finzi et al. 2021, appendix A.2.2."""
 
 
-def own_arguments(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """A policy's own arguments, of the `locals()` with which its `__init__` begins."""
-    others = ("self", "__class__", "observation_space", "action_space", "lr_schedule")
-    return {name: value for name, value in variables.items() if name not in others}
+@dataclass
+class NetworkOptions:
+    """The networks of a policy: which pathways, how wide, how much each is believed.
+
+    As a dictionary (:meth:`plain`) it is what a saved policy is built from again.
+
+    Attributes:
+        model: "rpp" (an equivariant and a free pathway), "emlp" (equivariant only), "mlp" (free only, under the wide
+            prior `equivariant_variance`), or "rpp_policy_only" (an rpp actor, mlp critics).
+        hidden: width of every network's hidden layers, or a list of widths.
+        num_layers: number of hidden layers where `hidden` is one width.
+        equivariant_variance, free_variance: prior variances of the pathways; 0 removes a pathway.
+        critic_equivariant_variance, critic_free_variance, critic_hidden: the critics' own; None means the actor's.
+        network_kwargs: further arguments of the networks (see `rppdyn.nn.RPPEMLP`). Here `free_scale="prior"` starts free
+            pathways at the size that their prior has in a layer with as many inputs as it is wide.
+        groups: a chain of groups, the spec's first, each a subgroup of the one before, given by the matrices by which it acts
+            in that; of "rpp", and of the actor of "rpp_policy_only".
+        variances: with `groups`, one for each of them and the free pathway's last, in the place of all other variances.
+    Raises:
+        ValueError: an unknown model, layers or an activation that are none, arguments that networks don't have.
+    """
+
+    model: str = "rpp"
+    hidden: Any = HIDDEN
+    num_layers: int = 2
+    equivariant_variance: Any = EQUIVARIANT_VARIANCE
+    free_variance: Any = FREE_VARIANCE
+    critic_equivariant_variance: float | None = None
+    critic_free_variance: float | None = None
+    critic_hidden: Any = None
+    network_kwargs: Mapping[str, Any] | None = None
+    groups: Any = None
+    variances: Any = None
+
+    def __post_init__(self) -> None:
+        if self.model not in MODELS:
+            raise ValueError(f"model={self.model!r} is not one of {', '.join(MODELS)}")
+        known = [name for name in inspect.signature(RPPEMLP).parameters if name not in FIXED_ARGUMENTS]
+        self.network_kwargs = dict(self.network_kwargs or {})
+        if unknown := [name for name in self.network_kwargs if name not in known]:
+            raise ValueError(f"network_kwargs has {unknown[0]!r}: networks here take {', '.join(known)}")
+        if "activation" in self.network_kwargs:
+            self.network_kwargs["activation"] = activation_of(self.network_kwargs["activation"]).name
+        for key in ("hidden", "critic_hidden"):
+            widths = getattr(self, key)
+            if isinstance(widths, Sequence):
+                setattr(self, key, _widths(key, widths))
+            elif widths is not None and (not is_int(widths) or widths < 1):
+                raise ValueError(f"{key}={widths!r}: give a number of channels, or a list of them such as [64, 64]")
+        if isinstance(self.hidden, list):
+            self.num_layers = len(self.hidden)
+        if self.groups is not None or self.variances is not None:
+            self._read_chain()
+
+    def _read_chain(self) -> None:
+        chain: Any = self.groups  # which may be none
+        if isinstance(chain, Sequence):
+            chain = [_group(G) if isinstance(G, Mapping) else G for G in chain]
+        check_chain(chain, self.variances)
+        self.variances = list(self.variances)
+        self.groups = [
+            dict(name=G.name, lie_algebra=G.lie_algebra.tolist(), discrete_generators=G.discrete_generators.tolist())
+            for G in chain
+        ]
+
+    @classmethod
+    def read(cls, critic: str, *, net_arch: Any = None, activation_fn: Any = None, **arguments: Any) -> NetworkOptions:
+        """Read options that may be given as stable-baselines3 has them.
+
+        Args:
+            critic: the key of the critics' layers in `net_arch`, "qf" or "vf".
+            net_arch: layers in the place of `hidden` and `critic_hidden`.
+            activation_fn: a class of `torch.nn`, in the place of the activation in `network_kwargs`.
+        Raises:
+            ValueError: the same is given in two ways, or `net_arch` has other keys.
+        """
+        if activation_fn is not None:
+            network_kwargs = arguments.get("network_kwargs") or {}
+            if "activation" in network_kwargs:
+                raise ValueError(
+                    f"activation_fn={activation_fn!r} and network_kwargs with "
+                    f"activation={network_kwargs['activation']!r}: give one"
+                )
+            activation = activation_of(activation_fn, "activation_fn").name
+            arguments["network_kwargs"] = {**network_kwargs, "activation": activation}
+        if net_arch is not None:
+            if arguments.get("critic_hidden") is not None:
+                raise ValueError(
+                    f"net_arch={net_arch} and critic_hidden={arguments['critic_hidden']}: give one of them"
+                )
+            if isinstance(net_arch, Mapping):
+                if set(net_arch) != {"pi", critic}:
+                    raise ValueError(
+                        f"net_arch={dict(net_arch)}: give a list, or a dictionary with the keys pi and {critic}"
+                    )
+                arguments["hidden"] = _widths("net_arch", net_arch["pi"])
+                own = _widths("net_arch", net_arch[critic])
+                arguments["critic_hidden"] = None if own == arguments["hidden"] else own
+            else:
+                arguments["hidden"] = _widths("net_arch", net_arch)
+        return cls(**arguments)
+
+    def plain(self) -> dict[str, Any]:
+        """Plain data; without what older policies don't have, where it is not given."""
+        later = ("critic_hidden", "groups", "variances")
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in fields.items() if value is not None or name not in later}
+
+    def network(self, who: str) -> type[RPPEMLP]:
+        """The class of the "actor" or of the "critic"."""
+        return getattr(MODELS[self.model], who)
+
+    def prior(self, who: str) -> dict[str, float]:
+        """The variances of both pathways of the "actor" or the "critic", 0 for one that it lacks.
+
+        Raises:
+            ValueError: a variance is negative, or no number; an mlp has that of a free pathway; no pathway is left.
+        """
+        prefix = "critic_" if who == "critic" else ""
+        keys, values = {}, {}
+        for name in ("equivariant_variance", "free_variance"):
+            own = getattr(self, prefix + name)
+            keys[name] = name if own is None else prefix + name
+            value = getattr(self, name) if own is None else own
+            if value in ("certified", "learned"):
+                remedy = (
+                    "RPPSAC and train-agent know how"
+                    if value == "certified"
+                    else "LearnVariances() is the callback that learns"
+                )
+                raise ValueError(f"{keys[name]}={value!r}: a policy by itself needs a number; {remedy}")
+            if not isinstance(value, Real) or not float(value) >= 0:
+                raise ValueError(f"{keys[name]}={value!r} must be a number of at least 0")
+            values[name] = float(value)
+        network = self.network(who)
+        if network is MLP:
+            given = getattr(self, f"{prefix}free_variance")
+            if given != (None if prefix else FREE_VARIANCE):
+                raise ValueError(
+                    f"{prefix}free_variance={given}: an mlp has one pathway, under {prefix}equivariant_variance; give that"
+                )
+            # the baseline's only pathway is under the wide prior
+            values = {"equivariant_variance": 0.0, "free_variance": values["equivariant_variance"]}
+        elif network is EMLP:
+            values["free_variance"] = 0.0
+        if not any(values.values()):
+            zeros = keys.values() if network is RPPEMLP else [keys["equivariant_variance"]]
+            raise ValueError(
+                f"{' and '.join(f'{key}=0' for key in zeros)}: no pathway of the network is left; give a positive variance"
+            )
+        return values
+
+    def build(
+        self,
+        who: str,
+        spec: SymmetrySpec,
+        rep_in: Rep,
+        rep_out: Rep,
+        generator: torch.Generator,
+        output_scale: float = 1.0,
+    ) -> RPPEMLP:
+        """Build a network of the "actor" or of the "critic".
+
+        Raises:
+            ValueError: as `prior` has it; a chain that begins with another group than the spec's, is of a network with one
+                pathway, or stands beside other variances.
+        """
+        network, options = self.network(who), dict(self.network_kwargs or {})
+        if self.groups is not None and MODELS[self.model].actor is not RPPEMLP:
+            raise ValueError(
+                f"groups with model={self.model!r}, which has one pathway: use model='rpp', or leave them out"
+            )
+        prior: dict[str, Any]
+        if self.groups is not None and network is RPPEMLP:
+            prior = dict(groups=self._chain_of(spec, who), variances=self.variances)
+            narrow, group = max(self.variances[1:]), None
+        else:
+            prior, group = self.prior(who), spec.group
+            narrow = prior["free_variance"]
+            if network is not RPPEMLP:  # one pathway has one variance, and is of full size
+                prior.pop("free_variance" if network is EMLP else "equivariant_variance")
+                options.pop("free_scale", None)
+        if options.get("free_scale") == "prior":
+            options["free_scale"] = prior_unit(narrow, widest(self.hidden))
+        hidden = self.critic_hidden if who == "critic" and self.critic_hidden is not None else self.hidden
+        return network(
+            rep_in,
+            rep_out,
+            group,
+            hidden=hidden,
+            num_layers=None if isinstance(hidden, list) else self.num_layers,
+            generator=generator,
+            output_scale=output_scale,
+            **prior,
+            **options,
+        )
+
+    def _chain_of(self, spec: SymmetrySpec, who: str) -> list[Group]:
+        groups = [_group(data) for data in self.groups]
+        if groups[0] != spec.group:
+            raise ValueError(
+                f"groups={groups}: begins with {groups[0]}, and the symmetry of {spec.env_id} is {spec.group}: begin with "
+                "spec.group"
+            )
+        prefix = "critic_" if who == "critic" else ""
+        usual = (None, None) if prefix else (EQUIVARIANT_VARIANCE, FREE_VARIANCE)
+        for key, value in zip(("equivariant_variance", "free_variance"), usual, strict=True):
+            if (given := getattr(self, prefix + key)) != value:
+                raise ValueError(
+                    f"{prefix + key}={given} with groups: variances has them all, the free pathway's last; leave it out"
+                )
+        return groups
+
+
+def _group(data: Mapping[str, Any]) -> Group:
+    return Group(data["name"], **{key: data[key] or None for key in ("lie_algebra", "discrete_generators")})
+
+
+def _widths(key: str, widths: Any) -> list[int]:
+    is_list = isinstance(widths, Sequence) and not isinstance(widths, str)
+    if not is_list or not all(is_int(width) and width >= 1 for width in widths):
+        raise ValueError(f"{key}={widths!r}: give numbers of channels, one for each hidden layer, such as [64, 64]")
+    if not widths:
+        raise ValueError(f"{key}=[]: give one hidden layer at least; num_layers=0 has none, and is linear")
+    return [int(width) for width in widths]
+
+
+def widest(hidden: int | Sequence[int]) -> int:
+    """The channels of the widest hidden layer."""
+    return max(hidden) if isinstance(hidden, Sequence) else hidden
 
 
 class SymmetricPolicy(BasePolicy):
@@ -111,53 +334,32 @@ class SymmetricPolicy(BasePolicy):
     def value_function(self, dtype: torch.dtype | None) -> Callable[[Tensor, Tensor], Tensor]:
         """Raw observations and actions to values (n_critics, n), by networks in a precision; for measures."""
 
-    def _set_arguments(
+    def _set_options(
         self,
         observation_space: spaces.Space,
         action_space: spaces.Space,
-        *,
         spec: SymmetrySpec | Mapping[str, Any],
-        model: str,
-        network_kwargs: Mapping[str, Any] | None,
+        options: NetworkOptions,
         use_sde: bool,
-        net_arch: Any,
-        activation_fn: Any,
-        critic: str,
-        **arguments: Any,
+        **others: Any,
     ) -> None:
-        """Check the arguments of every policy, and keep them as the plain data that a saved policy is built from again.
+        """Check what every policy is given, and keep it as the plain data that a saved policy is built from again.
 
-        Args:
-            critic: the key of the critics' layers in `net_arch`, "qf" or "vf".
         Raises:
-            ValueError: an unknown model, spaces that the spec doesn't fit, layers or an activation that are none, or `use_sde`.
+            ValueError: spaces that the spec doesn't fit, or `use_sde`.
         """
         if use_sde:
             name = type(self).__name__
             raise ValueError(f"{name} does not support use_sde=True (its noise would not transform); leave it out")
-        if model not in MODELS:
-            raise ValueError(f"model={model!r} is not one of {', '.join(MODELS)}")
         self.spec = spec if isinstance(spec, SymmetrySpec) else SymmetrySpec.from_dict(dict(spec))
         check_spaces(self.spec, observation_space, action_space)
-        known = [name for name in inspect.signature(RPPEMLP).parameters if name not in FIXED_ARGUMENTS]
-        if unknown := [name for name in network_kwargs or {} if name not in known]:
-            raise ValueError(f"network_kwargs has {unknown[0]!r}: networks here take {', '.join(known)}")
-        network = dict(network_kwargs or {})
-        if activation_fn is not None:
-            if "activation" in network:
-                raise ValueError(
-                    f"activation_fn={activation_fn!r} and network_kwargs with activation={network['activation']!r}: give one"
-                )
-            network["activation"] = activation_of(activation_fn, "activation_fn").name
-        elif "activation" in network:
-            network["activation"] = activation_of(network["activation"]).name
-        common = dict(spec=self.spec.to_dict(), model=model, network_kwargs=network)
-        self._arguments = common | layers(arguments, net_arch, critic)
+        self.options = options
+        self._arguments = dict(spec=self.spec.to_dict()) | options.plain() | others
 
     @property
     def model(self) -> str:
         """The name of the pathways in use, a key of `MODELS`."""
-        return self._arguments["model"]
+        return self.options.model
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return dict(
@@ -173,24 +375,15 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
 
     Args:
         spec: the symmetry of the environment, as `SymmetrySpec` or as what its `to_dict` returns.
-        model: "rpp" (an equivariant and a free pathway), "emlp" (equivariant only), "mlp" (free only, under the wide
-            prior `equivariant_variance`), or "rpp_policy_only" (an rpp actor, mlp critics).
-        hidden, num_layers: width and number of hidden layers of every network.
-        equivariant_variance, free_variance: prior variances of the pathways; 0 removes a pathway. `RPPSAC` takes
-            free_variance="certified", too, and keeps the number that the environment's certificate makes of it.
-        critic_equivariant_variance, critic_free_variance: the critics' own; None means the actor's.
+        model, hidden, num_layers, critic_hidden: the networks (`NetworkOptions`).
+        equivariant_variance, free_variance, critic_equivariant_variance, critic_free_variance, groups, variances: their priors.
+            `RPPSAC` takes free_variance="certified", too, and keeps the number that the environment's certificate makes of it.
+        network_kwargs: further arguments of the networks.
         output_scale: scale of the actor's last layer at the start.
         n_critics: number of critics, of which targets take the minimum.
         optimizer_kwargs: Adam's `betas` and `eps`; betas default to (0.5, 0.999).
-        network_kwargs: further arguments of the networks (see `rppdyn.nn.RPPEMLP`), such as their architecture.
-            Here `free_scale="prior"` starts free pathways at the size that their prior has in a layer
-            with as many inputs as it is wide.
-        groups: a chain of groups, the spec's first, each a subgroup of the one before, given by the matrices by which it acts
-            in that; of "rpp", and of the actor of "rpp_policy_only". A spec's representations are restricted to them.
-        variances: with `groups`, one for each of them and the free pathway's last, in the place of all other variances.
         net_arch, activation_fn: as stable-baselines3's policies have them, in the place of `hidden` and of the activation in
             `network_kwargs`: [64, 64] or dict(pi=[64, 64], qf=[128, 128]), and a class of `torch.nn`.
-        critic_hidden: the critics' own layers; None means the actor's.
         use_sde: accepted because stable-baselines3 passes it; must be False.
     Raises:
         ValueError: an unknown model, a negative variance, layers or an activation that are none, an unknown option of Adam,
@@ -229,14 +422,22 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         critic_hidden: int | Sequence[int] | None = None,
         use_sde: bool = False,
     ) -> None:
-        given = own_arguments(locals())
         if n_critics < 1:
             raise ValueError(f"n_critics={n_critics} must be at least 1")
-        optimizer_kwargs = {"betas": tuple(ADAM_BETAS), "eps": 1e-8} | dict(optimizer_kwargs or {})
+        optimizer_kwargs = {"betas": SACSettings.betas, "eps": SACSettings.epsilon} | dict(optimizer_kwargs or {})
         if unknown := sorted(set(optimizer_kwargs) - {"betas", "eps"}):
             raise ValueError(f"optimizer_kwargs has {unknown[0]!r}; RPP-SAC runs Adam with betas and eps only")
-        given |= dict(optimizer_kwargs=optimizer_kwargs) | _chain(given.pop("groups"), given.pop("variances"))
-        self._set_arguments(observation_space, action_space, critic="qf", **given)
+        options = NetworkOptions.read(
+            "qf", net_arch=net_arch, activation_fn=activation_fn,
+            model=model, hidden=hidden, num_layers=num_layers, critic_hidden=critic_hidden,
+            equivariant_variance=equivariant_variance, free_variance=free_variance,
+            critic_equivariant_variance=critic_equivariant_variance, critic_free_variance=critic_free_variance,
+            groups=groups, variances=variances, network_kwargs=network_kwargs,
+        )  # fmt: skip
+        self._set_options(
+            observation_space, action_space, spec, options, use_sde,
+            output_scale=output_scale, n_critics=n_critics, optimizer_kwargs=optimizer_kwargs,
+        )  # fmt: skip
         super(SACPolicy, self).__init__(
             observation_space,
             action_space,
@@ -258,16 +459,16 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         self.critic.optimizer = torch.optim.Adam(parameters, lr=lr_schedule(1), **self.optimizer_kwargs)
 
     def make_actor(self, generator: torch.Generator) -> RPPActor:  # type: ignore[override]
-        build = network_builder(MODELS[self.model].actor, self.spec, self._arguments, generator)
-        return RPPActor(
-            self.observation_space, self.action_space, self.features_extractor, build, self._arguments["output_scale"]
-        ).to(self.device)
+        rep_out = action_distribution_rep(self.spec)
+        scale = self._arguments["output_scale"]
+        net = self.options.build("actor", self.spec, self.spec.obs_rep, rep_out, generator, scale)
+        return RPPActor(self.observation_space, self.action_space, self.features_extractor, net).to(self.device)
 
     def make_critic(self, generator: torch.Generator) -> RPPCritic:  # type: ignore[override]
-        build = network_builder(MODELS[self.model].critic, self.spec, self._arguments, generator, prefix="critic_")
-        return RPPCritic(
-            self.observation_space, self.action_space, self.features_extractor, build, self._arguments["n_critics"]
-        ).to(self.device)
+        rep_in, rep_out = self.spec.obs_rep + self.spec.action_rep, Scalar(self.spec.group)
+        count = self._arguments["n_critics"]
+        nets = [self.options.build("critic", self.spec, rep_in, rep_out, generator) for _ in range(count)]
+        return RPPCritic(self.observation_space, self.action_space, self.features_extractor, nets).to(self.device)
 
     def set_training_mode(self, mode: bool) -> None:
         """Note the mode; nothing here works differently in training, and stable-baselines3 calls this at every step."""
@@ -293,7 +494,7 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
     @property
     def networks(self) -> dict[str, Sequence[RPPEMLP]]:
         """The actor's, and those of the critics."""
-        return {"actor": [self.actor.net], "critic": self.critic.function.nets}
+        return {"actor": [self.actor.net], "critic": [*self.critic.q_networks]}
 
 
 def pathway_statistics(networks: Mapping[str, Sequence[RPPEMLP]]) -> dict[str, float]:
@@ -354,196 +555,16 @@ def certified_arguments(arguments: Mapping[str, Any], env: Any, spec: SymmetrySp
         )
     try:
         certified = certified_share(env, spec)
-        hidden = layers(dict(hidden=arguments.get("hidden", HIDDEN)), arguments.get("net_arch"))["hidden"]
-        variance = free_variance(certified.share, wide, widest(hidden))
+        variance = free_variance(certified.share, wide, widest(_hidden_of(arguments)))
     except ValueError as error:
         raise ValueError(f"free_variance='certified': {error}") from error
     logger.info("free_variance='certified' is %.3g: the symmetry of %s is %s", variance, spec.env_id, certified.note)
     return dict(arguments) | {"free_variance": variance}
 
 
-def pathway_variances(network: type[RPPEMLP], arguments: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Prior variances of both pathways of a network, 0 for one that it lacks; those with a prefix where they are given.
-
-    Raises:
-        ValueError: a variance is negative, or no number.
-    """
-    variances = {}
-    for key in ("equivariant_variance", "free_variance"):
-        value = arguments[prefix + key] if prefix else None
-        value = arguments[key] if value is None else value
-        if value in ("certified", "learned"):
-            remedy = (
-                "RPPSAC and train-agent know how"
-                if value == "certified"
-                else "LearnVariances() is the callback that learns"
-            )
-            raise ValueError(f"{prefix}{key}={value!r}: a policy by itself needs a number; {remedy}")
-        if not isinstance(value, Real) or not float(value) >= 0:
-            raise ValueError(f"{prefix}{key}={value!r} must be a number of at least 0")
-        variances[key] = float(value)
-    if network is MLP:  # the baseline's only pathway is under the wide prior
-        return {"equivariant_variance": 0.0, "free_variance": variances["equivariant_variance"]}
-    return variances | {"free_variance": 0.0} if network is EMLP else variances
-
-
-def layers(arguments: Mapping[str, Any], net_arch: Any = None, critic: str = "") -> dict[str, Any]:
-    """A policy's arguments with hidden layers as plain data: a width, or a list of widths, whose length is `num_layers`.
-
-    Args:
-        net_arch: in the place of `hidden`, as stable-baselines3's policies take it.
-        critic: the key of the critics' layers there; "" for any.
-    Raises:
-        ValueError: they are no numbers of channels.
-    """
-    result = dict(arguments)
-    keys = ("pi", critic or "qf")
-    if net_arch is not None:
-        critic_hidden = result.get("critic_hidden")
-        if isinstance(net_arch, Mapping):
-            if set(net_arch) != set(keys) and critic:
-                raise ValueError(
-                    f"net_arch={dict(net_arch)}: give a list, or a dictionary with the keys {' and '.join(keys)}"
-                )
-            result["hidden"] = _widths("net_arch", net_arch.get("pi"))
-            widths_of_critic = _widths("net_arch", net_arch[critic]) if critic else None
-            result["critic_hidden"] = None if widths_of_critic == result["hidden"] else widths_of_critic
-        else:
-            result["hidden"] = _widths("net_arch", net_arch)
-        if critic_hidden is not None:
-            raise ValueError(f"net_arch={net_arch} and critic_hidden={critic_hidden}: give one of them")
-    for key in ("hidden", "critic_hidden"):
-        if isinstance(widths := result.get(key), Sequence):
-            result[key] = _widths(key, widths)
-        elif widths is not None and (not is_int(widths) or widths < 1):
-            raise ValueError(f"{key}={widths!r}: give a number of channels, or a list of them such as [64, 64]")
-    if isinstance(result["hidden"], list) and "num_layers" in result:
-        result["num_layers"] = len(result["hidden"])
-    if result.get("critic_hidden") is None:  # as in policies from before there was one
-        result.pop("critic_hidden", None)
-    return result
-
-
-def _widths(key: str, widths: Any) -> list[int]:
-    is_list = isinstance(widths, Sequence) and not isinstance(widths, str)
-    if not is_list or not all(is_int(width) and width >= 1 for width in widths):
-        raise ValueError(f"{key}={widths!r}: give numbers of channels, one for each hidden layer, such as [64, 64]")
-    if not widths:
-        raise ValueError(f"{key}=[]: give one hidden layer at least; num_layers=0 has none, and is linear")
-    return [int(width) for width in widths]
-
-
-def widest(hidden: int | Sequence[int]) -> int:
-    """The channels of the widest hidden layer."""
-    return max(hidden) if isinstance(hidden, Sequence) else hidden
-
-
-def _chain(
-    groups: Sequence[Group | Mapping[str, Any]] | None, variances: Sequence[int | float] | None
-) -> dict[str, Any]:
-    """A chain as the plain data that a saved policy is built from again; nothing without one, as in older policies."""
-    if groups is None and variances is None:
-        return {}
-    chain: Any = groups  # which may be none
-    if isinstance(groups, Sequence):
-        chain = [_group(G) if isinstance(G, Mapping) else G for G in groups]
-    check_chain(chain, variances)
-    matrices = [
-        dict(name=G.name, lie_algebra=G.lie_algebra.tolist(), discrete_generators=G.discrete_generators.tolist())
-        for G in chain
-    ]
-    return dict(groups=matrices, variances=list(variances or ()))
-
-
-def _group(data: Mapping[str, Any]) -> Group:
-    return Group(data["name"], **{key: data[key] or None for key in ("lie_algebra", "discrete_generators")})
-
-
-def _chained(spec: SymmetrySpec, arguments: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Arguments of a network that has a chain of groups.
-
-    Raises:
-        ValueError: it begins with another group than the spec's, or another variance is given.
-    """
-    groups = [_group(data) for data in arguments["groups"]]
-    if groups[0] != spec.group:
-        raise ValueError(
-            f"groups={groups}: begins with {groups[0]}, and the symmetry of {spec.env_id} is {spec.group}: begin with "
-            "spec.group"
-        )
-    usual = (None, None) if prefix else (EQUIVARIANT_VARIANCE, FREE_VARIANCE)
-    for key, value in zip(("equivariant_variance", "free_variance"), usual, strict=True):
-        if arguments[prefix + key] != value:
-            raise ValueError(
-                f"{prefix + key}={arguments[prefix + key]} with groups: variances has them all, the free pathway's last; leave "
-                "it out"
-            )
-    return dict(groups=groups, variances=arguments["variances"])
-
-
-def network_builder(
-    network: type[RPPEMLP],
-    spec: SymmetrySpec,
-    arguments: Mapping[str, Any],
-    generator: torch.Generator,
-    prefix: str = "",
-) -> BuildNetwork:
-    """(rep_in, rep_out, output_scale) -> a network of this kind, with a policy's arguments.
-
-    Raises:
-        ValueError: no pathway is left; a variance is given of one that the network hasn't.
-    """
-    if "groups" in arguments:
-        if MODELS[arguments["model"]].actor is not RPPEMLP:
-            raise ValueError(
-                f"groups with model={arguments['model']!r}, which has one pathway: use model='rpp', or leave them out"
-            )
-        if network is RPPEMLP:
-            chained = _chained(spec, arguments, prefix) | dict(arguments["network_kwargs"])
-            if chained.get("free_scale") == "prior":
-                chained["free_scale"] = prior_unit(max(chained["variances"][1:]), widest(arguments["hidden"]))
-            return _builder(network, None, arguments, generator, chained, prefix)
-    variances = pathway_variances(network, arguments, prefix)
-    key, usual = f"{prefix}free_variance", None if prefix else FREE_VARIANCE
-    if network is MLP and arguments[key] != usual:
-        raise ValueError(
-            f"{key}={arguments[key]}: an mlp has one pathway, under {prefix}equivariant_variance; give that"
-        )
-    if not any(variances.values()):
-        keys = ("equivariant_variance", "free_variance") if network is RPPEMLP else ("equivariant_variance",)
-        zeros = " and ".join(f"{key if arguments.get(prefix + key) is None else prefix + key}=0" for key in keys)
-        raise ValueError(f"{zeros}: no pathway of the network is left; give a positive variance")
-    if network is not RPPEMLP:  # one pathway has one variance
-        variances.pop("free_variance" if network is EMLP else "equivariant_variance")
-    options: dict[str, Any] = variances | dict(arguments["network_kwargs"])
-    if network is not RPPEMLP:  # one pathway is of full size
-        options.pop("free_scale", None)
-    elif options.get("free_scale") == "prior":
-        options["free_scale"] = prior_unit(variances["free_variance"], widest(arguments["hidden"]))
-    return _builder(network, spec.group, arguments, generator, options, prefix)
-
-
-def _builder(
-    network: type[RPPEMLP],
-    group: Group | None,
-    arguments: Mapping[str, Any],
-    generator: torch.Generator,
-    options: Mapping[str, Any],
-    prefix: str,
-) -> BuildNetwork:
-    hidden = arguments["hidden"] if arguments.get(f"{prefix}hidden") is None else arguments[f"{prefix}hidden"]
-    num_layers = None if isinstance(hidden, Sequence) else arguments["num_layers"]
-
-    def build(rep_in: Rep, rep_out: Rep, **kwargs: Any) -> RPPEMLP:
-        return network(
-            rep_in,
-            rep_out,
-            group,
-            hidden=hidden,
-            num_layers=num_layers,
-            generator=generator,
-            **options,
-            **kwargs,
-        )
-
-    return build
+def _hidden_of(arguments: Mapping[str, Any]) -> int | list[int]:
+    """The actor's hidden layers in a policy's arguments."""
+    net_arch = arguments.get("net_arch")
+    if net_arch is None:
+        return arguments.get("hidden", HIDDEN)
+    return _widths("net_arch", net_arch.get("pi") if isinstance(net_arch, Mapping) else net_arch)

@@ -29,13 +29,10 @@ from rppdyn.agents.networks import SymmetricFeatures, in_precision, new_generato
 from rppdyn.agents.policy import (
     EQUIVARIANT_VARIANCE,
     FREE_VARIANCE,
-    MODELS,
     OUTPUT_SCALE,
+    NetworkOptions,
     SymmetricPolicy,
     certified_arguments,
-    network_builder,
-    own_arguments,
-    pathway_variances,
 )
 from rppdyn.agents.sac import RPPSAC
 from rppdyn.envs import SymmetrySpec, symmetry_spec
@@ -104,12 +101,22 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         critic_hidden: int | Sequence[int] | None = None,
         use_sde: bool = False,
     ) -> None:
-        given = own_arguments(locals())
         if spec is None:
             raise ValueError(
                 "policy_kwargs has no spec: give dict(spec=rppdyn.envs.symmetry_spec(env)), for PPO does not hand it on"
             )
-        self._set_arguments(observation_space, action_space, critic="vf", **given)
+        options = NetworkOptions.read(
+            "vf", net_arch=net_arch, activation_fn=activation_fn,
+            model=model, hidden=hidden, num_layers=num_layers, critic_hidden=critic_hidden,
+            equivariant_variance=equivariant_variance, free_variance=free_variance,
+            critic_equivariant_variance=critic_equivariant_variance, critic_free_variance=critic_free_variance,
+            network_kwargs=network_kwargs,
+        )  # fmt: skip
+        self._set_options(
+            observation_space, action_space, spec, options, use_sde,
+            output_scale=output_scale, log_std_init=log_std_init,
+            optimizer_class=optimizer_class, optimizer_kwargs=optimizer_kwargs,
+        )  # fmt: skip
         if not self.spec.action_rep.is_signed_permutation:
             raise ValueError(
                 f"{self.spec.env_id}: the action representation {self.spec.action_rep} is no signed permutation, and "
@@ -133,12 +140,10 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
 
     def _build(self, lr_schedule: Schedule) -> None:
         self._build_mlp_extractor()  # the identity: the networks below start from the features
-        spec, generator, pathways = self.spec, new_generator(), MODELS[self.model]
-        build_mean = network_builder(pathways.actor, spec, self._arguments, generator)
-        self.action_net = build_mean(spec.obs_rep, spec.action_rep, output_scale=self._arguments["output_scale"])
-        build_value = network_builder(pathways.critic, spec, self._arguments, generator, prefix="critic_")
-        self.value_net = build_value(spec.obs_rep, Scalar(spec.group))
-        variances = pathway_variances(pathways.actor, self._arguments)
+        spec, generator, scale = self.spec, new_generator(), self._arguments["output_scale"]
+        self.action_net = self.options.build("actor", spec, spec.obs_rep, spec.action_rep, generator, scale)
+        self.value_net = self.options.build("critic", spec, spec.obs_rep, Scalar(spec.group), generator)
+        variances = self.options.prior("actor")
         self.log_std_layer = RelaxedLinear(
             Scalar(spec.group),
             abs(spec.action_rep),

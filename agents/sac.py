@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import pathlib
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -25,14 +25,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from rppdyn.agents import checkpoint, checks
-from rppdyn.agents.buffers import Batches, RowReplayBuffer, refuse_changed_rewards
-from rppdyn.agents.compile import check_matmul_precision, worth_compiling
+from rppdyn.agents.buffers import BatchSampler, RowReplayBuffer, refuse_changed_rewards
+from rppdyn.agents.compiling import check_matmul_precision, matmul_precision, update_precision, worth_compiling
 from rppdyn.agents.equivariance import SymmetricAgent
-from rppdyn.agents.functional import Networks
-from rppdyn.agents.multi_seed import AgentStack, Optimised
 from rppdyn.agents.networks import RPPActor, RPPCritic, require_vectors
-from rppdyn.agents.policy import NOISE_VARIANCE, RPPPolicy, certified_arguments
-from rppdyn.agents.update import Metrics, State, UpdateConfig
+from rppdyn.agents.policy import RPPPolicy, certified_arguments
+from rppdyn.agents.update import Metrics, SACSettings, SACUpdate, State
 from rppdyn.envs import SymmetrySpec, symmetry_spec
 from rppdyn.envs.wrappers import refuse_vector_env
 from rppdyn.runs.workers import numpy_draws_from
@@ -92,10 +90,10 @@ class RPPSAC(SymmetricAgent, SAC):
         env: GymEnv | str | None,
         spec: SymmetrySpec | None = None,
         *,
-        noise_variance: float = NOISE_VARIANCE,
-        max_gradient_norm: float | None = None,
+        noise_variance: float = SACSettings.noise_variance,
+        max_gradient_norm: float | None = SACSettings.max_gradient_norm,
         augment: bool = False,
-        mirror_loss: float = 0.0,
+        mirror_loss: float = SACSettings.mirror_loss,
         matmul_precision: str | None = None,
         compile: bool | None = None,
         policy_kwargs: dict[str, Any] | None = None,
@@ -153,11 +151,11 @@ class RPPSAC(SymmetricAgent, SAC):
             self.ent_coef_optimizer = torch.optim.Adam(
                 [self.log_ent_coef], lr=self.lr_schedule(1), **self.policy.optimizer_kwargs
             )
-        self.batches = Batches(self)
+        self.sampler = BatchSampler(self)
         if self.augment:
             refuse_changed_rewards(self.spec)
         self._log_alpha: Tensor | None = None  # of a temperature that is not learned
-        self._stack: AgentStack | None = None  # this agent alone, from its first action or update on
+        self._own_update: SACUpdate | None = None  # of this agent alone, from its first action or update on
         self._sums: tuple[Metrics, int] | None = None  # of the last updates, where they were computed, and how many
 
     @staticmethod
@@ -180,74 +178,72 @@ class RPPSAC(SymmetricAgent, SAC):
 
     # -- gradient updates ---------------------------------------------------------------------------------------------
 
-    def trained_tensors(self) -> dict[str, Optimised]:
-        """The parameters behind each vector of the update's state, and their optimiser."""
-        log_alpha = [self._fixed_log_alpha() if self.log_ent_coef is None else self.log_ent_coef]
-        return {
-            "actor": (self.actor.optimizer, self.actor.function.parameters),
-            "critic": (self.critic.optimizer, self.critic.function.parameters),
-            "target": (None, self.critic_target.function.parameters),
-            "log_alpha": (self.ent_coef_optimizer, log_alpha),
-        }
+    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
+        """Run gradient updates on batches from the replay buffer, and record their mean metrics."""
+        train_agents(self.own_update, gradient_steps, batch_size)
+        self.record_updates(wait=False)
 
-    def _fixed_log_alpha(self) -> Tensor:
-        """The logarithm of a temperature that is not learned; always in one place, for updates that are replayed."""
-        now = self.ent_coef_tensor.double().log().view(1).to(self.policy.features_extractor.dtype)
-        if self._log_alpha is None or self._log_alpha.dtype != now.dtype:
-            self._log_alpha = now
-        return self._log_alpha.copy_(now)
-
-    def update_state(self) -> State:
-        """The state that `update_` works on, which shares its memory with modules and optimisers."""
-        return AgentStack([self]).state()
-
-    def identity(self) -> dict[str, Any]:
-        """Settings that must agree between a captured agent and one that continues it, or between agents trained together."""
-        return checkpoint.identity(self)
-
-    def update_config(
-        self, tau: float, actors: Networks | None = None, critics: Networks | None = None
-    ) -> UpdateConfig:
-        """The configuration of an update, at the current learning rate; of this agent's networks, or of several agents'."""
+    def settings(self) -> SACSettings:
+        """The numbers of the next update."""
         group = self.actor.optimizer.param_groups[0]
-        return UpdateConfig(
-            actors=actors or self.actor.function,
-            critics=critics or self.critic.function,
+        move_targets = self._n_updates % self.target_update_interval == 0
+        return SACSettings(
             learning_rate=group["lr"],
             betas=tuple(group["betas"]),
             epsilon=group["eps"],
             gamma=self.gamma,
-            tau=tau,
+            tau=self.tau if move_targets else 0.0,
             noise_variance=self.noise_variance,
             target_entropy=float(self.target_entropy),
             learn_temperature=self.ent_coef_optimizer is not None,
             max_gradient_norm=self.max_gradient_norm,
             mirror_loss=self.mirror_loss,
-            blocks=self.actor.blocks,
         )
 
-    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
-        """Run gradient updates on batches from the replay buffer, and record their mean metrics."""
-        self._own_stack.train(gradient_steps, batch_size)
+    @property
+    def optimisers(self) -> dict[str, torch.optim.Optimizer]:
+        """Adam of the actor, of the critics and, where the temperature is learned, of its logarithm."""
+        optimisers = {"actor": self.actor.optimizer, "critic": self.critic.optimizer}
+        return optimisers if self.ent_coef_optimizer is None else optimisers | {"log_alpha": self.ent_coef_optimizer}
+
+    @property
+    def log_alpha(self) -> Tensor:
+        """The logarithm of the temperature, (1,); of one that is not learned always in one place, for replayed updates."""
+        if self.log_ent_coef is not None:
+            return self.log_ent_coef
+        now = self.ent_coef_tensor.double().log().view(1).to(self.policy.features_extractor.dtype)
+        if self._log_alpha is None or self._log_alpha.dtype != now.dtype:
+            self._log_alpha = now
+        return self._log_alpha.copy_(now)
+
+    @property
+    def own_update(self) -> SACUpdate:
+        """The gradient update of this agent alone, which acts in training, too."""
+        if self._own_update is None:
+            self._own_update = SACUpdate([self])
+        return self._own_update
+
+    def update_state(self) -> State:
+        """The vectors that updates work on, which share their memory with modules and optimisers."""
+        self.own_update.refresh()
+        return self.own_update.state
 
     @property
     def compiles(self) -> bool:
         """True if gradient updates, and actions in training, are compiled."""
         return self._worth_compiling if self.compile is None else self.compile
 
-    @property
-    def _own_stack(self) -> AgentStack:
-        """The stack of this agent alone, which updates and acts."""
-        if self._stack is None:
-            self._stack = AgentStack([self])
-        return self._stack
+    def identity(self) -> dict[str, Any]:
+        """Settings that must agree between a captured agent and one that continues it, or between agents trained together."""
+        return checkpoint.identity(self)
 
-    def record_updates(self) -> None:
+    def record_updates(self, wait: bool = True) -> None:
         """Record the mean metrics of the last gradient updates, if there were any since the last time.
 
-        On the CPU every call of `train` ends with it; elsewhere they are waited for when the log is written.
+        Args:
+            wait: False leaves metrics on a device, which would have to be waited for, until the log is written.
         """
-        if self._sums is None:
+        if self._sums is None or not (wait or self._sums[0].values.device.type == "cpu"):
             return
         (names, sums), count = self._sums
         means = {name: value / count for name, value in zip(names, sums.tolist(), strict=True)}
@@ -319,7 +315,7 @@ class RPPSAC(SymmetricAgent, SAC):
                 asked = steps.send(actions)
             except StopIteration as end:
                 return end.value
-            actions = None if asked is None else self._own_stack.predict([asked])[0]
+            actions = None if asked is None else predict(self.own_update, [asked])[0]
 
     def rollout_steps(
         self,
@@ -347,7 +343,7 @@ class RPPSAC(SymmetricAgent, SAC):
                 chosen = sent
             buffer_actions = self.policy.scale_action(chosen)
             if action_noise is not None:
-                with numpy_draws_from(self.batches.numpy):
+                with numpy_draws_from(self.sampler.numpy):
                     buffer_actions = np.clip(buffer_actions + action_noise(), -1, 1)
             checks.check_actions_chosen(self, buffer_actions)
             actions = self.policy.unscale_action(buffer_actions)
@@ -491,6 +487,34 @@ class RPPSAC(SymmetricAgent, SAC):
         return tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, super().get_parameters())
 
     def _excluded_save_params(self) -> list[str]:
-        names = ["batches", "_pending_log", "_collected_steps", "_collected_episodes"]
-        names += ["_stack", "_sums", "_log_alpha", "_worth_compiling"]
+        names = ["sampler", "_pending_log", "_collected_steps", "_collected_episodes"]
+        names += ["_own_update", "_sums", "_log_alpha", "_worth_compiling"]
         return super()._excluded_save_params() + names
+
+
+def train_agents(update: SACUpdate, gradient_steps: int, batch_size: int) -> None:
+    """Run gradient updates of one agent or several, which then have their mean metrics."""
+    agents = update.agents
+    for agent in agents:
+        agent.policy.set_training_mode(True)
+        agent._update_learning_rate([*agent.optimisers.values()])
+    total: Tensor | None = None
+    with matmul_precision(update_precision(agents[0].matmul_precision, agents[0].device)):
+        for _ in range(gradient_steps):
+            names, values = update.step(batch_size, [agent.settings() for agent in agents])
+            total = values.clone() if total is None else total.add_(values)
+            for agent in agents:
+                agent._n_updates += 1
+    if total is not None:
+        for agent, sums in zip(agents, total.unbind(1), strict=True):
+            agent._sums = Metrics(names, sums), gradient_steps
+
+
+@torch.no_grad()
+def predict(update: SACUpdate, observations: Sequence[NDArray]) -> list[NDArray]:
+    """Actions of each agent at its own observations (n_envs, n), with exploration noise from its actor's generator."""
+    x = torch.from_numpy(np.stack(observations))
+    noise = torch.stack([agent.actor.draw_noise(obs) for agent, obs in zip(update.agents, x, strict=True)])
+    like = update.features[0].like
+    actions = update.act(x.to(like.device, non_blocking=True), noise.to(like, non_blocking=True)).cpu().numpy()
+    return [agent.policy.unscale_action(scaled) for agent, scaled in zip(update.agents, actions, strict=True)]

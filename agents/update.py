@@ -1,18 +1,19 @@
-"""One gradient update of RPP-SAC: a function of a dictionary of tensors, for one agent or several at once.
+"""One gradient update of RPP-SAC, of one agent or of several at once.
 
-The state holds vectors, not modules. S agents are updated together, each as if it were alone; n_pi and n_q are the numbers
-of parameters, K the number of critics:
+S agents are updated together, each as if it were alone. `SACUpdate.state` holds vectors that share their memory with the
+agents' networks and optimisers; n_pi and n_q are the numbers of parameters, K the number of critics of an agent:
 
 | key | shape | |
 | --- | --- | --- |
 | `actor` | (S, n_pi) | the actors' parameters |
-| `critic`, `target` | (S, K, n_q) | the critics' parameters and their moving averages |
+| `critic`, `target` | (S K, n_q) | the critics' parameters and their moving averages, an agent's next to each other |
 | `log_alpha` | (S, 1) | the logarithms of the temperatures |
 | `<name>.mean`, `<name>.square` | as `<name>` | Adam's moments of `actor`, `critic` and `log_alpha` |
 | `<name>.step` | (S, p) | Adam's step count, once per parameter tensor, all equal |
+| `<name>.precision`, `<name>.constant` | (N or 1, n), (N,) | negative log priors, v' diag(precision) v / 2 + constant |
 
 Losses are functions of assembled weights, and gradients those of autograd; priors are quadratic, and theirs are written out.
-Nothing here looks at a value or waits for a device.
+Nothing in `SACUpdate.update_` looks at a value or waits for a device.
 
 Source: Haarnoja et al. 2018 (SAC with a learned temperature); Finzi et al. 2021 (the priors); Yu, Turk & Liu 2018 (the mirror
 loss); Adam is Kingma & Ba 2015.
@@ -21,244 +22,351 @@ loss); Adam is Kingma & Ba 2015.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from operator import is_not
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from rppdyn.agents.functional import Networks, Prior, materialised
-from rppdyn.agents.networks import SymmetricFeatures, mode_action, sample_action, sample_with_log_prob
+from rppdyn.agents.compiling import fast
+from rppdyn.agents.networks import mode_action, sample_action, sample_with_log_prob
+from rppdyn.nn.ensemble import Ensemble, flatten_
+from rppdyn.priors.likelihood import prior_precision
+
+if TYPE_CHECKING:
+    from rppdyn.agents.sac import RPPSAC
 
 State = dict[str, Tensor]
+Batch = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class UpdateConfig:
-    """The configuration of an update.
+class SACSettings:
+    """Numbers of an update; those of `RPPSAC`, by the same names.
 
     Attributes:
-        actors: features -> mean and log standard deviation (2 action entries, or fewer where there are blocks), S of them.
-        critics: features and action -> one value, S K of them, an agent's next to each other.
-        learning_rate: Adam's, for all three. This and the next four are tensors where they are to change under a captured or a
-            compiled update.
+        learning_rate: Adam's, for actor, critics and temperature.
         gamma: the discount, where a batch brings none of its own.
         tau: speed of the targets' moving average; 0 leaves them as they are.
-        noise_variance: s^2 of the critic's Gaussian likelihood.
+        noise_variance: s^2 of the critics' Gaussian likelihood; the smaller, the less the critics' priors weigh.
         target_entropy: in nats, for the learned temperature.
         learn_temperature: False keeps `log_alpha`.
-        betas, epsilon: Adam's.
+        betas, epsilon: Adam's; betas are those of Finzi et al. 2021, appendix A.2.3.3.
         max_gradient_norm: clips actor's and critics' gradients (all critics of an agent together); None does not.
         mirror_loss: weight w of the mirror loss; 0 leaves it out.
-        blocks: the actions' blocks, as `rppdyn.agents.networks` has them, or None.
     """
 
-    actors: Networks
-    critics: Networks
-    learning_rate: float | Tensor
-    gamma: float | Tensor
-    tau: float | Tensor
-    noise_variance: float | Tensor
-    target_entropy: float | Tensor
+    learning_rate: float = 3e-4
+    gamma: float = 0.99
+    tau: float = 0.005
+    noise_variance: float = 1.0
+    target_entropy: float = -1.0
     learn_temperature: bool = True
     betas: tuple[float, float] = (0.5, 0.999)
     epsilon: float = 1e-8
     max_gradient_norm: float | None = None
     mirror_loss: float = 0.0
-    blocks: Tensor | None = None
+
+    @property
+    def numbers(self) -> list[float]:
+        """The `PER_AGENT` settings, in their order."""
+        return [getattr(self, name) for name in PER_AGENT]
+
+    @property
+    def structure(self) -> tuple:
+        """The settings that agents have in common that are updated at once; compiled code depends on them."""
+        return tuple(getattr(self, field.name) for field in dataclasses.fields(self)[len(PER_AGENT) :])
 
 
-def scalar_settings(config: UpdateConfig) -> dict[str, Any]:
-    """The numbers of an update's configuration."""
-    return {
-        field.name: value
-        for field in dataclasses.fields(config)
-        if isinstance(value := getattr(config, field.name), int | float | tuple | None)
-    }
+PER_AGENT = ("learning_rate", "gamma", "tau", "noise_variance", "target_entropy")
+"""Settings that may change from update to update, and differ between agents: the first fields, tensors in an update."""
 
 
 class Metrics(NamedTuple):
-    """Metrics of one update or sums over several: their names, and values (M, S) of S agents or (M,) of one."""
+    """Metrics of one update or sums over several: their names, and values (M, S)."""
 
     names: tuple[str, ...]
     values: Tensor
 
-    @classmethod
-    def of(cls, metrics: Mapping[str, Tensor]) -> Metrics:
-        """Metrics that `update_` returns."""
-        return cls(tuple(metrics), torch.stack(list(metrics.values())))
 
+class SACUpdate:
+    """Gradient updates, and actions in training, of several agents at once (of one, S = 1).
 
-def adam_step_(state: Mapping[str, Tensor], gradients: Mapping[str, Tensor], config: UpdateConfig) -> None:
-    """One step of Adam, in place, for the named vectors of the state."""
-    first, second = config.betas
-    for name, gradient in gradients.items():
-        # as rows, (N, n), whose loops torch.compile makes one of
-        vectors, mean, square, g = (
-            tensor.flatten(0, -2) for tensor in (state[name], state[name + ".mean"], state[name + ".square"], gradient)
+    The agents themselves are what is trained: their parameters and their optimisers' moments become views of common vectors.
+
+    Args:
+        agents: agents of the same networks and spaces.
+    Attributes:
+        errors: the errors of agents whose batches could not be drawn, by their places: what they are trained on since means
+            nothing.
+    Raises:
+        ValueError: networks that differ in more than what is drawn or learned.
+    """
+
+    def __init__(self, agents: Sequence[RPPSAC]) -> None:
+        self.agents = list(agents)
+        self.actors = Ensemble([agent.actor.net for agent in agents], own=False)
+        self.critics = Ensemble([net for agent in agents for net in agent.critic.q_networks], own=False)
+        self.targets = Ensemble([net for agent in agents for net in agent.critic_target.q_networks], own=False)
+        self.features = [agent.policy.features_extractor for agent in agents]
+        self.blocks = agents[0].actor.blocks
+        self.state: State = {}
+        self.errors: dict[int, Exception] = {}
+        self._optimisers: list[Any] = []  # states of the optimisers that the moments were taken from
+        self._fast = fast(self)
+
+    def step(self, batch_size: int, settings: Sequence[SACSettings]) -> Metrics:
+        """Update each agent on a batch from its own replay buffer, with settings of its own."""
+        self.refresh()
+        return self._fast.step(batch_size, settings)
+
+    def sample(self, batch_size: int) -> list[Batch]:
+        """A batch of each agent; in the place of one that can't be drawn another's, and its error in `errors`.
+
+        Raises:
+            Exception: there is none without an error.
+        """
+        batches: dict[int, Batch] = {}
+        for i, agent in enumerate(self.agents):
+            try:
+                batches[i] = agent.sampler.sample(batch_size)
+            except Exception as error:
+                self.errors.setdefault(i, error)
+        if not batches:
+            raise self.errors[0]
+        masked = next(iter(batches.values()))
+        return [batches.get(i, masked) for i in range(len(self.agents))]
+
+    def act(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """Actions in [-1, 1], (S, B, m), at raw observations (S, B, n), sampled with standard normal noise (S, B, m)."""
+        self.refresh()
+        return self._fast.act(observations, noise)
+
+    # -- the update ------------------------------------------------------------------------------------------------
+
+    def update_(self, state: State, batch: Batch, numbers: Tensor, settings: SACSettings) -> Metrics:
+        r"""One step of critics, actor, temperature and targets, in place and in that order.
+
+        With N the number of transitions that the priors are shared out over, for each agent
+
+            y           = r + (1 - done) gamma (min_k target_k(s', a') - alpha log pi(a' | s'))
+            critics     : sum_k mean (q_k - y)^2 / (2 s^2) + negative_log_prior(q_k) / N
+            actor       : mean (alpha log pi(a | s) - min_k q_k(s, a)) + alpha negative_log_prior(pi) / N
+                          + w mean |mu(g s) - g mu(s)|^2,  mu = tanh(mean of pi), g another element of the group per state
+            temperature : -mean log_alpha (log pi(a | s) + target_entropy)
+
+        The actor's term is its MAP objective: minimising KL(pi || exp(q / alpha)) summed over N states, plus the prior,
+        is the line above divided by alpha / N.
+
+        Args:
+            state: see the module's docstring.
+            batch: `features`, `next_features` (S, B, n), `actions` (S, B, m) in [-1, 1], `rewards`, `dones` (S, B);
+                `transitions` (S,) the N above; `noise`, `next_noise` (S, B, m), standard normal; `discounts` (S, B) for
+                n-step returns only; and for the mirror loss `image_features` (S, B, n) of the states g s, and
+                `action_maps` (S, B, m, m).
+            numbers: the `PER_AGENT` settings, (5, S, 1).
+            settings: the others.
+        Returns:
+            Metrics, (S,) each: `actor_loss`, `critic_loss` (both without the prior), `ent_coef`, `ent_coef_loss`,
+            `actor_prior`, `critic_prior` (negative log priors over N, constants included), `entropy`, and `mirror_loss`
+            (without its weight) where it is in use.
+        """
+        rate, gamma, tau, noise_variance, target_entropy = numbers.unbind()
+        alpha, share = state["log_alpha"].exp(), 1 / batch["transitions"]
+        count = self.critics.members // self.actors.members
+
+        # The critics' targets
+        output = self.actors.apply(batch["next_features"], self.actors.assemble(state["actor"]))
+        following, log_prob = sample_with_log_prob(output, batch["next_noise"], self.blocks)
+        values = self.values(batch["next_features"], following, self.critics.assemble(state["target"]))
+        value = values.amin(1) - alpha * log_prob
+        y = batch["rewards"] + (1 - batch["dones"]) * batch.get("discounts", gamma) * value
+
+        # The critics
+        gradient, losses = gradient_of(
+            lambda vectors: self.critic_loss(batch, y, noise_variance, self.critics.assemble(vectors)), state["critic"]
         )
-        step = state[name + ".step"].add_(1)
-        t = step[:, :1].double()
-        scale = (1 - second**t).sqrt()
-        numbers = torch.stack([config.learning_rate * scale / (1 - first**t), config.epsilon * scale]).to(g.dtype)
-        rate, epsilon = materialised(numbers.repeat_interleave(len(vectors) // len(step), 1)).unbind()
-        mean.lerp_(g, 1 - first)
-        square.mul_(second).addcmul_(g, g, value=1 - second)
-        vectors.addcdiv_(rate * mean, square.sqrt().add_(epsilon), value=-1)
+        penalty = add_prior_(gradient, state, "critic", share.repeat_interleave(count).unsqueeze(1))
+        clip_(gradient.view(len(alpha), -1), settings.max_gradient_norm)
+        adam_step_(state, "critic", gradient, rate, settings)
+
+        # The actor, whose prior alpha scales; its metric is without it
+        improved = self.critics.assemble(state["critic"])
+        gradient, metrics = gradient_of(
+            lambda vectors: self.actor_loss(batch, alpha, improved, self.actors.assemble(vectors), settings),
+            state["actor"],
+        )
+        metrics["critic_loss"], metrics["critic_prior"] = losses, penalty.view(-1, count).sum(1)
+        metrics["actor_prior"] = add_prior_(gradient, state, "actor", share.unsqueeze(1), alpha)
+        metrics["ent_coef"] = alpha.squeeze(1)
+        adam_step_(state, "actor", clip_(gradient, settings.max_gradient_norm), rate, settings)
+
+        # The temperature
+        if settings.learn_temperature:
+            surplus = metrics["entropy"].unsqueeze(1) - target_entropy
+            metrics["ent_coef_loss"] = (state["log_alpha"] * surplus).squeeze(1)
+            adam_step_(state, "log_alpha", surplus, rate, settings)
+
+        # The targets
+        state["target"].lerp_(state["critic"], tau.repeat_interleave(count, 0))
+        return Metrics(tuple(metrics), torch.stack(list(metrics.values())))
+
+    def critic_loss(self, batch: Batch, y: Tensor, noise_variance: Tensor, weights: Any) -> tuple[Tensor, Tensor]:
+        """The loss of critics with these weights, summed over agents, and each agent's, (S,)."""
+        error = self.values(batch["features"], batch["actions"], weights) - y.unsqueeze(1)
+        losses = error.square().mean(2).sum(1) / (2 * noise_variance.squeeze(1))
+        return losses.sum(), losses
+
+    def actor_loss(
+        self, batch: Batch, alpha: Tensor, critics: Any, weights: Any, settings: SACSettings
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of actors with these weights, summed over agents, and each agent's metrics, (S,)."""
+        states = [batch["features"], *([batch["image_features"]] if settings.mirror_loss else [])]
+        output = self.actors.apply(torch.cat(states, 1), weights)
+        here = output[:, : batch["features"].shape[1]]
+        actions, log_prob = sample_with_log_prob(here, batch["noise"], self.blocks)
+        losses = (alpha * log_prob - self.values(batch["features"], actions, critics).amin(1)).mean(1)
+        metrics = {"actor_loss": losses, "entropy": -log_prob.mean(1)}
+        if settings.mirror_loss:
+            here, image = mode_action(output, self.blocks).chunk(2, dim=1)
+            difference = image - torch.einsum("...ij,...j->...i", batch["action_maps"], here)
+            metrics["mirror_loss"] = difference.square().sum(-1).mean(1)
+            losses = losses + settings.mirror_loss * metrics["mirror_loss"]
+        return losses.sum(), metrics
+
+    def values(self, features: Tensor, actions: Tensor, weights: Any) -> Tensor:
+        """The value of each of an agent's critics, (S, K, B)."""
+        x = torch.cat([features, actions], dim=-1)
+        count = self.critics.members // len(x)
+        x = x.unsqueeze(1).expand(-1, count, -1, -1).flatten(0, 1)
+        return self.critics.apply(x, weights).view(-1, count, x.shape[1])
+
+    def stacked(self, batches: Sequence[Batch]) -> Batch:
+        """The batches of all agents as one, with features in the place of raw observations."""
+        each = [with_features(batch, features) for batch, features in zip(batches, self.features, strict=True)]
+        return {name: torch.stack([batch[name] for batch in each]) for name in each[0]}
+
+    def sampled_actions(self, observations: Tensor, noise: Tensor, vectors: Tensor | None = None) -> Tensor:
+        """Actions as `act` gives them, of actors with these parameters, or with their own."""
+        seen = [features(x) for features, x in zip(self.features, observations.unbind(), strict=True)]
+        return sample_action(self.actors.apply(torch.stack(seen), self.actors.assemble(vectors)), noise, self.blocks)
+
+    # -- its memory ------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Follow what was done to the agents since the last update: loaded, cast or moved networks, new variances, optimisers.
+
+        Where all is as it was this compares some addresses.
+        """
+        moved = [ensemble.restack_() for ensemble in (self.actors, self.critics, self.targets)]
+        log_alphas = [agent.log_alpha for agent in self.agents]
+        holders = [optimiser.state for agent in self.agents for optimiser in agent.optimisers.values()]
+        addresses = [t.data_ptr() for t in log_alphas]
+        same = len(holders) == len(self._optimisers) and not any(map(is_not, holders, self._optimisers))
+        if not any(moved) and same and self._addresses == addresses:
+            return
+        state: State = {"actor": self.actors.flat, "critic": self.critics.flat, "target": self.targets.flat}
+        state["log_alpha"] = flatten_(log_alphas).view(-1, 1)
+        for name, ensemble in (("actor", self.actors), ("critic", self.critics)):
+            state[f"{name}.precision"], state[f"{name}.constant"] = prior_precision(ensemble)
+        for name, parameters in self._trained(log_alphas).items():
+            moments = [_moments(o, p) for o, ps in parameters for p in ps]
+            shape = state[name].shape
+            state[f"{name}.mean"] = flatten_([m["exp_avg"] for m in moments]).view(shape)
+            state[f"{name}.square"] = flatten_([m["exp_avg_sq"] for m in moments]).view(shape)
+            state[f"{name}.step"] = flatten_([m["step"] for m in moments]).view(len(self.agents), -1)
+        self.state, self._optimisers = state, holders
+        self._addresses = [t.data_ptr() for t in log_alphas]
+
+    _addresses: list[int] | None = None
+
+    def _trained(self, log_alphas: Sequence[Tensor]) -> dict[str, list[tuple[Any, Sequence[Tensor]]]]:
+        """Each agent's optimiser, and the parameters that it moves, by the state's names."""
+        trained: dict[str, list[tuple[Any, Sequence[Tensor]]]] = {}
+        ensembles = {"actor": self.actors, "critic": self.critics}
+        for name in self.agents[0].optimisers:
+            parts = (
+                [[p] for p in log_alphas] if name == "log_alpha" else _split(ensembles[name].parts, len(self.agents))
+            )
+            trained[name] = [(a.optimisers[name], ps) for a, ps in zip(self.agents, parts, strict=True)]
+        return trained
+
+    def unstack(self, index: int | None = None) -> None:
+        """Give agents memory of their own again, so that what one saves holds nothing of the others; or one of them."""
+        for agent in self.agents if index is None else [self.agents[index]]:
+            for tensor in (*agent.policy.parameters(), agent.log_alpha):
+                tensor.data = tensor.data.clone()
+            for optimiser in agent.optimisers.values():
+                for moments in optimiser.state.values():
+                    moments.update({k: t.clone() for k, t in moments.items()})
+
+
+def _split(parts: Sequence[Tensor], count: int) -> list[Sequence[Tensor]]:
+    size = len(parts) // count
+    return [parts[i * size : (i + 1) * size] for i in range(count)]
+
+
+def _moments(optimiser: torch.optim.Optimizer, p: Tensor) -> dict[str, Tensor]:
+    moments = optimiser.state[p]
+    if not moments:
+        moments.update(step=torch.zeros(()), exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+    moments["step"] = moments["step"].to(p.device)  # torch.optim.Adam keeps it on the CPU
+    return moments
+
+
+def with_features(batch: Batch, extractor: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    """A batch with features in the place of raw observations, where it has such."""
+    if "observations" not in batch:
+        return dict(batch)
+    rest = {name: tensor for name, tensor in batch.items() if name not in ("observations", "next_observations")}
+    here, after = extractor(torch.cat([batch["observations"], batch["next_observations"]])).chunk(2)
+    return {"features": here, "next_features": after, **rest}
+
+
+def gradient_of(loss: Callable[[Tensor], tuple[Tensor, Any]], vectors: Tensor) -> tuple[Tensor, Any]:
+    """The gradient of a loss by parameter vectors, and what else the loss returns."""
+    if torch.compiler.is_compiling():  # which knows torch.func's; by itself autograd takes less time
+        return torch.func.grad(loss, has_aux=True)(vectors)
+    with torch.enable_grad():
+        leaf = vectors.detach().requires_grad_()
+        value, other = loss(leaf)
+        (gradient,) = torch.autograd.grad(value, leaf)
+    detached = {k: t.detach() for k, t in other.items()} if isinstance(other, dict) else other.detach()
+    return gradient, detached
+
+
+def add_prior_(
+    gradient: Tensor, state: Mapping[str, Tensor], name: str, share: Tensor, weight: Tensor | float = 1.0
+) -> Tensor:
+    """Add the gradients of the negative log priors times `share` and `weight`, (N, 1), to gradients (N, n).
+
+    Returns:
+        the priors times `share` alone, (N,).
+    """
+    pull = state[f"{name}.precision"] * state[name]
+    gradient.add_(pull * (share * weight))
+    return (0.5 * torch.linalg.vecdot(pull, state[name]) + state[f"{name}.constant"]) * share.squeeze(1)
 
 
 def clip_(gradient: Tensor, max_norm: float | None) -> Tensor:
-    """The gradients (S, ...), each scaled down to `max_norm` where it is longer; nan where its length is none."""
+    """The gradients (S, n), each scaled down to `max_norm` where it is longer; nan where its length is none."""
     if max_norm is not None:
-        norm = gradient.flatten(1).norm(dim=1).view(-1, *[1] * (gradient.ndim - 1))
+        norm = gradient.norm(dim=1, keepdim=True)
         scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
         gradient.mul_(torch.where(norm.isfinite(), scale, torch.nan))  # 0 would end learning without a word
     return gradient
 
 
-def add_prior_(
-    gradient: Tensor, vectors: Tensor, prior: Prior, share: Tensor, weight: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Add the gradients of the negative log priors times `share` and `weight`, (N,), to gradients (N, n).
-
-    Returns:
-        the sum, and the priors times `share` alone, (N,).
-    """
-    pull = prior.pull(vectors)
-    value = (0.5 * torch.linalg.vecdot(pull, vectors) + prior.constant) * share
-    return gradient.addcmul_(pull, (share if weight is None else share * weight).unsqueeze(1)), value
-
-
-def update_(
-    state: Mapping[str, Tensor], batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig
-) -> dict[str, Tensor]:
-    r"""One step of critics, actor, temperature and targets, in place and in that order.
-
-    With N the number of transitions that the priors are shared out over, for each agent
-
-        y           = r + (1 - done) gamma (min_k target_k(s', a') - alpha log pi(a' | s'))
-        critics     : sum_k mean (q_k - y)^2 / (2 s^2) + negative_log_prior(q_k) / N
-        actor       : mean (alpha log pi(a | s) - min_k q_k(s, a)) + alpha negative_log_prior(pi) / N
-                      + w mean |mu(g s) - g mu(s)|^2,  mu = tanh(mean of pi), g another element of the group per state
-        temperature : -mean log_alpha (log pi(a | s) + target_entropy)
-
-    The actor's term is its MAP objective: minimising KL(pi || exp(q / alpha)) summed over N states, plus the prior,
-    is the line above divided by alpha / N.
-
-    Args:
-        state: the tensors listed in the module's docstring.
-        batch: `features`, `next_features` (S, B, n), `actions` (S, B, m) in [-1, 1], `rewards`, `dones` (S, B),
-            `transitions` (S,) the N above; `discounts` (S, B) for n-step returns only; and for the mirror loss
-            `image_features` (S, B, n) of the states g s, and `action_maps` (S, B, m, m), the matrices of g on actions.
-        noise: `current`, `next` (S, B, m), standard normal.
-    Returns:
-        Metrics, (S,) each: `actor_loss`, `critic_loss` (both without the prior), `ent_coef`, `ent_coef_loss`,
-        `actor_prior`, `critic_prior` (negative log priors over N, constants included), `entropy`, and `mirror_loss`
-        (without its weight) where it is in use.
-    """
-    with torch.no_grad():
-        return update_step_(state, batch, noise, config, (config.actors.prior(), config.critics.prior()))
-
-
-def update_step_(
-    state: Mapping[str, Tensor], batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig,
-    priors: tuple[Prior, Prior],
-) -> dict[str, Tensor]:  # fmt: skip
-    """`update_` with the priors of actors and critics, and outside of autograd; all of it is open to torch.compile."""
-    actors, critics = config.actors, config.critics
-    actor_prior, critic_prior = priors
-    alpha, share = state["log_alpha"].exp(), 1 / batch["transitions"]
-    agents, vectors = len(alpha), state["critic"].flatten(0, -2)
-    count = len(vectors) // agents
-    policy = actors.weights(state["actor"], trained=True)
-
-    def values(features: Tensor, actions: Tensor, weights: Any) -> Tensor:
-        """Each critic's of each agent, (S, K, B)."""
-        return critics(_pairs(features, actions, count), weights).view(agents, count, -1)
-
-    following, log_prob = sample_with_log_prob(actors(batch["next_features"], policy), noise["next"], config.blocks)
-    targets = critics.weights(state["target"].flatten(0, -2))
-    value = values(batch["next_features"], following, targets).amin(1) - alpha * log_prob
-    y = batch["rewards"] + (1 - batch["dones"]) * batch.get("discounts", config.gamma) * value
-
-    def critic_loss(weights: Any) -> tuple[Tensor, Tensor]:
-        error = values(batch["features"], batch["actions"], weights) - y.unsqueeze(1)
-        loss = error.square().mean(2).sum(1) / (2 * config.noise_variance)
-        return loss.sum(), loss
-
-    metrics = {}
-    gradient, metrics["critic_loss"] = critics.gradient(critic_loss, critics.weights(vectors, trained=True))
-    gradient, log_prior = add_prior_(gradient, vectors, critic_prior, share.repeat_interleave(count))
-    metrics["critic_prior"] = log_prior.view(agents, count).sum(1)
-    clipped = clip_(gradient.view(agents, count, -1), config.max_gradient_norm).view_as(state["critic"])
-    adam_step_(state, {"critic": clipped}, config)
-    improved = critics.weights(vectors)
-
-    def actor_loss(weights: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        seen = [batch["features"], *([batch["image_features"]] if config.mirror_loss else [])]
-        output = actors(torch.cat(seen, 1), weights)
-        here = output[:, : batch["features"].shape[1]]
-        actions, log_prob = sample_with_log_prob(here, noise["current"], config.blocks)
-        loss = (alpha * log_prob - values(batch["features"], actions, improved).amin(1)).mean(1)
-        parts = {"actor_loss": loss, "entropy": -log_prob.mean(1)}
-        if config.mirror_loss:
-            parts["mirror_loss"] = _mirror_loss(output, batch["action_maps"], config.blocks)
-            loss = loss + config.mirror_loss * parts["mirror_loss"]
-        return loss.sum(), parts
-
-    gradient, parts = actors.gradient(actor_loss, policy)
-    # alpha scales the prior's gradient, see the objective; the metric is without it
-    gradient, log_prior = add_prior_(gradient, state["actor"], actor_prior, share, alpha.squeeze(1))
-    metrics |= parts | {"actor_prior": log_prior, "ent_coef": alpha.squeeze(1)}
-    gradients = {"actor": clip_(gradient, config.max_gradient_norm)}
-    if config.learn_temperature:
-        surplus = metrics["entropy"].unsqueeze(1) - config.target_entropy
-        metrics["ent_coef_loss"] = (state["log_alpha"] * surplus).squeeze(1)
-        gradients["log_alpha"] = surplus
-    adam_step_(state, gradients, config)
-    if isinstance(config.tau, Tensor) or config.tau:
-        state["target"].lerp_(state["critic"], config.tau)
-    return metrics
-
-
-def _mirror_loss(output: Tensor, action_maps: Tensor, blocks: Tensor | None) -> Tensor:
-    """mean |mu(g s) - g mu(s)|^2, (S,), from the outputs at the states s and then at their images."""
-    here, image = mode_action(output, blocks).chunk(2, dim=1)
-    difference = image - torch.einsum("...ij,...j->...i", action_maps, here)
-    return difference.square().sum(-1).mean(1)
-
-
-def _pairs(features: Tensor, actions: Tensor, count: int) -> Tensor:
-    """Features and actions (S, B, n + m) for each critic of an agent, (S K, B, n + m)."""
-    x = torch.cat([features, actions], dim=-1)
-    return x.unsqueeze(1).expand(-1, count, -1, -1).reshape(-1, *x.shape[1:])
-
-
-def stack_tensors(parts: Sequence[Mapping[str, Tensor]], dim: int = 0) -> dict[str, Tensor]:
-    """Batches or noise of several agents, stacked along a new axis."""
-    if len(parts) == 1:
-        return {name: tensor.unsqueeze(dim) for name, tensor in parts[0].items()}
-    return {name: torch.stack([part[name] for part in parts], dim) for name in parts[0]}
-
-
-def update(
-    state: Mapping[str, Tensor], batch: Mapping[str, Tensor], noise: Mapping[str, Tensor], config: UpdateConfig
-) -> tuple[State, dict[str, Tensor]]:
-    """`update_` as a pure function: the new state, and metrics."""
-    new = {name: tensor.clone() for name, tensor in state.items()}
-    return new, update_(new, batch, noise, config)
-
-
-def sample_actions(
-    actors: Networks, weights: Any, observations: Tensor, noise: Tensor, extractors: Sequence[SymmetricFeatures],
-    blocks: Tensor | None,
-) -> Tensor:  # fmt: skip
-    """Actions in [-1, 1] of S agents, (S, B, m), sampled with the noise, (S, B, m), at raw observations (S, B, n).
-
-    Args:
-        weights: the actors' assembled weights.
-        extractors: one for each agent; they take the features.
-    """
-    each = [extractor(seen) for extractor, seen in zip(extractors, observations.unbind(), strict=True)]
-    return sample_action(actors(torch.stack(each), weights), noise, blocks)
+def adam_step_(state: State, name: str, gradient: Tensor, rate: Tensor, settings: SACSettings) -> None:
+    """One step of Adam, in place, for the vectors of a name; `rate` is each agent's learning rate, (S, 1)."""
+    first, second = settings.betas
+    mean, square, step = (state[f"{name}.{part}"] for part in ("mean", "square", "step"))
+    t = step.add_(1)[:, :1].double()
+    scale = (1 - second**t).sqrt()
+    numbers = torch.stack([rate * scale / (1 - first**t), settings.epsilon * scale]).to(gradient.dtype)
+    rates, epsilon = numbers.repeat_interleave(len(gradient) // len(t), 1).unbind()
+    mean.lerp_(gradient, 1 - first)
+    square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+    state[name].addcdiv_(rates * mean, square.sqrt().add_(epsilon), value=-1)

@@ -37,7 +37,7 @@ from rppdyn.groups import Group, O, O2eR3
 from rppdyn.jobs.config.compose import composed
 from rppdyn.jobs.fit_dynamics import INITIAL_SCALE, Dynamics
 from rppdyn.jobs.fitting.members import build_network
-from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
+from rppdyn.nn import EMLP, MLP, RPPEMLP, Ensemble
 from rppdyn.nn.hidden import component_major
 from rppdyn.reps import Rep, RepType, Scalar, T, V
 from rppdyn.runs.figures import COLOURS
@@ -79,13 +79,13 @@ HAMILTONIANS = {
 ODES = {"MLP": MLP, "RPP": shipped("rpp_ode"), "EMLP": shipped("emlp_ode"), "RPP, tensors": RPPEMLP}
 
 
-def stacked(build: Build, rep_in: Rep, rep_out: Rep, members: int, hidden: int) -> Stack:
+def stacked(build: Build, rep_in: Rep, rep_out: Rep, members: int, hidden: int) -> Ensemble:
     """Networks of seeds 0, 1, ..."""
     generators = (torch.Generator().manual_seed(seed) for seed in range(members))
-    return Stack([build(rep_in, rep_out, rep_in.G, hidden=hidden, generator=g) for g in generators])
+    return Ensemble([build(rep_in, rep_out, rep_in.G, hidden=hidden, generator=g) for g in generators])
 
 
-def training_step(stack: Stack, loss: Callable[[], Tensor]) -> Step:
+def training_step(stack: Ensemble, loss: Callable[[], Tensor]) -> Step:
     """One step of Adam; the loss is a sum over members, which share nothing."""
     optimiser = torch.optim.Adam(stack.parameters(), lr=1e-4, foreach=True)
 

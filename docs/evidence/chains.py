@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.groups import D, Group, O, O2eR3
-from rppdyn.nn import RPPEMLP, Stack
+from rppdyn.nn import RPPEMLP, Ensemble
 from rppdyn.nn.hidden import component_major
 from rppdyn.priors import VarianceLearning, learn_variances, negative_log_prior, weights_of
 from rppdyn.reps import RepType, T, V
@@ -129,11 +129,11 @@ def network(cell: Cell, arm: str, seed: int) -> RPPEMLP:
     )  # fmt: skip
 
 
-def trained(nets: list[RPPEMLP], x: Tensor, y: Tensor, noise: Tensor) -> tuple[Stack, list[Any]]:
+def trained(nets: list[RPPEMLP], x: Tensor, y: Tensor, noise: Tensor) -> tuple[Ensemble, list[Any]]:
     """A stack by MAP, with its evidence."""
     for net in nets:
         learn_variances(net)
-    stack = Stack(nets)
+    stack = Ensemble(nets)
     learning = VarianceLearning(stack, x, y, noise=noise, data=x.shape[1], sampled=False, steps=20, learning_rate=0.2)
     optimiser = torch.optim.Adam(weights_of(stack), lr=RATE)
     for step in range(STEPS):

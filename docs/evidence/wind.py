@@ -20,7 +20,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from rppdyn.equivariance.error import geometric_mean, relative_difference
-from rppdyn.nn import RPPEMLP, Stack
+from rppdyn.nn import RPPEMLP, Ensemble
 from rppdyn.nn.hidden import component_major
 from rppdyn.priors import VarianceLearning, learn_variances, negative_log_prior, weights_of
 from rppdyn.reps import T, V
@@ -70,7 +70,7 @@ def trained(nets: list[RPPEMLP], x: Tensor, y: Tensor, noise: Tensor, seeds: lis
     if learns:
         for net in nets:
             learn_variances(net)
-    stack = Stack(nets)
+    stack = Ensemble(nets)
     learning = (
         VarianceLearning(
             stack,

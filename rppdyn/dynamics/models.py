@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn.equivariance.error import relative_difference
-from rppdyn.nn import RPPEMLP, Stack
+from rppdyn.nn import RPPEMLP, Ensemble
 from rppdyn.nn.compiling import compiled
 from rppdyn.reps import Rep, Scalar
 
@@ -29,7 +29,7 @@ class DynamicsModel(nn.Module, ABC):
     the time on a CPU).
 
     Args:
-        net: a network of this package, a :class:`~rppdyn.nn.stacking.Stack` of them, or any module.
+        net: a network of this package, a :class:`~rppdyn.nn.ensemble.Ensemble` of them, or any module.
     """
 
     separable = False
@@ -106,7 +106,7 @@ class HamiltonianModel(DynamicsModel):
 
     def _gradient(self, z: Float[Tensor, "*batch n"], weights: Any) -> Float[Tensor, "*batch n"]:
         weights = self.assemble() if weights is None else weights
-        if isinstance(self.net, RPPEMLP | Stack) and z.shape[-1] % 2 == 0:
+        if isinstance(self.net, RPPEMLP | Ensemble) and z.shape[-1] % 2 == 0:
             return self.net.gradient(z, weights)
         return torch.func.grad(lambda z: self.hamiltonian(z, weights).sum())(z)
 

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.nn import InvariantNormaliser, Stack
+from rppdyn.nn import Ensemble, InvariantNormaliser
 from rppdyn.nn.assembling import Network
 from rppdyn.nn.normaliser import blocks_of, deviation_rep
 from rppdyn.reps import Rep, Scalar
@@ -60,7 +60,7 @@ class TransitionModel(nn.Module):
     as its network: :math:`f(\rho_x(g) x, \rho_u(g) u) = \rho_x(g) f(x, u)`.
 
     Args:
-        net: from :meth:`rep_in` to :meth:`rep_out`; or a :class:`~rppdyn.nn.Stack` of such networks, an ensemble, and then
+        net: from :meth:`rep_in` to :meth:`rep_out`; or a :class:`~rppdyn.nn.Ensemble` of such networks, an ensemble, and then
             states and actions have a leading axis of members.
         state_rep, action_rep: the representations.
         gaussian: whether the network also gives a standard deviation for each entry (PETS, Chua et al. 2018).
@@ -163,7 +163,7 @@ class TransitionModel(nn.Module):
                 f"states of shape {tuple(state.shape)} and actions of {tuple(action.shape)}: the last axes must have "
                 f"{sizes[0]} and {sizes[1]} entries"
             )
-        if not isinstance(self.net, Stack):
+        if not isinstance(self.net, Ensemble):
             prediction = self(state, action).unsqueeze(0)
         else:
             rows = (v.reshape(1, -1, v.shape[-1]).expand(self.net.members, -1, -1) for v in (state, action))

@@ -33,7 +33,7 @@ from rppdyn.jobs.fit_image import ImageFit, load_image_models
 from rppdyn.jobs.fit_regression import Regression, load_regressors
 from rppdyn.jobs.fitting.members import run_fit
 from rppdyn.jobs.results import FitResult, numbers
-from rppdyn.nn import Stack
+from rppdyn.nn import Ensemble
 from rppdyn.priors import Evidence, weights_of
 from rppdyn.runs import RunFolder
 from rppdyn.runs.figures import COLOURS, legend_below, save
@@ -234,10 +234,7 @@ class SubspaceFit:
     def _predicted(self, inputs: Float[Tensor, "members N ..."]) -> Float[Tensor, "members N out"]:
         """Outputs of the networks with the subspaces' parameters as they stand."""
         each = [subspace.parameters_by_name() for subspace in self.subspaces]
-        parameters = {
-            f"stack.stacked.{i}": torch.stack([own[name] for own in each])
-            for i, name in enumerate(self.fit.stack.names)
-        }
+        parameters = {f"stack.net.{name}": torch.stack([own[name] for own in each]) for name in self.fit.stack.names}
         return torch.func.functional_call(self.predict, parameters, (inputs,))
 
     def _losses(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, "members N"]:
@@ -340,7 +337,7 @@ class SubspaceFit:
                 subspace.load_message(record["message"], record["levels"])
                 net = subspace.network()
             nets.append(net)
-        return Stack(nets)
+        return Ensemble(nets)
 
     def save(self, folder: RunFolder) -> None:
         """Every setting's numbers and message."""
@@ -444,7 +441,7 @@ def _standardise_by_validation(fit: ImageFit) -> tuple[Tensor, Tensor]:
     return torch.stack(test).to(fit.device), torch.stack(test_targets).to(fit.device)
 
 
-def _initial_networks(config: BoundConfig, fit: Regression | ImageFit) -> Stack:
+def _initial_networks(config: BoundConfig, fit: Regression | ImageFit) -> Ensemble:
     """The first network of a finished fit as all members' initial one.
 
     Raises:
@@ -484,4 +481,4 @@ def _initial_networks(config: BoundConfig, fit: Regression | ImageFit) -> Stack:
                 f"{key}: {other.task.name} has images of other sizes or other classes than {config.task.name}"
             )
         net = models[0]
-    return Stack([net] * fit.stack.members).to(fit.inputs)
+    return Ensemble([net] * fit.stack.members).to(fit.inputs)

@@ -44,7 +44,7 @@ from rppdyn.jobs.fitting.members import (
 )
 from rppdyn.jobs.plots import draw_rollouts
 from rppdyn.jobs.results import FitResult, by_member
-from rppdyn.nn import Chained, Stack
+from rppdyn.nn import Chained, Ensemble
 from rppdyn.nn.compiling import can_compile, check_compiler
 from rppdyn.reps import Rep, Scalar, V
 from rppdyn.runs import Progress, RunFolder
@@ -82,7 +82,7 @@ class DynamicsFit(StackFit):
     trained: DynamicsModel
     rep: Rep
 
-    def __init__(self, config: FitConfig, stack: Stack, inputs: Tensor, targets: Tensor, *, by_gradients: bool):
+    def __init__(self, config: FitConfig, stack: Ensemble, inputs: Tensor, targets: Tensor, *, by_gradients: bool):
         super().__init__(config, stack, inputs, targets, longest=LONGEST, by_gradients=by_gradients)
         self.curves: dict[str, Any] = {}
         self.example: dict[str, Any] = {}
@@ -139,7 +139,7 @@ class DynamicsFit(StackFit):
     def predict_one(self, net: Any, inputs: Tensor) -> Tensor:
         return self.solve(self.system(Chained(net)), None, inputs).states[..., 1:, :]
 
-    def predict_each(self, stack: Stack, weights: Any, inputs: Float[Tensor, "N d"]) -> Float[Tensor, "N T n"]:
+    def predict_each(self, stack: Ensemble, weights: Any, inputs: Float[Tensor, "N d"]) -> Float[Tensor, "N T n"]:
         return self.solve(self.system(stack), weights, inputs.unsqueeze(1)).states[..., 1:, :].squeeze(1)
 
     def members(self) -> list[DynamicsModel]:
@@ -417,7 +417,7 @@ def load_models(config: FitDynamicsConfig, folder: RunFolder) -> tuple[Dynamics,
 class _PartFit:
     """A worker's part of a fit: a stack of some of the members, to take their gradients."""
 
-    def __init__(self, config: FitDynamicsConfig, times: Float[Tensor, " T"], compiled: bool, stack: Stack):
+    def __init__(self, config: FitDynamicsConfig, times: Float[Tensor, " T"], compiled: bool, stack: Ensemble):
         self.config, self.times, self.stack, self.model = config, times, stack, _system(config, stack)
         if compiled:
             self.model.compile(dynamic=False)
@@ -494,7 +494,7 @@ class Parts:
             sent to the workers, so it is a function of a module or an object of a class of one.
     """
 
-    def __init__(self, stack: Stack, workers: Sequence[Worker], build: Callable[[Stack], Backward]):
+    def __init__(self, stack: Ensemble, workers: Sequence[Worker], build: Callable[[Ensemble], Backward]):
         self.workers, self.parameters = workers, list(stack.stacked)
         self.slices = _slices(stack.members, len(workers))
         shapes, dtype = [p.shape for p in self.parameters], self.parameters[0].dtype
@@ -546,7 +546,7 @@ class _Worker:
     gradients: list[Tensor]
 
 
-def _take(part: Stack, build: Callable[[Stack], Backward], of: int, members: slice, folder: str) -> None:
+def _take(part: Ensemble, build: Callable[[Ensemble], Backward], of: int, members: slice, folder: str) -> None:
     values, gradients = _shared(folder, [(of, *p.shape[1:]) for p in part.stacked], part.stacked[0].dtype)
     for parameter, value in zip(part.stacked, values, strict=True):
         parameter.data = value[members]

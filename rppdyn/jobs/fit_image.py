@@ -27,7 +27,7 @@ from rppdyn.jobs.config.image import FitImageConfig
 from rppdyn.jobs.fitting.members import GAUSSIAN, FitLoss, StackFit, load_members, run_fit, stack_of
 from rppdyn.jobs.fitting.user_data import FittedFunction, as_file, fitted
 from rppdyn.jobs.results import FitResult, numbers
-from rppdyn.nn import Stack
+from rppdyn.nn import Ensemble
 from rppdyn.priors import Categorical
 from rppdyn.runs import RunFolder
 from rppdyn.runs.workers import stream
@@ -99,7 +99,7 @@ class ImageFit(StackFit):
     def predict_one(self, net: nn.Module, inputs: Tensor) -> Tensor:
         return net(inputs)
 
-    def predict_each(self, stack: Stack, weights: None, inputs: Tensor) -> Tensor:
+    def predict_each(self, stack: Ensemble, weights: None, inputs: Tensor) -> Tensor:
         return stack.per_member(self.predict_one, inputs.unsqueeze(1)).squeeze(1)
 
     def prepare(

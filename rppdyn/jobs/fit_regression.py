@@ -34,7 +34,7 @@ from rppdyn.jobs.fitting.user_data import (
     warn_of_sizes,
 )
 from rppdyn.jobs.results import FitResult, by_member
-from rppdyn.nn import Chained, InvariantNormaliser, Stack
+from rppdyn.nn import Chained, Ensemble, InvariantNormaliser
 from rppdyn.reps import V
 from rppdyn.runs import RunFolder
 from rppdyn.runs.workers import data_stream, stream
@@ -110,7 +110,7 @@ class Regression(StackFit):
     def predict_one(self, net: Any, inputs: Tensor) -> Tensor:
         return Chained(net)(inputs)
 
-    def predict_each(self, stack: Stack, weights: Any, inputs: Tensor) -> Tensor:
+    def predict_each(self, stack: Ensemble, weights: Any, inputs: Tensor) -> Tensor:
         return stack.apply(inputs.unsqueeze(1), weights).squeeze(1)
 
     def members(self) -> list[Regressor]:
@@ -280,7 +280,9 @@ def load_regressors(config: FitRegressionConfig, folder: RunFolder) -> tuple[Reg
     return regression, regression.members()
 
 
-def regressors(stack: Stack, normalisers: Sequence[tuple[InvariantNormaliser, InvariantNormaliser]]) -> list[Regressor]:
+def regressors(
+    stack: Ensemble, normalisers: Sequence[tuple[InvariantNormaliser, InvariantNormaliser]]
+) -> list[Regressor]:
     """Members of a stack between their normalisers, in float64 on the CPU."""
     return [
         Regressor(first, stack.member(index), last).double().cpu().requires_grad_(False)

@@ -36,7 +36,7 @@ from rppdyn.jobs.plots import draw_horizons
 from rppdyn.jobs.results import FitResult, by_member
 from rppdyn.jobs.training import building
 from rppdyn.jobs.training.building import certify_variance
-from rppdyn.nn import Chained, Stack
+from rppdyn.nn import Chained, Ensemble
 from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.runs.files import write_json
 from rppdyn.runs.workers import stream
@@ -153,7 +153,7 @@ class Transition(StackFit):
     def predict_one(self, net: Any, inputs: Tensor) -> Tensor:
         return self._predict(self._member(Chained(net)), None, inputs)
 
-    def predict_each(self, stack: Stack, weights: Any, inputs: Tensor) -> Tensor:
+    def predict_each(self, stack: Ensemble, weights: Any, inputs: Tensor) -> Tensor:
         return self._predict(self._member(stack), weights, inputs.unsqueeze(1)).squeeze(1)
 
     def _member(self, net: Any) -> TransitionModel:
@@ -301,7 +301,7 @@ def _same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     )
 
 
-def build_networks(config: FitTransitionConfig, spec: SymmetrySpec) -> Stack:
+def build_networks(config: FitTransitionConfig, spec: SymmetrySpec) -> Ensemble:
     """The configured model's networks, one with each seed."""
     rep_in = TransitionModel.rep_in(spec.obs_rep, spec.action_rep)
     rep_out = TransitionModel.rep_out(spec.obs_rep, config.model.gaussian, config.model.reward)

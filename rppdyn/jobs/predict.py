@@ -26,7 +26,7 @@ from rppdyn.jobs.fit_trajectories import load_recordings
 from rppdyn.jobs.fit_transition import load_transition_model
 from rppdyn.jobs.fitting.user_data import FittedFunction, like, mean_or_all
 from rppdyn.jobs.training.evaluation import agent_of
-from rppdyn.nn import Stack
+from rppdyn.nn import Ensemble
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import replacing, write_measured
 from rppdyn.tasks import read_recordings
@@ -45,7 +45,7 @@ class FittedTransitions:
     """
 
     def __init__(self, model: TransitionModel, spec: SymmetrySpec):
-        assert isinstance(model.net, Stack)
+        assert isinstance(model.net, Ensemble)
         self.model, self.spec, self.members = model.double(), spec, model.net.members
         self.sizes = spec.obs.dim, spec.action.dim
 

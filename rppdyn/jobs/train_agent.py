@@ -17,8 +17,8 @@ from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC, Agent, LearnVariances, WidenVariances
-from rppdyn.agents.multi_seed import LOG_INTERVAL, SeedTrainer, train_together
 from rppdyn.agents.policy import prior_share, widest
+from rppdyn.agents.seeds import LOG_INTERVAL, SeedTrainer, train_together
 from rppdyn.agents.workers import WorkerEnv
 from rppdyn.envs import SymmetrySpec, certificate_for, share_of, why_not_capturable
 from rppdyn.envs.spec import VERDICTS

@@ -1,6 +1,7 @@
 """Relaxed layers and networks: sums of pathways, each with its own prior."""
 
 from rppdyn.nn.bilinear import Bilinear
+from rppdyn.nn.ensemble import Ensemble
 from rppdyn.nn.frame import LearnedFrame
 from rppdyn.nn.hidden import (
     ACTIVATIONS,
@@ -18,11 +19,10 @@ from rppdyn.nn.networks import EMLP, MLP, RPPEMLP, Chained
 from rppdyn.nn.normaliser import InvariantNormaliser
 from rppdyn.nn.pathways import EquivariantPathway, FreePathway, LinearPathway, Pathway, named_pathways
 from rppdyn.nn.products import ChannelProducts
-from rppdyn.nn.stacking import Stack
 
 __all__ = [
     "ACTIVATIONS", "Activation", "Bilinear", "ChannelProducts", "Chained", "EMLP",
     "EquivariantPathway", "FreePathway", "Gate", "InvariantNormaliser", "LearnedFrame", "LinearPathway", "MLP",
-    "Pathway", "Pointwise", "RPPEMLP", "RelaxedLinear", "Stack", "gated", "hidden_representation", "merge",
+    "Pathway", "Pointwise", "RPPEMLP", "RelaxedLinear", "Ensemble", "gated", "hidden_representation", "merge",
     "named_pathways", "regular_hidden", "tensor_hidden",
 ]  # fmt: skip

@@ -254,6 +254,8 @@ class CoefficientMap(ExactBuffers):
     cols: Tensor
     values: Tensor
     values_exact: Tensor
+    index_of_runs: Tensor
+    ties: Tensor | None
 
     def __init__(self, basis: Basis, shape: Sequence[int]):
         super().__init__()
@@ -283,7 +285,12 @@ class CoefficientMap(ExactBuffers):
             )  # where there is no entry: sums of zeros into one place take long
             factor = values.new_zeros(self.size).scatter_(0, rows, values)
             self.form = "gather" if (factor == 1).all() else "signed gather"
-            self.register_constant("index", spread.scatter_(0, rows, cols))
+            index = spread.scatter_(0, rows, cols)
+            self.register_constant("index", index)
+            self.run = _longest_run(index, self.rank)
+            runs, used = index[:: self.run] // self.run, (factor != 0).view(-1, self.run).any(1)
+            self.register_constant("index_of_runs", runs)
+            self.register_constant("ties", _ties(runs, used, self.rank // self.run))
             if self.form == "signed gather":
                 self.register_constant("values", factor)
         else:
@@ -293,17 +300,30 @@ class CoefficientMap(ExactBuffers):
                 self.register_constant("cols", cols)
                 self.register_constant("values", values)
 
-    def forward(self, theta: Float[Tensor, " rank"], onto: Float[Tensor, "..."] | None = None) -> Float[Tensor, "..."]:
-        """The dense tensor, added to ``onto`` where that is given."""
+    def forward(
+        self, theta: Float[Tensor, "*members rank"], onto: Float[Tensor, "..."] | None = None
+    ) -> Float[Tensor, "..."]:
+        """The dense tensor, added to ``onto`` where that is given; several members' have a leading axis."""
+        shape = (*theta.shape[:-1], *self.shape)
         if self.form == "sparse":
-            entries = theta.index_select(0, self.cols) * self.values
-            base = theta.new_zeros(self.size) if onto is None else onto.reshape(-1)
-            return base.index_add(0, self.rows, entries).view(self.shape)
+            entries = theta.index_select(-1, self.cols) * self.values
+            base = (
+                theta.new_zeros(*theta.shape[:-1], self.size) if onto is None else onto.reshape(*theta.shape[:-1], -1)
+            )
+            return base.index_add(-1, self.rows, entries).view(shape)
         if self.form == "zero":
-            return theta.new_zeros(self.shape) if onto is None else onto
-        dense = theta.index_select(0, self.index)
-        dense = (dense if self.form == "gather" else dense * self.values).view(self.shape)
-        return dense if onto is None else dense + onto
+            return theta.new_zeros(shape) if onto is None else onto
+        runs = theta.unflatten(-1, (-1, self.run))
+        if torch.compiler.is_compiling() and self.ties is not None:
+            runs = TiedGather.apply(runs, self.index_of_runs, self.ties)
+        else:
+            runs = runs.index_select(-2, self.index_of_runs)
+        # in runs until the end, so that a compiled loop's inner one is a run, and contiguous
+        if self.form == "signed gather":
+            runs = runs * self.values.view(-1, self.run)
+        if onto is not None:
+            runs = runs + onto.reshape(runs.shape)
+        return runs.view(shape)
 
     def takes_constants(self, saved: Mapping[str, Tensor]) -> bool:
         """Check whether a saved basis spans the same maps: another basis of them is as good, with its own coefficients."""
@@ -334,7 +354,7 @@ class CoefficientMap(ExactBuffers):
             if (working := self._exact.get(name)) is not None:
                 self._buffers[working] = value.to(like)
 
-    def beta(self, theta: Float[Tensor, " rank"]) -> Float[Tensor, " rank"]:
+    def beta(self, theta: Float[Tensor, "*members rank"]) -> Float[Tensor, "*members rank"]:
         """The coefficients in the orthonormal basis."""
         return theta * self.scale
 
@@ -391,6 +411,58 @@ def _saved_entries(saved: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor,
     values = on_cpu.get("values_exact", torch.ones(len(cols))).double()
     rows = values.nonzero().squeeze(1)
     return rows, cols[rows], values[rows], scale
+
+
+MAX_TIES = 16
+"""Weights tied to one parameter up to which a compiled gradient gathers them; scattered, threads wait for each other."""
+
+
+class TiedGather(torch.autograd.Function):
+    r"""Gather weights from the parameters that they are tied to; the gradient gathers, too.
+
+    Torch's own gradient of a gather scatters, one addition after the other. Where each parameter has the same number k of
+    weights, which are known, it is a sum of k gathers, :math:`\bar\theta_j = \sum_{i=1}^k \bar w_{t_i(j)}`. Parameters and
+    weights come in runs of neighbours (the copies of a representation), so that a compiled loop's inner one is contiguous.
+    """
+
+    @staticmethod
+    def forward(
+        theta: Float[Tensor, "*members rank run"], index: Int[Tensor, " runs"], ties: Int[Tensor, "k rank"]
+    ) -> Float[Tensor, "*members runs run"]:
+        return theta.index_select(-2, index)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        first, *others = ctx.saved_tensors[0].unbind()
+        total = gradient.index_select(-2, first)
+        for index in others:
+            total = total + gradient.index_select(-2, index)
+        if total.device.type == "cpu":  # as_strided takes memory: the sum is computed once, and in runs
+            total = total.as_strided(total.shape, total.stride())
+        return total, None, None
+
+
+def _longest_run(index: Tensor, rank: int) -> int:
+    """The largest number of neighbours that are everywhere tied to as many neighbours, from a multiple of it on."""
+    for run in range(min(len(index), rank), 1, -1):
+        if len(index) % run == 0 and rank % run == 0:
+            heads = index[::run]
+            if (heads % run == 0).all() and (index.view(-1, run) == heads.unsqueeze(1) + torch.arange(run)).all():
+                return run
+    return 1
+
+
+def _ties(runs: Tensor, used: Tensor, count: int) -> Tensor | None:
+    """The runs of weights tied to each run of parameters, (k, count); None where their numbers differ, or are too many."""
+    counts = runs[used].bincount(minlength=count)
+    if not count or counts.min() != counts.max() or not 0 < counts.max() <= MAX_TIES:
+        return None
+    order = torch.where(used, runs, count).argsort(stable=True)[: int(used.sum())]
+    return order.view(count, -1).T.contiguous()
 
 
 def _copies_inside(basis: Basis) -> Tensor:

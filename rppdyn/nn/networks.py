@@ -86,13 +86,26 @@ class HiddenBlock(nn.Module):
         return _assemble(self.linear), bilinear, gate
 
     def forward(self, x: Float[Tensor, "*batch in"], weights: tuple | None = None) -> Float[Tensor, "*batch out"]:
-        linear, bilinear, gate = self.assemble() if weights is None else weights
-        if isinstance(self.gate, Pointwise) and self.bilinear is None:
-            return self.gate(_samples_first(x, *linear))
-        y = _affine(_samples_last(x, linear[0]), *linear)
-        y = y if self.bilinear is None else self.bilinear.samples_last(y, bilinear)
-        y = self.gate.samples_last(y, gate) if isinstance(self.gate, Gate) else self.gate(y.mT).mT
+        weights = self.assemble() if weights is None else weights
+        (weight, bias), *_ = weights
+        if self.is_plain and weight.ndim == 2:
+            return self.gate(F.linear(x, weight, bias))
+        y = self.samples_last(_samples_last(x, weight), weights)
         return y.mT.view(*x.shape[:-1], y.shape[-2])
+
+    @property
+    def is_plain(self) -> bool:
+        """True if it is a linear layer and a point-wise activation."""
+        return isinstance(self.gate, Pointwise) and self.bilinear is None
+
+    def samples_last(
+        self, x: Float[Tensor, "*stack in samples"], weights: tuple
+    ) -> Float[Tensor, "*stack out samples"]:
+        """The same for features as they lie in memory between layers."""
+        linear, bilinear, gate = weights
+        y = _affine(x, *linear)
+        y = y if self.bilinear is None else self.bilinear.samples_last(y, bilinear)
+        return self.gate.samples_last(y, gate) if isinstance(self.gate, Gate) else self.gate.activation(y)
 
 
 def _assemble(layer: RelaxedLinear | nn.Linear) -> AffineMap:
@@ -115,12 +128,6 @@ def _affine(
     if bias is None:
         return weight @ x
     return (torch.addmm if weight.ndim == 2 else torch.baddbmm)(bias.unsqueeze(-1), weight, x)
-
-
-def _samples_first(x: Float[Tensor, "*batch in"], weight: Tensor, bias: Tensor | None) -> Float[Tensor, "*batch out"]:
-    if weight.ndim == 2:
-        return F.linear(x, weight, bias)
-    return _affine(_samples_last(x, weight), weight, bias).mT.reshape(*x.shape[:-1], weight.shape[-2])
 
 
 class RPPEMLP(Network, ExactBuffers):
@@ -277,7 +284,7 @@ class RPPEMLP(Network, ExactBuffers):
     def assemble(self) -> Weights:
         """The weights of all layers, assembled: a list of nested tuples of tensors, for :meth:`apply`.
 
-        Those of several networks (:class:`~rppdyn.nn.Stack`) have one leading axis, and so have the inputs that they are
+        Those of several networks (:class:`~rppdyn.nn.Ensemble`) have one leading axis, and so have the inputs that they are
         applied to.
         """
         return [*(block.assemble() for block in self.blocks), _assemble(self.head)]
@@ -285,11 +292,14 @@ class RPPEMLP(Network, ExactBuffers):
     def _run(self, x: Float[Tensor, "*batch in"], weights: Weights) -> Float[Tensor, "*batch out"]:
         check_size(x, self.rep_in)
         *hidden, head = weights
+        if head[0].ndim == 2 and all(block.is_plain for block in self.blocks):
+            for block, block_weights in zip(self.blocks, hidden, strict=True):
+                x = block(x, block_weights)
+            return F.linear(x, *head)
+        y = _samples_last(x, head[0])
         for block, block_weights in zip(self.blocks, hidden, strict=True):
-            x = block(x, block_weights)
-        if self.blocks and isinstance(self.blocks[-1].gate, Gate):
-            return _affine(_samples_last(x, head[0]), *head).mT.contiguous().view(*x.shape[:-1], self.rep_out.dim)
-        return _samples_first(x, *head)
+            y = block.samples_last(y, block_weights)
+        return _affine(y, *head).mT.contiguous().view(*x.shape[:-1], self.rep_out.dim)
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
         return self._run(x, self.assemble())

@@ -73,8 +73,11 @@ class Pathway(ExactBuffers, ABC):
             self.register_exact("unit", torch.tensor(unit, dtype=torch.float64))
 
     def in_units(self, parameter: Tensor) -> Tensor:
-        """The coefficients in a stored parameter."""
-        return parameter if self.unit is None else self.unit * parameter
+        """The coefficients in a stored parameter; in an ensemble's each member's are in its own unit."""
+        if self.unit is None:
+            return parameter
+        unit = self.unit
+        return (unit if unit.ndim == 0 else unit.view(-1, *[1] * (parameter.ndim - 1))) * parameter
 
     @torch.no_grad()
     def follow_variance(self, optimiser: torch.optim.Optimizer | None = None) -> None:
@@ -252,7 +255,8 @@ class EquivariantPathway(LinearPathway):
         if self.weight is not None:
             weight = self.weight_map(self.in_units(self.weight), weight)
         elif weight is None:
-            weight = self.weight_map.scale.new_zeros(self.weight_map.shape)
+            members = () if self.bias is None else self.bias.shape[:-1]
+            weight = self.weight_map.scale.new_zeros(*members, *self.weight_map.shape)
         stored, bias_map = self.bias, self.bias_map
         return weight, bias if stored is None or bias_map is None else bias_map(self.in_units(stored), bias)
 

@@ -144,7 +144,7 @@ class ChannelProducts(ExactBuffers):
             self.use_basis({})
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
-    def assemble(self) -> Float[Tensor, " n"]:
+    def assemble(self) -> Float[Tensor, "*members n"]:
         """The weights."""
         return self.equivariant.weight
 

@@ -1,6 +1,6 @@
 """Gaussian priors of pathways, and the marginal likelihood by which their variances are learned."""
 
-from rppdyn.nn.stacking import weights_of
+from rppdyn.nn.ensemble import weights_of
 from rppdyn.priors.joint import joint_evidence
 from rppdyn.priors.laplace import Evidence, curvature, gradient_curvature, kronecker_evidence, learn_variances
 from rppdyn.priors.learning import VarianceLearning

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn.errors import DivergedError
+from rppdyn.nn.ensemble import Ensemble
 from rppdyn.nn.pathways import Pathway, named_pathways
-from rppdyn.nn.stacking import Stack
 from rppdyn.priors.laplace import Evidence, PathwayEvidence, PredictEach
 from rppdyn.priors.likelihood import Likelihood
 
@@ -211,12 +211,12 @@ class _Jacobian:
 
     def __init__(self, module: nn.Module, names: list[str], predict: Predict | None, predict_each: PredictEach | None):
         self.module, self.names = copy.deepcopy(module).requires_grad_(True), names
-        self.stack = Stack([module])
+        self.stack = Ensemble([module])
         self.predict = predict or (lambda net, x: net(x))
         self.predict_each = predict_each or self._by_vmap
         self.given_each = predict_each is not None
 
-    def _by_vmap(self, stack: Stack, weights: None, x: Tensor) -> Tensor:
+    def _by_vmap(self, stack: Ensemble, weights: None, x: Tensor) -> Tensor:
         return stack.per_member(lambda net, x: self.predict(net, x.unsqueeze(0)).squeeze(0), x)
 
     def outputs(self, x: Tensor) -> Tensor:

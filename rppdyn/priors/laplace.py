@@ -16,9 +16,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn.nn.curvature import Kronecker
+from rppdyn.nn.ensemble import Ensemble
 from rppdyn.nn.networks import RPPEMLP, Weights
 from rppdyn.nn.pathways import AffineMap, Pathway, named_pathways
-from rppdyn.nn.stacking import Stack
 from rppdyn.priors.likelihood import Likelihood
 
 CURVATURES = ("joint", "kronecker")
@@ -260,7 +260,7 @@ def kronecker_evidence(
 Blocks = dict[tuple[str, str], list[Kronecker]]
 """Curvature by layer and pathway, as `rppdyn.nn.pathways.named_pathways` names them."""
 
-PredictEach = Callable[[Stack, Weights | None, Any], Tensor]
+PredictEach = Callable[[Ensemble, Weights | None, Any], Tensor]
 """Outputs ``(N, *out)`` of N data by a stack of as many networks, one for each, with weights that were assembled or None."""
 
 Uses = dict[str, list[tuple[Tensor, Tensor]]]
@@ -343,7 +343,7 @@ def gradient_curvature(
 
     Args:
         predict: outputs ``(N, *out)`` of a batch by a stack of as many copies of the network, one for each datum, with these
-            weights (as `Stack.assemble` gives them).
+            weights (as `Ensemble.assemble` gives them).
     """
     _check(total)
     net = copy.deepcopy(net)
@@ -353,7 +353,7 @@ def gradient_curvature(
         if not len(batch):
             continue
         with torch.no_grad():
-            stack = Stack([net] * len(batch))
+            stack = Ensemble([net] * len(batch))
             weights = stack.assemble()
         layers = _leaves(net, weights)
         tensors = [w.requires_grad_() for layer in layers.values() for w in layer if w is not None]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rppdyn.errors import DivergedError
-from rppdyn.nn import RPPEMLP, Chained, Stack
+from rppdyn.nn import RPPEMLP, Chained, Ensemble
 from rppdyn.nn.pathways import in_new_unit, named_pathways
 from rppdyn.priors.joint import Predict, beyond_memory, joint_evidence
 from rppdyn.priors.laplace import Evidence, PredictEach, check_form, curvature, gradient_curvature, kronecker_evidence
@@ -50,7 +50,7 @@ class VarianceLearning:
     are, and its metrics are nan.
 
     Args:
-        stack: stack of networks that went through :func:`learn_variances`; of one, ``Stack([net])``.
+        stack: stack of networks that went through :func:`learn_variances`; of one, ``Ensemble([net])``.
         inputs, targets: the training data, ``(members, N, ...)``.
         density: the likelihood with a variance; of one without, ``lambda _: Categorical()``.
         noise: ``(members,)``, the logarithms of these variances, learned in place; None of a likelihood without, and for a
@@ -80,7 +80,7 @@ class VarianceLearning:
 
     def __init__(
         self,
-        stack: Stack,
+        stack: Ensemble,
         inputs: Tensor,
         targets: Tensor,
         density: Callable[[Any], Likelihood] = Gaussian,

@@ -17,6 +17,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rppdyn.nn.ensemble import Ensemble, call_with
 from rppdyn.nn.pathways import named_pathways, summed_squares
 
 
@@ -171,6 +172,29 @@ def negative_log_prior(module: nn.Module, log_variances: LogVariances | None = N
     w2, s = torch.stack(squares), torch.stack(logs)  # a few operations for all pathways together
     normaliser = torch.stack([n * log for n, log in zip(counts, logs, strict=True)]).sum()
     return 0.5 * ((w2 * (-s).exp()).sum() + normaliser + sum(counts) * math.log(2 * math.pi))
+
+
+def prior_precision(ensemble: Ensemble) -> tuple[Float[Tensor, "N n"], Float[Tensor, " members"]]:
+    r"""The diagonal of :math:`\Lambda` and the constants of :math:`v^T \Lambda v / 2 + b`, the negative log priors of networks.
+
+    Every pathway's coefficients are multiples of its parameters, and its prior is Gaussian. So the gradient of the negative log
+    prior at a vector of ones is the diagonal.
+
+    Args:
+        ensemble: networks that own their parameters, which are vectors v of ``ensemble.flat``.
+    Returns:
+        :math:`\Lambda`, one row for all where networks agree, which saves memory, and b.
+    """
+    ones = torch.ones_like(ensemble.flat[:1])
+    rows, constants = [], []
+    for net in ensemble.nets:
+        value = lambda v, net=net: call_with(  # noqa: E731
+            net, {name: part.squeeze(0) for name, part in ensemble.named(v).items()}, negative_log_prior
+        )
+        rows.append(torch.func.grad(value)(ones))
+        constants.append(value(torch.zeros_like(ones)).detach())
+    agree = all(torch.equal(row, rows[0]) for row in rows)
+    return rows[0] if agree else torch.cat(rows), torch.stack(constants)
 
 
 NARROW_SHARE = 1e-3

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rppdyn.agents import RPPSAC, LearnVariances, WidenVariances
+from rppdyn.agents.sac import predict
 from rppdyn.envs import certify, make_env, save_certificate, share_of, symmetry_spec
 from rppdyn.nn.compiling import can_compile
 from rppdyn.nn.pathways import FreePathway, named_pathways, prior_unit
@@ -112,7 +113,7 @@ def test_training_acts_by_the_units_that_the_actor_has_now(compile):
     callback._init_callback()
     observations = torch.randn(4, 17, generator=torch.Generator().manual_seed(0)).numpy()
     states = model.actor.generator.get_state()
-    actions = model._own_stack.predict([observations])[0]
+    actions = predict(model.own_update, [observations])[0]
     for net in model.critic.q_networks:
         for _, name, pathway in named_pathways(net):
             if name == "free":
@@ -120,9 +121,9 @@ def test_training_acts_by_the_units_that_the_actor_has_now(compile):
     callback._follow()
     assert model.actor.net.pathway_variances()["head"]["free"] < 1e-3
     model.actor.generator.set_state(states)
-    assert np.allclose(model._own_stack.predict([observations])[0], actions, atol=1e-5)
+    assert np.allclose(predict(model.own_update, [observations])[0], actions, atol=1e-5)
     model.learn(10, reset_num_timesteps=False)
-    head = model.actor.function.weights(model.actor.function.vectors())[-2][0]
+    head = model.actor.net.head.assemble()[0].detach()
     torch.testing.assert_close(head, model.actor.net.head.assemble()[0], rtol=1e-5, atol=1e-7)
 
 
@@ -207,9 +208,9 @@ def test_units_follow_variances_and_functions_stay(variance):
     assert len(set(units)) == 4 and min(units) < 0.9  # two layers of two critics, and their targets'
 
     # what updates work on is what the modules are, and Adam's step in the free weights is of the unit's size
-    model.critic.function.prior()
-    vectors = model.critic.function.vectors()
-    for weight, k in zip(model.critic.function.weights(vectors)[::2], range(2), strict=True):
+    model.own_update.refresh()
+    (hidden, *_), head = model.own_update.critics.assemble(model.update_state()["critic"])
+    for (weight, _), k in zip((hidden, head), range(2), strict=True):
         for one, net in zip(weight, model.critic.q_networks, strict=True):
             layer = net.head if k == 1 else net.blocks[0].linear
             torch.testing.assert_close(one, layer.assemble()[0], rtol=1e-5, atol=1e-7)

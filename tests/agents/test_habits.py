@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from rppdyn.agents import RPPPPO, RPPSAC
-from rppdyn.agents.functional import BatchedMLP, stacked
+from rppdyn.agents.update import gradient_of
 from rppdyn.groups import Z
 from rppdyn.nn import RPPEMLP
+from rppdyn.nn.ensemble import Ensemble
 from rppdyn.reps import V
 
 PENDULUM = "InvertedPendulum-v5"
@@ -74,21 +75,16 @@ def test_updates_have_autograds_gradients(name):
                 generator=torch.Generator().manual_seed(seed)).double()
         for seed in (0, 1)
     ]  # fmt: skip
-    functions = stacked(nets)
-    assert type(functions) is BatchedMLP
     x = torch.randn(2, 5, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    vectors = torch.stack(
-        [torch.cat([dict(net.named_parameters())[n].detach().flatten() for n in functions.names]) for net in nets]
-    )
+    ensemble = Ensemble(nets, own=False)
 
-    def loss(weights):
-        y = functions(x, weights)
+    def loss(vectors):
+        y = ensemble.apply(x, ensemble.assemble(vectors))
         return y.sum(), y
 
-    gradients, y = functions.gradient(loss, functions.weights(vectors, trained=True))
+    gradients, y = gradient_of(loss, ensemble.flat)
     torch.testing.assert_close(y, torch.stack([net(x_) for net, x_ in zip(nets, x, strict=True)]).detach())
     for net, x_, found in zip(nets, x, gradients, strict=True):
         net.zero_grad()
         net(x_).sum().backward()
-        parameters = dict(net.named_parameters())
-        torch.testing.assert_close(found, torch.cat([parameters[n].grad.flatten() for n in functions.names]))
+        torch.testing.assert_close(found, torch.cat([net.get_parameter(n).grad.flatten() for n in ensemble.trainable]))

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from legged import Legged, legged_spec, legged_states
+from stepping import settings_of, stepped
 
-from rppdyn.agents import critic_equivariance_error, policy_equivariance_error
+from rppdyn.agents import SACUpdate, critic_equivariance_error, policy_equivariance_error
 from rppdyn.agents.buffers import POOL, GroupImages
-from rppdyn.agents.update import stack_tensors, update
+from rppdyn.agents.update import with_features
 from rppdyn.envs import mirror_spec, symmetry_spec
 from rppdyn.envs.simulator import get_integration_state, set_integration_state
 
@@ -33,7 +34,7 @@ def test_images_of_features_are_features_of_images(make_agent, names, count):
     agent = make_agent("rpp", Legged(), spec=legged_spec(*names)).learn(30)
     agent.policy.double()
     spec, features = agent.spec, agent.policy.features_extractor
-    images = agent.batches.images
+    images = agent.sampler.images
     assert len(images) == count
     assert torch.equal(images.elements[0], torch.eye(spec.group.d, dtype=torch.float64))
     obs = torch.as_tensor(legged_states(100, np.random.default_rng(0)))
@@ -81,7 +82,7 @@ def test_the_mirrored_transition_is_the_simulators_own(make_agent):
     )
     assert not torch.allclose(features(next_obs), features(next_there), atol=1e-2)
     index = torch.ones(len(obs), dtype=torch.int64)
-    images = agent.batches.images
+    images = agent.sampler.images
     assert features(obs).dtype == torch.float32
     torch.testing.assert_close(images.of_features(index, features(obs)), features(there), rtol=0, atol=2e-6)
     torch.testing.assert_close(images.of_features(index, features(next_obs)), features(next_there), rtol=0, atol=2e-6)
@@ -110,15 +111,15 @@ def test_each_sampled_transition_is_one_of_the_buffer_or_its_mirror_image(make_a
         stored(lambda o: o, lambda a: a),
         stored(lambda o: spec.transform_observation(g, o), lambda a: spec.transform_action(g, a)),
     ])  # fmt: skip
-    batch = agent.batches.sample(200)
+    batch = agent.sampler.sample(200)
     rows = torch.cat([batch["features"], batch["next_features"], batch["actions"], batch["rewards"][:, None]], 1)
     distance = (pairs[:, None] - rows[:, None]).abs().amax(-1)  # (2, 200, 60)
     assert distance.amin((0, 2)).max() < 1e-5
     mirrored = distance[1].amin(-1) < distance[0].amin(-1)
     assert 70 < mirrored.sum() < 130
     plain = make_agent("rpp", WALKER).learn(60)
-    rows = plain.batches.sample(200)
-    assert "image_features" not in rows and plain.batches._images is None
+    rows = with_features(plain.sampler.sample(200), plain.policy.features_extractor)
+    assert "image_features" not in rows and plain.sampler._images is None
 
 
 def test_augmentation_makes_a_plain_network_more_equivariant(make_agent):
@@ -141,21 +142,17 @@ def test_the_mirror_loss_is_what_it_says_and_falls_for_a_plain_network(make_agen
     agent = make_agent("mlp", WALKER, mirror_loss=4.0, learning_rate=1e-3, policy_kwargs=dict(output_scale=1.0)).learn(
         60
     )
-    batch = agent.batches.sample(64)
-    state, config = agent.update_state(), agent.update_config(0.0)
-    noise = stack_tensors([{key: torch.zeros_like(batch["actions"]) for key in ("current", "next")}])
-    _, metrics = update(state, stack_tensors([batch]), noise, config)
-    weights = agent.actor.function.weights(state["actor"])
+    batch, update = agent.sampler.sample(64), SACUpdate([agent])
+    batch |= {key: torch.zeros_like(batch["actions"]) for key in ("noise", "next_noise")}
     (g,) = agent.spec.group.discrete_generators
-    here, there = (
-        agent.actor.function(batch[key][None], weights)[0, :, :6].tanh() for key in ("features", "image_features")
-    )
-    expected = (there - agent.spec.transform_action(g, here)).square().sum(-1).mean()
+    here, there = (agent.actor.net(batch[key])[:, :6].tanh() for key in ("features", "image_features"))
+    expected = (there - agent.spec.transform_action(g, here)).square().sum(-1).mean().detach()
+    metrics = stepped(update, [batch], [settings_of(agent, 0.0)])
     assert expected > 0.01
     torch.testing.assert_close(metrics["mirror_loss"][0], expected)
     start = metrics["mirror_loss"].item()
     for _ in range(60):
-        state, metrics = update(state, stack_tensors([batch]), noise, config)
+        metrics = stepped(update, [batch], [settings_of(agent, 0.0)])
     assert metrics["mirror_loss"] < 0.3 * start
 
 
@@ -165,10 +162,9 @@ def test_the_mirror_loss_of_an_equivariant_policy_is_zero(make_agent, spec):
     agent = make_agent("emlp", env, spec=spec, mirror_loss=4.0, policy_kwargs=dict(output_scale=1.0)).learn(40)
     agent.policy.double()  # before any update, whose optimiser would keep its precision
     agent.log_ent_coef.data = agent.log_ent_coef.data.double()
-    batch = agent.batches.sample(64)
+    batch = agent.sampler.sample(64)
     assert not torch.allclose(batch["features"], batch["image_features"])
-    noise = stack_tensors([{key: torch.zeros_like(batch["actions"]) for key in ("current", "next")}])
-    _, metrics = update(agent.update_state(), stack_tensors([batch]), noise, agent.update_config(0.0))
+    metrics = stepped(SACUpdate([agent]), [batch], [settings_of(agent, 0.0)])
     assert metrics["mirror_loss"] < 1e-20
 
 

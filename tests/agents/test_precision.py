@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rppdyn.agents import RPPSAC, train_many
-from rppdyn.agents import compile as compilation
-from rppdyn.agents.buffers import Batches
-from rppdyn.agents.compile import check_matmul_precision, matmul_precision, product_error
+from rppdyn.agents import RPPSAC, compiling, train_many
+from rppdyn.agents.buffers import BatchSampler
+from rppdyn.agents.compiling import check_matmul_precision, matmul_precision, product_error
 
 CPU = torch.device("cpu")
 
@@ -29,7 +28,7 @@ def test_a_coarser_product_is_refused(monkeypatch):
     def bfloat16(name: str, device: torch.device) -> float:
         return 3e-3 if name == "medium" else 2e-7
 
-    monkeypatch.setattr(compilation, "product_error", bfloat16)
+    monkeypatch.setattr(compiling, "product_error", bfloat16)
     check_matmul_precision("high", CPU)
     with pytest.raises(
         ValueError, match=r"matmul_precision=medium: on this cpu products have a relative error of 3e-03"
@@ -50,31 +49,31 @@ def test_updates_have_it_and_nothing_else_has(make_agent, monkeypatch, alone):
 
         return noted
 
-    for kind, name in ((Batches, "draw"), (Batches, "noise"), (RPPSAC, "_store_transition")):
+    for kind, name in ((BatchSampler, "sample"), (RPPSAC, "_store_transition")):
         monkeypatch.setattr(kind, name, noting(name, getattr(kind, name)))
     builds = [lambda seed=seed: make_agent(seed=seed, matmul_precision="high") for seed in range(1 if alone else 2)]
     agents = [builds[0]().learn(60)] if alone else [trainee.agent for trainee in train_many(builds, 60)]
     assert all(agent._n_updates == 10 for agent in agents)
-    assert seen == {"draw": {"high"}, "noise": {"high"}, "_store_transition": {"highest"}}
+    assert seen == {"sample": {"high"}, "_store_transition": {"highest"}}
 
 
 @pytest.mark.parametrize("error, chosen", [(2e-7, "medium"), (3e-3, "highest")])
 def test_without_one_updates_have_the_fastest_that_is_as_accurate(make_agent, monkeypatch, error, chosen):
     seen = []
-    monkeypatch.setattr(compilation, "product_error", lambda name, device: error if name == "medium" else 2e-7)
+    monkeypatch.setattr(compiling, "product_error", lambda name, device: error if name == "medium" else 2e-7)
     monkeypatch.setattr(
-        Batches, "noise",
-        lambda self, like, draw=Batches.noise: seen.append(torch.get_float32_matmul_precision()) or draw(self, like),
+        BatchSampler, "sample",
+        lambda self, like, draw=BatchSampler.sample: seen.append(torch.get_float32_matmul_precision()) or draw(self, like),
     )  # fmt: skip
     agent = make_agent().learn(55)
     with matmul_precision("high"):  # its user's own choice
         agent.learn(5, reset_num_timesteps=False)
-    assert agent.matmul_precision is None and seen == [chosen] * 10 + ["high"] * 10
+    assert agent.matmul_precision is None and seen == [chosen] * 5 + ["high"] * 5
 
 
 def test_what_is_chosen_costs_no_accuracy_on_this_machine():
     """Updates have, by default, products of single precision, whatever the processor makes of the faster ones."""
-    with matmul_precision(compilation.update_precision(None, CPU)):
+    with matmul_precision(compiling.update_precision(None, CPU)):
         a, b = torch.randn(2, 2, 512, 300, generator=torch.Generator().manual_seed(1))
         error = (torch.bmm(a.mT, b).double() - torch.bmm(a.double().mT, b.double())).norm()
     assert error < 1e-6 * torch.bmm(a.double().mT, b.double()).norm()

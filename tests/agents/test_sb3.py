@@ -177,7 +177,7 @@ def test_rewards_may_be_normalised_observations_may_not(make_agent):
 
 def test_n_step_returns(make_agent):
     agent = make_agent("rpp", PENDULUM, n_steps=3).learn(80)
-    assert agent.batches.sample(8)["discounts"].shape == (8,)
+    assert agent.sampler.sample(8)["discounts"].shape == (8,)
 
 
 def test_the_caller_keeps_its_arguments(make_agent):
@@ -220,9 +220,9 @@ def test_updates_are_those_of_stable_baselines3s_own_train(make_agent, model, op
 
     fast, slow = twin(), twin()
     before = weights_of(fast)
-    slow.actor.generator = getattr(slow.replay_buffer, "generator", slow.batches.generator)
+    slow.actor.generator = getattr(slow.replay_buffer, "generator", slow.sampler.generator)
     fast.train(100, 32)
-    with numpy_draws_from(slow.batches.numpy):
+    with numpy_draws_from(slow.sampler.numpy):
         SAC.train(slow, 100, 32)
     rtol = 1e-10 if dtype is torch.float64 else 1e-4
     found, expected = weights_of(fast), weights_of(slow)

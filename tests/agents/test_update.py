@@ -1,4 +1,4 @@
-"""The pure update against plain autograd with torch.optim.Adam, and stacked over seeds."""
+"""Updates of agents against plain autograd with torch.optim.Adam, against stable-baselines3, and of several at once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from legged import Legged, legged_spec
 from stable_baselines3 import SAC
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
+from stepping import settings_of, stepped
 from torch import nn
 from torch.distributions import Independent, Normal
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 
-from rppdyn.agents.functional import BatchedMLP, ModuleNetworks, stacked
-from rppdyn.agents.update import stack_tensors, update, update_
+from rppdyn.agents import SACUpdate
+from rppdyn.nn.ensemble import Ensemble
+from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import negative_log_prior
+from rppdyn.priors.likelihood import prior_precision
 
 STEPS = 100
 
@@ -38,7 +41,7 @@ def batches(agent, dtype, seed=0, count=STEPS):
             "dones": (draw(32) > 1).to(dtype),
             "transitions": torch.tensor(500.0, dtype=dtype),
         }
-        yield batch, {"current": draw(32, m), "next": draw(32, m)}
+        yield batch | {"noise": draw(32, m), "next_noise": draw(32, m)}
 
 
 def reference(agent, steps, config):
@@ -64,11 +67,11 @@ def reference(agent, steps, config):
     def q(networks, features, actions):
         return [run(net, torch.cat([features, actions], -1)).squeeze(-1) for net in networks]
 
-    for batch, noise in steps:
+    for batch in steps:
         alpha = log_alpha.exp().detach()
-        actions, log_prob = sample(batch["features"], noise["current"])
+        actions, log_prob = sample(batch["features"], batch["noise"])
         with torch.no_grad():
-            after, after_log_prob = sample(batch["next_features"], noise["next"])
+            after, after_log_prob = sample(batch["next_features"], batch["next_noise"])
             value = torch.minimum(*q(target, batch["next_features"], after)) - alpha * after_log_prob
             y = batch["rewards"] + (1 - batch["dones"]) * config.gamma * value
         loss = sum(((v - y) ** 2).mean() for v in q(critic, batch["features"], batch["actions"]))
@@ -108,11 +111,11 @@ def vectors_of(agent):
     return vectors(agent.actor.net, agent.critic.q_networks, agent.critic_target.q_networks, agent.log_ent_coef)
 
 
-def advanced(agent, steps, config):
+def advanced(agent, steps, settings):
     """Where updates on these batches take an agent."""
-    state = agent.update_state()
-    for batch, noise in steps:
-        update_(state, stack_tensors([batch]), stack_tensors([noise]), config)
+    update = SACUpdate([agent])
+    for batch in steps:
+        stepped(update, [batch], [settings])
     return vectors_of(agent)
 
 
@@ -135,7 +138,7 @@ PRECISIONS = pytest.mark.parametrize(
 
 def assert_agrees_with_reference(agent, dtype, rtol, count):
     in_dtype(agent, dtype)
-    config = agent.update_config(0.05)
+    config = settings_of(agent, 0.05)
     start, expected = vectors_of(agent), reference(agent, batches(agent, dtype, count=count), config)
     assert_same_course(start, advanced(agent, batches(agent, dtype, count=count), config), expected, rtol)
 
@@ -154,14 +157,14 @@ def test_agrees_with_autograd_and_torch_adam(make_agent, model):
 
 def drawn_by(peer, steps, monkeypatch):
     """Has an agent of stable-baselines3 draw these batches; they, without priors, and their noise in the order of its draws."""
-    steps = [(b | {"transitions": torch.full_like(b["transitions"], torch.inf)}, noise) for b, noise in steps]
+    steps = [b | {"transitions": torch.full_like(b["transitions"], torch.inf)} for b in steps]
     samples = iter([
         ReplayBufferSamples(b["features"], b["actions"], b["next_features"], b["dones"][:, None], b["rewards"][:, None])
-        for b, _ in steps
+        for b in steps
     ])  # fmt: skip
     monkeypatch.setattr(peer.replay_buffer, "sample", lambda *args, **kwargs: next(samples))
     peer.set_logger(Logger(None, []))
-    return steps, iter([noise[key] for _, noise in steps for key in ("current", "next")])
+    return steps, iter([b[key] for b in steps for key in ("noise", "next_noise")])
 
 
 @PRECISIONS
@@ -184,7 +187,7 @@ def test_agrees_with_stable_baselines3(make_agent, monkeypatch, dtype, rtol):
     monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda *args, **kwargs: next(draws))
     monkeypatch.setattr("stable_baselines3.common.policies.preprocess_obs", lambda obs, *args, **kwargs: obs)
     peer.train(len(steps), 32)
-    found = advanced(agent, steps, agent.update_config(peer.tau))
+    found = advanced(agent, steps, settings_of(agent, peer.tau))
     each_parameter(pairs, lambda ours, theirs: ours.copy_(theirs))
     assert_same_course(start, found, vectors_of(agent) | {"log_alpha": peer.log_ent_coef.detach()}, rtol)
 
@@ -203,7 +206,7 @@ def test_agrees_with_the_training_loop_of_stable_baselines3(make_agent, monkeypa
     monkeypatch.setattr(peer.actor, "draw_noise", lambda output: next(draws))
     monkeypatch.setattr(peer.policy.features_extractor, "forward", lambda features: features)
     SAC.train(peer, len(steps), 32)
-    assert_same_course(start, advanced(agent, steps, agent.update_config(peer.tau)), vectors_of(peer), rtol)
+    assert_same_course(start, advanced(agent, steps, settings_of(agent, peer.tau)), vectors_of(peer), rtol)
 
 
 @torch.no_grad()
@@ -219,113 +222,104 @@ def each_parameter(pairs, function):
 
 
 def first(agent, dtype=torch.float32):
-    batch, noise = next(batches(agent, dtype))
-    return stack_tensors([batch]), stack_tensors([noise])
+    return next(batches(agent, dtype))
 
 
-def test_changes_none_of_its_arguments(make_agent):
-    agent = make_agent("rpp")
-    state = agent.update_state()
-    before = {name: value.clone() for name, value in state.items()}
-    batch, noise = first(agent)
-    given = {name: value.clone() for name, value in batch.items()}
-    new, _ = update(state, batch, noise, agent.update_config(0.05))
-    assert all(torch.equal(before[name], state[name]) for name in before)
-    assert all(torch.equal(given[name], batch[name]) for name in given)
-    assert set(new) == set(state) and not torch.equal(new["actor"], state["actor"])
+@pytest.mark.parametrize(
+    "env, options",
+    [("Hopper-v5", {}), ("Reacher-v5", {}), ("Reacher-v5", dict(network_kwargs=dict(bilinear="published")))],
+    ids=["one by one product", "gates and products", "pairs that each network drew"],
+)
+def test_several_agents_at_once_are_each_as_alone(make_agent, env, options):
+    """Each with settings, variances and units of its own."""
 
-
-@pytest.mark.parametrize("kind", [BatchedMLP, ModuleNetworks])
-def test_several_agents_at_once_are_each_as_alone(make_agent, kind):
-    agents = [in_dtype(make_agent("rpp", seed=seed, max_gradient_norm=0.5), torch.float64) for seed in (0, 1, 2)]
-    config = agents[0].update_config(0.05)
-    steps = [list(batches(agent, torch.float64, seed, 3)) for seed, agent in enumerate(agents)]
-    actors = kind([agent.actor.net for agent in agents])
-    critics = kind([net for agent in agents for net in agent.critic.q_networks])
-    if kind is ModuleNetworks:  # which has parameters in another order
-        assert isinstance(config.actors, BatchedMLP)
-        alone = [
-            dataclasses.replace(config, actors=kind([a.actor.net]), critics=kind(a.critic.q_networks)) for a in agents
+    def agents():
+        made = [
+            in_dtype(make_agent("rpp", env, seed=seed, max_gradient_norm=0.5, policy_kwargs=options), torch.float64)
+            for seed in (0, 1, 2)
         ]
-    else:
-        alone = [config] * 3
-    states = [{name: value.clone() for name, value in agent.update_state().items()} for agent in agents]
-    stack = {name: torch.cat([state[name] for state in states]) for name in states[0]}
-    several = dataclasses.replace(config, actors=actors, critics=critics)
+        for shift, agent in enumerate(made):
+            for net in (agent.actor.net, *agent.critic.q_networks):
+                for _, _, pathway in named_pathways(net):
+                    pathway.log_variance.add_(shift)
+                    pathway.follow_variance()
+        return made
+
+    together, alone = agents(), agents()
+    steps = [list(batches(agent, torch.float64, seed, 3)) for seed, agent in enumerate(together)]
+    settings = [
+        dataclasses.replace(agent.settings(), learning_rate=1e-3 / (i + 1), tau=0.05 * i, gamma=0.9 + i / 100)
+        for i, agent in enumerate(together)
+    ]
+    update, each = SACUpdate(together), [SACUpdate([agent]) for agent in alone]
+    assert update.actors.as_one != bool(options)
     for parts in zip(*steps, strict=True):
-        metrics = update_(stack, stack_tensors([b for b, _ in parts]), stack_tensors([n for _, n in parts]), several)
-        each = [
-            update_(s, stack_tensors([b]), stack_tensors([n]), c)
-            for s, (b, n), c in zip(states, parts, alone, strict=True)
-        ]
-    for name, value in stack.items():
-        torch.testing.assert_close(value, torch.cat([s[name] for s in states]), rtol=1e-10, atol=1e-12)
-    for name, value in metrics.items():
-        torch.testing.assert_close(value, torch.cat([m[name] for m in each]), rtol=1e-10, atol=1e-12)
+        metrics = stepped(update, parts, settings)
+        single = [stepped(u, [b], [s]) for u, b, s in zip(each, parts, settings, strict=True)]
+        for name, value in metrics.items():
+            torch.testing.assert_close(value, torch.cat([m[name] for m in single]), rtol=1e-10, atol=1e-12)
+    for one, other in zip(together, alone, strict=True):
+        expected = vectors_of(other)
+        for name, value in vectors_of(one).items():
+            torch.testing.assert_close(value, expected[name], rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(
     "env, spec", [("Hopper-v5", None), ("Ant-v5", None), (Legged(), legged_spec("left-right", "yaw"))]
 )
-def test_chains_have_the_gradients_of_the_networks(make_agent, env, spec):
-    """And what is not a chain of point-wise layers, such as gated features under rotations, is applied one by one."""
-    agent = make_agent("rpp", env, spec=spec)
-    nets = copy.deepcopy(agent.critic.q_networks).double()
-    written, recorded = stacked(nets), ModuleNetworks(nets)
-    assert isinstance(written, BatchedMLP if spec is None else ModuleNetworks)
-    x = torch.randn(2, 7, nets[0].rep_in.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    g = torch.randn(2, 7, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    found = {}
-    for functions in (written, recorded):
-        vectors = torch.stack(
-            [torch.cat([net.get_parameter(n).detach().flatten() for n in functions.names]) for net in nets]
-        )
-
-        def loss(weights, functions=functions):
-            y = functions(x, weights)
-            return (g * y).sum(), y
-
-        gradient, y = functions.gradient(loss, functions.weights(vectors, trained=True))
-        prior = functions.prior()
-        assert not y.requires_grad
-        parts = dict(
-            zip(
-                functions.names,
-                gradient.split([net0.numel() for net0 in map(nets[0].get_parameter, functions.names)], 1),
-                strict=True,
-            )
-        )
-        found[functions] = [y, *(parts[name] for name in sorted(parts)),
-                            (0.5 * prior[0] * vectors**2).sum(1) + prior[1]]  # fmt: skip
-    for a, b in zip(found[written], found[recorded], strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
-    torch.testing.assert_close(found[written][-1], torch.stack([negative_log_prior(net) for net in nets]))
+def test_the_prior_of_vectors_is_that_of_the_networks(make_agent, env, spec):
+    nets = copy.deepcopy(make_agent("rpp", env, spec=spec).critic.q_networks).double()
+    ensemble = Ensemble(nets, own=False)
+    precision, constant = prior_precision(ensemble)
+    torch.testing.assert_close(
+        (0.5 * precision * ensemble.flat**2).sum(1) + constant, torch.stack([negative_log_prior(net) for net in nets])
+    )
 
 
 def test_the_prior_follows_a_variance_that_is_changed(make_agent):
-    function = make_agent("rpp").actor.function
-    before = function.prior()[0].clone()
-    assert torch.equal(function.prior()[0], before)
-    for pathway in function._pathways:
+    agent = make_agent("rpp")
+    update = SACUpdate([agent])
+    update.refresh()
+    before = update.state["actor.precision"]
+    update.refresh()
+    assert update.state["actor.precision"] is before
+    for _, _, pathway in named_pathways(agent.actor.net):
         pathway.log_variance.add_(1.0)
-    torch.testing.assert_close(function.prior()[0], before / torch.e, rtol=1e-5, atol=0)
+    update.refresh()
+    torch.testing.assert_close(update.state["actor.precision"], before / torch.e, rtol=1e-5, atol=0)
 
 
 def test_tau_zero_leaves_targets_and_a_fixed_temperature_stays(make_agent):
     agent = make_agent("rpp", ent_coef=0.1)
-    state = agent.update_state()
-    new, metrics = update(state, *first(agent), agent.update_config(0.0))
-    assert torch.equal(new["target"], state["target"]) and torch.equal(new["log_alpha"], state["log_alpha"])
+    update = SACUpdate([agent])
+    update.refresh()
+    before = {name: update.state[name].clone() for name in ("target", "log_alpha")}
+    metrics = stepped(update, [first(agent)], [settings_of(agent, 0.0)])
+    assert all(torch.equal(update.state[name], value) for name, value in before.items())
     assert metrics["ent_coef"].item() == pytest.approx(0.1) and "ent_coef_loss" not in metrics
 
 
 def test_the_prior_is_divided_by_the_number_of_transitions(make_agent):
-    agent = make_agent("rpp")
-    batch, noise = first(agent)
-    config = agent.update_config(0.05)
-    _, many = update(agent.update_state(), batch, noise, config)
-    _, few = update(agent.update_state(), batch | {"transitions": torch.tensor([5.0])}, noise, config)
-    assert few["critic_prior"].item() == pytest.approx(100 * many["critic_prior"].item(), rel=1e-5)
+    agent, other = make_agent("rpp"), make_agent("rpp")
     expected = sum(negative_log_prior(net).item() for net in agent.critic.q_networks) / 500
+    actor = negative_log_prior(agent.actor.net).item() / 500
+    many = stepped(SACUpdate([agent]), [first(agent)], [settings_of(agent, 0.05)])
+    few = stepped(SACUpdate([other]), [first(other) | {"transitions": torch.tensor(5.0)}], [settings_of(other, 0.05)])
+    assert few["critic_prior"].item() == pytest.approx(100 * many["critic_prior"].item(), rel=1e-5)
     assert many["critic_prior"].item() == pytest.approx(expected, rel=1e-5)
-    assert many["actor_prior"].item() == pytest.approx(negative_log_prior(agent.actor.net).item() / 500, rel=1e-5)
+    assert many["actor_prior"].item() == pytest.approx(actor, rel=1e-5)
+
+
+def test_a_batch_that_cant_be_drawn_takes_no_other_agent_with_it(make_agent, monkeypatch):
+    agents = [make_agent("rpp", seed=seed).learn(60) for seed in (0, 1)]
+
+    def fail(batch_size):
+        raise ValueError("no batch")
+
+    update = SACUpdate(agents)
+    monkeypatch.setattr(agents[0].sampler, "sample", fail)
+    update.step(8, [agent.settings() for agent in agents])
+    assert str(update.errors[0]) == "no batch"
+    monkeypatch.setattr(agents[1].sampler, "sample", fail)
+    with pytest.raises(ValueError, match="no batch"):
+        update.step(8, [agent.settings() for agent in agents])

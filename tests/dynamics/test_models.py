@@ -10,7 +10,7 @@ from torch import nn
 from rppdyn.dynamics import HamiltonianModel, NeuralODEModel, integrate, noether_momenta, relative_drift, rollout_error
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import SO, DkeR3, O2eR3, SO2eR3
-from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
+from rppdyn.nn import EMLP, MLP, RPPEMLP, Ensemble
 from rppdyn.reps import Scalar, V
 
 
@@ -59,7 +59,7 @@ def test_assembled_once_or_each_time_alone_or_stacked(cls, out):
     system = HamiltonianModel if out is Scalar else NeuralODEModel
     nets = [network(cls, DkeR3(3), out=out, seed=seed, architecture="tensor", bilinear=False) for seed in range(2)]
     z = torch.stack([states(seed=1), states(seed=2)])
-    stack = system(Stack(nets))
+    stack = system(Ensemble(nets))
     together = stack.vector_field(z, stack.assemble())
     for net, field, z_member in zip(nets, together, z, strict=True):
         model = system(net)
@@ -118,11 +118,11 @@ COMPILE = """
 import torch
 from rppdyn.dynamics import HamiltonianModel, integrate
 from rppdyn.groups import O2eR3
-from rppdyn.nn import RPPEMLP, Stack
+from rppdyn.nn import RPPEMLP, Ensemble
 from rppdyn.reps import Scalar, V
 
 generators = (torch.Generator().manual_seed(seed) for seed in (0, 1))
-stack = Stack([RPPEMLP(4 * V, Scalar, O2eR3(), hidden=8, num_layers=1, generator=g) for g in generators])
+stack = Ensemble([RPPEMLP(4 * V, Scalar, O2eR3(), hidden=8, num_layers=1, generator=g) for g in generators])
 found, graphs = [], []
 def backend(graph, inputs):
     graphs.append(graph)

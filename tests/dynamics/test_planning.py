@@ -6,7 +6,7 @@ from scipy.linalg import solve_discrete_are
 
 from rppdyn.dynamics import CrossEntropyPlanner, TransitionModel
 from rppdyn.groups import Z
-from rppdyn.nn import MLP, RPPEMLP, Stack
+from rppdyn.nn import MLP, RPPEMLP, Ensemble
 from rppdyn.reps import Pseudoscalar
 
 A = torch.tensor([[1.0, 0.2], [0.1, 1.0]], dtype=torch.float64)  # unstable
@@ -22,7 +22,7 @@ def linear_model(members: int | None = None) -> TransitionModel:
     with torch.no_grad():
         net.head.free.weight.copy_(torch.cat([A - torch.eye(2), B], 1))
         net.head.free.bias.zero_()
-    return TransitionModel(net if members is None else Stack([net] * members), state, action).double()
+    return TransitionModel(net if members is None else Ensemble([net] * members), state, action).double()
 
 
 def cost(x, u, after):

@@ -9,7 +9,7 @@ from rppdyn.dynamics import TransitionModel
 from rppdyn.dynamics.transition import nearest_rotation
 from rppdyn.envs import make_env, symmetry_spec
 from rppdyn.groups import O2eR3, Z
-from rppdyn.nn import EMLP, MLP, Stack
+from rppdyn.nn import EMLP, MLP, Ensemble
 from rppdyn.reps import Scalar, V
 
 
@@ -150,7 +150,7 @@ def test_members_of_an_ensemble_are_the_networks_they_were_made_of():
     G, g = Z(2), seeded()
     reps = TransitionModel.rep_in(V(G), V(G)), V(G)
     nets = [EMLP(*reps, G, hidden=8, generator=seeded(k)) for k in range(3)]
-    together = TransitionModel(Stack(nets), V(G), V(G)).double()
+    together = TransitionModel(Ensemble(nets), V(G), V(G)).double()
     x, u = (
         torch.randn(3, 10, 2, dtype=torch.float64, generator=g),
         torch.randn(3, 10, 6, 2, dtype=torch.float64, generator=g),
@@ -239,7 +239,7 @@ def test_predictions_have_no_axis_of_members_but_all_and_are_of_the_kind_that_wa
         model.observe(x, u, 1.1 * x)
         singles.append(model.predict(x, u))
         torch.testing.assert_close(singles[-1], model(x, u))
-    both = TransitionModel(Stack(nets), x_rep, u_rep)
+    both = TransitionModel(Ensemble(nets), x_rep, u_rep)
     both.observe(x, u, 1.1 * x)
     torch.testing.assert_close(both.predict(x, u, members="all"), torch.stack(singles))
     mean = both.predict(x[0].numpy(), u[0].numpy())

@@ -22,7 +22,7 @@ from rppdyn.images import (
 from rppdyn.images.layer import MAPS, STATIONARY
 from rppdyn.images.pathways import Convolution
 from rppdyn.images.registry import REGISTRY
-from rppdyn.nn import Stack
+from rppdyn.nn import Ensemble
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import Categorical, curvature, kronecker_evidence, negative_log_prior
 
@@ -220,7 +220,7 @@ def test_stacked_batch_norm_is_each_members_own():
     """Outputs and running means of training, and outputs afterwards; then it turns with its images, and samples are apart."""
     members = [ImageModel(TINY, 1, (8, 8), 5, {"p4": 1.0}, batch_norm=True, generator=generator(s)) for s in range(2)]
     members = [member.double() for member in members]
-    stack, x = Stack(members), torch.stack([images(6, 1, seed, (8, 8)) for seed in (1, 2)])
+    stack, x = Ensemble(members), torch.stack([images(6, 1, seed, (8, 8)) for seed in (1, 2)])
     for training in (True, False):
         y = stack.train(training).per_member(lambda net, x: net(x), x)
         for i, member in enumerate(members):

@@ -24,7 +24,7 @@ from rppdyn.images.operators import (
     penalty,
 )
 from rppdyn.images.registry import OperatorSettings
-from rppdyn.nn import Stack
+from rppdyn.nn import Ensemble
 from rppdyn.reps import Rep
 
 
@@ -140,7 +140,7 @@ def test_penalties_reach_only_what_is_learned():
     named = {name.rpartition(".")[2] for name, p in model.named_parameters() if p.grad is not None and p.grad.any()}
     assert named == {"U", "V"}
     members = [make(seed, settings) for seed in range(2)]
-    each = Stack(members).per_member(penalty)
+    each = Ensemble(members).per_member(penalty)
     torch.testing.assert_close(each, torch.stack([penalty(member) for member in members]))
     assert penalty(make(0, {"operators": OperatorSettings(count=4)})) is None
 

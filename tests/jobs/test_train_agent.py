@@ -216,7 +216,7 @@ def test_the_target_entropy_reaches_the_agent(word, expected):
     config = compose.composed("train_agent", [*WORDS, f"agent.target_entropy={word}", "agent.max_gradient_norm=0.5"])
     env = building.build_env(config)
     agent = building.build_agent(config, env, symmetry_spec(env))
-    assert (agent.update_config(0.0).target_entropy, agent.max_gradient_norm) == (expected, 0.5)
+    assert (agent.settings().target_entropy, agent.max_gradient_norm) == (expected, 0.5)
 
 
 @pytest.mark.parametrize("value", ["null", "car", "nan", "[1]"])
@@ -483,7 +483,7 @@ def test_a_chain_of_groups_is_trained_learned_and_built_again(tmp_path):
     with closing(building.build_env(config)) as env:
         agent = building.build_agent(config, env, spec)
     building.load_policy(agent, folder)
-    for net in (agent.actor.net, *agent.critic.function.nets):
+    for net in (agent.actor.net, *agent.critic.q_networks):
         assert net.groups[0] == spec.group
         assert torch.equal(net.groups[1].discrete_generators, spec.group.discrete_generators[1:])
         assert torch.equal(  # as it acts on observations

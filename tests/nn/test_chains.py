@@ -14,7 +14,7 @@ from torch import nn
 
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import SL, SO, D, Group, O, O2eR3, S, SO2eR3, Trivial, Z
-from rppdyn.nn import EMLP, RPPEMLP, RelaxedLinear, Stack, merge, named_pathways
+from rppdyn.nn import EMLP, RPPEMLP, Ensemble, RelaxedLinear, merge, named_pathways
 from rppdyn.priors import learn_variances, negative_log_prior
 from rppdyn.reps import Scalar, T, V, regular
 
@@ -127,7 +127,7 @@ def test_a_stack_has_the_members_numbers_and_gradients():
     for net in nets[1:]:  # of bilinear layers a stack has the first one's maps
         for block, first in zip(net.blocks, nets[0].blocks, strict=True):
             block.bilinear.maps.copy_(first.bilinear.maps)
-    stack = Stack(nets)
+    stack = Ensemble(nets)
     x = torch.randn(3, 5, 4, generator=generator(4), dtype=torch.float64)
     torch.testing.assert_close(stack(x), torch.stack([net(own) for net, own in zip(nets, x, strict=True)]))
     (stack(x).sum() + stack.per_member(negative_log_prior).sum()).backward()

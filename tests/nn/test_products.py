@@ -11,7 +11,7 @@ from registry import generator
 
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import SL, SO, SO13, D, Group, O, O2eR3, SO2eR3, SO13p, Sp, Z
-from rppdyn.nn import EMLP, MLP, RPPEMLP, Bilinear, ChannelProducts, Gate, Stack, merge
+from rppdyn.nn import EMLP, MLP, RPPEMLP, Bilinear, ChannelProducts, Ensemble, Gate, merge
 from rppdyn.nn.hidden import LEAST_CHANNELS, component_major, missing_types, operand_types, tensor_rank
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Pseudoscalar, Scalar, T, V
@@ -186,7 +186,7 @@ def test_a_stack_a_gradient_a_merged_network_and_a_state_dict_are_the_network():
     nets = [build(0), build(1)]
     x = torch.randn(2, 5, 12, generator=generator(4), dtype=torch.float64)
     both = torch.stack([net(xi) for net, xi in zip(nets, x, strict=True)])
-    stack = Stack(nets)
+    stack = Ensemble(nets)
     torch.testing.assert_close(stack(x), both, rtol=1e-12, atol=1e-12)
     priors = torch.stack([negative_log_prior(net) for net in nets])
     torch.testing.assert_close(stack.per_member(negative_log_prior), priors, rtol=1e-12, atol=0)

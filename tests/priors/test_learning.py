@@ -10,7 +10,7 @@ import torch
 
 from rppdyn.groups import Z
 from rppdyn.images import ImageModel, LayerSpec
-from rppdyn.nn import RPPEMLP, Stack
+from rppdyn.nn import RPPEMLP, Ensemble
 from rppdyn.priors import (
     Categorical,
     Gaussian,
@@ -33,7 +33,7 @@ def learned(break_by: float, epochs: int = 60, learn_noise: bool = True) -> Vari
     ]
     for net in nets:
         learn_variances(net)
-    stack = Stack(nets)
+    stack = Ensemble(nets)
     noise = torch.full((2,), -1.0, dtype=torch.float64)
     learning = VarianceLearning(stack, x, y, noise=noise, learn_noise=learn_noise, data=100)
     optimiser = torch.optim.Adam(weights_of(stack), lr=1e-2)
@@ -81,7 +81,7 @@ def test_a_likelihood_without_a_variance_learns_those_of_pathways_alone():
     generator = torch.Generator().manual_seed(0)
     net = RPPEMLP(V, 3 * Scalar, Z(2), hidden=8, num_layers=1, generator=generator)
     learn_variances(net)
-    stack = Stack([net])
+    stack = Ensemble([net])
     x, classes = torch.randn(1, 50, 2, generator=generator), torch.randint(3, (1, 50), generator=generator)
     learning = VarianceLearning(stack, x, classes, lambda _: Categorical(), sampled=False)
     before = {key: p.detach().clone() for key, p in learning.variances.items()}
@@ -96,7 +96,7 @@ def small(**options) -> tuple[VarianceLearning, torch.Tensor]:
         learn_variances(net)
     x = torch.randn(2, 30, 2, generator=torch.Generator().manual_seed(5))
     arguments = dict(inputs=x, targets=x, noise=torch.zeros(2)) | options
-    return VarianceLearning(Stack(nets), **arguments), x
+    return VarianceLearning(Ensemble(nets), **arguments), x
 
 
 @pytest.mark.parametrize(
@@ -120,10 +120,10 @@ def test_more_rows_than_memory_are_refused_before_anything_is_trained():
     learn_variances(net)
     x = torch.zeros(1, 100_000, 2)
     with pytest.raises(ValueError, match=r"data=100000 with draws=3 and 1 members: .* GiB.*fewer draws"):
-        VarianceLearning(Stack([net]), x, x, data=100_000, draws=3)
+        VarianceLearning(Ensemble([net]), x, x, data=100_000, draws=3)
     with pytest.raises(ValueError, match=r"data=100000 with sampled=False, 2 rows each .*curvature='kronecker'"):
-        VarianceLearning(Stack([net]), x, x, data=100_000, sampled=False)
-    VarianceLearning(Stack([net]), x, x, data=100_000, curvature="kronecker")
+        VarianceLearning(Ensemble([net]), x, x, data=100_000, sampled=False)
+    VarianceLearning(Ensemble([net]), x, x, data=100_000, curvature="kronecker")
 
 
 def test_other_optimisers_and_generators_are_refused_before_anything_moves():
@@ -152,7 +152,7 @@ def test_variances_of_a_member_that_diverges_stay_where_they_were():
 
 
 def test_networks_whose_variances_are_fixed_are_refused():
-    stack = Stack([RPPEMLP(V, V, Z(2), hidden=8, num_layers=1)])
+    stack = Ensemble([RPPEMLP(V, V, Z(2), hidden=8, num_layers=1)])
     x = torch.zeros(1, 5, 2)
     with pytest.raises(ValueError, match="call learn_variances on each network before it is stacked"):
         VarianceLearning(stack, x, x)
@@ -175,13 +175,13 @@ def test_models_of_images_are_predicted_as_they_are():
     x, y = (torch.randn(1, 20, *shape, dtype=torch.float64) for shape in ((1, 4, 4), (2,)))
     found = []
     for options in ({}, {"predict": lambda net, inputs: net(inputs)}):
-        learning = VarianceLearning(Stack([copy.deepcopy(model)]), x, y, noise=torch.zeros(1), data=20, **options)
+        learning = VarianceLearning(Ensemble([copy.deepcopy(model)]), x, y, noise=torch.zeros(1), data=20, **options)
         learning.update(torch.optim.Adam(weights_of(learning.stack)), generators=[torch.Generator().manual_seed(0)])
         found.append(learning.found)
     assert found[0] == found[1]
 
 
-def coefficients_of(stack: Stack, name: str) -> torch.Tensor:
+def coefficients_of(stack: Ensemble, name: str) -> torch.Tensor:
     """Of a pathway of all members, (members, n)."""
     found = []
     for index in range(stack.members):
@@ -207,7 +207,7 @@ def test_weights_of_free_pathways_fall_with_their_variance(shrink):
     ):
         for net in own:
             learn_variances(net)
-        stack, x = Stack(own), x.double()
+        stack, x = Ensemble(own), x.double()
         learning = VarianceLearning(stack, x, torch.randn(2, 20, 2).double(), noise=torch.zeros(2), shrink=shrink)
         optimiser = torch.optim.Adam(weights_of(stack))
         names = [*free, kept]

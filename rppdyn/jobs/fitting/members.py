@@ -32,7 +32,7 @@ from rppdyn.jobs.config.compose import preflight
 from rppdyn.jobs.config.fit import FitConfig, NetworkConfig
 from rppdyn.jobs.plots import draw_pathways, fit_curves
 from rppdyn.jobs.results import FitResult
-from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
+from rppdyn.nn import EMLP, MLP, RPPEMLP, Ensemble
 from rppdyn.nn.hidden import component_major
 from rppdyn.priors import Evidence, VarianceLearning, learn_variances, negative_log_prior, weights_of
 from rppdyn.reps import Rep
@@ -113,7 +113,7 @@ def build_stack(
     output_scale: float = 1.0,
     symmetries: Sequence[str] | None = None,
     plain: bool = False,
-) -> Stack:
+) -> Ensemble:
     """A member for each seed; other arguments are those of :func:`build_network`.
 
     Args:
@@ -134,12 +134,12 @@ def build_stack(
         ) from error
 
 
-def stack_of(config: FitConfig, nets: Sequence[nn.Module]) -> Stack:
+def stack_of(config: FitConfig, nets: Sequence[nn.Module]) -> Ensemble:
     """Networks as one; their prior variances are parameters where they are learned."""
     if config.objective == "marginal_likelihood":
         for net in nets:
             learn_variances(net, config.marginal_likelihood.curvature)
-    stack = Stack(nets)
+    stack = Ensemble(nets)
     return stack.to(device=device_of(config.device), dtype=getattr(torch, config.dtype))
 
 
@@ -184,7 +184,7 @@ LAPLACE = FitLoss(
 
 
 def backward(
-    stack: Stack, prediction: Any, targets: Tensor, likelihood: FitLoss, prior_scale: Float[Tensor, " members"]
+    stack: Ensemble, prediction: Any, targets: Tensor, likelihood: FitLoss, prior_scale: Float[Tensor, " members"]
 ) -> Float[Tensor, " members"]:
     """Gradients of the members' objectives, left with the stack's parameters; each member's error."""
     errors = likelihood.loss(prediction, targets).flatten(1).mean(1)
@@ -241,7 +241,7 @@ class StackFit(ABC):
     def __init__(
         self,
         config: FitConfig,
-        stack: Stack,
+        stack: Ensemble,
         inputs: Float[Tensor, "members N ..."],
         targets: Float[Tensor, "members N ..."],
         *,
@@ -299,7 +299,7 @@ class StackFit(ABC):
         """Predict targets from some inputs by one member's network; its layers are called as modules."""
 
     @abstractmethod
-    def predict_each(self, stack: Stack, weights: Any, inputs: Tensor) -> Tensor:
+    def predict_each(self, stack: Ensemble, weights: Any, inputs: Tensor) -> Tensor:
         """The same of inputs that have a network each, with weights that were assembled or None."""
 
     def prepare(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:

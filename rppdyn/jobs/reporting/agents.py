@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from rppdyn.agents.policy import MODELS, pathway_variances
+from rppdyn.agents.policy import MODELS, NetworkOptions
 from rppdyn.envs import Certificate, SymmetrySpec
 from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW
 from rppdyn.jobs.config.base import free_variance_number
@@ -205,10 +205,12 @@ def _variances(group: RunGroup) -> dict[str, dict[str, float]]:
     run = group.runs[0]
     model = dict(run.model) | {"free_variance": begun_with(run.model)}
     networks = dict(zip(("actor", "critic"), MODELS[run.model["kind"]], strict=True))
+    keys = ("equivariant_variance", "free_variance", "critic_equivariant_variance", "critic_free_variance")
+    options = NetworkOptions(run.model["kind"], **{key: model[key] for key in keys})
     variances = {
         who: dict(zip(map("{}_variance".format, _chain(run.model)), run.model["variances"], strict=True))
         if run.model.get("groups") and network is RPPEMLP
-        else pathway_variances(network, model, "critic_" if who == "critic" else "")
+        else options.prior(who)
         for who, network in networks.items()
     }
     return variances

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rppdyn.agents import MODELS as AGENT_MODELS
-from rppdyn.agents import compile as compilation
+from rppdyn.agents import compiling
 from rppdyn.agents import policy as defaults
 from rppdyn.envs import KNOWN_ENVIRONMENTS
 from rppdyn.jobs.config import compose, schemas
@@ -71,7 +71,7 @@ def test_the_names_in_files_schema_and_agent_agree():
     config = composed("env=Walker2d-v5")
     assert config.agent.noise_variance == defaults.NOISE_VARIANCE
     assert tuple(config.agent.betas) == defaults.ADAM_BETAS
-    assert PRECISIONS == compilation.PRECISIONS
+    assert PRECISIONS == compiling.PRECISIONS
 
 
 @pytest.mark.parametrize("experiment", schemas.choices("experiment"))

@@ -10,8 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from rppdyn.agents import RPPSAC
-from rppdyn.agents.multi_seed import AgentStack
+from rppdyn.agents import RPPSAC, SACUpdate
 from rppdyn.jobs import train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.training import evaluation
@@ -161,7 +160,7 @@ def test_ctrl_c_stops_a_compilation_at_once_and_loses_nothing(tmp_path, monkeypa
     run = train_agent.run if seeds == 1 else train_agent.run_many
     with monkeypatch.context() as patch:
         patch.setattr(RPPSAC, "compiles", True)
-        patch.setattr(AgentStack, "train", interrupted)
+        patch.setattr(SACUpdate, "step", interrupted)
         start = time.monotonic()
         stopped = run(configured(tmp_path / "run", *words), progress=True)
     assert stopped.interrupted and time.monotonic() - start < 50

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rppdyn.groups import SL, D, Group, O2eR3, Z
-from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack
+from rppdyn.nn import EMLP, MLP, RPPEMLP, Ensemble
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Scalar, T, V
 
@@ -40,7 +40,7 @@ def nets(case, members=3, rep_out=None):
 @pytest.mark.parametrize(("case", "count"), [*((case, 2) for case in CASES), ("parts copy by copy", 1)])
 def test_values_gradients_and_priors_are_those_of_the_members(case, count):
     members = nets(case, count)
-    stack = Stack(members)
+    stack = Ensemble(members)
     x = torch.randn(count, 3, 2, members[0].rep_in.dim, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     x.requires_grad_()
     weights = stack.assemble()
@@ -72,7 +72,7 @@ def test_values_gradients_and_priors_are_those_of_the_members(case, count):
 )
 def test_second_derivatives_are_those_of_the_members(case, count):
     members = nets(case, count, rep_out=Scalar)
-    stack = Stack(members)
+    stack = Ensemble(members)
     x = torch.randn(count, 4, members[0].rep_in.dim, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
 
     def field(apply, x):
@@ -98,7 +98,7 @@ def test_members_train_apart():
     """What happens to one member, even its end, changes no other's numbers, to the last bit."""
     results = []
     for spoilt in (False, True):
-        stack = Stack(nets("tensors with gates and bilinear layers"))
+        stack = Ensemble(nets("tensors with gates and bilinear layers"))
         optimiser = torch.optim.Adam(stack.parameters(), lr=1e-2, foreach=True)
         x = torch.randn(3, 5, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         if spoilt:
@@ -113,7 +113,7 @@ def test_members_train_apart():
 
 def test_a_member_is_a_network_of_its_own():
     members = nets("tensors with gates and bilinear layers")
-    stack = Stack(members)
+    stack = Ensemble(members)
     copy = stack.member(1)
     assert dict(copy.state_dict()).keys() == dict(members[1].state_dict()).keys()
     x = torch.randn(4, 12, dtype=torch.float64)
@@ -121,17 +121,17 @@ def test_a_member_is_a_network_of_its_own():
     with torch.no_grad():
         next(iter(copy.parameters())).add_(1.0)
     assert torch.equal(stack.member(1)(x), members[1](x))
-    again = Stack(nets("tensors with gates and bilinear layers", 3)[::-1])
+    again = Ensemble(nets("tensors with gates and bilinear layers", 3)[::-1])
     again.load_state_dict(stack.state_dict())
     assert torch.equal(again(x.expand(3, 4, 12)), stack(x.expand(3, 4, 12)))
 
 
 def test_what_can_not_be_stacked():
     with pytest.raises(ValueError, match="give at least one"):
-        Stack([])
+        Ensemble([])
     other = RPPEMLP(4 * V, Scalar, O2eR3(), hidden=16, num_layers=2).double()
     with pytest.raises(ValueError, match="network 1 has other parameters than the first"):
-        Stack([nets("tensors with gates and bilinear layers", 1)[0], other])
+        Ensemble([nets("tensors with gates and bilinear layers", 1)[0], other])
 
 
 def test_networks_of_other_groups_or_variances_are_not_stacked():
@@ -142,16 +142,16 @@ def test_networks_of_other_groups_or_variances_are_not_stacked():
             V, V, Group("mirror", discrete_generators=mirror[None]), hidden=8, num_layers=1, free_variance=variance
         )
 
-    Stack([net(0, 1.0), net(0, 1.0)])
+    Ensemble([net(0, 1.0), net(0, 1.0)])
     for other in (net(1, 1.0), net(0, 1e-4), net(0, 0.5)):
         with pytest.raises(
             ValueError, match=r"network 1 has another \S+ than the first: build all with the same arguments"
         ):
-            Stack([net(0, 1.0), other])
+            Ensemble([net(0, 1.0), other])
 
 
 def test_inputs_without_the_axis_of_the_members_are_refused():
-    stack = Stack(nets("tensors with gates and bilinear layers", 3))
+    stack = Ensemble(nets("tensors with gates and bilinear layers", 3))
     functions, shapes = (
         (stack, stack.gradient, lambda x: stack.apply(x, stack.assemble())),
         [(6, 12), (1, 6, 12), (6, 2, 12)],

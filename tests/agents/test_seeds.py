@@ -14,9 +14,7 @@ from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckA
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC, train_many
-from rppdyn.agents.buffers import Batches
-from rppdyn.agents.multi_seed import AgentStack, AgentStacks, SeedTrainer, update_key
-from rppdyn.agents.update import scalar_settings
+from rppdyn.agents.buffers import BatchSampler
 
 HOPPER = "Hopper-v5"
 
@@ -60,11 +58,15 @@ def make(make_agent):
     return build
 
 
+def state_of(agent: RPPSAC) -> list[torch.Tensor]:
+    moments = [m for o in agent.optimisers.values() for p in o.state.values() for m in p.values()]
+    return [*agent.policy.parameters(), agent.log_alpha, *moments]
+
+
 def assert_same(one: RPPSAC, other: RPPSAC, rtol: float = 1e-10) -> None:
     assert (one.num_timesteps, one._n_updates) == (other.num_timesteps, other._n_updates)
-    state = one.update_state()
-    for name, value in other.update_state().items():
-        torch.testing.assert_close(state[name], value, rtol=rtol, atol=1e-12)
+    for a, b in zip(state_of(one), state_of(other), strict=True):
+        torch.testing.assert_close(a, b, rtol=rtol, atol=1e-12)
     rows = one.replay_buffer.size()
     assert (one.replay_buffer.observations[:rows] == other.replay_buffer.observations[:rows]).all()
 
@@ -80,7 +82,7 @@ def test_fifty_updates_are_those_of_each_alone(make):
         assert_same(trainer.agent, one)
         sizes = {p.untyped_storage().nbytes() for p in trainer.agent.actor.net.parameters()}
         assert max(sizes) <= max(p.nbytes for p in trainer.agent.actor.net.parameters()) * len(sizes) * 8
-    assert not torch.equal(alone[0].update_state()["actor"], alone[1].update_state()["actor"])
+    assert not torch.equal(*(next(agent.actor.net.parameters()) for agent in alone))
     for agent in (trainers[1].agent, alone[1]):  # and goes on as one that was always alone
         agent.learn(5, reset_num_timesteps=False)
     assert_same(trainers[1].agent, alone[1])
@@ -109,24 +111,24 @@ def test_one_that_fails_is_reported_and_the_others_go_on(make, caplog):
     trainers = train_many([lambda seed=seed: make(seed) for seed in (0, 1, 2)], 45, callbacks)
     assert [trainer.agent.num_timesteps for trainer in trainers] == [45, 30, 45]
     assert str(trainers[1].error) == "no more" and re.search(
-        r"agent 1: \S*test_multi_seed.py:\d+: ValueError: no more", caplog.text
+        r"agent 1: \S*test_seeds.py:\d+: ValueError: no more", caplog.text
     )
     assert_same(trainers[2].agent, make(2).learn(45))
 
 
 def test_one_whose_update_fails_is_reported_and_the_others_go_on_as_alone(make, caplog):
-    class FailsToDraw(Batches):
+    class FailsToDraw(BatchSampler):
         def sample(self, batch_size: int) -> dict[str, torch.Tensor]:
             if self.agent.num_timesteps == 34:
                 raise ValueError("no batch")
             return super().sample(batch_size)
 
-    def built(seed: int, kind: type[Batches]) -> RPPSAC:
+    def built(seed: int, kind: type[BatchSampler]) -> RPPSAC:
         agent = make(seed, gradient_steps=2)
-        agent.batches.__class__ = kind
+        agent.sampler.__class__ = kind
         return agent
 
-    kinds = (Batches, FailsToDraw, Batches)
+    kinds = (BatchSampler, FailsToDraw, BatchSampler)
     trainers = train_many([lambda n=n, kind=kind: built(n, kind) for n, kind in enumerate(kinds)], 45)
     assert [trainer.agent.num_timesteps for trainer in trainers] == [45, 34, 45]
     assert [str(trainer.error) for trainer in trainers] == ["None", "no batch", "None"]
@@ -183,22 +185,6 @@ def test_targets_move_by_the_count_of_each_agent(make):
 
     for seed, trainer in enumerate(train_many([lambda seed=seed: build(seed) for seed in (0, 1)], 30)):
         assert_same(trainer.agent, build(seed).learn(30))
-
-
-def test_agents_are_compared_in_all_that_an_update_takes(make):
-    agent = make(0)
-    numbers = set(scalar_settings(agent.update_config(agent.tau))) - {
-        "learning_rate",
-        "blocks",
-    }  # a schedule; the spec's
-    assert numbers - set(vars(agent)) == {"betas", "epsilon", "learn_temperature"}
-    for name in numbers & set(vars(agent)):
-        before = update_key(agent)
-        setattr(agent, name, 0.123)
-        assert update_key(agent) != before, name
-    before = update_key(agent)
-    agent.actor.optimizer.param_groups[0].update(betas=(0.1, 0.2))
-    assert update_key(agent) != before
 
 
 def test_several_environments_have_as_many_updates_as_alone(make):
@@ -297,7 +283,7 @@ def test_agents_of_other_configurations_are_refused(make):
     with pytest.raises(
         ValueError, match=r"agents that are trained together have one configuration; gamma is 0.99 and 0.9"
     ):
-        AgentStack([make(0), make(1, gamma=0.9)])
+        train_many([lambda: make(0), lambda: make(1, gamma=0.9)], 10)
     for options in (
         dict(batch_size=16),
         dict(gradient_steps=2),
@@ -305,17 +291,8 @@ def test_agents_of_other_configurations_are_refused(make):
         dict(learning_starts=9),
     ):
         with pytest.raises(ValueError, match=f"one configuration; {next(iter(options))} is"):
-            AgentStack([make(0), make(1, **options)])
+            train_many([lambda: make(0), lambda options=options: make(1, **options)], 10)
     with pytest.raises(ValueError, match=r"one configuration; policy_kwargs is"):
-        AgentStack([make(0), make(1, "mlp")])
+        train_many([lambda: make(0), lambda: make(1, "mlp")], 10)
     with pytest.raises(ValueError, match=r"collect steps, not episodes"):
         train_many([lambda: make(0, train_freq=(1, "episode"))], 10)
-
-
-def test_stacks_stay_while_no_agent_asks_for_actions(make_agent):
-    """As while all environments step in workers; a new group would compile its updates anew."""
-    stacks, trainers = AgentStacks(), [SeedTrainer(lambda seed=seed: make_agent(seed=seed)) for seed in range(2)]
-    ((_, stack),) = stacks.of(trainers)
-    assert stacks.of([]) == []
-    ((_, again),) = stacks.of(trainers)
-    assert again is stack

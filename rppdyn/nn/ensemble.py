@@ -1,0 +1,324 @@
+"""Several networks of one architecture as one: their parameters have a leading axis."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from rppdyn.nn.assembling import Network
+from rppdyn.nn.bilinear import Bilinear
+from rppdyn.nn.coefficients import check_layouts
+from rppdyn.nn.networks import Weights
+from rppdyn.nn.pathways import NOT_TRAINED, named_pathways
+
+
+class Ensemble(Network):
+    r"""Networks that differ in their parameters alone: ten seeds, the critics of an agent, the members of a model.
+
+    The parameters of all members are one tensor each, ``(members, ...)``, and no member's numbers depend on another's: one
+    optimiser that works element by element (Adam) trains all. Layers assemble and apply weights with a leading axis.
+
+    ``own=True`` copies the networks. ``own=False`` leaves them the owners: their trainable parameters become views of
+    :attr:`flat`, ``(members, n)``, so that what trains that vector trains them, and they are saved and loaded as before;
+    :meth:`restack_` follows what was done to them since.
+
+    Members share bases and all else, but for running means and variances of batch normalisation, and for prior variances and
+    units of storage where these differ. What is drawn at construction besides parameters (the pairs that a published bilinear
+    layer contracts) is the first member's where the ensemble owns its parameters: with indices of their own the members could
+    not share a gather. Networks that own theirs keep what they drew, and are then applied one after another.
+
+    Args:
+        nets: networks of the same class, representations and layers. :meth:`apply` calls their ``apply`` with weights that
+            have the leading axis; :meth:`per_member` takes any module.
+        own: whether parameters are the ensemble's.
+    Raises:
+        ValueError: no networks, or one whose parameters have other names or shapes than the first one's, or whose buffers are
+            others (of another group, say, or with other variances); inputs whose first axis is not the members.
+
+    >>> from rppdyn.groups import SO2eR3
+    >>> from rppdyn.nn import EMLP
+    >>> from rppdyn.reps import V
+    >>> nets = [EMLP(V, V, SO2eR3(), hidden=8, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    >>> Ensemble(nets)(torch.ones(3, 5, 3)).shape
+    torch.Size([3, 5, 3])
+    """
+
+    net: Any  # a copy of the first network, whose parameters have the leading axis
+
+    def __init__(self, nets: Sequence[nn.Module], *, own: bool = True):
+        super().__init__()
+        if not nets:
+            raise ValueError("an ensemble of no networks: give at least one")
+        each = [dict(net.named_parameters()) for net in nets]
+        shapes = {name: p.shape for name, p in each[0].items()}
+        per_member = _statistics(nets[0]) + (() if own else _variances(nets))
+        drawn = _drawn(nets[0])
+        for index, (net, parameters) in enumerate(zip(nets, each, strict=True)):
+            if {name: p.shape for name, p in parameters.items()} != shapes:
+                raise ValueError(
+                    f"network {index} has other parameters than the first: build all with the same arguments"
+                )
+            if other := _different_buffer(nets[0], net, {*per_member, *drawn}):
+                raise ValueError(
+                    f"network {index} has another {other} than the first: build all with the same arguments"
+                )
+        self.members = len(nets)
+        self.names = tuple(shapes)
+        self.own = own
+        self.statistics = per_member
+        shared = {} if own else {id(buffer): buffer for buffer in nets[0].buffers()}
+        self.net = copy.deepcopy(nets[0], shared)
+        for name in self.names:
+            stacked = nn.Parameter(torch.stack([ps[name].detach() for ps in each]), each[0][name].requires_grad)
+            module, leaf = _owner(self.net, name)
+            module._parameters[leaf] = stacked
+        for name in self.statistics:
+            module, leaf = _owner(self.net, name)
+            module._buffers[leaf] = torch.stack([net.get_buffer(name) for net in nets])
+        self._nets = [] if own else [list(nets)]  # in a list, so that they are no modules of this one
+        self._seen: Any = None
+        if not own:
+            self.trainable = tuple(name for name in self.names if each[0][name].requires_grad)
+            self.sizes = [shapes[name].numel() for name in self.trainable]
+            self.shapes = [shapes[name] for name in self.trainable]
+            self.as_one = all(torch.equal(nets[0].get_buffer(n), net.get_buffer(n)) for net in nets for n in drawn)
+            self.restack_()
+
+    # -- parameters ------------------------------------------------------------------------------------------------
+
+    @property
+    def stacked(self) -> list[nn.Parameter]:
+        """The parameters, ``(members, ...)`` each, in the order of :attr:`names`."""
+        return [self.net.get_parameter(name) for name in self.names]
+
+    @property
+    def nets(self) -> list[Any]:
+        """The networks that own the parameters; none where the ensemble does."""
+        return self._nets[0] if self._nets else []
+
+    @property
+    def parts(self) -> list[Tensor]:
+        """The networks' own trainable parameters, in the order in which they lie on :attr:`flat`."""
+        return [net.get_parameter(name) for net in self.nets for name in self.trainable]
+
+    def restack_(self) -> bool:
+        """Follow the networks that own the parameters, after ``load_state_dict`` or ``to``; False if all was in place.
+
+        Their trainable parameters become views of one vector again, without changing their values, and variances and units are
+        read anew.
+        """
+        parts = self.parts
+        buffers = [net.get_buffer(name) for net in self.nets for name in self.statistics]
+        seen = [p.data_ptr() for p in parts], [(b.data_ptr(), b._version) for b in buffers], parts[0].dtype
+        if seen == self._seen:
+            return False
+        self.net.to(parts[0])
+        self.flat = flatten_(parts).view(self.members, -1)
+        for name, stacked in self.named(self.flat).items():
+            module, leaf = _owner(self.net, name)
+            module._parameters[leaf].data = stacked
+        for name in self.statistics:
+            module, leaf = _owner(self.net, name)
+            module._buffers[leaf] = torch.stack([net.get_buffer(name) for net in self.nets])
+        self._seen = [p.data_ptr() for p in parts], *seen[1:]
+        return True
+
+    def named(self, vectors: Float[Tensor, "members n"]) -> dict[str, Tensor]:
+        """The trainable parameters in vectors, by name, ``(members, ...)`` each."""
+        parts = zip(vectors.split(self.sizes, 1), self.shapes, strict=True)
+        return {name: part.unflatten(1, shape or (1,)).view(len(vectors), *shape)
+                for name, (part, shape) in zip(self.trainable, parts, strict=True)}  # fmt: skip
+
+    # -- weights ---------------------------------------------------------------------------------------------------
+
+    def assemble(self, vectors: Float[Tensor, "members n"] | None = None) -> Weights:
+        """The weights of all members, ``(members, ...)`` each, beside the indices that they share; for :meth:`apply`.
+
+        Args:
+            vectors: parameters in the place of :attr:`flat`, of networks that own theirs.
+        """
+        if vectors is None:
+            vectors = None if self.own or self.as_one else self.flat
+        if vectors is None:
+            return self.net.assemble()
+        if self.as_one:
+            return call_with(self.net, self.named(vectors), _assembled)
+        named = self.named(vectors)
+        each = [{name: part[i] for name, part in named.items()} for i in range(self.members)]
+        return [call_with(net, own, _assembled) for net, own in zip(self.nets, each, strict=True)]
+
+    def _run(self, x: Float[Tensor, "members *batch in"], weights: Weights) -> Float[Tensor, "members *batch out"]:
+        if not (self.own or self.as_one):
+            return torch.stack([net.apply(x, w) for net, x, w in zip(self.nets, x, weights, strict=True)])
+        return self.net.apply(self._of_members(x), weights)
+
+    def forward(self, x: Float[Tensor, "members *batch in"]) -> Float[Tensor, "members *batch out"]:
+        return self._run(x, self.assemble())
+
+    def gradient(
+        self, x: Float[Tensor, "members *batch in"], weights: Weights | None = None
+    ) -> Float[Tensor, "members *batch in"]:
+        """Each member's gradient by its own inputs, of networks with one output."""
+        return self.net.gradient(self._of_members(x), self.assemble() if weights is None else weights)
+
+    def _of_members(self, x: Tensor) -> Tensor:
+        """Inputs of an ensemble; others would be spread over its members."""
+        if x.ndim < 2 or len(x) != self.members:
+            raise ValueError(
+                f"inputs of shape {tuple(x.shape)} to an ensemble of {self.members} networks: the first axis must be the "
+                f"members; x.expand({self.members}, *x.shape) gives all the same"
+            )
+        return x
+
+    # -- members ---------------------------------------------------------------------------------------------------
+
+    def per_member(self, function: Callable[..., Any], *values: Float[Tensor, "members ..."]) -> Any:
+        """The outputs of ``function`` for each member's network and its own values: tensors ``(members, ...)``.
+
+        >>> # ensemble.per_member(negative_log_prior): (members,)
+        >>> # ensemble.per_member(lambda net, x: net(x), x): (members, ...), of any module
+        """
+        running = [self.net.get_buffer(name) for name in self.statistics]  # training changes them in place
+        names = (*self.names, *self.statistics)
+        one = lambda ps, *own: call_with(self.net, dict(zip(names, ps, strict=True)), function, *own)  # noqa: E731
+        return torch.vmap(one)((*self.stacked, *running), *values)
+
+    def member(self, index: int) -> nn.Module:
+        """A network of its own, with the parameters of one member."""
+        return self._of(lambda tensor: tensor.detach()[index].clone()).net
+
+    def part(self, members: slice) -> Ensemble:
+        """An ensemble of some of the members, with copies of their parameters; it shares what this one's members share."""
+        part = self._of(lambda tensor: tensor.detach()[members].clone())
+        part.members = len(part.stacked[0])
+        return part
+
+    def repeated(self, count: int) -> Ensemble:
+        """So many copies of an ensemble's only member, whose parameters are views of one: for gradients of each datum."""
+        assert self.members == 1
+        part = self._of(lambda tensor: tensor.detach().expand(count, *tensor.shape[1:]))
+        part.members = count
+        return part
+
+    def _of(self, select: Callable[[Tensor], Tensor]) -> Ensemble:
+        """The same with what `select` makes of each tensor that has the leading axis; other tensors are shared."""
+        memo = {id(tensor): tensor for tensor in (*self.net.parameters(), *self.net.buffers())}
+        part = copy.copy(self)
+        part._modules = {"net": copy.deepcopy(self.net, memo)}
+        for name in self.names:
+            module, leaf = _owner(part.net, name)
+            old = module._parameters[leaf]
+            module._parameters[leaf] = nn.Parameter(select(old), old.requires_grad)
+        for name in self.statistics:
+            module, leaf = _owner(part.net, name)
+            module._buffers[leaf] = select(module._buffers[leaf])
+        return part
+
+    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
+        # as they were saved before parameters had their networks' names
+        for key, names in (("stacked.{}", self.names), ("statistics_{}", self.statistics)):
+            for i, name in enumerate(names):
+                if (old := prefix + key.format(i)) in state_dict:
+                    state_dict[f"{prefix}net.{name}"] = state_dict.pop(old)
+        check_layouts(self, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def extra_repr(self) -> str:
+        return f"{self.members} members"
+
+
+def call_with(net: nn.Module, tensors: Mapping[str, Tensor], function: Callable[..., Any], *values: Tensor) -> Any:
+    """Evaluate a function of a network, and of values, with these tensors for its parameters and buffers of these names."""
+    named = {f"net.{name}": tensor for name, tensor in tensors.items()}
+    return torch.func.functional_call(_Call(net, function), named, values, tie_weights=False)
+
+
+class _Call(nn.Module):
+    """A function of a network as a module, so that ``functional_call`` reaches the network's parameters."""
+
+    def __init__(self, net: nn.Module, function: Callable[..., Any]):
+        super().__init__()
+        self.net, self.function = net, function
+
+    def forward(self, *values: Tensor) -> Any:
+        return self.function(self.net, *values)
+
+
+def _assembled(net: Any) -> Weights:
+    return net.assemble()
+
+
+def flatten_(tensors: Sequence[Tensor]) -> Tensor:
+    """Make tensors views of one vector, without changing their values, and return that vector.
+
+    Nothing is copied where they already lie on one, in order and without gaps. Loading a state dict, moving to another device
+    or casting may take tensors apart again.
+    """
+    first, sizes = tensors[0], [tensor.numel() for tensor in tensors]
+    starts = [0, *accumulate(sizes)]
+    in_place = all(
+        tensor.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        and tensor.storage_offset() == first.storage_offset() + start
+        and tensor.is_contiguous()
+        for tensor, start in zip(tensors, starts, strict=False)
+    )
+    if in_place:
+        return first.detach().as_strided((starts[-1],), (1,), first.storage_offset())
+    flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+    for tensor, part in zip(tensors, flat.split(sizes), strict=True):
+        tensor.data = part.view(tensor.shape)
+    return flat
+
+
+def _different_buffer(first: nn.Module, net: nn.Module, ignored: set[str]) -> str | None:
+    """A buffer that two networks do not share, but for those that members may have of their own."""
+    ours, theirs = dict(first.named_buffers()), dict(net.named_buffers())
+    for name in sorted((ours.keys() | theirs.keys()) - ignored):
+        if name not in ours or name not in theirs or not _is_equal(ours[name], theirs[name]):
+            return name
+    return None
+
+
+def _is_equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape if one.is_meta else torch.equal(one, other)
+
+
+def _drawn(net: nn.Module) -> tuple[str, ...]:
+    """Names of the buffers that are drawn at construction."""
+    return tuple(f"{name}.maps" for name, module in net.named_modules() if isinstance(module, Bilinear))
+
+
+def _statistics(net: nn.Module) -> tuple[str, ...]:
+    """Names of the running means and variances of batch normalisation."""
+    norms = [
+        (name, module)
+        for name, module in net.named_modules()
+        if isinstance(module, _BatchNorm) and module.track_running_stats
+    ]
+    return tuple(f"{name}.{key}" for name, _ in norms for key in ("running_mean", "running_var"))
+
+
+def _variances(nets: Sequence[nn.Module]) -> tuple[str, ...]:
+    """Names of the prior variances and units of pathways, buffers that callbacks may change in each network by itself."""
+    buffers = dict(nets[0].named_buffers(remove_duplicate=False))  # in float64 a unit is its own exact copy
+    names = [f"{layer}.{name}.{leaf}" for layer, name, _ in named_pathways(nets[0])
+             for leaf in ("log_variance", "unit", "unit_exact")]  # fmt: skip
+    return tuple(name for name in names if name in buffers and buffers[name] is not None)
+
+
+def _owner(net: nn.Module, name: str) -> tuple[nn.Module, str]:
+    module, _, leaf = name.rpartition(".")
+    return net.get_submodule(module), leaf
+
+
+def weights_of(ensemble: Ensemble) -> list[nn.Parameter]:
+    """An ensemble's parameters without the variances of its pathways and the units that follow them: what is trained."""
+    named = zip(ensemble.names, ensemble.stacked, strict=True)
+    return [p for name, p in named if name.rpartition(".")[2] not in NOT_TRAINED]
