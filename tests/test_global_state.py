@@ -19,7 +19,17 @@ from rppdyn.equivariance import (
 )
 from rppdyn.groups import GL, SO
 from rppdyn.images import AnchoredConv2d, LieResNet18
-from rppdyn.nn import EMLP, RPPEMLP, Bilinear, ChannelProducts, Gate, InvariantNormaliser, RelaxedLinear, Stack, merge
+from rppdyn.nn import (
+    EMLP,
+    RPPEMLP,
+    Bilinear,
+    ChannelProducts,
+    Ensemble,
+    Gate,
+    InvariantNormaliser,
+    RelaxedLinear,
+    merge,
+)
 from rppdyn.priors import Gaussian, joint_evidence, negative_log_prior
 from rppdyn.reps import Scalar, T, V
 
@@ -46,7 +56,7 @@ CALLS = {
     "ChannelProducts": lambda: ChannelProducts(REP, channels=2, generator=generator()),
     "InvariantNormaliser": lambda: InvariantNormaliser(REP).update(X),
     "on meta": lambda: RPPEMLP(REP, REP, G, hidden=24, generator=generator(), device="meta"),
-    "Stack": lambda: Stack([NET, NET]).member(0),
+    "Ensemble": lambda: Ensemble([NET, NET]).member(0),
     "merge": lambda: merge(NET),
     "filters sampled": lambda: ANCHORED.to_conv2d(),
     "merge a layer": lambda: merge(NET.head),

@@ -18,7 +18,7 @@ from stable_baselines3.common.monitor import Monitor
 from rppdyn.agents import RPPSAC
 from rppdyn.dynamics import TransitionModel
 from rppdyn.envs import symmetry_spec
-from rppdyn.nn import RPPEMLP, Stack
+from rppdyn.nn import RPPEMLP, Ensemble
 from rppdyn.priors import negative_log_prior
 
 ENV = "InvertedPendulum-v5"
@@ -64,7 +64,7 @@ class Ensemble:
         x, u = spec.obs_rep, spec.action_rep
         reps = TransitionModel.rep_in(x, u), TransitionModel.rep_out(x, gaussian=True, reward=True)
         options = dict(hidden=hidden, num_layers=2, equivariant_variance=1e6, free_variance=3.0, output_scale=0.1)
-        self.net = Stack([RPPEMLP(*reps, spec.group, **options) for _ in range(members)])
+        self.net = Ensemble([RPPEMLP(*reps, spec.group, **options) for _ in range(members)])
         encoding = spec.obs.encoding
         projected = dict(rotations=encoding.rotations, circles=encoding.circles)
         self.model = TransitionModel(self.net, x, u, gaussian=True, reward=True, **projected)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rppdyn.groups import SO, SO13, O, S, Z
-from rppdyn.nn import EMLP, MLP, RPPEMLP, Stack, merge
+from rppdyn.nn import EMLP, MLP, RPPEMLP, Ensemble, merge
 from rppdyn.reps import Scalar, V
 
 
@@ -23,7 +23,7 @@ def test_networks_run_under_autocast(G, options, cls):
     x = torch.randn(8, rep.dim, generator=torch.Generator().manual_seed(1))
     expected = net(x).detach()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        outputs = net(x), Stack([net])(x.unsqueeze(0)).squeeze(0), merge(net)(x)
+        outputs = net(x), Ensemble([net])(x.unsqueeze(0)).squeeze(0), merge(net)(x)
     for y in outputs:
         assert (y.detach().float() - expected).abs().max() < 0.1 * expected.abs().max()
     outputs[0].float().square().mean().backward()

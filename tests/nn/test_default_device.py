@@ -13,11 +13,11 @@ from rppdyn.nn import (
     RPPEMLP,
     Bilinear,
     ChannelProducts,
+    Ensemble,
     Gate,
     InvariantNormaliser,
     LearnedFrame,
     RelaxedLinear,
-    Stack,
 )
 from rppdyn.reps import Scalar, T, V
 
@@ -67,7 +67,7 @@ def frame(rep):
 
 
 def stack(rep):
-    return Stack([linear(rep), linear(rep)])
+    return Ensemble([linear(rep), linear(rep)])
 
 
 def normaliser(rep):

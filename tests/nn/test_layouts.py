@@ -14,7 +14,7 @@ from torch import nn
 
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import SO, Group, O, S, Z
-from rppdyn.nn import EMLP, RPPEMLP, Bilinear, ChannelProducts, Gate, InvariantNormaliser, RelaxedLinear, Stack
+from rppdyn.nn import EMLP, RPPEMLP, Bilinear, ChannelProducts, Ensemble, Gate, InvariantNormaliser, RelaxedLinear
 from rppdyn.nn.coefficients import CoefficientMap
 from rppdyn.reps import Pseudoscalar, Scalar, T, V
 
@@ -33,7 +33,7 @@ BUILDERS = {
     "EMLP": lambda rep: EMLP(rep, rep, rep.G, hidden=16, num_layers=1, generator=generator()),
     "RelaxedLinear": lambda rep: RelaxedLinear(rep, rep, generator=generator()),
     "in a module": lambda rep: nn.ModuleDict({"net": nn.Sequential(RelaxedLinear(rep, rep, generator=generator()))}),
-    "Stack": lambda rep: Stack([RelaxedLinear(rep, rep, generator=generator(seed)) for seed in range(2)]),
+    "Ensemble": lambda rep: Ensemble([RelaxedLinear(rep, rep, generator=generator(seed)) for seed in range(2)]),
     "normaliser": lambda rep: InvariantNormaliser(rep),
 }
 
