@@ -334,24 +334,30 @@ class BatchSampler:
         return batch
 
     def _noise(self, batch_size: int) -> Tensor:
-        agent, buffer = self.agent, self.agent.replay_buffer
-        generator = buffer.generator if isinstance(buffer, RowReplayBuffer) else self.generator
+        agent, buffer = self.agent, self.rows
+        generator = self.generator if buffer is None else buffer.generator
         return draw_noise((batch_size, agent.spec.action_rep.dim), generator, agent.policy.features_extractor.like)
 
     def _count(self) -> Tensor:
         """The number of transitions that priors are shared out over."""
         agent, like = self.agent, self.agent.policy.features_extractor.like
-        if isinstance(buffer := agent.replay_buffer, RowReplayBuffer):
-            return buffer.count.clamp(min=float(agent.learning_starts)).to(like)
-        return like.new_tensor(max(buffer.size() * agent.n_envs, agent.learning_starts))
+        if self.rows is not None:
+            return self.rows.count.clamp(min=float(agent.learning_starts)).to(like)
+        return like.new_tensor(max(agent.replay_buffer.size() * agent.n_envs, agent.learning_starts))
+
+    @property
+    def rows(self) -> RowReplayBuffer | None:
+        """The replay buffer, where it is one of rows."""
+        return buffer if isinstance(buffer := self.agent.replay_buffer, RowReplayBuffer) else None
 
     @property
     def is_on_device(self) -> bool:
         """True if batches are drawn where the agent trains, and without looking at a value: a CUDA graph may do it."""
-        agent, buffer = self.agent, self.agent.replay_buffer
+        agent, buffer = self.agent, self.rows
         normalised = agent._vec_normalize_env is not None and agent._vec_normalize_env.norm_reward
-        plain = isinstance(buffer, RowReplayBuffer) and not (agent.augment or agent.mirror_loss or normalised)
-        return plain and buffer.generator.device.type == agent.device.type
+        if buffer is None or agent.augment or agent.mirror_loss or normalised:
+            return False
+        return buffer.generator.device.type == agent.device.type
 
     @property
     def images(self) -> GroupImages:

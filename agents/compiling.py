@@ -189,7 +189,7 @@ class FastUpdate:
         key = batch_size, settings.structure, self.update.agents[0].compiles, *shapes
         reads = [*self.update.state.values(), *(t for f in self.update.features for t in f.buffers())]
         if batches is None:
-            reads += [t for s in samplers for t in (*s.agent.replay_buffer.rows, s.agent.replay_buffer.count)]
+            reads += [t for s in samplers if s.rows is not None for t in (*s.rows.rows, s.rows.count)]
         captured = self._graphs.get(key)
         if captured is None or captured.has_moved(reads):
             captured = self._graphs[key] = CapturedUpdate(self, batch_size, batches, numbers, settings, reads)
@@ -246,8 +246,8 @@ class CapturedUpdate:
         def work() -> Metrics:
             return fast.update_(self._batches or update.sample(batch_size), self._numbers, settings)
 
-        buffers = [] if self._batches else [agent.replay_buffer for agent in update.agents]
-        generators = [buffer.generator for buffer in buffers]
+        samplers = [] if self._batches else [agent.sampler for agent in update.agents]
+        generators = [sampler.rows.generator for sampler in samplers if sampler.rows is not None]
         self._work = cuda_graph(work, self._numbers.device, list(update.state.values()), generators)
 
     def has_moved(self, reads: Sequence[Tensor]) -> bool:

@@ -26,6 +26,7 @@ from torch.nn.functional import softplus
 
 from rppdyn.envs import SymmetrySpec
 from rppdyn.nn import RPPEMLP, InvariantNormaliser
+from rppdyn.nn.assembling import ModuleList
 from rppdyn.nn.normaliser import blocks_of, deviation_rep
 from rppdyn.reps import Rep
 
@@ -217,6 +218,7 @@ class RPPCritic(BaseModel):
     """Observation and action in [-1, 1] to a value, once for each network: networks from obs_rep + action_rep to a scalar."""
 
     features_extractor: SymmetricFeatures
+    q_networks: ModuleList[RPPEMLP]
 
     def __init__(
         self,
@@ -226,7 +228,7 @@ class RPPCritic(BaseModel):
         nets: Sequence[RPPEMLP],
     ) -> None:
         super().__init__(observation_space, action_space, features_extractor=features_extractor)
-        self.q_networks = nn.ModuleList(nets)
+        self.q_networks = ModuleList(nets)
 
     def forward(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, ...]:
         """One (B, 1) value per critic."""

@@ -304,11 +304,10 @@ def collect(trainers: Sequence[SeedTrainer], updates: Updates) -> None:
     for trainer in trainers:
         trainer.start_rollout()
     while collecting := [trainer for trainer in trainers if trainer.is_collecting]:
-        waiting = [trainer for trainer in collecting if trainer.observations is not None]
+        waiting = {trainer: x for trainer in collecting if (x := trainer.observations) is not None}
         actions: dict[SeedTrainer, NDArray] = {}
         if waiting:
-            observations = [trainer.observations for trainer in waiting]
-            actions = dict(zip(waiting, predict(updates.of(waiting), observations), strict=True))
+            actions = dict(zip(waiting, predict(updates.of([*waiting]), [*waiting.values()]), strict=True))
         for trainer in collecting:
             trainer.continue_rollout(actions.get(trainer))
 

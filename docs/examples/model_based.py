@@ -51,7 +51,7 @@ class Recorder(gym.Wrapper):
         return [np.stack(values) for values in zip(*self.transitions[first:], strict=True)]
 
 
-class Ensemble:
+class LearnedDynamics:
     """A few relaxed Gaussian models of the environment, fitted by likelihood and the pathways' priors.
 
     Args:
@@ -124,7 +124,7 @@ def train(steps=2000, every=250, fit_steps=300, imagined=500, hidden=64, seed=0)
         "RPPPolicy", env, spec=spec, seed=seed, device="cpu", learning_starts=every, gradient_steps=2, buffer_size=10_000,
         policy_kwargs=dict(hidden=hidden),
     )  # fmt: skip
-    models, known = Ensemble(spec, hidden=hidden), 0
+    models, known = LearnedDynamics(spec, hidden=hidden), 0
     while agent.num_timesteps < steps:
         agent.learn(every, reset_num_timesteps=False)
         loss = models.fit(env, fit_steps, 64, known)

@@ -122,8 +122,7 @@ class Ensemble(Network):
         self.net.to(parts[0])
         self.flat = flatten_(parts).view(self.members, -1)
         for name, stacked in self.named(self.flat).items():
-            module, leaf = _owner(self.net, name)
-            module._parameters[leaf].data = stacked
+            self.net.get_parameter(name).data = stacked
         for name in self.statistics:
             module, leaf = _owner(self.net, name)
             module._buffers[leaf] = torch.stack([net.get_buffer(name) for net in self.nets])
@@ -214,11 +213,11 @@ class Ensemble(Network):
         part._modules = {"net": copy.deepcopy(self.net, memo)}
         for name in self.names:
             module, leaf = _owner(part.net, name)
-            old = module._parameters[leaf]
+            old = module.get_parameter(leaf)
             module._parameters[leaf] = nn.Parameter(select(old), old.requires_grad)
         for name in self.statistics:
             module, leaf = _owner(part.net, name)
-            module._buffers[leaf] = select(module._buffers[leaf])
+            module._buffers[leaf] = select(module.get_buffer(leaf))
         return part
 
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
