@@ -182,7 +182,8 @@ class SACUpdate:
         following, log_prob = sample_with_log_prob(output, batch["next_noise"], self.blocks)
         values = self.values(batch["next_features"], following, self.critics.assemble(state["target"]))
         value = values.amin(1) - alpha * log_prob
-        y = batch["rewards"] + (1 - batch["dones"]) * batch.get("discounts", gamma) * value
+        discounts = batch.get("discounts", gamma.to(batch["dones"].dtype))  # rounded as stable-baselines3's are
+        y = batch["rewards"] + (1 - batch["dones"]) * discounts * value
 
         # The critics
         gradient, losses = gradient_of(

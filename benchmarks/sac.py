@@ -36,8 +36,10 @@ from stable_baselines3.common.logger import Logger
 from torch import nn
 
 from rppdyn.agents import RPPSAC
-from rppdyn.agents.compile import matmul_precision, update_precision
-from rppdyn.agents.multi_seed import AgentStack, AgentStacks, SeedTrainer, collect
+from rppdyn.agents.compiling import matmul_precision, update_precision
+from rppdyn.agents.sac import train_agents
+from rppdyn.agents.seeds import SeedTrainer, Updates, collect
+from rppdyn.agents.update import SACUpdate
 from rppdyn.envs import symmetry_spec
 from rppdyn.runs.figures import COLOURS
 
@@ -85,23 +87,22 @@ def update(agent: SAC | list[SeedTrainer]) -> Step:
     """Updates of an agent, or of several at once, each as after one step of the environment."""
     if isinstance(agent, SAC):
         return lambda: [agent.train(1, agent.batch_size) for _ in range(BURST)]
-    stack = AgentStack([trainer.agent for trainer in agent], [trainer.guarded for trainer in agent])
-    return lambda: [stack.train(1, agent[0].agent.batch_size) for _ in range(BURST)]
+    together = SACUpdate([trainer.agent for trainer in agent])
+    return lambda: [train_agents(together, 1, agent[0].agent.batch_size) for _ in range(BURST)]
 
 
 def steps(agent: SAC | list[SeedTrainer]) -> Step:
     """Steps of an agent, or of several at once, with an update after each; the latter without what begins their training."""
     if isinstance(agent, SAC):
         return lambda: agent.learn(STEPS, reset_num_timesteps=False)
-    stacks = AgentStacks()
+    updates = Updates()
     for trainer in agent:
         trainer.begin(10**9)
 
     def run() -> None:
         for _ in range(STEPS):
-            collect(agent, stacks)
-            for _, stack in stacks.of(agent):
-                stack.train(1, BATCH)
+            collect(agent, updates)
+            train_agents(updates.of(agent), 1, BATCH)
 
     return run
 

@@ -25,7 +25,8 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
 from rppdyn.agents import RPPSAC
-from rppdyn.agents.multi_seed import AgentStacks, SeedTrainer, collect
+from rppdyn.agents.sac import train_agents
+from rppdyn.agents.seeds import SeedTrainer, Updates, collect
 from rppdyn.agents.workers import WorkerEnv
 from rppdyn.envs import make_env, symmetry_spec
 
@@ -64,7 +65,7 @@ def parts(arguments: argparse.Namespace, model: str, count: int, num_envs: int, 
     """A round of so many seeds and environments, and what it is made of; before, all have been done."""
     envs = [WorkerEnv(partial(make_env, arguments.env), num_envs) for _ in range(count)]
     trainers = [trainer(arguments, model, env, seed, is_compiled) for seed, env in enumerate(envs)]
-    stacks = AgentStacks()
+    known = Updates()
 
     def simulator() -> None:
         chosen = [trainers[0].agent.action_space.sample()] * num_envs
@@ -74,11 +75,10 @@ def parts(arguments: argparse.Namespace, model: str, count: int, num_envs: int, 
             env.step_wait()
 
     def collection() -> None:
-        collect(trainers, stacks)
+        collect(trainers, known)
 
     def updates() -> None:
-        for _, stack in stacks.of(trainers):
-            stack.train(num_envs, OPTIONS["batch_size"])
+        train_agents(known.of(trainers), num_envs, OPTIONS["batch_size"])
 
     def whole() -> None:
         collection()

@@ -85,6 +85,8 @@ class Ensemble(Network):
         self._nets = [] if own else [list(nets)]  # in a list, so that they are no modules of this one
         self._seen: Any = None
         if not own:
+            self._pathways = [pathway for net in nets for _, _, pathway in named_pathways(net) if pathway.has_unit]
+            self._units = [pathway.unit is None for pathway in self._pathways]
             self.trainable = tuple(name for name in self.names if each[0][name].requires_grad)
             self.sizes = [shapes[name].numel() for name in self.trainable]
             self.shapes = [shapes[name] for name in self.trainable]
@@ -114,6 +116,9 @@ class Ensemble(Network):
         Their trainable parameters become views of one vector again, without changing their values, and variances and units are
         read anew.
         """
+        if self._units != [pathway.unit is None for pathway in self._pathways]:
+            self.__init__(self.nets, own=False)  # type: ignore[misc]  # a unit that was 1 is a buffer from now on
+            return True
         parts = self.parts
         buffers = [net.get_buffer(name) for net in self.nets for name in self.statistics]
         seen = [p.data_ptr() for p in parts], [(b.data_ptr(), b._version) for b in buffers], parts[0].dtype

@@ -296,7 +296,7 @@ class RPPEMLP(Network, ExactBuffers):
             for block, block_weights in zip(self.blocks, hidden, strict=True):
                 x = block(x, block_weights)
             return F.linear(x, *head)
-        y = _samples_last(x, head[0])
+        y = _samples_last(x, hidden[0][0][0] if hidden else head[0])
         for block, block_weights in zip(self.blocks, hidden, strict=True):
             y = block.samples_last(y, block_weights)
         return _affine(y, *head).mT.contiguous().view(*x.shape[:-1], self.rep_out.dim)

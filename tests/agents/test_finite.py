@@ -12,7 +12,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC, RPPActorCriticPolicy, buffers
-from rppdyn.agents.multi_seed import train_many
+from rppdyn.agents.seeds import train_many
 from rppdyn.agents.update import clip_
 from rppdyn.agents.workers import WorkerEnv
 from rppdyn.envs import make_env, symmetry_spec

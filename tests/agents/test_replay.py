@@ -89,12 +89,12 @@ def test_what_is_written_into_a_buffer_of_rows_is_drawn_after_it_was_pickled_too
 
 def test_rewards_are_scaled_where_the_environment_does_so_only_later(make_agent):
     agent = make_agent("rpp", "InvertedPendulum-v5").learn(60)
-    assert isinstance(agent.batches.row_buffer, RowReplayBuffer)
+    assert isinstance(agent.sampler.rows, RowReplayBuffer)
     scaled = VecNormalize(DummyVecEnv([lambda: gym.make("InvertedPendulum-v5")]), norm_obs=False)
     scaled.training, scaled.ret_rms.var = False, np.array(100.0)
     agent.set_env(scaled)
     agent.learn(10, reset_num_timesteps=False)
-    assert agent.batches.row_buffer is None and agent.batches.sample(64)["rewards"].max() < 0.11
+    assert not agent.sampler.is_on_device and agent.sampler.sample(64)["rewards"].max() < 0.11
 
 
 def test_a_pickled_buffer_goes_on_with_the_same_draws():

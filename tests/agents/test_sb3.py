@@ -239,7 +239,7 @@ def test_a_fixed_temperature_is_what_it_is_now(make_agent):
     other = make_agent("mlp", PENDULUM, ent_coef=0.9).learn(60)
     other.restore(agent.capture())
     other.learn(20, reset_num_timesteps=False)
-    assert other._fixed_log_alpha().exp() == pytest.approx(0.01)
+    assert other.log_alpha.exp() == pytest.approx(0.01)
     with pytest.raises(ValueError, match="a fixed temperature, this one's is learned"):
         make_agent("mlp", PENDULUM).restore(agent.capture())
     with pytest.raises(ValueError, match=r"ent_coef=-0\.1"):
