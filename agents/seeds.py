@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import combinations
 from typing import Any
 
@@ -257,8 +257,10 @@ def train_together(trainers: Sequence[SeedTrainer], total_timesteps: int) -> Non
                 steps = first.train_freq.frequency * first.n_envs
                 count = first.gradient_steps if first.gradient_steps >= 0 else steps
                 update = updates.of(part)
-                with part[0].guarded() if len(part) == 1 else nullcontext():
+                try:
                     train_agents(update, count, first.batch_size)
+                except Exception as error:  # of what they have in common
+                    update.errors = {i: update.errors.get(i, error) for i in range(len(part))}
                 for i, trainer in enumerate(part):
                     with trainer.guarded():
                         if i in update.errors:
