@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 from gymnasium.envs.registration import WrapperSpec
 
-from rppdyn.envs.certification.store import find_certificate, model_digest, simulated, spec_digest
+from rppdyn.envs.certification.store import DRAWING, digests, find_certificate, model_digest, simulated, spec_digest
 from rppdyn.envs.derivation import Derivation, derive, state_spaces, symmetry_group
 from rppdyn.envs.making import env_name, is_model_file, load_model, stock_env
 from rppdyn.envs.mirror import published_spec
@@ -33,7 +33,7 @@ from rppdyn.envs.simulator import quiet_mujoco
 from rppdyn.envs.spec import Space, Symmetry, SymmetrySpec
 from rppdyn.envs.terms.layout import CompiledTerms, compile_terms, read_terms
 from rppdyn.envs.terms.robot import Pose
-from rppdyn.envs.wrappers import refuse_vector_env, step_wrappers
+from rppdyn.envs.wrappers import acting_wrappers, refuse_vector_env, step_wrappers
 from rppdyn.errors import reading, reason
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def terms_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] 
             f"{path} lists {dim} entries of {what}, and {env_name(env)} has {space.shape or space}: list the terms that its "
             f"{what} consists of, in its order"
         )
-    return _with_verdicts(spec, None if step_wrappers(env) else simulated(env))
+    return _with_verdicts(spec, simulated(env))
 
 
 def _misfit(env: gym.Env, spec: SymmetrySpec) -> tuple[str, gym.Space, int] | None:
@@ -329,7 +329,6 @@ def symmetry_choices(source: str | Path | gym.Env | mujoco.MjModel) -> dict[str,
     return dict(named) if named else {name: (name,) for name in derive(_model_of(env)).names}
 
 
-@lru_cache(maxsize=64)
 def _by_id(env_id: str, symmetry: str | None, variant: str) -> SourcedSpec:
     env = stock_env(env_id, disable_env_checker=True)
     try:
@@ -342,7 +341,7 @@ def _of_env(env, symmetry: str | None, variant: str) -> SourcedSpec:
     if hasattr(env, "num_envs") and hasattr(env, "get_attr"):
         return _of_vectorised(env, symmetry, variant)
     if hasattr(env.unwrapped, "symmetry_spec"):
-        return _offered(env, symmetry, variant), None if step_wrappers(env) else simulated(env)
+        return _offered(env, symmetry, variant), simulated(env)
     model, name = _model_of(env), env_name(env)
     if variant == "published" and symmetry is not None:
         raise ValueError(
@@ -361,7 +360,7 @@ def _of_env(env, symmetry: str | None, variant: str) -> SourcedSpec:
     spec = _build(name, model, chosen, space_of(observation, chosen), notes(observation, chosen))
     if variant == "published":
         spec = published_spec(spec, _task_name(name))
-    return spec, None if step_wrappers(env) else model  # verdicts are those of the environment without wrappers
+    return spec, None if step_wrappers(env) else env.unwrapped  # others map observations alone, as the spec has it
 
 
 def _offered(env, symmetry: str | None, variant: str) -> SymmetrySpec:
@@ -497,22 +496,36 @@ def verdict_key(model: str, spec: SymmetrySpec) -> str:
     return f"{model[:24]}-{spec_digest(spec)[:24]}"
 
 
-def _with_verdicts(spec: SymmetrySpec, model: mujoco.MjModel | gym.Env | None) -> SymmetrySpec:
-    """The spec with what was found by certifying it: by the user, or for stock models by the package's authors."""
-    if model is None:
+def _with_verdicts(spec: SymmetrySpec, source: mujoco.MjModel | gym.Env | None) -> SymmetrySpec:
+    """The spec with what was found by certifying it: by the user, or for stock models and tasks by the package's authors."""
+    if source is None:
         return spec
-    certificate = find_certificate(model, spec)
+    certificate = find_certificate(source, spec)
     if certificate is not None:
         reports = [(g.name, g.dynamics_verdict, g.keeps_reward) for g in certificate.generators]
-    elif not isinstance(model, mujoco.MjModel):
-        return spec
+    elif isinstance(source, mujoco.MjModel) or _has_stock_dynamics(source):
+        reports = _shipped_verdicts().get(verdict_key(digests(source)[0], spec), [])
     else:
-        reports = _shipped_verdicts().get(verdict_key(model_digest(model), spec), [])
+        return spec
     verdicts = {name: (verdict, reward) for name, verdict, reward in reports}
     symmetries = (
         Symmetry(s.name, *verdicts.get(s.name, (s.verdict, s.reward_symmetric)), s.note) for s in spec.symmetries
     )
     return replace(spec, symmetries=tuple(symmetries))
+
+
+def _has_stock_dynamics(env: gym.Env) -> bool:
+    """Check whether an environment is a task of Gymnasium's, version 5, with no options but of its file and its observation."""
+    base: Any = env.unwrapped
+    options = {} if base.spec is None else base.spec.kwargs
+    own = {"xml_file", *DRAWING}
+    return (
+        type(base).__module__.startswith("gymnasium.")
+        and base.spec is not None
+        and base.spec.id in KNOWN_ENVIRONMENTS
+        and not acting_wrappers(env)
+        and all(key in own or key.startswith(("include_", "exclude_")) for key in options)
+    )
 
 
 @cache

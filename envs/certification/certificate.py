@@ -278,6 +278,7 @@ class Certificate:
         env_id: environment that the spec describes.
         model_digest, spec_digest: digests of the compiled model and of the group's action, see
             `rppdyn.envs.certification.store`.
+        environment: digest of the environment around the model; "" for a bare model, None where it can't be told.
         n_states, seed: number of states and seed of the sample.
         solver: "stock", or "tight" for one that solves contact forces to rounding.
         mujoco: version of the simulator.
@@ -295,6 +296,7 @@ class Certificate:
     solver: str
     mujoco: str
     generators: tuple[GeneratorReport, ...]
+    environment: str | None = None
     wrappers: tuple[str, ...] = ()
     others: tuple[Certificate, ...] = ()
     refused: tuple[str, ...] = ()
@@ -320,6 +322,7 @@ class Certificate:
             "format": FORMAT,
             "env_id": self.env_id,
             "model_digest": self.model_digest,
+            "environment": self.environment,
             "spec_digest": self.spec_digest,
             "n_states": self.n_states,
             "seed": self.seed,
@@ -351,6 +354,7 @@ class Certificate:
             return cls(
                 **{key: data[key] for key in keys},
                 generators=reports,
+                environment=data.get("environment"),
                 wrappers=tuple(data.get("wrappers", ())),  # certificates of earlier versions have none of these
                 others=tuple(map(cls.from_dict, data.get("others", ()))),
                 refused=tuple(data.get("refused", ())),

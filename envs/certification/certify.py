@@ -62,9 +62,8 @@ from rppdyn.envs.certification.evidence import (
     ignore,
 )
 from rppdyn.envs.certification.store import (
-    environment_digest,
+    digests,
     find_certificate,
-    model_digest,
     save_certificate,
     simulated,
     spec_digest,
@@ -75,7 +74,7 @@ from rppdyn.envs.model_symmetry import ModelSymmetry
 from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Outcome, Simulator, quiet_mujoco, tight_solver
 from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.envs.state import capture_state, restore_state
-from rppdyn.envs.wrappers import refuse_vector_env, step_wrappers
+from rppdyn.envs.wrappers import refuse_vector_env
 from rppdyn.runs.session import Progress
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ def certify(
         if simulator.is_task:
             simulator.require_memoryless()
         observed = isinstance(simulator, ObservedSimulator)
-        digest = environment_digest(simulator.env) if observed else model_digest(simulator.model)
+        model, environment = digests(simulator.env if simulator.is_task else simulator.model)
         with ExitStack() as stack:
             if solver == "tight" and not observed:
                 stack.enter_context(tight_solver(simulator.model))
@@ -151,7 +150,8 @@ def certify(
                 certificates.append(
                     Certificate(
                         env_id=one.env_id,
-                        model_digest=digest,
+                        model_digest=model,
+                        environment=environment,
                         spec_digest=spec_digest(one),
                         n_states=n_states,
                         seed=seed,
@@ -487,7 +487,7 @@ def certified_share(env: gym.Env | VecEnv, spec: SymmetrySpec, *, reward: bool =
                 f"{spec.env_id} has neither a MuJoCo model nor a simulator_state to certify its symmetry by: give "
                 "free_variance a number, or learned"
             )
-        certificate = None if step_wrappers(one) else find_certificate(source, spec)
+        certificate = find_certificate(source, spec)
         if certificate is None:
             logger.warning("certifying the symmetry of %s in the simulator, which takes some seconds", spec.env_id)
             certificate = certify(one, spec)

@@ -1,22 +1,28 @@
-"""Certificates on disk, addressed by the content of model and spec, so that an entry is never stale."""
+"""Certificates on disk, addressed by all that they depend on: model, environment, spec, solver, versions; so never stale.
+
+An environment is known by its options, its frame skip, and the source of the files that its classes are in.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import mujoco
 import numpy as np
 
-from rppdyn.envs.certification.certificate import Certificate
+from rppdyn._version import __version__
+from rppdyn.envs.certification.certificate import FORMAT, Certificate
 from rppdyn.envs.encoding import rounded
 from rppdyn.envs.spec import SymmetrySpec
-from rppdyn.envs.wrappers import step_wrappers
+from rppdyn.envs.wrappers import acting_wrappers, step_wrappers
 from rppdyn.runs.files import cache_folder, write_json
 
 logger = logging.getLogger(__name__)
@@ -44,7 +50,10 @@ def model_digest(model: mujoco.MjModel) -> str:
     """
     digest = hashlib.sha256()
     for name, value in [*_parameters(model), *_parameters(model.opt)]:
-        array = np.ascontiguousarray(value)
+        if name == "disableactuator" and value:  # groups that count for this option alone
+            array = np.array([*model.actuator_group, value])
+        else:
+            array = np.ascontiguousarray(value)
         if array.dtype == np.float64:
             array = rounded(array)
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
@@ -52,13 +61,51 @@ def model_digest(model: mujoco.MjModel) -> str:
     return digest.hexdigest()
 
 
-def environment_digest(env: gym.Env) -> str:
-    """SHA-256 of an environment without a MuJoCo model: of its id and options; "" where it was not made by its id."""
-    registered = env.unwrapped.spec
-    if registered is None:
-        return ""
-    options = {key: value for key, value in sorted(registered.kwargs.items()) if key != "render_mode"}
-    return hashlib.sha256(f"{registered.id} {options!r}".encode()).hexdigest()
+def environment_digest(env: gym.Env) -> str | None:
+    """SHA-256 of what an environment is beside its model; None where that can't be told.
+
+    It is known of one that was made by its id, or of a class of Gymnasium's, with plain options, without wrappers that change
+    steps or observations (but for one that flattens dictionaries).
+    """
+    base: Any = env.unwrapped
+    if any(type(layer) is not gym.wrappers.FlattenObservation for layer in acting_wrappers(env)):
+        return None
+    if base.spec is not None:
+        arguments = {key: value for key, value in base.spec.kwargs.items() if key not in DRAWING}
+    elif type(base).__module__.startswith("gymnasium.") and hasattr(base, "_ezpickle_kwargs"):
+        arguments = {"": base._ezpickle_args, **base._ezpickle_kwargs}
+    else:
+        return None
+    classes = [kind for kind in type(base).__mro__ if kind.__module__ not in ("builtins", "typing", "abc")]
+    try:
+        files = {inspect.getfile(kind) for kind in classes}
+        content = sorted(hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files)
+        names = [f"{kind.__module__}:{kind.__qualname__}" for kind in classes]
+        parts = [names, content, arguments, getattr(base, "frame_skip", None)]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=_plain).encode()).hexdigest()
+    except (OSError, TypeError, ValueError):
+        return None
+
+
+DRAWING = (
+    "render_mode",
+    "width",
+    "height",
+    "camera_id",
+    "camera_name",
+    "default_camera_config",
+    "max_geom",
+    "visual_options",
+)
+"""Options that say how an environment is drawn."""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return [str(value.dtype), np.asarray(value).tolist()]
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(value)
 
 
 def spec_digest(spec: SymmetrySpec) -> str:
@@ -67,10 +114,18 @@ def spec_digest(spec: SymmetrySpec) -> str:
 
 
 def find_certificate(source: mujoco.MjModel | gym.Env, spec: SymmetrySpec, solver: str = "stock") -> Certificate | None:
-    """The stored certificate of a spec for a model, or for an environment that has none; None where there is none."""
-    digest = model_digest(source) if isinstance(source, mujoco.MjModel) else environment_digest(source)
-    path = _path(digest, spec_digest(spec), solver)
-    return _read(path) if digest and path.exists() else None
+    """The stored certificate of a spec for a bare model or an environment; None where there is none."""
+    model, environment = digests(source)
+    path = _path(model, environment, spec_digest(spec), solver, mujoco.__version__)
+    return _read(path) if environment is not None and path.exists() else None
+
+
+def digests(source: mujoco.MjModel | gym.Env) -> tuple[str, str | None]:
+    """Digests of the model, "" where there is none, and of the environment around it, "" where there is none."""
+    if isinstance(source, mujoco.MjModel):
+        return model_digest(source), ""
+    model = getattr(source.unwrapped, "model", None)
+    return model_digest(model) if isinstance(model, mujoco.MjModel) else "", environment_digest(source)
 
 
 def save_certificate(certificate: Certificate) -> Path | None:
@@ -88,11 +143,21 @@ def save_certificate(certificate: Certificate) -> Path | None:
             "the certificate of %s is not stored, for it is of its wrappers too: %s", certificate.env_id, wrappers
         )
         return None
-    if not certificate.model_digest:
-        logger.warning("the certificate of %s is not stored, for it was not made by an id", certificate.env_id)
+    if certificate.environment is None:
+        logger.warning(
+            "the certificate of %s is not stored, for its options are not known: make it by an id, with plain options",
+            certificate.env_id,
+        )
         return None
     certificate = replace(certificate, others=(), refused=())
-    path = _path(certificate.model_digest, certificate.spec_digest, certificate.solver)
+    of = (
+        certificate.model_digest,
+        certificate.environment,
+        certificate.spec_digest,
+        certificate.solver,
+        certificate.mujoco,
+    )
+    path = _path(*of)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, certificate.to_dict())
@@ -123,7 +188,7 @@ def certificate_for(env: gym.Env | mujoco.MjModel, spec: SymmetrySpec) -> tuple[
     if certificate is None:
         if any(_folder().glob(f"{spec_digest(spec)[:32]}-*.json")):
             return None, (
-                f"the spec of {spec.env_id} was certified for another model than this environment's: "
+                f"the spec of {spec.env_id} was certified for another model, or other options, than this environment's: "
                 "rppdyn.envs.save_certificate(rppdyn.envs.certify(env, spec)) certifies it for this one"
             )
         return None, f"the spec of {spec.env_id} is not certified; run `rppdyn certify` or rppdyn.envs.certify on it"
@@ -132,13 +197,10 @@ def certificate_for(env: gym.Env | mujoco.MjModel, spec: SymmetrySpec) -> tuple[
 
 
 def simulated(env: gym.Env | mujoco.MjModel) -> mujoco.MjModel | gym.Env | None:
-    """The key that a certificate is stored under: a model, an environment that says its state, or None."""
-    if isinstance(env, mujoco.MjModel):
+    """What can be certified: a model, an environment that has one or says its state, or None."""
+    if isinstance(env, mujoco.MjModel) or isinstance(getattr(env.unwrapped, "model", None), mujoco.MjModel):
         return env
-    model = getattr(env.unwrapped, "model", None)
-    if isinstance(model, mujoco.MjModel):
-        return model
-    return env.unwrapped if hasattr(env.unwrapped, "simulator_state") else None
+    return env if hasattr(env.unwrapped, "simulator_state") else None
 
 
 def _parameters(owner) -> Iterator[tuple[str, object]]:
@@ -154,8 +216,10 @@ def _folder() -> Path:
     return cache_folder("certificates")
 
 
-def _path(model: str, spec: str, solver: str) -> Path:
-    return _folder() / f"{spec[:32]}-{model[:32]}-{solver}.json"
+def _path(model: str, environment: str | None, spec: str, solver: str, version: str) -> Path:
+    parts = [model, environment, spec, solver, version, gym.__version__, __version__, FORMAT]
+    key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return _folder() / f"{spec[:32]}-{key[:32]}-{solver}.json"
 
 
 def _read(path: Path) -> Certificate | None:

@@ -1,6 +1,6 @@
 r"""Disk cache of solved blocks: content-addressed, written atomically, checked when read.
 
-A key is the SHA-256 of the generators' bytes, the structure, the dtype, the tolerance and the format version, so an
+A key is the SHA-256 of the generators' bytes, the structure, the dtype, the tolerances and the format version, so an
 entry is never stale. A damaged entry is solved again. Nothing that happens to the folder makes a solve fail: trouble
 is one `logging` warning.
 """
@@ -45,7 +45,7 @@ def clear() -> int:
 
 def problem_key(problem: Problem) -> str:
     """Content address of a block's solution."""
-    return problem.key(RESIDUAL_LIMIT, FORMAT_VERSION)
+    return problem.key(FORMAT_VERSION)
 
 
 def read(problem: Problem) -> tuple[Subspace, Certificate] | None:

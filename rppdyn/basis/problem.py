@@ -278,9 +278,10 @@ class Problem:
         """Number of discrete generators that act."""
         return self.factors[0].discrete.shape[0]
 
-    def key(self, tolerance: float, version: int) -> str:
-        """Content address: generators' bytes, structure, dtype, tolerance and format version."""
-        h = hashlib.sha256(f"rppdyn basis {version} {self.dtype.str} {tolerance!r} {self.dims}".encode())
+    def key(self, version: int) -> str:
+        """Content address: generators' bytes, structure, dtype, tolerances and format version."""
+        limits = (RESIDUAL_LIMIT, ORTHONORMALITY_LIMIT, RANK_GAP_LIMIT, ZERO)
+        h = hashlib.sha256(f"rppdyn basis {version} {self.dtype.str} {limits!r} {self.dims}".encode())
         for f in self.factors:
             h.update(f.digest)
         return h.hexdigest()

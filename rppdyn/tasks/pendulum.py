@@ -371,7 +371,8 @@ def load_trajectories(
     _check(parameters)
     if file is not None:
         return _read_file(Path(file), pendulum, parameters)
-    content = json.dumps({"format": FORMAT_VERSION, "parameters": parameters}, sort_keys=True)
+    solved = [STEP, ENERGY_TOLERANCE, HALVINGS]
+    content = json.dumps({"format": FORMAT_VERSION, "parameters": parameters, "solved": solved}, sort_keys=True)
     key = hashlib.sha256(content.encode()).hexdigest()
     if cache:
         cached = TASK_CACHE.read(key, lambda arrays, about: _parse(arrays, about, pendulum, parameters))
