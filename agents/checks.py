@@ -25,9 +25,10 @@ from stable_baselines3.common.vec_env import (
 )
 
 from rppdyn.agents.compiling import OPTIONS
-from rppdyn.envs import SymmetrySpec
+from rppdyn.envs import SymmetrySpec, symmetry_spec
 from rppdyn.envs.catalogue import single_environment
 from rppdyn.envs.certification.evidence import require_symmetric_wrappers
+from rppdyn.envs.mirror import plain_spec
 from rppdyn.errors import DivergedError
 from rppdyn.nn.compiling import check_compiler
 from rppdyn.runs.files import not_finite
@@ -283,6 +284,24 @@ def check_wrappers(env: VecEnv, spec: SymmetrySpec) -> None:
     with single_environment(env) as single:
         if isinstance(single.unwrapped, MujocoEnv):
             require_symmetric_wrappers(single, spec)
+
+
+def spec_of(env: VecEnv | None, needs_one: bool) -> SymmetrySpec:
+    """The symmetry of an environment; where it has none, and networks need none, that of nothing but the identity.
+
+    Raises:
+        ValueError: no symmetry is known of it, or a wrapper spoils it, and networks need one.
+    """
+    try:
+        spec = symmetry_spec(env)
+        assert env is not None  # which symmetry_spec refuses
+        check_wrappers(env, spec)
+    except ValueError:
+        if needs_one or env is None:
+            raise
+        with single_environment(env) as single:
+            return plain_spec(single, env.observation_space, env.action_space)
+    return spec
 
 
 def check_archive(path: pathlib.Path) -> None:

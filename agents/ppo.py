@@ -35,7 +35,7 @@ from rppdyn.agents.policy import (
     certified_arguments,
 )
 from rppdyn.agents.sac import RPPSAC
-from rppdyn.envs import SymmetrySpec, symmetry_spec
+from rppdyn.envs import SymmetrySpec
 from rppdyn.envs.wrappers import refuse_vector_env
 from rppdyn.errors import DivergedError
 from rppdyn.nn import RPPEMLP, RelaxedLinear
@@ -277,10 +277,8 @@ class RPPPPO(SymmetricAgent, PPO):
         if _init_setup_model:  # load() sets up later, with the saved policy_kwargs
             checks.check_wrapper(self._vec_normalize_env)
             if "spec" not in self.policy_kwargs:
-                derived = symmetry_spec(self.env)
-                assert self.env is not None
-                checks.check_wrappers(self.env, derived)
-                self.policy_kwargs["spec"] = derived.to_dict()
+                needs_one = self.policy_kwargs.get("model") != "mlp"
+                self.policy_kwargs["spec"] = checks.spec_of(self.env, needs_one).to_dict()
             data = self.policy_kwargs["spec"]
             spec = data if isinstance(data, SymmetrySpec) else SymmetrySpec.from_dict(dict(data))
             self.policy_kwargs = certified_arguments(self.policy_kwargs | {"spec": spec.to_dict()}, self.env, spec)

@@ -31,7 +31,7 @@ from rppdyn.agents.equivariance import SymmetricAgent
 from rppdyn.agents.networks import RPPActor, RPPCritic, require_vectors
 from rppdyn.agents.policy import RPPPolicy, certified_arguments
 from rppdyn.agents.update import Metrics, SACSettings, SACUpdate, State
-from rppdyn.envs import SymmetrySpec, symmetry_spec
+from rppdyn.envs import SymmetrySpec
 from rppdyn.envs.wrappers import refuse_vector_env
 from rppdyn.runs.workers import numpy_draws_from
 
@@ -127,10 +127,8 @@ class RPPSAC(SymmetricAgent, SAC):
         if _init_setup_model:  # load() sets up later, with the saved policy_kwargs
             if "spec" not in self.policy_kwargs:
                 checks.check_wrapper(self._vec_normalize_env)
-                derived = symmetry_spec(self.env)
-                assert self.env is not None  # which symmetry_spec refuses
-                checks.check_wrappers(self.env, derived)
-                self.policy_kwargs["spec"] = derived.to_dict()
+                needs_one = self.augment or self.mirror_loss or self.policy_kwargs.get("model") != "mlp"
+                self.policy_kwargs["spec"] = checks.spec_of(self.env, bool(needs_one)).to_dict()
             built_for = SymmetrySpec.from_dict(self.policy_kwargs["spec"])
             self.policy_kwargs = certified_arguments(self.policy_kwargs, self.env, built_for)
             self._setup_model()

@@ -102,18 +102,25 @@ def mirror_spec(
     )
 
 
-def plain_spec(env: gym.Env) -> SymmetrySpec:
+def plain_spec(
+    env: gym.Env, observation_space: gym.Space | None = None, action_space: gym.Space | None = None
+) -> SymmetrySpec:
     """The spec of an environment without any symmetry, for networks that have none (`model="mlp"`).
 
+    Args:
+        observation_space, action_space: what an agent sees of it, where that differs.
     Raises:
         ValueError: observations or actions are no vectors.
     """
-    for what, space in (("observation", env.observation_space), ("action", env.action_space)):
+    observation_space, action_space = observation_space or env.observation_space, action_space or env.action_space
+    for what, space in (("observation", observation_space), ("action", action_space)):
         if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
             raise ValueError(
                 f"the {what} space of {env_name(env)} is {space}: give an environment whose {what}s are vectors"
             )
     names = entry_names(env)
+    if observation_space.shape != env.observation_space.shape:
+        names["obs_names"] = [f"observation[{i}]" for i in range(observation_space.shape[0])]
     return SymmetrySpec(
         env_name(env),
         Trivial(1),

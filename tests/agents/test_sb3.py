@@ -496,3 +496,23 @@ def test_tensorboards_runs_have_the_names_of_environment_and_model(kind, tmp_pat
     kind("RPPPolicy", PENDULUM, **options).learn(16)
     kind("RPPPolicy", PENDULUM, **options).learn(16, tb_log_name="mine")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["InvertedPendulum-v5-emlp_1", "mine_1"]
+
+
+@pytest.mark.parametrize("algorithm", [RPPSAC, RPPPPO])
+def test_a_plain_network_needs_no_symmetry(algorithm):
+    """A baseline in an environment of which no symmetry is known; others, and what mirrors transitions, need one."""
+    options = dict(buffer_size=100) if algorithm is RPPSAC else dict(n_steps=8, batch_size=4)
+    agent = algorithm("RPPPolicy", "Pendulum-v1", policy_kwargs=dict(model="mlp", hidden=8), device="cpu", **options)
+    assert agent.spec.is_trivial
+    agent.learn(16)
+    stacked = VecFrameStack(DummyVecEnv([lambda: gym.make("Pendulum-v1")]), 2)
+    assert (
+        algorithm(
+            "RPPPolicy", stacked, policy_kwargs=dict(model="mlp", hidden=8), device="cpu", **options
+        ).spec.feature_dim
+        == 6
+    )
+    for wrong in (dict(policy_kwargs=dict(model="rpp")), dict(policy_kwargs=dict(model="mlp"), augment=True)):
+        if algorithm is RPPSAC or "augment" not in wrong:
+            with pytest.raises(ValueError, match="no symmetry spec for Pendulum-v1"):
+                algorithm("RPPPolicy", "Pendulum-v1", **wrong)
