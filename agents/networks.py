@@ -26,7 +26,7 @@ from torch.nn.functional import softplus
 
 from rppdyn.envs import SymmetrySpec
 from rppdyn.nn import RPPEMLP, InvariantNormaliser
-from rppdyn.nn.assembling import ModuleList
+from rppdyn.nn.networks import ModuleList
 from rppdyn.nn.normaliser import blocks_of, deviation_rep
 from rppdyn.reps import Rep
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rppdyn.nn.curvature import Factor, Kronecker, Root
+from rppdyn.nn.pathways import Factor, Kronecker, Root
 from rppdyn.priors.laplace import KroneckerEvidence
 
 

@@ -22,11 +22,11 @@ from evidence import save_small
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from rppdyn.dynamics import learn_symmetry
+from rppdyn.dynamics import LearnedFrame, learn_symmetry
 from rppdyn.equivariance import discover, discover_affine
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.groups import GL, SO, O2eR3
-from rppdyn.nn import EMLP, MLP, LearnedFrame
+from rppdyn.nn import EMLP, MLP
 from rppdyn.reps import Scalar, T, V
 from rppdyn.runs.files import write_json
 from rppdyn.runs.statistics import paired_ratio

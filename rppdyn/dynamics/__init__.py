@@ -2,7 +2,7 @@
 
 from rppdyn.dynamics.fitted import Drive, FittedDynamics, Scaling
 from rppdyn.dynamics.integrate import METHODS, IntegrationError, Trajectories, integrate
-from rppdyn.dynamics.learned_symmetry import SymmetricHamiltonian, learn_symmetry
+from rppdyn.dynamics.learned_symmetry import LearnedFrame, SymmetricHamiltonian, learn_symmetry
 from rppdyn.dynamics.models import (
     DrivenModel,
     DynamicsModel,
@@ -18,7 +18,7 @@ from rppdyn.dynamics.transition import CrossEntropyPlanner, Rollout, Step, Trans
 
 __all__ = [
     "METHODS", "CrossEntropyPlanner", "Drive", "DrivenModel", "DynamicsModel", "FittedDynamics", "HamiltonianModel",
-    "IntegrationError", "MechanicalModel", "NeuralODEModel", "Rollout", "Scaling", "SeparableHamiltonian", "Step",
-    "SymmetricHamiltonian", "Trajectories", "TransitionModel", "integrate", "learn_symmetry", "noether_momenta",
+    "IntegrationError", "LearnedFrame", "MechanicalModel", "NeuralODEModel", "Rollout", "Scaling", "SeparableHamiltonian",
+    "Step", "SymmetricHamiltonian", "Trajectories", "TransitionModel", "integrate", "learn_symmetry", "noether_momenta",
     "relative_drift", "rollout_error",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.nn import Ensemble, InvariantNormaliser
-from rppdyn.nn.assembling import Network
+from rppdyn.nn.networks import Network
 from rppdyn.nn.normaliser import blocks_of, deviation_rep
 from rppdyn.reps import Rep, Scalar
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from rppdyn.images.pathways import ImagePathway, check_kernel, circular_pad, of_ones, patch_moments, place_moments, pool
 from rppdyn.images.registry import Place
-from rppdyn.nn.curvature import Kronecker
+from rppdyn.nn.pathways import Kronecker
 
 ROTATIONS = 4
 """Number of rotations in p4."""

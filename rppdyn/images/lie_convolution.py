@@ -40,8 +40,7 @@ from torch.nn import functional as F
 from rppdyn.images.anchors import FREE_NOISE, NOISE, AnchorBasis, Kind, frequency, pixel_grid, spread
 from rppdyn.images.pathways import ImagePathway, check_kernel, circular_pad, patch_moments, place_moments, pool
 from rppdyn.images.registry import FilterSettings, Place
-from rppdyn.nn.curvature import Kronecker
-from rppdyn.nn.pathways import named_pathways
+from rppdyn.nn.pathways import Kronecker, named_pathways
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from rppdyn.images.layer import FREE_SCALE, MAPS, STATIONARY, RelaxedImageLayer,
 from rppdyn.images.lie_convolution import LieConvolution
 from rppdyn.images.pathways import Size, check_maps, circular_pad
 from rppdyn.images.registry import REGISTRY
-from rppdyn.nn.assembling import ModuleList
+from rppdyn.nn.networks import ModuleList
 
 
 class Subsampling(nn.Module):

@@ -27,7 +27,7 @@ from rppdyn.equivariance.pixels import Interpolation, affine_generator, exponent
 from rppdyn.images.pathways import ImagePathway, Size, check_maps, check_size
 from rppdyn.images.registry import OperatorSettings, Place
 from rppdyn.nn.coefficients import ExactBuffers
-from rppdyn.nn.curvature import Kronecker, of_linear
+from rppdyn.nn.pathways import Kronecker, of_linear
 
 __all__ = [
     "DenseOperators",

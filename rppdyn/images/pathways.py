@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.images.registry import Place
-from rppdyn.nn.curvature import Kronecker, Root, gram, of_linear
-from rppdyn.nn.pathways import Pathway, written
+from rppdyn.nn.pathways import Kronecker, Pathway, Root, gram, of_linear, written
 
 Size = tuple[int, int]
 """Height and width in pixels."""

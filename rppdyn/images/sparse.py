@@ -35,7 +35,7 @@ from rppdyn.images.pathways import (
     reduced,
 )
 from rppdyn.images.registry import Place
-from rppdyn.nn.curvature import Kronecker
+from rppdyn.nn.pathways import Kronecker
 
 SparsePrior = Literal["anchors", "lengthscales"]
 

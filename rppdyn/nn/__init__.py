@@ -2,7 +2,6 @@
 
 from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.ensemble import Ensemble
-from rppdyn.nn.frame import LearnedFrame
 from rppdyn.nn.hidden import (
     ACTIVATIONS,
     Activation,
@@ -14,15 +13,14 @@ from rppdyn.nn.hidden import (
     tensor_hidden,
 )
 from rppdyn.nn.linear import RelaxedLinear
-from rppdyn.nn.merging import merge
-from rppdyn.nn.networks import EMLP, MLP, RPPEMLP, Chained
+from rppdyn.nn.networks import EMLP, MLP, RPPEMLP, Chained, merge
 from rppdyn.nn.normaliser import InvariantNormaliser
 from rppdyn.nn.pathways import EquivariantPathway, FreePathway, LinearPathway, Pathway, named_pathways
 from rppdyn.nn.products import ChannelProducts
 
 __all__ = [
     "ACTIVATIONS", "Activation", "Bilinear", "ChannelProducts", "Chained", "EMLP",
-    "EquivariantPathway", "FreePathway", "Gate", "InvariantNormaliser", "LearnedFrame", "LinearPathway", "MLP",
+    "EquivariantPathway", "FreePathway", "Gate", "InvariantNormaliser", "LinearPathway", "MLP",
     "Pathway", "Pointwise", "RPPEMLP", "RelaxedLinear", "Ensemble", "gated", "hidden_representation", "merge",
     "named_pathways", "regular_hidden", "tensor_hidden",
 ]  # fmt: skip

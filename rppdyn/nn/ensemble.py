@@ -12,10 +12,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from rppdyn.nn.assembling import Network
 from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.coefficients import check_layouts
-from rppdyn.nn.networks import Weights
+from rppdyn.nn.networks import Network, Weights
 from rppdyn.nn.pathways import NOT_TRAINED, named_pathways
 
 

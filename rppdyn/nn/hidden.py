@@ -22,9 +22,8 @@ from torch.nn import functional as F
 from rppdyn.basis import isotypic
 from rppdyn.groups import Group
 from rppdyn.nn.coefficients import ExactBuffers, layout_number
-from rppdyn.nn.curvature import Kronecker, of_gradients
 from rppdyn.nn.linear import FREE_SCALE, bind, check_size
-from rppdyn.nn.pathways import Pathway, prior_unit, written
+from rppdyn.nn.pathways import Kronecker, Pathway, of_gradients, prior_unit, written
 from rppdyn.reps import Rep, RepType, Scalar, T, V, regular
 from rppdyn.reps.rep import is_int
 

@@ -1,15 +1,17 @@
-"""Multilayer perceptrons of relaxed layers: EMLP, RPP-EMLP and MLP are one class with different pathways.
+"""Multilayer perceptrons of relaxed layers: EMLP, RPP-EMLP and MLP are one class with different pathways. And `merge`.
 
 A strict network is checked for bottlenecks: between representations without a common part nothing passes.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
-from typing import Any, Literal, TypedDict, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, cast, get_args, overload
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.groups import Group
-from rppdyn.nn.assembling import ModuleList, Network
 from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.coefficients import ExactBuffers, check_layouts, layout_number
 from rppdyn.nn.hidden import (
@@ -46,6 +47,55 @@ Choice = bool | Form | Literal["auto"] | None
 
 Weights = list[Any]
 Hidden = int | Rep | RepType
+N = TypeVar("N", bound="Network")
+
+
+class Network(nn.Module, ABC):
+    """A network that runs with weights assembled before: ``weights = net.assemble(); net.apply(x, weights)``."""
+
+    @abstractmethod
+    def assemble(self) -> Any:
+        """The weights, for :meth:`apply`; what they consist of is the network's own affair."""
+
+    @overload
+    def apply(self: N, fn: Callable[[nn.Module], None], /) -> N: ...
+
+    @overload
+    def apply(self, x: Tensor, weights: Any = None) -> Tensor: ...
+
+    def apply(self, x, weights=None):
+        """The output, with weights from :meth:`assemble`. (A function in place of ``x`` is ``nn.Module.apply``.)
+
+        Raises:
+            ValueError: inputs of another size.
+        """
+        if weights is None and not isinstance(x, Tensor):
+            return super().apply(x)
+        return self._run(x, self.assemble() if weights is None else weights)
+
+    @abstractmethod
+    def _run(self, x: Tensor, weights: Any) -> Tensor:
+        """The output for these weights."""
+
+
+if TYPE_CHECKING:
+    M = TypeVar("M", bound=nn.Module)
+
+    class ModuleList(nn.ModuleList, Generic[M]):
+        """``nn.ModuleList``, whose stubs forget what modules it holds."""
+
+        def __iter__(self) -> Iterator[M]: ...
+
+        @overload
+        def __getitem__(self, idx: slice) -> ModuleList[M]: ...
+
+        @overload
+        def __getitem__(self, idx: int) -> M: ...
+
+        def __getitem__(self, idx): ...
+
+else:
+    ModuleList = nn.ModuleList
 
 
 class HiddenBlock(nn.Module):
@@ -517,3 +567,44 @@ def _through(pathway: EquivariantPathway, depends: Bool[Tensor, " in"]) -> Bool[
     rows = rows[values != 0].cpu()
     rows = rows[depends[rows % size_in]]
     return torch.zeros(size_out, dtype=torch.bool).index_fill_(0, rows // size_in, True)
+
+
+KNOWN = (RelaxedLinear, Gate, Bilinear, ChannelProducts)
+"""Layers with pathways that become an ``nn.Linear`` or remain."""
+
+
+def merge(net: nn.Module) -> nn.Module:
+    """A copy that computes the same function, each relaxed layer one ``nn.Linear``; gates and bilinear layers remain.
+
+    The result costs what an MLP of its width costs. The pathways of its linear layers are gone, and their priors with
+    them; those of gates and bilinear layers remain.
+
+    Raises:
+        ValueError: naming a layer with pathways of another kind, such as those of images.
+    """
+    for name, *_ in named_pathways(net):
+        if not isinstance(layer := net.get_submodule(name), KNOWN):
+            raise ValueError(
+                f"{name or 'the module'} is a {type(layer).__name__}, which no nn.Linear can take the place of: "
+                "merge networks of RelaxedLinear alone"
+            )
+    if isinstance(net, RelaxedLinear):
+        return _merged(net)
+    merged = copy.deepcopy(net)
+    linears: dict[nn.Module, nn.Linear] = {}  # a layer that is in two places stays one
+    for parent in list(merged.modules()):
+        for name, child in parent._modules.items():  # named_children() leaves out what has been there before
+            if isinstance(child, RelaxedLinear):
+                if child not in linears:
+                    linears[child] = _merged(child)
+                setattr(parent, name, linears[child])
+    return merged
+
+
+def _merged(layer: RelaxedLinear) -> nn.Linear:
+    with torch.no_grad():
+        weight, bias = layer.assemble()
+        linear = nn.Linear(weight.shape[1], weight.shape[0], device="meta", dtype=weight.dtype)
+        linear.weight = nn.Parameter(weight.detach().clone())
+        linear.bias = nn.Parameter(weight.new_zeros(len(weight)) if bias is None else bias.detach().clone())
+    return linear.train(layer.training)

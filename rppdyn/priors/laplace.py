@@ -15,10 +15,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rppdyn.nn.curvature import Kronecker
 from rppdyn.nn.ensemble import Ensemble
 from rppdyn.nn.networks import RPPEMLP, Weights
-from rppdyn.nn.pathways import AffineMap, Pathway, named_pathways
+from rppdyn.nn.pathways import AffineMap, Kronecker, Pathway, named_pathways
 from rppdyn.priors.likelihood import Likelihood
 
 CURVATURES = ("joint", "kronecker")
@@ -280,7 +279,7 @@ def curvature(
     .. math:: \sum_n J_n^T H_n J_n, \qquad H_n = \sum_s v_{ns} v_{ns}^T,
 
     without the blocks between pathways, and each pathway's own block in the Kronecker-factored form that the pathway gives
-    it (:class:`~rppdyn.nn.curvature.Kronecker`). Layers that are used several times, along a rollout for instance, are treated
+    it (:class:`~rppdyn.nn.pathways.Kronecker`). Layers that are used several times, along a rollout for instance, are treated
     like weights that are shared between places.
 
     Layers are watched while they run: each must be called as a module, once or more, with its input first (an `RPPEMLP`

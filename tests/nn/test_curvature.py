@@ -8,7 +8,7 @@ from factors import matrix, whole
 from registry import generator
 
 from rppdyn.images import FullyConnected
-from rppdyn.nn.curvature import Kronecker, Root, gram, of_linear
+from rppdyn.nn.pathways import Kronecker, Root, gram, of_linear
 from rppdyn.priors.laplace import KroneckerEvidence, PathwayEvidence
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rppdyn.dynamics import LearnedFrame
 from rppdyn.groups import SO, O, Z
 from rppdyn.images import RelaxedImageLayer
 from rppdyn.nn import (
@@ -16,7 +17,6 @@ from rppdyn.nn import (
     Ensemble,
     Gate,
     InvariantNormaliser,
-    LearnedFrame,
     RelaxedLinear,
 )
 from rppdyn.reps import Scalar, T, V

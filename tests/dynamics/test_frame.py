@@ -6,9 +6,10 @@ import pytest
 import torch
 from registry import generator
 
+from rppdyn.dynamics import LearnedFrame
 from rppdyn.equivariance import discover, equivariance_error
 from rppdyn.groups import SO, Group, O2eR3, SO2eR3, Z
-from rppdyn.nn import EMLP, LearnedFrame
+from rppdyn.nn import EMLP
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import V
 
