@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from rppdyn.agents import policy_equivariance_error
-from rppdyn.agents import played_episodes, random_policy
+from rppdyn.agents import played_episodes, policy_equivariance_error, random_policy
 from rppdyn.cli import main
 from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec, terms_spec, write_episodes
 from rppdyn.jobs.training.evaluation import agent_of
