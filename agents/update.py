@@ -180,7 +180,7 @@ class SACUpdate:
         # The critics' targets
         output = self.actors.apply(batch["next_features"], self.actors.assemble(state["actor"]))
         following, log_prob = sample_with_log_prob(output, batch["next_noise"], self.blocks)
-        values = self.values(batch["next_features"], following, self.critics.assemble(state["target"]))
+        values = self.values(batch["next_features"], following, self.targets.assemble(state["target"]))
         value = values.amin(1) - alpha * log_prob
         discounts = batch.get("discounts", gamma.to(batch["dones"].dtype))  # rounded as stable-baselines3's are
         y = batch["rewards"] + (1 - batch["dones"]) * discounts * value

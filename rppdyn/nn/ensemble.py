@@ -50,6 +50,7 @@ class Ensemble(Network):
     """
 
     net: Any  # a copy of the first network, whose parameters have the leading axis
+    flat: Tensor
 
     def __init__(self, nets: Sequence[nn.Module], *, own: bool = True):
         super().__init__()
@@ -135,9 +136,8 @@ class Ensemble(Network):
 
     def named(self, vectors: Float[Tensor, "members n"]) -> dict[str, Tensor]:
         """The trainable parameters in vectors, by name, ``(members, ...)`` each."""
-        parts = zip(vectors.split(self.sizes, 1), self.shapes, strict=True)
-        return {name: part.unflatten(1, shape or (1,)).view(len(vectors), *shape)
-                for name, (part, shape) in zip(self.trainable, parts, strict=True)}  # fmt: skip
+        parts = zip(self.trainable, vectors.split(self.sizes, 1), self.shapes, strict=True)
+        return {name: part.view(len(vectors), *shape) for name, part, shape in parts}
 
     # -- weights ---------------------------------------------------------------------------------------------------
 
@@ -147,10 +147,10 @@ class Ensemble(Network):
         Args:
             vectors: parameters in the place of :attr:`flat`, of networks that own theirs.
         """
-        if vectors is None:
-            vectors = None if self.own or self.as_one else self.flat
-        if vectors is None:
-            return self.net.assemble()
+        if vectors is None or (vectors is self.flat and not torch.compiler.is_compiling()):
+            if self.own or self.as_one:
+                return self.net.assemble()
+            vectors = self.flat
         if self.as_one:
             return call_with(self.net, self.named(vectors), _assembled)
         named = self.named(vectors)

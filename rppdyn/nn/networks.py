@@ -137,10 +137,10 @@ class HiddenBlock(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch in"], weights: tuple | None = None) -> Float[Tensor, "*batch out"]:
         weights = self.assemble() if weights is None else weights
-        (weight, bias), *_ = weights
-        if self.is_plain and weight.ndim == 2:
-            return self.gate(F.linear(x, weight, bias))
-        y = self.samples_last(_samples_last(x, weight), weights)
+        linear, *_ = weights
+        if self.is_plain:
+            return self.gate(_samples_first(x, *linear))
+        y = self.samples_last(_samples_last(x, linear[0]), weights)
         return y.mT.view(*x.shape[:-1], y.shape[-2])
 
     @property
@@ -170,6 +170,15 @@ def _samples_last(
 ) -> Float[Tensor, "*stack n samples"]:
     """Features as gates and bilinear layers want them in memory."""
     return x.reshape(*weight.shape[:-2], -1, x.shape[-1]).mT
+
+
+def _samples_first(x: Float[Tensor, "*batch in"], weight: Tensor, bias: Tensor | None) -> Float[Tensor, "*batch out"]:
+    """An affine map as torch has it. Compiled, networks of an ensemble have gradients of weights in order with samples last."""
+    if weight.ndim == 2:
+        return F.linear(x, weight, bias)
+    samples = x.reshape(len(weight), -1, x.shape[-1])
+    y = samples @ weight.mT if bias is None else torch.baddbmm(bias.unsqueeze(1), samples, weight.mT)
+    return y.view(*x.shape[:-1], weight.shape[-2])
 
 
 def _affine(
@@ -342,10 +351,10 @@ class RPPEMLP(Network, ExactBuffers):
     def _run(self, x: Float[Tensor, "*batch in"], weights: Weights) -> Float[Tensor, "*batch out"]:
         check_size(x, self.rep_in)
         *hidden, head = weights
-        if head[0].ndim == 2 and all(block.is_plain for block in self.blocks):
+        if all(block.is_plain for block in self.blocks) and not (head[0].ndim == 3 and torch.compiler.is_compiling()):
             for block, block_weights in zip(self.blocks, hidden, strict=True):
                 x = block(x, block_weights)
-            return F.linear(x, *head)
+            return _samples_first(x, *head)
         y = _samples_last(x, hidden[0][0][0] if hidden else head[0])
         for block, block_weights in zip(self.blocks, hidden, strict=True):
             y = block.samples_last(y, block_weights)

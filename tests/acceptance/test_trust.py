@@ -462,14 +462,14 @@ def test_training_signs_its_run_with_a_key_of_the_users_own(planted, monkeypatch
 # -- links in a run's folder ----------------------------------------------------------------------------------------------
 
 LINKS = ["figures", "events", "checkpoints", "metrics.jsonl", "timing.jsonl", "config.yaml", "result.json", ".lock",
-         "figures/learning_curve.png", "checkpoints/.writing-000000000024", f".writing-{os.getpid()}-result.json",
+         "figures/learning_curve.png", "checkpoints/.writing-000000000024", ".writing-PID-result.json",
          "equivariance.json"]  # fmt: skip
 
 
 @pytest.mark.parametrize("dangling", [False, True])
 @pytest.mark.parametrize("name", LINKS)
 def test_nothing_is_written_through_links(planted, name, dangling, capfd):
-    path, outside = planted.run / name, planted.root / "outside"
+    path, outside = planted.run / name.replace("PID", str(os.getpid())), planted.root / "outside"
     folder = path.is_dir()
     if path.exists():
         shutil.move(path, outside)

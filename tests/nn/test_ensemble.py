@@ -157,5 +157,5 @@ def test_inputs_without_the_axis_of_the_members_are_refused():
         [(6, 12), (1, 6, 12), (6, 2, 12)],
     )
     for function, shape in itertools.product(functions, shapes):
-        with pytest.raises(ValueError, match="to a stack of 3 networks: the first axis must be the members"):
+        with pytest.raises(ValueError, match="to an ensemble of 3 networks: the first axis must be the members"):
             function(torch.ones(shape, dtype=torch.float64))
